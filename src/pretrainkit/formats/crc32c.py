@@ -7,6 +7,7 @@ Dimensions: N pieces.
 """
 
 from functools import cache
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ _WORTH_LANES = 1 << 16
 
 Bytes = NDArray[np.uint8]
 Registers = NDArray[np.uint32]
+Crcs = TypeVar("Crcs", int, Registers)
 
 
 def crc32c(data: bytes | memoryview | Bytes) -> int:
@@ -27,27 +29,15 @@ def crc32c(data: bytes | memoryview | Bytes) -> int:
     return _update(_ONES, np.frombuffer(data, np.uint8)) ^ _ONES
 
 
-def masked(crc: int) -> int:
-    """As TensorFlow stores a CRC: turned and moved, since a CRC of a text with its CRC inside says little."""
-    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & _ONES
-
-
-def masked_crcs(crcs: Registers) -> Registers:
-    """`masked` of many."""
-    return ((crcs >> np.uint32(15)) | (crcs << np.uint32(17))) + np.uint32(_MASK_DELTA)
+def masked(crcs: Crcs) -> Crcs:
+    """CRCs as TensorFlow stores them: turned and moved, since a CRC of a text with its CRC inside says little."""
+    # An int grows to the left and is cut to 32 bits in the end; uint32 loses these bits on the way.
+    return (((crcs >> 15) | (crcs << 17)) + _MASK_DELTA) & _ONES
 
 
 def crc32c_of_pieces(data: Bytes, begins: NDArray[np.int64], sizes: NDArray[np.int64]) -> Registers:
-    """The CRCs of N pieces of `data`.
-
-    Args:
-        data: All bytes.
-        begins: (N,) offset of each piece.
-        sizes: (N,) bytes of each.
-
-    Returns:
-        uint32 (N,).
-    """
+    """(N,) the CRCs of the pieces of `data` with these offsets and sizes in bytes."""
+    # Longest first: then the pieces that still have a next word of 8 bytes are always the first `num_active` ones.
     order = np.argsort(-sizes, kind="stable")
     begins, sizes = begins[order], sizes[order]
     registers = np.full(len(sizes), _ONES, np.uint32)
@@ -70,7 +60,6 @@ def crc32c_of_pieces(data: Bytes, begins: NDArray[np.int64], sizes: NDArray[np.i
 
 
 def _update(register: int, data: Bytes) -> int:
-    """The register after `data`."""
     if len(data) < _WORTH_LANES:
         return _update_slowly(register, data)
     size = len(data) // _LANES // 8 * 8
@@ -81,6 +70,7 @@ def _update(register: int, data: Bytes) -> int:
     for place in range(0, size, 8):
         eight = np.ascontiguousarray(lanes[:, place : place + 8].T)
         registers = _word(tables, registers, list(eight))
+    # Two neighbours become one: the register of the left lane, moved over the right one's bytes, and that of the right.
     behind = _behind_zeros(size)
     while len(registers) > 1:
         registers = _times(behind, registers[::2]) ^ registers[1::2]

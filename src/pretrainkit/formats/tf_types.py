@@ -1,14 +1,12 @@
-"""What TensorFlow's messages say about arrays: number formats by code, shapes.
+"""What TensorFlow's messages say about arrays: number formats by code, and which part of an array is meant.
 
-Source: tensorflow/core/framework/{types,tensor_shape}.proto.
+Source: tensorflow/core/framework/{types,tensor_slice}.proto.
 """
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from pretrainkit.formats.protobuf import Buffer, fields, signed
 
 BFLOAT16 = "bfloat16"
 DTYPES: dict[int, str] = {
@@ -26,7 +24,7 @@ def numpy_dtype(code: int) -> str:
     return DTYPES[code]
 
 
-def array_of(content: Buffer | bytes, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+def array_of(content: bytes | memoryview, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
     """Raw little-endian elements as an array; bfloat16 as float32, which holds every one of its values.
 
     Raises:
@@ -42,11 +40,9 @@ def from_bfloat16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
-def parse_shape(message: Buffer) -> tuple[int, ...]:
-    """A TensorShapeProto: dims = 2 of size = 1. Sizes that are 0 are left out on the wire."""
-    found = []
-    for number, _, dim in fields(message):
-        if number == 2 and not isinstance(dim, int):
-            sizes = [signed(value) for field, _, value in fields(dim) if field == 1 and isinstance(value, int)]
-            found.append(sizes[0] if sizes else 0)
-    return tuple(found)
+def as_index(part: Any) -> tuple[slice, ...]:
+    """A message Slice for NumPy; an extent without a length is all of the dimension."""
+    return tuple(
+        slice(extent.start, extent.start + extent.length if extent.HasField("length") else None)
+        for extent in part.extent
+    )
