@@ -1,6 +1,7 @@
 """Sets as ZeroVL keeps them: SET/train_anno.csv with columns image, image_id, caption and caption_id, images in
 SET/train; the same for valid."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,25 +14,30 @@ from pretrainkit.recipes.clip.pairs import (
     MissingImage,
     Pairs,
     Split,
-    caption_columns,
     caption_weights,
+    chosen_captions,
     chosen_column,
     split_names,
 )
 
 
-class CsvPairs(Pairs):
-    """Image files in a folder."""
+class FolderPairs(Pairs):
+    """Image files in a folder, named relative to it."""
 
-    def __init__(self, name: str, path: str, images: Path, table: pa.Table, weights: list[float]) -> None:
-        super().__init__(name, path, table, weights, {})
+    def __init__(
+        self, source: ClipSourceConfig, images: Path, table: pa.Table, skipped: Mapping[str, int] | None = None
+    ) -> None:
+        super().__init__(set_name(source), source.path, table, caption_weights(source), skipped or {})
         self.images = images
 
     def read_image(self, row: int) -> bytes:
         return read_file(self.images / self.image_names[row].as_py())
 
     def lacks_image(self, row: int) -> bool:
-        return not has_file(self.images / self.image_names[row].as_py())
+        try:
+            return not (self.images / self.image_names[row].as_py()).is_file()
+        except OSError:  # what cannot be the name of a file
+            return True
 
     def image_bytes(self, row: int) -> int:
         path = self.images / self.image_names[row].as_py()
@@ -52,15 +58,7 @@ def read_file(path: Path) -> bytes:
         raise MissingImage(f"{path}: {error.strerror}") from error
 
 
-def has_file(path: Path) -> bool:
-    """Whether there is a file of that name; one that cannot be a name is none."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
-
-
-def open_csv(source: ClipSourceConfig, split: Split) -> CsvPairs:
+def open_csv(source: ClipSourceConfig, split: Split) -> FolderPairs:
     """One split of a folder. The ids are needed for evaluation only; in training whole numbers tell equal images.
 
     Raises:
@@ -78,33 +76,25 @@ def open_csv(source: ClipSourceConfig, split: Split) -> CsvPairs:
     where = str(path)
     present = table.column_names
     image = chosen_column(present, source.image_key, ("image", "filepath", "file_name"), "image", where)
-    usual = ("caption", "text", "title")
-    if isinstance(source.caption_key, dict):
-        texts = [chosen_column(present, key, (), "caption", where) for key in caption_columns(source, usual)]
-    else:
-        texts = [chosen_column(present, source.caption_key, usual, "caption", where)]
+    texts = chosen_captions(present, source, ("caption", "text", "title"), where)
     columns = {"image": table.column(image).combine_chunks()}
     columns |= {f"caption_{number}": table.column(text).combine_chunks() for number, text in enumerate(texts)}
     for column in ("image_id", "caption_id"):
         if (ids := _ids(table, column, path, is_needed=split == "valid")) is not None:
             columns[column] = ids
-    return CsvPairs(set_name(source), source.path, folder / name, pa.table(columns), caption_weights(source))
+    return FolderPairs(source, folder / name, pa.table(columns))
 
 
 def _read(path: Path) -> pa.Table:
     """All columns as text."""
     try:
-        with csv.open_csv(path, parse_options=csv.ParseOptions(newlines_in_values=True)) as reader:
+        options = csv.ParseOptions(newlines_in_values=True)
+        with csv.open_csv(path, parse_options=options) as reader:
             names = reader.schema.names
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise pa.ArrowInvalid(f"it has several columns {', '.join(twice)}")
-        return csv.read_csv(
-            path,
-            parse_options=csv.ParseOptions(newlines_in_values=True),
-            convert_options=csv.ConvertOptions(
-                column_types=dict.fromkeys(names, pa.large_string()), strings_can_be_null=False
-            ),
-        )
+        as_text = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.large_string()), strings_can_be_null=False)
+        return csv.read_csv(path, parse_options=options, convert_options=as_text)
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
         raise DataError(
             f"{path} cannot be read as a table: {str(error)[:300]}\n"

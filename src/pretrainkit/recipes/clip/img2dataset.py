@@ -10,25 +10,11 @@ from pyarrow import parquet
 
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
-from pretrainkit.recipes.clip.csv_pairs import has_file, read_file
-from pretrainkit.recipes.clip.pairs import Pairs, Split, caption_columns, caption_weights, split_names
+from pretrainkit.recipes.clip.csv_pairs import FolderPairs
+from pretrainkit.recipes.clip.pairs import Pairs, Split, caption_columns, split_names
 from pretrainkit.recipes.clip.tar_pairs import IMAGE_ENDINGS, open_tars
 
 _USUAL = ("caption", "text", "alt")
-
-
-class FolderPairs(Pairs):
-    """Image files in numbered folders."""
-
-    def __init__(self, source: ClipSourceConfig, images: Path, table: pa.Table, skipped: dict[str, int]) -> None:
-        super().__init__(set_name(source), source.path, table, caption_weights(source), skipped)
-        self._images_folder = images
-
-    def read_image(self, row: int) -> bytes:
-        return read_file(self._images_folder / self.image_names[row].as_py())
-
-    def lacks_image(self, row: int) -> bool:
-        return not has_file(self._images_folder / self.image_names[row].as_py())
 
 
 def open_img2dataset(source: ClipSourceConfig, split: Split) -> Pairs:
@@ -37,7 +23,8 @@ def open_img2dataset(source: ClipSourceConfig, split: Split) -> Pairs:
     Raises:
         DataError: There are no shards, or a table of them cannot be read.
     """
-    folder = _folder(source, split)
+    path = Path(source.path)
+    folder = next((path / name for name in split_names(source, split) if (path / name).is_dir()), path)
     if any(folder.glob("*.tar")):
         pairs = open_tars(source.model_copy(update={"path": str(folder)}), split)
         pairs.name, pairs.path = set_name(source), source.path
@@ -50,11 +37,6 @@ def open_img2dataset(source: ClipSourceConfig, split: Split) -> Pairs:
             "  give its output folder, made with output_format webdataset or files"
         )
     return FolderPairs(source, folder, pa.concat_tables(tables), _failures(folder))
-
-
-def _folder(source: ClipSourceConfig, split: Split) -> Path:
-    path = Path(source.path)
-    return next((path / name for name in split_names(source, split) if (path / name).is_dir()), path)
 
 
 def _failures(folder: Path) -> dict[str, int]:

@@ -12,7 +12,7 @@ al. 2022, https://arxiv.org/abs/2112.09331); SigLIP (Zhai et al. 2023, https://a
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -83,13 +83,6 @@ class RowScores(NamedTuple):
     """With each pair itself as the only target; without label smoothing. 0 where `loss` is that or has none."""
     num_right: Tensor
     """Rows whose most similar column is the main target."""
-
-
-class Score(Protocol):
-    """A loss by rows."""
-
-    def __call__(self, logits_CM: Tensor, pairs_C: Tensor) -> tuple[RowScores, Tensor]:
-        """Scores rows, and the derivative (C, M) of their loss by the logits, in whose memory it may lie."""
 
 
 def _num_right(logits_CM: Tensor, pairs_C: Tensor, matches: Matches) -> Tensor:
@@ -172,6 +165,10 @@ class SigmoidScore:
         logits_CM.mul_(sign_CM)
         loss = F.softplus(logits_CM).sum()
         return RowScores(loss, torch.zeros_like(loss), num_right), logits_CM.sigmoid_().mul_(sign_CM)
+
+
+Score = SoftmaxScore | SigmoidScore
+"""Scores the logits (C, M) of rows, and gives the derivative of their loss by the logits, in whose memory it may be."""
 
 
 def score_rows(

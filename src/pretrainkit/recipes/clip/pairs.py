@@ -192,6 +192,12 @@ def chosen_column(present: Sequence[str], wanted: str | None, usual: Sequence[st
     )
 
 
+def chosen_captions(present: Sequence[str], source: ClipSourceConfig, usual: Sequence[str], where: str) -> list[str]:
+    """The columns of `caption_key`, or the first of the `usual` ones. Raises DataError where one is not there."""
+    keys = caption_columns(source, ()) or [None]
+    return [chosen_column(present, key, usual, "caption", where) for key in keys]
+
+
 def split_names(source: ClipSourceConfig, split: Split) -> tuple[str, ...]:
     """What the part of the set that is asked for may be called."""
     return SPLIT_NAMES[split] if source.split is None else (source.split,)
