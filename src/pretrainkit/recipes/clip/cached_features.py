@@ -26,8 +26,8 @@ from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.eval.retrieval import first_of_each
 from pretrainkit.files.manifest import sync
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, tokenizer_folder
+from pretrainkit.recipes.clip.checks import Tower, cached_towers
 from pretrainkit.recipes.clip.config import ClipRun
-from pretrainkit.recipes.clip.frozen_towers import Tower, cached_towers
 from pretrainkit.recipes.clip.held_out import caption_batches, every_image
 from pretrainkit.recipes.clip.model import DualEncoder
 from pretrainkit.recipes.clip.open_pairs import open_pairs

@@ -15,8 +15,8 @@ from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.nn.foreign import repeated_modules, stacked_layers, without_weights
 from pretrainkit.nn.initialise import SkipInitialisation, builds_on_meta
 from pretrainkit.recipes.clip.architecture import read_architecture
-from pretrainkit.recipes.clip.base_tower import TextTower
 from pretrainkit.recipes.clip.config import HuggingFaceTextConfig
+from pretrainkit.recipes.clip.towers import TextTower
 
 _POOLER = "add_pooling_layer"
 

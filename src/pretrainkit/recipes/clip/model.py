@@ -7,16 +7,55 @@ Sources: Radford et al. 2021, https://arxiv.org/abs/2103.00020; Cui et al. 2022,
 from contextlib import AbstractContextManager
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrainkit.recipes.clip.base_tower import Color, ImageTower, TextTower
-from pretrainkit.recipes.clip.config import ClipRun
-from pretrainkit.recipes.clip.projections import Projection, build_projection
+from pretrainkit.nn.blocks import LayerNorm
+from pretrainkit.nn.dropout import dropout
+from pretrainkit.recipes.clip.config import ClipRun, ProjectionConfig
 from pretrainkit.recipes.clip.temperature import Temperature
-from pretrainkit.recipes.clip.towers import build_image_tower, build_text_tower
+from pretrainkit.recipes.clip.towers import Color, ImageTower, TextTower, build_image_tower, build_text_tower
 
 _NORM_EPSILON = 1e-8
 """Added to the length of an embedding, so that zeros stay zeros."""
+_PROJECTION_EPSILON = 1e-5
+
+
+class LinearProjection(nn.Module):
+    """One matrix without bias."""
+
+    def __init__(self, width: int, dim: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, dim, bias=False)
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        return self.linear(x_BD)
+
+
+class ResidualProjection(nn.Module):
+    """Linear, GELU, linear, dropout, sum with the first, layer norm: the `complex` projection of ZeroVL."""
+
+    def __init__(self, width: int, dim: int, dropout_rate: float) -> None:
+        super().__init__()
+        self.dropout_rate = dropout_rate
+        self.linear = nn.Linear(width, dim)
+        self.inner = nn.Linear(dim, dim)
+        self.norm = LayerNorm(dim, _PROJECTION_EPSILON)
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        x_BE = self.linear(x_BD)
+        inner_BE = dropout(self.inner(F.gelu(x_BE)), self.dropout_rate, is_training=self.training)
+        return self.norm(x_BE + inner_BE)
+
+
+Projection = LinearProjection | ResidualProjection
+
+
+def build_projection(config: ProjectionConfig, width: int) -> Projection:
+    """The projection of a tower of this width."""
+    if config.kind == "linear":
+        return LinearProjection(width, config.dim)
+    return ResidualProjection(width, config.dim, config.dropout)
 
 
 class DualEncoder(nn.Module):

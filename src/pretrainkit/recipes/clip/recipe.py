@@ -71,11 +71,10 @@ class Clip(
 
     def bind(self, config: ClipRun) -> ClipRun:
         from pretrainkit.recipes.clip.architecture import bind_model
-        from pretrainkit.recipes.clip.frozen_towers import check_cache
+        from pretrainkit.recipes.clip.checks import check_cache
         from pretrainkit.recipes.clip.source import bind
 
         check_cache(config)
-
         return bind(bind_model(config))
 
     def without_data(self, config: ClipRun) -> tuple[ClipRun, str]:
@@ -174,13 +173,18 @@ class Clip(
         return ("images", "top")
 
     def image_encoder(self, config: ClipRun, model: Any) -> ImageEncoder:
-        """The image tower without its projection."""
-        from pretrainkit.recipes.clip.image_encoder import image_encoder
+        """The image tower, neither projected nor normalised, for images of the size that the run evaluated on: for a
+        vision transformer with `pool: cls` the features are its class token."""
+        from pretrainkit.eval.image_encoder import ImageEncoder
+        from pretrainkit.images.transforms import compose
 
-        return image_encoder(config, model)
+        def encode(image_B3HW: Tensor) -> Tensor:
+            return model.image(model.normalized(image_B3HW))
+
+        return ImageEncoder(model.image, encode, compose(config.data.valid_transforms).size)
 
     def published_image_encoder(self, name: str) -> ImageEncoder | None:
-        from pretrainkit.recipes.clip.image_encoder import timm_encoder
+        from pretrainkit.recipes.clip.timm_tower import timm_encoder
 
         return timm_encoder(name.removeprefix("timm:")) if name.startswith("timm:") else None
 

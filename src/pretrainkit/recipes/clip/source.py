@@ -5,7 +5,7 @@ Dimensions: B pairs, T tokens of the longest caption, H x W pixels.
 
 import hashlib
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from shlex import quote
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from pretrainkit.recipes.clip.architecture import bind_model
 from pretrainkit.recipes.clip.bad_rows import BadRows, EmptyCaption, explain, reason_of
 from pretrainkit.recipes.clip.caption_augment import CaptionAugment
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, Encoded, tokenizer_folder
-from pretrainkit.recipes.clip.config import ClipRun
+from pretrainkit.recipes.clip.config import ClipRun, MixupConfig
 from pretrainkit.recipes.clip.open_pairs import open_pairs
 from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split
 from pretrainkit.recipes.clip.pixels import PixelReader
@@ -29,6 +29,7 @@ _VALID = stream_key(0, "clip", "valid")
 _IMAGE, _CAPTION, _CAPTION_COLUMN, _REPLACEMENT = range(4)
 """Streams of one example's key."""
 _MAX_REPLACEMENTS = 100
+_FEWEST_STEPS = 1024
 
 
 class _Draws(NamedTuple):
@@ -121,9 +122,7 @@ class ClipSource(BatchSource):
         mixup = self.config.objective.mixup
         if mixup is None or self.split == "valid":
             return {}
-        from pretrainkit.recipes.clip.mixup import mixup_of_step
-
-        return {"mixup": np.asarray(mixup_of_step(mixup, step), np.float32)}
+        return {"mixup": mixup_of_step(mixup, step)}
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
         """The batch of these pairs.
@@ -265,6 +264,29 @@ def bind(config: ClipRun) -> ClipRun:
     checks.check_held_out(train, valid)
     checks.check_whole(valid, config.evaluate.num_examples)
     return config
+
+
+def mixup_of_step(config: MixupConfig, step: int) -> NDArray[np.float32]:
+    """(2,): the share that each pair keeps of itself, in [0, 1], and 1 where images are mixed, 0 where texts are.
+
+    For every step a share is drawn from Beta(beta, beta), then a number in [0, 1), which mixes images if above 0.5,
+    both from one NumPy `RandomState(config.seed)`.
+    """
+    if step < 0:
+        raise ValueError(f"there is no step {step}; the first is 0")
+    num_steps = max(_FEWEST_STEPS, 1 << step.bit_length())  # grows by doubling, so that few lengths are ever drawn
+    return _drawn(config.beta, config.seed, num_steps)[step].copy()
+
+
+@lru_cache(maxsize=4)
+def _drawn(beta: float, seed: int, num_steps: int) -> NDArray[np.float32]:
+    """(num_steps, 2) for the first steps. The two distributions take turns on one stream, so they are drawn one by
+    one."""
+    stream = np.random.RandomState(seed)
+    rows = [(stream.beta(beta, beta), stream.uniform() > 0.5) for _ in range(num_steps)]
+    found = np.array(rows, np.float32)
+    found.flags.writeable = False
+    return found
 
 
 def _text_group(text: str) -> int:

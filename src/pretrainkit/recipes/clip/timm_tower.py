@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.errors import ConfigError
+from pretrainkit.errors import ConfigError, InputError
+from pretrainkit.eval.image_encoder import ImageEncoder
 from pretrainkit.exporting.torchvision_shim import import_timm
 from pretrainkit.nn.foreign import repeated_modules, stacked_layers, without_weights
 from pretrainkit.nn.initialise import SkipInitialisation, builds_on_meta
 from pretrainkit.recipes.clip.architecture import bind_timm
-from pretrainkit.recipes.clip.base_tower import ImageTower
 from pretrainkit.recipes.clip.config import TimmConfig
+from pretrainkit.recipes.clip.towers import ImageTower
 
 PUBLISHED = ("input_size", "mean", "std", "interpolation", "crop_pct")
 """What timm knows of an encoder's inputs, as far as it matters here."""
@@ -120,3 +121,28 @@ def _create(timm: ModuleType, config: TimmConfig, *, pretrained: bool, **argumen
             "  names: python -c 'import timm; print(timm.list_models())'; if its weights cannot be fetched: "
             "model.image.pretrained=false"
         ) from error
+
+
+def timm_encoder(name: str) -> ImageEncoder:
+    """An encoder of timm with its published weights, for images of the size that it was trained with.
+
+    Raises:
+        InputError, MissingPackageError: timm does not know the name, its weights cannot be fetched, or it is not
+            installed.
+    """
+    try:
+        tower = TimmTower(TimmConfig(name=name))
+    except ConfigError as error:
+        raise InputError(
+            f"timm gives no encoder timm:{name}: {error.__cause__}\n"
+            "  names: python -c 'import timm; print(timm.list_pretrained())'; without network, its weights must be in "
+            "the hub's cache already"
+        ) from error
+    mean_311, deviation_311 = (torch.tensor(color).view(3, 1, 1) for color in tower.mean_and_deviation)
+
+    def encode(image_B3HW: Tensor) -> Tensor:
+        pixels = (image_B3HW.float() / 255 - mean_311.to(image_B3HW.device)) / deviation_311.to(image_B3HW.device)
+        features_BF: Tensor = tower(pixels)
+        return features_BF
+
+    return ImageEncoder(tower, encode, int(tower.encoder.pretrained_cfg["input_size"][-1]))

@@ -3,13 +3,14 @@
 Dimensions: B images or captions, T tokens, D width of the tower.
 """
 
+from abc import ABC, abstractmethod
+
 from torch import Tensor, nn
 
 from pretrainkit.errors import ConfigError
 from pretrainkit.nn.initialise import built
 from pretrainkit.nn.text_transformer import TextTransformer
 from pretrainkit.nn.vit import VisionTransformer
-from pretrainkit.recipes.clip.base_tower import HALF, ImageTower, TextTower, Tower
 from pretrainkit.recipes.clip.config import (
     HuggingFaceTextConfig,
     TextTransformerConfig,
@@ -17,6 +18,34 @@ from pretrainkit.recipes.clip.config import (
     TowerConfig,
     VitConfig,
 )
+
+Color = tuple[float, float, float]
+"""Red, green, blue."""
+
+HALF: tuple[Color, Color] = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+"""Mean and deviation that bring pixels in [0, 1] to [-1, 1]."""
+
+
+class Tower(nn.Module, ABC):
+    """An encoder of images or of captions."""
+
+    width: int
+    """D."""
+
+    @abstractmethod
+    def blocks(self) -> list[nn.Module]:
+        """The submodules to compile, shard and recompute one by one."""
+
+
+class ImageTower(Tower):
+    """forward: normalized pixels (B, 3, H, W) to (B, D)."""
+
+    mean_and_deviation: tuple[Color, Color]
+    """What the encoder was trained with, of pixels in [0, 1]."""
+
+
+class TextTower(Tower):
+    """forward: int ids (B, T) and the numbers of real tokens (B,), None where all are, to (B, D)."""
 
 
 class OwnImageTower(ImageTower):
