@@ -19,8 +19,7 @@ from pretrainkit.errors import DataError
 from pretrainkit.eval.embed import embed_rows
 from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.eval.image_encoder import ImageEncoder
-from pretrainkit.eval.knn import knn_accuracy
-from pretrainkit.eval.linear_probe import score_heads, train_heads
+from pretrainkit.eval.linear_probe import knn_accuracy, score_heads, train_heads
 from pretrainkit.eval.probe_config import Method, ProbeConfig, valid_transforms
 from pretrainkit.images.batch import load_batch
 from pretrainkit.images.class_folders import ClassFolders, class_folders

@@ -6,7 +6,7 @@ A query and a gallery row match when their ids agree. Rank 0 is the nearest gall
 its *first* match, so an image is found when any of its captions is. Of equally near rows the one with the lower index
 comes first.
 
-The ranks are exact, the same for any chunk size, number of ranks, or device: see `fixed_point`. (Float32 products of
+The ranks are exact, the same for any chunk size, number of ranks, or device: see `whole_numbers`. (Float32 products of
 the very same captions differ in the last bit with their place in the matrix, which breaks ties at random.)
 
 Source: Cui et al. 2022, https://arxiv.org/abs/2112.09331, and the retrieval protocol of Karpathy's splits.
@@ -22,7 +22,6 @@ from torch import Tensor
 
 from pretrainkit.dist.env import World
 from pretrainkit.errors import DataError
-from pretrainkit.eval.fixed_point import whole_numbers
 
 ALONE = World()
 KS = (1, 5, 10)
@@ -30,6 +29,7 @@ KS = (1, 5, 10)
 
 _BYTES_PER_SCORE = 12
 """A score and the comparisons on it."""
+_BITS = 26
 
 
 class Rows(NamedTuple):
@@ -43,6 +43,23 @@ class Rows(NamedTuple):
     def take(self, rows: NDArray[np.int64]) -> "Rows":
         """Some of them."""
         return Rows(self.vectors_ND[torch.from_numpy(rows).to(self.vectors_ND.device)], self.ids_N[rows])
+
+
+def normalised(vectors: Tensor) -> Tensor:
+    """Each vector divided by its length; zeros stay zeros."""
+    return vectors / (torch.linalg.vector_norm(vectors, dim=-1, keepdim=True) + 1e-8)
+
+
+def whole_numbers(vectors_ND: Tensor) -> Tensor:
+    """Scaled by a power of two and rounded, as float64 (N, D), so that rows are about 2**26 long.
+
+    By Cauchy and Schwarz every partial sum of a dot product of two rows is then a whole number below 2**53, which
+    float64 holds: the product is exact, whatever the order of its additions, hence the same for any cut of the matrix
+    and on any device. The rounding is finer than what a float32 product of unit vectors resolves.
+    """
+    wide_ND = vectors_ND.double()
+    longest = float(torch.linalg.vector_norm(wide_ND, dim=1).max())
+    return (wide_ND * 2.0 ** (_BITS - math.frexp(longest)[1])).round()
 
 
 def first_of_each(ids_N: NDArray[np.int64]) -> NDArray[np.int64]:

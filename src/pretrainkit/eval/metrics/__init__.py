@@ -2,18 +2,19 @@
 
 from pretrainkit.eval.metrics.answers import (
     best_null_threshold,
+    deduplicated_squad,
+    multirc_f1_and_exact_match,
     normalize_squad,
     normalize_trivia_qa,
+    same_referent,
     span_squad,
     squad,
     squad_v2,
     trivia_qa,
+    wsc_accuracy,
 )
-from pretrainkit.eval.metrics.classes import accuracy, f1_invalid_wrong, matthews, mean_multiclass_f1
-from pretrainkit.eval.metrics.correlation import pearson, spearman
+from pretrainkit.eval.metrics.classes import accuracy, f1_invalid_wrong, matthews, mean_multiclass_f1, pearson, spearman
 from pretrainkit.eval.metrics.entities import are_entity_labels, entities, entity_f1
-from pretrainkit.eval.metrics.grouped import deduplicated_squad, multirc_f1_and_exact_match
-from pretrainkit.eval.metrics.referents import same_referent, wsc_accuracy
 from pretrainkit.eval.metrics.texts import bleu, exact_match, rouge
 
 __all__ = [

@@ -1,4 +1,9 @@
-"""Metrics of short answers to questions, in percent: SQuAD's and TriviaQA's.
+"""Metrics of short answers to questions, in percent: SQuAD's and TriviaQA's, those of answers that belong together,
+and of the Winograd schemas as text.
+
+Where examples belong together (answers to one question, or copies of one question), targets are mappings with a
+`value`, which the metric of single examples takes, and a `group`, which is equal; predictions are mappings with a
+`value`.
 
 Sources: Rajpurkar et al. 2016, https://arxiv.org/abs/1606.05250; Rajpurkar et al. 2018,
 https://arxiv.org/abs/1806.03822; Joshi et al. 2017, https://arxiv.org/abs/1705.03551.
@@ -7,14 +12,21 @@ https://arxiv.org/abs/1806.03822; Joshi et al. 2017, https://arxiv.org/abs/1705.
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-from pretrainkit.eval.metrics.pairs import check_pairs
+from pretrainkit.eval.metrics.classes import accuracy, check_pairs, f1_invalid_wrong
 
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _NO_WORD = re.compile(r"\W")
 _TRIVIA_PUNCTUATION = string.punctuation + "‘’´`_"
+NO_ANSWER = -1
+"""What an empty answer is: no class, so that it is never right."""
+_DETERMINER = re.compile(
+    "a|an|few|her|his|each|every|many|much|my|our|some|that|the|their|these|this|those|which|whose|your"
+)
+
+Grouped = Mapping[str, Any]
 
 
 def normalize_squad(answer: str) -> str:
@@ -119,6 +131,53 @@ def span_text(context: str, span: str) -> str:
     return " ".join(_NO_WORD.sub(" ", context).split()[int(words[1]) : int(words[3]) + 1])
 
 
+def multirc_f1_and_exact_match(targets: Sequence[Grouped], predictions: Sequence[Grouped]) -> dict[str, float]:
+    """`f1` over all answers of all questions (see `f1_invalid_wrong`), and `exact_match`: the questions of which every
+    answer was judged rightly. In percent.
+
+    Source: Khashabi et al. 2018, https://aclanthology.org/N18-1023.
+    """
+    check_pairs(targets, predictions)
+    is_right: dict[Hashable, bool] = {}
+    for target, prediction in zip(targets, predictions, strict=True):
+        group = target["group"]
+        is_right[group] = is_right.get(group, True) and target["value"] == prediction["value"]
+    found = f1_invalid_wrong([one["value"] for one in targets], [one["value"] for one in predictions])
+    return found | {"exact_match": 100 * sum(is_right.values()) / len(is_right)}
+
+
+def deduplicated_squad(targets: Sequence[Grouped], predictions: Sequence[Grouped]) -> dict[str, float]:
+    """`squad` of the first example of each group: for ReCoRD, where every right answer makes an example of its own."""
+    check_pairs(targets, predictions)
+    first: dict[Hashable, tuple[Any, Any]] = {}
+    for target, prediction in zip(targets, predictions, strict=True):
+        first.setdefault(target["group"], (target["value"], prediction["value"]))
+    answers, said = zip(*first.values(), strict=True)
+    return squad(answers, said)
+
+
+def wsc_accuracy(targets: Sequence[int], predictions: Sequence[int]) -> dict[str, float]:
+    """`accuracy` of classes that `same_referent` made of the answers: a target is 1 where the noun in the data is the
+    right one, so an answer must differ from a wrong noun."""
+    return accuracy(targets, predictions)
+
+
+def same_referent(answer: str, noun: str) -> int:
+    """1 where an answer means `noun`, 0 where it means something else, `NO_ANSWER` where it is empty.
+
+    Small and capital letters and determiners do not count. The words of one must all be words of the other, so "bunny"
+    means "the fuzzy bunny"; but not if only one of them has an apostrophe ("Mark's" is not "Mark").
+
+    Source: Raffel et al. 2020, section 2.4, https://arxiv.org/abs/1910.10683.
+    """
+    said, wanted = _words(answer), _words(noun)
+    if not said:
+        return NO_ANSWER
+    if any("'" in word for word in said) != any("'" in word for word in wanted):
+        return 0
+    return int(said <= wanted or wanted <= said)
+
+
 def _best_of(
     targets: Sequence[Sequence[str]], predictions: Sequence[str], normalize: Callable[[str], str]
 ) -> dict[str, float]:
@@ -140,3 +199,7 @@ def _word_f1(answer: str, said: str) -> float:
 
 def _without_articles(text: str) -> str:
     return " ".join(_ARTICLE.sub(" ", text).split())
+
+
+def _words(text: str) -> set[str]:
+    return {word for word in text.lower().split() if not _DETERMINER.fullmatch(word)}

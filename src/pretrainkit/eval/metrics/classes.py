@@ -1,15 +1,27 @@
-"""Metrics of classes, which are whole numbers from 0 (-1 and whatever else is no class: an answer that names none).
+"""Metrics of classes and of numbers, in percent; the keys are those of the t5 library.
 
-All are in percent. They agree with scikit-learn to rounding; the keys are those of the t5 library.
+Classes are whole numbers from 0 (-1 and whatever else is no class: an answer that names none). Their metrics agree with
+scikit-learn to rounding, correlations with SciPy, which gives NaN where they give 0.
 """
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.eval.metrics.pairs import check_pairs
+from pretrainkit.errors import DataError
+
+
+def check_pairs(targets: Sequence[Any], predictions: Sequence[Any]) -> None:
+    """Raises DataError where there is nothing to judge, or not one prediction for each target."""
+    if len(targets) != len(predictions):
+        raise DataError(
+            f"there are {len(targets)} targets and {len(predictions)} predictions\n  give one prediction per target"
+        )
+    if not len(targets):
+        raise DataError("there is nothing to judge: no target and no prediction\n  check the split and num_examples")
 
 
 def accuracy(targets: Sequence[Hashable], predictions: Sequence[Hashable]) -> dict[str, float]:
@@ -55,6 +67,18 @@ def matthews(targets: Sequence[int], predictions: Sequence[int]) -> dict[str, fl
     return {"matthews_corrcoef": 100 * covariance / spread**0.5 if spread else 0.0}
 
 
+def pearson(targets: Sequence[float], predictions: Sequence[float]) -> dict[str, float]:
+    """`pearson_corrcoef`; 0 where all targets, or all predictions, are equal."""
+    check_pairs(targets, predictions)
+    return {"pearson_corrcoef": 100 * _correlation(np.asarray(targets, float), np.asarray(predictions, float))}
+
+
+def spearman(targets: Sequence[float], predictions: Sequence[float]) -> dict[str, float]:
+    """`spearman_corrcoef`: Pearson's of the ranks, equal values sharing the mean of theirs."""
+    check_pairs(targets, predictions)
+    return {"spearman_corrcoef": 100 * _correlation(_ranks(np.asarray(targets)), _ranks(np.asarray(predictions)))}
+
+
 def _mean_f1(targets: Sequence[int], predictions: Sequence[int], *, num_classes: int) -> dict[str, float]:
     check_pairs(targets, predictions)
     target_N, prediction_N = np.asarray(targets), np.asarray(predictions)
@@ -66,3 +90,17 @@ def _f1_of_class(target_N: NDArray, prediction_N: NDArray, label: int) -> float:
     is_target_N, is_said_N = target_N == label, prediction_N == label
     both, either = int((is_target_N & is_said_N).sum()), int(is_target_N.sum() + is_said_N.sum())
     return 2 * both / either if either else 0.0
+
+
+def _correlation(a_N: NDArray, b_N: NDArray) -> float:
+    if (a_N == a_N[0]).all() or (b_N == b_N[0]).all():
+        return 0.0
+    a_N, b_N = a_N - a_N.mean(), b_N - b_N.mean()
+    # Each by its own length first: products of very small or large values would leave the range of a float.
+    return float((a_N / np.linalg.norm(a_N)) @ (b_N / np.linalg.norm(b_N)))
+
+
+def _ranks(values_N: NDArray) -> NDArray[np.float64]:
+    _, place_N, count = np.unique(values_N, return_inverse=True, return_counts=True)
+    last = np.cumsum(count)
+    return (last - (count - 1) / 2)[place_N]

@@ -8,7 +8,7 @@ Source: Tjong Kim Sang and Buchholz 2000, https://aclanthology.org/W00-0726.
 import re
 from collections.abc import Sequence
 
-from pretrainkit.eval.metrics.pairs import check_pairs
+from pretrainkit.eval.metrics.classes import check_pairs
 
 _LABEL = re.compile(r"O|[BIES]-.+")
 OUTSIDE = "O"

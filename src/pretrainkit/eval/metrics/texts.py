@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pretrainkit.errors import MissingPackageError
-from pretrainkit.eval.metrics.pairs import check_pairs
+from pretrainkit.eval.metrics.classes import check_pairs
 
 Texts = Sequence[str] | Sequence[Sequence[str]]
 """One text per example, or for each all texts that are right."""
