@@ -173,14 +173,17 @@ MUST_STAY: dict[str, tuple[Any, ...]] = {
 }
 """Keys that have no counterpart here, with the values under which they change nothing."""
 
+_UNUSED = (
+    *("mae_seed", "runner.log_interval", "dist.enable_adasum", "dist.enable_adascale"),
+    *("transforms.random_augment.N", "transforms.random_augment.M", "transforms.mixup", "transforms.cutmix"),
+    *("transforms.cutmix_minmax", "transforms.mixup_prob", "transforms.mixup_switch_prob", "transforms.mixup_mode"),
+    "model.text_encoder.only_cls_token",
+)
 WITHOUT_EFFECT = {
-    "mae_seed": "unused by ZeroVL",
+    **dict.fromkeys(_UNUSED, "unused by ZeroVL"),
     "runner.stable_random": "dropout is always replayed exactly, without seeding global generators",
-    "runner.log_interval": "unused by ZeroVL",
     "dist.name": "data parallel, by torch; another strategy: parallel.strategy",
     "dist.param": "for apex only",
-    "dist.enable_adasum": "unused by ZeroVL",
-    "dist.enable_adascale": "unused by ZeroVL",
     "log.interval_val": "evaluations are logged whole",
     "wandb.entity": "set WANDB_ENTITY in the environment",
     "wandb.train_record_keys": "all metrics are logged",
@@ -190,18 +193,9 @@ WITHOUT_EFFECT = {
     "data.val_steps": "evaluation is always on whole sets",
     "data.single_eval": "every row is scored exactly once on any number of ranks",
     "data.cuda_eval": "scored where the model is",
-    "transforms.random_augment.N": "unused by ZeroVL",
-    "transforms.random_augment.M": "unused by ZeroVL",
-    "transforms.mixup": "unused by ZeroVL",
-    "transforms.cutmix": "unused by ZeroVL",
-    "transforms.cutmix_minmax": "unused by ZeroVL",
-    "transforms.mixup_prob": "unused by ZeroVL",
-    "transforms.mixup_switch_prob": "unused by ZeroVL",
-    "transforms.mixup_mode": "unused by ZeroVL",
     "model.interpolate_pos_embed": "positions are interpolated where a file of weights is imported for another size",
     "model.image_encoder.embedding_dim": "known from the encoder",
     "model.text_encoder.embedding_dim": "known from the encoder",
-    "model.text_encoder.only_cls_token": "unused by ZeroVL",
     "loss.triplet_loss.margin": "for the triplet loss only, which ZeroVL cannot build",
     "loss.triplet_loss.reduce_mode": "for the triplet loss only, which ZeroVL cannot build",
 }
@@ -250,7 +244,7 @@ _NAMES = (
     (r"\bloss\\?\.temperature", "temperature"),
 )
 """Parts of patterns for ZeroVL's names of parameters, and what stands for them in patterns for ours."""
-OPTIMIZERS: dict[str, Any] = {"adamw": "adamw", "sgd": "sgd", "lars": "lars"}
+OPTIMIZERS = ("adamw", "lars", "sgd")
 
 
 def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> ImportedConfig:
@@ -458,11 +452,9 @@ def _objective(v: dict[str, Any], is_accumulating: bool) -> ClipObjectiveConfig:
 
 
 def _optimizer(v: dict[str, Any]) -> OptimizerConfig:
-    name = v["optim.name"].rpartition(".")[2].lower()
+    name: Any = v["optim.name"].rpartition(".")[2].lower()
     if name not in OPTIMIZERS:
-        raise ConfigError(
-            f"optim.name={v['optim.name']!r} has no counterpart\n  there are: {', '.join(sorted(OPTIMIZERS))}"
-        )
+        raise ConfigError(f"optim.name={v['optim.name']!r} has no counterpart\n  there are: {', '.join(OPTIMIZERS)}")
     param = dict(v["optim.param"])
     beta1, beta2 = param.pop("betas", (0.9, 0.999))
     settings: dict[str, Any] = {"beta1": beta1, "beta2": beta2, "epsilon": param.pop("eps", 1e-8)}
@@ -477,7 +469,7 @@ def _optimizer(v: dict[str, Any]) -> OptimizerConfig:
     if unknown:
         raise ConfigError([f"{key} has no counterpart\n  leave it out" for key in unknown])
     return OptimizerConfig(
-        name=OPTIMIZERS[name],
+        name=name,
         peak_lr=v["optim.lr.init"],
         decay_mask="all",
         groups=tuple(_group(name, rule, v["optim.lr.init"]) for name, rule in v["optim.param_group_rules"].items()),
