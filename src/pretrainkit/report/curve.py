@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ class Curve:
     """One chart of a run, which can be drawn at any size."""
 
     key: str
-    draw: Callable[..., str]
+    draw: partial[str]
     """`line_chart` of its series; takes `width`, `height` and `standalone`."""
 
 
