@@ -68,10 +68,12 @@ class FeatureSource(ClipSource):
             batch[f"{tower}_features"] = features_BD
         return batch
 
-    def _fill(self, out: NDArray, source: int, row: int, draws: Any) -> tuple[int, str, int]:
+    def _fill(
+        self, out: NDArray, source: int, row: int, column: float, transforms: int, replacement: int
+    ) -> tuple[int, str, int]:
         if "image" not in self._towers:
-            return super()._fill(out, source, row, draws)
-        caption = self.sets[source].caption(row, draws.column)  # no pixel is read
+            return super()._fill(out, source, row, column, transforms, replacement)
+        caption = self.sets[source].caption(row, column)  # no pixel is read
         if not caption:
             raise _no_caption(self.sets[source], row)
         return row, caption, 0

@@ -14,7 +14,7 @@ from pretrainkit.nn.blocks import LayerNorm
 from pretrainkit.nn.dropout import dropout
 from pretrainkit.recipes.clip.config import ClipRun, ProjectionConfig
 from pretrainkit.recipes.clip.temperature import Temperature
-from pretrainkit.recipes.clip.towers import Color, ImageTower, TextTower, build_image_tower, build_text_tower
+from pretrainkit.recipes.clip.towers import Color, build_image_tower, build_text_tower
 
 _NORM_EPSILON = 1e-8
 """Added to the length of an embedding, so that zeros stay zeros."""
@@ -48,44 +48,32 @@ class ResidualProjection(nn.Module):
         return self.norm(x_BE + inner_BE)
 
 
-Projection = LinearProjection | ResidualProjection
-
-
-def build_projection(config: ProjectionConfig, width: int) -> Projection:
+def build_projection(config: ProjectionConfig, width: int, *, learns: bool) -> LinearProjection | ResidualProjection:
     """The projection of a tower of this width."""
     if config.kind == "linear":
-        return LinearProjection(width, config.dim)
-    return ResidualProjection(width, config.dim, config.dropout)
+        return LinearProjection(width, config.dim).requires_grad_(learns)
+    return ResidualProjection(width, config.dim, config.dropout).requires_grad_(learns)
 
 
 class DualEncoder(nn.Module):
     """Images and captions to embeddings, one after the other or both in one call."""
 
-    def __init__(
-        self,
-        image: ImageTower,
-        text: TextTower,
-        *,
-        image_projection: Projection,
-        text_projection: Projection,
-        temperature: Temperature,
-        siglip_bias: float | None,
-        mean_and_deviation: tuple[Color, Color],
-        is_normalized: bool,
-    ) -> None:
+    def __init__(self, config: ClipRun) -> None:
         """
-        Args:
-            siglip_bias: Initial bias of the logits, learned; None: there is none.
-            mean_and_deviation: Of pixels in [0, 1], to normalize uint8 images.
-            is_normalized: Embeddings have length 1.
+        Raises:
+            ConfigError: A tower cannot be built so.
+            MissingPackageError: A tower needs a package that is not installed.
         """
         super().__init__()
-        self.image, self.text = image, text
-        self.image_projection, self.text_projection = image_projection, text_projection
-        self.temperature = temperature
-        self.logit_bias = None if siglip_bias is None else nn.Parameter(torch.full((1,), siglip_bias))
-        self.mean_and_deviation = mean_and_deviation
-        self.is_normalized = is_normalized
+        projection = config.model.projection
+        self.image, self.text = build_image_tower(config.model.image), build_text_tower(config.model.text)
+        self.image_projection = build_projection(projection, self.image.width, learns=projection.image_trainable)
+        self.text_projection = build_projection(projection, self.text.width, learns=projection.text_trainable)
+        self.temperature = Temperature(config.model.temperature)
+        has_bias = config.objective.loss == "siglip"
+        self.logit_bias = nn.Parameter(torch.full((1,), config.objective.siglip_bias)) if has_bias else None
+        self.mean_and_deviation: tuple[Color, Color] = config.data.normalize or self.image.mean_and_deviation
+        self.is_normalized = projection.normalize
 
     def blocks(self) -> list[nn.Module]:
         """The submodules to compile, shard and recompute one by one."""
@@ -96,7 +84,7 @@ class DualEncoder(nn.Module):
         return self.temperature.logit_scale()
 
     def project_temperature(self) -> None:
-        """Bring a learned temperature back into its limits. Does not wait for the device."""
+        """Bring a learned temperature back into its limits."""
         self.temperature.project()
 
     def train(self, mode: bool = True) -> "DualEncoder":
@@ -147,13 +135,14 @@ class DualEncoder(nn.Module):
         """uint8 (B, 3, H, W) to floats of about mean 0 and deviation 1; floats are taken as they are."""
         if image.is_floating_point():
             return image
-        mean_311, deviation_311 = (
+        mean_311, deviation_311 = (  # made on the host: a copy that waits for nothing, under a default device too
             torch.tensor(values, device="cpu").view(3, 1, 1).to(image.device, non_blocking=True)
             for values in self.mean_and_deviation
         )
         dtype = next(self.image_projection.parameters()).dtype
         if not self.training:  # in the order of torchvision, so that evaluation agrees with it to the last bit
             return image.float().div_(255).sub_(mean_311).div_(deviation_311).to(dtype)
+        # (x / 255 - mean) / deviation as one product and one sum.
         scale_311, shift_311 = (1 / (255 * deviation_311)).to(dtype), (-mean_311 / deviation_311).to(dtype)
         return image.to(dtype).mul_(scale_311).add_(shift_311)
 
@@ -180,24 +169,5 @@ def _mirrored(x: Tensor, share: Tensor | None) -> Tensor:
 
 
 def build(config: ClipRun) -> DualEncoder:
-    """The model on torch's default device, initialised from its global generator; on "meta" without values.
-
-    Raises:
-        ConfigError: A tower cannot be built so.
-        MissingPackageError: A tower needs a package that is not installed.
-    """
-    image, text = build_image_tower(config.model.image), build_text_tower(config.model.text)
-    projection = config.model.projection
-    model = DualEncoder(
-        image,
-        text,
-        image_projection=build_projection(projection, image.width),
-        text_projection=build_projection(projection, text.width),
-        temperature=Temperature(config.model.temperature),
-        siglip_bias=config.objective.siglip_bias if config.objective.loss == "siglip" else None,
-        mean_and_deviation=config.data.normalize or image.mean_and_deviation,
-        is_normalized=projection.normalize,
-    )
-    model.image_projection.requires_grad_(projection.image_trainable)
-    model.text_projection.requires_grad_(projection.text_trainable)
-    return model
+    """The model on torch's default device, initialised from its global generator; on "meta" without values."""
+    return DualEncoder(config)

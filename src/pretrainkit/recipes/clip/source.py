@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,17 +32,6 @@ _MAX_REPLACEMENTS = 100
 _FEWEST_STEPS = 1024
 
 
-class _Draws(NamedTuple):
-    """What is drawn for one pair."""
-
-    column: float
-    """In [0, 1): which of several captions."""
-    image: int
-    """Seed of the transforms."""
-    replacement: int
-    """Key of the rows that may take its place."""
-
-
 class ClipSource(BatchSource):
     """All pairs of all sets.
 
@@ -56,13 +45,7 @@ class ClipSource(BatchSource):
     """
 
     def __init__(self, config: ClipRun, split: Split, sets: Sequence[Pairs], tokenizer: CaptionTokenizer) -> None:
-        """
-        Args:
-            config: A bound config.
-            split: Whose transforms, and whether bad rows may be replaced.
-            sets: In the order of the config.
-            tokenizer: Of the captions.
-        """
+        """`config` is bound; `sets` are in its order."""
         data = config.data
         self.config, self.split, self.sets, self.tokenizer = config, split, tuple(sets), tokenizer
         self._ops = data.train_transforms if split == "train" else data.valid_transforms
@@ -142,7 +125,7 @@ class ClipSource(BatchSource):
         columns = uniform(fold(keys, _CAPTION_COLUMN), 1)[:, 0].tolist()
         draws = zip(columns, fold(keys, _IMAGE).tolist(), fold(keys, _REPLACEMENT).tolist())
         for place, (source, row, drawn) in enumerate(zip(records.source.tolist(), rows.tolist(), draws)):
-            rows[place], caption, reason = self._fill(batch["image"][place], source, row, _Draws(*drawn))
+            rows[place], caption, reason = self._fill(batch["image"][place], source, row, *drawn)
             captions.append(caption)
             batch["bad"][place] = reason
         for source in np.unique(records.source).tolist():
@@ -157,8 +140,15 @@ class ClipSource(BatchSource):
             batch |= self._ids(records.source, rows)
         return batch
 
-    def _fill(self, out: NDArray, source: int, row: int, draws: "_Draws") -> tuple[int, str, int]:
+    def _fill(
+        self, out: NDArray, source: int, row: int, column: float, transforms: int, replacement: int
+    ) -> tuple[int, str, int]:
         """Write the image of a row, or of one that replaces it, into `out` (3, H, W).
+
+        Args:
+            column: In [0, 1): which of several captions.
+            transforms: Seed of the transforms.
+            replacement: Key of the rows that may take its place.
 
         Returns:
             The row that was used, its caption, and why the first choice was not.
@@ -166,12 +156,12 @@ class ClipSource(BatchSource):
         pairs, first_reason = self.sets[source], 0
         for attempt in range(1 + _MAX_REPLACEMENTS):
             if attempt:
-                row = int(fold(draws.replacement, attempt)) % len(pairs)
+                row = int(fold(replacement, attempt)) % len(pairs)
             try:
-                caption = pairs.caption(row, draws.column)
+                caption = pairs.caption(row, column)
                 if not caption:
                     raise EmptyCaption("there is no text")
-                self._pixels(pairs.read_image(row), np.random.default_rng(draws.image), out)
+                self._pixels(pairs.read_image(row), np.random.default_rng(transforms), out)
             except BadImage as error:
                 if self._is_strict:
                     advice = "evaluation must see every row" if self.split == "valid" else "data.on_bad_sample is error"

@@ -3,7 +3,7 @@
 Dimensions: B images or captions, T tokens, D width of the tower.
 """
 
-from abc import ABC, abstractmethod
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -26,15 +26,19 @@ HALF: tuple[Color, Color] = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 """Mean and deviation that bring pixels in [0, 1] to [-1, 1]."""
 
 
-class Tower(nn.Module, ABC):
+class Tower(nn.Module):
     """An encoder of images or of captions."""
 
     width: int
     """D."""
+    encoder: Any
 
-    @abstractmethod
     def blocks(self) -> list[nn.Module]:
         """The submodules to compile, shard and recompute one by one."""
+        return self.encoder.blocks()
+
+    def forward(self, *inputs: Tensor | None) -> Tensor:
+        return self.encoder(*inputs)
 
 
 class ImageTower(Tower):
@@ -80,12 +84,6 @@ class OwnImageTower(ImageTower):
             VisionTransformer.initialise,
         )
 
-    def blocks(self) -> list[nn.Module]:
-        return self.encoder.blocks()
-
-    def forward(self, pixels_BCHW: Tensor) -> Tensor:
-        return self.encoder(pixels_BCHW)
-
 
 class OwnTextTower(TextTower):
     """`TextTransformer`."""
@@ -113,12 +111,6 @@ class OwnTextTower(TextTower):
             ),
             TextTransformer.initialise,
         )
-
-    def blocks(self) -> list[nn.Module]:
-        return self.encoder.blocks()
-
-    def forward(self, ids_BT: Tensor, num_tokens_B: Tensor | None = None) -> Tensor:
-        return self.encoder(ids_BT, num_tokens_B)
 
 
 def build_image_tower(config: VitConfig | TimmConfig) -> ImageTower:
@@ -166,7 +158,7 @@ def _freeze_all_but(tower: Tower, num_layers: int, name: str) -> None:
         )
     first = next(blocks[-num_layers].parameters())
     learns = False
-    for parameter in tower.parameters():
+    for parameter in tower.parameters():  # in the order of their registration, which is that of the layers
         learns = learns or parameter is first
         parameter.requires_grad_(learns)
 
