@@ -39,19 +39,14 @@ def write_lines(
     overwrite: bool = False,
     progress: Progress = _quiet,
 ) -> Path:
-    """Write a line for each example; what an earlier call finished is kept.
+    """Write a line for each example; what an earlier call finished is kept. Returns the file.
 
     Args:
-        inference: What is asked.
         out: A file. Of several shards its name gets `-00000-of-00004` before the suffix.
         asked: JSON values that say what is asked besides `inference.settings`, such as which weights.
         chunk_size: Examples of a chunk.
         shard: This part of so many: examples are cut into parts that lie one after another.
         overwrite: Replace a file, or chunks, that something else was asked for.
-        progress: Told how far the work is.
-
-    Returns:
-        The file.
 
     Raises:
         InputError: There is such a file, or its chunks, of another question.

@@ -71,14 +71,8 @@ def train_heads(
 ) -> Heads:
     """Train one layer for each learning rate; they see the same batches and do not influence one another.
 
-    Args:
-        batches: Features float32 (B, F) and labels int64 (B,) of each update, `num_steps` of them.
-        num_steps: Updates.
-        num_features: F.
-        num_classes: C.
-        learning_rates: After warm-up.
-        config: Warm-up, momentum, decay, seed.
-        device: Where the layers live.
+    `batches` are features float32 (B, F) and labels int64 (B,) of `num_steps` updates; of `config` warm-up, momentum,
+    decay and seed are read.
     """
     heads = Heads(num_features, num_classes, len(learning_rates), config.seed).to(device)
     groups = [

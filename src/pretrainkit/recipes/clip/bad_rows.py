@@ -57,11 +57,7 @@ class BadRows:
             self._num_seen += num_rows
 
     def add(self, row: int, error: BadImage) -> None:
-        """Counts a bad image, or a row without a caption, once.
-
-        Raises:
-            DataError: There are too many.
-        """
+        """Counts a bad image, or a row without a caption, once. Raises DataError where there are too many."""
         is_caption = isinstance(error, EmptyCaption)
         image = int(self._pairs.image_ids[row])
         with self._lock:
@@ -74,7 +70,7 @@ class BadRows:
             num_bad = len(self._images) + len(self._captions)
             counts = Counter(REASONS[reason] for reason in self._images.values())
             num_rows = min(len(self._pairs), max(self._num_seen, _FEW_ROWS))
-            # Of the images of so many rows at least this share was seen.
+            # The budget grows with the rows that were seen, from that of the first 10,000; images in proportion.
             num_images = max(round(self._num_all_images * num_rows / len(self._pairs)), 1)
         share = sum(counts.values()) / num_images + len(self._captions) / num_rows + self._pairs.lost_share
         if share > self._max_fraction:

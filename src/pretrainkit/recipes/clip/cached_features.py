@@ -100,11 +100,8 @@ def with_cached_features(
 
     Args:
         config: Bound.
-        source: Of the training pairs.
         model: The model before training, or as it was saved last: its frozen towers are the same. On the device.
-        cache: Where folders of features are.
-        world: Each rank computes its share and writes it in place: all must see the same folder.
-        precision: Of the forward passes, as in training.
+        cache: Where folders of features are. Each rank writes its share in place: all must see the same folder.
 
     Raises:
         DataError: A row of the training data is bad.

@@ -107,12 +107,7 @@ class CaptionTokenizer:
         return [*self.prefix, *bare[: max(0, room)], *self.suffix]
 
     def pad(self, rows: Sequence[Sequence[int]], num_columns: int | None = None) -> Encoded:
-        """Rows of ids as one array.
-
-        Args:
-            rows: B rows.
-            num_columns: T; None: that of the longest.
-        """
+        """Rows of ids as one array with `num_columns` columns; None: as many as the longest row has."""
         num_tokens = np.fromiter(map(len, rows), np.int32, len(rows))
         width = int(num_tokens.max(initial=1)) if num_columns is None else num_columns
         input_ids = np.full((len(rows), width), self.pad_id, np.int32)
@@ -121,20 +116,13 @@ class CaptionTokenizer:
         return Encoded(input_ids, np.maximum(num_tokens, 1))
 
     def encode(self, texts: Sequence[str], max_length: int, *, num_columns: int | None = None) -> Encoded:
-        """Captions as a batch.
-
-        Args:
-            texts: B captions.
-            max_length: Longest, in tokens, with those before and behind; longer ones lose their end.
-            num_columns: T; None: that of the longest.
-        """
+        """Captions as a batch, `pad`ded; those of more than `max_length` tokens lose their end."""
         return self.pad([self.whole(ids, max_length) for ids in self.encode_bare(texts)], num_columns)
 
     def _surroundings(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What the tokenizer puts before and behind a text."""
-        probe = "a"
-        bare = self._model.encode(probe, add_special_tokens=False).ids
-        whole = self._model.encode(probe, add_special_tokens=True).ids
+        """What the tokenizer puts before and behind a text: what is around a short one."""
+        bare = self._model.encode("a", add_special_tokens=False).ids
+        whole = self._model.encode("a", add_special_tokens=True).ids
         num_before = next((n for n in range(len(whole)) if whole[n : n + len(bare)] == bare), 0) if bare else 0
         return tuple(whole[:num_before]), tuple(whole[num_before + len(bare) :])
 

@@ -87,17 +87,16 @@ class Embed:
 
     def images(self, build: BuildRows, num_rows: int) -> Tensor:
         """(N, D)"""
-        return self._rows(build, num_rows, ("image",), "image")
+        return self._rows(build, num_rows, "image")
 
     def captions(self, build: BuildRows, num_rows: int) -> Tensor:
         """(N, D)"""
-        return self._rows(build, num_rows, ("input_ids", "num_tokens"), "text")
+        return self._rows(build, num_rows, "text")
 
-    def _rows(self, build: BuildRows, num_rows: int, inputs: tuple[str, ...], output: str) -> Tensor:
+    def _rows(self, build: BuildRows, num_rows: int, output: str) -> Tensor:
         def forward(batch: Mapping[str, Tensor]) -> Tensor:
             with self.autocast():
-                found: Tensor = self.model(**{name: batch[name] for name in inputs})[output]
-            return found
+                return self.model(**batch)[output]
 
         vectors_ND = embed_rows(
             build, forward, num_rows, batch_size=self.batch_size, world=self.world, num_threads=self.num_threads

@@ -4,7 +4,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from pretrainkit.dist.env import World
@@ -49,13 +48,9 @@ def find_images(
         image_ND = embed.images(image_batches(config, files), len(files))
         text_QD = embed.captions(lambda rows: encode([prompts[row] for row in rows.tolist()]), len(prompts))
     index_QK, score_QK = nearest(text_QD, image_ND, top)
-    return [
-        _answer(prompt, [files[i] for i in index_K], score_K)
-        for prompt, index_K, score_K in zip(prompts, index_QK.tolist(), score_QK, strict=True)
-    ]
-
-
-def _answer(prompt: str, files: list[Path], score_K: np.ndarray) -> dict[str, Any]:
-    found = [{"image": str(file), "score": float(score)} for file, score in zip(files, score_K, strict=True)]
-    lines = "\n".join(f"  {score:6.3f}  {file}" for file, score in zip(files, score_K, strict=True))
-    return {"prompt": prompt, "images": found, "text": f"{prompt}\n{lines}"}
+    answers = []
+    for prompt, index_K, score_K in zip(prompts, index_QK.tolist(), score_QK.tolist(), strict=True):
+        found = [{"image": str(files[index]), "score": score} for index, score in zip(index_K, score_K, strict=True)]
+        lines = [f"  {one['score']:6.3f}  {one['image']}" for one in found]
+        answers.append({"prompt": prompt, "images": found, "text": "\n".join([prompt, *lines])})
+    return answers

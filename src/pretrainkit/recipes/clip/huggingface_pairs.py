@@ -133,6 +133,7 @@ def _one_row_per_caption(
             "  give a single caption_key: then each caption of the list is a pair of its own"
         )
     if is_list[0]:
+        # The list that each of the flattened captions comes from.
         rows = whole_numbers(pa.compute.list_parent_indices(first))
         captions = {"caption_0": pa.compute.list_flatten(first)}
     found = {name: column.cast(pa.large_string()) for name, column in captions.items()}

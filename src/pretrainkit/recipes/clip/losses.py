@@ -118,12 +118,13 @@ class SoftmaxScore:
             finite_CM = logits_CM if ignored_CM is None else logits_CM.masked_fill(ignored_CM, 0.0)
             target_logit_C = (1 - smoothing) * target_logit_C + smoothing * (finite_CM * smooth_CM).sum(1)
 
+        # From here on the memory of the logits holds their exponentials, then the probabilities, then the slope.
         largest_C1 = logits_CM.amax(1, keepdim=True)
         logits_CM.sub_(largest_C1).exp_()
         sum_C1 = logits_CM.sum(1, keepdim=True)
         log_sum_C = (largest_C1 + sum_C1.log())[:, 0]
         slope_CM = logits_CM.div_(sum_C1)
-        for weight, _, where in wanted:
+        for weight, _, where in wanted:  # d loss / d logits = probabilities - target
             weight = (1 - smoothing) * weight
             if where.dtype == torch.bool:
                 slope_CM -= weight * where.to(slope_CM.dtype) / where.sum(1, keepdim=True)
@@ -233,6 +234,7 @@ class _RowsByChunks(torch.autograd.Function):
                 grad_keys_MD.addmm_(slope_CM.t(), chunk_CD)
             if grad_bias is not None:
                 grad_bias += slope_CM.sum()
+        # logits = scale x q . k, so the slope by the scale is the sum of slope x (q . k), which is that by q times q.
         grad_scale = (grad_queries_bD * queries_bD).sum() if needs_scale and grad_queries_bD is not None else None
         for grad in (grad_queries_bD, grad_keys_MD):
             if grad is not None:

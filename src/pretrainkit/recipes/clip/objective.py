@@ -108,6 +108,7 @@ class ClipObjective(CoupledObjective):
         first, stop = 0, num_pairs
         num_rows = rows.stop - rows.start
         num_ranks_together = 1 if not settings.gather else settings.gather_group_size
+        # Ranks hold equally many rows one after another, so those of a group of ranks are one block of the batch.
         if num_ranks_together is not None and num_rows:
             num_together = num_rows * num_ranks_together
             first = rows.start // num_together * num_together

@@ -24,17 +24,9 @@ _FORMAT = "pretrainkit image-text pairs 1"
 class _Sample(NamedTuple):
     """An image with its captions."""
 
-    ending: str
-    image: bytes
-    about: dict[str, Any]
-
-    def files(self) -> dict[str, bytes]:
-        """Content by ending."""
-        return {
-            self.ending: self.image,
-            "txt": self.about["caption"][0].encode(),
-            "json": json.dumps(self.about, ensure_ascii=False).encode(),
-        }
+    files: dict[str, bytes]
+    """By ending."""
+    num_pairs: int
 
 
 def pack(
@@ -46,12 +38,9 @@ def pack(
     caption, which is what other tools read) and NUMBER.json (all captions, their ids, the image's id and name).
 
     Args:
-        splits: Name to set.
-        out: Folder to be made.
         shard_bytes: A shard ends with the sample that reaches it.
         max_bad: So many images that are missing or cannot be decoded, rows without a caption, and archives that break
             off may be left out (and counted).
-        progress: Told how far it is.
 
     Returns:
         The manifests.
@@ -72,9 +61,7 @@ def pack(
                 "made_by": made_by(),
                 "set": pairs.name,
                 "source": pairs.fingerprint,
-                "num_pairs": sum(shard["num_pairs"] for shard in shards),
-                "num_images": sum(shard["num_images"] for shard in shards),
-                "num_bytes": sum(shard["num_bytes"] for shard in shards),
+                **{key: sum(shard[key] for shard in shards) for key in ("num_pairs", "num_images", "num_bytes")},
                 "left_out": dict(left_out.counts),
                 "shards": shards,
                 "fingerprint": fingerprint([shard["sha256"] for shard in shards]),
@@ -142,23 +129,22 @@ def _samples(pairs: Pairs, left_out: _LeftOut, progress: Progress) -> Iterator[_
         if captions:
             name = pairs.image_names[rows[0]].as_py()
             ending = name.rpartition(".")[2].lower()
-            yield _Sample(
-                ending if ending in IMAGE_ENDINGS else IMAGE_ENDINGS[0],
-                content,
-                {
-                    "caption": list(captions.values()),
-                    "caption_id": pairs.caption_ids[list(captions)].tolist(),
-                    "image_id": image,
-                    "image": name,
-                },
-            )
+            ids = pairs.caption_ids[list(captions)].tolist()
+            texts = list(captions.values())
+            about = {"caption": texts, "caption_id": ids, "image_id": image, "image": name}
+            files = {
+                ending if ending in IMAGE_ENDINGS else IMAGE_ENDINGS[0]: content,
+                "txt": texts[0].encode(),
+                "json": json.dumps(about, ensure_ascii=False).encode(),
+            }
+            yield _Sample(files, len(ids))
 
 
 def _write_shards(samples: Iterator[_Sample], folder: Path, shard_bytes: int) -> list[dict[str, Any]]:
     """What the manifest says about each shard."""
     shards: list[dict[str, Any]] = []
     number = 0
-    sample = next(samples, None)
+    sample = next(samples, None)  # looked at ahead, so that no shard is begun that would stay empty
     while sample is not None:
         path = folder / f"{len(shards):05d}.tar"
         num_images = num_pairs = num_bytes = 0
@@ -166,20 +152,13 @@ def _write_shards(samples: Iterator[_Sample], folder: Path, shard_bytes: int) ->
             file = HashingFile(raw)
             with tarfile.open(fileobj=file, mode="w|", format=tarfile.USTAR_FORMAT) as archive:  # type: ignore[call-overload]
                 while sample is not None and (num_images == 0 or num_bytes < shard_bytes):
-                    for ending, content in sample.files().items():
+                    for ending, content in sample.files.items():
                         entry = tarfile.TarInfo(f"{number:09d}.{ending}")
                         entry.size = len(content)
                         archive.addfile(entry, io.BytesIO(content))
                         num_bytes += len(content)
-                    num_images, num_pairs, number = num_images + 1, num_pairs + len(sample.about["caption"]), number + 1
+                    num_images, num_pairs, number = num_images + 1, num_pairs + sample.num_pairs, number + 1
                     sample = next(samples, None)
-        shards.append(
-            {
-                "name": path.name,
-                "num_images": num_images,
-                "num_pairs": num_pairs,
-                "num_bytes": file.num_bytes,
-                "sha256": file.sha256,
-            }
-        )
+        counts = {"num_images": num_images, "num_pairs": num_pairs, "num_bytes": file.num_bytes}
+        shards.append({"name": path.name, **counts, "sha256": file.sha256})
     return shards

@@ -34,13 +34,10 @@ def scan(
     """What a set holds and what is wrong with it, as JSON values. Every image is decoded once.
 
     Args:
-        pairs: The set.
         size: Pixels; images with a shorter side below it are counted.
         batch_size: To state how many whole batches there are and what is left.
-        tokenizer: For the lengths of captions.
-        max_length: Tokens; longer captions are counted.
+        tokenizer: For the lengths of captions; those of more than `max_length` tokens are counted.
         workers: Threads; None: as many as cores.
-        progress: Told how far it is.
 
     Returns:
         Among others `bad`: reason to {count of rows, examples}.

@@ -128,16 +128,22 @@ class ClipSource(BatchSource):
             rows[place], caption, reason = self._fill(batch["image"][place], source, row, *drawn)
             captions.append(caption)
             batch["bad"][place] = reason
+        if self.split == "valid":
+            batch |= {name: np.empty(num, np.int64) for name in ("image_id", "caption_id")}
         for source in np.unique(records.source).tolist():
             own, pairs = np.flatnonzero(records.source == source), self.sets[source]
             self._bad[source].see(len(own))
+            # Numbers of images are those of their set: salted, they differ from those of other sets.
             groups = fold(self._image_salts[source], pairs.image_ids[rows[own]])
             batch["image_group"][own] = groups.view(np.int64)
+            if self.split == "valid":
+                batch["image_id"][own], batch["caption_id"][own] = (
+                    pairs.image_ids[rows[own]],
+                    pairs.caption_ids[rows[own]],
+                )
         batch["caption_group"] = np.array([_text_group(caption) for caption in captions], np.int64)
         encoded = self._encode(captions, keys)
         batch["input_ids"], batch["num_tokens"] = encoded.input_ids, encoded.num_tokens
-        if self.split == "valid":
-            batch |= self._ids(records.source, rows)
         return batch
 
     def _fill(
@@ -187,14 +193,6 @@ class ClipSource(BatchSource):
         whole = [self.tokenizer.whole(ids, data.max_length) for ids in bare]
         return self.tokenizer.pad(whole, data.max_length if data.pad_captions == "max_length" else None)
 
-    def _ids(self, sources: NDArray[np.int64], rows: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-        found = {"image_id": np.empty(len(rows), np.int64), "caption_id": np.empty(len(rows), np.int64)}
-        for source in np.unique(sources).tolist():
-            own = np.flatnonzero(sources == source)
-            found["image_id"][own] = self.sets[source].image_ids[rows[own]]
-            found["caption_id"][own] = self.sets[source].caption_ids[rows[own]]
-        return found
-
     def _keys(self, records: Records) -> Keys:
         if self.split == "train":
             return records.key
@@ -230,10 +228,7 @@ def bind(config: ClipRun) -> ClipRun:
     if not data.train:
         raise DataError("there is nothing to train on: data.train names no set\n  give it as data.train=FOLDER")
     tokenizer = CaptionTokenizer(tokenizer_folder(config))
-    text = config.model.text
-    if text.kind == "transformer" and text.vocab_size is None:
-        text = text.model_copy(update={"vocab_size": tokenizer.vocab_size})
-        config = config.model_copy(update={"model": config.model.model_copy(update={"text": text})})
+    config = _with_vocabulary(config, tokenizer.vocab_size)
     problems = [*config.problems(), *checks.text_problems(config, tokenizer), *checks.image_problems(config)]
     problems += checks.name_problems(data)
     if data.text_augment is not None:
@@ -291,12 +286,17 @@ def without_data(config: ClipRun) -> tuple[ClipRun, str]:
     """The config with its architectures and a vocabulary, and what `assumed_batch` assumes."""
     config = bind_model(config)
     told = f"captions of data.max_length={config.data.max_length} tokens"
+    bound = _with_vocabulary(config, _USUAL_VOCABULARY)
+    return bound, told if bound is config else f"{told}, a vocabulary of {_USUAL_VOCABULARY:,} pieces"
+
+
+def _with_vocabulary(config: ClipRun, size: int) -> ClipRun:
+    """With as many embeddings of pieces, where the config does not say how many."""
     text = config.model.text
-    if text.kind == "transformer" and text.vocab_size is None:
-        text = text.model_copy(update={"vocab_size": _USUAL_VOCABULARY})
-        config = config.model_copy(update={"model": config.model.model_copy(update={"text": text})})
-        told += f", a vocabulary of {_USUAL_VOCABULARY:,} pieces"
-    return config, told
+    if text.kind != "transformer" or text.vocab_size is not None:
+        return config
+    text = text.model_copy(update={"vocab_size": size})
+    return config.model_copy(update={"model": config.model.model_copy(update={"text": text})})
 
 
 def assumed_batch(config: ClipRun, num_examples: int) -> dict[str, np.ndarray]:

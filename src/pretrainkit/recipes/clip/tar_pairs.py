@@ -84,7 +84,7 @@ class TarPairs(Pairs):
         starts = np.concatenate([[0], self._ends[:-1]])
         archive = np.repeat(np.arange(len(self._ends)), np.diff(self._ends, prepend=0))
         offsets = whole_numbers(self.table.column("offset"))
-        is_new = np.ones(len(self), np.bool_)
+        is_new = np.ones(len(self), np.bool_)  # pairs of one image are neighbours with the same offset
         is_new[1:] = (np.diff(offsets) != 0) | (np.diff(archive) != 0)
         is_new[starts[starts < len(self)]] = True
         return np.cumsum(is_new) - 1
