@@ -45,10 +45,8 @@ def accuracies(
 
     Args:
         image_ND: Embeddings, on every rank all of them.
-        label_N: Rows of `class_CD`.
-        class_CD: From `class_vectors`.
-        megabytes: As in `retrieval`.
-        world: Each rank scores its share of the images.
+        label_N: Rows of `class_CD`, which are from `class_vectors`.
+        megabytes, world: As in `retrieval`.
     """
     num_classes = len(class_CD)
     classes = Rows(class_CD, np.arange(num_classes))

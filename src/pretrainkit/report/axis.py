@@ -53,7 +53,6 @@ def ticks(low: float, high: float, target: int = 5, *, whole: bool = False) -> l
 
     Args:
         low: Finite, below `high`; far enough apart for floats (see `widened`).
-        high: Finite.
         target: How many are wanted; between half and about twice as many come.
         whole: Only whole numbers; there may be fewer then.
     """
@@ -109,8 +108,6 @@ def thin(xs: Floats, ys: Floats, num_buckets: int) -> tuple[Floats, Floats]:
 
     Args:
         xs: float64 (N,), not decreasing where finite.
-        ys: float64 (N,).
-        num_buckets: At least 1.
 
     Returns:
         At most 4 points per bucket and gap, in order, and all of them if N is no more than that.

@@ -25,14 +25,7 @@ def histogram(
 ) -> str:
     """A bar per bin, all as wide, with the edges written below some of them; one `<svg>` element.
 
-    Args:
-        edges: Rising, one more than `counts`; the last bin holds its upper edge, too.
-        counts: Not negative.
-        title: Above the chart.
-        x_label: What the edges are of.
-        y_label: What is counted.
-        width: Of the drawing's own units.
-        height: Likewise.
+    `edges` rise and are one more than `counts`; the last bin holds its upper edge, too.
     """
     if len(edges) != len(counts) + bool(len(counts)):
         raise ValueError(f"{len(edges)} edges of {len(counts)} bins: expected one more than bins")

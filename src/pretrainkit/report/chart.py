@@ -127,13 +127,10 @@ def line_chart(
 
     Args:
         series: Curves, drawn in this order; any may be empty, have one point, or have gaps.
-        title: Above the chart.
-        x_label: Below it.
         y_label: Above the vertical axis, on the line of the legend's start.
         marks: Vertical lines, such as where a run was stopped.
         reference_lines: Horizontal lines; the vertical axis is made to show them.
-        width: Of the drawing's own units; it scales to the room it is given.
-        height: Likewise, at least 140.
+        width, height: Of the drawing's own units, at least 140 high; it scales to the room it is given.
         log_y: Logarithmic vertical axis; values that are not positive are gaps.
         from_zero: Let the vertical axis begin at 0 when no value is negative.
         x_range: What the horizontal axis shows at least, so that several charts of one run line up.

@@ -21,8 +21,6 @@ def write_corpus_page(stats: Mapping[str, Any], out: Path, *, title: str) -> Pat
     Args:
         stats: Its result, with "sample"; besides it may hold "num_near_duplicates", and under "languages" what was
             counted ("language" or "script") and the counts among the documents drawn.
-        out: The file to write.
-        title: Heading of the page.
 
     Raises:
         DataError: `out` cannot be written. Nothing is half-written.

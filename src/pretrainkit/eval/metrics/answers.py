@@ -44,9 +44,7 @@ def normalize_trivia_qa(answer: str) -> str:
 def squad(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
     """`em` and `f1`: equal to one of the answers, and words shared with the one with which most are, averaged.
 
-    Args:
-        targets: For each question all answers that are right (one text stands for itself).
-        predictions: One text each.
+    Targets are for each question all answers that are right (one text stands for itself).
     """
     return _best_of(targets, predictions, normalize_squad)
 
@@ -54,9 +52,7 @@ def squad(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[
 def squad_v2(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
     """`em` and `f1` as SQuAD 2.0 has them, where a question may have no answer: then only an empty text is right.
 
-    Args:
-        targets: For each question all answers that are right; none: it has no answer.
-        predictions: One text each.
+    Targets are for each question all answers that are right; none: it has no answer.
     """
     check_pairs(targets, predictions)
     scores = [v2_scores(answers, said) for answers, said in zip(targets, predictions, strict=True)]

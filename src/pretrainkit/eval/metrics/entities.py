@@ -39,12 +39,8 @@ def entities(labels: Sequence[str]) -> list[Entity]:
 
 
 def entity_f1(targets: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> dict[str, float]:
-    """`precision`, `recall` and `f1` of entities over all sentences: right is what has the same kind and place.
-
-    Args:
-        targets: The labels of each sentence.
-        predictions: As many for each.
-    """
+    """`precision`, `recall` and `f1` of entities over all sentences, given the labels of each: right is what has the
+    same kind and place."""
     check_pairs(targets, predictions)
     num_true = num_said = num_right = 0
     for labels, said in zip(targets, predictions, strict=True):

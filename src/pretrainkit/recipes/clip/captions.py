@@ -43,10 +43,7 @@ class CaptionTokenizer:
     """Text to ids with a fixed longest length. Safe for threads; picklable."""
 
     def __init__(self, folder: Path, *, reads_control_tokens: bool = False) -> None:
-        """
-        Args:
-            folder: Of the tokenizer.
-            reads_control_tokens: A control token spelled out in a text is that token, and not text.
+        """`reads_control_tokens`: a control token spelled out in a text is that token, and not text.
 
         Raises:
             DataError: There is no tokenizer in `folder`, or it is broken.

@@ -203,9 +203,7 @@ def packing(path: str, num_bad: int) -> str:
 def check_whole(valid: Sequence[Pairs], num_examples: int | None) -> None:
     """Every held-out row is needed, so what can be seen without decoding is not left to the first evaluation.
 
-    Args:
-        valid: The held-out sets.
-        num_examples: Only the first so many rows of each are used; None: all.
+    Of each set only the first `num_examples` rows are used; None: all.
 
     Raises:
         DataError: A caption is empty, or the file of an image is missing.

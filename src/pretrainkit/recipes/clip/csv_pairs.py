@@ -9,12 +9,11 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from pretrainkit.errors import DataError
-from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
+from pretrainkit.recipes.clip.config import ClipSourceConfig
 from pretrainkit.recipes.clip.pairs import (
     MissingImage,
     Pairs,
     Split,
-    caption_weights,
     chosen_captions,
     chosen_column,
     split_names,
@@ -27,7 +26,7 @@ class FolderPairs(Pairs):
     def __init__(
         self, source: ClipSourceConfig, images: Path, table: pa.Table, skipped: Mapping[str, int] | None = None
     ) -> None:
-        super().__init__(set_name(source), source.path, table, caption_weights(source), skipped or {})
+        super().__init__(source, table, skipped)
         self.images = images
 
     def read_image(self, row: int) -> bytes:

@@ -9,13 +9,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError, MissingPackageError
-from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
+from pretrainkit.recipes.clip.config import ClipSourceConfig
 from pretrainkit.recipes.clip.csv_pairs import read_file
 from pretrainkit.recipes.clip.pairs import (
     MissingImage,
     Pairs,
     Split,
-    caption_weights,
     chosen_captions,
     chosen_column,
     split_names,
@@ -32,13 +31,8 @@ class HuggingFacePairs(Pairs):
     has_names = False
 
     def __init__(self, source: ClipSourceConfig, table: pa.Table, images: Any, rows: NDArray[np.int64]) -> None:
-        """
-        Args:
-            source, table: As for `Pairs`.
-            images: The data set with its column of images alone, not decoded.
-            rows: (N,) row of the data set for each pair.
-        """
-        super().__init__(set_name(source), source.path, table, caption_weights(source), {})
+        """`images`: the data set with its column of images alone, not decoded; `rows`: (N,) its row for each pair."""
+        super().__init__(source, table)
         self._images, self._rows = images, rows
         self._column = images.column_names[0]
 

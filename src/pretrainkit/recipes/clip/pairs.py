@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
-from pretrainkit.recipes.clip.config import ClipSourceConfig
+from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
 
 Split = Literal["train", "valid"]
 
@@ -48,32 +48,30 @@ class Pairs(ABC):
     has_names = True
     """Images have names that were given to them, so that equal names hint at equal images."""
 
-    def __init__(
-        self, name: str, path: str, table: pa.Table, weights: Sequence[float], skipped: Mapping[str, int]
-    ) -> None:
+    def __init__(self, source: ClipSourceConfig, table: pa.Table, skipped: Mapping[str, int] | None = None) -> None:
         """
         Args:
-            name: Of the set, for messages and metrics.
-            path: As in the config, for messages and to tell equal images of one set.
+            source: The set.
             table: (N rows) `image`, the name of each image's file; `caption_0`, `caption_1`, ..., texts; maybe
                 `image_id` and `caption_id`, int64.
-            weights: How often each of the caption columns is drawn.
             skipped: Number of entries left out when the set was opened, by reason.
 
         Raises:
             DataError: There are no rows.
         """
-        self.name, self.path, self.table, self.skipped = name, path, table, dict(skipped)
+        self.name, self.path, self.table, self.skipped = set_name(source), source.path, table, dict(skipped or {})
         self.torn: tuple[str, ...] = ()
         """Files of the set of which a part cannot be read, each with the reason; rows from there are not in `table`."""
         self.num_lost = 0
         """About so many rows those are."""
+        weights = list(source.caption_key.values()) if isinstance(source.caption_key, dict) else [1.0]
         self.weights = np.asarray(weights, np.float64) / sum(weights)
+        """How often each of the caption columns is drawn."""
         self.captions = [table.column(f"caption_{column}") for column in range(len(weights))]
         self.image_names = table.column("image")
         if not table.num_rows:
             left_out = "".join(f"\n  {count:,} left out: {reason}" for reason, count in self.skipped.items())
-            raise DataError(f"{path} holds no image-text pairs{left_out}\n  leave the set out, or check its files")
+            raise DataError(f"{self.path} holds no image-text pairs{left_out}\n  leave the set out, or check its files")
 
     @abstractmethod
     def read_image(self, row: int) -> bytes:
@@ -169,11 +167,6 @@ def caption_columns(source: ClipSourceConfig, usual: Sequence[str]) -> list[str]
     if source.caption_key is None:
         return list(usual)
     return [source.caption_key] if isinstance(source.caption_key, str) else list(source.caption_key)
-
-
-def caption_weights(source: ClipSourceConfig) -> list[float]:
-    """How often each caption key is drawn."""
-    return list(source.caption_key.values()) if isinstance(source.caption_key, dict) else [1.0]
 
 
 def chosen_column(present: Sequence[str], wanted: str | None, usual: Sequence[str], what: str, where: str) -> str:

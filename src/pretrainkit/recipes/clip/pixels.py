@@ -52,7 +52,6 @@ class PixelReader:
     ) -> None:
         """
         Args:
-            ops: In their order.
             normalize: Mean and deviation of the colours; needed for random_erasing only.
             is_exact: Decode whole and resize by Pillow, as evaluation does.
             is_fast: Decode JPEG a tenth faster and 1 to 2 of 255 off.

@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 
 from pretrainkit.data.tar import Member, TarReader, cached_tables, expand_braces, members
 from pretrainkit.errors import DataError
-from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
+from pretrainkit.recipes.clip.config import ClipSourceConfig
 from pretrainkit.recipes.clip.pairs import (
     MissingImage,
     Pairs,
     Split,
     caption_columns,
-    caption_weights,
     split_names,
     whole_numbers,
 )
@@ -41,9 +40,7 @@ _BREAKS_OFF = b"breaks off"
 class TarPairs(Pairs):
     """Images inside archives."""
 
-    def __init__(
-        self, name: str, archives: Sequence[Path], tables: Sequence[pa.Table], weights: Sequence[float], where: str
-    ) -> None:
+    def __init__(self, source: ClipSourceConfig, archives: Sequence[Path], tables: Sequence[pa.Table]) -> None:
         skipped: Counter[str] = Counter()
         torn: list[str] = []
         for archive, table in zip(archives, tables, strict=True):
@@ -60,7 +57,7 @@ class TarPairs(Pairs):
         for column in ("image_id", "caption_id"):
             if whole.column(column).null_count:
                 whole = whole.drop_columns(column)
-        super().__init__(name, where, whole, weights, skipped)
+        super().__init__(source, whole, skipped)
         self.torn = tuple(torn)
         self.num_lost = _num_lost(tables)
 
@@ -115,7 +112,7 @@ def open_tars(source: ClipSourceConfig, split: Split) -> TarPairs:
     is_drawn = isinstance(source.caption_key, dict)
     settings = json.dumps([endings, keys, is_drawn])
     tables = cached_tables(archives, settings, lambda path: index_archive(path, endings, keys, is_drawn))
-    return TarPairs(set_name(source), archives, tables, caption_weights(source), source.path)
+    return TarPairs(source, archives, tables)
 
 
 def _find(source: ClipSourceConfig, split: Split) -> list[Path]:
@@ -143,10 +140,8 @@ def index_archive(path: Path, endings: Sequence[str], keys: Sequence[str], is_dr
     """The pairs of one archive; a sample whose caption is a list is one pair for each.
 
     Args:
-        path: The archive.
         endings: Of images.
-        keys: Of captions (see USUAL_CAPTIONS): the first that the sample has, or a column each.
-        is_drawn: A column each.
+        keys: Of captions (see USUAL_CAPTIONS): the first that the sample has, or where one is drawn, a column each.
 
     Returns:
         Columns image, offset, num_bytes, image_id, caption_id (null where the sample has none), caption_0, ...; in its

@@ -62,10 +62,6 @@ def build(config: HuggingFaceModelConfig) -> HuggingFaceEncoder:
 def read_folder(folder: Path, reads: Reads = "examples") -> Read:
     """The encoder, its classifier if it has one, and the layers between them.
 
-    Args:
-        folder: What transformers wrote.
-        reads: What the wanted classifier reads.
-
     Raises:
         CheckpointError: It is no encoder of texts, or lacks weights of one.
     """
