@@ -251,7 +251,7 @@ def _events(path: Path, notes: list[str]) -> list[Event]:
 
 
 def _samples(path: Path, notes: list[str]) -> list[Sample]:
-    value = _json(path, notes)
+    value = _parsed(path, notes)
     if isinstance(value, list):
         return [
             {str(k): read_shown(v, notes) if isinstance(v, list) else str(v) for k, v in item.items()}
@@ -273,7 +273,7 @@ def _earlier_samples(folder: Path, notes: list[str]) -> dict[int, list[Sample]]:
 
 
 def _mapping_of(path: Path, notes: list[str]) -> dict[str, Any]:
-    value = _yaml(path, notes) if path.suffix == ".yaml" else _json(path, notes)
+    value = _parsed(path, notes)
     if isinstance(value, dict):
         return {str(key): sub for key, sub in value.items()}
     if value is not None:
@@ -281,20 +281,14 @@ def _mapping_of(path: Path, notes: list[str]) -> dict[str, Any]:
     return {}
 
 
-def _json(path: Path, notes: list[str]) -> Any:
-    shown = _text(path, notes)
+def _parsed(path: Path, notes: list[str]) -> Any:
+    """The value in a JSON or YAML file; None where there is none, or none that can be read."""
+    content, is_yaml = _text(path, notes), path.suffix == ".yaml"
     try:
-        return json.loads(shown) if shown.strip() else None
-    except (ValueError, RecursionError) as error:
-        notes.append(f"{path.name} is not valid JSON and was left out: {error}")
-        return None
-
-
-def _yaml(path: Path, notes: list[str]) -> Any:
-    try:
-        return yaml.safe_load(_text(path, notes))
-    except (yaml.YAMLError, ValueError, RecursionError):
-        notes.append(f"{path.name} is not valid YAML and was left out")
+        return yaml.safe_load(content) if is_yaml else json.loads(content) if content.strip() else None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = "YAML and was left out" if is_yaml else f"JSON and was left out: {error}"
+        notes.append(f"{path.name} is not valid {reason}")
         return None
 
 

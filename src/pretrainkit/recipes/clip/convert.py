@@ -237,15 +237,12 @@ def _complete(
     updates["max_length"] = min(filter(None, longest))
     value = math.exp(-log_scale.item())
     temperature = TemperatureConfig(value=value, smallest=min(value, base.model.temperature.smallest))
-    model = base.model.model_copy(
-        update={
-            "image": image,
-            "text": text,
-            "projection": ProjectionConfig(dim=values.get("projection_dim", 512)),
-            "temperature": temperature,
-        }
+    return base.with_data(**updates).with_model(
+        image=image,
+        text=text,
+        projection=ProjectionConfig(dim=values.get("projection_dim", 512)),
+        temperature=temperature,
     )
-    return base.model_copy(update={"model": model, "data": base.data.model_copy(update=updates)})
 
 
 def _longest_caption(folder: Path) -> int | None:

@@ -39,7 +39,7 @@ def find_images(
         raise InputError("there are no images to search\n  give a folder of images: --images FOLDER")
     if not prompts:
         return []
-    config = config.model_copy(update={"data": config.data.model_copy(update={"tokenizer": str(tokenizer)})})
+    config = config.with_data(tokenizer=str(tokenizer))
     files = image_files(Path(images))
     encode = caption_batches(config)
     device = next(model.parameters()).device

@@ -152,15 +152,14 @@ def import_original(path: Path, config: ClipRun) -> tuple[ClipRun, dict[str, Ten
             f"{config.model.text.kind}\n  give a config of the clip recipe with those: --config clip/zerovl-14m"
         )
     tensors = read_original(path)
-    model = _with_file(config, tensors)
-    config = bind_model(config.model_copy(update={"model": model}))
+    config = bind_model(_with_file(config, tensors))
     with torch.device("meta"):
         empty = build(config)
     return config, from_original(tensors, empty)
 
 
-def _with_file(config: ClipRun, tensors: State) -> Any:
-    """The model config with what the file decides: the temperature's kind, the width of the embeddings."""
+def _with_file(config: ClipRun, tensors: State) -> ClipRun:
+    """The config with what the file decides: the temperature's kind, the width of the embeddings."""
     temperature = config.model.temperature
     updates: dict[str, Any] = {
         "image": config.model.image.model_copy(update={"pretrained": False}),
@@ -175,4 +174,4 @@ def _with_file(config: ClipRun, tensors: State) -> Any:
     if "image_projection.linear.weight" in tensors:
         dim = len(tensors["image_projection.linear.weight"])
         updates["projection"] = config.model.projection.model_copy(update={"dim": dim})
-    return config.model.model_copy(update=updates)
+    return config.with_model(**updates)

@@ -151,7 +151,7 @@ class Clip(
         return retrieved_pairs(model, pair_sets(config)[0], num, config.evaluate.batch_size)
 
     def with_tokenizer(self, config: ClipRun, tokenizer: Path) -> ClipRun:
-        return config.model_copy(update={"data": config.data.model_copy(update={"tokenizer": str(tokenizer)})})
+        return config.with_data(tokenizer=str(tokenizer))
 
     def input_ids(self, config: ClipRun, tokenizer: Path, texts: Sequence[str]) -> list[list[int]]:
         from pretrainkit.recipes.clip.captions import CaptionTokenizer

@@ -295,8 +295,7 @@ def _with_vocabulary(config: ClipRun, size: int) -> ClipRun:
     text = config.model.text
     if text.kind != "transformer" or text.vocab_size is not None:
         return config
-    text = text.model_copy(update={"vocab_size": size})
-    return config.model_copy(update={"model": config.model.model_copy(update={"text": text})})
+    return config.with_model(text=text.model_copy(update={"vocab_size": size}))
 
 
 def assumed_batch(config: ClipRun, num_examples: int) -> dict[str, np.ndarray]:
