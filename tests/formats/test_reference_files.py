@@ -10,12 +10,12 @@ import pytest
 import zstandard
 
 from pretrainkit.errors import CheckpointError, MissingPackageError
-from pretrainkit.formats.crc32c import crc32c
+from pretrainkit.formats.crc32c import crc32c, masked
 from pretrainkit.formats.flax_file import read_flax
 from pretrainkit.formats.t5x_checkpoint import open_t5x
 from pretrainkit.formats.tf_checkpoint import TensorFlowCheckpoint
 from pretrainkit.formats.tf_example import parse_example
-from pretrainkit.formats.tfrecord import framed, record_places
+from pretrainkit.formats.tfrecord import record_places
 
 REFERENCES = Path(__file__).parent / "references"
 
@@ -24,6 +24,13 @@ def as_bfloat16(values):
     """Rounded to the nearest even, as float32."""
     bits = np.asarray(values, np.float32).view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).view(np.float32)
+
+
+def framed(record):
+    """A record as it stands in a file."""
+    length = struct.pack("<Q", len(record))
+    length_crc, crc = (struct.pack("<I", masked(crc32c(part))) for part in (length, record))
+    return length + length_crc + record + crc
 
 
 def arrays():

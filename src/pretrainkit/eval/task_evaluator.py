@@ -29,6 +29,8 @@ from pretrainkit.tasks.task import MetricKind, Task, metric_kind
 MEAN = "mean_over_tasks"
 """Name of the mean over tasks; each task counts with the mean of its own metrics."""
 _ALONE = World()
+_NUM_COUNTED = 4096
+"""Examples whose most frequent target is that of a split."""
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -275,7 +277,7 @@ class TaskEvaluator:
         return [found[index] for index in range(len(examples))]
 
 
-def most_frequent_target(task: Task, split: str, *, num_examples: int = 4096, caches: Sequence[str | Path] = ()) -> str:
+def most_frequent_target(task: Task, split: str, *, caches: Sequence[str | Path] = ()) -> str:
     """The text that most targets of a split are, among examples that are spread evenly over it; the first of several.
 
     Raises:
@@ -284,7 +286,7 @@ def most_frequent_target(task: Task, split: str, *, num_examples: int = 4096, ca
     bound = task.bind(split, caches=caches)
     if not len(bound):
         raise DataError(f"task {task.name!r} has no examples in {split!r}\n  check its files, or leave it out")
-    chosen = np.unique(np.linspace(0, len(bound) - 1, num_examples, dtype=np.int64)).tolist()
+    chosen = np.unique(np.linspace(0, len(bound) - 1, _NUM_COUNTED, dtype=np.int64)).tolist()
     return Counter(_text(task, bound.example(index), "targets") for index in chosen).most_common(1)[0][0]
 
 

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.formats.crc32c import crc32c as crc_of
-from pretrainkit.formats.crc32c import crc32c_of_pieces, masked
+from pretrainkit.formats.crc32c import crc32c, crc32c_of_pieces, masked
 
 _LENGTH = struct.Struct("<Q")
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
@@ -40,16 +39,6 @@ def record_places(chunks: Iterable[bytes]) -> tuple[NDArray[np.int64], NDArray[n
     return all_begins, all_begins + np.concatenate([np.empty(0, np.int64), *sizes])
 
 
-def framed(record: bytes) -> bytes:
-    """A record as it stands in a file."""
-    length = _LENGTH.pack(len(record))
-    return b"".join((length, _crc(length), record, _crc(record)))
-
-
-def _crc(data: bytes) -> bytes:
-    return masked(crc_of(data)).to_bytes(4, "little")
-
-
 def _blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """The same bytes in larger pieces."""
     parts: list[bytes] = []
@@ -73,7 +62,8 @@ def _whole_records(data: bytes, base: int) -> tuple[NDArray[np.int64], NDArray[n
     while place <= end:
         (size,) = unpack(data, place)
         if size > end - place:
-            if _crc(data[place : place + 8]) != data[place + 8 : place + _HEADER_BYTES]:  # no long record, but damage
+            length, crc = data[place : place + 8], data[place + 8 : place + _HEADER_BYTES]
+            if masked(crc32c(length)).to_bytes(4, "little") != crc:  # not a long record, but damage
                 raise ValueError(f"the length of the record at byte {base + place} has a wrong checksum")
             break
         begins.append(place + _HEADER_BYTES)

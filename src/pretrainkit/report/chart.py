@@ -11,16 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from pretrainkit.report.axis import (
-    Axis,
-    Floats,
-    log_labels,
-    log_ticks,
-    thin,
-    tick_labels,
-    ticks,
-    widened,
-)
+from pretrainkit.report.axis import Axis, Floats, log_labels, log_ticks, thin, tick_labels, ticks, widened
 from pretrainkit.report.markup import Content, Markup, join, tag, text
 from pretrainkit.report.numbers import number
 

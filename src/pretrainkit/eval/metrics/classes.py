@@ -41,9 +41,7 @@ def f1_invalid_wrong(targets: Sequence[int], predictions: Sequence[int]) -> dict
     return {"f1": 100 * _f1_of_class(target_N, np.where(is_valid_N, prediction_N, 1 - target_N), 1)}
 
 
-def mean_multiclass_f1(
-    num_classes: int,
-) -> Callable[[Sequence[int], Sequence[int]], dict[str, float]]:
+def mean_multiclass_f1(num_classes: int) -> Callable[[Sequence[int], Sequence[int]], dict[str, float]]:
     """The metric `mean_{num_classes}class_f1`: F1 of each class against all others, averaged over the classes.
 
     A class that nothing is, or is said to be, has an F1 of 0.

@@ -10,14 +10,7 @@ from pyarrow import csv
 
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.clip.config import ClipSourceConfig
-from pretrainkit.recipes.clip.pairs import (
-    MissingImage,
-    Pairs,
-    Split,
-    chosen_captions,
-    chosen_column,
-    split_names,
-)
+from pretrainkit.recipes.clip.pairs import MissingImage, Pairs, Split, chosen_captions, chosen_column, split_names
 
 
 class FolderPairs(Pairs):

@@ -145,9 +145,7 @@ class ClipObjective(CoupledObjective):
             tokens=int(num_tokens_b.sum()),
             slots=int(batch["input_ids"].size) if "input_ids" in batch else int(num_tokens_b.sum()),
             flops=self._flops(
-                batch["image"].shape[2:] if "image" in batch else None,
-                num_tokens_b,
-                has_captions="input_ids" in batch,
+                batch["image"].shape[2:] if "image" in batch else None, num_tokens_b, has_captions="input_ids" in batch
             ),
             notes={} if num_by_reason is None else dict(zip(_BAD_ROWS, num_by_reason[1:].tolist(), strict=True)),
         )

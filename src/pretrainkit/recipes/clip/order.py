@@ -1,7 +1,6 @@
 """In which order training goes over the sets of pairs. Torch-free but for the static order."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 from pretrainkit.data.order import Mode, Order
 from pretrainkit.data.turns import Debias
@@ -36,16 +35,3 @@ def build_order(config: ClipRun, sizes: Sequence[int]) -> Order:
         may_repeat=data.small_set == "wrap",
         is_static=data.compat_static_order,
     )
-
-
-def steps_per_epoch(
-    sizes: Sequence[int], batch_size: int, world_size: int, order: Literal["shuffle", "sequential", "debias"]
-) -> int:
-    """Updates in what ZeroVL calls an epoch: every set (shuffle: all together) is spread over the ranks, the last of
-    which may get a pair twice, and each rank drops what does not fill its last batch.
-
-    With `compat_static_order` an epoch of ours has so many on one rank.
-    """
-    own_batch = batch_size // world_size
-    streams = [sum(sizes)] if order == "shuffle" else sizes
-    return sum(-(-size // world_size) // own_batch for size in streams)

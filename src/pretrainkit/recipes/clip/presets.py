@@ -117,8 +117,7 @@ def _own_towers(patch_size: int) -> ClipRun:
     return ClipRun(
         num_steps=400_000,
         model=ClipModelConfig(
-            image=VitConfig(image_size=224, patch_size=patch_size),
-            text=TextTransformerConfig(vocab_size=49_408),
+            image=VitConfig(image_size=224, patch_size=patch_size), text=TextTransformerConfig(vocab_size=49_408)
         ),
         data=ClipDataConfig(
             batch_size=32_768,

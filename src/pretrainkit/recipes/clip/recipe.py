@@ -98,13 +98,7 @@ class Clip(
         return build_order(config, source.sizes)
 
     def with_cached_features(
-        self,
-        config: ClipRun,
-        source: Any,
-        model: Callable[[], Any],
-        cache: Path,
-        world: World,
-        precision: Precision,
+        self, config: ClipRun, source: Any, model: Callable[[], Any], cache: Path, world: World, precision: Precision
     ) -> BatchSource:
         """The features of towers that do not learn, where `data.cache_frozen` says so."""
         if not config.data.cache_frozen:
@@ -146,7 +140,7 @@ class Clip(
     def sample(self, config: ClipRun, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
         """Retrieved pairs of the first held-out set."""
         from pretrainkit.recipes.clip.held_out import pair_sets
-        from pretrainkit.recipes.clip.sample import retrieved_pairs
+        from pretrainkit.recipes.clip.retrieve import retrieved_pairs
 
         return retrieved_pairs(model, pair_sets(config)[0], num, config.evaluate.batch_size)
 
@@ -192,7 +186,7 @@ class Clip(
         self, config: ClipRun, model: Any, tokenizer: Path, prompts: list[str], **options: Any
     ) -> list[dict[str, Any]]:
         """The images of a folder that fit each caption best. Options: images, the folder; top, how many."""
-        from pretrainkit.recipes.clip.generate import find_images
+        from pretrainkit.recipes.clip.retrieve import find_images
 
         return find_images(config, model, tokenizer, prompts, **options)
 

@@ -20,14 +20,7 @@ from numpy.typing import NDArray
 from pretrainkit.data.tar import Member, TarReader, cached_tables, expand_braces, members
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.clip.config import ClipSourceConfig
-from pretrainkit.recipes.clip.pairs import (
-    MissingImage,
-    Pairs,
-    Split,
-    caption_columns,
-    split_names,
-    whole_numbers,
-)
+from pretrainkit.recipes.clip.pairs import MissingImage, Pairs, Split, caption_columns, split_names, whole_numbers
 
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "bmp", "gif")
 USUAL_CAPTIONS = ("json:caption", "json:text", "txt", "caption", "text")
