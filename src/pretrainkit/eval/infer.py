@@ -9,6 +9,7 @@ OUT.manifest.json                     written last: what was asked, lines, SHA-2
 import json
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -103,10 +104,9 @@ def folder_of_mixture(out: Path, mixture: str) -> Path:
 def _is_finished(target: Path, chunks: Path, request: Mapping[str, Any]) -> bool:
     if not target.exists():
         return False
-    try:
+    earlier: Mapping[str, Any] = {}
+    with suppress(DataError):
         earlier = read_manifest(target).get("request", {})
-    except DataError:
-        earlier = {}
     if earlier == request:
         return True
     if (chunks / "request.json").is_file():  # stopped between the file and its manifest

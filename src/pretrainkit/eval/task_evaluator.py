@@ -126,12 +126,12 @@ class JudgedTask:
             DataError: A metric failed, or gave something else than numbers.
         """
         found: dict[str, float] = {}
+        given: dict[MetricKind, tuple[Any, ...]] = {
+            "predictions": (self.targets, answers),
+            "scores": (self.targets, scores),
+            "predictions and values": (self.targets, answers, None if values is None else {"scores": values}),
+        }
         for metric, kind in self.kinds.items():
-            given: dict[MetricKind, tuple[Any, ...]] = {
-                "predictions": (self.targets, answers),
-                "scores": (self.targets, scores),
-                "predictions and values": (self.targets, answers, None if values is None else {"scores": values}),
-            }
             if any(part is None for part in given[kind]):
                 continue
             values_of_metric = self._called(metric, given[kind])

@@ -15,7 +15,7 @@ _TICK_ROOM = 64
 
 
 def histogram(edges: Sequence[float], counts: Sequence[int], *, title: str, x_label: str) -> str:
-    """Documents by what they have: a bar per bin, all as wide, with the edges written below some of them; one `<svg>` element.
+    """Numbers of documents as one `<svg>` element: a bar per bin, all as wide, with some of the edges written below.
 
     `edges` rise and are one more than `counts`; the last bin holds its upper edge, too.
     """

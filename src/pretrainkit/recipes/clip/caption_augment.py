@@ -45,7 +45,7 @@ class CaptionAugment:
         self._mask_id = tokenizer.mask_id if tokenizer.mask_id is not None else _REMOVED
         everything = np.arange(tokenizer.vocab_size)
         is_wordpiece = tokenizer.is_wordpiece  # ZeroVL draws from all pieces, control tokens too
-        self._random_ids = everything if is_wordpiece else np.setdiff1d(everything, sorted(tokenizer.special_ids()))
+        self._random_ids = everything if is_wordpiece else np.setdiff1d(everything, tokenizer.special_ids())
         self._with_control = tokenizer.reading_control_tokens() if is_wordpiece else None
 
     def __call__(self, captions: Sequence[str], generators: Sequence[np.random.Generator]) -> list[list[int]]:
@@ -56,7 +56,8 @@ class CaptionAugment:
         ]
         if self._with_control is None:
             return [ids.tolist() for ids in changed]
-        pieces, mask = self.tokenizer.pieces, self.tokenizer.mask_token or ""
+        pieces = self.tokenizer.pieces
+        mask = "" if self.tokenizer.mask_id is None else pieces[self.tokenizer.mask_id]
         return self._with_control.encode_bare([joined([pieces[index] for index in ids], mask) for ids in changed])
 
 
@@ -71,6 +72,7 @@ def changed_pieces(
 
     One uniform number below `probability` decides that a piece changes; divided by it, into what.
     """
+    # All pieces draw both numbers, whatever becomes of them, so that one piece does not change the draws of others.
     drawn_P = generator.random(len(ids_P))
     random_P = random_ids[generator.integers(len(random_ids), size=len(ids_P))]
     masked = config.probability * config.mask_share

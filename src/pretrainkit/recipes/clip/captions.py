@@ -72,11 +72,6 @@ class CaptionTokenizer:
         return type(self._model.model).__name__ == "WordPiece"
 
     @property
-    def mask_token(self) -> str | None:
-        """Its text form."""
-        return None if self.mask_id is None else self.pieces[self.mask_id]
-
-    @property
     def fingerprint(self) -> str:
         """Changes whenever ids could."""
         return hashlib.blake2b(self._model.to_str().encode(), digest_size=16).hexdigest()
@@ -85,9 +80,9 @@ class CaptionTokenizer:
         """Write it as a `tokenizer.json`."""
         self._model.save(str(path))
 
-    def special_ids(self) -> set[int]:
-        """Of control tokens."""
-        return {index for index, token in self._model.get_added_tokens_decoder().items() if token.special}
+    def special_ids(self) -> list[int]:
+        """Of control tokens, ascending."""
+        return sorted(index for index, token in self._model.get_added_tokens_decoder().items() if token.special)
 
     def reading_control_tokens(self) -> "CaptionTokenizer":
         """This one, but for control tokens spelled out in a text."""
@@ -228,11 +223,8 @@ def _bert_wordpiece(folder: Path) -> "tokenizers.Tokenizer":
 
 def _pieces(model: "tokenizers.Tokenizer") -> list[str]:
     """Text form of each id; "" for ids that none has."""
-    vocabulary = model.get_vocab(with_added_tokens=True)
-    pieces = [""] * (max(vocabulary.values(), default=-1) + 1)
-    for piece, index in vocabulary.items():
-        pieces[index] = piece
-    return pieces
+    by_id = {index: piece for piece, index in model.get_vocab(with_added_tokens=True).items()}
+    return [by_id.get(index, "") for index in range(max(by_id, default=-1) + 1)]
 
 
 def _roles(folder: Path, ids: dict[str, int]) -> dict[str, int]:

@@ -6,7 +6,6 @@ Dimensions: B rows of a batch.
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from shlex import quote
 
@@ -79,10 +78,12 @@ def pair_sets(config: ClipRun) -> list[PairSet]:
         return []
     captions = caption_batches(config)
     names = _distinct([set_name(source) for source in config.data.valid], "data.valid")
-    opened = [open_pairs(source, "valid") for source in config.data.valid]
-    for pairs in opened:
+    found = []
+    for name, source in zip(names, config.data.valid, strict=True):
+        pairs = open_pairs(source, "valid")
         check_torn(pairs, "valid", "error")
-    return [_pair_set(config, name, pairs, captions) for name, pairs in zip(names, opened)]
+        found.append(_pair_set(config, name, pairs, captions))
+    return found
 
 
 def class_sets(config: ClipRun) -> list[ClassSet]:
@@ -115,11 +116,11 @@ def caption_batches(config: ClipRun) -> Callable[[Sequence[str]], HostBatch]:
 
 def image_batches(config: ClipRun, files: Sequence[Path]) -> BuildRows:
     """Rows of `files` to a batch with `image`."""
-    return every_image(_exact_pixels(config), partial(_content, files), lambda row: str(files[row]))
+    return every_image(_exact_pixels(config), _reader(files), lambda row: str(files[row]))
 
 
-def _content(files: Sequence[Path], row: int) -> bytes:
-    return read_file(files[row])
+def _reader(files: Sequence[Path]) -> Callable[[int], bytes]:
+    return lambda row: read_file(files[row])
 
 
 def _exact_pixels(config: ClipRun) -> PixelReader:
@@ -146,7 +147,7 @@ def check_images(config: ClipRun, world: World) -> None:
             )
     for classes in config.evaluate.classification:
         files = class_folders(Path(classes.path)).files
-        if bad := _undecodable(partial(_content, files), np.arange(len(files)), config, world):
+        if bad := _undecodable(_reader(files), np.arange(len(files)), config, world):
             names = "".join(f"\n  {files[row]}: {reason}" for row, reason in bad[:_NUM_NAMED])
             problems.append(
                 f"{len(bad):,} of {len(files):,} images of evaluate.classification={classes.path} cannot be used:"

@@ -1,4 +1,4 @@
-"""Images found by captions and captions by images: for people who search a folder, and of held-out pairs for the report.
+"""Images found by captions and captions by images: in a folder that is searched, and in held-out pairs for the report.
 
 Dimensions: Q prompts, N or I images, T captions, D width of the embeddings.
 """

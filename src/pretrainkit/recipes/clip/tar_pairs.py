@@ -35,11 +35,11 @@ class TarPairs(Pairs):
 
     def __init__(self, source: ClipSourceConfig, archives: Sequence[Path], tables: Sequence[pa.Table]) -> None:
         skipped: Counter[str] = Counter()
-        torn: list[str] = []
-        for archive, table in zip(archives, tables, strict=True):
-            about = table.schema.metadata or {}
-            skipped.update(json.loads(about.get(_SKIPPED, b"{}")))
-            torn += [f"{archive.name}: {reason}" for reason in json.loads(about.get(_TORN, b"[]"))]
+        for table in tables:
+            skipped.update(_noted(table, _SKIPPED, {}))
+        torn = [
+            f"{file.name}: {reason}" for file, table in zip(archives, tables) for reason in _noted(table, _TORN, [])
+        ]
         if torn:
             skipped[f"file that cannot be read to its end, such as {torn[0]}"] = len(torn)
         rows = [table.replace_schema_metadata(None) for table in tables]
@@ -83,14 +83,20 @@ class TarPairs(Pairs):
 def _num_lost(tables: Sequence[pa.Table]) -> int:
     """Of an archive that breaks off, what it lacks of the rows that the whole ones have on average, but at least one;
     and each sample of the others that cannot be read."""
-    breaks_off = [_BREAKS_OFF in (table.schema.metadata or {}) for table in tables]
+    breaks_off = [bool(_noted(table, _BREAKS_OFF, 0)) for table in tables]
     whole = [table.num_rows for table, is_short in zip(tables, breaks_off, strict=True) if not is_short]
     usual = round(sum(whole) / len(whole)) if whole else 0
     found = 0
     for table, is_short in zip(tables, breaks_off, strict=True):
-        reasons = len(json.loads((table.schema.metadata or {}).get(_TORN, b"[]")))
+        reasons = len(_noted(table, _TORN, []))
         found += max(usual - table.num_rows, reasons) if is_short else reasons
     return found
+
+
+def _noted(table: pa.Table, key: bytes, default: Any) -> Any:
+    """A JSON value in the metadata of an index."""
+    about = table.schema.metadata or {}
+    return json.loads(about[key]) if key in about else default
 
 
 def open_tars(source: ClipSourceConfig, split: Split) -> TarPairs:

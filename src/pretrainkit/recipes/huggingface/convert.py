@@ -3,9 +3,8 @@
 import json
 import logging
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,17 +37,6 @@ _NUM_SHOWN = 4
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".ot", ".onnx", ".ckpt")
 
 
-@dataclass(frozen=True)
-class Read:
-    """A folder of transformers."""
-
-    config: HuggingFaceModelConfig
-    encoder: Mapping[str, Tensor]
-    """The state dict of `build(config)`."""
-    classifier: Mapping[str, Tensor]
-    """Weight and bias of its last layer; empty where the folder has none."""
-
-
 def build(config: HuggingFaceModelConfig) -> HuggingFaceEncoder:
     """The encoder on torch's default device, initialised from its global generator; on "meta" without values."""
     found, kind = family_of(config.architecture, "the encoder")
@@ -59,8 +47,10 @@ def build(config: HuggingFaceModelConfig) -> HuggingFaceEncoder:
     return HuggingFaceEncoder(without_weights(make) if builds_on_meta() else make(), has_types=config.second_type > 0)
 
 
-def read_folder(folder: Path, reads: Reads = "examples") -> Read:
-    """The encoder, its classifier if it has one, and the layers between them.
+def read_folder(
+    folder: Path, reads: Reads = "examples"
+) -> tuple[HuggingFaceModelConfig, dict[str, Tensor], dict[str, Tensor]]:
+    """Config, state dict of `build(config)`, and weight and bias of the classifier, which are empty where it has none.
 
     Raises:
         CheckpointError: It is no encoder of texts, or lacks weights of one.
@@ -93,7 +83,7 @@ def read_folder(folder: Path, reads: Reads = "examples") -> Read:
     config = HuggingFaceModelConfig(
         architecture=architecture, max_positions=positions, drawn=drawn, second_type=_second_type(folder, encoder)
     )
-    return Read(config, encoder.state_dict(), classifier)
+    return config, encoder.state_dict(), classifier
 
 
 def read_classifier(folder: Path) -> ImportedTextClassifier:
@@ -103,15 +93,15 @@ def read_classifier(folder: Path) -> ImportedTextClassifier:
         CheckpointError: It has no classifier, or one of classes that may hold together.
     """
     reads = read_by_head(_architecture(folder)) or "examples"
-    found = read_folder(folder, reads)
-    if set(found.classifier) != {"weight", "bias"}:
+    config, encoder, classifier = read_folder(folder, reads)
+    if set(classifier) != {"weight", "bias"}:
         raise CheckpointError(f"{folder} has no linear classifier with a bias\n  give the encoder it was trained from")
     return ImportedTextClassifier(
-        HuggingFaceRun(model=found.config),
-        found.encoder,
-        found.classifier,
-        () if reads == "spans" else class_names(found.config.architecture, len(found.classifier["weight"])),
-        found.config.max_positions,
+        HuggingFaceRun(model=config),
+        encoder,
+        classifier,
+        () if reads == "spans" else class_names(config.architecture, len(classifier["weight"])),
+        config.max_positions,
         reads,
     )
 
@@ -192,12 +182,8 @@ def _quiet() -> Iterator[None]:
 def _copy_tokenizer(origin: Path, folder: Path) -> None:
     """What lies beside weights, whatever the family calls it."""
     for path in origin.iterdir():
-        is_tokenizers = path.suffix not in _WEIGHTS and path.name not in (
-            "config.json",
-            "generation_config.json",
-            SETTINGS,
-        )
-        if path.is_file() and is_tokenizers and not path.name.startswith("."):
+        is_known = path.suffix in _WEIGHTS or path.name in ("config.json", "generation_config.json", SETTINGS)
+        if path.is_file() and not is_known and not path.name.startswith("."):
             shutil.copyfile(path, folder / path.name)
 
 
