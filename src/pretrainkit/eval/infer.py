@@ -141,7 +141,6 @@ def _prepare(chunks: Path, request: Mapping[str, Any]) -> None:
 
 
 def _differences(earlier: Mapping[str, Any], request: Mapping[str, Any]) -> str:
-    """Which settings differ, for a message."""
     names = [name for name in request if name != "fingerprint" and earlier.get(name) != request[name]]
     if not earlier:
         return ", and it was not made here"

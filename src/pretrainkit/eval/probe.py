@@ -29,8 +29,6 @@ from pretrainkit.training.precision import Precision
 
 
 class _Labelled(NamedTuple):
-    """Features of all images of a folder."""
-
     features_NF: Tensor
     label_N: Tensor
 

@@ -41,7 +41,6 @@ class Rows(NamedTuple):
     """What they show or tell: rows with equal ids belong together."""
 
     def take(self, rows: NDArray[np.int64]) -> "Rows":
-        """Some of them."""
         return Rows(self.vectors_ND[torch.from_numpy(rows).to(self.vectors_ND.device)], self.ids_N[rows])
 
 

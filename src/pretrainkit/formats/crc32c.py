@@ -25,7 +25,6 @@ Crcs = TypeVar("Crcs", int, Registers)
 
 
 def crc32c(data: bytes | memoryview | Bytes) -> int:
-    """The CRC of one text."""
     return _update(_ONES, np.frombuffer(data, np.uint8)) ^ _ONES
 
 

@@ -19,7 +19,6 @@ _PLAIN, _SNAPPY = 0, 1
 
 
 def mapped(path: Path) -> memoryview:
-    """The bytes of a file, memory-mapped."""
     with open(path, "rb") as file:
         if not path.stat().st_size:
             return memoryview(b"")

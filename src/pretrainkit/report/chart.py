@@ -56,8 +56,6 @@ _MAX_STOPS = 60
 
 @dataclass(frozen=True)
 class Series:
-    """One curve."""
-
     name: str
     xs: Any
     """Numbers (N,): a sequence, or an array."""

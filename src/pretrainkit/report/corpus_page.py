@@ -31,7 +31,6 @@ def write_corpus_page(stats: Mapping[str, Any], out: Path, *, title: str) -> Pat
 
 
 def render_corpus(stats: Mapping[str, Any], title: str) -> str:
-    """The page as HTML text."""
     files = f"{number(stats['num_files'])} file{'' if stats['num_files'] == 1 else 's'}"
     header = tag(
         "header",

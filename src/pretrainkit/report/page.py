@@ -43,7 +43,6 @@ def write_report(run_folder: Path, out: Path | None = None) -> Path:
 
 
 def render(run: Run) -> str:
-    """The page of a run as HTML text."""
     name = run.folder.resolve().name
     title = " · ".join(part for part in (name, run.preset) if part)
     sections = (
@@ -144,7 +143,6 @@ def _waits(run: Run) -> str:
 
 
 def card(value: str, name: str, beside: str = "", tone: str | None = None) -> Markup:
-    """A headline number."""
     aside = tag("div", beside, class_=f"aside {tone}" if tone else "aside") if beside else None
     return tag("div", tag("div", value, class_="value"), tag("div", name, class_="name"), aside, class_="card")
 

@@ -21,8 +21,6 @@ Sample = dict[str, str | tuple[Shown, ...]]
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to the run."""
-
     step: float
     event: str
     """started, stopped, resumed, checkpoint, skipped, finished, or another word."""
@@ -89,7 +87,6 @@ class Run:
 
     @cached_property
     def evaluated_keys(self) -> list[str]:
-        """Names of what was evaluated."""
         return _keys(self.evaluations)
 
     def curve(self, key: str) -> tuple[Floats, Floats]:

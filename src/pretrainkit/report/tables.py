@@ -239,19 +239,16 @@ def environment_section(run: Run) -> Markup | None:
 
 
 def notes_section(run: Run) -> Markup | None:
-    """What this report could not read."""
     if not run.notes:
         return None
     return section("Notes", tag("div", tag("ul", *(tag("li", note) for note in run.notes)), class_="panel"))
 
 
 def section(title: str, *parts: Content) -> Markup:
-    """A part of a page."""
     return tag("section", tag("h2", title), *parts)
 
 
 def table(heads: Iterable[str], rows: Iterable[Markup], class_: str | None = None) -> Markup:
-    """Rows below a row of heads."""
     head = tag("tr", *(tag("th", name) for name in heads))
     return tag("table", tag("thead", head), tag("tbody", *rows), class_=class_)
 

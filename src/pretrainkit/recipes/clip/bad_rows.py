@@ -30,7 +30,6 @@ def reason_of(error: BadImage) -> int:
 
 
 def explain(pairs: Pairs, row: int, error: BadImage) -> str:
-    """Set, row, file and reason."""
     return f"{pairs.describe(row)}: {REASONS[reason_of(error)]}: {error}"
 
 
@@ -52,7 +51,6 @@ class BadRows:
         self._lock = threading.Lock()
 
     def see(self, num_rows: int) -> None:
-        """Counts rows that were looked at."""
         with self._lock:
             self._num_seen += num_rows
 

@@ -125,7 +125,6 @@ def with_cached_features(
 def _compute(
     config: ClipRun, model: DualEncoder, pairs: Pairs, tower: Tower, file: Path, world: World, precision: Precision
 ) -> None:
-    """This rank's rows of one file."""
     out_ID = np.load(file, mmap_mode="r+")
 
     def forward(batch: dict[str, Tensor]) -> Tensor:
@@ -178,7 +177,6 @@ def _image_number(pairs: Pairs) -> NDArray[np.int64]:
 
 
 def _start(config: ClipRun, model: DualEncoder, source: ClipSource, partial: Path, towers: Sequence[Tower]) -> None:
-    """Empty files of the right size."""
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     for number, pairs in enumerate(source.sets):

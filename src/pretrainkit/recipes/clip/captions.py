@@ -63,7 +63,6 @@ class CaptionTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Ids are below this."""
         return len(self.pieces)
 
     @property
@@ -77,7 +76,6 @@ class CaptionTokenizer:
         return hashlib.blake2b(self._model.to_str().encode(), digest_size=16).hexdigest()
 
     def save(self, path: Path) -> None:
-        """Write it as a `tokenizer.json`."""
         self._model.save(str(path))
 
     def special_ids(self) -> list[int]:

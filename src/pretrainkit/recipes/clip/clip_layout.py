@@ -82,7 +82,6 @@ def refuse_text(config: TextTransformerConfig, tokenizer: CaptionTokenizer) -> N
 
 
 def vision_values(config: VitConfig) -> dict[str, Any]:
-    """`vision_config` of `config.json`."""
     return {
         "model_type": "clip_vision_model",
         **_shared_values(config),
@@ -93,7 +92,6 @@ def vision_values(config: VitConfig) -> dict[str, Any]:
 
 
 def text_values(config: TextTransformerConfig, tokenizer: CaptionTokenizer) -> dict[str, Any]:
-    """`text_config` of `config.json`."""
     return {
         "model_type": "clip_text_model",
         **_shared_values(config),
@@ -191,10 +189,8 @@ def projections(model: DualEncoder) -> dict[str, Tensor]:
 
 
 def with_prefix(prefix: str, tensors: State) -> dict[str, Tensor]:
-    """The tensors with a prefix before their names."""
     return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
 
 
 def without_prefix(prefix: str, tensors: State) -> dict[str, Tensor]:
-    """The tensors whose names begin with a prefix, without it."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -78,7 +78,6 @@ def open_csv(source: ClipSourceConfig, split: Split) -> FolderPairs:
 
 
 def _read(path: Path) -> pa.Table:
-    """All columns as text."""
     try:
         options = csv.ParseOptions(newlines_in_values=True)
         with csv.open_csv(path, parse_options=options) as reader:

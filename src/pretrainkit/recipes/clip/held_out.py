@@ -35,8 +35,6 @@ _NUM_NAMED = 5
 
 @dataclass(frozen=True)
 class PairSet:
-    """Held-out pairs."""
-
     name: str
     """In the names of metrics."""
     image_ids_N: NDArray[np.int64]

@@ -109,7 +109,6 @@ class Pairs(ABC):
         return self.num_lost / (len(self) + self.num_lost)
 
     def describe(self, row: int) -> str:
-        """For messages."""
         return f"set {self.name}, row {row} ({self.image_names[row].as_py()})"
 
     @cached_property

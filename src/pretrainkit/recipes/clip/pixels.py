@@ -71,7 +71,6 @@ class PixelReader:
 
     @property
     def dtype(self) -> type[np.uint8] | type[np.float32]:
-        """Of the pixels."""
         return np.uint8 if self._transform.erasing is None else np.float32
 
     def __call__(self, data: bytes, generator: np.random.Generator, out: NDArray) -> None:

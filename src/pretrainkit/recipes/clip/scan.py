@@ -104,7 +104,6 @@ def _look(
 def _bad_rows(
     pairs: Pairs, problems: dict[int, BadImage], image_N: NDArray[np.intp], captions: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
-    """Reason to {count of rows, examples}."""
     bad: dict[int, list[str]] = {}
     for row in np.flatnonzero(np.isin(image_N, list(problems))).tolist():
         problem = problems[int(image_N[row])]

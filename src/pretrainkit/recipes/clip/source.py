@@ -59,7 +59,6 @@ class ClipSource(BatchSource):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Pairs per set."""
         return tuple(map(len, self.sets))
 
     @cached_property

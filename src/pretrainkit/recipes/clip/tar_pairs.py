@@ -94,7 +94,6 @@ def _num_lost(tables: Sequence[pa.Table]) -> int:
 
 
 def _noted(table: pa.Table, key: bytes, default: Any) -> Any:
-    """A JSON value in the metadata of an index."""
     about = table.schema.metadata or {}
     return json.loads(about[key]) if key in about else default
 

@@ -59,7 +59,6 @@ def template_of(folder: Path) -> Template:
 
 
 def _gives_types(folder: Path) -> bool:
-    """Whether the encoder is told types, as far as the tokenizer's settings say."""
     path = folder / CONFIG_JSON
     names = json.loads(path.read_bytes()).get("model_input_names") if path.is_file() else None
     return names is None or "token_type_ids" in names
