@@ -7,7 +7,7 @@ Dimensions: N pieces.
 """
 
 from functools import cache
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +21,14 @@ _WORTH_LANES = 1 << 16
 
 Bytes = NDArray[np.uint8]
 Registers = NDArray[np.uint32]
-Crcs = TypeVar("Crcs", int, Registers)
 
 
 def crc32c(data: bytes | memoryview | Bytes) -> int:
     return _update(_ONES, np.frombuffer(data, np.uint8)) ^ _ONES
 
 
-def masked(crcs: Crcs) -> Crcs:
-    """CRCs as TensorFlow stores them: turned and moved, since a CRC of a text with its CRC inside says little."""
+def masked(crcs: Any) -> Any:
+    """A CRC, or uint32 (N,), as TensorFlow stores it: turned and moved, as a CRC of a text with its CRC says little."""
     # An int grows to the left and is cut to 32 bits in the end; uint32 loses these bits on the way.
     return (((crcs >> 15) | (crcs << 17)) + _MASK_DELTA) & _ONES
 

@@ -186,8 +186,9 @@ def chosen_column(present: Sequence[str], wanted: str | None, usual: Sequence[st
 
 def chosen_captions(present: Sequence[str], source: ClipSourceConfig, usual: Sequence[str], where: str) -> list[str]:
     """The columns of `caption_key`, or the first of the `usual` ones. Raises DataError where one is not there."""
-    keys = caption_columns(source, ()) or [None]
-    return [chosen_column(present, key, usual, "caption", where) for key in keys]
+    if source.caption_key is None:
+        return [chosen_column(present, None, usual, "caption", where)]
+    return [chosen_column(present, key, (), "caption", where) for key in caption_columns(source, ())]
 
 
 def split_names(source: ClipSourceConfig, split: Split) -> tuple[str, ...]:

@@ -231,9 +231,9 @@ class Clip(
 
     @property
     def keys_of_other_configs(self) -> frozenset[str]:
-        from pretrainkit.recipes.clip.original_config import DEFAULTS
+        from pretrainkit.recipes.clip.original_config import DEFAULTS, MUST_STAY, WITHOUT_EFFECT
 
-        return frozenset(key.partition(".")[0] for key in DEFAULTS)
+        return frozenset(key.partition(".")[0] for key in (*DEFAULTS, *WITHOUT_EFFECT, *MUST_STAY))
 
     def import_config(self, path: Path, settings: Iterable[str], nproc: int) -> ImportedConfig:
         from pretrainkit.recipes.clip.original_config import import_config
