@@ -9,7 +9,7 @@ in the training's number format all the same.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ from pretrainkit.recipes.capabilities import Evaluator
 from pretrainkit.recipes.clip.config import ClipEvaluateConfig, ClipRun
 from pretrainkit.recipes.clip.held_out import ClassSet, PairSet, check_images, class_sets, pair_sets
 from pretrainkit.training.precision import Precision
+
+Towers = Callable[[BuildRows, int], Tensor]
+"""`embed` with a model."""
 
 
 def build_evaluator(config: ClipRun, world: World, precision: Precision) -> Evaluator:
@@ -59,59 +62,53 @@ def held_out_metrics(
         For each set of pairs `<set>_I2T-R@1` ... `<set>_T2I-R@10` and `<set>_RSUM` (percent, and their sum); `RSUM`,
         the mean over sets; for each folder of classes `<folder>_zeroshot_acc1` and `_acc5` (percent); `temperature`.
     """
-    embed = Embed(model, config.batch_size, world, autocast, num_threads)
+    towers = partial(
+        embed, model, batch_size=config.batch_size, world=world, autocast=autocast, num_threads=num_threads
+    )
     metrics: dict[str, float] = {"RSUM": 0.0} if pairs else {}  # the headline of a report
     with evaluation_mode(model), torch.no_grad():
         gather_root_weights(model)
         metrics["temperature"] = 1 / float(unwrap(model).logit_scale())  # type: ignore[operator]
         for pair_set in pairs:
-            found = _retrieval(embed, pair_set, config, world)
+            found = _retrieval(towers, pair_set, config, world)
             metrics |= {f"{pair_set.name}_{name}": value for name, value in found.items()}
         if pairs:
             metrics["RSUM"] = float(np.mean([metrics[f"{pair_set.name}_RSUM"] for pair_set in pairs]))
         for class_set in classes:
-            found = _classification(embed, class_set, config, world)
+            found = _classification(towers, class_set, config, world)
             metrics |= {f"{class_set.name}_zeroshot_{name}": value for name, value in found.items()}
     return metrics
 
 
-@dataclass(frozen=True)
-class Embed:
-    """The two towers as functions of rows, over all ranks: collectives."""
+def embed(
+    model: nn.Module,
+    build: BuildRows,
+    num_rows: int,
+    *,
+    batch_size: int,
+    world: World,
+    autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
+    num_threads: int = 0,
+) -> Tensor:
+    """The embeddings (N, D) of images or of captions, whichever `build` makes of rows: a collective."""
 
-    model: nn.Module
-    batch_size: int
-    world: World
-    autocast: Callable[[], AbstractContextManager[None]]
-    num_threads: int = 0
+    def forward(batch: Mapping[str, Tensor]) -> Tensor:
+        with autocast():
+            (vectors_BD,) = model(**batch).values()
+        return vectors_BD
 
-    def images(self, build: BuildRows, num_rows: int) -> Tensor:
-        """(N, D)"""
-        return self._rows(build, num_rows, "image")
-
-    def captions(self, build: BuildRows, num_rows: int) -> Tensor:
-        """(N, D)"""
-        return self._rows(build, num_rows, "text")
-
-    def _rows(self, build: BuildRows, num_rows: int, output: str) -> Tensor:
-        def forward(batch: Mapping[str, Tensor]) -> Tensor:
-            with self.autocast():
-                return self.model(**batch)[output]
-
-        vectors_ND = embed_rows(
-            build, forward, num_rows, batch_size=self.batch_size, world=self.world, num_threads=self.num_threads
-        )
-        # Scores are computed in float64.
-        return vectors_ND if has_float64(vectors_ND.device) else vectors_ND.cpu()
+    vectors_ND = embed_rows(build, forward, num_rows, batch_size=batch_size, world=world, num_threads=num_threads)
+    # Scores are computed in float64.
+    return vectors_ND if has_float64(vectors_ND.device) else vectors_ND.cpu()
 
 
-def _retrieval(embed: Embed, pairs: PairSet, config: ClipEvaluateConfig, world: World) -> dict[str, float]:
+def _retrieval(towers: Towers, pairs: PairSet, config: ClipEvaluateConfig, world: World) -> dict[str, float]:
     text_rows = first_of_each_up_to(pairs.image_ids_N[: config.num_examples], config.max_captions_per_image)
     text_ids = pairs.image_ids_N[text_rows]
     which = first_of_each(text_ids)
     image_rows = text_rows[which]
-    image_ID = embed.images(lambda rows: pairs.images(image_rows[rows]), len(image_rows))
-    text_TD = embed.captions(lambda rows: pairs.captions(text_rows[rows]), len(text_rows))
+    image_ID = towers(lambda rows: pairs.images(image_rows[rows]), len(image_rows))
+    text_TD = towers(lambda rows: pairs.captions(text_rows[rows]), len(text_rows))
     return retrieval(
         Rows(image_ID, text_ids[which]),
         Rows(text_TD, text_ids),
@@ -122,10 +119,10 @@ def _retrieval(embed: Embed, pairs: PairSet, config: ClipEvaluateConfig, world: 
     )
 
 
-def _classification(embed: Embed, classes: ClassSet, config: ClipEvaluateConfig, world: World) -> dict[str, float]:
+def _classification(towers: Towers, classes: ClassSet, config: ClipEvaluateConfig, world: World) -> dict[str, float]:
     num_captions = classes.num_classes * classes.num_templates
-    text_CPD = embed.captions(classes.captions, num_captions).unflatten(0, (classes.num_classes, -1))
-    image_ID = embed.images(classes.images, len(classes.labels_I))
+    text_CPD = towers(classes.captions, num_captions).unflatten(0, (classes.num_classes, -1))
+    image_ID = towers(classes.images, len(classes.labels_I))
     return accuracies(
         image_ID, classes.labels_I, class_vectors(text_CPD), megabytes=config.scores_megabytes, world=world
     )

@@ -3,7 +3,7 @@
 Dimensions: Q prompts, N or I images, T captions, D width of the embeddings.
 """
 
-from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from pretrainkit.eval.retrieval import first_of_each, first_of_each_up_to, neare
 from pretrainkit.images.class_folders import image_files
 from pretrainkit.images.thumbnail import thumbnail
 from pretrainkit.recipes.clip.config import ClipRun
-from pretrainkit.recipes.clip.evaluate import Embed
+from pretrainkit.recipes.clip.evaluate import embed
 from pretrainkit.recipes.clip.held_out import PairSet, caption_batches, image_batches
 from pretrainkit.recipes.clip.model import DualEncoder
 
@@ -39,10 +39,10 @@ def retrieved_pairs(model: nn.Module, pairs: PairSet, num: int, batch_size: int 
     text_rows, image_rows = _chosen(pairs.image_ids_N)
     text_ids, image_ids = pairs.image_ids_N[text_rows], pairs.image_ids_N[image_rows]
     device = next(model.parameters()).device
-    embed = Embed(model, batch_size, World(device=device), nullcontext)
+    towers = partial(embed, model, batch_size=batch_size, world=World(device=device))
     with evaluation_mode(model), torch.no_grad():
-        image_ID = embed.images(lambda rows: pairs.images(image_rows[rows]), len(image_rows))
-        text_TD = embed.captions(lambda rows: pairs.captions(text_rows[rows]), len(text_rows))
+        image_ID = towers(lambda rows: pairs.images(image_rows[rows]), len(image_rows))
+        text_TD = towers(lambda rows: pairs.captions(text_rows[rows]), len(text_rows))
 
     def picture(image: int) -> str:
         return thumbnail(pairs.images(image_rows[image : image + 1])["image"][0])
@@ -100,10 +100,11 @@ def find_images(
     files = image_files(Path(images))
     encode = caption_batches(config)
     device = next(model.parameters()).device
-    embed = Embed(model, config.evaluate.batch_size, World(device=device), nullcontext, config.data.loader_workers[1])
+    settings = {"batch_size": config.evaluate.batch_size, "num_threads": config.data.loader_workers[1]}
+    towers = partial(embed, model, world=World(device=device), **settings)
     with evaluation_mode(model), torch.no_grad():
-        image_ND = embed.images(image_batches(config, files), len(files))
-        text_QD = embed.captions(lambda rows: encode([prompts[row] for row in rows.tolist()]), len(prompts))
+        image_ND = towers(image_batches(config, files), len(files))
+        text_QD = towers(lambda rows: encode([prompts[row] for row in rows.tolist()]), len(prompts))
     index_QK, score_QK = nearest(text_QD, image_ND, top)
     answers = []
     for prompt, index_K, score_K in zip(prompts, index_QK.tolist(), score_QK.tolist(), strict=True):
