@@ -105,6 +105,7 @@ def score_heads(heads: Heads, features_NF: Tensor, label_N: Tensor) -> list[Scor
         logits_RLC = heads(features_RF)
         index_RL1 = label_R[:, None, None].expand(-1, logits_RLC.shape[1], 1)
         own_RL1 = logits_RLC.gather(2, index_RL1)
+        # Classes that come before the right one: those with a higher logit, and of equal ones those of lower number.
         is_before = (logits_RLC > own_RL1) | (
             (logits_RLC == own_RL1) & (torch.arange(heads.num_classes, device=logits_RLC.device) < index_RL1)
         )
@@ -136,6 +137,7 @@ def knn_accuracy(
     num_right = 0
     for rows in torch.arange(len(query), device=query.device).split(at_once):
         score_QN = query[rows] @ train.T
+        # All above the score of the last neighbour vote, and of those at it the first ones, as many as are left.
         last_Q1 = score_QN.topk(num_neighbours, dim=1).values[:, -1:]
         is_above_QN, is_equal_QN = score_QN > last_Q1, score_QN == last_Q1
         num_left_Q1 = num_neighbours - is_above_QN.sum(1, keepdim=True)

@@ -51,9 +51,9 @@ def crc32c_of_pieces(data: Bytes, begins: NDArray[np.int64], sizes: NDArray[np.i
         chosen = np.flatnonzero(rest > byte)
         place = begins[chosen] + 8 * words[chosen] + byte
         own = registers[chosen]
-        registers[chosen] = tables[0][(own ^ data[place]) & 255] ^ (own >> np.uint32(8))
+        registers[chosen] = tables[0][(own ^ data[place]) & 255] ^ (own >> 8)
     found = np.empty_like(registers)
-    found[order] = registers ^ np.uint32(_ONES)
+    found[order] = registers ^ _ONES
     return found
 
 
@@ -85,10 +85,10 @@ def _update_slowly(register: int, data: Bytes) -> int:
 
 def _word(tables: NDArray[np.uint32], registers: Registers, eight: list[Bytes]) -> Registers:
     """The registers after eight bytes each ("slicing by 8")."""
-    low = registers & np.uint32(255)
+    low = registers & 255
     found = tables[7][low ^ eight[0]]
     for byte in (1, 2, 3):
-        found ^= tables[7 - byte][((registers >> np.uint32(8 * byte)) & np.uint32(255)) ^ eight[byte]]
+        found ^= tables[7 - byte][((registers >> 8 * byte) & 255) ^ eight[byte]]
     for byte in range(4, 8):
         found ^= tables[7 - byte][eight[byte]]
     return found
@@ -99,10 +99,10 @@ def _tables() -> NDArray[np.uint32]:
     """(8, 256): table k gives the register of a byte with k bytes of zeros behind it."""
     first = np.arange(256, dtype=np.uint32)
     for _ in range(8):
-        first = (first >> np.uint32(1)) ^ np.where(first & np.uint32(1), np.uint32(_POLYNOMIAL), np.uint32(0))
+        first = (first >> 1) ^ np.where(first & 1, np.uint32(_POLYNOMIAL), np.uint32(0))
     found = [first]
     for _ in range(7):
-        found.append(first[found[-1] & np.uint32(255)] ^ (found[-1] >> np.uint32(8)))
+        found.append(first[found[-1] & 255] ^ (found[-1] >> 8))
     return np.stack(found)
 
 
@@ -113,10 +113,10 @@ def _table_list() -> list[int]:
 
 def _behind_zeros(num_bytes: int) -> Registers:
     """The linear map of a register to what it is after so many bytes of zeros: uint32 (32,), the images of the bits."""
-    step = np.uint32(1) << np.arange(32, dtype=np.uint32)
-    step = _tables()[0][step & np.uint32(255)] ^ (step >> np.uint32(8))
+    step = np.uint32(1) << np.arange(32, dtype=np.uint32)  # each bit by itself
+    step = _tables()[0][step & 255] ^ (step >> 8)
     found = np.uint32(1) << np.arange(32, dtype=np.uint32)
-    while num_bytes:
+    while num_bytes:  # powers by squaring
         if num_bytes & 1:
             found = _times(step, found)
         step = _times(step, step)
@@ -128,5 +128,5 @@ def _times(images: Registers, registers: Registers) -> Registers:
     """A linear map, as the images of the bits, of each register."""
     found = np.zeros_like(registers)
     for bit in range(32):
-        found ^= np.where(registers >> np.uint32(bit) & np.uint32(1), images[bit], np.uint32(0))
+        found ^= np.where(registers >> bit & 1, images[bit], np.uint32(0))
     return found

@@ -110,6 +110,7 @@ def _leaves(tree: Any, path: tuple[str, ...], folder: Path) -> Iterator[tuple[st
 
 
 def _ocdbt_leaves(folder: Path) -> dict[str, Any]:
+    # TensorStore refuses paths in the store that lead out of the folder (tests/formats).
     store = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder.resolve()}/"}}
     tensorstore = _tensorstore()
     try:

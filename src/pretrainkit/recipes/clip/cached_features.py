@@ -170,10 +170,8 @@ def _no_caption(pairs: Pairs, row: int) -> DataError:
 
 def _image_number(pairs: Pairs) -> NDArray[np.int64]:
     """(N,) the row of each pair's image in the file of features: images in the order of their first pair."""
-    ids, number_N = np.unique(pairs.image_ids, return_inverse=True)
-    place = np.empty(len(ids), np.int64)
-    place[number_N[first_of_each(pairs.image_ids)]] = np.arange(len(ids))
-    return place[number_N]
+    _, first, number_N = np.unique(pairs.image_ids, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[number_N]  # twice: the rank of each image's first pair among those of all
 
 
 def _start(config: ClipRun, model: DualEncoder, source: ClipSource, partial: Path, towers: Sequence[Tower]) -> None:

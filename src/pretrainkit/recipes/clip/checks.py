@@ -230,6 +230,7 @@ def _check_images(trained: Pairs, held_out: Pairs) -> None:
     is_known = whole_numbers(pc.indices_nonzero(places.is_valid()))
     if not len(is_known):
         return
+    # Of a name that occurs several times the first row counts, which is the last to be put into the table.
     trained_row = dict(zip((trained.image_names[int(row)].as_py() for row in is_known[::-1]), is_known[::-1].tolist()))
     known_rows = pc.index_in(own, value_set=pa.array(list(trained_row), pa.large_string()))
     valid_row: dict[str, int] = {}

@@ -121,6 +121,7 @@ def check_equal(config: ClipRun, model: DualEncoder, folder: Path) -> None:
     rows = text.vocab_size if isinstance(text, TextTransformerConfig) else theirs.config.text_config.vocab_size
     ids = torch.randint(0, rows or 1, (2, 5), generator=generator)
     if isinstance(text, TextTransformerConfig):
+        # The end token at the end and nowhere else: transformers reads the first one that it finds.
         ids[:, -1] = theirs.config.text_config.eos_token_id
         ids[:, :-1] = torch.where(ids[:, :-1] == ids[:, -1:], 0, ids[:, :-1])
     was_training = model.training

@@ -126,7 +126,7 @@ def interpolate_positions(positions_1TD: Tensor, num_tokens: int) -> Tensor:
     _, given, width = positions_1TD.shape
     if given == num_tokens:
         return positions_1TD
-    for num_extra in (1, 2, 0):
+    for num_extra in (1, 2, 0):  # the class token; with a distillation token, as DeiT has; none
         old, new = math.isqrt(given - num_extra), math.isqrt(num_tokens - num_extra)
         if old**2 == given - num_extra and new**2 == num_tokens - num_extra:
             break

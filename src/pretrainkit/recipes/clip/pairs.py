@@ -101,6 +101,7 @@ class Pairs(ABC):
         weights = self.weights * [bool(text) for text in texts]
         if not weights.any():
             return ""
+        # Weights of texts that are not there are 0, so that their share of [0, 1) is empty.
         return texts[int(np.searchsorted(np.cumsum(weights), draw * weights.sum(), side="right"))]
 
     @property

@@ -72,7 +72,7 @@ class TimmTower(ImageTower):
                 f"images are {size} x {size} pixels, which model.image.name={self.config.name} refuses: {error}\n"
                 f"  set model.image.image_size={size}, or the sizes of data.train_transforms and data.valid_transforms"
             ) from error
-        return features[:, 0] if features.ndim == 3 else features
+        return features[:, 0] if features.ndim == 3 else features  # all tokens, the first is the class token
 
 
 def constructor_arguments(timm: ModuleType, config: TimmConfig) -> dict[str, Any]:

@@ -153,5 +153,6 @@ def max_positions_of(model: Any) -> int | None:
     if size is None:
         return None
     tables = [module for module in model.base_model.modules() if isinstance(module, nn.Embedding)]
+    # RoBERTa and its kin count positions from padding_idx + 1 on.
     offsets = [1 + t.padding_idx for t in tables if t.num_embeddings == size and t.padding_idx is not None]
     return int(size) - max(offsets, default=0)
