@@ -9,10 +9,8 @@ from shlex import quote
 import numpy as np
 
 from pretrainkit.errors import DataError
-from pretrainkit.recipes.clip.pairs import BadImage, BrokenImage, MissingImage, OversizedImage, Pairs
+from pretrainkit.recipes.clip.pairs import BadImage, EmptyCaption, Pairs
 
-REASONS = ("good", "missing image", "broken image", "empty caption", "oversized image")
-"""What the numbers of a batch's `bad` mean."""
 _NUM_NAMED = 5
 """Rows of a set that are named in the log."""
 _FEW_ROWS = 10_000
@@ -20,17 +18,8 @@ _FEW_ROWS = 10_000
 _logger = logging.getLogger(__name__)
 
 
-class EmptyCaption(BadImage):
-    """The row has no caption."""
-
-
-def reason_of(error: BadImage) -> int:
-    """Index into REASONS."""
-    return {MissingImage: 1, BrokenImage: 2, EmptyCaption: 3, OversizedImage: 4}[type(error)]
-
-
 def explain(pairs: Pairs, row: int, error: BadImage) -> str:
-    return f"{pairs.describe(row)}: {REASONS[reason_of(error)]}: {error}"
+    return f"{pairs.describe(row)}: {error.reason}: {error}"
 
 
 class BadRows:
@@ -45,7 +34,7 @@ class BadRows:
     def __init__(self, pairs: Pairs, max_fraction: float) -> None:
         """`max_fraction`: share of the images and captions that may be bad."""
         self._pairs, self._max_fraction = pairs, max_fraction
-        self._images: dict[int, int] = {}
+        self._images: dict[int, str] = {}
         self._captions: set[int] = set()
         self._num_seen = 0
         self._lock = threading.Lock()
@@ -64,9 +53,9 @@ class BadRows:
             if is_caption:
                 self._captions.add(row)
             else:
-                self._images[image] = reason_of(error)
+                self._images[image] = error.reason
             num_bad = len(self._images) + len(self._captions)
-            counts = Counter(REASONS[reason] for reason in self._images.values())
+            counts = Counter(self._images.values())
             num_rows = min(len(self._pairs), max(self._num_seen, _FEW_ROWS))
             # The budget grows with the rows that were seen, from that of the first 10,000; images in proportion.
             num_images = max(round(self._num_all_images * num_rows / len(self._pairs)), 1)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.dist.parallelize import gather_root_weights, unwrap
-from pretrainkit.recipes.clip.bad_rows import REASONS
 from pretrainkit.recipes.clip.config import ClipRun
 from pretrainkit.recipes.clip.flops import PairFlops
 from pretrainkit.recipes.clip.losses import Matches, SigmoidScore, SoftmaxScore, score_rows
 from pretrainkit.recipes.clip.model import DualEncoder
+from pretrainkit.recipes.clip.pairs import REASONS
 from pretrainkit.training.objective import Batch, Cost, CoupledObjective, Embedded, HostBatch, LossSum
 
 _INPUTS = ("image", "image_features", "input_ids", "num_tokens", "text_features")

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from pretrainkit.errors import DataError
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.files.manifest import HashingFile, atomic_file, fingerprint, made_by, write_manifest
-from pretrainkit.recipes.clip.bad_rows import REASONS, EmptyCaption, explain, reason_of
-from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split
+from pretrainkit.recipes.clip.bad_rows import explain
+from pretrainkit.recipes.clip.pairs import BadImage, EmptyCaption, Pairs, Split
 from pretrainkit.recipes.clip.pixels import look_at
 from pretrainkit.recipes.clip.tar_pairs import IMAGE_ENDINGS
 from pretrainkit.workers.processes import Progress, Quiet
@@ -104,7 +104,7 @@ class _LeftOut:
                 "  mend it, or leave such rows out with --max-bad N; all are listed by: "
                 f"pretrainkit data check {self._pairs.path}"
             ) from error
-        self.counts[REASONS[reason_of(error)]] += 1
+        self.counts[error.reason] += 1
 
 
 def _samples(pairs: Pairs, left_out: _LeftOut, progress: Progress) -> Iterator[_Sample]:

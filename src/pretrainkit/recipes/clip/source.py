@@ -16,12 +16,12 @@ from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.clip import checks
 from pretrainkit.recipes.clip.architecture import bind_model
-from pretrainkit.recipes.clip.bad_rows import BadRows, EmptyCaption, explain, reason_of
+from pretrainkit.recipes.clip.bad_rows import BadRows, explain
 from pretrainkit.recipes.clip.caption_augment import CaptionAugment
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, Encoded, tokenizer_folder
 from pretrainkit.recipes.clip.config import ClipRun, MixupConfig
 from pretrainkit.recipes.clip.open_pairs import open_pairs
-from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split
+from pretrainkit.recipes.clip.pairs import REASONS, BadImage, EmptyCaption, Pairs, Split
 from pretrainkit.recipes.clip.pixels import PixelReader
 from pretrainkit.rng import Keys, fold, stream_key, uniform
 
@@ -37,7 +37,7 @@ class ClipSource(BatchSource):
 
     A batch has `image` uint8 (B, 3, H, W), RGB, or float32 normalized where boxes are erased; `input_ids` int32 (B, T),
     `num_tokens` int32 (B,); `image_group` and `caption_group` int64 (B,), equal where rows show the same image or have
-    the same caption; `bad` int8 (B,), why a row was replaced (bad_rows.REASONS); in evaluation also `image_id` and
+    the same caption; `bad` int8 (B,), why a row was replaced (pairs.REASONS); in evaluation also `image_id` and
     `caption_id` int64 (B,).
 
     Crops, augmented captions and replacements are functions of the records' keys; "valid" ignores those, so that
@@ -175,7 +175,7 @@ class ClipSource(BatchSource):
                         f"{pairs.path} lists all that are bad"
                     ) from error
                 self._bad[source].add(row, error)
-                first_reason = first_reason or reason_of(error)
+                first_reason = first_reason or REASONS.index(error.reason)
                 continue
             return row, caption, first_reason
         raise DataError(
