@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import CheckpointError
-from pretrainkit.formats.tf_types import array_of
+from pretrainkit.formats.tf_messages import array_of
 
 _ARRAY, _SCALAR = 1, 3
 _NUMBERS = {0xCA: ">f", 0xCB: ">d", 0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q"} | {

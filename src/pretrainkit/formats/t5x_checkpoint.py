@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.errors import CheckpointError, MissingPackageError
 from pretrainkit.formats.flax_file import read_flax
-from pretrainkit.formats.tf_types import from_bfloat16
+from pretrainkit.formats.tf_messages import from_bfloat16
 
 _STEP = re.compile(r"checkpoint_(\d+)")
 _MANIFEST, _ZARRAY = "manifest.ocdbt", ".zarray"

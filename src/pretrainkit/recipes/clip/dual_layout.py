@@ -20,9 +20,8 @@ from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.recipes.clip import clip_layout as clip
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
 from pretrainkit.recipes.clip.config import ClipRun, HuggingFaceTextConfig, TextTransformerConfig, TimmConfig, VitConfig
-from pretrainkit.recipes.clip.huggingface_tower import HuggingFaceTower
+from pretrainkit.recipes.clip.foreign_towers import PUBLISHED, HuggingFaceTower, TimmTower, registered
 from pretrainkit.recipes.clip.model import DualEncoder
-from pretrainkit.recipes.clip.timm_tower import PUBLISHED, TimmTower, registered
 
 State = Mapping[str, Tensor]
 

@@ -21,7 +21,7 @@ from pretrainkit.images.class_folders import class_folders, class_names
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, tokenizer_folder
 from pretrainkit.recipes.clip.checks import check_torn, packing
 from pretrainkit.recipes.clip.config import ClassificationConfig, ClipRun, class_set_name, set_name
-from pretrainkit.recipes.clip.csv_pairs import read_file
+from pretrainkit.recipes.clip.folder_pairs import read_file
 from pretrainkit.recipes.clip.open_pairs import open_pairs
 from pretrainkit.recipes.clip.pairs import BadImage, Pairs
 from pretrainkit.recipes.clip.pixels import PixelReader, look_at

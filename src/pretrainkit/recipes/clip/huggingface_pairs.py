@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError, MissingPackageError
 from pretrainkit.recipes.clip.config import ClipSourceConfig
-from pretrainkit.recipes.clip.csv_pairs import read_file
+from pretrainkit.recipes.clip.folder_pairs import read_file
 from pretrainkit.recipes.clip.pairs import (
     MissingImage,
     Pairs,

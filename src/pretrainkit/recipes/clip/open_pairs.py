@@ -7,9 +7,8 @@ from typing import Literal
 
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.clip.config import ClipSourceConfig
-from pretrainkit.recipes.clip.csv_pairs import open_csv
+from pretrainkit.recipes.clip.folder_pairs import open_csv, open_img2dataset
 from pretrainkit.recipes.clip.huggingface_pairs import open_huggingface
-from pretrainkit.recipes.clip.img2dataset import open_img2dataset
 from pretrainkit.recipes.clip.pairs import SPLIT_NAMES, Pairs, Split, split_names
 from pretrainkit.recipes.clip.tar_pairs import open_tars
 

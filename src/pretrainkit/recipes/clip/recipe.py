@@ -122,7 +122,7 @@ class Clip(
     ) -> tuple[ClipRun, Mapping[str, Tensor]]:
         """A temperature in the form that is wanted, and the encoder of timm under the name that is."""
         from pretrainkit.recipes.clip.architecture import with_name_of
-        from pretrainkit.recipes.clip.temperature import with_kind_of
+        from pretrainkit.recipes.clip.model import with_kind_of
 
         model, weights = with_kind_of(config.model, given.model, weights)
         return given.model_copy(update={"model": with_name_of(config.model, model)}), weights
@@ -178,7 +178,7 @@ class Clip(
         return ImageEncoder(model.image, encode, compose(config.data.valid_transforms).size)
 
     def published_image_encoder(self, name: str) -> ImageEncoder | None:
-        from pretrainkit.recipes.clip.timm_tower import timm_encoder
+        from pretrainkit.recipes.clip.foreign_towers import timm_encoder
 
         return timm_encoder(name.removeprefix("timm:")) if name.startswith("timm:") else None
 

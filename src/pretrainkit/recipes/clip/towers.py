@@ -119,7 +119,7 @@ def build_image_tower(config: VitConfig | TimmConfig) -> ImageTower:
     if isinstance(config, VitConfig):
         tower = OwnImageTower(config)
     else:
-        from pretrainkit.recipes.clip.timm_tower import TimmTower
+        from pretrainkit.recipes.clip.foreign_towers import TimmTower
 
         tower = TimmTower(config)
     _freeze(tower, config, "model.image")
@@ -132,7 +132,7 @@ def build_text_tower(config: TextTransformerConfig | HuggingFaceTextConfig) -> T
     if isinstance(config, TextTransformerConfig):
         tower = OwnTextTower(config)
     else:
-        from pretrainkit.recipes.clip.huggingface_tower import HuggingFaceTower
+        from pretrainkit.recipes.clip.foreign_towers import HuggingFaceTower
 
         tower = HuggingFaceTower(config)
     _freeze(tower, config, "model.text")
