@@ -10,8 +10,8 @@ from pretrainkit.data.order import Order
 from pretrainkit.data.turns import Debias
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.clip.config import ClipRun, ClipSourceConfig
-from pretrainkit.recipes.clip.order import build_order
 from pretrainkit.recipes.clip.presets import tiny
+from pretrainkit.recipes.clip.source import build_order
 from support.remedies import followed
 
 
@@ -61,7 +61,7 @@ def test_the_config_becomes_the_order(config, same):
 def test_a_set_smaller_than_a_batch_is_named_or_wrapped(order):
     with pytest.raises(DataError, match=r"fewer are in: a \(5\)") as error:
         build_order(run(order=order), [5, 50])
-    advice = followed(error.value, "recipes/clip/order.py: data.order=… takes each batch of")
+    advice = followed(error.value, "recipes/clip/source.py: data.order=… takes each batch of")
     assert "data.order=shuffle" in advice
     assert "data.small_set=wrap" in advice
     assert build_order(run(order="shuffle"), [5, 50])

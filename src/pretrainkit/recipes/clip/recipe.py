@@ -93,7 +93,7 @@ class Clip(
         return open_source(config, split)
 
     def build_order(self, config: ClipRun, source: BatchSource) -> Order:
-        from pretrainkit.recipes.clip.order import build_order
+        from pretrainkit.recipes.clip.source import build_order
 
         return build_order(config, source.sizes)
 

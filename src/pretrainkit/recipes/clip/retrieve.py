@@ -44,33 +44,28 @@ def retrieved_pairs(model: nn.Module, pairs: PairSet, num: int, batch_size: int 
         image_ID = towers(lambda rows: pairs.images(image_rows[rows]), len(image_rows))
         text_TD = towers(lambda rows: pairs.captions(text_rows[rows]), len(text_rows))
 
-    def picture(image: int) -> str:
-        return thumbnail(pairs.images(image_rows[image : image + 1])["image"][0])
+    def picture(image: int) -> dict[str, str]:
+        return {"image": thumbnail(pairs.images(image_rows[image : image + 1])["image"][0])}
 
-    def text(caption: int) -> str:
-        return pairs.texts(text_rows[caption : caption + 1])[0]
+    def text(caption: int) -> dict[str, str]:
+        return {"text": pairs.texts(text_rows[caption : caption + 1])[0]}
 
+    ways: tuple[tuple[Any, ...], ...] = (
+        (image_ID, image_ids, (num + 1) // 2, lambda image: [picture(image)], text_TD, text_ids, text),
+        (text_TD, text_ids, num // 2, lambda caption: text(caption)["text"], image_ID, image_ids, picture),
+    )
     samples: list[dict[str, Any]] = []
-    queries = _spread(len(image_rows), (num + 1) // 2)
-    for image, found in zip(queries, _nearest(image_ID, queries, text_TD)):
-        truth = np.flatnonzero(text_ids == image_ids[image])
-        samples.append(
-            {
-                "query": [{"image": picture(image)}],
-                "found": [{"text": text(i), "is_right": bool(text_ids[i] == image_ids[image])} for i in found],
-                "truth": [{"text": text(i)} for i in truth.tolist()],
-            }
-        )
-    queries = _spread(len(text_rows), num // 2)
-    for caption, found in zip(queries, _nearest(text_TD, queries, image_ID)):
-        truth = np.flatnonzero(image_ids == text_ids[caption])
-        samples.append(
-            {
-                "query": text(caption),
-                "found": [{"image": picture(i), "is_right": bool(image_ids[i] == text_ids[caption])} for i in found],
-                "truth": [{"image": picture(i)} for i in truth.tolist()],
-            }
-        )
+    for from_ND, own_ids, num_queries, asked, to_GD, their_ids, shown in ways:
+        queries = _spread(len(own_ids), num_queries)
+        for query, found in zip(queries, _nearest(from_ND, queries, to_GD), strict=True):
+            is_right = their_ids == own_ids[query]
+            samples.append(
+                {
+                    "query": asked(query),
+                    "found": [{**shown(i), "is_right": bool(is_right[i])} for i in found],
+                    "truth": [shown(i) for i in np.flatnonzero(is_right).tolist()],
+                }
+            )
     return samples
 
 

@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pretrainkit.data.order import Mode, Order
 from pretrainkit.data.source import BatchSource, Records
+from pretrainkit.data.turns import Debias
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.clip import checks
 from pretrainkit.recipes.clip.architecture import bind_model
 from pretrainkit.recipes.clip.bad_rows import BadRows, explain
 from pretrainkit.recipes.clip.caption_augment import CaptionAugment
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, Encoded, tokenizer_folder
-from pretrainkit.recipes.clip.config import ClipRun, MixupConfig
+from pretrainkit.recipes.clip.config import ClipRun, MixupConfig, set_name
 from pretrainkit.recipes.clip.open_pairs import open_pairs
 from pretrainkit.recipes.clip.pairs import REASONS, BadImage, EmptyCaption, Pairs, Split
 from pretrainkit.recipes.clip.pixels import PixelReader
@@ -309,3 +311,33 @@ def assumed_batch(config: ClipRun, num_examples: int) -> dict[str, np.ndarray]:
         "input_ids": np.ones((num_examples, data.max_length), np.int32),
         "num_tokens": np.full(num_examples, data.max_length, np.int32),
     }
+
+
+_MODES: dict[str, Mode] = {"shuffle": "shuffle", "sequential": "set_by_set", "debias": "debias"}
+
+
+def build_order(config: ClipRun, sizes: Sequence[int]) -> Order:
+    """The order over sets of so many pairs, as `config.data` says.
+
+    Raises:
+        ConfigError, DataError: Settings, or sets, that do not fit together.
+    """
+    data = config.data
+    if data.order != "shuffle" and data.small_set == "error":
+        small = [f"{set_name(s)} ({size})" for s, size in zip(data.train, sizes, strict=True) if size < data.batch_size]
+        if small:
+            raise DataError(
+                f"data.order={data.order} takes each batch of {data.batch_size} pairs from one set, but fewer are in: "
+                f"{', '.join(small)}\n  leave these out, use smaller batches or data.order=shuffle,\n"
+                "  or data.small_set=wrap, to let pairs occur several times in a batch"
+            )
+    return Order(
+        sizes,
+        seed=config.seed,
+        mode=_MODES[data.order],
+        weights=[source.weight for source in data.train],
+        batch_size=data.batch_size,
+        debias=Debias(exponent=data.debias_exponent, draw=data.debias_draw, seed=data.debias_seed),
+        may_repeat=data.small_set == "wrap",
+        is_static=data.compat_static_order,
+    )
