@@ -116,7 +116,7 @@ def read_run(folder: Path) -> Run:
     notes: list[str] = []
     logged, rewound = _last_of_each_step(_rows(folder / "metrics.jsonl", notes))
     if not logged:
-        every = _at_path(_mapping_of(folder / "config.yaml", notes), "log.every_steps")
+        every = flat(_mapping_of(folder / "config.yaml", notes)).get("log.every_steps")
         raise DataError(
             f"{folder / 'metrics.jsonl'} has no logged step, so there is nothing to report\n"
             f"  a line is written every {every or 10} steps (log.every_steps): let the run come that far"
@@ -298,9 +298,3 @@ def _preset(path: Path, provenance: dict[str, Any]) -> str:
     origins = sources.values() if isinstance(sources, dict) else []
     named += [origin[7:] for origin in origins if isinstance(origin, str) and origin.startswith("preset ")]
     return named[0] if named else ""
-
-
-def _at_path(tree: Any, path: str) -> Any:
-    for part in path.split("."):
-        tree = tree.get(part) if isinstance(tree, dict) else None
-    return tree
