@@ -17,9 +17,9 @@ from pretrainkit.dist.weights import allocate
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.clip.architecture import bind_model
 from pretrainkit.recipes.clip.config import TimmConfig
+from pretrainkit.recipes.clip.model import build_image_tower, build_text_tower
 from pretrainkit.recipes.clip.presets import PRESETS
 from pretrainkit.recipes.clip.recipe import RECIPE
-from pretrainkit.recipes.clip.towers import build_image_tower, build_text_tower
 from pretrainkit.training.optimizers.build import decayed_names
 from pretrainkit.training.optimizers.config import OptimizerConfig
 from support.clip_models import captions, images, random_model, run_config, text, tiny_bert, tiny_timm, vit

@@ -16,9 +16,23 @@ from pretrainkit.dist.parallelize import is_dtensor
 from pretrainkit.errors import ConfigError
 from pretrainkit.nn.blocks import LayerNorm
 from pretrainkit.nn.dropout import dropout
-from pretrainkit.recipes.clip.config import ClipModelConfig, ClipRun, ProjectionConfig, TemperatureConfig
-from pretrainkit.recipes.clip.towers import Color, build_image_tower, build_text_tower
+from pretrainkit.recipes.clip.config import (
+    ClipModelConfig,
+    ClipRun,
+    HuggingFaceTextConfig,
+    ProjectionConfig,
+    TemperatureConfig,
+    TextTransformerConfig,
+    TimmConfig,
+    TowerConfig,
+    VitConfig,
+)
+from pretrainkit.recipes.clip.foreign_towers import HuggingFaceTower, TimmTower
+from pretrainkit.recipes.clip.towers import Color, ImageTower, OwnImageTower, OwnTextTower, TextTower, Tower
 
+_NORM_EPSILON = 1e-8
+"""Added to the length of an embedding, so that zeros stay zeros."""
+_PROJECTION_EPSILON = 1e-5
 _ROUNDING = 1e-3
 """Share by which a temperature may be beyond a limit, as one that was learned up to it is."""
 
@@ -105,9 +119,42 @@ def _local(parameter: nn.Parameter) -> Tensor:
     return parameter.to_local() if is_dtensor(parameter) else parameter  # type: ignore[attr-defined]
 
 
-_NORM_EPSILON = 1e-8
-"""Added to the length of an embedding, so that zeros stay zeros."""
-_PROJECTION_EPSILON = 1e-5
+def build_image_tower(config: VitConfig | TimmConfig) -> ImageTower:
+    """The tower on torch's default device, with its weights (none on "meta"); what shall not learn is frozen."""
+    tower: ImageTower = OwnImageTower(config) if isinstance(config, VitConfig) else TimmTower(config)
+    _freeze(tower, config, "model.image")
+    return tower
+
+
+def build_text_tower(config: TextTransformerConfig | HuggingFaceTextConfig) -> TextTower:
+    """As `build_image_tower`."""
+    tower: TextTower = OwnTextTower(config) if isinstance(config, TextTransformerConfig) else HuggingFaceTower(config)
+    _freeze(tower, config, "model.text")
+    return tower
+
+
+def _freeze(tower: Tower, config: TowerConfig, name: str) -> None:
+    if not config.trainable:
+        tower.requires_grad_(False)
+    elif config.num_trainable_layers == 0:
+        raise ConfigError(f"{name}.num_trainable_layers=0 lets nothing learn\n  say {name}.trainable=false")
+    elif config.num_trainable_layers is not None:
+        _freeze_all_but(tower, config.num_trainable_layers, name)
+
+
+def _freeze_all_but(tower: Tower, num_layers: int, name: str) -> None:
+    """Only the last so many blocks learn, and what is registered behind them (the final norm)."""
+    blocks = tower.blocks()
+    if num_layers > len(blocks):
+        raise ConfigError(
+            f"{name}.num_trainable_layers={num_layers}, but the tower has {len(blocks)} blocks\n"
+            "  give at most as many, or null for the whole tower"
+        )
+    first = next(blocks[-num_layers].parameters())
+    learns = False
+    for parameter in tower.parameters():  # in the order of their registration, which is that of the layers
+        learns = learns or parameter is first
+        parameter.requires_grad_(learns)
 
 
 class LinearProjection(nn.Module):

@@ -12,10 +12,7 @@ from pretrainkit.nn.initialise import built
 from pretrainkit.nn.text_transformer import TextTransformer
 from pretrainkit.nn.vit import VisionTransformer
 from pretrainkit.recipes.clip.config import (
-    HuggingFaceTextConfig,
     TextTransformerConfig,
-    TimmConfig,
-    TowerConfig,
     VitConfig,
 )
 
@@ -111,56 +108,6 @@ class OwnTextTower(TextTower):
             ),
             TextTransformer.initialise,
         )
-
-
-def build_image_tower(config: VitConfig | TimmConfig) -> ImageTower:
-    """The tower on torch's default device, with its weights (none on "meta"); what shall not learn is frozen."""
-    tower: ImageTower
-    if isinstance(config, VitConfig):
-        tower = OwnImageTower(config)
-    else:
-        from pretrainkit.recipes.clip.foreign_towers import TimmTower
-
-        tower = TimmTower(config)
-    _freeze(tower, config, "model.image")
-    return tower
-
-
-def build_text_tower(config: TextTransformerConfig | HuggingFaceTextConfig) -> TextTower:
-    """As `build_image_tower`."""
-    tower: TextTower
-    if isinstance(config, TextTransformerConfig):
-        tower = OwnTextTower(config)
-    else:
-        from pretrainkit.recipes.clip.foreign_towers import HuggingFaceTower
-
-        tower = HuggingFaceTower(config)
-    _freeze(tower, config, "model.text")
-    return tower
-
-
-def _freeze(tower: Tower, config: TowerConfig, name: str) -> None:
-    if not config.trainable:
-        tower.requires_grad_(False)
-    elif config.num_trainable_layers == 0:
-        raise ConfigError(f"{name}.num_trainable_layers=0 lets nothing learn\n  say {name}.trainable=false")
-    elif config.num_trainable_layers is not None:
-        _freeze_all_but(tower, config.num_trainable_layers, name)
-
-
-def _freeze_all_but(tower: Tower, num_layers: int, name: str) -> None:
-    """Only the last so many blocks learn, and what is registered behind them (the final norm)."""
-    blocks = tower.blocks()
-    if num_layers > len(blocks):
-        raise ConfigError(
-            f"{name}.num_trainable_layers={num_layers}, but the tower has {len(blocks)} blocks\n"
-            "  give at most as many, or null for the whole tower"
-        )
-    first = next(blocks[-num_layers].parameters())
-    learns = False
-    for parameter in tower.parameters():  # in the order of their registration, which is that of the layers
-        learns = learns or parameter is first
-        parameter.requires_grad_(learns)
 
 
 def _require_whole_heads(name: str, config: VitConfig | TextTransformerConfig) -> None:
