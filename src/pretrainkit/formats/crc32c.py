@@ -99,7 +99,7 @@ def _tables() -> NDArray[np.uint32]:
     """(8, 256): table k gives the register of a byte with k bytes of zeros behind it."""
     first = np.arange(256, dtype=np.uint32)
     for _ in range(8):
-        first = (first >> 1) ^ np.where(first & 1, np.uint32(_POLYNOMIAL), np.uint32(0))
+        first = (first >> np.uint32(1)) ^ np.where(first & 1, np.uint32(_POLYNOMIAL), np.uint32(0))
     found = [first]
     for _ in range(7):
         found.append(first[found[-1] & 255] ^ (found[-1] >> 8))

@@ -74,8 +74,8 @@ def open_t5x(path: Path) -> T5xCheckpoint:
             return T5xCheckpoint(folder, leaves, may_pack_bfloat16=True)
         if (folder / _MANIFEST).is_file():
             return T5xCheckpoint(folder, _ocdbt_leaves(folder), may_pack_bfloat16=False)
-        if found := sorted(folder.glob(f"*/{_ZARRAY}")):
-            leaves = {one.parent.name.replace(".", "/"): _file_spec(one.parent) for one in found}
+        if arrays := sorted(folder.glob(f"*/{_ZARRAY}")):
+            leaves = {one.parent.name.replace(".", "/"): _file_spec(one.parent) for one in arrays}
             return T5xCheckpoint(folder, leaves, may_pack_bfloat16=False)
     steps = {int(found[1]): one for one in path.glob("checkpoint_*") if (found := _STEP.fullmatch(one.name))}
     if not steps:

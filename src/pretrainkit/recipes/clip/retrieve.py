@@ -95,8 +95,8 @@ def find_images(
     files = image_files(Path(images))
     encode = caption_batches(config)
     device = next(model.parameters()).device
-    settings = {"batch_size": config.evaluate.batch_size, "num_threads": config.data.loader_workers[1]}
-    towers = partial(embed, model, world=World(device=device), **settings)
+    batch_size, num_threads = config.evaluate.batch_size, config.data.loader_workers[1]
+    towers = partial(embed, model, batch_size=batch_size, world=World(device=device), num_threads=num_threads)
     with evaluation_mode(model), torch.no_grad():
         image_ND = towers(image_batches(config, files), len(files))
         text_QD = towers(lambda rows: encode([prompts[row] for row in rows.tolist()]), len(prompts))

@@ -34,8 +34,8 @@ class Tower(nn.Module):
         """The submodules to compile, shard and recompute one by one."""
         return self.encoder.blocks()
 
-    def forward(self, *inputs: Tensor | None) -> Tensor:
-        return self.encoder(*inputs)
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        return self.encoder(*inputs, **named)
 
 
 class ImageTower(Tower):
