@@ -12,10 +12,9 @@ import pyarrow.compute as pc
 
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.images.ops import CenterCrop, Resize, ResizeShorter
-from pretrainkit.recipes.clip.bad_rows import rounded_up
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, find_folder
 from pretrainkit.recipes.clip.config import ClipDataConfig, ClipRun, set_name
-from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split, whole_numbers
+from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split, rounded_up, whole_numbers
 from pretrainkit.recipes.clip.pixels import PixelReader
 
 Tower = Literal["image", "text"]

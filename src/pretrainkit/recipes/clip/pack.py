@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from pretrainkit.errors import DataError
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.files.manifest import HashingFile, atomic_file, fingerprint, made_by, write_manifest
-from pretrainkit.recipes.clip.bad_rows import explain
 from pretrainkit.recipes.clip.pairs import BadImage, EmptyCaption, Pairs, Split
 from pretrainkit.recipes.clip.pixels import look_at
 from pretrainkit.recipes.clip.tar_pairs import IMAGE_ENDINGS
@@ -100,7 +99,7 @@ class _LeftOut:
         """Raises DataError beyond the budget."""
         if self.counts.total() >= self._max_bad:
             raise DataError(
-                f"{explain(self._pairs, row, error)}\n"
+                f"{self._pairs.explain(row, error)}\n"
                 "  mend it, or leave such rows out with --max-bad N; all are listed by: "
                 f"pretrainkit data check {self._pairs.path}"
             ) from error

@@ -108,7 +108,7 @@ class Clip(
         return with_cached_features(config, source, model, cache, world, precision)
 
     def build_evaluator(self, config: ClipRun, world: World, precision: Precision) -> Evaluator:
-        from pretrainkit.recipes.clip.evaluate import build_evaluator
+        from pretrainkit.recipes.clip.held_out import build_evaluator
 
         return build_evaluator(config, world, precision)
 

@@ -19,8 +19,7 @@ from pretrainkit.eval.retrieval import first_of_each, first_of_each_up_to, neare
 from pretrainkit.images.class_folders import image_files
 from pretrainkit.images.thumbnail import thumbnail
 from pretrainkit.recipes.clip.config import ClipRun
-from pretrainkit.recipes.clip.evaluate import embed
-from pretrainkit.recipes.clip.held_out import PairSet, caption_batches, image_batches
+from pretrainkit.recipes.clip.held_out import PairSet, caption_batches, embed, image_batches
 from pretrainkit.recipes.clip.model import DualEncoder
 
 _NUM_IMAGES = 100

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.recipes.clip.bad_rows import explain
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
 from pretrainkit.recipes.clip.pairs import REASONS, BadImage, EmptyCaption, Pairs
 from pretrainkit.recipes.clip.pixels import look_at
@@ -108,7 +107,7 @@ def _bad_rows(
     found += [(row, EmptyCaption("there is no text")) for row, caption in enumerate(captions) if not caption]
     bad: dict[str, list[str]] = {reason: [] for reason in REASONS}
     for row, problem in found:
-        bad[problem.reason].append(explain(pairs, row, problem))
+        bad[problem.reason].append(pairs.explain(row, problem))
     return {reason: {"count": len(rows), "examples": rows[:_NUM_EXAMPLES]} for reason, rows in bad.items() if rows}
 
 

@@ -18,12 +18,11 @@ from pretrainkit.data.turns import Debias
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.clip import checks
 from pretrainkit.recipes.clip.architecture import bind_model
-from pretrainkit.recipes.clip.bad_rows import BadRows, explain
 from pretrainkit.recipes.clip.caption_augment import CaptionAugment
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, Encoded, tokenizer_folder
 from pretrainkit.recipes.clip.config import ClipRun, MixupConfig, set_name
 from pretrainkit.recipes.clip.open_pairs import open_pairs
-from pretrainkit.recipes.clip.pairs import REASONS, BadImage, EmptyCaption, Pairs, Split
+from pretrainkit.recipes.clip.pairs import REASONS, BadImage, BadRows, EmptyCaption, Pairs, Split
 from pretrainkit.recipes.clip.pixels import PixelReader
 from pretrainkit.rng import Keys, fold, stream_key, uniform
 
@@ -173,7 +172,7 @@ class ClipSource(BatchSource):
                 if self._is_strict:
                     advice = "evaluation must see every row" if self.split == "valid" else "data.on_bad_sample is error"
                     raise DataError(
-                        f"{explain(pairs, row, error)}\n  {advice}: mend or remove the row; pretrainkit data check "
+                        f"{pairs.explain(row, error)}\n  {advice}: mend or remove the row; pretrainkit data check "
                         f"{pairs.path} lists all that are bad"
                     ) from error
                 self._bad[source].add(row, error)
