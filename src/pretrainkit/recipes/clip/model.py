@@ -5,6 +5,7 @@ Sources: Radford et al. 2021, https://arxiv.org/abs/2103.00020; Cui et al. 2022,
 """
 
 import math
+from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
@@ -138,34 +139,18 @@ def _freeze(tower: Tower, config: TowerConfig, name: str) -> None:
         tower.requires_grad_(False)
     elif config.num_trainable_layers == 0:
         raise ConfigError(f"{name}.num_trainable_layers=0 lets nothing learn\n  say {name}.trainable=false")
-    elif config.num_trainable_layers is not None:
-        _freeze_all_but(tower, config.num_trainable_layers, name)
-
-
-def _freeze_all_but(tower: Tower, num_layers: int, name: str) -> None:
-    """Only the last so many blocks learn, and what is registered behind them (the final norm)."""
-    blocks = tower.blocks()
-    if num_layers > len(blocks):
-        raise ConfigError(
-            f"{name}.num_trainable_layers={num_layers}, but the tower has {len(blocks)} blocks\n"
-            "  give at most as many, or null for the whole tower"
-        )
-    first = next(blocks[-num_layers].parameters())
-    learns = False
-    for parameter in tower.parameters():  # in the order of their registration, which is that of the layers
-        learns = learns or parameter is first
-        parameter.requires_grad_(learns)
-
-
-class LinearProjection(nn.Module):
-    """One matrix without bias."""
-
-    def __init__(self, width: int, dim: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(width, dim, bias=False)
-
-    def forward(self, x_BD: Tensor) -> Tensor:
-        return self.linear(x_BD)
+    elif (num_layers := config.num_trainable_layers) is not None:
+        blocks = tower.blocks()
+        if num_layers > len(blocks):
+            raise ConfigError(
+                f"{name}.num_trainable_layers={num_layers}, but the tower has {len(blocks)} blocks\n"
+                "  give at most as many, or null for the whole tower"
+            )
+        # The last blocks learn, and what is registered behind them: parameters are in the order of the layers.
+        first, learns = next(blocks[-num_layers].parameters()), False
+        for parameter in tower.parameters():
+            learns = learns or parameter is first
+            parameter.requires_grad_(learns)
 
 
 class ResidualProjection(nn.Module):
@@ -184,11 +169,12 @@ class ResidualProjection(nn.Module):
         return self.norm(x_BE + inner_BE)
 
 
-def build_projection(config: ProjectionConfig, width: int, *, learns: bool) -> LinearProjection | ResidualProjection:
-    """The projection of a tower of this width."""
-    if config.kind == "linear":
-        return LinearProjection(width, config.dim).requires_grad_(learns)
-    return ResidualProjection(width, config.dim, config.dropout).requires_grad_(learns)
+def build_projection(config: ProjectionConfig, width: int, *, learns: bool) -> nn.Module:
+    """(B, D) to (B, E), for a tower of this width."""
+    if config.kind == "residual":
+        return ResidualProjection(width, config.dim, config.dropout).requires_grad_(learns)
+    linear = nn.Linear(width, config.dim, bias=False)
+    return nn.Sequential(OrderedDict(linear=linear)).requires_grad_(learns)  # by name, as checkpoints have it
 
 
 class DualEncoder(nn.Module):

@@ -18,8 +18,7 @@ from pretrainkit.data.turns import Debias
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.clip import checks
 from pretrainkit.recipes.clip.architecture import bind_model
-from pretrainkit.recipes.clip.caption_augment import CaptionAugment
-from pretrainkit.recipes.clip.captions import CaptionTokenizer, Encoded, tokenizer_folder
+from pretrainkit.recipes.clip.captions import CaptionAugment, CaptionTokenizer, Encoded, tokenizer_folder
 from pretrainkit.recipes.clip.config import ClipRun, MixupConfig, set_name
 from pretrainkit.recipes.clip.open_pairs import open_pairs
 from pretrainkit.recipes.clip.pairs import REASONS, BadImage, BadRows, EmptyCaption, Pairs, Split
