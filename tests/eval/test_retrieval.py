@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from pretrainkit.dist.env import World
 from pretrainkit.errors import DataError
-from pretrainkit.eval.fixed_point import whole_numbers
 from pretrainkit.eval.retrieval import (
     Rows,
     first_of_each,
@@ -16,6 +15,7 @@ from pretrainkit.eval.retrieval import (
     nearest,
     ranks,
     retrieval,
+    whole_numbers,
 )
 from support.remedies import followed
 

@@ -15,7 +15,7 @@ from pretrainkit.dist.env import World, init_world
 from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, parallelize
 from pretrainkit.recipes.clip.config import ClipRun
 from pretrainkit.recipes.clip.objective import ClipObjective
-from pretrainkit.recipes.clip.order import build_order
+from pretrainkit.recipes.clip.source import build_order
 from pretrainkit.training.accumulate import accumulate, sum_over_ranks
 from pretrainkit.training.folder import RunFolder
 from pretrainkit.training.precision import Precision

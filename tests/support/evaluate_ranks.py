@@ -10,7 +10,7 @@ from pathlib import Path
 from pretrainkit.dist.env import init_world
 from pretrainkit.dist.parallelize import parallelize, unwrap
 from pretrainkit.recipes.clip.config import ClipEvaluateConfig
-from pretrainkit.recipes.clip.evaluate import held_out_metrics
+from pretrainkit.recipes.clip.held_out import held_out_metrics
 from pretrainkit.training.run import ParallelConfig
 from support.toy_held_out import ToyEncoder, toy_classes, toy_pairs
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.recipes.clip.config import ClipDataConfig, ClipObjectiveConfig, ClipRun, ClipSourceConfig
-from pretrainkit.recipes.clip.mixup import mixup_of_step
 from pretrainkit.recipes.clip.presets import PRESETS
+from pretrainkit.recipes.clip.source import mixup_of_step
 from pretrainkit.rng import fold, uniform
 
 VOCAB = 13

@@ -43,7 +43,6 @@ class ProbeConfig(Config):
     """Of the first weights, order and augmentation."""
 
     def learning_rates(self, method: Method) -> tuple[float, ...]:
-        """Of this method."""
         return self.peak_lr or ((6.4,) if method == "linear" else (0.3, 1.0, 3.0, 10.0, 30.0, 100.0))
 
     def train_transforms(self, size: int) -> tuple[ImageTransform, ...]:

@@ -24,14 +24,7 @@ WEIGHTS = "model.safetensors"
 def write_native(
     config: RunConfig, model: nn.Module, tokenizer: Path | None, out: Path, trained_length: int | None = None
 ) -> None:
-    """Write a model with its config and tokenizer into the new folder `out`, complete or absent.
-
-    Args:
-        config: Of the run.
-        model: With its weights.
-        tokenizer: Folder of its tokenizer, or renderer; None: it has none.
-        out: The new folder.
-        trained_length: As of `pretrainkit.exporting.settings.Settings`.
+    """Write a model with its config and the folder of its tokenizer or renderer into the new folder `out`.
 
     Raises:
         InputError: `out` exists or cannot be written.

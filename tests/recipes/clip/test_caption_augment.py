@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.clip.caption_augment import CaptionAugment, changed_pieces, joined
-from pretrainkit.recipes.clip.captions import CaptionTokenizer
+from pretrainkit.recipes.clip.captions import CaptionAugment, CaptionTokenizer, changed_pieces, joined
 from pretrainkit.recipes.clip.config import TextAugmentConfig
 from support.pair_sets import make_tokenizer
 

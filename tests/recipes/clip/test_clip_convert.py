@@ -18,9 +18,9 @@ from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.images.ops import CenterCrop, RandomCrop, Resize, ResizeShorter
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
 from pretrainkit.recipes.clip.config import ClipObjectiveConfig, ProjectionConfig, TemperatureConfig, TimmConfig
+from pretrainkit.recipes.clip.model import build_text_tower
 from pretrainkit.recipes.clip.pixels import PixelReader
 from pretrainkit.recipes.clip.recipe import RECIPE
-from pretrainkit.recipes.clip.towers import build_text_tower
 from support.clip_models import (
     CAPTIONS,
     VOCAB,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pretrainkit.dist.env import World
 from pretrainkit.eval.evaluator import evaluate
 from pretrainkit.recipes.clip.config import ClipRun
-from pretrainkit.recipes.clip.mixup import mixup_of_step
 from pretrainkit.recipes.clip.objective import ClipObjective
+from pretrainkit.recipes.clip.source import mixup_of_step
 from pretrainkit.training.accumulate import accumulate
 from pretrainkit.training.precision import Precision
 from pretrainkit.training.run import CheckpointConfig

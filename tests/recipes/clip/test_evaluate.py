@@ -11,7 +11,7 @@ from pretrainkit.dist.env import World
 from pretrainkit.eval.embed import embed_rows
 from pretrainkit.eval.retrieval import Rows, retrieval
 from pretrainkit.recipes.clip.config import ClassificationConfig, ClipEvaluateConfig, class_set_name
-from pretrainkit.recipes.clip.evaluate import held_out_metrics
+from pretrainkit.recipes.clip.held_out import held_out_metrics
 from support import evaluate_ranks
 from support.toy_held_out import ToyEncoder, toy_classes, toy_pairs
 from support.two_processes import run_ranks

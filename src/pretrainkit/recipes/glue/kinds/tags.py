@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from pretrainkit.errors import DataError
-from pretrainkit.eval.metrics import are_entity_labels, entity_f1
-from pretrainkit.eval.metrics.entities import OUTSIDE
+from pretrainkit.eval.metrics import OUTSIDE, are_entity_labels, entity_f1
 from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.kinds.labelled import Arrays, first_of, index_of
 from pretrainkit.recipes.glue.kinds.words import LabelledSentences, Row, Sentence, Sentences, WordKind, words_of

@@ -1,22 +1,24 @@
-"""Image encoders of timm.
+"""Image encoders of timm, text encoders of transformers.
 
-Dimensions: B images, D width of the encoder's features.
+Dimensions: B images or captions, T tokens, D width of the encoder's features.
 """
 
 import inspect
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.errors import ConfigError
-from pretrainkit.exporting.torchvision_shim import import_timm
+from pretrainkit.errors import ConfigError, InputError
+from pretrainkit.eval.image_encoder import ImageEncoder
+from pretrainkit.exporting.torchvision_shim import import_timm, import_transformers
 from pretrainkit.nn.foreign import repeated_modules, stacked_layers, without_weights
 from pretrainkit.nn.initialise import SkipInitialisation, builds_on_meta
-from pretrainkit.recipes.clip.architecture import bind_timm
-from pretrainkit.recipes.clip.base_tower import ImageTower
-from pretrainkit.recipes.clip.config import TimmConfig
+from pretrainkit.recipes.clip.architecture import bind_timm, read_architecture
+from pretrainkit.recipes.clip.config import HuggingFaceTextConfig, TimmConfig
+from pretrainkit.recipes.clip.towers import ImageTower, TextTower
 
 PUBLISHED = ("input_size", "mean", "std", "interpolation", "crop_pct")
 """What timm knows of an encoder's inputs, as far as it matters here."""
@@ -71,7 +73,7 @@ class TimmTower(ImageTower):
                 f"images are {size} x {size} pixels, which model.image.name={self.config.name} refuses: {error}\n"
                 f"  set model.image.image_size={size}, or the sizes of data.train_transforms and data.valid_transforms"
             ) from error
-        return features[:, 0] if features.ndim == 3 else features
+        return features[:, 0] if features.ndim == 3 else features  # all tokens, the first is the class token
 
 
 def constructor_arguments(timm: ModuleType, config: TimmConfig) -> dict[str, Any]:
@@ -120,3 +122,107 @@ def _create(timm: ModuleType, config: TimmConfig, *, pretrained: bool, **argumen
             "  names: python -c 'import timm; print(timm.list_models())'; if its weights cannot be fetched: "
             "model.image.pretrained=false"
         ) from error
+
+
+def timm_encoder(name: str) -> ImageEncoder:
+    """An encoder of timm with its published weights, for images of the size that it was trained with.
+
+    Raises:
+        InputError, MissingPackageError: timm does not know the name, its weights cannot be fetched, or it is not
+            installed.
+    """
+    try:
+        tower = TimmTower(TimmConfig(name=name))
+    except ConfigError as error:
+        raise InputError(
+            f"timm gives no encoder timm:{name}: {error.__cause__}\n"
+            "  names: python -c 'import timm; print(timm.list_pretrained())'; without network, its weights must be in "
+            "the hub's cache already"
+        ) from error
+    mean_311, deviation_311 = (torch.tensor(color).view(3, 1, 1) for color in tower.mean_and_deviation)
+
+    def encode(image_B3HW: Tensor) -> Tensor:
+        pixels = (image_B3HW.float() / 255 - mean_311.to(image_B3HW.device)) / deviation_311.to(image_B3HW.device)
+        features_BF: Tensor = tower(pixels)
+        return features_BF
+
+    return ImageEncoder(tower, encode, int(tower.encoder.pretrained_cfg["input_size"][-1]))
+
+
+_POOLER = "add_pooling_layer"
+
+
+class HuggingFaceTower(TextTower):
+    """Any encoder of transformers; one token's last hidden state stands for the caption. Its own pooler is left out:
+    parameters without a gradient would stop distributed training."""
+
+    def __init__(self, config: HuggingFaceTextConfig) -> None:
+        super().__init__()
+        self.pool_token = config.pool_token
+        architecture = config.architecture or read_architecture(config.name)
+        if builds_on_meta():
+            self.encoder = without_weights(lambda: encoder_from(architecture))
+        elif config.pretrained:
+            self.encoder = _pretrained(config.name, architecture)
+        else:
+            self.encoder = encoder_from(architecture)
+        self.width = self.encoder.config.hidden_size
+
+    def blocks(self) -> list[nn.Module]:
+        return repeated_modules(self.encoder)
+
+    def stacked_layers(self) -> dict[str, int]:
+        return stacked_layers(self)
+
+    def forward(self, ids_BT: Tensor, num_tokens_B: Tensor | None = None) -> Tensor:
+        ids_BT = ids_BT.long()
+        is_real_BT = None
+        if num_tokens_B is not None:
+            is_real_BT = (torch.arange(ids_BT.shape[1], device=ids_BT.device) < num_tokens_B[:, None]).long()
+        return self.encoder(input_ids=ids_BT, attention_mask=is_real_BT).last_hidden_state[:, self.pool_token]
+
+
+def encoder_from(architecture: Mapping[str, Any]) -> Any:
+    """A fresh encoder of the architecture in a `config.json`, without pooler; float32.
+
+    Raises:
+        ConfigError: transformers does not know it.
+    """
+    found = _transformers_config(architecture)
+    return _auto_class(found).from_config(found, dtype=torch.float32, **_without_pooler(found))
+
+
+def _pretrained(name: str, architecture: Mapping[str, Any]) -> Any:
+    found = _transformers_config(architecture)
+    try:
+        return _auto_class(found).from_pretrained(name, dtype=torch.float32, **_without_pooler(found))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"transformers cannot load the weights of model.text.name={name}: {error}\n"
+            "  give a folder that it wrote, or start from its config alone: model.text.pretrained=false"
+        ) from error
+
+
+def _transformers_config(architecture: Mapping[str, Any]) -> Any:
+    values = dict(architecture)
+    kind = values.pop("model_type", None)
+    try:
+        return import_transformers().AutoConfig.for_model(kind, **values)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            f"transformers cannot read the architecture of model.text, model_type {kind!r}: {error}\n"
+            "  give the folder of a text encoder"
+        ) from error
+
+
+def _auto_class(config: Any) -> Any:
+    """Of encoder-decoders the encoder alone."""
+    auto = import_transformers().models.auto.modeling_auto
+    return auto.AutoModelForTextEncoding if type(config) in auto.MODEL_FOR_TEXT_ENCODING_MAPPING else auto.AutoModel
+
+
+def _without_pooler(config: Any) -> dict[str, bool]:
+    """The argument that leaves the pooler out, where the constructor takes it."""
+    with torch.device("meta"), SkipInitialisation():
+        kind = type(_auto_class(config).from_config(config))
+    return {_POOLER: False} if _POOLER in inspect.signature(kind.__init__).parameters else {}
