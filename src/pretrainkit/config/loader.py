@@ -53,12 +53,9 @@ class Resolved:
 def resolve(
     source: str | Path | Mapping[str, Any], overrides: Iterable[str], catalog: Catalog, *, is_recorded: bool = False
 ) -> Resolved:
-    """Build the config of `source` with `overrides` (each `dotted.path=value`) on top.
+    """Build the config of `source` (preset, file or settings) with `overrides` (each `dotted.path=value`) on top.
 
     Args:
-        source: Preset, file or settings.
-        overrides: Win over them.
-        catalog: The recipes.
         is_recorded: `source` is what a run recorded, every field of it: what nothing reads is no mistake there.
 
     Raises:
@@ -72,7 +69,9 @@ def resolve(
         except ConfigError as error:
             problems += error.problems
             continue
-        overlay = _nested(path, value)
+        overlay: Tree = value
+        for part in reversed(path):
+            overlay = {part: overlay}
         _lay_over(tree, origins, overlay, dict.fromkeys(flatten(overlay), "command line"), catalog)
     recipe = tree.get("recipe")
     if not isinstance(recipe, str):
@@ -174,11 +173,8 @@ def _below(prefix: str, conflict: Conflict) -> Conflict:
 
 def with_origins(problem: str, origins: Origins) -> str:
     """The message of a conflict, with the places where its settings are written."""
-    paths = problem.settings if isinstance(problem, Conflict) else ()
-    found = []
-    for path in dict.fromkeys(paths):
-        if _is_written(path, origins):
-            found.append(f"{path} ({_place_of(path, origins)})")
+    paths = dict.fromkeys(problem.settings if isinstance(problem, Conflict) else ())
+    found = [f"{path} ({_place_of(path, origins)})" for path in paths if _is_written(path, origins)]
     return f"{problem}\n  written: {', '.join(found)}" if found else problem
 
 
@@ -236,13 +232,8 @@ def parse_override(word: str) -> tuple[list[str], Any]:
 
 
 def config_of_words(config_class: type[C], words: Iterable[str], option: str) -> C:
-    """A config without layers from the `NAME=VALUE` words of an option such as `--slurm`.
-
-    Values are texts, but for lists [a, b], mappings {a: 1} and null.
-
-    Raises:
-        ConfigError: Every problem found.
-    """
+    """A config without layers from the `NAME=VALUE` words of an option such as `--slurm`. Values are texts, but for
+    lists [a, b], mappings {a: 1} and null. Raises ConfigError with every problem found."""
     tree: Tree = {}
     for word in words:
         name, equals, text = word.partition("=")
@@ -262,16 +253,16 @@ def config_of_words(config_class: type[C], words: Iterable[str], option: str) ->
 def flatten(tree: Any) -> dict[str, Any]:
     """Nested mappings to {dotted path: leaf}; lists and empty mappings are leaves."""
     leaves: dict[str, Any] = {}
-    _gather("", tree, leaves)
+
+    def gather(path: str, below: Any) -> None:
+        if below and isinstance(below, dict | Mapping):  # dict first: asking whether a value is a Mapping is slow
+            for key, value in below.items():
+                gather(f"{path}.{key}" if path else key, value)
+        else:
+            leaves[path] = below
+
+    gather("", tree)
     return leaves
-
-
-def _gather(path: str, tree: Any, leaves: dict[str, Any]) -> None:
-    if tree and isinstance(tree, dict | Mapping):  # dict first: asking whether a value is a Mapping is slow
-        for key, below in tree.items():
-            _gather(f"{path}.{key}" if path else key, below, leaves)
-    else:
-        leaves[path] = tree
 
 
 def _load(source: str | Path | Mapping[str, Any], catalog: Catalog, trail: tuple[str, ...]) -> tuple[Tree, Origins]:
@@ -310,12 +301,9 @@ def _extend(
             base = str(folder / base)
         base_tree, base_origins = _load(base, catalog, trail)
         _lay_over(merged, origins, base_tree, base_origins, catalog)
-    _lay_over(merged, origins, tree, {path: _line_of(path, lines) + origin for path in flatten(tree)}, catalog)
+    places = {path: f"line {lines[path]} of {origin}" if path in lines else origin for path in flatten(tree)}
+    _lay_over(merged, origins, tree, places, catalog)
     return merged, origins
-
-
-def _line_of(path: str, lines: Mapping[str, int]) -> str:
-    return f"line {lines[path]} of " if path in lines else ""
 
 
 def _lay_over(tree: Tree, origins: Origins, overlay: Tree, overlay_origins: Origins, catalog: Catalog) -> None:
@@ -343,9 +331,6 @@ def _lay_over(tree: Tree, origins: Origins, overlay: Tree, overlay_origins: Orig
     tree.clear()
     tree.update(merged)
     origins |= overlay_origins
-
-
-_ANY: Any = object()
 
 
 def _stays(path: str, name: str, value: Any, before: type[BaseModel], after: type[BaseModel], origins: Origins) -> bool:
@@ -388,12 +373,6 @@ def _unions_of(config_class: type[BaseModel], prefix: str = "") -> list[tuple[st
         for member in members:
             found += _unions_of(member, f"{path}.")
     return found
-
-
-def _nested(path: Sequence[str], value: Any) -> Tree:
-    for part in reversed(path):
-        value = {part: value}
-    return value
 
 
 def _origin_of(path: str, origins: Origins) -> str:
