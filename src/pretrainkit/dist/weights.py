@@ -2,7 +2,7 @@
 
 import copy
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from pretrainkit.errors import CheckpointError
 Shape = tuple[int, ...]
 _HASHED_VALUES = 256
 """Of each tensor, evenly spread."""
+_NUM_SHOWN = 4
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -116,24 +117,15 @@ def require_same_tensors(expected: Mapping[str, Shape], given: Mapping[str, Shap
     Raises:
         CheckpointError: They differ; the message has the first few of each kind.
     """
+    differing = [n for n in expected.keys() & given.keys() if expected[n] != given[n]]
     problems = [
-        *_listed("lacks", (f"{n} {list(expected[n])}" for n in expected.keys() - given.keys())),
-        *_listed("has but the model lacks", (f"{n} {list(given[n])}" for n in given.keys() - expected.keys())),
-        *_listed(
-            "has in another shape",
-            (
-                f"{n}: {list(given[n])}, model {list(expected[n])}"
-                for n in expected.keys() & given.keys()
-                if expected[n] != given[n]
-            ),
+        *listed("it lacks:", sorted(f"{n} {list(expected[n])}" for n in expected.keys() - given.keys())),
+        *listed("it has but the model lacks:", sorted(f"{n} {list(given[n])}" for n in given.keys() - expected.keys())),
+        *listed(
+            "it has in another shape:", sorted(f"{n}: {list(given[n])}, model {list(expected[n])}" for n in differing)
         ),
     ]
-    if problems:
-        raise CheckpointError(
-            f"{origin} belongs to another model\n"
-            + "\n".join(f"  it {p}" for p in problems)
-            + "\n  use the config it was trained with (config.yaml in its run folder), or start a new run"
-        )
+    _refuse(origin, problems)
 
 
 def require_same_architecture(expected: Mapping[str, Any], given: Mapping[str, Any], origin: str) -> None:
@@ -146,18 +138,21 @@ def require_same_architecture(expected: Mapping[str, Any], given: Mapping[str, A
         CheckpointError: Fields differ.
     """
     differing = [name for name in expected if name in given and expected[name] != given[name]]
-    if differing:
+    _refuse(origin, [f"model.{name}: {given[name]} there, {expected[name]} here" for name in differing])
+
+
+def _refuse(origin: str, problems: Sequence[str]) -> None:
+    if problems:
         raise CheckpointError(
             f"{origin} belongs to another model\n"
-            + "\n".join(f"  model.{name}: {given[name]} there, {expected[name]} here" for name in differing)
+            + "\n".join(f"  {problem}" for problem in problems)
             + "\n  use the config it was trained with (config.yaml in its run folder), or start a new run"
         )
 
 
-def _listed(verb: str, items: Iterable[str], num_shown: int = 4) -> list[str]:
-    """One line for all `items`, or none."""
-    found = sorted(items)
-    if not found:
+def listed(what: str, items: Sequence[str]) -> list[str]:
+    """One line with the first few `items`, or none."""
+    if not items:
         return []
-    more = f" and {len(found) - num_shown} more" if len(found) > num_shown else ""
-    return [f"{verb}: {', '.join(found[:num_shown])}{more}"]
+    more = f" and {len(items) - _NUM_SHOWN} more" if len(items) > _NUM_SHOWN else ""
+    return [f"{what} {', '.join(items[:_NUM_SHOWN])}{more}"]

@@ -45,7 +45,6 @@ def import_config(
     """A config file of the system that a recipe succeeds, as a config or command of ours.
 
     Args:
-        path: The file.
         recipe: Who reads it; None: told by the keys of the file.
         settings: `dotted.key=value` in that system's own keys.
         nproc: Ranks it is meant for.
@@ -206,7 +205,6 @@ def import_model(
     Args:
         path: "huggingface": a folder that transformers wrote. Other formats: a file, or what the format has.
         recipe: Which recipe the model belongs to; None: the one that reads its format or its model_type.
-        out: The new folder.
         format: "huggingface", or one of the recipe's `file_formats`.
         config: Preset or YAML file that says the architecture of a file; None: as the file says, or the usual one.
         tokenizer: Folder of the model's tokenizer, where none lies beside it; a copy is kept.

@@ -9,6 +9,7 @@ anything, so that what works here works in anybody's programs. A package that en
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _SECONDS = 120
-_MODULES = {"pillow": "PIL", "scikit-learn": "sklearn", "rouge-score": "rouge_score", "freetype-py": "freetype"}
+_MODULES = {"scikit-learn": "sklearn", "rouge-score": "rouge_score", "tensorboard": "torch.utils.tensorboard"}
 """Packages whose module has another name."""
 
 
@@ -92,8 +93,6 @@ def _tokenizers() -> None:
 
 
 def _sentencepiece() -> None:
-    import io
-
     import sentencepiece
 
     model = io.BytesIO()
@@ -105,8 +104,6 @@ def _sentencepiece() -> None:
 
 
 def _pillow() -> None:
-    import io
-
     from PIL import Image
 
     file = io.BytesIO()
@@ -128,8 +125,6 @@ def _freetype() -> None:
 
 
 def _pyarrow() -> None:
-    import io
-
     import pyarrow
     from pyarrow import parquet
 
@@ -157,10 +152,6 @@ def _nltk() -> None:
     PunktSentenceTokenizer().tokenize("One. Two.")
 
 
-def _tensorboard() -> None:
-    from torch.utils import tensorboard  # noqa: F401
-
-
 def _pango() -> None:
     from pretrainkit.rendering.pango_library import pango_library
 
@@ -180,7 +171,6 @@ _EXERCISES: Mapping[str, Callable[[], None]] = {
     "zstandard": _zstandard,
     "safetensors": _safetensors,
     "nltk": _nltk,
-    "tensorboard": _tensorboard,
     "Pango": _pango,
 }
 """What more than an import is asked of."""

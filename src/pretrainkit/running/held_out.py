@@ -172,7 +172,8 @@ def _with_held_out(config: RunConfig, data: str, overrides: Iterable[str]) -> Ru
     """The config with `data` held out, in place of whatever it says is."""
     if both := [*_held_out_words(config, overrides).values()]:
         raise ConfigError(f"--data {data} and {both[0]} both say what to evaluate on\n  give one of them")
-    update = _without_held_out(config) | {"valid": _sources(config, data)}
+    valid = type(config.data).model_validate({**config.data.model_dump(), "valid": data}).valid
+    update = _without_held_out(config) | {"valid": valid}
     return config.model_copy(update={"data": config.data.model_copy(update=update)})
 
 
@@ -196,7 +197,3 @@ def _held_out_words(config: RunConfig, overrides: Iterable[str]) -> dict[str, st
 def _without_held_out(config: RunConfig) -> dict[str, Any]:
     """Fields of the data's config that say nothing is held out."""
     return {name: type(config.data).model_fields[name].default for name in config.data.held_out_fields}
-
-
-def _sources(config: RunConfig, path: str) -> Any:
-    return type(config.data).model_validate({**config.data.model_dump(), "valid": path}).valid

@@ -14,20 +14,8 @@ from pretrainkit.training.data_config import SourceConfig
 from pretrainkit.training.folder import RunFolder
 from pretrainkit.training.run import RunConfig
 
-_NOT_OF_TOKENIZERS = (
-    ".*",
-    "*.safetensors",
-    "*.bin",
-    "*.pt",
-    "*.pth",
-    "*.ckpt",
-    "*.h5",
-    "*.msgpack",
-    "*.ot",
-    "onnx",
-    "*.onnx",
-    "pretrainkit.json",
-)
+_ENDINGS = ("safetensors", "bin", "pt", "pth", "ckpt", "h5", "msgpack", "ot", "onnx")
+_NOT_OF_TOKENIZERS = (".*", "onnx", "pretrainkit.json", *(f"*.{ending}" for ending in _ENDINGS))
 """Files of models, as they lie beside tokenizers."""
 
 

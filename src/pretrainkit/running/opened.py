@@ -82,7 +82,6 @@ def open_model(
     """A model with all that is needed to use it, from a run folder, a checkpoint folder, or an export.
 
     Args:
-        path: The folder.
         step: Of a run folder: this checkpoint instead of the newest valid one.
         recipe: Of a Hugging Face folder: who reads it; None: the recipe that knows its `model_type`.
         averaged: Of a run or checkpoint: the average of the weights that `ema_decay` keeps.
@@ -214,15 +213,22 @@ def existing_folder(path: str | Path) -> Path:
     return Path(path)
 
 
-def with_weights(recipe: Recipe, config: RunConfig, weights: Mapping[str, Any], path: str | Path) -> nn.Module:
-    """The model of a config in evaluation mode on CPU, with the weights that came from `path`."""
+def empty_model(recipe: Recipe, config: RunConfig, device: str) -> nn.Module:
+    """The model of a config on a device, with memory but without values."""
     import torch
 
-    from pretrainkit.dist.weights import allocate, require_same_tensors
+    from pretrainkit.dist.weights import allocate
 
     with torch.device("meta"):
         model = recipe.build_model(config)
-    allocate(model, "cpu")
+    return allocate(model, device)
+
+
+def with_weights(recipe: Recipe, config: RunConfig, weights: Mapping[str, Any], path: str | Path) -> nn.Module:
+    """The model of a config in evaluation mode on CPU, with the weights that came from `path`."""
+    from pretrainkit.dist.weights import require_same_tensors
+
+    model = empty_model(recipe, config, "cpu")
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name in weights}
     require_same_tensors(wanted, {name: tuple(weights[name].shape) for name in wanted}, str(path))
     missing, unexpected = model.load_state_dict(dict(weights), strict=False)

@@ -69,11 +69,8 @@ def run_training(
 
     from pretrainkit.dist.env import init_world
 
-    world = init_world(device)
-    try:
+    with init_world(device) as world:
         return fit(run, assemble(run, world, watcher))
-    finally:
-        world.close()
 
 
 def resolve(config: RunConfig, folder: RunFolder, origins: Origins, *, resuming: bool) -> BoundRun:

@@ -12,11 +12,12 @@ import torch.distributed as dist
 from torch import nn
 
 from pretrainkit.dist.env import World
-from pretrainkit.dist.parallelize import ParallelSettings, parallelize
+from pretrainkit.dist.parallelize import parallelize
 from pretrainkit.training.optimizers.parameters import local_tensors
+from pretrainkit.training.run import ParallelConfig
 
 
-def numbers_per_rank(build: Callable[[], nn.Module], config: ParallelSettings, world_size: int) -> dict[int, int]:
+def numbers_per_rank(build: Callable[[], nn.Module], config: ParallelConfig, world_size: int) -> dict[int, int]:
     """Numbers in the parameters that the first and the last rank keep between steps; the others keep no more than the
     first.
 
