@@ -150,11 +150,8 @@ def accumulate_coupled(
             seed_dropout(index)
         states.append(RandomState(precision.device))
         is_kept = index == last
-        with (
-            torch.set_grad_enabled(is_kept),
-            gradient_sync(index == backward_order[-1] and is_kept),
-            precision.autocast(),
-        ):
+        is_synced = is_kept and index == backward_order[-1]  # a single microbatch, whose backward pass is the final one
+        with torch.set_grad_enabled(is_kept), gradient_sync(is_synced), precision.autocast():
             parts.append(objective.embed(model, microbatches[index]))
     after_forward = RandomState(precision.device)
     ends = list(itertools.accumulate(len(next(iter(part.vectors.values()))) for part in parts))
@@ -222,11 +219,9 @@ def sum_over_ranks(terms: Mapping[str, LossSum], world: World = _ALONE) -> dict[
 
 
 def seed_dropout(seed: int, step: int, microbatch: int, rank: int, device: torch.device) -> None:
-    """Make what torch draws from here on, on the host and on `device`, a function of the arguments alone.
-
-    So a resumed run drops what the run before would have dropped. Another number of ranks or microbatches drops
-    other units, with the same distribution.
-    """
+    """Make what torch draws from here on, on the host and on `device`, a function of the arguments alone: a resumed run
+    drops what the run before would have dropped. Another number of ranks or microbatches drops other units, with the
+    same distribution."""
     seed_generators(stream_key(seed, "dropout", step, microbatch, rank), device)
 
 

@@ -19,16 +19,7 @@ from pretrainkit.training.run import ParallelConfig
 
 def numbers_per_rank(build: Callable[[], nn.Module], config: ParallelConfig, world_size: int) -> dict[int, int]:
     """Numbers in the parameters that the first and the last rank keep between steps; the others keep no more than the
-    first.
-
-    Args:
-        build: Makes the model on "meta".
-        config: The strategy, and of HSDP the ranks of a copy; compilation is left out.
-        world_size: Ranks, at least 1.
-
-    Raises:
-        RuntimeError: This process has a process group already.
-    """
+    first. `build` makes the model on "meta". Raises RuntimeError where this process has a process group already."""
     found = {}
     for rank in sorted({0, world_size - 1}):
         with _fake_world(rank, world_size) as world:

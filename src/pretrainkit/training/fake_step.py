@@ -42,11 +42,6 @@ class StepMemory:
     update: int
     """What the update holds at its peak beyond weights, gradients and state."""
 
-    @property
-    def peak(self) -> int:
-        """All of it at the worst moment of a step after the first."""
-        return self.weights + self.gradients + self.optimizer + max(self.activations, self.update)
-
 
 def faked(model: nn.Module) -> nn.Module:
     """`model`, built on "meta", with fake tensors in place of parameters and buffers. In place."""
@@ -75,14 +70,11 @@ def step_memory(
     optimizer_config: OptimizerConfig | None,
     precision: Precision,
 ) -> StepMemory:
-    """What an update of `model` with these microbatches would hold.
+    """What an update of `model` with these microbatches, real tensors, would hold.
 
     Args:
         model: From `faked`, or a real one, which is then trained for one step.
-        objective: Its objective.
-        microbatches: Of one rank, real tensors.
         optimizer_config: Whose state and update are counted; None: they count as 0.
-        precision: Of forward and backward pass.
     """
     weights = _bytes([*model.parameters(), *model.buffers()])
     optimizer = None if optimizer_config is None else build_optimizer(model, optimizer_config)

@@ -65,11 +65,8 @@ class RunFolder:
             raise InputError(f"{self.path} holds something else than a run\n  give a new folder: --out FOLDER")
 
     def prepare(self) -> None:
-        """Make the folder for a new run. What a run left that never saved anything is cleared away.
-
-        Raises:
-            InputError: As `require_new`; or it cannot be written.
-        """
+        """Make the folder for a new run. What a run left that never saved anything is cleared away. Raises InputError
+        as `require_new`, or where it cannot be written."""
         self.require_new()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -122,11 +119,8 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
 
     def provenance(self) -> dict[str, Any]:
-        """Where each value of the config came from, versions, command; empty when missing.
-
-        Raises:
-            DataError: The file is damaged.
-        """
+        """Where each value of the config came from, versions, command; empty when missing. Raises DataError where the
+        file is damaged."""
         path = self.path / PROVENANCE
         try:
             return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -209,18 +203,12 @@ def _revision() -> str | None:
     runs a copy of the code says what it is a copy of."""
     if launched := os.environ.get("PRETRAINKIT_REVISION"):
         return launched
-    here = Path(__file__).resolve().parent
+    git = ["git", "-C", str(Path(__file__).resolve().parent)]
     try:
-        commit = subprocess.run(
-            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
-        ).stdout.strip()
-        dirty = subprocess.run(
-            ["git", "-C", str(here), "status", "--porcelain", "-uno"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=True,
-        ).stdout.strip()
+        commit, changes = (
+            subprocess.run([*git, *words], capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno"))
+        )
     except (OSError, subprocess.SubprocessError):
         return None
-    return commit + ("+changes" if dirty else "")
+    return commit + ("+changes" if changes else "")

@@ -38,41 +38,6 @@ def to_numbers(values: Mapping[str, Scalar]) -> dict[str, float]:
     return {name: fetched[name] if name in fetched else float(value) for name, value in values.items()}
 
 
-class JsonLines:
-    """A growing file of one JSON object per line, each with a "step"."""
-
-    def __init__(self, path: Path, resume_step: int) -> None:
-        """Open `path`, keeping only the whole lines whose step is at most `resume_step` (0: a new run keeps none).
-
-        Raises:
-            DataError: The file cannot be written.
-        """
-        self.path = path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            cut_after(path, resume_step)
-            self._file = path.open("a", encoding="utf-8")
-        except OSError as error:
-            raise DataError(f"cannot write {path}: {error.strerror}\n  choose another output folder") from error
-
-    def write(self, step: int, values: Mapping[str, Any]) -> None:
-        """Append a line; it is in the file when this returns. Numbers that JSON lacks (NaN, infinity) become null.
-
-        Raises:
-            RunError: The disk is full, say.
-        """
-        line = {"step": step} | {name: json_value(value) for name, value in values.items()}
-        try:
-            self._file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
-            self._file.flush()
-        except OSError as error:
-            raise unwritable(self.path, error) from None
-
-    def close(self) -> None:
-        with suppress(OSError):  # what a failed write left in the buffer fails once more; `write` has told
-            self._file.close()
-
-
 class MetricsLog:
     """Writes metrics wherever the config says. One per run, on rank 0; use it as a context manager."""
 
@@ -84,11 +49,8 @@ class MetricsLog:
         *,
         run_config: Mapping[str, Any] | None = None,
     ) -> None:
-        """
-        Args:
-            folder: The run folder.
-            resume_step: Updates made before; 0: a new run.
-            run_config: The resolved config, for the page of Weights & Biases.
+        """Go on in a run folder after `resume_step` updates; 0: a new run. `run_config` is for the page of Weights &
+        Biases.
 
         Raises:
             MissingPackageError: The config asks for Weights & Biases, which is not installed.
@@ -97,18 +59,30 @@ class MetricsLog:
         """
         self._tensorboard = _open_tensorboard(folder, resume_step) if config.tensorboard else None
         self._wandb = _open_wandb(folder, config, run_config) if config.wandb != "off" else None
-        self._lines = JsonLines(folder / "metrics.jsonl", resume_step)
+        self._path = folder / "metrics.jsonl"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            cut_after(self._path, resume_step)
+            self._file = self._path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise DataError(f"cannot write {self._path}: {error.strerror}\n  choose another output folder") from error
 
     @property
     def last(self) -> dict[str, float]:
         """The numbers of the newest line; empty where there is none."""
-        lines = self._lines.path.read_text(encoding="utf-8").splitlines()
+        lines = self._path.read_text(encoding="utf-8").splitlines()
         return {name: value for name, value in json.loads(lines[-1]).items() if name != "step"} if lines else {}
 
     def write(self, step: int, values: Mapping[str, Scalar]) -> dict[str, float]:
-        """Record `values` as of update number `step`; tensors are fetched in one copy. Returns them as numbers."""
+        """Record `values` as of update number `step`; tensors are fetched in one copy. Returns them as numbers when the
+        line is in the file, in which NaN and infinity are null. Raises RunError if the disk is full, say."""
         numbers = to_numbers(values)
-        self._lines.write(step, numbers)
+        line = {"step": step} | {name: json_value(number) for name, number in numbers.items()}
+        try:
+            self._file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise unwritable(self._path, error) from None
         self.draw(step, numbers)
         return numbers
 
@@ -140,7 +114,8 @@ class MetricsLog:
         return wandb.Html(html.escape(cell)) if isinstance(cell, str) else wandb.Image(cell)
 
     def close(self) -> None:
-        self._lines.close()
+        with suppress(OSError):  # what a failed write left in the buffer fails once more; `write` has told
+            self._file.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
         if self._wandb is not None:

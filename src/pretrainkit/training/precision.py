@@ -47,14 +47,6 @@ class Precision:
         if self.scaler is not None:
             self.scaler.unscale_(optimizer)
 
-    def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Update the parameters. With scaling, a step whose gradients are not finite changes nothing but the scale."""
-        if self.scaler is None:
-            optimizer.step()
-        else:
-            self.scaler.step(optimizer)
-            self.scaler.update()
-
     @property
     def can_scale_down(self) -> bool:
         """Whether a non-finite gradient may come from a loss that was scaled too much."""
@@ -72,19 +64,12 @@ class Precision:
     @property
     def name(self) -> str:
         """`bfloat16`, `float16`, `tf32` or `float32`."""
-        return (
-            "tf32"
-            if self.uses_tf32 and self.compute_dtype is torch.float32
-            else str(self.compute_dtype).removeprefix("torch.")
-        )
+        is_tf32 = self.uses_tf32 and self.compute_dtype is torch.float32
+        return "tf32" if is_tf32 else str(self.compute_dtype).removeprefix("torch.")
 
 
 def resolve_precision(config: PrecisionConfig, device: torch.device) -> Precision:
-    """What `config` means on `device`.
-
-    Raises:
-        ConfigError: The device cannot compute in the format asked for.
-    """
+    """What `config` means on `device`. Raises ConfigError where it cannot compute in the format asked for."""
     on_cuda = device.type == "cuda"
     has_bfloat16 = has_fast_bfloat16(device)
     name = config.compute
@@ -132,11 +117,8 @@ def has_fast_bfloat16(device: torch.device) -> bool:
 
 
 def cpu_has_fast_bfloat16(cpuinfo: str | None = None) -> bool:
-    """Whether this CPU multiplies bfloat16 in hardware (AVX512_BF16 or AMX).
-
-    Args:
-        cpuinfo: Text in the form of /proc/cpuinfo; None: that file. Where there is none, the answer is no.
-    """
+    """Whether this CPU multiplies bfloat16 in hardware (AVX512_BF16 or AMX), as a text in the form of /proc/cpuinfo
+    says; None: that file. Where there is none, the answer is no."""
     if cpuinfo is None:
         path = Path("/proc/cpuinfo")
         cpuinfo = path.read_text(errors="replace") if path.exists() else ""

@@ -43,13 +43,8 @@ _PEAKS: tuple[tuple[frozenset[str], dict[str, float]], ...] = tuple(
 
 
 def peak_flops(device_name: str, precision_name: str) -> float | None:
-    """Datasheet FLOP/s of one device, dense, or None where it is not known.
-
-    Args:
-        device_name: As `torch.cuda.get_device_name` gives it, such as `NVIDIA A100-SXM4-80GB`. Whole words count: an
-            A10 is no A100.
-        precision_name: `Precision.name`.
-    """
+    """Datasheet FLOP/s of one device, dense, in a format as `Precision.name` has it; None where it is not known. Of the
+    device's name, such as `NVIDIA A100-SXM4-80GB`, whole words count: an A10 is no A100."""
     words = frozenset(re.split(r"[\s-]+", device_name))
     if "MIG" in words:
         return None

@@ -48,9 +48,7 @@ class CheckpointStore:
     """The checkpoints of one run. All ranks make one and call its methods together; close it, or use `with`.
 
     Args:
-        folder: `RUN/checkpoints`; created when missing.
-        config: How many to keep, and whether to write in the background.
-        world: The processes of the run; they share the file system of `folder`.
+        folder: `RUN/checkpoints`, on a file system that all ranks share; created when missing.
 
     Raises:
         CheckpointError: The folder cannot be written, or another process is writing checkpoints there.
@@ -70,15 +68,8 @@ class CheckpointStore:
         world.on_main(self._take_folder)
 
     def check_space(self, model: nn.Module, num_copies: int = 3) -> None:
-        """Refuse to start where not even one checkpoint fits.
-
-        Args:
-            model: Of the run.
-            num_copies: Tensors per parameter in a checkpoint: 1, 2 more for Adam's moments, 1 more for an average.
-
-        Raises:
-            CheckpointError: The disk has less room than that.
-        """
+        """Raise CheckpointError where the disk has no room for even one checkpoint. `num_copies`: tensors per parameter
+        in it: 1, 2 more for Adam's moments, 1 more for an average."""
         num_bytes = num_copies * sum(tensor.numel() * tensor.element_size() for tensor in model_tensors(model).values())
 
         def check() -> None:
@@ -108,7 +99,6 @@ class CheckpointStore:
 
         Args:
             step: Updates made.
-            model: What `parallelize` returned.
             optimizer: Its state tensors are saved under the names of the parameters.
             extra: More tensors by full name, such as "ema.NAME"; sharded as they are.
             meta: What else is needed to go on (data state, config hash, code version); JSON, equal on all ranks.
@@ -136,11 +126,7 @@ class CheckpointStore:
         self._pending = self._pool.submit(self._write, step, staged, meta, keep_steps)
 
     def wait(self) -> None:
-        """Wait for the save under way, if any.
-
-        Raises:
-            RunError: It failed.
-        """
+        """Wait for the save under way, if any. Raises RunError where it failed."""
         pending, self._pending = self._pending, None
         if pending is not None:
             self._newest = pending.result()
@@ -158,10 +144,7 @@ class CheckpointStore:
 
     def close(self) -> None:
         """Wait for the save under way and let go of the folder. Before `World.close`: the save needs the other ranks.
-
-        Raises:
-            RunError: The save under way failed.
-        """
+        Raises RunError where the save failed."""
         try:
             self.wait()
         finally:
@@ -221,13 +204,12 @@ class CheckpointStore:
     ) -> Path:
         """Write, check and publish; on all ranks, maybe in the background thread. Fails on all ranks or on none."""
         started = time.perf_counter()
-        records: dict[str, Any] = {}
-        failure = ""
+        incomplete = files.incomplete_path(self.folder, step)
+        report: dict[str, Any] = {"files": {}, "failure": ""}
         try:
-            records = write_into(files.incomplete_path(self.folder, step), tensors, self.world, self._group)
+            report["files"] = write_into(incomplete, tensors, self.world, self._group)
         except OSError as error:
-            failure = reason(error)
-        report: dict[str, Any] = {"files": records, "failure": failure}
+            report["failure"] = reason(error)
         reports = self.world.gather_objects(report, self._group)
         failure = next((each["failure"] for each in reports if each["failure"]), "")
         if not failure and self.world.is_main:
@@ -240,10 +222,8 @@ class CheckpointStore:
         path = self.folder / files.folder_name(step)
         if failure:
             if self.world.is_main:
-                shutil.rmtree(files.incomplete_path(self.folder, step), ignore_errors=True)
-            left = (
-                f"{self._newest} is intact" if self._newest is not None else "checkpoints of earlier steps are intact"
-            )
+                shutil.rmtree(incomplete, ignore_errors=True)
+            left = "checkpoints of earlier steps are intact" if self._newest is None else f"{self._newest} is intact"
             raise RunError(
                 f"cannot save checkpoint {path}: {failure}\n"
                 f"  {left}; make room or fix the folder, then: `pretrainkit resume {quote(str(self.folder.parent))}`"
@@ -269,9 +249,6 @@ def load(
     """Restore exactly what `CheckpointStore.save` was given, in place. All ranks call it; any number, DDP or FSDP2.
 
     Args:
-        path: A checkpoint folder.
-        world: The processes of the run.
-        model: What `parallelize` returned.
         optimizer: Of this model; None: leave its state in the checkpoint.
         extra: Tensors to restore by full name, such as "ema.NAME".
         verify: Check sizes and SHA-256 of the files first; not needed right after `newest_valid`.
@@ -317,10 +294,8 @@ def load(
 
 
 def read_weights(path: Path, prefix: str = "model.") -> dict[str, Tensor]:
-    """The whole tensors whose names start with `prefix`, without it, on the CPU; by default the model's weights.
-
-    Needs neither a process group nor the number of ranks that wrote them. Tied parameters come under one name, which
-    `load_full_state_dict` accepts.
+    """The whole tensors whose names start with `prefix`, without it, on the CPU; by default the model's weights. Tied
+    parameters come under one name, which `load_full_state_dict` accepts.
 
     Raises:
         CheckpointError: There is no whole checkpoint at `path`, or it has no such tensors.

@@ -105,10 +105,8 @@ def write_into(
     """Write this rank's files into `folder`: its shards, and its share of what all ranks hold alike.
 
     Args:
-        folder: Shared by all ranks; created when missing.
         tensors: On the CPU, contiguous, whole or sharded; no two share memory.
-        world: The processes of the run.
-        group: All of them, with a backend for the CPU; None for one process.
+        group: All ranks, with a backend for the CPU; None for one process.
 
     Returns:
         File name to size and SHA-256, once they are on the disk.
@@ -134,11 +132,7 @@ def write_into(
 
 
 def read_into(path: Path, tensors: dict[str, Tensor], world: World) -> None:
-    """Fill `tensors` (whole or sharded) from the checkpoint's files.
-
-    Raises:
-        CheckpointError: A file cannot be read.
-    """
+    """Fill `tensors` (whole or sharded) from the checkpoint's files. Raises CheckpointError if one cannot be read."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
