@@ -69,11 +69,8 @@ class Loader:
     ) -> None:
         """
         Args:
-            source: Builds the examples.
             order: Over the sizes of the source.
-            batch_size: Examples of one step over all ranks.
-            rank: This process among `world_size`.
-            world_size: Number of ranks; divides batch_size.
+            batch_size: Examples of one step over all ranks, a multiple of their number.
             microbatch_size: Examples of one microbatch; None: all of this rank's.
             microbatch_tokens: Instead of microbatch_size: microbatches of as many examples as fit into so many tokens
                 (packed batches). A microbatch may then have no example at all where another rank needs one more.
@@ -169,12 +166,8 @@ class Loader:
         return {"step": step, **self._identity}
 
     def check_state(self, state: Mapping[str, object]) -> int:
-        """The step to go on at.
-
-        Raises:
-            DataError: Going on would not feed what the run would have seen had it never stopped; the message names
-                each difference.
-        """
+        """The step to go on at. Raises DataError, which names each difference, where going on would not feed what the
+        run would have seen had it never stopped."""
         step = state.get("step")
         if not isinstance(step, int) or step < 0 or not set(self._identity) - {"first_step"} <= set(state):
             raise DataError(f"this is not the state of a loader: {dict(state)}")
@@ -186,15 +179,9 @@ class Loader:
             if old[name] != new[name]
         ]
         if changed:
-            raise DataError(
-                "\n".join(
-                    [
-                        f"resuming at step {step} would not continue the same data",
-                        *changed,
-                        "  restore what differs, or start a new run from these weights with init_from",
-                    ]
-                )
-            )
+            first = f"resuming at step {step} would not continue the same data"
+            last = "  restore what differs, or start a new run from these weights with init_from"
+            raise DataError("\n".join([first, *changed, last]))
         return step
 
     @cached_property

@@ -43,12 +43,12 @@ def slot_counts(weights: Sequence[float], num_slots: int | None = None) -> tuple
     by_remainder = sorted(range(len(shares)), key=lambda c: (counts[c] - shares[c] * num_slots, c))
     for component in by_remainder[: num_slots - sum(counts)]:
         counts[component] += 1
-    for component, count in enumerate(counts):
-        if count == 0:
-            raise ConfigError(
-                f"the weight of component {component} is {weights[component]:g}, a share of "
-                f"{float(shares[component]):.3g}, which is less than one in {num_slots}\n  raise it or leave it out"
-            )
+    if 0 in counts:
+        component = counts.index(0)
+        raise ConfigError(
+            f"the weight of component {component} is {weights[component]:g}, a share of "
+            f"{float(shares[component]):.3g}, which is less than one in {num_slots}\n  raise it or leave it out"
+        )
     return tuple(counts)
 
 

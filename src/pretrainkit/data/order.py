@@ -21,7 +21,6 @@ what does not fill a last batch is never seen.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
@@ -60,8 +59,6 @@ class Order:
         """
         Args:
             sizes: Examples of each component of the mixture.
-            seed: Of the permutations and of the examples' keys.
-            mode: See the top of the file.
             weights: Relative share of each component; None (or None for all): in proportion to the sizes. Shares are
                 exact where decimal weights have a common pattern of at most 65536 slots, which is then repeated; in
                 "lanes" the pattern is one batch, so that shares are rounded to whole rows; in "debias" they are
@@ -109,15 +106,13 @@ class Order:
         if self.weights is None and not self._is_one_per_batch:
             self._counts: tuple[int, ...] = (1,)
             everything = range(len(self.sizes))
-            self._streams = [_Stream.make(self.seed, inside, everything, self.sizes, documents, num_rows, num_used_per)]
+            self._streams = [_Stream(self.seed, inside, everything, self.sizes, documents, num_rows, num_used_per)]
         else:
             self._counts = (1,) * len(self.sizes)
             if self.weights is not None and not self._is_one_per_batch:
                 self._counts = slot_counts(self.weights, num_rows)
             self._streams = [
-                _Stream.make(
-                    self.seed, inside, [c], [size], documents and [documents[c]], self._counts[c], num_used_per
-                )
+                _Stream(self.seed, inside, [c], [size], documents and [documents[c]], self._counts[c], num_used_per)
                 for c, size in enumerate(self.sizes)
             ]
         self._turns: Turns | None = None
@@ -155,8 +150,7 @@ class Order:
 
     def records(self, positions: NDArray[np.int64]) -> Records:
         """The records at `positions` (N,), each at least 0, in any order."""
-        num_streams = len(self._streams)
-        if num_streams == 1 and self._turns is None:
+        if len(self._streams) == 1 and self._turns is None:
             source, epoch, index = self._streams[0].locate(positions)
         else:
             stream_of, draw = self._draws(positions)
@@ -236,55 +230,33 @@ class Order:
         return rng.fold(rng.fold(self._component_keys[source], epoch), index)
 
 
-@dataclass
 class _Stream:
     """Components that are ordered as one sequence of `size` examples, again and again."""
 
-    mode: Mode
-    size: int
-    first_component: int
-    ends: NDArray[np.int64]
-    """(number of components,) cumulative sizes."""
-    key: int
-    documents: NDArray[np.int64] | None
-    """(number of documents,) examples of each, in the order of the components."""
-    num_lanes: int
-    num_used: int
-    """Examples of each pass: all, or in a static order those that fill whole batches."""
-    static_places: NDArray[np.int64] | None
-    """(size,) the order of every pass, where it is static."""
-    document_starts: NDArray[np.int64] = field(init=False)
-    _tables: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = field(init=False, default_factory=dict)
-
-    @classmethod
-    def make(
-        cls,
+    def __init__(
+        self,
         seed: int,
         mode: Mode,
         components: Sequence[int],
         sizes: Sequence[int],
         documents: Sequence[NDArray[np.int64]] | None,
         num_lanes: int | None,
-        num_used_per: int | None = None,
-    ) -> "_Stream":
+        num_used_per: int | None,
+    ) -> None:
         """`num_used_per`: of a static order, the size of its batches."""
-        first = components[0]
-        size = sum(sizes)
-        return cls(
-            mode=mode,
-            size=size,
-            first_component=first,
-            ends=np.cumsum(np.array(sizes, np.int64)),
-            key=rng.stream_key(seed, "order", first, len(components)),
-            documents=np.concatenate(documents) if documents is not None else None,
-            num_lanes=num_lanes or 1,
-            num_used=size if num_used_per is None else size // num_used_per * num_used_per,
-            static_places=None if num_used_per is None else _torch_permutation(size),
-        )
-
-    def __post_init__(self) -> None:
-        if self.documents is not None:
-            self.document_starts = np.cumsum(self.documents) - self.documents
+        self.mode, self.first_component, self.num_lanes = mode, components[0], num_lanes or 1
+        self.ends = np.cumsum(np.array(sizes, np.int64))
+        """(number of components,) cumulative sizes."""
+        self.size = sum(sizes)
+        self.key = rng.stream_key(seed, "order", components[0], len(components))
+        self.documents = np.concatenate(documents) if documents else np.empty(0, np.int64)
+        """(number of documents,) examples of each, in the order of the components."""
+        self.document_starts = np.cumsum(self.documents) - self.documents
+        self.num_used = self.size if num_used_per is None else self.size // num_used_per * num_used_per
+        """Examples of each pass: all, or in a static order those that fill whole batches."""
+        self.static_places = None if num_used_per is None else _torch_permutation(self.size)
+        """(size,) the order of every pass, where it is static."""
+        self._tables: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
 
     def locate(self, draws: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """(N,) draw numbers of this stream to (component, epoch, index within the component), each (N,)."""
@@ -318,13 +290,11 @@ class _Stream:
         place = lane * short + np.minimum(lane, num_longer) + turn  # all lanes before it, of which some are longer
         rank = np.searchsorted(ends, place, side="right")
         document = documents[rank]
-        assert self.documents is not None
         # From the start of the document in this epoch's order to its start in storage.
         return place - (ends[rank] - self.documents[document]) + self.document_starts[document]
 
     def _document_table(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The documents in the order of this epoch, and the cumulative number of their examples."""
-        assert self.documents is not None
         table = self._tables.get(epoch)
         if table is None:
             everything = np.arange(len(self.documents), dtype=np.int64)

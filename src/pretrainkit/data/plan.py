@@ -12,11 +12,7 @@ from pretrainkit.errors import ConfigError, DataError
 
 
 def rank_rows(batch_size: int, rank: int, world_size: int) -> slice:
-    """The contiguous rows of the global batch that `rank` works on.
-
-    Raises:
-        ConfigError: The batch cannot be split evenly.
-    """
+    """The contiguous rows of the global batch that `rank` works on. Raises ConfigError where it is not split evenly."""
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} does not exist among {world_size} ranks")
     if batch_size % world_size:
@@ -26,11 +22,8 @@ def rank_rows(batch_size: int, rank: int, world_size: int) -> slice:
 
 
 def even_microbatches(num_rows: int, microbatch_size: int | None) -> list[slice]:
-    """A rank's rows in microbatches of equal size; None: all in one.
-
-    Raises:
-        ConfigError: The rows cannot be split evenly.
-    """
+    """A rank's rows in microbatches of equal size; None: all in one. Raises ConfigError where they are not split
+    evenly."""
     size = num_rows if microbatch_size is None else microbatch_size
     if size < 1 or num_rows % size:
         raise ConfigError(f"{num_rows} examples of one rank cannot be split into microbatches of {microbatch_size}")
@@ -46,9 +39,7 @@ def token_microbatches(
     most, the last ones maybe empty, so that collective operations match.
 
     Args:
-        lengths: (B,) tokens of each example of the global batch.
-        world_size: Number of ranks; divides B.
-        capacity: Tokens of one microbatch.
+        lengths: (B,) tokens of each example of the global batch; the number of ranks divides B.
         records: Of the batch, to name an example that is too long.
 
     Returns:
@@ -103,7 +94,6 @@ def pack_rows(lengths: NDArray[np.integer] | Sequence[int], row_length: int, win
 
     Args:
         lengths: (N,) tokens of each example, at least 1.
-        row_length: Tokens of one row.
         window: Examples that are packed together. More fill rows better and mix examples from farther apart.
 
     Raises:

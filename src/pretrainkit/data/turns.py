@@ -80,13 +80,8 @@ def _numbered(component: NDArray[np.int64], num_components: int) -> tuple[NDArra
 class RandomTurns(Turns):
     """A component is drawn for each step with fixed probabilities, in one sequence that goes on over the epochs.
 
-    Args:
-        sizes: Examples of each component.
-        shares: Probability of each.
-        batch_size: Examples of one step.
-        seed: Of NumPy's default generator.
-        reopens: Every epoch of as many steps as all components fill whole batches starts all components anew, and of a
-            component only its whole batches are used: ZeroVL's habit.
+    `reopens`: every epoch of as many steps as all components fill whole batches starts all components anew, and of a
+    component only its whole batches are used: ZeroVL's habit.
     """
 
     def __init__(
@@ -120,13 +115,8 @@ class RandomTurns(Turns):
 
 
 class BalancedTurns(Turns):
-    """In each epoch every component as often as it fills whole batches, in an order shuffled anew.
-
-    Args:
-        sizes: Examples of each component, at least `batch_size`.
-        batch_size: Examples of one step.
-        seed: Of the order.
-    """
+    """In each epoch every component, which fills at least one batch, as often as it fills whole ones, in an order
+    shuffled anew."""
 
     def __init__(self, sizes: Sequence[int], batch_size: int, seed: int) -> None:
         self._counts = tuple(size // batch_size for size in sizes)
@@ -150,11 +140,8 @@ class BalancedTurns(Turns):
 class SetBySet(Turns):
     """In each epoch all batches of the first component, then all of the second, and so on.
 
-    Args:
-        sizes: Examples of each component.
-        batch_size: Examples of one step.
-        drops: Of a component only its whole batches are used in each epoch; else what is left over counts towards the
-            next one.
+    `drops`: of a component only its whole batches are used in each epoch; else what is left over counts towards the
+    next one.
     """
 
     def __init__(self, sizes: Sequence[int], batch_size: int, *, drops: bool) -> None:
@@ -197,8 +184,6 @@ def make_turns(
         mode: debias: drawn for each batch. set_by_set: one component after another.
         sizes: Examples of each component.
         weights: Of "debias" only: the probability of each component, in any unit; None: by its size.
-        batch_size: Examples of one step.
-        debias: Of "debias" only.
         is_static: Of a component only its whole batches are used in each epoch.
 
     Raises:
