@@ -82,6 +82,7 @@ def test_the_parts_are_those_of_arithmetic():
     assert found.optimizer == pytest.approx(8 * numbers, rel=0.01)  # and a step count for each tensor
     kept = 4 * 99 * 3 * (64 + 256 + 256)  # what the products and GELU of a block are differentiated at
     assert kept < found.activations < 1.5 * kept
+    assert found.peak == found.weights + found.gradients + found.optimizer + max(found.activations, found.update)
 
 
 def test_activations_grow_with_the_microbatch_and_nothing_else_does():

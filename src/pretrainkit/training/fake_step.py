@@ -42,6 +42,11 @@ class StepMemory:
     update: int
     """What the update holds at its peak beyond weights, gradients and state."""
 
+    @property
+    def peak(self) -> int:
+        """All of it at the worst moment of a step after the first."""
+        return self.weights + self.gradients + self.optimizer + max(self.activations, self.update)
+
 
 def faked(model: nn.Module) -> nn.Module:
     """`model`, built on "meta", with fake tensors in place of parameters and buffers. In place."""
