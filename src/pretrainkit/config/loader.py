@@ -103,11 +103,8 @@ _MAPPING = "given mapping"
 
 
 def _settled(tree: Tree, origins: Origins, config_class: type[C], catalog: Catalog, is_recorded: bool) -> C:
-    """The config of `tree`. In a conflict, a value that no user wrote gives way to what a user wrote.
-
-    Raises:
-        ValidationError: There is more to it than conflicts.
-    """
+    """The config of `tree`. In a conflict, a value that no user wrote gives way to what a user wrote. Raises
+    ValidationError where there is more to it than conflicts."""
     done = set()
     while True:
         error, config, conflicts = None, None, list[Conflict]()

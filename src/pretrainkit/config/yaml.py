@@ -57,11 +57,8 @@ _TupleLoader.add_constructor(
 
 
 def parse_yaml(text: str, where: str, *, tuples: bool = False) -> Any:
-    """The value of a YAML text; `where` names it in errors. Raises ConfigError on anything that is not plain YAML.
-
-    Args:
-        tuples: Take the tag `!!python/tuple` for a list that must not change.
-    """
+    """The value of a YAML text; `where` names it in errors. With `tuples` the tag `!!python/tuple` is taken for a list
+    that must not change. Raises ConfigError on anything that is not plain YAML."""
     try:
         return yaml.load(text, Loader=_TupleLoader if tuples else _Loader)
     except yaml.YAMLError as error:

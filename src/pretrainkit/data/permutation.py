@@ -24,16 +24,9 @@ MAX_SIZE = 2**62
 
 
 def permute(index: NDArray[np.int64], size: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Where the permutation of [0, size) with a given key sends each index.
-
-    Args:
-        index: (N,) in [0, size).
-        size: Of the domain, 1 to 2^62.
-        keys: (1,) one permutation for all, or (N,) each index in the permutation of its own key.
-
-    Returns:
-        (N,) in [0, size): for each key a bijection of the index.
-    """
+    """Where the permutation of [0, size) with a given key sends each index, (N,) to (N,): for each key a bijection.
+    `size` is 1 to 2^62; `keys` are (1,), one permutation for all, or (N,), each index in the permutation of its own
+    key."""
     if not 0 < size <= MAX_SIZE:
         raise ValueError(f"cannot permute a domain of {size}; its size must lie in 1 to {MAX_SIZE}")
     if size <= _TABLE_SIZE:

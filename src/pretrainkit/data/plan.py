@@ -88,17 +88,10 @@ class Packing:
 
 
 def pack_rows(lengths: NDArray[np.integer] | Sequence[int], row_length: int, window: int = 4096) -> Packing:
-    """Pack examples into rows by best fit decreasing: longest first, each into the fullest row that still has room.
-
-    Windows of consecutive examples are packed independently, so a row never depends on what comes after its window.
-
-    Args:
-        lengths: (N,) tokens of each example, at least 1.
-        window: Examples that are packed together. More fill rows better and mix examples from farther apart.
-
-    Raises:
-        DataError: An example is empty or longer than a row.
-    """
+    """Pack examples of at least 1 token into rows by best fit decreasing: longest first, each into the fullest row that
+    still has room. Windows of so many consecutive examples are packed independently, so a row never depends on what
+    comes after its window; wider ones fill rows better and mix examples from farther apart. Raises DataError where an
+    example is empty or longer than a row."""
     num_tokens: NDArray[np.int64] = np.asarray(lengths, np.int64)
     wrong = np.flatnonzero((num_tokens < 1) | (num_tokens > row_length))
     if len(wrong):

@@ -33,11 +33,7 @@ def in_processes(
     function: Callable[[int], T], numbers: range, num_processes: int, num_ahead: int
 ) -> Generator[T, None, None]:
     """Like `in_threads`, with processes. The function and its results must be picklable; a script that uses this needs
-    the usual `if __name__ == "__main__":`.
-
-    Raises:
-        RunError: A process died.
-    """
+    the usual `if __name__ == "__main__":`. Raises RunError where a process died."""
     context = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
     return _ahead(lambda: _Process(context, function), numbers, num_processes, num_ahead)
 

@@ -178,18 +178,10 @@ def make_turns(
     *,
     is_static: bool,
 ) -> tuple[Turns, str]:
-    """The turns of an order, and text that differs whenever they do.
-
-    Args:
-        mode: debias: drawn for each batch. set_by_set: one component after another.
-        sizes: Examples of each component.
-        weights: Of "debias" only: the probability of each component, in any unit; None: by its size.
-        is_static: Of a component only its whole batches are used in each epoch.
-
-    Raises:
-        ConfigError: Settings that do not fit together.
-        DataError: A component too small for a balanced draw.
-    """
+    """The turns of an order, and text that differs whenever they do. Of "debias" only, `weights` are the probabilities
+    of the components, in any unit (None: by their sizes). `is_static`: of a component only its whole batches are used
+    in each epoch. Raises ConfigError for settings that do not fit together, DataError for a component too small for a
+    balanced draw."""
     if mode == "set_by_set":
         if weights is not None:
             raise ConfigError(

@@ -80,11 +80,8 @@ class World:
         return [json.loads(bytes(t[: int(n)].tolist())) for t, n in zip(texts, lengths, strict=True)]
 
     def on_main(self, work: Callable[[], T]) -> T:
-        """Rank 0's result of `work()` on every rank (as JSON). If it fails, every rank raises, so that none waits.
-
-        Raises:
-            PretrainKitError: What `work` raised on rank 0, on every rank.
-        """
+        """Rank 0's result of `work()` on every rank (as JSON). Where it raises PretrainKitError, every rank does, so
+        that none waits."""
         if self.world_size == 1:
             return work()
         outcome: dict[str, Any] = {}
@@ -121,14 +118,9 @@ class World:
 
 
 def init_world(device: str | None = None) -> World:
-    """Join the other processes of the run, as the launcher's environment says.
-
-    Args:
-        device: "cpu" or the type of an accelerator, such as "cuda"; None: the accelerator when there is one.
-
-    Raises:
-        InputError: The environment is incomplete or contradicts itself, or there is no such device.
-    """
+    """Join the other processes of the run, as the launcher's environment says. `device` is "cpu" or the type of an
+    accelerator, such as "cuda"; None: the accelerator when there is one. Raises InputError where the environment is
+    incomplete or contradicts itself, or there is no such device."""
     rank, world_size, local_rank, local_world_size = _place()
     chosen = _device(device, local_rank)
     if world_size == 1:

@@ -61,15 +61,8 @@ def full_state_dict(model: nn.Module, is_main: bool = True) -> dict[str, Tensor]
 def load_full_state_dict(model: nn.Module, weights: Mapping[str, Tensor], origin: str = "the given weights") -> None:
     """Copy whole tensors into a model, sharded or not. Every rank must call it with the same weights.
 
-    Tied tensors need only one of their names. Number formats are converted.
-
-    Args:
-        model: What `parallelize` returned, or a plain model.
-        weights: Name to whole tensor, on any device.
-        origin: Where they come from, for the error message.
-
-    Raises:
-        CheckpointError: Names or shapes differ; the model is unchanged.
+    Tied tensors need only one of their names. Number formats are converted. Raises CheckpointError, which names
+    `origin`, where names or shapes differ; the model is unchanged then.
     """
     own = unwrap(model).state_dict(keep_vars=True)
     names: dict[int, list[str]] = {}
@@ -112,11 +105,8 @@ def weights_fingerprint(model: nn.Module) -> str:
 
 
 def require_same_tensors(expected: Mapping[str, Shape], given: Mapping[str, Shape], origin: str) -> None:
-    """Check that `given` has the names and shapes that are `expected`.
-
-    Raises:
-        CheckpointError: They differ; the message has the first few of each kind.
-    """
+    """Check that `given` has the names and shapes that are `expected`. Raises CheckpointError with the first few of
+    each kind of difference."""
     differing = [n for n in expected.keys() & given.keys() if expected[n] != given[n]]
     problems = [
         *listed("it lacks:", sorted(f"{n} {list(expected[n])}" for n in expected.keys() - given.keys())),
@@ -129,13 +119,11 @@ def require_same_tensors(expected: Mapping[str, Shape], given: Mapping[str, Shap
 
 
 def require_same_architecture(expected: Mapping[str, Any], given: Mapping[str, Any], origin: str) -> None:
-    """Check that weights of the architecture `given` compute the same in a model of the architecture `expected`.
+    """Check that weights of the architecture `given` compute the same in a model of the architecture `expected`; else
+    raise CheckpointError.
 
     Shapes do not tell everything: the same tensors serve any number of heads. Both are what
     `pretrainkit.config.base.architecture` gives; fields that only one side knows come from another version of the code.
-
-    Raises:
-        CheckpointError: Fields differ.
     """
     differing = [name for name in expected if name in given and expected[name] != given[name]]
     _refuse(origin, [f"model.{name}: {given[name]} there, {expected[name]} here" for name in differing])

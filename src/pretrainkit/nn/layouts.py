@@ -17,13 +17,8 @@ PairKind = Literal["tiles", "rows", "flex"]
 
 
 def stream_layout(starts: Tensor, max_length: int, num_tokens: int) -> AttentionLayout:
-    """The layout of examples that lie one after another, with maybe unused tokens behind the last.
-
-    Args:
-        starts: int32 (B + 1,), where each begins and the last one ends.
-        max_length: No example has more tokens.
-        num_tokens: Of the stream.
-    """
+    """The layout of examples that lie one after another, none longer than `max_length`, with maybe unused tokens behind
+    the last. `starts` int32 (B + 1,): where each begins and the last one ends."""
     if not drops_padding(starts):
         return VarlenLayout(starts, max_length, num_tokens)
     lengths = starts.diff().tolist()
@@ -45,13 +40,8 @@ def best_pairs(some: Tensor, *, has_dropout: bool = False, has_static_shapes: bo
 
 
 def stream_pairs(starts: Tensor, num_tokens: int, *, has_dropout: bool) -> PairLayout:
-    """The layout of examples that lie one after another and fill the stream, each seeing itself.
-
-    Args:
-        starts: int64 (B + 1,), as for `stream_layout`.
-        num_tokens: Of the stream.
-        has_dropout: As for `best_pairs`.
-    """
+    """The layout of examples that lie one after another and fill the stream, each seeing itself. `starts` int64 (B +
+    1,), as for `stream_layout`."""
     kind = best_pairs(starts, has_dropout=has_dropout)
     if kind == "tiles":
         examples = [slice(begin, end) for begin, end in pairwise(starts.tolist())]

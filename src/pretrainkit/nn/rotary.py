@@ -18,13 +18,7 @@ class Rotation:
 
 
 def rotation(positions_T: Tensor, width: int, theta: float) -> Rotation:
-    """Angles position / theta^(2j / K) for j < K / 2.
-
-    Args:
-        positions_T: Integer positions within the examples.
-        width: K, even.
-        theta: Base of the wavelengths.
-    """
+    """Angles position / theta^(2j / K) for j < K / 2, of integer positions within the examples and an even width K."""
     exponents_J = torch.arange(0, width, 2, dtype=torch.float32, device=positions_T.device) / width
     angles_TJ = positions_T[:, None].float() * (1.0 / theta**exponents_J)
     return Rotation(angles_TJ.cos(), angles_TJ.sin())

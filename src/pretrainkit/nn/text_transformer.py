@@ -65,11 +65,8 @@ class TextTransformer(nn.Module):
         return list(self.layers)
 
     def forward(self, ids_BS: Tensor, num_tokens_B: Tensor | None = None) -> Tensor:
-        """Integer ids and the number of real tokens of each caption (from 1 to S; None: all) to (B, D).
-
-        Raises:
-            ValueError: The rows are longer than the position table.
-        """
+        """Integer ids and the number of real tokens of each caption (from 1 to S; None: all) to (B, D). Raises
+        ValueError where the rows are longer than the position table."""
         B, S = ids_BS.shape
         if len(self.position_embedding) < S:
             raise ValueError(f"captions of {S} tokens, but the model has {len(self.position_embedding)} positions")

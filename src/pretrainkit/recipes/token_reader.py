@@ -231,15 +231,9 @@ def pair_lengths(first: Ints, second: Ints, room: int) -> tuple[Ints, Ints]:
 
 
 def windows_of(sizes: Ints, rooms: Ints, stride: int) -> tuple[Ints, Ints, Ints]:
-    """Stretches that cover texts, each repeating the last `stride` tokens of the one before.
-
-    Args:
-        sizes: (N,) tokens of each text.
-        rooms: (N,) most tokens of a stretch, more than `stride`.
-
-    Returns:
-        Of every window of all texts, in order: where it begins in its text, its tokens, the number of its text.
-    """
+    """Stretches that cover texts of `sizes` (N,) tokens, each repeating the last `stride` tokens of the one before,
+    with at most `rooms` (N,) tokens, more than `stride`. Of every window of all texts, in order: where it begins in its
+    text, its tokens, the number of its text."""
     # A stretch after the first adds rooms - stride tokens: the excess sizes - rooms over that, rounded up.
     counts = 1 + np.maximum(0, -((rooms - sizes) // (rooms - stride)))
     example = np.repeat(np.arange(len(sizes)), counts)

@@ -54,11 +54,8 @@ def import_config(
 
 
 def _reader_of(path: Path) -> ReadsConfigs[Any]:
-    """The recipe that knows most of the top-level keys of a file.
-
-    Raises:
-        InputError: It is a config of ours, or none that is known.
-    """
+    """The recipe that knows most of the top-level keys of a file. Raises InputError where it is a config of ours, or
+    none that is known."""
     readers = recipes_able(ReadsConfigs)
     try:
         tree = parse_yaml(path.read_text(encoding="utf-8"), str(path), tuples=True)
@@ -239,11 +236,8 @@ def import_model(
 
 def difference_from_huggingface(path: str | Path) -> float:
     """The largest difference between the outputs of a run, checkpoint or export and those of transformers for the same
-    weights, on random inputs in float32.
-
-    Raises:
-        InputError: The recipe has no such comparison, or the model no Hugging Face form.
-    """
+    weights, on random inputs in float32. Raises InputError where the recipe has no such comparison, or the model no
+    Hugging Face form."""
     from pretrainkit.exporting.torchvision_shim import import_transformers
 
     opened = open_model(path)

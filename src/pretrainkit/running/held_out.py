@@ -37,12 +37,9 @@ _USED = ("data", "evaluate", "precision")
 def evaluation_config(
     opened: Opened, path: str | Path, data: str | None, overrides: Iterable[str], num_examples: int | None
 ) -> Any:
-    """The config of a trained model for evaluating it, on `data` where some is given.
-
-    Raises:
-        InputError: The recipe has no objective, as it only lends its models to others.
-        ConfigError, DataError: There is no held-out data, or it does not fit the model.
-    """
+    """The config of a trained model for evaluating it, on `data` where some is given. Raises InputError where the
+    recipe has no objective, as it only lends its models to others; ConfigError, DataError where there is no held-out
+    data, or it does not fit the model."""
     if not opened.recipe.presets:
         opened.recipe.build_objective(opened.config)
     overrides = list(overrides)
@@ -81,10 +78,7 @@ def evaluated(evaluations: Iterable[Evaluation], model: nn.Module, tag: str) -> 
 
 def overridden(opened: Opened, overrides: Iterable[str], parts: Sequence[str] = _USED) -> Any:
     """The config of a trained model with other settings of what it is used on, all of them in `parts` of the config.
-
-    Raises:
-        ConfigError: Settings of other parts, or such that the model would be another one.
-    """
+    Raises ConfigError for settings of other parts, or such that the model would be another one."""
     overrides, config = list(overrides), opened.config
     if fixed := [word for word in overrides if word.split(".")[0] not in parts]:
         raise ConfigError(

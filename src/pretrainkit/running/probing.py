@@ -26,12 +26,8 @@ if TYPE_CHECKING:
 def build_probes(
     recipe: Recipe, config: RunConfig, tokenizer: Path | None, world: World, precision: Precision
 ) -> list[Evaluation]:
-    """One for each of `evaluate.probes` of a bound config; `tokenizer` is the folder of the model's.
-
-    Raises:
-        ConfigError, DataError: A task or its data are not there.
-        InputError: The recipe has no text encoder.
-    """
+    """One for each of `evaluate.probes` of a bound config; `tokenizer` is the folder of the model's. Raises ConfigError
+    or DataError where a task or its data are not there, InputError where the recipe has no text encoder."""
     from pretrainkit.dist.devices import RandomState, seed_generators
     from pretrainkit.dist.weights import full_state_dict, load_full_state_dict
     from pretrainkit.rng import stream_key

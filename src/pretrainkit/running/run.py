@@ -75,10 +75,7 @@ def run_training(
 
 def resolve(config: RunConfig, folder: RunFolder, origins: Origins, *, resuming: bool) -> BoundRun:
     """Check a config, bind it to its data and find how long the run is, before torch is imported and compute is spent.
-
-    Raises:
-        ConfigError, DataError: With all problems that were found.
-    """
+    Raises ConfigError, DataError with all problems that were found."""
     recipe, given = find_recipe(config.recipe), absolute_paths(config)
     if resuming:
         _require_same_state(folder, config)

@@ -10,15 +10,9 @@ from pretrainkit.files.manifest import atomic_file
 
 
 class EvaluationLog:
-    """A file of lines {"step": n, "settings": ..., metric: value, ...}. Those made with other settings stay in it.
-
-    Args:
-        path: Read where it exists; a last line that a crash has torn is cut off.
-        settings: Of what is evaluated and how; lines with other ones are not looked at.
-
-    Raises:
-        DataError: The file holds something else.
-    """
+    """A file of lines {"step": n, "settings": ..., metric: value, ...}. Those made with other settings stay in it and
+    are not looked at; a last line that a crash has torn is cut off. Raises DataError where the file holds something
+    else."""
 
     def __init__(self, path: Path, settings: str) -> None:
         self.path, self.settings = path, settings

@@ -50,13 +50,8 @@ class MetricsLog:
         run_config: Mapping[str, Any] | None = None,
     ) -> None:
         """Go on in a run folder after `resume_step` updates; 0: a new run. `run_config` is for the page of Weights &
-        Biases.
-
-        Raises:
-            MissingPackageError: The config asks for Weights & Biases, which is not installed.
-            InputError: Weights & Biases cannot start.
-            DataError: The folder cannot be written.
-        """
+        Biases. Raises MissingPackageError or InputError where that is not installed or cannot start, DataError where
+        the folder cannot be written."""
         self._tensorboard = _open_tensorboard(folder, resume_step) if config.tensorboard else None
         self._wandb = _open_wandb(folder, config, run_config) if config.wandb != "off" else None
         self._path = folder / "metrics.jsonl"

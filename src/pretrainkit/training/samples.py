@@ -22,11 +22,7 @@ Sample = Mapping[str, Any]
 
 def cells(samples: Sequence[Sample]) -> Iterator[tuple[str, str | NDArray[np.uint8]]]:
     """Texts and pictures, uint8 (H, W, 3), under the names samples/COLUMN/NUMBER; several things of a cell have a
-    number each.
-
-    Raises:
-        MissingPackageError: There are pictures, and Pillow is not installed.
-    """
+    number each. Raises MissingPackageError where there are pictures, and Pillow is not installed."""
     for number, sample in enumerate(samples, 1):
         for column, value in sample.items():
             name = f"samples/{column}/{number}"

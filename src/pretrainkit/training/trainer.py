@@ -124,11 +124,8 @@ class Trainer:
 
     def go_on_from(self, path: Path) -> None:
         """Take over the model, the optimiser and the step counter of another run's checkpoint, which was looked at.
-
-        Raises:
-            CheckpointError: It belongs to another model or optimiser, or is damaged.
-            DataError: `init.data` is "continue", and it was made with other data.
-        """
+        Raises CheckpointError where it belongs to another model or optimiser or is damaged, DataError where `init.data`
+        is "continue" and it was made with other data."""
         checkpoint = self._load(path)
         if self.config.init.data == "continue":
             self.loader.check_state(checkpoint.meta["data"])

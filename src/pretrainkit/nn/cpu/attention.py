@@ -204,16 +204,8 @@ def attend(
     scale: float,
 ) -> Tensor:
     """softmax(scale q k + bias) v over the keys that each query sees, (T, H, K). Zeros for queries of no tile.
-
-    Args:
-        q_THK: Queries; None: they are the first of the three in `kv`.
-        kv: (S, 2, H, K) keys and values, or (T, 3, H, K) queries, keys and values.
-        bias_HQP: By position within the example; at least as long as the longest one.
-        tiles: No two have the same queries.
-        num_tokens: T.
-        dropout_rate: On the attention probabilities, in [0, 1).
-        scale: Factor of the scores before the bias.
-    """
+    Arguments are those of `PairLayout.attend`, but for the bias, which is by position within the example and at least
+    as long as the longest one; no two tiles have the same queries."""
     found: Tensor = _TiledAttention.apply(q_THK, kv, bias_HQP, tiles, num_tokens, dropout_rate, scale)
     return found
 

@@ -295,11 +295,8 @@ def load(
 
 def read_weights(path: Path, prefix: str = "model.") -> dict[str, Tensor]:
     """The whole tensors whose names start with `prefix`, without it, on the CPU; by default the model's weights. Tied
-    parameters come under one name, which `load_full_state_dict` accepts.
-
-    Raises:
-        CheckpointError: There is no whole checkpoint at `path`, or it has no such tensors.
-    """
+    parameters come under one name, which `load_full_state_dict` accepts. Raises CheckpointError where there is no whole
+    checkpoint at `path`, or it has no such tensors."""
     trouble = files.problem(path)
     if trouble is not None:
         raise CheckpointError(f"checkpoint {path} cannot be used: {trouble}\n  use another one")

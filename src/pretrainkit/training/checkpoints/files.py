@@ -77,15 +77,9 @@ def file_record(path: Path) -> dict[str, Any]:
 
 
 def publish(folder: Path, step: int, world_size: int, files: Mapping[str, Any], meta: Mapping[str, Any]) -> Path:
-    """Turn the incomplete folder of `step`, which `world_size` ranks wrote, into a checkpoint.
-
-    Args:
-        files: Name of each file, which is on the disk, to its `file_record`.
-        meta: The trainer's own entries; JSON.
-
-    Raises:
-        OSError: The disk is full or failing; no checkpoint of this step appears.
-    """
+    """Turn the incomplete folder of `step`, which `world_size` ranks wrote, into a checkpoint. `files` has the
+    `file_record` of each file, which is on the disk; `meta` are the trainer's own entries, JSON. Raises OSError where
+    the disk is full or failing; no checkpoint of this step appears."""
     incomplete, final = incomplete_path(folder, step), folder / folder_name(step)
     missing = [name for name in files if not (incomplete / name).is_file()]
     if missing:
@@ -148,15 +142,11 @@ def newest_valid(folder: Path) -> Path | None:
 def prune(
     folder: Path, step: int, keep_last: int, keep_every_steps: int | None, keep_steps: Collection[int] = ()
 ) -> None:
-    """Delete what is not to be kept once the checkpoint of `step` is complete.
+    """Delete what is not to be kept once the checkpoint of `step` is complete: all but the `keep_last` newest,
+    multiples of `keep_every_steps`, and `keep_steps`.
 
     Only complete checkpoints that are not pinned count towards `keep_last`. Checkpoints of later steps come from a
     history that this run left when it resumed earlier: they are set aside under another name, never deleted.
-
-    Args:
-        keep_last: How many of the newest stay.
-        keep_every_steps: Multiples of this stay.
-        keep_steps: These stay.
     """
     folders = step_folders(folder)
     for later in [s for s in folders if s > step]:
@@ -192,14 +182,9 @@ def clean(folder: Path) -> None:
 
 
 def lock(folder: Path) -> IO[str] | None:
-    """Make this process the only one that writes checkpoints into `folder`, until it closes the file or ends.
-
-    Returns:
-        The open lock file, or None where the file system has no locks: then nothing may be cleaned up.
-
-    Raises:
-        CheckpointError: Another process holds the lock, or the folder cannot be written.
-    """
+    """Make this process the only one that writes checkpoints into `folder`, until it closes the file that is returned,
+    or ends; None where the file system has no locks: then nothing may be cleaned up. Raises CheckpointError where
+    another process holds the lock, or the folder cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / ".lock").open("a+", encoding="utf-8")

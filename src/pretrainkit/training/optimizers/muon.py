@@ -26,11 +26,8 @@ _EPSILON = 1e-7
 
 def orthogonalised(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """(..., m, n) float32 to matrices of the same singular vectors whose singular values are about 1 (0.7 to 1.2);
-    float32. A matrix of zeros stays zero.
-
-    Args:
-        dtype: Of the products. The iteration forgives the rounding of bfloat16.
-    """
+    float32. A matrix of zeros stays zero. `dtype` is that of the products: the iteration forgives the rounding of
+    bfloat16."""
     is_tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if is_tall else matrices
     x = (x / (torch.linalg.matrix_norm(x, keepdim=True) + _EPSILON)).to(dtype)

@@ -98,14 +98,9 @@ def sharding(param: Tensor) -> tuple[DeviceMesh, int]:
 
 
 def tensor_norms(shards: Sequence[Tensor], layout: Sequence[Tensor]) -> Tensor:
-    """The 2-norm of each whole tensor, (len(shards),) float32 or wider. One collective per mesh for sharded tensors.
-
-    Args:
-        shards: What of each tensor lies on this rank, all on one device.
-        layout: For each, a tensor that is sharded alike: where a DTensor, the norm is taken over all ranks' shards.
-
-    Nothing waits for the device.
-    """
+    """The 2-norm of each whole tensor, (len(shards),) float32 or wider, of which `shards` lie on this rank, all on one
+    device. For each, `layout` has a tensor that is sharded alike: where a DTensor, the norm is taken over all ranks'
+    shards, in one collective per mesh. Nothing waits for the device."""
     if not shards:
         return torch.zeros(0)
     norms = _norms(shards)
