@@ -12,10 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from pydantic import ValidationError
+
+from pretrainkit.config.explain import explain
 from pretrainkit.config.loader import Origins
 from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, InputError
-from pretrainkit.eval.inference import RequestOptions
+from pretrainkit.eval.inference import InferenceRequest, RequestOptions
+from pretrainkit.eval.probe_config import ProbeConfig, ProbeOptions
+from pretrainkit.files.manifest import fingerprint
 from pretrainkit.recipes.capabilities import (
     ChecksData,
     ChecksFiles,
@@ -48,15 +53,15 @@ from pretrainkit.running.pictures import (
 )
 from pretrainkit.running.plan import make_plan
 from pretrainkit.running.run import check_new_run, checked, run_training
-from pretrainkit.training.folder import RunFolder
-from pretrainkit.training.run import RunConfig
+from pretrainkit.training.checkpoints.files import step_folders
+from pretrainkit.training.folder import EvaluationLog, RunFolder
+from pretrainkit.training.run import PrecisionConfig, RunConfig
 from pretrainkit.training.watch import Watcher
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
-    from pretrainkit.eval.probe_config import ProbeOptions
     from pretrainkit.workers.processes import Progress
 
 __all__ = [
@@ -247,9 +252,6 @@ def evaluate_checkpoints(
         CheckpointError: There is none, or one is torn; those before it are done.
     """
     from pretrainkit.dist.env import init_world
-    from pretrainkit.files.manifest import fingerprint
-    from pretrainkit.training.checkpoints.files import step_folders
-    from pretrainkit.training.evaluation_log import EvaluationLog
 
     folders = step_folders(RunFolder(run).checkpoints)
     if not folders:
@@ -346,7 +348,6 @@ def infer(
     from pretrainkit.dist.env import init_world
     from pretrainkit.dist.weights import weights_fingerprint
     from pretrainkit.eval.infer import folder_of_mixture, write_lines
-    from pretrainkit.eval.inference import InferenceRequest
     from pretrainkit.tasks.user_modules import import_modules
     from pretrainkit.training.precision import resolve_precision
     from pretrainkit.workers.processes import Quiet
@@ -450,11 +451,6 @@ def probe(
     Raises:
         ConfigError: Unknown or impossible settings.
     """
-    from pydantic import ValidationError
-
-    from pretrainkit.config.explain import explain
-    from pretrainkit.eval.probe_config import ProbeConfig
-
     try:
         config = ProbeConfig.model_validate(settings)
     except ValidationError as error:
@@ -463,7 +459,6 @@ def probe(
     from pretrainkit.dist.env import init_world
     from pretrainkit.eval.probe import probe as probe_encoder
     from pretrainkit.training.precision import resolve_precision
-    from pretrainkit.training.run import PrecisionConfig
 
     with init_world(device) as world:
         if world.world_size > 1:

@@ -12,6 +12,16 @@ from typing import Any
 
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import ConfigError, DataError, InputError
+from pretrainkit.exporting.folder import new_file, new_folder
+from pretrainkit.exporting.settings import (
+    REST,
+    ROUNDED,
+    SETTINGS,
+    is_rounded,
+    read_settings,
+    settings_beside,
+    write_settings,
+)
 from pretrainkit.recipes.exchange import (
     ComparesWithHuggingFace,
     ImportedConfig,
@@ -83,9 +93,7 @@ def export(path: str | Path, format: str, out: str | Path, *, averaged: bool = F
     Raises:
         InputError: Unknown format, `out` exists or cannot be written.
     """
-    from pretrainkit.exporting.folder import new_file, new_folder
     from pretrainkit.exporting.native import write_native
-    from pretrainkit.exporting.settings import settings_beside, write_settings
 
     opened, out = open_model(path, averaged=averaged), Path(out)
     length = _trained_length(opened, Path(path))
@@ -111,7 +119,6 @@ def export(path: str | Path, format: str, out: str | Path, *, averaged: bool = F
 def _trained_length(opened: Opened, path: Path) -> int | None:
     """How long the examples of a model were; None: it came from elsewhere."""
     from pretrainkit.exporting.native import WEIGHTS
-    from pretrainkit.exporting.settings import SETTINGS, read_settings
 
     if (path / "config.json").is_file() or (path / WEIGHTS).is_file():
         settings = read_settings(path / SETTINGS)
@@ -136,7 +143,6 @@ def _own_tokenizer(opened: Opened, out: Path) -> Path | None:
 def _complete(opened: Opened, tokenizer: Path | None, folder: Path, length: int | None) -> None:
     """Add to an export for transformers what it takes to use it as it was trained, and say what cannot be used."""
     from pretrainkit.exporting.foreign_tokenizer import difference_of_ids
-    from pretrainkit.exporting.settings import SETTINGS, write_settings
 
     write_settings(folder / SETTINGS, opened.config, length)
     _write_rest(opened, folder)
@@ -165,7 +171,6 @@ def _write_rest(opened: Opened, folder: Path) -> None:
     import torch
 
     from pretrainkit.exporting.safetensors import write_tensors
-    from pretrainkit.exporting.settings import REST, ROUNDED, is_rounded
 
     try:
         reader = able(opened.recipe, ReadsHuggingFace)
@@ -253,8 +258,6 @@ def read_foreign_model(
     path: str | Path, recipe: str | None, *, format: str, config: str | Path | None = None
 ) -> ImportedModel:
     """What `import_model` would make of a file of another system, with the names of its tensors; writes nothing."""
-    from pretrainkit.exporting.settings import read_settings, settings_beside
-
     name = recipe or _recipe_of_format(format)
     reader = able(find_recipe(name), ReadsFiles)
     if format not in reader.file_formats:

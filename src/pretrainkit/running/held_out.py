@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.loader import Origins, flatten
 from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.exporting.settings import SETTINGS
 from pretrainkit.recipes.capabilities import Evaluates
 from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.running.configs import load_config
@@ -94,8 +95,6 @@ def overridden(opened: Opened, overrides: Iterable[str], parts: Sequence[str] = 
 
 def _state_defaults(opened: Opened, path: Path) -> None:
     """Say with which settings a model of others is evaluated, as it says nothing of them itself."""
-    from pretrainkit.exporting.settings import SETTINGS
-
     if (path / SETTINGS).is_file() or not (path / "config.json").is_file():
         return
     tree, usual = opened.config.model_dump(mode="json"), DataConfig.model_fields

@@ -324,7 +324,7 @@ def _compute_format(config: RunConfig) -> str:
 
 
 def _laid_out(build: Any, num_ranks: int, shard_ranks: int) -> dict[str, dict[int, int]]:
-    from pretrainkit.training.dry_run import numbers_per_rank
+    from pretrainkit.training.fake_step import numbers_per_rank
 
     ranks = min(num_ranks, _MAX_DRY_RANKS)
     layouts = [ParallelConfig(strategy="ddp", compile="off")]

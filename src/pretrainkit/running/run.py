@@ -27,8 +27,7 @@ from pretrainkit.running.probing import build_probes
 from pretrainkit.training.checkpoints.files import problem, step_folders
 from pretrainkit.training.folder import SUMMARY, RunFolder, environment, json_value
 from pretrainkit.training.run import RunConfig
-from pretrainkit.training.samples import Sample
-from pretrainkit.training.watch import Watcher
+from pretrainkit.training.watch import Sample, Watcher
 
 if TYPE_CHECKING:
     from torch import nn

@@ -4,12 +4,14 @@ A line is {"step": n, ...}: what was measured up to update number n (the first i
 n updates). A run that resumes at step n keeps the lines up to n and cuts the later ones, which it will write again.
 """
 
+import base64
 import html
+import io
 import json
 import logging
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from torch import Tensor
 from pretrainkit.errors import DataError, InputError, MissingPackageError
 from pretrainkit.training.folder import json_value, unwritable
 from pretrainkit.training.run import LogConfig
-from pretrainkit.training.samples import Sample, cells
+from pretrainkit.training.watch import Sample
 
 _log = logging.getLogger(__name__)
 Scalar = Tensor | float | int
@@ -121,6 +123,32 @@ class MetricsLog:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def cells(samples: Sequence[Sample]) -> Iterator[tuple[str, str | NDArray[np.uint8]]]:
+    """Texts and pictures, uint8 (H, W, 3), under the names samples/COLUMN/NUMBER; several things of a cell have a
+    number each. Raises MissingPackageError where there are pictures, and Pillow is not installed."""
+    for number, sample in enumerate(samples, 1):
+        for column, value in sample.items():
+            name = f"samples/{column}/{number}"
+            if isinstance(value, str):
+                yield name, value
+                continue
+            for place, item in enumerate(value, 1):
+                own = name if len(value) == 1 else f"{name}.{place}"
+                if item.get("image"):
+                    yield own, _pixels(item["image"])
+                elif item.get("text"):
+                    yield own, str(item["text"])
+
+
+def _pixels(uri: str) -> NDArray[np.uint8]:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingPackageError("pillow", "vision", "a picture of a sample") from None
+    with Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))) as image:
+        return np.asarray(image.convert("RGB"))
 
 
 def cut_after(path: Path, resume_step: int) -> None:

@@ -46,10 +46,9 @@ from pretrainkit.training.optimizers.build import (
 from pretrainkit.training.optimizers.schedule import learning_rate
 from pretrainkit.training.precision import resolve_precision, set_matmul_precision
 from pretrainkit.training.run import RunConfig
-from pretrainkit.training.samples import Sample
 from pretrainkit.training.signals import StopSignal
 from pretrainkit.training.throughput import Peak, Throughput
-from pretrainkit.training.watch import Evaluation, Watcher
+from pretrainkit.training.watch import Evaluation, Sample, Watcher
 
 _SIGNAL_EVERY_STEPS = 10
 """How often ranks ask each other for stop signals where the host runs ahead of its device."""

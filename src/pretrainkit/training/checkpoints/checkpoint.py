@@ -31,7 +31,6 @@ from pretrainkit.training.checkpoints import files
 from pretrainkit.training.checkpoints.files import Checkpoint
 from pretrainkit.training.checkpoints.tensors import (
     empty_moments,
-    local_part,
     named_state,
     read_into,
     reason,
@@ -39,6 +38,7 @@ from pretrainkit.training.checkpoints.tensors import (
     stored_tensors,
     write_into,
 )
+from pretrainkit.training.optimizers.parameters import local_tensors
 from pretrainkit.training.run import CheckpointConfig
 
 _log = logging.getLogger(__name__)
@@ -172,7 +172,7 @@ class CheckpointStore:
         staged: dict[str, Tensor] = {}
         on_device = False
         for name, tensor in tensors.items():
-            local = local_part(tensor)
+            (local,) = local_tensors([tensor.detach()])
             is_pinned = has_pinned_memory(local.device)
             buffer = self._buffers.get(name)
             if buffer is None or buffer.shape != local.shape or buffer.dtype != local.dtype:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pretrainkit.dist.env import World
-from pretrainkit.dist.weights import is_dtensor, model_tensors
+from pretrainkit.dist.weights import model_tensors
 from pretrainkit.errors import CheckpointError
 from pretrainkit.training.checkpoints.files import file_record
 
@@ -157,16 +157,6 @@ def _file_numbers(tensors: Mapping[str, Tensor], world_size: int) -> dict[str, i
 def _accept_one_process() -> None:
     """DCP warns that it assumes one process even where it was told so."""
     warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
-
-
-def local_part(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor, detached."""
-    if is_dtensor(tensor):
-        from torch.distributed.tensor import DTensor
-
-        assert isinstance(tensor, DTensor)
-        tensor = tensor.to_local()
-    return tensor.detach()
 
 
 def reason(error: BaseException) -> str:

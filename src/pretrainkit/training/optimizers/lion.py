@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from pretrainkit.training.eager import GroupOptimizer
-from pretrainkit.training.optimizers.parameters import local_tensors
+from pretrainkit.training.optimizers.parameters import local_gradients, local_tensors
 
 
 class Lion(GroupOptimizer):
@@ -23,8 +23,7 @@ class Lion(GroupOptimizer):
 
     def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
         states = self._states(params, "exp_avg")
-        grads = local_tensors([param.grad for param in params if param.grad is not None])
-        weights = local_tensors(params)
+        grads, weights = local_gradients(params), local_tensors(params)
         moments = local_tensors(state["exp_avg"] for state in states)
         beta1, beta2 = group["betas"]
         updates = torch._foreach_lerp(moments, grads, 1 - beta1)

@@ -15,7 +15,7 @@ from torch.optim.optimizer import ParamsT
 
 from pretrainkit.dist.weights import is_dtensor
 from pretrainkit.training.eager import GroupOptimizer
-from pretrainkit.training.optimizers.parameters import local_tensors
+from pretrainkit.training.optimizers.parameters import local_gradients, local_tensors
 
 ADAMW_RMS = 0.2
 """Root mean square that AdamW's updates usually have, and Muon's are given."""
@@ -75,10 +75,10 @@ class Muon(GroupOptimizer):
     def _update_matrices(self, params: list[Tensor], group: dict[str, Any]) -> None:
         states = self._states(params, "momentum_buffer")
         momentum = group["momentum"]
-        grads = [cast(Tensor, param.grad) for param in params]
-        buffers = [state["momentum_buffer"] for state in states]
-        torch._foreach_lerp_(local_tensors(buffers), local_tensors(grads), 1 - momentum)
-        ahead = torch._foreach_lerp(local_tensors(grads), local_tensors(buffers), momentum)
+        grads = local_gradients(params)
+        buffers = local_tensors(state["momentum_buffer"] for state in states)
+        torch._foreach_lerp_(buffers, grads, 1 - momentum)
+        ahead = torch._foreach_lerp(grads, buffers, momentum)
         updates = self._directions(params, ahead, group["num_parts"])
         weights = local_tensors(params)
         if group["weight_decay"]:
@@ -105,7 +105,7 @@ class Muon(GroupOptimizer):
         beta1, beta2 = group["betas"]
         adamw(
             local_tensors(params),
-            local_tensors(cast(Tensor, param.grad) for param in params),
+            local_gradients(params),
             local_tensors(state["exp_avg"] for state in states),
             local_tensors(state["exp_avg_sq"] for state in states),
             [],

@@ -30,6 +30,11 @@ def local_tensors(tensors: Iterable[Tensor]) -> list[Tensor]:
     return [cast(Any, tensor).to_local() if is_dtensor(tensor) else tensor for tensor in tensors]
 
 
+def local_gradients(params: Iterable[Tensor]) -> list[Tensor]:
+    """What of each gradient, which all `params` have, lies on this rank."""
+    return local_tensors(cast(Tensor, param.grad) for param in params)
+
+
 @runtime_checkable
 class StacksTensors(Protocol):
     """A module some of whose layers store several matrices as one, such as those of queries, keys and values."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from pretrainkit.training.eager import GroupOptimizer
-from pretrainkit.training.optimizers.parameters import in_parts, local_tensors, repeated, tensor_norms
+from pretrainkit.training.optimizers.parameters import in_parts, local_gradients, local_tensors, repeated, tensor_norms
 
 TRUST = 0.001
 _LARS_EPSILON = 1e-8
@@ -42,7 +42,7 @@ class Lars(GroupOptimizer):
         super().__init__(params, settings, stacked)
 
     def _update(self, params: _Tensors, group: dict[str, Any]) -> None:
-        grads, weights = _gradients(params), local_tensors(params)
+        grads, weights = local_gradients(params), local_tensors(params)
         buffers = local_tensors(state["momentum_buffer"] for state in self._states(params, "momentum_buffer"))
         weight_norms, grad_norms = (_norms(tensors, params, self.stacked) for tensors in (weights, grads))
         denominators = grad_norms + group["weight_decay"] * weight_norms + _LARS_EPSILON
@@ -79,7 +79,7 @@ class _Adam(GroupOptimizer):
         beta1, beta2 = group["betas"]
         torch._foreach_add_([state["step"] for state in states], 1.0)
         steps = [state["step"].item() for state in states]
-        grads = _gradients(params)
+        grads = local_gradients(params)
         first = local_tensors(state["exp_avg"] for state in states)
         second = local_tensors(state["exp_avg_sq"] for state in states)
         torch._foreach_lerp_(first, grads, 1 - beta1)
@@ -131,10 +131,6 @@ class ScaledAdamW(_Adam):
         torch._foreach_add_(weights, updates)
         if group["weight_decay"]:
             torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
-
-
-def _gradients(params: _Tensors) -> _Tensors:
-    return local_tensors([param.grad for param in params if param.grad is not None])
 
 
 def _norms(shards: _Tensors, params: _Tensors, stacked: Mapping[Tensor, int]) -> Tensor:
