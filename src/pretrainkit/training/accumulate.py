@@ -47,7 +47,7 @@ def accumulate(
     world: World = _ALONE,
     gradient_sync: GradientSync = no_sync_needed,
     averages_gradients: bool = False,
-    seed_dropout: SeedDropout | None = None,
+    seed_dropout: SeedDropout = lambda index: None,
 ) -> dict[str, LossSum]:
     """Add the gradient of this step's training loss to the parameters' `.grad`.
 
@@ -87,7 +87,7 @@ def accumulate_separable(
     world: World,
     gradient_sync: GradientSync,
     gradient_scale: float,
-    seed_dropout: SeedDropout | None,
+    seed_dropout: SeedDropout,
 ) -> dict[str, LossSum]:
     """As `accumulate`. The global weights are known before the first forward pass, from one small all-reduce."""
     names = list(objective.scales)
@@ -100,8 +100,7 @@ def accumulate_separable(
 
     parts, logged = [], []
     for index, batch in enumerate(microbatches):
-        if seed_dropout is not None:
-            seed_dropout(index)
+        seed_dropout(index)
         with gradient_sync(index == len(microbatches) - 1):
             with precision.autocast():
                 terms = objective.losses(model, batch)
@@ -123,7 +122,7 @@ def accumulate_coupled(
     world: World,
     gradient_sync: GradientSync,
     gradient_scale: float,
-    seed_dropout: SeedDropout | None,
+    seed_dropout: SeedDropout,
 ) -> dict[str, LossSum]:
     """As `accumulate`, by decoupled accumulation (GradCache, Gao et al. 2021, https://arxiv.org/abs/2101.06983).
 
@@ -146,8 +145,7 @@ def accumulate_coupled(
     states: list[RandomState] = []
     parts: list[Embedded] = []
     for index in range(len(microbatches)):
-        if seed_dropout is not None:
-            seed_dropout(index)
+        seed_dropout(index)
         states.append(RandomState(precision.device))
         is_kept = index == last
         is_synced = is_kept and index == backward_order[-1]  # a single microbatch, whose backward pass is the final one

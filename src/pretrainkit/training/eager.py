@@ -9,7 +9,7 @@ such guards is served as well.
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -35,17 +35,12 @@ class GroupOptimizer(EagerOptimizer, ABC):
         self.stacked = stacked or {}
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self) -> None:  # type: ignore[override]
         """One update of every parameter that has a gradient. Nothing waits for the device."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         for group in self.param_groups:
             params = [param for param in group["params"] if param.grad is not None]
             if params:
                 self._update(params, group)
-        return loss
 
     def _states(self, params: list[Tensor], *moments: str, has_step: bool = False) -> list[dict[str, Any]]:
         """The state of each parameter, before its first update made of zeros: the moments of these names, shaped and
@@ -68,16 +63,10 @@ class GroupOptimizer(EagerOptimizer, ABC):
 class EagerAdamW(EagerOptimizer, torch.optim.AdamW):
     """`torch.optim.AdamW` without the guards: the same update to the bit, and the same state."""
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update of every parameter that has a gradient."""
-        return inspect.unwrap(torch.optim.AdamW.step)(self, closure)
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
 
 
 class EagerSGD(EagerOptimizer, torch.optim.SGD):
     """`torch.optim.SGD` without the guards: the same update to the bit, and the same state."""
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update of every parameter that has a gradient."""
-        return inspect.unwrap(torch.optim.SGD.step)(self, closure)
+    step = torch.no_grad()(inspect.unwrap(torch.optim.SGD.step))
