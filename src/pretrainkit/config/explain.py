@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -137,18 +138,12 @@ def _unknown(
 
 def _choice_with(path: str, config_class: type[BaseModel]) -> str | None:
     """The choice, as `path=value`, under which the field at `path` is there."""
-    classes: list[type[BaseModel]] = [config_class]
-    parts = path.split(".")
-    for depth, part in enumerate(parts[:-1]):
-        classes = [
-            sub for c in classes if part in c.model_fields for sub in config_classes_in(c.model_fields[part].annotation)
-        ]
-        tag = tag_of(classes)
-        if tag is None:
-            continue
-        having = [name for name, member in tag[1].items() if parts[depth + 1] in member.model_fields]
-        if having and len(having) < len(classes):
-            return f"{'.'.join(parts[: depth + 1])}.{tag[0]}={having[0]}"
+    for union, tag, members in unions_of(config_class):
+        if path.startswith(f"{union}."):
+            part = path.removeprefix(f"{union}.").partition(".")[0]
+            having = [name for name, member in members.items() if part in member.model_fields]
+            if having and len(having) < len(members):
+                return f"{union}.{tag}={having[0]}"
     return None
 
 
@@ -199,6 +194,19 @@ def tag_of(members: Sequence[type[BaseModel]]) -> tuple[str, dict[str, type[Base
         if all(len(value) == 1 for value in values) and len({value[0] for value in values}) == len(members):
             return field, {value[0]: member for value, member in zip(values, members, strict=True)}
     return None
+
+
+@cache
+def unions_of(config_class: type[BaseModel], prefix: str = "") -> list[tuple[str, str, dict[str, type[BaseModel]]]]:
+    """Of each union of configs: its dotted path, the field that tells its members apart, and the members."""
+    found = []
+    for name, info in config_class.model_fields.items():
+        members, path = config_classes_in(info.annotation), f"{prefix}{name}"
+        if (tag := tag_of(members)) is not None:
+            found.append((path, *tag))
+        for member in members:
+            found += unions_of(member, f"{path}.")
+    return found
 
 
 def fields_under(config_class: type[BaseModel], prefix: str = "") -> dict[str, str]:

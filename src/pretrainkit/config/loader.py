@@ -9,14 +9,13 @@ import copy
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from pretrainkit.config.base import DEFAULT, Config, Conflict, Unread, shown
-from pretrainkit.config.explain import config_classes_in, conflicts_in, explain, refused_in, tag_of
+from pretrainkit.config.explain import conflicts_in, explain, refused_in, unions_of
 from pretrainkit.config.yaml import key_lines, parse_yaml
 from pretrainkit.errors import ConfigError
 
@@ -357,19 +356,7 @@ def _at(tree: Any, path: str) -> Any:
 def _unions(tree: Tree, catalog: Catalog) -> list[tuple[str, str, dict[str, type[BaseModel]]]]:
     """Of each union of configs: its dotted path, the field that tells its members apart, and the members."""
     recipe = tree.get("recipe")
-    return _unions_of(catalog.config_class(recipe)) if isinstance(recipe, str) else []
-
-
-@cache
-def _unions_of(config_class: type[BaseModel], prefix: str = "") -> list[tuple[str, str, dict[str, type[BaseModel]]]]:
-    found = []
-    for name, info in config_class.model_fields.items():
-        members, path = config_classes_in(info.annotation), f"{prefix}{name}"
-        if (tag := tag_of(members)) is not None:
-            found.append((path, *tag))
-        for member in members:
-            found += _unions_of(member, f"{path}.")
-    return found
+    return unions_of(catalog.config_class(recipe)) if isinstance(recipe, str) else []
 
 
 def _origin_of(path: str, origins: Origins) -> str:

@@ -10,7 +10,7 @@ such guards is served as well.
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -29,9 +29,22 @@ class EagerOptimizer(torch.optim.Optimizer):
 class GroupOptimizer(EagerOptimizer, ABC):
     """An optimizer of our own: a subclass says what happens to the parameters of one group."""
 
-    def __init__(self, params: ParamsT, defaults: dict[str, Any], stacked: Mapping[Tensor, int] | None = None) -> None:
+    usual: ClassVar[Mapping[str, Any]] = {}
+    """Its settings besides learning rate and weight decay, with the values that are taken where none is given."""
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float,
+        *,
+        weight_decay: float = 0.0,
+        stacked: Mapping[Tensor, int] | None = None,
+        **settings: Any,
+    ) -> None:
         """`stacked`: see `pretrainkit.training.optimizers.parameters.stacked_parameters`."""
-        super().__init__(params, defaults)
+        if unknown := settings.keys() - self.usual.keys():
+            raise TypeError(f"{type(self).__name__} has no settings {sorted(unknown)}")
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **self.usual, **settings})
         self.stacked = stacked or {}
 
     @torch.no_grad()

@@ -10,7 +10,7 @@ stored as one tensor has its own means, scale and clipping.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -67,15 +67,8 @@ class Adafactor(GroupOptimizer):
     parameter are whole on every rank: they are small.
     """
 
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float,
-        config: AdafactorConfig,
-        weight_decay: float = 0.0,
-        stacked: Mapping[Tensor, int] | None = None,
-    ) -> None:
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay}, stacked)
+    def __init__(self, params: ParamsT, lr: float, config: AdafactorConfig, **settings: Any) -> None:
+        super().__init__(params, lr, **settings)
         self.config = config
 
     def _parts(self, param: Tensor) -> list[_Part]:

@@ -6,7 +6,7 @@ that one learning rate serves both).
 """
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -51,19 +51,11 @@ class Muon(GroupOptimizer):
     of the update: the numbers are those of one process.
     """
 
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float,
-        momentum: float = 0.95,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
+    usual: ClassVar = {"momentum": 0.95, "betas": (0.9, 0.999), "eps": 1e-6, "num_parts": 0}
+
+    def __init__(self, params: ParamsT, lr: float, *, dtype: torch.dtype = torch.float32, **settings: Any) -> None:
         """`dtype`: see `orthogonalised`."""
-        settings = {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, settings | {"num_parts": 0})
+        super().__init__(params, lr, **settings)
         self.dtype = dtype
 
     def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:

@@ -5,11 +5,10 @@ where FSDP2 keeps a shard of it per rank.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import ParamsT
 
 from pretrainkit.training.eager import GroupOptimizer
 from pretrainkit.training.optimizers.parameters import in_parts, local_gradients, local_tensors, repeated, tensor_norms
@@ -29,17 +28,7 @@ class Lars(GroupOptimizer):
     section 13): the learning rate is inside the momentum buffer.
     """
 
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-        nesterov: bool = False,
-        stacked: Mapping[Tensor, int] | None = None,
-    ) -> None:
-        settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
-        super().__init__(params, settings, stacked)
+    usual: ClassVar = {"momentum": 0.9, "nesterov": False}
 
     def _update(self, params: _Tensors, group: dict[str, Any]) -> None:
         grads, weights = local_gradients(params), local_tensors(params)
@@ -62,16 +51,7 @@ class Lars(GroupOptimizer):
 class _Adam(GroupOptimizer):
     """The direction of Adam, which subclasses rescale."""
 
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
-        stacked: Mapping[Tensor, int] | None = None,
-    ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, stacked)
+    usual: ClassVar = {"betas": (0.9, 0.999), "eps": 1e-6}
 
     def _directions(self, params: _Tensors, group: dict[str, Any]) -> _Tensors:
         """m_hat / (sqrt(v_hat) + eps) of each parameter, after the moments took in its gradient."""
