@@ -9,7 +9,7 @@ such guards is served as well.
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -48,12 +48,15 @@ class GroupOptimizer(EagerOptimizer, ABC):
         self.stacked = stacked or {}
 
     @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One update of every parameter that has a gradient. Nothing waits for the device."""
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         for group in self.param_groups:
             params = [param for param in group["params"] if param.grad is not None]
             if params:
                 self._update(params, group)
+        return loss
 
     def _states(self, params: list[Tensor], *moments: str, has_step: bool = False) -> list[dict[str, Any]]:
         """The state of each parameter, before its first update made of zeros: the moments of these names, shaped and
