@@ -95,7 +95,7 @@ def _yaml_lines(config: BaseModel, indent: str, with_docs: bool) -> Iterator[str
             for j, item in enumerate(value):
                 yield from _item_lines(item, f"{indent}  ", with_docs and j == 0)
         else:
-            yield f"{indent}{name}: {scalar(_plain(config, name))}"
+            yield f"{indent}{name}: {scalar(config.model_dump(mode='json', include={name})[name])}"
 
 
 def _item_lines(item: BaseModel, indent: str, with_docs: bool) -> Iterator[str]:
@@ -117,11 +117,6 @@ def _comment(words: str, indent: str) -> list[str]:
 def _unbroken(type_text: str) -> str:
     """The type in brackets, on one line if it is short."""
     return f"({type_text})".replace(" ", _GLUE if len(type_text) <= 50 else " ")
-
-
-def _plain(config: BaseModel, name: str) -> Any:
-    """The value of a field as JSON has it."""
-    return config.model_dump(mode="json", include={name})[name]
 
 
 def _float_text(value: float) -> str:

@@ -35,13 +35,9 @@ def explain(
     origin: Callable[[str], str] = lambda path: "",
     all_fields: Callable[[str], str] = lambda parent: "",
 ) -> list[str]:
-    """Every problem, as a message each; several of one field are one problem.
-
-    Args:
-        config_class: The class that refused its values.
-        origin: Dotted path to where its value comes from, such as "line 3 of file my.yaml", or nothing.
-        all_fields: Dotted path of settings to a command that shows what they have.
-    """
+    """Every problem, as a message each; several of one field are one problem. `origin` gives of a dotted path where its
+    value comes from, such as "line 3 of file my.yaml", or nothing; `all_fields` of that of settings a command that
+    shows what they have."""
     problems: dict[str, str] = {}
     for one in error.errors():
         place = _place(one["loc"], config_class)

@@ -21,16 +21,9 @@ MAX_SLOTS = 65536
 
 
 def slot_counts(weights: Sequence[float], num_slots: int | None = None) -> tuple[int, ...]:
-    """How many slots of the pattern each component gets.
-
-    Args:
-        weights: One per component, positive, in any unit. Decimal fractions are taken as written: 0.7 and 0.3 give 7
-            and 3.
-        num_slots: Length of the pattern; None: the shortest with exactly these shares, at most MAX_SLOTS.
-
-    Raises:
-        ConfigError: A weight is not a positive number, or too small for even one slot.
-    """
+    """How many slots of the pattern each component gets, of `num_slots`, or of as few as have exactly these shares, at
+    most MAX_SLOTS. Weights are positive, in any unit; decimal fractions are taken as written: 0.7 and 0.3 give 7 and 3.
+    Raises ConfigError where a weight is not a positive number, or too small for even one slot."""
     for component, weight in enumerate(weights):
         if not (math.isfinite(weight) and weight > 0):
             raise ConfigError(f"the weight of component {component} is {weight}; weights must be positive numbers")

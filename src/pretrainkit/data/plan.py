@@ -33,20 +33,12 @@ def even_microbatches(num_rows: int, microbatch_size: int | None) -> list[slice]
 def token_microbatches(
     lengths: NDArray[np.int64], world_size: int, capacity: int, records: Records | None = None
 ) -> list[list[slice]]:
-    """Microbatches of at most `capacity` tokens for examples that are laid one after another.
+    """Microbatches of at most `capacity` tokens for examples that are laid one after another: for each rank its
+    microbatches, as slices of the rows of the global batch.
 
     Every rank fills its examples into microbatches in order. All ranks get as many microbatches as the one that needs
-    most, the last ones maybe empty, so that collective operations match.
-
-    Args:
-        lengths: (B,) tokens of each example of the global batch; the number of ranks divides B.
-        records: Of the batch, to name an example that is too long.
-
-    Returns:
-        For each rank its microbatches, as slices of the rows of the global batch.
-
-    Raises:
-        DataError: An example is longer than a microbatch.
+    most, the last ones maybe empty, so that collective operations match. `lengths` (B,) are the tokens of each example
+    of the global batch; `records` are to name one that is too long, for which DataError is raised.
     """
     longest = int(lengths.max(initial=0))
     if longest > capacity:

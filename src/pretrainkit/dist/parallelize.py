@@ -44,17 +44,12 @@ class HasBlocks(Protocol):
 
 
 def parallelize(model: nn.Module, config: ParallelConfig, world: World, compute_dtype: torch.dtype) -> nn.Module:
-    """Move `model` to this rank's device and prepare it for training with all ranks.
+    """Move `model` to this rank's device and prepare it, in place, for training with all ranks; returns what the
+    trainer calls: `model` itself, or DDP around it. `unwrap` gives the model back.
 
     Rank 0's weights win: they are sent to the others once, so ranks agree even if they were initialised differently.
-
-    Args:
-        model: Real or float32 weights on any device; has `blocks()` (see `HasBlocks`). Changed in place.
-        config: With one process the strategy has no effect.
-        compute_dtype: What FSDP2 on a GPU gathers and computes in; gradients are reduced in float32.
-
-    Returns:
-        What the trainer calls: `model` itself, or DDP around it. `unwrap` gives the model back.
+    `compute_dtype` is what FSDP2 on a GPU gathers and computes in; gradients are reduced in float32. With one process
+    the strategy has no effect.
     """
     blocks = cast(HasBlocks, model).blocks()
     if config.activation_checkpointing:

@@ -27,13 +27,8 @@ def stream_layout(starts: Tensor, max_length: int, num_tokens: int) -> Attention
 
 
 def best_pairs(some: Tensor, *, has_dropout: bool = False, has_static_shapes: bool = False) -> PairKind:
-    """The fastest layout of pairs on the device of `some` tensor of a batch.
-
-    Args:
-        some: Any tensor of the batch.
-        has_dropout: Whether attention probabilities are to be dropped.
-        has_static_shapes: Whether blocks are compiled, so that shapes must not change from batch to batch.
-    """
+    """The fastest layout of pairs on the device of `some` tensor of a batch. `has_dropout`: attention probabilities are
+    to be dropped; `has_static_shapes`: blocks are compiled, so that shapes must not change from batch to batch."""
     if drops_padding(some):
         return "rows" if has_static_shapes else "tiles"
     return "flex" if has_flex(some) and not has_dropout else "rows"

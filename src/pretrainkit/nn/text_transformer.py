@@ -107,13 +107,11 @@ class TextTransformer(nn.Module):
     @staticmethod
     def _mean(x_TD: Tensor, layout: RowLayout) -> Tensor:
         """Over the real tokens of each row, (B, D)."""
-        if layout.num_real_B is None:
+        is_real_BS = layout.is_real()
+        if is_real_BS is None or layout.num_real_B is None:
             return x_TD.view(layout.num_rows, layout.length, -1).mean(1)
-        device = x_TD.device
         if layout.slot_T is None:
-            slot_S = torch.arange(layout.length, device=device)
-            is_real_BS = (slot_S < layout.num_real_B[:, None]).to(x_TD.dtype)
-            sum_BD = torch.einsum("bsd,bs->bd", x_TD.view(*is_real_BS.shape, -1), is_real_BS)
+            sum_BD = torch.einsum("bsd,bs->bd", x_TD.view(*is_real_BS.shape, -1), is_real_BS.to(x_TD.dtype))
         else:
             row_T = layout.slot_T // layout.length
             sum_BD = x_TD.new_zeros(layout.num_rows, x_TD.shape[1]).index_add_(0, row_T, x_TD)

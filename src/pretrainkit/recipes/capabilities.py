@@ -129,11 +129,8 @@ class CachesFeatures(Capability[Run]):
         precision: Precision,
     ) -> BatchSource:
         """What to train on instead of `source`, where parts of the model never change: a collective, before training.
-
-        Args:
-            model: The model at the start of training, or as it was saved last, on the device.
-            cache: A folder of the run for what is computed; what an earlier start left there may be used.
-        """
+        `model` gives the model at the start of training, or as it was saved last, on the device; `cache` is a folder of
+        the run for what is computed, in which what an earlier start left may be used."""
 
 
 class KeepsTokenizer(Capability[Run]):
@@ -229,13 +226,9 @@ class Generates(Capability[Run]):
     def generate(
         self, config: Run, model: nn.Module, tokenizer: Any, prompts: list[str], **options: Any
     ) -> list[dict[str, Any]]:
-        """One answer per prompt, as plain values for people and JSON; "text" is what people are shown.
-
-        Args:
-            model: In evaluation mode.
-            tokenizer: Folder of its tokenizer; None only where `has_own_vocabulary`.
-            options: Those of `generate_options` that were given.
-        """
+        """One answer per prompt, as plain values for people and JSON; "text" is what people are shown. The model is in
+        evaluation mode; `tokenizer` is its folder, None only where `has_own_vocabulary`; `options` are those of
+        `generate_options` that were given."""
 
 
 class Scores(Capability[Run]):
@@ -342,14 +335,9 @@ class TokenizesImages(Capability[Run]):
     def write_image_tokens(
         self, codec: Any, place: str, fingerprint: str, settings: Mapping[str, Any], progress: Progress | None
     ) -> dict[str, Any]:
-        """Write the tokens of images beside them; returns the manifest.
-
-        Args:
-            codec: Of `image_codec`.
-            place: A folder with a folder for each modality, or tar files as in `ROOT/[rgb]/{00..09}.tar`.
-            fingerprint: Of the model's weights.
-            settings: Those of `ImageTokenOptions` that were given.
-        """
+        """Write the tokens of images beside them; returns the manifest. `place` is a folder with a folder for each
+        modality, or tar files as in `ROOT/[rgb]/{00..09}.tar`; `fingerprint` is of the model's weights; `settings` are
+        those of `ImageTokenOptions` that were given."""
 
 
 class PairSet(Protocol):

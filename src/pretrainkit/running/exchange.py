@@ -52,13 +52,8 @@ PROBES = (
 def import_config(
     path: str | Path, recipe: str | None = None, settings: Iterable[str] = (), nproc: int = 1
 ) -> ImportedConfig:
-    """A config file of the system that a recipe succeeds, as a config or command of ours.
-
-    Args:
-        recipe: Who reads it; None: told by the keys of the file.
-        settings: `dotted.key=value` in that system's own keys.
-        nproc: Ranks it is meant for.
-    """
+    """A config file of the system that a recipe succeeds, as a config or command of ours, for `nproc` ranks. Without
+    `recipe` the keys of the file tell who reads it; `settings` are `dotted.key=value` in that system's own keys."""
     reader = _reader_of(Path(path)) if recipe is None else able(find_recipe(recipe), ReadsConfigs)
     return reader.import_config(Path(path), settings, nproc)
 

@@ -94,11 +94,8 @@ def resolve(config: RunConfig, folder: RunFolder, origins: Origins, *, resuming:
 
 def assemble(run: BoundRun, world: World, watcher: Watcher) -> Trainer:
     """The trainer of this rank, with the state of the run where it is resumed, and the run's record; a collective.
-
-    Raises:
-        InputError: Such as a disk without room for one checkpoint, or changes that nothing would read.
-        CheckpointError: There is nothing to go on from.
-    """
+    Raises InputError such as for a disk without room for one checkpoint, or changes that nothing would read;
+    CheckpointError where there is nothing to go on from."""
     import torch
 
     from pretrainkit.training.precision import resolve_precision

@@ -82,12 +82,8 @@ def step_memory(
     optimizer_config: OptimizerConfig | None,
     precision: Precision,
 ) -> StepMemory:
-    """What an update of `model` with these microbatches, real tensors, would hold.
-
-    Args:
-        model: From `faked`, or a real one, which is then trained for one step.
-        optimizer_config: Whose state and update are counted; None: they count as 0.
-    """
+    """What an update of `model`, from `faked` or a real one (which is then trained for one step), with these
+    microbatches, real tensors, would hold. Without `optimizer_config` its state and update count as 0."""
     weights = _bytes([*model.parameters(), *model.buffers()])
     optimizer = None if optimizer_config is None else build_optimizer(model, optimizer_config)
     is_fake = any(isinstance(parameter, FakeTensor) for parameter in model.parameters())

@@ -29,17 +29,12 @@ def plan_initial(
     origin: str,
     architectures: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
 ) -> InitialPlan:
-    """Lays the tensors of a checkpoint onto a model.
+    """Lays the tensors of a checkpoint, with the shapes `given`, onto a model that has those `wanted`. Raises
+    CheckpointError, with everything, where something is missing, left over, of another shape, or a pattern fits
+    nothing.
 
-    Args:
-        wanted: Shapes of the model's tensors.
-        given: Those of the checkpoint's.
-        origin: Where the checkpoint comes from, for the message.
-        architectures: What `config.base.architecture` says of the model and of the checkpoint's model: with equal
-            shapes they may still compute different things. Not compared where `config` lets tensors differ.
-
-    Raises:
-        CheckpointError: Something is missing, left over, of another shape, or a pattern fits nothing; with everything.
+    `architectures` are what `config.base.architecture` says of the model and of the checkpoint's model: with equal
+    shapes they may still compute different things. They are not compared where `config` lets tensors differ.
     """
     problems = []
     renamed: dict[str, str | None] = {}  # name here to name there; None: it is drawn

@@ -54,7 +54,13 @@ class MetricsLog:
         """Go on in a run folder after `resume_step` updates; 0: a new run. `run_config` is for the page of Weights &
         Biases. Raises MissingPackageError or InputError where that is not installed or cannot start, DataError where
         the folder cannot be written."""
-        self._tensorboard = _open_tensorboard(folder, resume_step) if config.tensorboard else None
+        self._tensorboard = None
+        if config.tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            # Points of a run that stopped after its last checkpoint would show twice: they are hidden from here on.
+            purged = resume_step + 1 if resume_step else None
+            self._tensorboard = SummaryWriter(str(folder / "tensorboard"), purge_step=purged)
         self._wandb = _open_wandb(folder, config, run_config) if config.wandb != "off" else None
         self._path = folder / "metrics.jsonl"
         try:
@@ -103,12 +109,10 @@ class MetricsLog:
                 else:
                     self._tensorboard.add_image(name, cell, step, dataformats="HWC")
         if self._wandb is not None:
-            self._wandb.log({name: self._for_wandb(cell) for name, cell in shown}, step=step)
+            from wandb import Html, Image
 
-    def _for_wandb(self, cell: str | NDArray[np.uint8]) -> Any:
-        import wandb
-
-        return wandb.Html(html.escape(cell)) if isinstance(cell, str) else wandb.Image(cell)
+            drawn = {n: Html(html.escape(cell)) if isinstance(cell, str) else Image(cell) for n, cell in shown}
+            self._wandb.log(drawn, step=step)
 
     def close(self) -> None:
         with suppress(OSError):  # what a failed write left in the buffer fails once more; `write` has told
@@ -176,13 +180,6 @@ def cut_after(path: Path, resume_step: int) -> None:
         file.flush()
         os.fsync(file.fileno())
     aside.replace(path)
-
-
-def _open_tensorboard(folder: Path, resume_step: int) -> Any:
-    from torch.utils.tensorboard import SummaryWriter
-
-    # Points of a run that stopped after its last checkpoint would show twice: TensorBoard hides those from here on.
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=resume_step + 1 if resume_step else None)
 
 
 def _open_wandb(folder: Path, config: LogConfig, run_config: Mapping[str, Any] | None) -> Any:

@@ -247,15 +247,10 @@ def load(
     verify: bool = True,
 ) -> Checkpoint:
     """Restore exactly what `CheckpointStore.save` was given, in place. All ranks call it; any number, DDP or FSDP2.
-
-    Args:
-        optimizer: Of this model; None: leave its state in the checkpoint.
-        extra: Tensors to restore by full name, such as "ema.NAME".
-        verify: Check sizes and SHA-256 of the files first; not needed right after `newest_valid`.
-
-    Raises:
-        CheckpointError: The checkpoint is missing or damaged, or is of another model. Nothing was changed.
-    """
+    Without `optimizer` its state is left in the checkpoint; `extra` are tensors to restore by full name, such as
+    "ema.NAME"; `verify` checks sizes and SHA-256 of the files first, which is not needed right after `newest_valid`.
+    Raises CheckpointError where the checkpoint is missing or damaged, or is of another model; nothing was changed
+    then."""
     found = world.on_main(lambda: files.problem(path, check_content=verify) or "")
     if found:
         raise CheckpointError(f"checkpoint {path} cannot be used: {found}\n  use an earlier one or start a new run")

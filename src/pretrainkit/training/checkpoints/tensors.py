@@ -102,17 +102,12 @@ def stored_tensors(path: Path) -> dict[str, Tensor]:
 def write_into(
     folder: Path, tensors: Mapping[str, Tensor], world: World, group: dist.ProcessGroup | None
 ) -> dict[str, Any]:
-    """Write this rank's files into `folder`: its shards, and its share of what all ranks hold alike.
+    """Write this rank's files into `folder`: its shards, and its share of what all ranks hold alike. Returns file name
+    to size and SHA-256, once they are on the disk. Raises OSError on any rank: this one's own, or what DCP says of the
+    others.
 
-    Args:
-        tensors: On the CPU, contiguous, whole or sharded; no two share memory.
-        group: All ranks, with a backend for the CPU; None for one process.
-
-    Returns:
-        File name to size and SHA-256, once they are on the disk.
-
-    Raises:
-        OSError: On any rank: this one's own, or what DCP says of the others.
+    Tensors are on the CPU, contiguous, whole or sharded; no two share memory. `group` are all ranks, with a backend for
+    the CPU; None for one process.
     """
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.api import CheckpointException

@@ -150,15 +150,12 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 def step_if_finite(optimizer: torch.optim.Optimizer, precision: Precision, norm: Tensor) -> Tensor:
-    """One update, unless the gradient is not finite: then parameters, moments and step counts stay as they are.
+    """One update, unless the gradient is not finite: then parameters, moments and step counts stay as they are. Returns
+    whether it was left out, a bool scalar on the device.
 
-    Args:
-        precision: With loss scaling, its `unscale_` was called before; the scale is adapted here.
-        norm: From `clip_gradients`, the same on all ranks, so that ranks decide alike.
-
-    Returns:
-        Whether the update was left out, a bool scalar on the device. With fused AdamW (every AdamW of `build_optimizer`
-        on CPU and CUDA) the kernel itself decides, so nothing waits for the device unless this is read. LAMB waits.
+    With loss scaling, `unscale_` was called before; the scale is adapted here. `norm` is from `clip_gradients`, the
+    same on all ranks, so that ranks decide alike. With fused AdamW (every AdamW of `build_optimizer` on CPU and CUDA)
+    the kernel itself decides, so nothing waits for the device unless the result is read. LAMB waits.
     """
     is_skipped = ~norm.isfinite()
     if precision.scaler is not None:
