@@ -296,6 +296,7 @@ def nearest(path: str, known: Mapping[str, str]) -> str | None:
         doc_words = set(re.findall(r"[a-z]{2,}", known[candidate].lower()))
         described = len(words & doc_words) / len(words) if words else 0.0
         named = len(words & set(other_leaf.split("_"))) / len(words) if words else 0.0
+        # Spelling counts most; a word in a name more than one in a text; the same parent breaks ties.
         likeness = max(spelling, 0.9 * named, 0.8 * described)
         return likeness + (0.15 if other_parent == parent and likeness > 0.5 else 0.0)
 

@@ -123,6 +123,7 @@ def _settled(tree: Tree, origins: Origins, config_class: type[C], catalog: Catal
                 if path in done or not (is_old or (cause and not _is_written(path, origins))):
                     continue
                 done.add(path)
+                # A remedy that is itself refused is none: try it on a copy.
                 changed = copy.deepcopy(tree)
                 _put(changed, path.split("."), value)
                 if path in _refused(changed, config_class):

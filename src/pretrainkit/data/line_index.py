@@ -142,6 +142,7 @@ def _scan(chunks: Iterator[bytes]) -> tuple[NDArray[np.int64], str]:
         digest.update(chunk)
         data = np.frombuffer(chunk, np.uint8)
         newlines = np.flatnonzero(data == _NEWLINE)
+        # The byte before each byte, for the first one from the chunk before.
         before = np.concatenate([np.frombuffer(last, np.uint8), data[:-1]])
         returns.append(before[newlines] == ord("\r"))
         found.append(newlines + size)
@@ -149,6 +150,7 @@ def _scan(chunks: Iterator[bytes]) -> tuple[NDArray[np.int64], str]:
         last = chunk[-1:]
     ends = np.concatenate([np.empty(0, np.int64), *found]).astype(np.int64)
     has_return = np.concatenate([np.empty(0, np.bool_), *returns])
+    # A line begins behind the end of the one before.
     begins = np.concatenate([[0], ends + 1]).astype(np.int64)
     if begins[-1] < size:  # a last line without an end
         ends, has_return = np.append(ends, size), np.append(has_return, False)

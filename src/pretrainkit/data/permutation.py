@@ -43,6 +43,7 @@ def _permute_by_table(index: NDArray[np.int64], size: int, keys: NDArray[np.uint
         return np.argsort(rng.bits(keys, size)[0], kind="stable")[index]
     out = np.empty(len(index), np.int64)
     distinct, group = np.unique(keys, return_inverse=True)
+    # Tables of many keys at once, in about the memory of a block.
     tables_per_pass = max(1, _BLOCK * 8 // size)
     for start in range(0, len(distinct), tables_per_pass):
         tables = np.argsort(rng.bits(distinct[start : start + tables_per_pass], size), axis=1, kind="stable")

@@ -56,6 +56,7 @@ def token_microbatches(
         ends = np.cumsum(lengths[rows])
         slices, start = [], 0
         while start < len(ends):
+            # As many examples as end within a capacity of where this microbatch begins.
             used = int(ends[start - 1]) if start else 0
             stop = int(np.searchsorted(ends, used + capacity, side="right"))
             slices.append(slice(rows.start + start, rows.start + stop))
@@ -111,6 +112,7 @@ def _best_fit_decreasing(lengths: NDArray[np.int64], row_length: int) -> tuple[N
     for example, length in zip(descending.tolist(), lengths[descending].tolist(), strict=True):
         fitting = rooms >> length
         if fitting:
+            # The lowest set bit is the row with the least room that is enough.
             room = length + (fitting & -fitting).bit_length() - 1
             row = rows_with[room].pop()
             if not rows_with[room]:

@@ -62,6 +62,7 @@ def _ahead(
     try:
         for _ in range(num_workers):
             workers.append(start_worker())
+        # Questions go round the workers, so answers are taken round them, too, and come in order.
         for i, number in enumerate(numbers[:num_ahead]):
             workers[i % num_workers].ask(number)
             pending.append((number, workers[i % num_workers]))

@@ -32,6 +32,7 @@ def subsets(keys: Keys, num: Ints, size: Ints) -> Ints:
     last = (size - num) + turns
     draws = bits(keys, most).T.copy()
     draws >>= _32
+    # The upper 32 bits of draw x (last + 1) are uniform in [0, last].
     draws *= (last + 1).view(np.uint64)
     draws >>= _32
     drawn = draws.view(np.int64)

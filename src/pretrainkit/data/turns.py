@@ -156,6 +156,7 @@ class SetBySet(Turns):
         epoch = steps * self._batch_size // self.epoch_size  # or later, by what the epochs before left over
         while (is_later := self._batches_before(epoch + 1).sum(-1) <= steps).any():
             epoch = epoch + is_later
+        # Within the epoch: where the run of each component's batches ends, and in which of them the step lies.
         first = self._batches_before(epoch)
         ends = np.cumsum(self._batches_before(epoch + 1) - first, -1)
         within = steps - first.sum(-1)

@@ -99,6 +99,7 @@ def weights_fingerprint(model: nn.Module) -> str:
     state = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(model.state_dict().items()):
         flat = tensor.detach().reshape(-1)
+        # Evenly spread over the tensor, about `_HASHED_VALUES` of them.
         some = flat[:: max(1, len(flat) // _HASHED_VALUES)].float().cpu().contiguous()
         state.update(f"{name} {tuple(tensor.shape)}\n".encode() + some.numpy().tobytes())
     return state.hexdigest()

@@ -27,6 +27,7 @@ def rotation(positions_T: Tensor, width: int, theta: float) -> Rotation:
 def rotate(x: Tensor, by: Rotation) -> Tensor:
     """Turn (T, ..., H, K) by each token's angles. In float32, returned in the dtype given."""
     first, second = x.float().chunk(2, dim=-1)
+    # One angle per token and pair of features, the same for all heads between.
     shape = (len(x), *(1 for _ in x.shape[1:-1]), -1)
     cos, sin = by.cos_TJ.view(shape), by.sin_TJ.view(shape)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)

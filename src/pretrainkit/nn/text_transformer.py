@@ -113,6 +113,7 @@ class TextTransformer(nn.Module):
         if layout.slot_T is None:
             sum_BD = torch.einsum("bsd,bs->bd", x_TD.view(*is_real_BS.shape, -1), is_real_BS.to(x_TD.dtype))
         else:
+            # Slots are numbered row by row.
             row_T = layout.slot_T // layout.length
             sum_BD = x_TD.new_zeros(layout.num_rows, x_TD.shape[1]).index_add_(0, row_T, x_TD)
         return sum_BD / layout.num_real_B[:, None]

@@ -69,6 +69,7 @@ class TokenReader(TextReader):
         ends = np.concatenate([[0], np.cumsum(sizes)])
         room = max_length - self.control.count(is_pair=False)
         first_words = np.cumsum(num_words) - num_words
+        # `ends` has a 0 in front, so the entry of a word is where it begins.
         begins = ends[first_words]
         # Of each example as many words as end within its room.
         last_words = np.searchsorted(ends, begins + room, side="right") - 1

@@ -254,6 +254,7 @@ def _measure(
     memory, cost = found[0], costs[-1]
     if len(found) == 2:
         slots = cost.slots * per_microbatch / sizes[-1]
+        # Activations grow in proportion to slots: a line through two small microbatches.
         slope = (found[1].activations - memory.activations) / max(1, cost.slots - costs[0].slots)
         memory = replace(memory, activations=int(memory.activations + slope * (slots - costs[0].slots)))
     if is_alone:  # activations go while gradients come

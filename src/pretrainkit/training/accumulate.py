@@ -141,6 +141,7 @@ def accumulate_coupled(
     """
     names = list(objective.scales)
     last = len(microbatches) - 1
+    # The last one first: its graph is still there.
     backward_order = [last, *range(last)]
     states: list[RandomState] = []
     parts: list[Embedded] = []
@@ -163,6 +164,7 @@ def accumulate_coupled(
                 states[index].restore()
                 with precision.autocast():
                     vectors = objective.embed(model, microbatches[index]).vectors
+            # This microbatch's rows among those of all microbatches of the rank.
             rows = slice(ends[index - 1] if index else 0, ends[index])
             # The gradient of this sum is the loss's: slopes and own gradients are constants here.
             products = [(_at_least_float32(vectors[key]) * slope_bD[rows]).sum() for key, slope_bD in slopes_bD.items()]

@@ -35,6 +35,7 @@ def to_numbers(values: Mapping[str, Scalar]) -> dict[str, float]:
     tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
     fetched: dict[str, float] = {}
     if tensors:
+        # One copy for all: each `item()` would wait for the device by itself.
         stacked = torch.stack([value.detach().reshape(()).to(torch.float32) for value in tensors.values()])
         fetched = dict(zip(tensors, stacked.tolist(), strict=True))
     return {name: fetched[name] if name in fetched else float(value) for name, value in values.items()}

@@ -115,6 +115,7 @@ class Throughput:
         mine = torch.tensor([*self._sums.values()], dtype=torch.float64)
         totals = self._world.all_reduce_(mine).tolist()
         examples, tokens, slots, flops, computing, waiting = totals
+        # Ranks go in lockstep, so seconds of all ranks over their number are those of the run.
         rank_seconds = max(computing + waiting, 1e-9)
         seconds = rank_seconds / self._world.world_size
         rates = {

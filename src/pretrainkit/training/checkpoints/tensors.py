@@ -144,6 +144,7 @@ def _file_numbers(tensors: Mapping[str, Tensor], world_size: int) -> dict[str, i
     """Name to number of the file, from 1, such that a rank's files are of about `_FILE_BYTES` each."""
     numbers, num_bytes = {}, 0
     for name, tensor in tensors.items():
+        # By what all ranks together have written before it.
         numbers[name] = 1 + num_bytes // (_FILE_BYTES * world_size)
         num_bytes += tensor.numel() * tensor.element_size()
     return numbers

@@ -209,6 +209,7 @@ def _row_and_column_means(parts: list[_Part], epsilon: float) -> list[tuple[Tens
         smaller, larger = part.dims
         found.append((by_reduced[larger], by_reduced[smaller]))
     for (mesh, axis), vectors in groups.items():
+        # Sums over rows are parts of a sum, and columns have zeros outside of their rank's rows: one sum serves both.
         flat = torch.cat(vectors)
         dist.all_reduce(flat, group=mesh.get_group(axis))
         for vector, total in zip(vectors, flat.split([len(v) for v in vectors]), strict=True):

@@ -85,6 +85,7 @@ class Muon(GroupOptimizer):
         updates: list[Tensor] = [*ahead]
         for (height, width), members in by_shape.items():
             whole = torch.stack([_gathered(ahead[index], params[index]) for index in members])
+            # Stacked matrices lie below each other, so each is a run of rows.
             parts = whole.view(len(members), num_parts, height // num_parts, width)
             scale = ADAMW_RMS * max(parts.shape[-2:]) ** 0.5
             results = orthogonalised(parts, self.dtype).mul_(scale).reshape(whole.shape)

@@ -89,6 +89,7 @@ def row_offset(param: Tensor) -> int:
     if not is_dtensor(param):
         return 0
     mesh, axis = sharding(param)
+    # FSDP2 deals rows out in equal runs, rounded up; the last ranks may have fewer or none.
     rows_per_rank = -(-param.shape[0] // mesh.size(axis))
     return min(mesh.get_local_rank(axis) * rows_per_rank, param.shape[0])
 
