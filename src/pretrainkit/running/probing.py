@@ -38,12 +38,12 @@ def build_probes(
         opened = tasks.open_probe(probe, config.evaluate.probe_folders, recipe, config, tokenizer, world, precision)
 
         def run(model: nn.Module, tag: str) -> dict[str, float]:
-            weights = full_state_dict(model)  # a collective
-            copy = empty_model(recipe, config, str(world.device))
-            load_full_state_dict(copy, weights)
             before = RandomState(world.device)
             try:
                 seed_generators(stream_key(0, "probe", probe.task), world.device)
+                weights = full_state_dict(model)  # a collective
+                copy = empty_model(recipe, config, str(world.device))
+                load_full_state_dict(copy, weights)
                 found = opened.run(copy)
             finally:
                 before.restore()
