@@ -47,6 +47,14 @@ class Precision:
         if self.scaler is not None:
             self.scaler.unscale_(optimizer)
 
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Update the parameters. With scaling, a step whose gradients are not finite changes nothing but the scale."""
+        if self.scaler is None:
+            optimizer.step()
+        else:
+            self.scaler.step(optimizer)
+            self.scaler.update()
+
     @property
     def can_scale_down(self) -> bool:
         """Whether a non-finite gradient may come from a loss that was scaled too much."""

@@ -159,8 +159,7 @@ def step_if_finite(optimizer: torch.optim.Optimizer, precision: Precision, norm:
     """
     is_skipped = ~norm.isfinite()
     if precision.scaler is not None:
-        precision.scaler.step(optimizer)
-        precision.scaler.update()
+        precision.step(optimizer)
     elif optimizer.defaults.get("fused"):
         # What torch.amp.GradScaler tells fused optimizers, without a scale.
         fused: Any = optimizer
