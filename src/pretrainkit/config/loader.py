@@ -53,13 +53,8 @@ def resolve(
     source: str | Path | Mapping[str, Any], overrides: Iterable[str], catalog: Catalog, *, is_recorded: bool = False
 ) -> Resolved:
     """Build the config of `source` (preset, file or settings) with `overrides` (each `dotted.path=value`) on top.
-
-    Args:
-        is_recorded: `source` is what a run recorded, every field of it: what nothing reads is no mistake there.
-
-    Raises:
-        ConfigError: Unknown preset or file, unknown keys, wrong types: every problem found, each with its mend.
-    """
+    `is_recorded`: `source` is what a run recorded, every field of it: what nothing reads is no mistake there. Raises
+    ConfigError (unknown preset or file, unknown keys, wrong types) with every problem found, each with its mend."""
     tree, origins = _load(source, catalog, ())
     problems: list[str] = []
     for word in overrides:

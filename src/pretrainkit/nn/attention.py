@@ -124,13 +124,8 @@ class PaddedLayout(AttentionLayout):
 
 
 def padded_layout(cu_seqlens: Tensor, max_length: int, num_tokens: int) -> PaddedLayout:
-    """The rows of a stream. No step waits for the device.
-
-    Args:
-        cu_seqlens: Integer (B + 1,), as in `VarlenLayout`.
-        max_length: Slots per row, at least the longest example.
-        num_tokens: T, maybe more than the examples hold.
-    """
+    """The rows of a stream: `cu_seqlens` integer (B + 1,) as in `VarlenLayout`, `max_length` slots per row, at least
+    the longest example, and T tokens, maybe more than the examples hold. No step waits for the device."""
     starts_B = cu_seqlens[:-1].long()
     lengths_B = cu_seqlens[1:].long() - starts_B
     slot_S = torch.arange(max_length, device=cu_seqlens.device)

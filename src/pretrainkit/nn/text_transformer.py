@@ -37,12 +37,8 @@ class TextTransformer(nn.Module):
         attention_dropout_rate: float,
         epsilon: float,
     ) -> None:
-        """Weights are not initialised: see `initialise`.
-
-        Args:
-            is_causal: Tokens see only what stands before them.
-            pool: eos (the last real token), cls (the first) or mean (over real tokens), after the final norm.
-        """
+        """Weights are not initialised: see `initialise`. `is_causal`: tokens see only what stands before them. `pool`
+        is eos (the last real token), cls (the first) or mean (over real tokens), after the final norm."""
         super().__init__()
         self.width, self.is_causal, self.pool = width, is_causal, pool
         self.token = nn.Embedding(vocab_size, width)

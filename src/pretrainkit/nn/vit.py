@@ -57,12 +57,8 @@ class VisionTransformer(nn.Module):
         attention_dropout_rate: float,
         epsilon: float,
     ) -> None:
-        """Weights are not initialised: see `initialise`.
-
-        Args:
-            pool: cls (the class token) or mean (over patches), after the final norm.
-            patch_dropout_rate: Share of the patches left out in training.
-        """
+        """Weights are not initialised: see `initialise`. `pool` is cls (the class token) or mean (over patches), after
+        the final norm; `patch_dropout_rate` the share of the patches left out in training."""
         super().__init__()
         if image_size % patch_size:
             raise ValueError(f"image_size {image_size} is not a multiple of patch_size {patch_size}")

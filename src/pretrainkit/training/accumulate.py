@@ -178,12 +178,9 @@ def accumulate_coupled(
 def _differentiate(
     objective: CoupledObjective, names: Sequence[str], model: nn.Module, parts: Sequence[Embedded], world: World
 ) -> tuple[dict[str, LossSum], dict[str, Tensor], list[tuple[nn.Parameter, Tensor]]]:
-    """The loss of the whole batch from the embeddings of this rank's microbatches.
-
-    Returns:
-        This rank's terms, detached; the gradient of the loss of all ranks at this rank's embeddings, each (b, D); the
-        gradient of this rank's loss at each parameter of the loss itself.
-    """
+    """The loss of the whole batch from the embeddings of this rank's microbatches: this rank's terms, detached; the
+    gradient of the loss of all ranks at this rank's embeddings, each (b, D); the gradient of this rank's loss at each
+    parameter of the loss itself."""
     leaves_BD, labels_B = {}, {}
     for key in parts[0].vectors:
         local_bD = torch.cat([part.vectors[key].detach() for part in parts])

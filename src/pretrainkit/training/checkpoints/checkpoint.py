@@ -45,14 +45,9 @@ _log = logging.getLogger(__name__)
 
 
 class CheckpointStore:
-    """The checkpoints of one run. All ranks make one and call its methods together; close it, or use `with`.
-
-    Args:
-        folder: `RUN/checkpoints`, on a file system that all ranks share; created when missing.
-
-    Raises:
-        CheckpointError: The folder cannot be written, or another process is writing checkpoints there.
-    """
+    """The checkpoints of one run, in `RUN/checkpoints` on a file system that all ranks share; it is created when
+    missing. All ranks make one and call its methods together; close it, or use `with`. Raises CheckpointError where the
+    folder cannot be written, or another process is writing checkpoints there."""
 
     def __init__(self, folder: Path, config: CheckpointConfig, world: World) -> None:
         self.folder = folder
