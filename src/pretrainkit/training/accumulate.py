@@ -47,7 +47,7 @@ def accumulate(
     world: World = _ALONE,
     gradient_sync: GradientSync = no_sync_needed,
     averages_gradients: bool = False,
-    seed_dropout: SeedDropout = lambda index: None,
+    seed_dropout: SeedDropout | None = None,
 ) -> dict[str, LossSum]:
     """Add the gradient of this step's training loss to the parameters' `.grad`.
 
@@ -74,7 +74,7 @@ def accumulate(
         world=world,
         gradient_sync=gradient_sync,
         gradient_scale=float(world.world_size) if averages_gradients else 1.0,
-        seed_dropout=seed_dropout,
+        seed_dropout=seed_dropout or (lambda index: None),
     )
 
 
