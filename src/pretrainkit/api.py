@@ -1,6 +1,7 @@
 """The Python API: everything the command line does goes through here. Quiet; torch is imported when it is needed.
 
-What several of these functions need is in `running`.
+What several of these functions need is in `running`. Everywhere `device` is such as "cpu" or "cuda", None the best one,
+and `progress` or `watcher` is told how far the work is.
 """
 
 from __future__ import annotations
@@ -11,10 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from pydantic import ValidationError
+
+from pretrainkit.config.explain import explain
 from pretrainkit.config.loader import Origins
 from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, InputError
-from pretrainkit.eval.inference import RequestOptions
+from pretrainkit.eval.inference import InferenceRequest, RequestOptions
+from pretrainkit.eval.probe_config import ProbeConfig, ProbeOptions
+from pretrainkit.files.manifest import fingerprint
 from pretrainkit.recipes.capabilities import (
     ChecksData,
     ChecksFiles,
@@ -47,15 +53,15 @@ from pretrainkit.running.pictures import (
 )
 from pretrainkit.running.plan import make_plan
 from pretrainkit.running.run import check_new_run, checked, run_training
-from pretrainkit.training.folder import RunFolder
-from pretrainkit.training.run import RunConfig
+from pretrainkit.training.checkpoints.files import step_folders
+from pretrainkit.training.folder import EvaluationLog, RunFolder
+from pretrainkit.training.run import PrecisionConfig, RunConfig
 from pretrainkit.training.watch import Watcher
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
-    from pretrainkit.eval.probe_config import ProbeOptions
     from pretrainkit.workers.processes import Progress
 
 __all__ = [
@@ -98,10 +104,8 @@ def check_data(config: RunConfig, *, num: int = 2, deep: bool = False, progress:
     trained or written.
 
     Args:
-        config: From `load_config`.
         num: Examples to show of each component.
         deep: Read every file first, also of held-out data; where some cannot be used, return those alone.
-        progress: Told of files that are read.
 
     Raises:
         ConfigError, DataError: Config and data do not fit each other.
@@ -164,11 +168,8 @@ def train(
     """Train from the start in the run folder `out`; returns the last metrics.
 
     Args:
-        config: From `load_config`.
         out: A new or empty folder.
         origins: Where each value of the config came from, for the record.
-        watcher: Told what happens.
-        device: Such as "cpu" or "cuda"; None: the best there is.
         resume: Go on, with this config, when `out` already holds a checkpoint: for schedulers, which give the same
             command again. A config that changes the past is refused, as in `resume`.
 
@@ -213,11 +214,9 @@ def evaluate(
     """Held-out metrics of a run, checkpoint or export.
 
     Args:
-        path: What to evaluate.
         data: Token shards, or sets of pairs; None: `data.valid` of its config.
         overrides: Settings of evaluate, data, objective and precision (`data.NAME=VALUE`) other than in its config.
         num_examples: At most so many; None: as its config says.
-        device: None: the best there is.
         averaged: The average of the weights that `ema_decay` keeps, instead of the last ones.
 
     Raises:
@@ -227,11 +226,8 @@ def evaluate(
 
     opened = open_model(path, averaged=averaged)
     config = evaluation_config(opened, path, data, overrides, num_examples)
-    world = init_world(device)
-    try:
+    with init_world(device) as world:
         return evaluated(build_evaluations(opened.recipe, config, world, None), opened.model.to(world.device), "")
-    finally:
-        world.close()
 
 
 def evaluate_checkpoints(
@@ -246,24 +242,16 @@ def evaluate_checkpoints(
     progress: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None,
 ) -> dict[int, dict[str, float]]:
     """Held-out metrics of all checkpoints of a run, by step. What an earlier call with the same settings found is kept.
+    Other options are those of `evaluate`.
 
     Args:
-        run: The run folder.
-        data: As of `evaluate`.
-        overrides: As of `evaluate`.
         out: Where each is added as a JSON line; None: RUN/evaluations/checkpoints.jsonl.
-        num_examples: As of `evaluate`.
-        device: As of `evaluate`.
-        averaged: As of `evaluate`.
         progress: Told step and metrics of each, also of those that were known.
 
     Raises:
         CheckpointError: There is none, or one is torn; those before it are done.
     """
     from pretrainkit.dist.env import init_world
-    from pretrainkit.files.manifest import fingerprint
-    from pretrainkit.training.checkpoints.files import step_folders
-    from pretrainkit.training.evaluation_log import EvaluationLog
 
     folders = step_folders(RunFolder(run).checkpoints)
     if not folders:
@@ -277,8 +265,7 @@ def evaluate_checkpoints(
         del parts["objective"]  # which logs of earlier versions do not know
     default = RunFolder(run).path / "evaluations" / "checkpoints.jsonl"
     log = EvaluationLog(default if out is None else Path(out), fingerprint([parts, averaged])[:16])
-    world = init_world(device)
-    try:
+    with init_world(device) as world:
         evaluations = None
         for step, folder in folders.items():
             if step not in world.on_main(lambda: list(log.metrics_by_step)):
@@ -290,8 +277,6 @@ def evaluate_checkpoints(
                 progress(step, log.metrics_by_step[step])
         known = world.on_main(lambda: list(log.metrics_by_step.items()))
         return {step: metrics for step, metrics in known if step in folders}
-    finally:
-        world.close()
 
 
 def generate(
@@ -302,7 +287,6 @@ def generate(
 
     Args:
         path: A run, checkpoint or export.
-        prompts: Texts.
         averaged: The average of the weights that `ema_decay` keeps.
         options: Those that the model's recipe takes; others are refused.
 
@@ -352,9 +336,7 @@ def infer(
         shard: This part of so many, from 0; `out` gets its number. Parts joined in order are the whole.
         chunk_batches: A resume point after every so many batches.
         overwrite: Replace what another call wrote to `out`.
-        device: None: the best there is.
         averaged: The average of the weights that `ema_decay` keeps.
-        progress: Told how far the work is.
         request: See `pretrainkit.eval.inference.InferenceRequest`.
 
     Returns:
@@ -366,7 +348,7 @@ def infer(
     from pretrainkit.dist.env import init_world
     from pretrainkit.dist.weights import weights_fingerprint
     from pretrainkit.eval.infer import folder_of_mixture, write_lines
-    from pretrainkit.eval.inference import InferenceRequest
+    from pretrainkit.tasks.user_modules import import_modules
     from pretrainkit.training.precision import resolve_precision
     from pretrainkit.workers.processes import Quiet
 
@@ -374,8 +356,6 @@ def infer(
         raise InputError("give either a task or an input\n  such as --task NAME --split test, or --input rows.jsonl")
     if chunk_batches < 1:
         raise InputError(f"chunk_batches is {chunk_batches}; it is a number of batches, at least 1")
-    from pretrainkit.tasks.user_modules import import_modules
-
     import_modules(modules)
     opened = open_model(path, averaged=averaged)
     recipe = able(opened.recipe, Infers)
@@ -384,8 +364,7 @@ def infer(
     asked = InferenceRequest(task=task, split=split, rows=rows, **request)
     tokenizer = opened.tokenizer_or_none()
     names = None if task is None else recipe.tasks_of_mixture(config, tokenizer, task, split)
-    world = init_world(device)
-    try:
+    with init_world(device) as world:
         if world.world_size > 1:
             raise InputError("infer runs in one process\n  start several with --shard 0/4, --shard 1/4, and so on")
         weights = weights_fingerprint(opened.model)
@@ -409,8 +388,6 @@ def infer(
         for name in names:
             write(replace(asked, task=name), folder / f"{name.replace(':', '-')}.jsonl")
         return folder
-    finally:
-        world.close()
 
 
 class InferOptions(RequestOptions, total=False):
@@ -438,8 +415,6 @@ def predict(
     """What a fine-tuned model answers to the rows of a file, or of a split of a task: `infer` of such models.
 
     Args:
-        path: A run, checkpoint or export.
-        out: A file such as answers.jsonl.
         input: A file of rows with the columns that the run was trained on.
         task: Instead: a task of GLUE; None: that of the run.
         options: As of `infer`.
@@ -468,7 +443,6 @@ def probe(
     Args:
         path: A run, checkpoint or export; or `timm:NAME`, an encoder of timm with its published weights.
         data: A folder with train/CLASS/IMAGE and val/CLASS/IMAGE.
-        device: None: the best there is.
         settings: See `pretrainkit.eval.probe_config.ProbeConfig`.
 
     Returns:
@@ -477,11 +451,6 @@ def probe(
     Raises:
         ConfigError: Unknown or impossible settings.
     """
-    from pydantic import ValidationError
-
-    from pretrainkit.config.explain import explain
-    from pretrainkit.eval.probe_config import ProbeConfig
-
     try:
         config = ProbeConfig.model_validate(settings)
     except ValidationError as error:
@@ -490,10 +459,8 @@ def probe(
     from pretrainkit.dist.env import init_world
     from pretrainkit.eval.probe import probe as probe_encoder
     from pretrainkit.training.precision import resolve_precision
-    from pretrainkit.training.run import PrecisionConfig
 
-    world = init_world(device)
-    try:
+    with init_world(device) as world:
         if world.world_size > 1:
             raise InputError("probing runs in one process\n  start it without a launcher")
         recipes = [] if Path(path).exists() else recipes_able(EncodesImages).values()
@@ -503,5 +470,3 @@ def probe(
             encoder = able(opened.recipe, EncodesImages).image_encoder(opened.config, opened.model)
         encoder.module.to(world.device)
         return probe_encoder(encoder, Path(data), config, resolve_precision(PrecisionConfig(), world.device))
-    finally:
-        world.close()

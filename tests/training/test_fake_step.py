@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.training.dry_run import numbers_per_rank
-from pretrainkit.training.fake_step import faked, step_memory
+from pretrainkit.training.fake_step import faked, numbers_per_rank, step_memory
 from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
 from pretrainkit.training.optimizers.config import OptimizerConfig
 from pretrainkit.training.precision import Precision

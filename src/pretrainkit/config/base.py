@@ -100,7 +100,7 @@ def shown(value: Any) -> str:
 
 def unread(config: Config, prefix: str = "") -> Iterator[Conflict]:
     """A conflict for each field at any depth that is marked `ReadBy`, is not read, and has not its default."""
-    for name, info, mark in _marked(type(config)):
+    for name, info, mark in marked(type(config), ReadBy):
         value, path = getattr(config, name), f"{prefix}{name}"
         if mark is None or getattr(config, mark.field) in mark.values:
             if isinstance(value, Config):
@@ -119,10 +119,10 @@ def unread(config: Config, prefix: str = "") -> Iterator[Conflict]:
 
 
 @cache
-def _marked(config_class: type[Config]) -> list[tuple[str, FieldInfo, ReadBy | None]]:
-    """(Name, field, its `ReadBy` if it has one) of every field."""
+def marked(config_class: type[Config], kind: type[Any]) -> list[tuple[str, FieldInfo, Any]]:
+    """(Name, field, its mark of this kind or None) of every field."""
     return [
-        (name, info, next((mark for mark in info.metadata if isinstance(mark, ReadBy)), None))
+        (name, info, next((mark for mark in info.metadata if isinstance(mark, kind)), None))
         for name, info in config_class.model_fields.items()
     ]
 

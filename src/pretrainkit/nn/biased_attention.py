@@ -28,12 +28,8 @@ class PairLayout(ABC):
 
     @abstractmethod
     def prepare(self, bias: RelativeBias | None, dtype: torch.dtype) -> Tensor | None:
-        """What `attend` takes of the bias, once for all layers that share it.
-
-        Args:
-            bias: None in cross-attention.
-            dtype: Of the queries to come.
-        """
+        """What `attend` takes of the bias (None in cross-attention), once for all layers that share it; `dtype` is that
+        of the queries to come."""
 
     @abstractmethod
     def attend(

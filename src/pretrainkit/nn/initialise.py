@@ -33,12 +33,9 @@ class SkipInitialisation(TorchFunctionMode):
 
 
 def built(make: Callable[[], M], initialise: Callable[[M], None]) -> M:
-    """A module on torch's default device, initialised from its global generator; on "meta" without values.
-
-    Args:
-        make: The module. What torch draws for its weights would cost time and numbers, so it is left out.
-        initialise: Gives all of them values.
-    """
+    """A module on torch's default device, initialised from its global generator; on "meta" without values. What torch
+    draws for the weights that `make` makes would cost time and numbers, so it is left out: `initialise` gives all of
+    them values."""
     with SkipInitialisation():
         module = make()
     if not builds_on_meta():

@@ -17,13 +17,8 @@ PairKind = Literal["tiles", "rows", "flex"]
 
 
 def stream_layout(starts: Tensor, max_length: int, num_tokens: int) -> AttentionLayout:
-    """The layout of examples that lie one after another, with maybe unused tokens behind the last.
-
-    Args:
-        starts: int32 (B + 1,), where each begins and the last one ends.
-        max_length: No example has more tokens.
-        num_tokens: Of the stream.
-    """
+    """The layout of examples that lie one after another, none longer than `max_length`, with maybe unused tokens behind
+    the last. `starts` int32 (B + 1,): where each begins and the last one ends."""
     if not drops_padding(starts):
         return VarlenLayout(starts, max_length, num_tokens)
     lengths = starts.diff().tolist()

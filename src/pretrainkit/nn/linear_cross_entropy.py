@@ -26,14 +26,8 @@ class TokenLoss(NamedTuple):
 
 
 def linear_cross_entropy(x_KD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_K: Tensor) -> TokenLoss:
-    """Cross-entropy of softmax(x W^T + b) at `target_K`.
-
-    Args:
-        x_KD: Float, any precision; the loss is float32.
-        weight_VD: W.
-        bias_V: Added to the logits; None: nothing.
-        target_K: Integer ids in [0, V).
-    """
+    """Cross-entropy of softmax(x W^T + b) at `target_K`, integer ids in [0, V); without `bias_V` nothing is added to
+    the logits. x is float of any precision; the loss is float32."""
     target_K = target_K.long()
     if chunks_vocabulary(weight_VD):
         x_KD = x_KD.to(activation_dtype(x_KD))

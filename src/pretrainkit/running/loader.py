@@ -10,6 +10,7 @@ from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.configs import check_config, resolve_config
 from pretrainkit.running.initial import require_same_state
 from pretrainkit.running.opened import checkpoint_of
+from pretrainkit.training.checkpoints.files import read_checkpoint
 from pretrainkit.training.run import RunConfig
 
 if TYPE_CHECKING:
@@ -64,8 +65,6 @@ def with_first_step(config: RunConfig) -> RunConfig:
     """The config with the step that it goes on from, where it takes over the whole state of another run."""
     if config.init_from is None or config.init.restore != "all":
         return config
-    from pretrainkit.training.checkpoints.files import read_checkpoint
-
     run, checkpoint = checkpoint_of(Path(config.init_from), config.init.step)
     before, advice = resolve_config(run.config_tree()).config, "or init.restore=weights to start with its weights alone"
     require_same_state(config, before, f"init_from={config.init_from}", advice)

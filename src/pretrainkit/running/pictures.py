@@ -64,7 +64,6 @@ def render(
         format: How to read files: auto, jsonl, text, book, wiki, parquet or articles.
         text_key: Key or column that holds the text.
         workers: Processes; None: all cores. The files do not depend on it.
-        progress: Who wants to see how far it is.
 
     Returns:
         The manifest of each split.
@@ -95,7 +94,6 @@ def open_image_tokenizer(
 
     Args:
         path: A run, checkpoint or export of a recipe that turns images into tokens.
-        device: Such as "cpu" or "cuda"; None: the best there is.
         averaged: The average of the weights that `ema_decay` keeps.
         batch_size: Images per forward pass.
 
@@ -116,15 +114,8 @@ def decode_tokens(
     """Images of ids, as files hold them: uint8 (B, H, W, 3) of colours and normals, uint8 (B, H, W) of grey, masks and
     classes (255 for none), float32 (B, H, W) of depth without scale, (B, C, H, W) of features.
 
-    Args:
-        path: A run, checkpoint or export of an image tokenizer.
-        ids: Integers (B, tokens), row by row.
-        device: None: the best there is.
-        averaged: The average of the weights that `ema_decay` keeps.
-        options: Of a diffusion decoder.
-
-    Raises:
-        DataError: They are no ids of this tokenizer.
+    `path` is a run, checkpoint or export of an image tokenizer; `ids` are integers (B, tokens), row by row. Raises
+    DataError where they are no ids of this tokenizer.
     """
     return open_image_tokenizer(path, device=device, averaged=averaged).decode(ids, **options)
 
@@ -139,16 +130,10 @@ def tokenize_images(
     progress: Progress | None = None,
     **settings: Unpack[ImageTokenOptions],
 ) -> dict[str, Any]:
-    """Write the tokens of a data set's images beside them. The same call goes on where
-    an interrupted one stopped.
+    """Write the tokens of a data set's images beside them. The same call goes on where an interrupted one stopped.
 
     Args:
-        path: A run, checkpoint or export of an image tokenizer.
         folder_or_tars: A folder with a folder for each modality, or tar files as in `ROOT/[rgb]/{00..09}.tar`.
-        device: None: the best there is.
-        averaged: The average of the weights that `ema_decay` keeps.
-        batch_size: Images per forward pass.
-        progress: Told how far the work is.
         settings: Which parts of images, and where the tokens go.
 
     Returns:
@@ -170,12 +155,9 @@ def _image_tokenizer(
 
     opened = open_model(path, averaged=averaged)
     recipe = able(opened.recipe, TokenizesImages)
-    world = init_world(device)
-    try:
+    with init_world(device) as world:
         codec = recipe.image_codec(opened.model, world.device, batch_size)
         return recipe, codec, weights_fingerprint(opened.model)
-    finally:
-        world.close()
 
 
 def image_decoder(word: str) -> tuple[str, ImageCodec]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +63,7 @@ class RankMemory:
     @property
     def total(self) -> float:
         """All of it."""
-        return self.weights + self.gradients + self.optimizer + self.averages + self.activations + self.gathered
+        return sum(astuple(self))
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,10 @@ def make_plan(
     price: float | None = None,
     dry_run: bool = True,
 ) -> Plan:
-    """Find out what a run needs, without its devices. Imports torch; the model's numbers are never made.
+    """Find out what a run needs, without its devices. Imports torch; the model's numbers are never made. The first
+    examples of its data are read; without data, examples as long as the settings allow are assumed.
 
     Args:
-        config: From `load_config`. The first examples of its data are read; without data, examples as long as the
-            settings allow are assumed.
         num_gpus: Devices, one per rank.
         device: One of `DEVICES`, or cpu.
         gpus_per_node: Devices of a machine, which HSDP shards over unless `parallel.shard_ranks` says another number.
@@ -142,7 +141,9 @@ def make_plan(
     config = with_encoder(recipe, with_extra_steps(absolute_paths(config)))
     problems, assumed = config.problems(num_gpus), None
     if config.has_training_data and not (isinstance(recipe, StandsOnEncoder) and not recipe.has_encoder(config)):
-        config = _with_steps(recipe, recipe.bind(config))
+        config = recipe.bind(config)
+        source = recipe.open_data(config, "train")
+        config = with_num_steps(config, build_loader(config, source, rank=0, world_size=1))
     else:
         config, assumed = able(recipe, PlansWithoutData).without_data(config)
         problems = config.problems(num_gpus)  # of what was assumed there are none
@@ -154,7 +155,11 @@ def make_plan(
     per_rank = max(1, config.data.batch_size // num_gpus)
     per_microbatch = min(config.data.microbatch_size or per_rank, per_rank)
     microbatches = -(-per_rank // per_microbatch)
-    build = _builder(recipe, config)
+
+    def build() -> nn.Module:
+        with torch.device("meta"):
+            return recipe.build_model(config)
+
     alone = config.parallel.model_copy(update={"strategy": "ddp", "compile": "off"})
     model = parallelize(faked(build()), alone, World(), torch.float32)  # recomputes what the config says
     measured, flops, tokens = _measure(
@@ -168,7 +173,7 @@ def make_plan(
     if peak is not None and config.num_steps is not None:
         seconds = config.num_steps * flops_per_step / (num_gpus * peak * mfu)
     return Plan(
-        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        num_parameters=_size(model),
         num_ranks=num_gpus,
         device=name,
         precision=precision,
@@ -197,7 +202,7 @@ def memory_by_strategy(
     from the beginning to the end of a step; the gradients of one group are whole before they are scattered.
     """
     blocks = [_size(block) for block in model.blocks()]  # type: ignore[operator]
-    numbers = sum(parameter.numel() for parameter in model.parameters())
+    numbers = _size(model)
     rest = numbers - sum(blocks)
     width = 2 if precision in ("bfloat16", "float16") else 4
     in_flight = (min(len(blocks), 2) * max(blocks, default=0) + rest) * width + 4 * max([*blocks, rest])
@@ -221,22 +226,6 @@ def memory_by_strategy(
 
 def _size(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
-
-
-def _builder(recipe: Recipe[Any], config: RunConfig) -> Callable[[], nn.Module]:
-    import torch
-
-    def build() -> nn.Module:
-        with torch.device("meta"):
-            model: nn.Module = recipe.build_model(config)
-            return model
-
-    return build
-
-
-def _with_steps(recipe: Recipe[Any], config: RunConfig) -> RunConfig:
-    loader = build_loader(config, recipe.open_data(config, "train"), rank=0, world_size=1)
-    return with_num_steps(config, loader)
 
 
 def _measure(
@@ -265,6 +254,7 @@ def _measure(
     memory, cost = found[0], costs[-1]
     if len(found) == 2:
         slots = cost.slots * per_microbatch / sizes[-1]
+        # Activations grow in proportion to slots: a line through two small microbatches.
         slope = (found[1].activations - memory.activations) / max(1, cost.slots - costs[0].slots)
         memory = replace(memory, activations=int(memory.activations + slope * (slots - costs[0].slots)))
     if is_alone:  # activations go while gradients come
@@ -335,7 +325,7 @@ def _compute_format(config: RunConfig) -> str:
 
 
 def _laid_out(build: Any, num_ranks: int, shard_ranks: int) -> dict[str, dict[int, int]]:
-    from pretrainkit.training.dry_run import numbers_per_rank
+    from pretrainkit.training.fake_step import numbers_per_rank
 
     ranks = min(num_ranks, _MAX_DRY_RANKS)
     layouts = [ParallelConfig(strategy="ddp", compile="off")]

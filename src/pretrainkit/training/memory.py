@@ -61,6 +61,7 @@ def _ask_for_huge_pages() -> None:
     place = library.malloc(_HUGE_ROOM)
     if place is None:
         return
+    # Only whole huge pages can be asked for: up from the beginning, down from the end.
     start, stop = -(-place // _HUGE_PAGE) * _HUGE_PAGE, (place + _HUGE_ROOM) // _HUGE_PAGE * _HUGE_PAGE
     library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), _MADV_HUGEPAGE)
     library.free(place)

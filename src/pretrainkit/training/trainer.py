@@ -46,10 +46,9 @@ from pretrainkit.training.optimizers.build import (
 from pretrainkit.training.optimizers.schedule import learning_rate
 from pretrainkit.training.precision import resolve_precision, set_matmul_precision
 from pretrainkit.training.run import RunConfig
-from pretrainkit.training.samples import Sample
 from pretrainkit.training.signals import StopSignal
 from pretrainkit.training.throughput import Peak, Throughput
-from pretrainkit.training.watch import Evaluation, Watcher
+from pretrainkit.training.watch import Evaluation, Sample, Watcher
 
 _SIGNAL_EVERY_STEPS = 10
 """How often ranks ask each other for stop signals where the host runs ahead of its device."""
@@ -60,10 +59,7 @@ class Trainer:
 
     Args:
         config: Bound to its data (no field left open).
-        folder: Where checkpoints and metrics go.
-        world: This process among all ranks.
         model: Freshly initialised, on `world.device`.
-        objective: Of either kind.
         loader: Of this rank.
         evaluations: On held-out data; none where there is none.
         watcher: Told what happens, on rank 0.
@@ -109,12 +105,8 @@ class Trainer:
         self._bad_steps = torch.zeros((), device=world.device)
 
     def restore(self) -> bool:
-        """Load the newest valid checkpoint of the run folder. False when there is none.
-
-        Raises:
-            CheckpointError: It belongs to another model.
-            DataError: Going on would not continue the same data.
-        """
+        """Load the newest valid checkpoint of the run folder. False when there is none. Raises CheckpointError where it
+        belongs to another model, DataError where going on would not continue the same data."""
         path = self.store.newest_valid()
         if path is None:
             return False
@@ -131,11 +123,8 @@ class Trainer:
 
     def go_on_from(self, path: Path) -> None:
         """Take over the model, the optimiser and the step counter of another run's checkpoint, which was looked at.
-
-        Raises:
-            CheckpointError: It belongs to another model or optimiser, or is damaged.
-            DataError: `init.data` is "continue", and it was made with other data.
-        """
+        Raises CheckpointError where it belongs to another model or optimiser or is damaged, DataError where `init.data`
+        is "continue" and it was made with other data."""
         checkpoint = self._load(path)
         if self.config.init.data == "continue":
             self.loader.check_state(checkpoint.meta["data"])
@@ -144,8 +133,7 @@ class Trainer:
     def _load(self, path: Path) -> Checkpoint:
         saved = read_checkpoint(path).meta.get("architecture", {})
         require_same_architecture(architecture(self.config.model), saved, f"checkpoint {path}")
-        extra = self._extra_tensors()
-        checkpoint = load(path, self.world, self.model, self.optimizer, extra=extra, verify=False)
+        checkpoint = load(path, self.world, self.model, self.optimizer, extra=self._extra_tensors(), verify=False)
         self.precision.load_state_dict(checkpoint.meta["precision"])
         return checkpoint
 
@@ -157,8 +145,8 @@ class Trainer:
     @property
     def stopped_early(self) -> str | None:
         """Why the run ends before its last step; None: it does not."""
-        is_over = self.early_stopping is not None and self.early_stopping.is_over
-        return self.early_stopping.describe() if is_over and self.early_stopping is not None else None
+        stopping = self.early_stopping
+        return stopping.describe() if stopping is not None and stopping.is_over else None
 
     def fit(self) -> dict[str, float]:
         """Train from the current step to `num_steps`; returns the last metrics (training and held-out).
@@ -223,11 +211,8 @@ class Trainer:
         return self._metrics_log.last if was_over else {}
 
     def _update(self, step: int, host_batches: list[HostBatch]) -> tuple[dict[str, LossSum], Tensor]:
-        """One optimizer update on this rank's microbatches.
-
-        Returns:
-            This rank's loss sums, and the gradient norm before clipping.
-        """
+        """One optimizer update on this rank's microbatches; returns its loss sums, and the gradient norm before
+        clipping."""
         config, device = self.config, self.world.device
         set_learning_rate(self.optimizer, self._lr(step))
         self.model.train()
@@ -388,7 +373,7 @@ class Trainer:
             "num_skipped": self.num_skipped,
             "data": self.loader.state(self.step),
             "recipe": self.config.recipe,
-            "config": config_digest(self.config),
+            "config": fingerprint(self.config.model_dump(mode="json")),
             "architecture": architecture(self.config.model),
             "version": __version__,
             "precision": self.precision.state_dict(),
@@ -437,11 +422,6 @@ class _OnDevice(Sequence[Batch]):
 def to_device(batch: HostBatch, device: torch.device) -> dict[str, Tensor]:
     """NumPy arrays to tensors on `device`; see `from_host`."""
     return {name: from_host(array, device) for name, array in batch.items()}
-
-
-def config_digest(config: RunConfig) -> str:
-    """128 bits in hex that change whenever a setting does."""
-    return fingerprint(config.model_dump(mode="json"))
 
 
 def initial_seed(seed: int) -> int:

@@ -29,5 +29,6 @@ def keep_factors(shape: torch.Size | tuple[int, ...], rate: float) -> Tensor:
         num_elements *= size
     draws = torch.empty(-(-num_elements // 4), dtype=torch.int64).random_(-(2**63), None)
     lanes = draws.view(torch.int16)[:num_elements].float()
+    # Lanes are signed: they run from -32768, so the lowest `num_dropped_lanes` of 65536 are dropped.
     is_kept = lanes.ge_(num_dropped_lanes - _LANES // 2)
     return is_kept.mul_(_LANES / (_LANES - num_dropped_lanes)).view(shape)

@@ -20,12 +20,12 @@ from pretrainkit.errors import InputError
 from pretrainkit.nn.activations import ACTIVATIONS
 from pretrainkit.nn.autocast import activation_dtype, in_float32
 from pretrainkit.nn.biased_attention import PairLayout
+from pretrainkit.nn.blocks import RMSNorm
 from pretrainkit.nn.dropout import dropout
 from pretrainkit.nn.initialise import built, truncated_normal_
 from pretrainkit.nn.layouts import example_numbers, stream_pairs
 from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy, linear_logits
 from pretrainkit.nn.relative_bias import RelativeBias
-from pretrainkit.nn.rms_norm import RMSNorm
 from pretrainkit.recipes.t5.config import T5ModelConfig
 from pretrainkit.recipes.t5.inputs import T5Inputs
 from pretrainkit.recipes.text_encoder import TextEncoder

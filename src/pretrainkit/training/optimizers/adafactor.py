@@ -10,7 +10,7 @@ stored as one tensor has its own means, scale and clipping.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -68,15 +68,8 @@ class Adafactor(GroupOptimizer):
     parameter are whole on every rank: they are small.
     """
 
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float,
-        config: AdafactorConfig,
-        weight_decay: float = 0.0,
-        stacked: Mapping[Tensor, int] | None = None,
-    ) -> None:
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay}, stacked)
+    def __init__(self, params: ParamsT, lr: float, config: AdafactorConfig, **settings: Any) -> None:
+        super().__init__(params, lr, **settings)
         self.config = config
 
     def _parts(self, param: Tensor) -> list[_Part]:
@@ -217,6 +210,7 @@ def _row_and_column_means(parts: list[_Part], epsilon: float) -> list[tuple[Tens
         smaller, larger = part.dims
         found.append((by_reduced[larger], by_reduced[smaller]))
     for (mesh, axis), vectors in groups.items():
+        # Sums over rows are parts of a sum, and columns have zeros outside of their rank's rows: one sum serves both.
         flat = torch.cat(vectors)
         dist.all_reduce(flat, group=mesh.get_group(axis))
         for vector, total in zip(vectors, flat.split([len(v) for v in vectors]), strict=True):

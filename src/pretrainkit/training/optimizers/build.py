@@ -33,13 +33,9 @@ _WITHOUT_DECAY = frozenset(
 
 
 def decays_by_name(owner: nn.Module, name: str) -> bool:
-    """Whether the parameter decays in mode by_name: all but biases, the parameters of norm layers, tokens and positions
-    that are parameters of their own (not of an embedding), and temperatures.
-
-    Args:
-        owner: The module that holds the parameter. A norm layer is one of torch's, or a class named `...Norm`.
-        name: Dotted name of the parameter; its last part counts.
-    """
+    """Whether a parameter of the module `owner` decays in mode by_name: all but biases, the parameters of norm layers
+    (torch's, or of a class named `...Norm`), tokens and positions that are parameters of their own (not of an
+    embedding), and temperatures."""
     leaf = name.rpartition(".")[2]
     is_norm = isinstance(owner, _NORMS) or type(owner).__name__.endswith("Norm")
     return not (is_norm or leaf == "bias" or leaf.endswith("_bias") or leaf in _WITHOUT_DECAY)
@@ -73,17 +69,11 @@ def decayed_names(model: nn.Module, config: OptimizerConfig) -> dict[str, bool]:
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     """The optimizer for `model`, with one group for each combination of weight decay and learning rate. Call it after
-    sharding.
-
-    The learning rate is set before every step with `set_learning_rate`.
-
-    Raises:
-        ConfigError: No parameter has a name that an entry of `config.groups` looks for.
-    """
+    sharding. The learning rate is set before every step with `set_learning_rate`. Raises ConfigError where no parameter
+    has a name that an entry of `config.groups` looks for."""
     if config.name == "adafactor":
         config = config.model_copy(update={"weight_decay": config.adafactor.decay_rate_of_parameters})
-    parameters = dict(model.named_parameters())
-    stacked = stacked_parameters(model)
+    parameters, stacked = dict(model.named_parameters()), stacked_parameters(model)
     groups = _parameter_groups(model, config, parameters, stacked)
     settings: dict[str, Any] = {"lr": config.peak_lr}
     if config.name == "adafactor":
@@ -129,12 +119,9 @@ def _parameter_groups(
             f"optimizer.groups: no trainable parameter has a name with {' or '.join(map(repr, sorted(unused)))}\n"
             f"  names are like {names}"
         )
+    names_of_key = ("weight_decay", "lr_scale", *(["num_parts"] if config.name == "muon" else []))
     return [
-        {"params": tensors, "weight_decay": weight_decay, "lr_scale": lr_scale}
-        | ({"num_parts": num_parts} if config.name == "muon" else {})
-        for (weight_decay, lr_scale, num_parts), tensors in sorted(
-            members.items(), key=lambda item: item[0], reverse=True
-        )
+        {"params": members[key], **dict(zip(names_of_key, key, strict=False))} for key in sorted(members, reverse=True)
     ]
 
 
@@ -163,15 +150,12 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 def step_if_finite(optimizer: torch.optim.Optimizer, precision: Precision, norm: Tensor) -> Tensor:
-    """One update, unless the gradient is not finite: then parameters, moments and step counts stay as they are.
+    """One update, unless the gradient is not finite: then parameters, moments and step counts stay as they are. Returns
+    whether it was left out, a bool scalar on the device.
 
-    Args:
-        precision: With loss scaling, its `unscale_` was called before; the scale is adapted here.
-        norm: From `clip_gradients`, the same on all ranks, so that ranks decide alike.
-
-    Returns:
-        Whether the update was left out, a bool scalar on the device. With fused AdamW (every AdamW of `build_optimizer`
-        on CPU and CUDA) the kernel itself decides, so nothing waits for the device unless this is read. LAMB waits.
+    With loss scaling, `unscale_` was called before; the scale is adapted here. `norm` is from `clip_gradients`, the
+    same on all ranks, so that ranks decide alike. With fused AdamW (every AdamW of `build_optimizer` on CPU and CUDA)
+    the kernel itself decides, so nothing waits for the device unless the result is read. LAMB waits.
     """
     is_skipped = ~norm.isfinite()
     if precision.scaler is not None:

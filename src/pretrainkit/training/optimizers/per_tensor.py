@@ -5,15 +5,14 @@ where FSDP2 keeps a shard of it per rank.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import ParamsT
 
 from pretrainkit.dist.devices import from_host
 from pretrainkit.training.eager import GroupOptimizer
-from pretrainkit.training.optimizers.parameters import in_parts, local_tensors, repeated, tensor_norms
+from pretrainkit.training.optimizers.parameters import in_parts, local_gradients, local_tensors, repeated, tensor_norms
 
 TRUST = 0.001
 _LARS_EPSILON = 1e-8
@@ -30,20 +29,10 @@ class Lars(GroupOptimizer):
     section 13): the learning rate is inside the momentum buffer.
     """
 
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-        nesterov: bool = False,
-        stacked: Mapping[Tensor, int] | None = None,
-    ) -> None:
-        settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
-        super().__init__(params, settings, stacked)
+    usual: ClassVar = {"momentum": 0.9, "nesterov": False}
 
     def _update(self, params: _Tensors, group: dict[str, Any]) -> None:
-        grads, weights = _gradients(params), local_tensors(params)
+        grads, weights = local_gradients(params), local_tensors(params)
         buffers = local_tensors(state["momentum_buffer"] for state in self._states(params, "momentum_buffer"))
         weight_norms, grad_norms = (_norms(tensors, params, self.stacked) for tensors in (weights, grads))
         denominators = grad_norms + group["weight_decay"] * weight_norms + _LARS_EPSILON
@@ -63,16 +52,7 @@ class Lars(GroupOptimizer):
 class _Adam(GroupOptimizer):
     """The direction of Adam, which subclasses rescale."""
 
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
-        stacked: Mapping[Tensor, int] | None = None,
-    ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, stacked)
+    usual: ClassVar = {"betas": (0.9, 0.999), "eps": 1e-6}
 
     def _directions(self, params: _Tensors, group: dict[str, Any]) -> _Tensors:
         """m_hat / (sqrt(v_hat) + eps) of each parameter, after the moments took in its gradient."""
@@ -80,7 +60,7 @@ class _Adam(GroupOptimizer):
         beta1, beta2 = group["betas"]
         torch._foreach_add_([state["step"] for state in states], 1.0)
         steps = [state["step"].item() for state in states]
-        grads = _gradients(params)
+        grads = local_gradients(params)
         first = local_tensors(state["exp_avg"] for state in states)
         second = local_tensors(state["exp_avg_sq"] for state in states)
         torch._foreach_lerp_(first, grads, 1 - beta1)
@@ -129,10 +109,6 @@ class ScaledAdamW(_Adam):
         torch._foreach_add_(weights, updates)
         if group["weight_decay"]:
             torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
-
-
-def _gradients(params: _Tensors) -> _Tensors:
-    return local_tensors([param.grad for param in params if param.grad is not None])
 
 
 def _norms(shards: _Tensors, params: _Tensors, stacked: Mapping[Tensor, int]) -> Tensor:
