@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pretrainkit.cli.corpus_options import Format, FormatName, Inputs, echo_skipped, named
+from pretrainkit.cli.corpus_options import Format, Inputs, echo_skipped, named
 from pretrainkit.cli.options import Json, MaxBad, TextKey
 from pretrainkit.cli.stages import amount
 
@@ -54,7 +54,7 @@ def bert_text(
         Path | None,
         typer.Option(help="punkt.json of a tokenizer folder; else sentences end after stops.", show_default=False),
     ] = None,
-    format: Format = FormatName.auto,
+    format: Format = "auto",
     text_key: TextKey = "text",
     max_bad: MaxBad = 0,
 ) -> None:
@@ -66,7 +66,7 @@ def bert_text(
     from pretrainkit.tokenizers.sentences import load_splitter
 
     skips = Skips(max_bad)
-    documents = read_documents(find_sources(named(inputs), format.value), skips, text_key=text_key)
+    documents = read_documents(find_sources(named(inputs), format), skips, text_key=text_key)
     splitter = load_splitter("punkt", punkt) if punkt else load_splitter("regex")
     num_documents, num_sentences = write_bert_text(documents, splitter, out)
     typer.echo(f"{out}: {amount(num_documents, 'document')}, {amount(num_sentences, 'sentence')}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pretrainkit.cli.corpus_options import Format, FormatName, Inputs, echo_skipped, named, shown_progress
+from pretrainkit.cli.corpus_options import Format, Inputs, echo_skipped, named, shown_progress
 from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def stats(
         ),
     ] = None,
     title: Annotated[str | None, typer.Option(help="Heading of the page.", show_default="the INPUT")] = None,
-    format: Format = FormatName.auto,
+    format: Format = "auto",
     text_key: TextKey = "text",
     max_bad: MaxBad = 0,
     workers: Workers = None,
@@ -37,7 +37,7 @@ def stats(
     from pretrainkit.corpus.stats import corpus_stats
     from pretrainkit.files.sources import find_sources
 
-    sources = find_sources(named(inputs), format.value)
+    sources = find_sources(named(inputs), format)
     with shown_progress(sources) as progress:
         result = corpus_stats(
             sources,

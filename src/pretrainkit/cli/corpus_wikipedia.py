@@ -1,32 +1,20 @@
 """`pretrainkit corpus wikipedia`: from a dump to documents."""
 
-from enum import StrEnum
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from pretrainkit.cli.corpus_options import (
-    Compress,
-    CompressionName,
-    Memory,
-    NumShards,
-    Out,
-    byte_count,
-    named,
-    report_corpus,
-    shown_progress,
-)
-from pretrainkit.cli.engines import EngineChoice, EngineName, RayAddress, Slurm, engine_of
-from pretrainkit.cli.options import Json, MaxBad, Workers
+from pretrainkit.cli.corpus_options import BAD, Out, named, report_corpus, shown_progress
+from pretrainkit.cli.engines import Execution
+from pretrainkit.cli.options import Json
+from pretrainkit.cli.settings_options import with_settings
+from pretrainkit.corpus.build_settings import BuildSettings
+from pretrainkit.corpus.wikipedia.options import Compat, Extraction
+from pretrainkit.files.sources import find_sources
 
 
-class WikiCompat(StrEnum):
-    """Whose text to give instead of ours."""
-
-    none = "none"
-    wikiextractor = "wikiextractor"
-
-
+@with_settings
 def wikipedia(
     dumps: Annotated[
         list[str] | None,
@@ -38,28 +26,19 @@ def wikipedia(
     ] = None,
     *,
     out: Out,
-    num_shards: NumShards = 8,
-    sections: Annotated[bool, typer.Option("--sections", help="Keep section titles, as lines of their own.")] = False,
-    lists: Annotated[bool, typer.Option("--lists", help='Keep list items, as lines that begin with "- ".')] = False,
-    tables: Annotated[bool, typer.Option("--tables", help="Keep tables, a line per row.")] = False,
-    disambiguations: Annotated[bool, typer.Option(help="Keep pages that tell apart what has the same name.")] = True,
+    build: Annotated[type[BuildSettings], "num_shards", "extraction", "redirects", "compress", BAD],
+    extraction: Annotated[Extraction, "sections", "lists", "tables", "disambiguations"],
     redirects: Annotated[
         bool, typer.Option("--redirects", help="Also write OUT/_redirects.tsv: title TAB the article it leads to.")
     ] = False,
-    compress: Compress = CompressionName.none,
-    max_bad: MaxBad = 0,
-    workers: Workers = None,
-    memory: Memory = "1GB",
-    engine: EngineChoice = EngineName.local,
-    slurm: Slurm = None,
-    ray: RayAddress = None,
+    execution: Execution,
     compat: Annotated[
-        WikiCompat,
+        Compat,
         typer.Option(
             help="wikiextractor: the text that WikiExtractor 2.75 gives, with what it loses; titles, lists and "
             "tables as its options --sections, --lists and --keep_tables write them.",
         ),
-    ] = WikiCompat.none,
+    ] = "none",
     json_output: Json = False,
 ) -> None:
     """Turn Wikipedia's dumps into shards of articles in OUT, in the order of the dump, without unpacking them first.
@@ -67,34 +46,15 @@ def wikipedia(
     A document is an article: paragraphs, one per line; its title and number are in `meta`. Redirects and other
     namespaces are left out. A large multistream .bz2 is read by all workers at once; it needs no index.
     """
-    from pretrainkit.corpus.shards import BuildSettings, build_corpus
-    from pretrainkit.corpus.wikipedia.options import Extraction
+    from pretrainkit.corpus.shards import build_corpus
     from pretrainkit.corpus.wikipedia.redirects import FOLDER, TABLE, join_redirects
-    from pretrainkit.files.sources import find_sources
     from pretrainkit.files.spans import group_sources
 
-    extraction = Extraction(
-        sections=sections,
-        lists=lists,
-        tables=tables,
-        disambiguations=disambiguations,
-        compat=compat.value,
-        redirects=str(out / FOLDER) if redirects else None,
-    )
-    sources = find_sources(named(dumps), "dump", options=extraction)
-    settings = BuildSettings(
-        num_shards=num_shards, seed=None, compress=compress.value, split_folders=False, max_bad=max_bad
-    )
+    options = replace(extraction, compat=compat, redirects=str(out / FOLDER) if redirects else None)
+    sources = find_sources(named(dumps), "dump", options=options)
+    settings = build(seed=None, split_folders=False)
     with shown_progress(sources) as progress:
-        manifests = build_corpus(
-            sources,
-            out,
-            settings,
-            workers=workers,
-            memory_bytes=byte_count(memory),
-            engine=engine_of(engine, slurm, ray),
-            progress=progress,
-        )
+        manifests = build_corpus(sources, out, settings, **execution.means(), progress=progress)
         stretches = (source for group in group_sources(sources) for _, source in group)
         num_redirects = join_redirects(out, stretches) if redirects else None
         if num_redirects is not None:

@@ -1,13 +1,13 @@
 """`pretrainkit data`: check sets of image-text pairs, pack them into tars, take their captions out."""
 
 import json
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from pretrainkit.cli.options import Json
 from pretrainkit.cli.stages import shown_stages
 from pretrainkit.errors import DataError
 
@@ -26,24 +26,8 @@ app = typer.Typer(
 _MOST_PROBLEMS = 50
 
 
-class PairFormat(StrEnum):
-    """What a set is stored in."""
-
-    auto = "auto"
-    csv = "csv"
-    webdataset = "webdataset"
-    img2dataset = "img2dataset"
-    huggingface = "huggingface"
-
-
-class SplitName(StrEnum):
-    """Parts of a set."""
-
-    train = "train"
-    valid = "valid"
-    both = "both"
-
-
+SplitName = Literal["train", "valid", "both"]
+PairFormat = Literal["auto", "csv", "webdataset", "img2dataset", "huggingface"]
 Sets = Annotated[
     list[str],
     typer.Argument(
@@ -57,7 +41,6 @@ SplitOption = Annotated[SplitName, typer.Option(help="Which part of each set; bo
 FormatOption = Annotated[PairFormat, typer.Option(help="auto: by what the folder holds.")]
 ImageKey = Annotated[str | None, typer.Option(help="Column or ending of the images.", show_default=False)]
 CaptionKey = Annotated[str | None, typer.Option(help="Column or ending of the captions.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 @app.command()
@@ -73,8 +56,8 @@ def check(
         ),
     ],
     *,
-    split: SplitOption = SplitName.both,
-    format: FormatOption = PairFormat.auto,
+    split: SplitOption = "both",
+    format: FormatOption = "auto",
     image_key: ImageKey = None,
     caption_key: CaptionKey = None,
     num: Annotated[int, typer.Option(min=1, help="Of a config: examples to show of each component.")] = 2,
@@ -197,8 +180,8 @@ def pack(
     set_path: Annotated[str, typer.Argument(metavar="SET", help="As for check.", show_default=False)],
     *,
     out: Annotated[Path, typer.Option(help="Folder to be made.", show_default=False)],
-    split: SplitOption = SplitName.both,
-    format: FormatOption = PairFormat.auto,
+    split: SplitOption = "both",
+    format: FormatOption = "auto",
     image_key: ImageKey = None,
     caption_key: CaptionKey = None,
     shard_size: Annotated[str, typer.Option(help="A tar ends when it has this much, such as 256MB.")] = "256MB",
@@ -231,8 +214,8 @@ def captions(
     sets: Sets,
     *,
     out: Annotated[Path, typer.Option(help="JSON lines to be written.", show_default=False)],
-    split: SplitOption = SplitName.train,
-    format: FormatOption = PairFormat.auto,
+    split: SplitOption = "train",
+    format: FormatOption = "auto",
     caption_key: CaptionKey = None,
 ) -> None:
     """Write captions as documents, for pretrainkit corpus count-words and then tokenizer train."""
@@ -245,10 +228,9 @@ def _open(
     path: str, split: SplitName, format: PairFormat, image_key: str | None, caption_key: str | None
 ) -> "dict[Split, PairSet]":
     """The splits asked for; of both, those that are there."""
-    open_pairs = partial(_reader().open_pairs, path, format=format.value, image_key=image_key, caption_key=caption_key)
-    if split is not SplitName.both:
-        part: Split = "train" if split is SplitName.train else "valid"
-        return {part: open_pairs(split=part)}
+    open_pairs = partial(_reader().open_pairs, path, format=format, image_key=image_key, caption_key=caption_key)
+    if split != "both":
+        return {split: open_pairs(split=split)}
     found: dict[Split, PairSet] = {}
     failures = []
     parts: tuple[Split, ...] = ("train", "valid")

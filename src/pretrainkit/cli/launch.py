@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from pretrainkit.cli.options import CloudSettings
 from pretrainkit.errors import InputError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
@@ -161,6 +160,10 @@ def resume(run: Run) -> None:
     launch_again(run, replace(launch, words=launch.words_again, job_ids=()))
 
 
+CloudSettings = Annotated[
+    list[str] | None,
+    typer.Option("--cloud", metavar="NAME=VALUE", help="Of a cloud's machines, such as accelerators=H100:8."),
+]
 Name = Annotated[str, typer.Argument(help="Of the machines, such as my-pod.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show task file and commands; do nothing.")]
 Nodes = Annotated[int | None, typer.Option(min=1, help="Machines; left out: as in the task file.", show_default=False)]
@@ -170,8 +173,7 @@ _FOLDER = Path(".pretrainkit") / "cloud"
 
 def _task(name: str, cloud: list[str] | None, nodes: int | None, command: list[str]) -> tuple[Any, Any]:
     from pretrainkit.config.loader import config_of_words
-    from pretrainkit.launch.cloud import require_name, task_of
-    from pretrainkit.launch.cloud_config import CloudConfig
+    from pretrainkit.launch.cloud import CloudConfig, require_name, task_of
 
     require_name(name)
     config = config_of_words(CloudConfig, cloud or [], "--cloud")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from pretrainkit.cli.options import Device
+from pretrainkit.cli.options import Data, Device
 from pretrainkit.errors import InputError, Interrupted
 
 app = typer.Typer(add_completion=False)
@@ -62,15 +62,7 @@ def sweep(
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs for each learning rate.")] = 3,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--data",
-            metavar="NAME=DIR",
-            help="Where the data lie, such as glue=DIR; may be repeated. Default: the hub.",
-            show_default=False,
-        ),
-    ] = None,
+    data: Data = None,
     jobs: Annotated[int, typer.Option(min=1, help="Most runs at a time; fewer where they do not fit into memory.")] = 1,
     from_mnli: Annotated[
         bool, typer.Option("--from-mnli", help="RTE, MRPC and STS-B start from the chosen run of MNLI.")

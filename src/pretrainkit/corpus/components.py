@@ -30,7 +30,7 @@ def write_components(pairs: Iterator[U64], folder: Path, max_bytes: int, path: P
     turn, has_changed = 0, True
     while has_changed:
         both_ways = PairSorter(_empty(folder / "large"), max_bytes // 2)
-        for piece in _pieces(star):
+        for piece in star.pieces():
             both_ways.add(piece)
             both_ways.add(piece[:, ::-1])
         downwards = PairSorter(_empty(folder / "small"), max_bytes // 2)
@@ -41,7 +41,7 @@ def write_components(pairs: Iterator[U64], folder: Path, max_bytes: int, path: P
         done.unlink()
         has_changed = large or small
     path.parent.mkdir(parents=True, exist_ok=True)
-    result = write_pairs(path, _pieces(star))
+    result = write_pairs(path, star.pieces())
     shutil.rmtree(folder)
     return result
 
@@ -50,11 +50,6 @@ def _empty(folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     return folder
-
-
-def _pieces(run: PairRun, size: int = 1 << 14) -> Iterator[U64]:
-    for start in range(0, run.num_pairs, size):
-        yield run.read(start, start + size)
 
 
 def _downwards(pairs: Iterator[U64], path: Path) -> PairRun:

@@ -21,7 +21,7 @@ from pretrainkit.errors import DataError, MissingPackageError, PretrainKitError
 from pretrainkit.files.manifest import MANIFEST_NAME, HashingFile, atomic_file, file_sha256, fingerprint, read_manifest
 from pretrainkit.files.sources import SourceFile
 from pretrainkit.files.spans import SPAN_BYTES
-from pretrainkit.files.work import work_folder
+from pretrainkit.files.work import finished_task, note_finished, work_folder
 from pretrainkit.workers.engine import LOCAL, Crew, Engine, Means
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet
 
@@ -39,16 +39,17 @@ class HubRequest:
     name: str
     """Of the data set on the hub, such as "allenai/c4", or a local folder."""
     config: str | None = None
-    """Name of its configuration; None: its default."""
+    """Name of a configuration, such as en or 20231101.bg; None: the default one."""
     split: str = "train"
+    """Split of the data set."""
     column: str = "text"
-    """Which holds the text."""
+    """Column that holds the text."""
     meta_columns: tuple[str, ...] = ()
-    """Which go into `meta`."""
+    """Keep a column in meta, such as url; may be repeated."""
     revision: str | None = None
-    """Branch, tag or commit; None: the default branch."""
+    """Branch, tag or commit; None: the default branch as it is now."""
     max_documents: int | None = None
-    """Only the first of them; None: all."""
+    """Take the first of them only; one process streams then."""
 
     def __post_init__(self) -> None:
         if self.max_documents is not None and self.max_documents < 1:
@@ -215,8 +216,7 @@ def fetch_file(task: FetchTask) -> tuple[int, dict[str, Any]]:
             else:
                 (task.folder / _part_name(number)).unlink()
             noted["state"] = None if noted["is_done"] else rows.state_dict()
-            with atomic_file(task.folder / "task.json") as record:
-                record.write(json.dumps(noted).encode())
+            note_finished(task.folder, noted)
     return task.index, noted
 
 
@@ -237,12 +237,7 @@ def _part_name(number: int) -> str:
 def _noted(task: FetchTask) -> dict[str, Any]:
     """What an earlier attempt noted for the same data file, as far as its parts are whole."""
     empty: dict[str, Any] = {"key": task.key, "parts": [], "state": None, "is_done": False}
-    try:
-        noted = json.loads((task.folder / "task.json").read_bytes())
-    except (FileNotFoundError, ValueError):
-        return empty
-    if not isinstance(noted, dict) or noted.get("key") != task.key:
-        return empty
+    noted = finished_task(task.folder, task.key) or empty
     for number, part in enumerate(noted["parts"]):
         path = task.folder / _part_name(number)
         if not path.is_file() or path.stat().st_size != part["num_bytes"] or file_sha256(path) != part["sha256"]:

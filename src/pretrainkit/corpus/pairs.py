@@ -34,6 +34,10 @@ class PairRun:
         count = max(0, stop - start) * 2
         return np.fromfile(self.path, np.uint64, count, offset=self.begin + start * PAIR_BYTES).reshape(-1, 2)
 
+    def pieces(self, size: int = 1 << 14) -> Iterator[U64]:
+        """All of them, a few at a time."""
+        return (self.read(start, start + size) for start in range(0, self.num_pairs, size))
+
 
 def sorted_pairs(pairs_N2: U64) -> U64:
     """By first, then second number; equal pairs once."""
@@ -63,11 +67,6 @@ class PairSorter:
             pairs_N2 = pairs_N2[len(part) :]
             if self._num_held == self._max_pairs:
                 self._spill()
-
-    def add_run(self, run: PairRun) -> None:
-        """Takes pairs that lie sorted on disk. The file stays."""
-        if run.num_pairs:
-            self._runs.append(run)
 
     def _spill(self) -> None:
         path = self.folder / f"sorted-{len(self._runs):05d}.pairs"

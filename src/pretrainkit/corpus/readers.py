@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pretrainkit.corpus.book_cleaning import BookCleaning
-from pretrainkit.corpus.books import WHITE_SPACE, book_text, wiki_articles
+from pretrainkit.corpus.books import WHITE_SPACE, BookCleaning, book_text, wiki_articles
 from pretrainkit.corpus.wikipedia.documents import dump_documents
 from pretrainkit.errors import DataError
 from pretrainkit.files.skips import Skips

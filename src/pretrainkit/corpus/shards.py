@@ -13,16 +13,15 @@ import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from pretrainkit.corpus.duplicates import DuplicateRule, Duplicates, find_duplicates
+from pretrainkit.corpus.build_settings import BuildSettings
+from pretrainkit.corpus.duplicates import DropList, DuplicateRule, Duplicates, find_duplicates
 from pretrainkit.corpus.quality import Quality
-from pretrainkit.corpus.readers import read_documents, text_hash
-from pretrainkit.corpus.selection import Selection
+from pretrainkit.corpus.readers import Document, read_documents, text_hash
 from pretrainkit.corpus.shard_writer import Compression, encode_record, open_shard, shard_name
 from pretrainkit.corpus.shuffle import Run, RunWriter, cut_positions, gather, identity
 from pretrainkit.errors import DataError
@@ -40,7 +39,7 @@ from pretrainkit.files.manifest import (
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import OnBytes, SourceFile
 from pretrainkit.files.spans import group_sources
-from pretrainkit.files.work import work_folder
+from pretrainkit.files.work import finished_task, note_finished, work_folder
 from pretrainkit.workers.engine import LOCAL, Engine, Means
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet
 
@@ -50,55 +49,6 @@ _MEMORY_SHARE = 0.7
 
 class EmptyCorpus(DataError):
     """The input holds no document."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuildSettings:
-    """What shards to make."""
-
-    num_shards: int = 8
-    """Files to write, per split (fewer, in proportion, for held-out data)."""
-    heldout: float = 0.0
-    """Share of the documents to hold out in `valid/`, at least 0 and below 1. Where it would hold out none of several,
-    a share is used that holds out one."""
-    seed: int | None = 0
-    """Seed of the order; None keeps the order of the input."""
-    compress: Compression = "none"
-    """Whether shards are Zstandard files."""
-    rule: Literal["even", "sabertooth"] = "even"
-    """even: shards differ by one document at most. sabertooth: chunks of the rounded-up mean, so fewer files can
-    appear."""
-    split_folders: bool = True
-    """Write into `train/` and `valid/` rather than into the output folder itself."""
-    text_key: str = "text"
-    """Key or column that holds the text."""
-    max_bad: int = 0
-    """Pieces of bad input that may be skipped."""
-    quality: Quality | None = None
-    """What documents must be like; None: all are taken."""
-    duplicates: DuplicateRule | None = None
-    """Which documents are left out because of others: all but the first of those that are alike or, with held-out data,
-    those like a held-out one. None: none."""
-
-    def __post_init__(self) -> None:
-        if self.num_shards < 1 or self.num_shards > 99_999:
-            raise DataError(f"--num-shards is {self.num_shards}\n  give a number from 1 to 99999")
-        if not 0 <= self.heldout < 1:
-            raise DataError(f"--heldout is {self.heldout}\n  give a share of the documents: at least 0 and below 1")
-        if self.heldout and not self.split_folders:
-            raise DataError("held-out data needs the folders train/ and valid/\n  set heldout=0 or split_folders=True")
-
-    @property
-    def splits(self) -> dict[str, Path]:
-        """Split to its folder below the output folder."""
-        if not self.split_folders:
-            return {"train": Path()}
-        return {"train": Path("train")} | ({"valid": Path("valid")} if self.heldout else {})
-
-    def content(self) -> dict[str, Any]:
-        """What decides the bytes of the shards: all but the budget for bad input, and what is not asked for."""
-        unasked = {key for key in ("quality", "duplicates") if getattr(self, key) is None}
-        return {key: value for key, value in asdict(self).items() if key not in unasked | {"max_bad"}}
 
 
 @dataclass(frozen=True)
@@ -121,7 +71,6 @@ class GatherTask:
     """A shard to be written."""
 
     split: str
-    index: int
     path: Path
     parts: tuple[tuple[Run, int, int], ...]
     """Run, first document, document after the last."""
@@ -263,6 +212,26 @@ def _finished(
     return None
 
 
+class Selection:
+    """Takes documents of good quality that are on no list of duplicates, and counts what it leaves out."""
+
+    def __init__(self, quality: Quality | None, rule: DuplicateRule | None, dropped: Path | None) -> None:
+        """`dropped`: the list of documents that break `rule`."""
+        self._quality = quality
+        self._reason = rule.reason if rule else ""
+        self._dropped = DropList(dropped) if dropped else None
+
+    def takes(self, document: Document, number: int, skips: Skips) -> bool:
+        """False where the document with this `identity` is left out."""
+        if self._dropped is not None and number in self._dropped:
+            skips.leave_out(self._reason, document.source, f"document {document.position}")
+            return False
+        problem = self._quality.problem(document.text) if self._quality else None
+        if problem:
+            skips.leave_out(problem, document.source, f"document {document.position}")
+        return problem is None
+
+
 class HeldOut:
     """Decides which texts are held out, and remembers what share would have held out one."""
 
@@ -316,9 +285,7 @@ def note_scattered(
         "lowest_share": held_out.lowest,
         "folder": folder.name,
     }
-    with atomic_file(folder / "task.json") as file:
-        file.write(json.dumps(result).encode())
-    return result
+    return note_finished(folder, result)
 
 
 def _runs(work: Path, result: dict[str, Any], split: str) -> list[Run]:
@@ -328,12 +295,9 @@ def _runs(work: Path, result: dict[str, Any], split: str) -> list[Run]:
 
 def _kept_result(work: Path, task: ScatterTask) -> dict[str, Any] | None:
     """What an earlier call noted for the same task, if its runs are still whole."""
-    try:
-        result = json.loads((task.folder / "task.json").read_bytes())
-    except (FileNotFoundError, ValueError):
-        return None
-    runs = [run for split in ("train", "valid") for run in _runs(work, result, split)]
-    return result if result.get("key") == task.key and all(run.is_whole() for run in runs) else None
+    result = finished_task(task.folder, task.key)
+    is_whole = result and all(run.is_whole() for split in ("train", "valid") for run in _runs(work, result, split))
+    return result if is_whole else None
 
 
 def _scatter(
@@ -343,32 +307,22 @@ def _scatter(
     dropped: Duplicates | None,
     means: Means,
 ) -> list[dict[str, Any]]:
-    groups, progress = group_sources(sources), means.progress
-    total = sum(source.num_bytes for source in sources)
-    crew = means.crew(len(groups), total)
+    groups = group_sources(sources)
+    crew = means.crew(len(groups), sum(source.num_bytes for source in sources))
     tasks = []
     for number, group in enumerate(groups):
         decisive: list[Any] = [settings.content(), [[index, *source.identity] for index, source in group]]
         key = fingerprint([*decisive, dropped.key] if dropped else decisive)
         listed = dropped.path if dropped else None
         tasks.append(ScatterTask(tuple(group), work / f"task-{number:05d}", settings, crew.memory_bytes, key, listed))
-    progress.stage("reading", total, "B")
-    results = {task.key: result for task in tasks if (result := _kept_result(work, task))}
-    if results:
-        progress.note(f"kept: {len(results)} of {len(tasks)} groups of files were already read")
-    progress.advance(sum(_group_bytes(task) for task in tasks if task.key in results))
-    todo = [task for task in tasks if task.key not in results]
-    sizes = {task.key: _group_bytes(task) for task in todo}
-    on_bytes = means.on_bytes(crew)
-    for result in means.run(partial(scatter, on_bytes=on_bytes), todo, crew, work):
-        results[result["key"]] = result
-        if not on_bytes:
-            progress.advance(sizes[result["key"]])
-    return [results[task.key] for task in tasks]
-
-
-def _group_bytes(task: ScatterTask) -> int:
-    return sum(source.num_bytes for _, source in task.sources)
+    return means.finish(
+        *(scatter, tasks, crew, work),
+        stage="reading",
+        unit="B",
+        size=lambda task: sum(source.num_bytes for _, source in task.sources),
+        kept=lambda task: _kept_result(work, task),
+        about_kept="groups of files were already read",
+    )
 
 
 def check_documents(results: list[dict[str, Any]], settings: BuildSettings, skips: Skips) -> None:
@@ -409,14 +363,14 @@ def num_shards_of(split: str, settings: BuildSettings) -> int:
     return settings.num_shards if split == "train" else max(1, round(settings.num_shards * settings.heldout))
 
 
-def gather_shard(task: GatherTask) -> tuple[str, int, dict[str, Any]]:
-    """Pass 2 of one shard. Returns the split, the index and the manifest's entry."""
+def gather_shard(task: GatherTask) -> dict[str, Any]:
+    """Pass 2 of one shard. Returns the manifest's entry."""
     runs, start, stop = zip(*task.parts) if task.parts else ((), (), ())
     with open_shard(task.path, task.compress) as (writer, entry):
         gather(runs, start, stop, writer, int(task.memory_bytes * _MEMORY_SHARE))
     with atomic_file(task.record) as file:
         file.write(json.dumps({"key": task.key, "entry": entry}).encode())
-    return task.split, task.index, entry
+    return entry
 
 
 def plan_gather(
@@ -438,7 +392,7 @@ def plan_gather(
             )
             path = out / folder / shard_name(index, num_shards, settings.compress)
             record = work / "done" / f"{split}-{index:05d}.json"
-            tasks.append(GatherTask(split, index, path, parts, record, key, settings.compress, memory_bytes))
+            tasks.append(GatherTask(split, path, parts, record, key, settings.compress, memory_bytes))
     return tasks
 
 
@@ -458,20 +412,20 @@ def _gather(
 ) -> dict[str, list[dict[str, Any]]]:
     num_bytes = sum(sum(result["num_bytes"].values()) for result in results)
     num_tasks = sum(num_shards_of(split, settings) for split in settings.splits)
-    progress, crew = means.progress, means.crew(num_tasks, num_bytes)
+    crew = means.crew(num_tasks, num_bytes)
     tasks = plan_gather(results, work, out, settings, crew.memory_bytes)
-    progress.stage("writing", len(tasks), "shard")
-    entries = {(task.split, task.index): entry for task in tasks if (entry := kept_entry(task))}
-    if entries:
-        progress.note(f"kept: {len(entries)} of {len(tasks)} shards were already written, their checksums are right")
-    progress.advance(len(entries))
-    todo = [task for task in tasks if (task.split, task.index) not in entries]
-    for split, index, entry in means.run(gather_shard, todo, crew, work):
-        entries[split, index] = entry
-        progress.advance(1)
-    return {
-        split: [entries[task.split, task.index] for task in tasks if task.split == split] for split in settings.splits
-    }
+    entries = means.finish(
+        *(gather_shard, tasks, crew, work),
+        stage="writing",
+        unit="shard",
+        size=lambda task: 1,
+        kept=kept_entry,
+        about_kept="shards were already written, their checksums are right",
+    )
+    by_split: dict[str, list[dict[str, Any]]] = {split: [] for split in settings.splits}
+    for task, entry in zip(tasks, entries):
+        by_split[task.split].append(entry)
+    return by_split
 
 
 def write_manifests(

@@ -80,24 +80,18 @@ class _Smallest:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._heap: list[tuple[int, str, str]] = []  # hashes negated: the largest is on top
-        self._hashes: set[int] = set()
+        self._kept: dict[int, tuple[int, str, str]] = {}
 
     def offer(self, number: int, document: Document) -> None:
-        is_full = len(self._heap) >= self._size
-        if not self._size or number in self._hashes or (is_full and number >= -self._heap[0][0]):
-            return
-        place = f"{document.source}, document {document.position}"
-        entry = (-number, document.text[:_SAMPLE_CHARACTERS], str(document.meta.get("title", "")) or place)
-        self._hashes.add(number)
-        if is_full:
-            gone = heapq.heapreplace(self._heap, entry)
-            self._hashes.discard(-gone[0])
-        else:
-            heapq.heappush(self._heap, entry)
+        if self._size and number not in self._kept:
+            place = f"{document.source}, document {document.position}"
+            title = str(document.meta.get("title", "")) or place
+            self._kept[number] = (number, document.text[:_SAMPLE_CHARACTERS], title)
+        if len(self._kept) > 2 * self._size:
+            self._kept = {entry[0]: entry for entry in self.sorted()}
 
     def sorted(self) -> Sample:
-        return sorted((-number, text, place) for number, text, place in self._heap)
+        return heapq.nsmallest(self._size, self._kept.values())
 
 
 def _dataset(meta: dict[str, Any]) -> str:

@@ -26,11 +26,11 @@ from datatrove.data import DocumentsPipeline
 from datatrove.pipeline.base import PipelineStep
 
 from pretrainkit.corpus.readers import Document, read_documents
-from pretrainkit.corpus.selection import Selection
 from pretrainkit.corpus.shard_writer import encode_record
 from pretrainkit.corpus.shards import (
     BuildSettings,
     HeldOut,
+    Selection,
     check_documents,
     gather_shard,
     kept_entry,

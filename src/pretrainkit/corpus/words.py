@@ -9,13 +9,11 @@ equal. When a table outgrows its share of memory it is written out sorted and a 
 the end.
 """
 
-import json
 import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +34,8 @@ from pretrainkit.files.manifest import (
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import OnBytes, SourceFile, plain_chunks, whole_lines
 from pretrainkit.files.spans import group_sources
-from pretrainkit.files.work import work_folder
-from pretrainkit.workers.engine import LOCAL, Crew, Engine, Means
+from pretrainkit.files.work import finished_task, note_finished, work_folder
+from pretrainkit.workers.engine import LOCAL, Engine, Means
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet
 
 SABERTOOTH_PILE_SETS = frozenset({
@@ -160,10 +158,7 @@ def note_counted(folder: Path, key: str, tally: Tally, skips: Skips) -> dict[str
     """Writes the rest of `tally` and the record that makes a counting task finished, which it returns."""
     tally.spill()
     runs = [path.name for path in tally.runs]
-    result = {"key": key, "runs": runs, "skips": skips.as_dict(), "folder": folder.name}
-    with atomic_file(folder / "task.json") as file:
-        file.write(json.dumps(result).encode())
-    return result
+    return note_finished(folder, {"key": key, "runs": runs, "skips": skips.as_dict(), "folder": folder.name})
 
 
 def count_words(
@@ -217,8 +212,8 @@ def count_words(
             key = fingerprint([counting, [source.identity for _, source in group]])
             tasks.append(CountTask(tuple(group), work / f"task-{number:05d}", pile_sets, text_key, max_bad, share, key))
         skips = Skips(max_bad)
-        progress.stage("counting", total_bytes, "B")
         if len(tasks) == 1 and engine.is_local:  # straight into the table that is written in the end
+            progress.stage("counting", total_bytes, "B")
             tally = Tally(work / "one", share)
             for _, source in tasks[0].sources:
                 count_source(source, tally, skips, pile_sets, text_key, progress.advance)
@@ -227,7 +222,17 @@ def count_words(
                 tally.spill()
             table = tally.table
         else:
-            runs = _run_tasks_of(tasks, work, crew, means, skips)
+            results = means.finish(
+                *(count_group, tasks, crew, work),
+                stage="counting",
+                unit="B",
+                size=lambda task: sum(source.num_bytes for _, source in task.sources),
+                kept=lambda task: finished_task(task.folder, task.key),
+                about_kept="groups of files were already counted",
+            )
+            for result in results:
+                skips.merge(result["skips"])
+            runs = [work / result["folder"] / name for result in results for name in result["runs"]]
             table = new_table()
         for warning in skips.warnings:
             progress.note(f"warning: {warning}")
@@ -303,29 +308,3 @@ def _existing(out: Path, input_key: str, progress: Progress) -> dict[str, Any]:
         )
     progress.note(f"{out} is already complete, its checksum is right")
     return verify(out)
-
-
-def _run_tasks_of(tasks: Sequence[CountTask], work: Path, crew: Crew, means: Means, skips: Skips) -> list[Path]:
-    progress = means.progress
-    results: dict[str, dict[str, Any]] = {}
-    for task in tasks:
-        noted = task.folder / "task.json"
-        result = json.loads(noted.read_bytes()) if noted.exists() else {}
-        if result.get("key") == task.key:
-            results[task.folder.name] = result
-    if results:
-        progress.note(f"kept: {len(results)} of {len(tasks)} groups of files were already counted")
-    sizes = {task.folder.name: sum(source.num_bytes for _, source in task.sources) for task in tasks}
-    progress.advance(sum(sizes[name] for name in results))
-    todo = [task for task in tasks if task.folder.name not in results]
-    on_bytes = means.on_bytes(crew)
-    for result in means.run(partial(count_group, on_bytes=on_bytes), todo, crew, work):
-        results[result["folder"]] = result
-        if not on_bytes:
-            progress.advance(sizes[result["folder"]])
-    runs = []
-    for task in tasks:
-        result = results[task.folder.name]
-        skips.merge(result["skips"])
-        runs += [task.folder / name for name in result["runs"]]
-    return runs

@@ -5,14 +5,12 @@ Each command is printed as it is run, so that the demo reads as a tutorial.
 
 import json
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.demo.documents import write_documents
 from pretrainkit.demo.parts import Rows, write_rows
-from pretrainkit.demo.prose import standard_library_documents
-from pretrainkit.demo.walk import prepare_folder, pretrainkit, say, train_killed_and_resumed
+from pretrainkit.demo.prose import standard_library_documents, write_documents
+from pretrainkit.demo.walk import Walk, pretrainkit
 from pretrainkit.errors import RunError
 
 VOCAB_SIZE = 2048
@@ -33,15 +31,13 @@ NUM_SHOWN, NUM_ASKED = 4, 16
 
 
 def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
-    """Run the whole demo into `folder`; returns its headline numbers.
+    """Run the whole demo into `folder`, which is replaced when it holds an earlier one; returns its headline numbers.
 
     Args:
-        folder: Replaced when it holds an earlier demo, refused when it holds anything else.
         num_steps: Optimizer updates of fine-tuning.
     """
-    began = time.monotonic()
-    prepare_folder(folder)
-    say(1, NUM_CHAPTERS, "Text", "prose that is on every machine with Python, and rows of a task made of it")
+    walk = Walk(folder, NUM_CHAPTERS)
+    walk.chapter("Text", "prose that is on every machine with Python, and rows of a task made of it")
     write_documents(folder / "text.jsonl", standard_library_documents(), "Python's language reference and docstrings")
     rows = write_rows(folder / "task", standard_library_documents())
     print(
@@ -49,7 +45,7 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
         f"{', '.join(rows.parts[:-1])} or {rows.parts[-1]}?"
     )
 
-    say(2, NUM_CHAPTERS, "Vocabulary", "SentencePiece with T5's control pieces; then token shards")
+    walk.chapter("Vocabulary", "SentencePiece with T5's control pieces; then token shards")
     pretrainkit("corpus", "shards", folder / "text.jsonl", "--out", folder / "corpus", "--heldout", 0.03)
     pretrainkit("corpus", "count-words", folder / "corpus" / "train" / "*.jsonl", "--out", folder / "words.tsv")
     pretrainkit(
@@ -61,9 +57,7 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
         *("--out", folder / "tokens"),
     )
 
-    say(
-        3,
-        NUM_CHAPTERS,
+    walk.chapter(
         "Pretraining",
         f"t5/micro on span corruption: what is behind <extra_id_0>? {NUM_PRETRAINING} steps",
     )
@@ -73,9 +67,7 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
         *(f"num_steps={NUM_PRETRAINING}", "evaluate.every_steps=100", "--out", pretrained),
     )
 
-    say(
-        4,
-        NUM_CHAPTERS,
+    walk.chapter(
         "Task",
         "a Python module says what to read, how it becomes inputs and targets, how to judge answers",
     )
@@ -84,9 +76,7 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
     print(f"  {module}: written by the demo; yours can look like it")
     pretrainkit("tasks", "show", TASK, "--num", 2, "--module", module)
 
-    say(
-        5,
-        NUM_CHAPTERS,
+    walk.chapter(
         "Fine-tuning",
         f"{num_steps} steps from the pretrained weights, judged by the accuracy of its answers; killed without warning "
         f"after step {KILL_AFTER_STEP}, then resumed",
@@ -99,11 +89,9 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
         *(f"checkpoint.every_steps={CHECKPOINT_STEPS}", "log.every_steps=5", "evaluate.every_steps=60"),
         *("evaluate.before_training=true", "--out", run),
     ]
-    num_equal = train_killed_and_resumed(
-        command, run, kill_after_step=KILL_AFTER_STEP, checkpoint_steps=CHECKPOINT_STEPS
-    )
+    walk.train(run, *command, kill_after_step=KILL_AFTER_STEP, checkpoint_steps=CHECKPOINT_STEPS)
 
-    say(6, NUM_CHAPTERS, "Inference", "answers to the held-out rows as JSON lines")
+    walk.chapter("Inference", "answers to the held-out rows as JSON lines")
     answers = folder / "answers.jsonl"
     pretrainkit(*("infer", run, "precision.compute=float32", "--task", TASK, "--split", "validation", "--out", answers))
     rows_answered = [json.loads(line) for line in answers.read_text(encoding="utf-8").splitlines()]
@@ -111,7 +99,7 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
     for row, true in list(zip(rows_answered, truth, strict=True))[:: len(truth) // NUM_SHOWN][:NUM_SHOWN]:
         print(f"  {true['paragraph'][:90]}\n    {row['prediction']} (it is {true['part']})")
 
-    say(7, NUM_CHAPTERS, "Export", "to Hugging Face's format, asked the same by transformers")
+    walk.chapter("Export", "to Hugging Face's format, asked the same by transformers")
     pretrainkit("export", run, "--format", "huggingface", "--out", folder / "export")
     asked = [f"part of python: {row['paragraph']}" for row in truth[:NUM_ASKED]]
     theirs = ask_transformers(folder / "export", folder / "tokenizer", asked)
@@ -120,35 +108,32 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
         raise RunError(f"transformers answers {theirs}, but we {ours}")
     print(f"  all {NUM_ASKED} answers of T5ForConditionalGeneration.from_pretrained(EXPORT).generate() are ours")
 
-    say(8, NUM_CHAPTERS, "Report", "one HTML page")
-    report = folder / "report.html"
-    pretrainkit("report", run, "--out", report)
-    return _told(folder, rows, num_equal, time.monotonic() - began)
+    walk.chapter("Report", "one HTML page")
+    walk.report(run)
+    return _told(walk, rows)
 
 
-def _told(folder: Path, rows: Rows, num_equal: int, seconds: float) -> dict[str, Any]:
+def _told(walk: Walk, rows: Rows) -> dict[str, Any]:
     """Print the headline numbers, and return them."""
+    folder = walk.folder
     run = folder / "run"
     evaluations = [json.loads(line) for line in (run / "eval.jsonl").read_text(encoding="utf-8").splitlines()]
     before, after = (evaluations[place][f"{TASK}/accuracy"] for place in (0, -1))
     pretraining = json.loads((folder / "pretrained/summary.json").read_text(encoding="utf-8"))
-    result = {
-        "span_corruption_loss": pretraining["valid_nll_per_target_token"],
-        "unigram_loss": pretraining["unigram_loss"],
-        "accuracy_before": before,
-        "accuracy": after,
-        "majority_accuracy": round(rows.majority_percent, 2),
-        "equal_losses_after_resume": num_equal,
-        "seconds": round(seconds, 1),
-        "report": str(folder / "report.html"),
-    }
+    result = walk.numbers(
+        span_corruption_loss=pretraining["valid_nll_per_target_token"],
+        unigram_loss=pretraining["unigram_loss"],
+        accuracy_before=before,
+        accuracy=after,
+        majority_accuracy=round(rows.majority_percent, 2),
+    )
     print(
-        f"\n  Done in {seconds / 60:.1f} minutes.\n"
+        f"\n  Done in {walk.seconds / 60:.1f} minutes.\n"
         f"  held-out loss of hidden words   {result['span_corruption_loss']:.3f} nats (guessing by frequency: "
         f"{result['unigram_loss']:.3f})\n"
         f"  answers that are right          {after:.1f} % of {rows.num_held_out} held-out rows (before fine-tuning "
         f"{before:.1f} %, always {rows.parts[0]!r}: {rows.majority_percent:.1f} %)\n"
-        f"  losses equal after resume       {num_equal} of {num_equal}, every digit\n"
+        f"  losses equal after resume       {walk.num_equal} of {walk.num_equal}, every digit\n"
         f"  run                             {run}\n  for transformers                {folder / 'export'}\n"
         f"  report                          {result['report']}\n"
         "\n  Your own tasks next: docs/tasks.md."

@@ -17,7 +17,8 @@ from typing import Any, BinaryIO, Literal, Protocol, cast
 from pretrainkit.errors import DataError, MissingPackageError, PretrainKitError
 from pretrainkit.files.manifest import MANIFEST_NAME, verify
 
-Format = Literal["auto", "jsonl", "text", "book", "wiki", "dump", "parquet", "tsv"]
+DocumentFormat = Literal["auto", "jsonl", "text", "book", "wiki", "dump", "parquet"]
+Format = DocumentFormat | Literal["tsv"]
 """jsonl: JSON objects with a text. text: BERT text, one sentence per line, blank lines between documents. book: the
 whole file is one document. wiki: `<doc>` articles as WikiExtractor writes them. dump: pages of a
 MediaWiki XML dump. tsv: word counts (only for counting)."""

@@ -14,9 +14,8 @@ from pathlib import Path
 from types import FrameType
 
 from pretrainkit.errors import InputError
-from pretrainkit.launch.folder import Launch, LaunchFolder
+from pretrainkit.launch.folder import Launch, LaunchFolder, Restarts
 from pretrainkit.launch.rank import LOG_FOLDER, exit_path, log_path, pid_path
-from pretrainkit.launch.restarts import Restarts
 
 _log = logging.getLogger(__name__)
 

@@ -18,9 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pretrainkit.launch.folder import LaunchFolder
+from pretrainkit.launch.folder import LaunchFolder, Restarts
 from pretrainkit.launch.rank import LOG_FOLDER, exit_path, pid_path
-from pretrainkit.launch.restarts import Restarts
 
 _POLL_SECONDS = 0.2
 _REPEAT_SECONDS = 2.0
