@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from pretrainkit.cli.corpus_carry import bert_text, pack, unpack
-from pretrainkit.cli.corpus_hub import hub
+from pretrainkit.cli.corpus_fetch import hub, wikipedia
 from pretrainkit.cli.corpus_options import (
     BAD,
     SEED,
@@ -24,7 +24,6 @@ from pretrainkit.cli.corpus_options import (
 )
 from pretrainkit.cli.corpus_refine import compress_shards, dedup, filter_documents, split
 from pretrainkit.cli.corpus_stats import stats
-from pretrainkit.cli.corpus_wikipedia import wikipedia
 from pretrainkit.cli.engines import Execution
 from pretrainkit.cli.options import Json, MaxBad, TextKey
 from pretrainkit.cli.settings_options import changed, with_settings

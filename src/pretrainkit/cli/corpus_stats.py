@@ -78,8 +78,8 @@ def _write_page(
     import tempfile
 
     from pretrainkit.corpus.duplicates import DuplicateRule, find_duplicates
-    from pretrainkit.corpus.languages import language_counts
     from pretrainkit.corpus.minhash import MinHash
+    from pretrainkit.corpus.stats import language_counts
     from pretrainkit.files.manifest import explained_write_errors
     from pretrainkit.report.corpus_page import write_corpus_page
     from pretrainkit.workers.engine import LOCAL, Means

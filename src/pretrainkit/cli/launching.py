@@ -62,10 +62,6 @@ def start_frozen(
     """Hand a config to a launcher as it is now. When that refuses it, a folder made here goes again.
 
     Args:
-        asked: How it is launched.
-        resolved: The config, and where its values came from.
-        run: The run folder.
-        device: To train on; None: the best there is.
         resume: Go on where there is a checkpoint already; jobs always do.
         as_json: Speak in lines of JSON; jobs always do.
     """
@@ -106,8 +102,8 @@ def launch_again(run: Path, launch: Launch) -> None:
     if launch.kind == "slurm":
         from pretrainkit.launch.slurm import submit
 
-        job_ids = submit([run], [launch], run, name=f"pretrainkit-{run.name}")
-        _tell(job_ids[0], run)
+        (job_id,) = submit([run], [launch], run, name=f"pretrainkit-{run.name}")
+        print(f"job {job_id} trains in {run}\n  pretrainkit launch status {run}   or logs, cancel, resume")
         return
     if launch.kind == "cloud":
         from pretrainkit.launch.cloud import launch_run
@@ -187,11 +183,6 @@ def sweep_settings(sweep: Sequence[str]) -> list[tuple[str, list[str]]]:
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ConfigError(f"--sweep makes two runs of the name {twice}\n  give each value once")
     return found
-
-
-def _tell(job_id: str, run: Path) -> None:
-    print(f"job {job_id} trains in {run}")
-    print(f"  pretrainkit launch status {run}   or logs, cancel, resume")
 
 
 def start_sweep(asked: Asked, source: str, settings: list[str], out: Path, device: str | None) -> None:

@@ -16,11 +16,10 @@ import textwrap
 from collections.abc import Callable
 from copy import copy
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from enum import StrEnum
 from functools import cache, partial, wraps
 from inspect import Parameter, Signature
 from itertools import pairwise
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import typer
 from typer.models import OptionInfo
@@ -70,7 +69,8 @@ def with_settings(command: Command) -> Command:
     def run(**given: Any) -> None:
         for name, (settings, is_class, chosen) in groups.items():
             if name not in given:  # which another command may give whole
-                values = {one.field: _plain(given.pop(one.field)) for one in chosen if one.field not in own}
+                values = {one.field: given.pop(one.field) for one in chosen if one.field not in own}
+                values = {field: tuple(value) if isinstance(value, list) else value for field, value in values.items()}
                 make = partial(settings, **{field: value for field, value in values.items() if value is not None})
                 given[name] = make if is_class else make()
         command(**given)
@@ -100,20 +100,13 @@ def _parameter(field: Field[Any], settings: type[Any], chosen: Chosen) -> Parame
     if hint is bool and default is False and option.default is ...:
         option.default = f"--{field.name.replace('_', '-')}"  # alone, without its --no-
     if get_origin(hint) is tuple:
-        (item, _), default = get_args(hint), default or None
-        if get_origin(item) is Literal:
-            item = StrEnum("Choice", {str(value): str(value) for value in get_args(item)})
-        hint = list[item] | None  # type: ignore[valid-type]
+        hint, default = list[get_args(hint)[0]] | None, default or None  # type: ignore[misc]
     return Parameter(
         field.name,
         Parameter.KEYWORD_ONLY,
         default=Parameter.empty if default is MISSING else default,
         annotation=Annotated[hint, option],
     )
-
-
-def _plain(value: Any) -> Any:
-    return tuple(map(str, value)) if isinstance(value, list) else value
 
 
 @cache

@@ -16,7 +16,6 @@ def write_bert_text(documents: Iterable[Document], sentences: Sentences, out: st
         documents: Those without a sentence are left out.
         sentences: Text to sentences, for documents whose lines are not sentences already. White space inside a sentence
             becomes one space.
-        out: The file.
 
     Returns:
         Documents and sentences written.

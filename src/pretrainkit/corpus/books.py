@@ -106,7 +106,6 @@ def wiki_articles(
 
     Args:
         lines: Numbered from 1, without line feed.
-        address: Where they come from, for messages.
         skips: Counts articles without a line, and articles that are not closed (bad input).
         match_anywhere: Take the marks anywhere in a line, as Sabertooth does, and lose the rest of such lines.
     """

@@ -22,8 +22,6 @@ def write_components(pairs: Iterator[U64], folder: Path, max_bytes: int, path: P
     Args:
         pairs: uint64 (N, 2) in pieces; the two of a pair belong to one set, and differ.
         folder: Of what is sorted meanwhile; removed.
-        max_bytes: Of memory.
-        path: The file to write.
     """
     folder.mkdir(parents=True, exist_ok=True)
     star = _downwards(pairs, folder / "star-0.pairs")
@@ -31,6 +29,7 @@ def write_components(pairs: Iterator[U64], folder: Path, max_bytes: int, path: P
     while has_changed:
         both_ways = PairSorter(_empty(folder / "large"), max_bytes // 2)
         for piece in star.pieces():
+            # Each number must see its neighbours on both sides.
             both_ways.add(piece)
             both_ways.add(piece[:, ::-1])
         downwards = PairSorter(_empty(folder / "small"), max_bytes // 2)
@@ -39,6 +38,7 @@ def write_components(pairs: Iterator[U64], folder: Path, max_bytes: int, path: P
         done = star.path
         star, small = _small_star(downwards, folder, folder / f"star-{turn}.pairs", max_bytes // 2)
         done.unlink()
+        # When neither step moves a pair, every number points at the least of its set.
         has_changed = large or small
     path.parent.mkdir(parents=True, exist_ok=True)
     result = write_pairs(path, star.pieces())
@@ -63,6 +63,7 @@ def _large_star(neighbours: Iterator[U64], take: Callable[[U64], None]) -> bool:
     for pairs, least, _ in least_of_firsts(neighbours):
         own, other = pairs[:, 0], pairs[:, 1]
         centre = np.minimum(least, own)
+        # Lesser neighbours see this edge from their own side.
         is_greater = other > own
         take(np.stack([other[is_greater], centre[is_greater]], axis=1))
         has_changed |= bool((centre[is_greater] != own[is_greater]).any())

@@ -91,6 +91,7 @@ def sign_group(task: SignTask, on_bytes: OnBytes = None) -> dict[str, Any]:
     for index, source in task.sources:
         for document in read_documents([source], skips, text_key=task.text_key, on_bytes=on_bytes):
             exact = text_hash(document.text)
+            # The rule of `HeldOut` in `shards`.
             is_held_out = exact / 2**64 < task.heldout
             number = identity(index, document.position)
             documents.append(number if is_held_out else number | NOT_HELD_OUT)
@@ -115,6 +116,7 @@ def _spill(folder: Path, number: int, documents: "array[int]", keys: "array[int]
     documents_D, keys_DC = np.frombuffer(documents, np.uint64), np.frombuffer(keys, np.uint64).reshape(-1, width)
     with atomic_file(folder / name) as file:
         for column in range(width):
+            # By key, then by document: the last key of lexsort comes first.
             order = np.lexsort((documents_D, keys_DC[:, column]))
             file.write(np.stack([keys_DC[order, column], documents_D[order]], axis=1).tobytes())
     return name, len(documents_D)
@@ -156,6 +158,7 @@ def join_column(task: JoinTask) -> dict[str, Any]:
     meanwhile.mkdir(parents=True)
     pairs = PairSorter(meanwhile, task.memory_bytes // 2)
     for found, least, is_first in least_of_firsts(merged(task.runs, task.folder, task.memory_bytes // 2)):
+        # The first document with a key is the centre to which all others with it are joined.
         pairs.add(np.stack([found[~is_first, 1], least[~is_first]], axis=1))
     run = write_pairs(task.folder / "joined.pairs", pairs.sorted())
     shutil.rmtree(meanwhile)
@@ -177,15 +180,10 @@ def find_duplicates(
     """Lists the documents to leave out.
 
     Args:
-        sources: Of the corpus, in order.
         work: Folder of an output that is not finished. The list stays there, and so does, until it is made, what an
             interrupted call needs to go on.
-        rule: What counts as a duplicate.
-        means: Engine, workers and memory.
         heldout: Above 0: what is left out is what lies near a held-out document without being held out; 0: all but the
             first of equal or near ones.
-        text_key: Key or column that holds the text.
-        max_bad: Pieces of bad input that may be skipped.
 
     Raises:
         DataError: A file cannot be read, or has bad input beyond the budget.
@@ -222,7 +220,7 @@ def find_duplicates(
 def _join(signed: list[dict[str, Any]], work: Path, rule: DuplicateRule, means: Means) -> list[PairRun]:
     """Pairs of documents that belong together, column by column."""
     width = num_columns(rule.minhash)
-    num_bytes = sum(run.num_pairs for run in column_runs(work, signed, 0)) * width * 16
+    num_bytes = sum(run.num_pairs for run in column_runs(work, signed, 0)) * width * PAIR_BYTES
     crew = means.crew(width, num_bytes)
     key = fingerprint([result["key"] for result in signed])
     tasks = [
@@ -253,6 +251,7 @@ def _list(joined: Sequence[PairRun], work: Path, key: str, heldout: float, means
     with atomic_file(work / _FOLDER / "dropped.u64") as file:
         for piece in sets.pieces():
             own, first = piece[:, 0], piece[:, 1]
+            # Held-out documents have the lesser numbers, so the first of a set tells whether the set holds one.
             if heldout:
                 own = own[~is_held_out(own) & is_held_out(first)]
             file.write(documents_of(own).tobytes())

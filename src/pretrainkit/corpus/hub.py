@@ -105,15 +105,10 @@ def fetched(
     With `max_documents` the data files are streamed one after another, else several at once.
 
     Args:
-        request: What to stream.
         out: The folder that the corpus will be written to. Where it holds one that was made of the same request,
             nothing is fetched.
-        workers: Data files at a time; None: what the engine thinks best.
         memory_bytes: Over all processes of this machine, each that streams reckoned at 400 MB; or of each task on a
             cluster.
-        engine: Where data files are streamed; with `max_documents`, in this process.
-        progress: Shown how far it is.
-        part_bytes: About the size of a file.
 
     Raises:
         MissingPackageError: `datasets` is not installed.

@@ -60,17 +60,16 @@ def read_documents(
     """All documents of `sources`, in order.
 
     Args:
-        sources: From `find_sources`.
         skips: Counts what is left out and holds the budget for bad input; None: a budget of zero.
         text_key: Name of the key (JSONL) or column (parquet) with the text.
         compat: Read extracted Wikipedia as Sabertooth does, taking `<doc` anywhere in a line for a mark.
-        on_bytes: Told how many stored bytes were read since the last call.
 
     Raises:
         DataError: A file cannot be opened, is truncated, or has bad input beyond the budget.
     """
     skips = Skips() if skips is None else skips
     for source in sources:
+        # Documents of a stretch count from its first byte, which keeps their order over all stretches of a file.
         for position, (text, meta) in enumerate(_texts(source, skips, text_key, compat, on_bytes), source.begin or 0):
             if source.dataset is not None and not meta:
                 meta = {"dataset": source.dataset}
@@ -187,6 +186,7 @@ def _several_values(text: str, ahead: _Lines) -> tuple[list[Any], str | None]:
             value, position = _decoder.raw_decode(text, position)
         except json.JSONDecodeError as error:
             problem = f"{error.msg} at character {error.pos}: {text[error.pos : error.pos + 40]!r}"
+            # The mistake is that the text stops: more lines may help.
             lacks_end = error.pos >= len(text.rstrip())
             following = ahead.peek(num_seen) if lacks_end and num_seen < _MAX_VALUE_LINES else None
             if following is None:

@@ -98,11 +98,8 @@ def build_corpus(
     Args:
         sources: From `find_sources`, in the order that `seed=None` keeps.
         out: A folder that is new, empty of shards, or holds an unfinished or equal corpus.
-        settings: What to make.
         workers: Tasks at a time; None: what the engine thinks best, such as the cores for input worth it.
         memory_bytes: Of all processes of this machine, or of each task on a cluster.
-        engine: What runs the tasks.
-        progress: Shown how far it is.
 
     Returns:
         Split ("train", "valid") to its manifest.
@@ -168,6 +165,7 @@ def _enough(results: Sequence[dict[str, Any]], settings: BuildSettings) -> float
 
 def share_above(lowest: float) -> float:
     """A share of few digits that holds out the text of the lowest hash, given as a share; 0: that would be all."""
+    # The next multiple of 0.0001 above it.
     share = math.floor(10_000 * lowest + 1) / 10_000
     return share if share < 1 else 0.0
 
@@ -244,6 +242,7 @@ class HeldOut:
         """ "valid" for the held-out share of all texts, else "train"; the same for copies."""
         if not self._share:
             return "train"
+        # Even over [0, 1), whatever the texts.
         place = text_hash(text) / 2**64
         self.lowest = min(self.lowest, place)
         return "valid" if place < self._share else "train"
@@ -354,6 +353,7 @@ def shard_ranks(num_documents: int, num_shards: int, rule: Literal["even", "sabe
     """Documents before each shard, and after the last: shard j holds ranks [j] to [j + 1]."""
     if rule == "even":
         return [num_documents * index // num_shards for index in range(num_shards + 1)]
+    # Rounded up.
     size = -(-num_documents // num_shards)
     return [*range(0, num_documents, size), num_documents]
 

@@ -24,6 +24,7 @@ _MAX_MERGED_RUNS = 200
 _SORTED_ROW_BYTES = 280
 """Of a row in Python besides its word, while a list of them is sorted: tuple, bytes, int, key."""
 TOO_MANY = "a word count does not fit into 64 bits"
+# The trie of Sabertooth branches on four bits at a time, the low ones first.
 _SWAP_NIBBLES = bytes((byte & 15) << 4 | byte >> 4 for byte in range(256))
 _SEPARATORS_TO_SPACE = bytes.maketrans(b"\t\n\r", b"   ")
 
@@ -92,6 +93,7 @@ class PythonTable:
         taken = 0
         for row in data.split(b"\n")[:-1]:
             word, tab, count = row.partition(b"\t")
+            # 19 digits always fit into 64 bits; the slow path looks at longer numbers.
             if not (word and tab and len(count) <= 19 and count.isdigit() and int(count)):
                 break
             self.add(word, int(count))

@@ -101,6 +101,7 @@ def _checked_text(chunks: Iterator[bytes], address: str, skips: Skips) -> Iterat
         elif b"\v" not in chunk and b"\f" not in chunk:
             yield chunk
             continue
+        # With a line feed in front the first line can be blank, too.
         yield _BLANK_LINE.sub(b"", b"\n" + chunk)
 
 
@@ -182,14 +183,9 @@ def count_words(
     Args:
         sources: Documents of any format, and tables (`.tsv`), which are added up.
         out: The table; must not exist, unless it is this very one.
-        order: Of the rows.
         pile_sets: Documents whose `meta.pile_set_name` is a string count only if it is one of these; None: all count.
-        text_key: Key or column that holds the text.
-        max_bad: Pieces of bad input that may be skipped.
         workers: Tasks at a time; None: what the engine thinks best, such as the cores for input worth it.
         memory_bytes: Of all processes of this machine, or of each task on a cluster.
-        engine: What runs the tasks.
-        progress: Shown how far it is.
 
     Raises:
         DataError: Bad input beyond the budget, no word at all, output that exists or cannot be written.

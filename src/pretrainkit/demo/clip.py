@@ -30,11 +30,7 @@ PROMPTS = [
 
 
 def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
-    """Run the whole demo into `folder`, which is replaced when it holds an earlier one; returns its headline numbers.
-
-    Args:
-        num_steps: Optimizer updates.
-    """
+    """Run the demo into `folder`, which is replaced when it holds an earlier one; returns its headline numbers."""
     walk = Walk(folder, NUM_CHAPTERS)
     walk.chapter("Pairs", "two generated sets, one shape and two shapes, with two captions for each image")
     sizes = write_sets(folder / "sets", num_train=NUM_TRAIN, num_valid=NUM_VALID, side=SIDE, seed=0)

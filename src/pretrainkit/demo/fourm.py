@@ -54,11 +54,7 @@ PROMPT = "a red ball left of a blue cone in a grey room"
 
 
 def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
-    """Run the whole demo into `folder`, which is replaced when it holds an earlier one; returns its headline numbers.
-
-    Args:
-        num_steps: Optimizer updates.
-    """
+    """Run the demo into `folder`, which is replaced when it holds an earlier one; returns its headline numbers."""
     walk = Walk(folder, NUM_CHAPTERS)
     walk.chapter(
         "Scenes",

@@ -16,7 +16,6 @@ from pretrainkit.demo.sentences import Tagged, as_text, paragraphs, sentences
 from pretrainkit.demo.walk import Walk, pretrainkit
 from pretrainkit.errors import InputError, MissingPackageError
 
-"""Updates of pretraining."""
 CHECKPOINT_STEPS = 100
 KILL_AFTER_STEP = 225
 """Not a multiple of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared."""
@@ -39,7 +38,7 @@ SCRIPTS = {
 
 
 def run_demo(folder: Path, num_steps: int, font: Path | None = None) -> dict[str, Any]:
-    """Run the whole demo into `folder`, which is replaced when it holds an earlier one; returns its headline numbers.
+    """Run the demo into `folder`, which is replaced when it holds an earlier one; returns its headline numbers.
 
     Args:
         font: File of the font to draw with; None: DejaVu Sans Mono of the package matplotlib.

@@ -324,6 +324,7 @@ def _frames(
                     "  fetch or make the file again; it is not skipped, because what it held is lost"
                 ) from error
             chunk = b""
+            # Several frames may follow each other, as parallel compressors and `cat` leave them.
             if frame.eof:
                 chunk, frame = frame.unused_data, None
             num_plain += len(plain)
@@ -340,6 +341,7 @@ def split_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
     r"""Lines cut at \n, without it. What follows the last \n is a line only if it is not empty."""
     rest: list[bytes] = []
     for chunk in chunks:
+        # `first` ends the line that the chunk before began.
         first, *lines = chunk.split(b"\n")
         rest.append(first)
         if lines:

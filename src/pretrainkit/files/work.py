@@ -19,9 +19,7 @@ def work_folder(work: Path, plan: Mapping[str, Any], output: Path) -> Iterator[P
     An exception leaves it in place only if some task in it is finished (`*/task.json`), for the next attempt.
 
     Args:
-        work: The folder.
         plan: What must be equal for an earlier attempt to be continued; JSON.
-        output: For messages.
 
     Raises:
         DataError: It holds an attempt with another plan, is in use, or cannot be written.

@@ -94,8 +94,6 @@ def task_of(
 
     Args:
         config: What is laid over the file it names.
-        name: Of the task.
-        command: Words of pretrainkit's command line.
         num_nodes: Machines; None: as in the file.
         processes: Ranks of each machine; None: one per GPU.
         max_restarts: Of the ranks, after a failure, while the machines live; None: as in the file.
@@ -266,6 +264,7 @@ def num_hosts(task: Mapping[str, Any]) -> int:
     match = re.fullmatch(r"tpu-(v\w+)-(\d+)(?::1)?", str(name))
     if match is None or int(match[2]) <= 8:
         return int(task["num_nodes"])
+    # Names of v5e and v6e count chips, the others cores, of which a host has 8.
     return int(task["num_nodes"]) * (int(match[2]) // (4 if match[1] in ("v5litepod", "v5e", "v6e") else 8))
 
 

@@ -89,6 +89,11 @@ class LaunchFolder:
         """One log per rank."""
         return self.run / "logs"
 
+    def rank_logs(self, rank: int | None = None) -> list[Path]:
+        """Those that there are, in the order of the ranks, or of one rank alone."""
+        found = self.logs.glob("rank-*.log" if rank is None else f"rank-{rank}.log")
+        return sorted(found, key=lambda path: int(path.stem.removeprefix("rank-")))
+
     @property
     def newest_checkpoint(self) -> str | None:
         """Name of the newest whole checkpoint, such as step-00001000; None before the first."""

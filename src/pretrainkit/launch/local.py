@@ -44,8 +44,6 @@ def launch_local(
     began.
 
     Args:
-        arguments: For the module; the same for all ranks.
-        num_processes: Ranks, at least 1.
         run_folder: Gets a folder `logs`; when the ranks refuse their input, a folder made here goes again.
         module: Must not launch again when RANK is in the environment.
         again: Arguments after a failure; None: the same.

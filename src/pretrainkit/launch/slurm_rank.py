@@ -151,6 +151,7 @@ class _Forwarded:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.received.append(number)
+        # TERM would end a child that is still importing.
         self._child.send_signal(signal.SIGUSR2)
 
     def __enter__(self) -> "_Forwarded":

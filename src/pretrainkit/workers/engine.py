@@ -122,11 +122,6 @@ class Means:
 
         Args:
             function: As of `run`. Where the unit is B, it takes `on_bytes`, which it may tell what it read.
-            tasks: Of the stage.
-            crew: Who does them.
-            work: A folder that all workers see.
-            stage: What it is called for people.
-            unit: In which it is measured.
             size: Units of a task.
             kept: The result of a finished task.
             about_kept: Said of those, behind "kept: 3 of 5".

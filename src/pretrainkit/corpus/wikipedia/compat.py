@@ -87,7 +87,6 @@ def wikiextractor_text(wikitext: str, title: str, kept: Kept = _NOTHING, *, quot
 
     Args:
         wikitext: No longer escaped for XML.
-        title: Of the page.
         kept: What the original has options for.
         quotes_are_escaped: The dump has `&quot;` for `"`, as MediaWiki writes it: the original does not see them then.
     """
@@ -109,7 +108,6 @@ def _balanced(text: str, is_template: bool) -> Iterator[Span]:
     """Where runs of brackets open and close, outermost first; none from one on that is never closed.
 
     Args:
-        text: Wikitext.
         is_template: Only braces count; otherwise double square brackets do, too.
     """
     runs = _RUNS_OF_BRACES if is_template else _RUNS_OF_BRACKETS
@@ -294,7 +292,8 @@ def _without_nested(text: str, opening: re.Pattern[str], closing: re.Pattern[str
 
 def _replaced(text: str, spans: Iterable[Span], read: Callable[[str], str]) -> str:
     """The text with what `read` makes of the inside of each pair of double brackets."""
-    parts, position = [], 0
+    parts: list[str] = []
+    position = 0
     for start, end in spans:
         parts += (text[position:start], read(text[start + 2 : end - 2]))
         position = end
@@ -362,6 +361,7 @@ def _character(found: re.Match[str]) -> str:
 def _unescape_but_code(text: str) -> str:
     parts: list[str] = []
     position = 0
+    # The expression must not search where it can find no end, which would take quadratic time.
     last = text.rfind("&lt;/syntaxhighlight&gt;")
     for found in _CODE.finditer(text, 0, last + 24 if last >= 0 else 0):
         parts += (_unescape(text[position : found.start()]), found[1])
@@ -391,6 +391,7 @@ def _clean(text: str) -> str:
 def _marked_up(text: str) -> Iterator[Span]:
     """Comments, tags that close themselves, and tags that go without their content."""
     position, has_end = 0, True
+    # Behind the last > nothing can match, and the expression would look for it again and again.
     for found in _MARKUP.finditer(text, 0, text.rfind(">") + 1):
         start, end = found.span()
         if start < position:

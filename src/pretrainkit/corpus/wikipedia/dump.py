@@ -217,6 +217,7 @@ def _bz2_pieces(
             continue
         chunk = b""
         if decoder.eof:
+            # Behind the end of a stream the next one begins.
             chunk, decoder = decoder.unused_data, None
             place -= len(chunk)
     if ended:  # what is damaged behind this stretch is counted by the one in which it lies
@@ -233,6 +234,7 @@ def _next_stream(file: BinaryIO, chunk: bytes, place: int) -> tuple[bytes, int]:
         if found:
             return chunk[found.start() :], place + found.start()
         more = file.read(_READ_BYTES)
+        # A mark may lie across two reads.
         kept = chunk[-MARK_BYTES:]
         place += len(chunk) - len(kept)
         if not more:
@@ -273,10 +275,12 @@ def _page_xml(pieces: Iterator[Piece], source: SourceFile, skips: Skips) -> Iter
             start = rest.find(b"<page>", position)
             if start < 0:
                 is_whole = is_whole or rest.find(_END_OF_DUMP, position) >= 0
+                # The beginning of a mark may stand at the end of the piece, and is kept.
                 position = max(position, len(rest) - len(_END_OF_DUMP) + 1)
                 break
             if own is not None and start >= own:
                 return
+            # Behind the six bytes of the <page> that was found.
             again = rest.find(b"<page>", start + 6)
             end = rest.find(b"</page>", start, again if again >= 0 else len(rest))
             if again >= 0 and end < 0:

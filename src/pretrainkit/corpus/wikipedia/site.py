@@ -6,24 +6,11 @@ from dataclasses import dataclass
 
 from pretrainkit.corpus.wikipedia.word_lists import words
 
-_CANONICAL = {
-    -2: "Media",
-    -1: "Special",
-    1: "Talk",
-    2: "User",
-    3: "User talk",
-    4: "Project",
-    5: "Project talk",
-    6: "File",
-    7: "File talk",
-    8: "MediaWiki",
-    9: "MediaWiki talk",
-    10: "Template",
-    11: "Template talk",
-    12: "Help",
-    13: "Help talk",
-    14: "Category",
-    15: "Category talk",
+# Even numbers are kinds of pages, the odd ones behind them the talk about these.
+_CANONICAL = {-2: "Media", -1: "Special", 1: "Talk"} | {
+    2 * number + is_talk: name + " talk" * is_talk
+    for number, name in enumerate(words("User Project File MediaWiki Template Help Category"), 1)
+    for is_talk in (0, 1)
 }
 """Names that every edition knows besides its own."""
 _HIDDEN = frozenset({-2, 6, 14})

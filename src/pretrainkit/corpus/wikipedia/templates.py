@@ -11,8 +11,7 @@ from urllib.parse import quote_plus
 
 from pretrainkit.corpus.wikipedia.arithmetic import evaluate
 from pretrainkit.corpus.wikipedia.elements import ERROR, guard
-from pretrainkit.corpus.wikipedia.measures import convert
-from pretrainkit.corpus.wikipedia.numerals import group_digits
+from pretrainkit.corpus.wikipedia.measures import convert, group_digits
 from pretrainkit.corpus.wikipedia.site import Site
 from pretrainkit.corpus.wikipedia.word_lists import words
 
