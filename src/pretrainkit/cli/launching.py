@@ -50,10 +50,15 @@ def start(asked: Asked, words: list[str], again: list[str], run: Path) -> None:
 
         settings = config_of_words(CloudConfig, asked.cloud, "--cloud").model_dump(mode="json")
     launch = _new_launch(asked, words, again, settings)
-    if asked.dry_run:  # of a cloud alone
-        show_cloud_run(run, launch)
-    else:
+    if not asked.dry_run:
         launch_again(run, launch)
+        return
+    from pretrainkit.launch.cloud import launch_run  # nothing else has a dry run
+
+    commands = launch_run(run, launch, dry_run=True)
+    print((LaunchFolder(run).path / "task.yaml").read_text(encoding="utf-8"))
+    for command in commands:
+        print("$ " + shlex.join(command))
 
 
 def start_frozen(
@@ -123,16 +128,6 @@ def launch_again(run: Path, launch: Launch) -> None:
         record=launch,
     )
     raise typer.Exit(code)
-
-
-def show_cloud_run(run: Path, launch: Launch) -> None:
-    """Print the task file and the commands of a run in a cloud, without running them."""
-    from pretrainkit.launch.cloud import launch_run
-
-    commands = launch_run(run, launch, dry_run=True)
-    print((LaunchFolder(run).path / "task.yaml").read_text(encoding="utf-8"))
-    for command in commands:
-        print("$ " + shlex.join(command))
 
 
 def frozen_words(resolved: Any, run: Path, device: str | None, *, as_json: bool = True) -> list[str]:

@@ -19,8 +19,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from pretrainkit.corpus.build_settings import BuildSettings
-from pretrainkit.corpus.duplicates import DropList, DuplicateRule, Duplicates, find_duplicates
-from pretrainkit.corpus.quality import Quality
+from pretrainkit.corpus.duplicates import DropList, Duplicates, find_duplicates
 from pretrainkit.corpus.readers import Document, read_documents, text_hash
 from pretrainkit.corpus.shard_writer import Compression, encode_record, open_shard, shard_name
 from pretrainkit.corpus.shuffle import Run, RunWriter, cut_positions, gather, identity
@@ -210,26 +209,6 @@ def _finished(
     return None
 
 
-class Selection:
-    """Takes documents of good quality that are on no list of duplicates, and counts what it leaves out."""
-
-    def __init__(self, quality: Quality | None, rule: DuplicateRule | None, dropped: Path | None) -> None:
-        """`dropped`: the list of documents that break `rule`."""
-        self._quality = quality
-        self._reason = rule.reason if rule else ""
-        self._dropped = DropList(dropped) if dropped else None
-
-    def takes(self, document: Document, number: int, skips: Skips) -> bool:
-        """False where the document with this `identity` is left out."""
-        if self._dropped is not None and number in self._dropped:
-            skips.leave_out(self._reason, document.source, f"document {document.position}")
-            return False
-        problem = self._quality.problem(document.text) if self._quality else None
-        if problem:
-            skips.leave_out(problem, document.source, f"document {document.position}")
-        return problem is None
-
-
 class HeldOut:
     """Decides which texts are held out, and remembers what share would have held out one."""
 
@@ -248,43 +227,62 @@ class HeldOut:
         return "valid" if place < self._share else "train"
 
 
+class Scattering:
+    """Pass 1 of some documents: those that are taken, in sorted runs in `folder`, by split."""
+
+    def __init__(
+        self, folder: Path, settings: BuildSettings, memory_bytes: int, skips: Skips, dropped: Path | None = None
+    ) -> None:
+        """`dropped`: the list of documents that break the rule against duplicates."""
+        shutil.rmtree(folder, ignore_errors=True)
+        self._settings, self._skips = settings, skips
+        self._dropped = DropList(dropped) if dropped else None
+        self._writer = RunWriter(folder, settings.seed, memory_bytes)
+        self._held_out = HeldOut(settings)
+        self._num_bytes = {"train": 0, "valid": 0}
+
+    def add(self, document: Document, number: int) -> str | None:
+        """Takes the document with this `identity`; its split, or None: it is left out, which is counted."""
+        quality, duplicates = self._settings.quality, self._settings.duplicates
+        if duplicates is not None and self._dropped is not None and number in self._dropped:
+            problem: str | None = duplicates.reason
+        else:
+            problem = quality.problem(document.text) if quality else None
+        if problem:
+            self._skips.leave_out(problem, document.source, f"document {document.position}")
+            return None
+        split = self._held_out.split_of(document.text)
+        record = encode_record(document.text, document.meta)
+        self._num_bytes[split] += len(record)
+        self._writer.add(split, number, record)
+        return split
+
+    def finish(self, key: str) -> dict[str, Any]:
+        """Writes the rest, and the record that makes the task finished, which it returns."""
+        self._writer.spill()
+        runs = self._writer.runs
+        result = {
+            "key": key,
+            "runs": {
+                split: [[run.path.name, run.num_documents, run.num_bytes] for run in runs[split]] for split in runs
+            },
+            "num_bytes": self._num_bytes,
+            "skips": self._skips.as_dict(),
+            "lowest_share": self._held_out.lowest,
+            "folder": self._writer.folder.name,
+        }
+        return note_finished(self._writer.folder, result)
+
+
 def scatter(task: ScatterTask, on_bytes: OnBytes = None) -> dict[str, Any]:
     """Pass 1 of one group of files: documents into sorted runs. Returns and notes what was written."""
-    shutil.rmtree(task.folder, ignore_errors=True)
-    skips = Skips(task.settings.max_bad)
-    writer = RunWriter(task.folder, task.settings.seed, int(task.memory_bytes * _MEMORY_SHARE))
-    selection = Selection(task.settings.quality, task.settings.duplicates, task.dropped)
-    num_bytes, held_out = {"train": 0, "valid": 0}, HeldOut(task.settings)
-    options: dict[str, Any] = {"text_key": task.settings.text_key, "compat": task.settings.rule == "sabertooth"}
+    settings, skips = task.settings, Skips(task.settings.max_bad)
+    made = Scattering(task.folder, settings, int(task.memory_bytes * _MEMORY_SHARE), skips, task.dropped)
+    options: dict[str, Any] = {"text_key": settings.text_key, "compat": settings.rule == "sabertooth"}
     for file_index, source in task.sources:
         for document in read_documents([source], skips, on_bytes=on_bytes, **options):
-            number = identity(file_index, document.position)
-            if not selection.takes(document, number, skips):
-                continue
-            split = held_out.split_of(document.text)
-            record = encode_record(document.text, document.meta)
-            num_bytes[split] += len(record)
-            writer.add(split, number, record)
-    writer.spill()
-    return note_scattered(task.folder, task.key, writer, num_bytes, skips, held_out)
-
-
-def note_scattered(
-    folder: Path, key: str, writer: RunWriter, num_bytes: dict[str, int], skips: Skips, held_out: HeldOut
-) -> dict[str, Any]:
-    """Writes the record that makes a scatter task count as finished, and returns it."""
-    result = {
-        "key": key,
-        "runs": {
-            split: [[run.path.name, run.num_documents, run.num_bytes] for run in runs]
-            for split, runs in writer.runs.items()
-        },
-        "num_bytes": num_bytes,
-        "skips": skips.as_dict(),
-        "lowest_share": held_out.lowest,
-        "folder": folder.name,
-    }
-    return note_finished(folder, result)
+            made.add(document, identity(file_index, document.position))
+    return made.finish(task.key)
 
 
 def _runs(work: Path, result: dict[str, Any], split: str) -> list[Run]:

@@ -104,9 +104,8 @@ def task_of(
     task["name"] = name
     task["num_nodes"] = num_nodes or task["num_nodes"]
     resources = task["resources"]
-    for field in ("accelerators", "infra", "cpus", "memory", "disk_size", "image_id"):
-        if (value := getattr(config, field)) is not None:
-            resources[field] = value
+    given = ("accelerators", "infra", "cpus", "memory", "disk_size", "image_id")
+    resources |= {name: value for name in given if (value := getattr(config, name)) is not None}
     if config.use_spot:
         resources["use_spot"] = True
     if config.runtime_version is not None:
