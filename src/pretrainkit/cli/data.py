@@ -28,15 +28,11 @@ _MOST_PROBLEMS = 50
 
 SplitName = Literal["train", "valid", "both"]
 PairFormat = Literal["auto", "csv", "webdataset", "img2dataset", "huggingface"]
-Sets = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="SET...",
-        help="Folders with train_anno.csv or valid_anno.csv, folders or patterns of tars (webdataset), output folders "
-        "of img2dataset, folders or hub names of Hugging Face datasets.",
-        show_default=False,
-    ),
-]
+_SETS = (
+    "Folders with train_anno.csv or valid_anno.csv, folders or patterns of tars (webdataset), output folders of "
+    "img2dataset, folders or hub names of Hugging Face datasets."
+)
+Sets = Annotated[list[str], typer.Argument(metavar="SET...", help=_SETS, show_default=False)]
 SplitOption = Annotated[SplitName, typer.Option(help="Which part of each set; both: those there are.")]
 FormatOption = Annotated[PairFormat, typer.Option(help="auto: by what the folder holds.")]
 ImageKey = Annotated[str | None, typer.Option(help="Column or ending of the images.", show_default=False)]
@@ -49,9 +45,7 @@ def check(
         list[str],
         typer.Argument(
             metavar="SET...|PRESET|FILE.yaml [PATH=VALUE...]",
-            help="Folders with train_anno.csv or valid_anno.csv, folders or patterns of tars (webdataset), output "
-            "folders of img2dataset, folders or hub names of Hugging Face datasets. Or a config, whose training data "
-            "are looked at before anything is trained.",
+            help=f"{_SETS} Or a config, whose training data are looked at before anything is trained.",
             show_default=False,
         ),
     ],

@@ -140,9 +140,7 @@ def fetched(
 def _fetch_all(tasks: list[FetchTask], stamp: str | None, work: Path, means: Means) -> list[SourceFile]:
     request, progress = tasks[0].request, means.progress
     progress.stage("streaming", len(tasks), "file")
-    kept = {task.index: noted for task in tasks if (noted := _noted(task))["parts"]}
-    num_kept = sum(part["num_documents"] for noted in kept.values() for part in noted["parts"])
-    if num_kept:
+    if num_kept := sum(_num_documents(_noted(task)) for task in tasks):
         progress.note(f"kept: {num_kept:,} documents were already streamed")
     results: dict[int, dict[str, Any]] = {}
     if request.max_documents is not None:
@@ -150,7 +148,7 @@ def _fetch_all(tasks: list[FetchTask], stamp: str | None, work: Path, means: Mea
         for task in tasks:
             index, noted = fetch_file(replace(task, limit=left))
             results[index] = noted
-            left -= sum(part["num_documents"] for part in noted["parts"])
+            left -= _num_documents(noted)
             progress.advance(1)
             if left <= 0:
                 break
@@ -181,8 +179,7 @@ def fetch_file(task: FetchTask) -> tuple[int, dict[str, Any]]:
         DataError: The stream breaks off.
     """
     noted = _noted(task)
-    num_documents = sum(part["num_documents"] for part in noted["parts"])
-    left = None if task.limit is None else task.limit - num_documents
+    left = None if task.limit is None else task.limit - _num_documents(noted)
     if noted["is_done"] or left == 0:
         return task.index, noted
     request = task.request
@@ -223,6 +220,10 @@ def _counted(rows: Any, column: str, left: int | None) -> Iterator[Mapping[str, 
             left -= 1
             if not left:
                 return
+
+
+def _num_documents(noted: dict[str, Any]) -> int:
+    return sum(part["num_documents"] for part in noted["parts"])
 
 
 def _part_name(number: int) -> str:

@@ -92,7 +92,7 @@ def _texts(
         case "book":
             return _book(chunks, source, skips)
         case "wiki":
-            lines = _decoded_lines(chunks, source, skips)
+            lines = decoded_lines(split_lines(chunks), source.address, skips)
             return ((text, {}) for text in wiki_articles(lines, source.address, skips, compat))
     raise DataError(
         f"{source.address}: {source.format} is not a format of documents\n"
@@ -113,9 +113,12 @@ def _jsonl(
             keys = ", ".join(map(repr, list(value)[:8])) or "none"
             skips.skip("no_text", source.address, place, f"no string under {text_key!r}; the keys are: {keys}")
             continue
-        meta = value.get("meta")
-        # The counter's rule for a meta that is not an object: as if there were none. It is kept under its own name.
-        yield text, meta if type(meta) is dict else {} if meta is None else {"meta": meta}
+        yield text, _meta_of(value.get("meta"))
+
+
+def _meta_of(meta: Any) -> dict[str, Any]:
+    """The counter's rule for a meta that is not an object: as if there were none. It is kept under its own name."""
+    return meta if type(meta) is dict else {} if meta is None else {"meta": meta}
 
 
 def json_values(lines: Iterable[bytes], address: str, skips: Skips, where: str = "") -> Iterator[tuple[Any, str]]:
@@ -225,7 +228,7 @@ def _bert_text(chunks: Iterator[bytes], source: SourceFile, skips: Skips) -> Ite
     line of the file gets an end where it has none.
     """
     lines: list[str] = []
-    for _, line in _decoded_lines(chunks, source, skips):
+    for _, line in decoded_lines(split_lines(chunks), source.address, skips):
         if line.strip(WHITE_SPACE):
             lines.append(line + "\n")
         elif lines:
@@ -235,13 +238,13 @@ def _bert_text(chunks: Iterator[bytes], source: SourceFile, skips: Skips) -> Ite
         yield "".join(lines), dict(SENTENCE_LINES)
 
 
-def _decoded_lines(chunks: Iterator[bytes], source: SourceFile, skips: Skips) -> Iterator[tuple[int, str]]:
-    """Numbered lines; one with invalid UTF-8 is bad by itself."""
-    for number, raw in enumerate(split_lines(chunks), 1):
+def decoded_lines(lines: Iterable[bytes], address: str, skips: Skips, first: int = 1) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers, from `first` on; one with invalid UTF-8 is bad by itself."""
+    for number, raw in enumerate(lines, first):
         try:
             yield number, raw.decode()
         except UnicodeDecodeError as error:
-            skips.bad("invalid_utf8", source.address, f"line {number}", utf8_detail(error))
+            skips.bad("invalid_utf8", address, f"line {number}", utf8_detail(error))
 
 
 def _book(chunks: Iterator[bytes], source: SourceFile, skips: Skips) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -285,8 +288,7 @@ def _parquet(
                     if type(text) is not str:
                         skips.skip("no_text", source.address, f"row {row}", f"{text_key!r} is {type(text).__name__}")
                         continue
-                    meta = metas[index] if metas else None
-                    yield text, meta if type(meta) is dict else {} if meta is None else {"meta": meta}
+                    yield text, _meta_of(metas[index] if metas else None)
             if on_bytes:
                 on_bytes(source.num_bytes)
         except (pyarrow.ArrowException, OSError) as error:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.corpus.readers import read_documents, utf8_detail
+from pretrainkit.corpus.readers import decoded_lines, read_documents
 from pretrainkit.corpus.word_tables import Order, Table, Tally, count_rows, explained_overflow, new_table, write_merged
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import (
@@ -94,10 +94,9 @@ def _checked_text(chunks: Iterator[bytes], address: str, skips: Skips) -> Iterat
     """The lines of BERT text that belong to documents; one with invalid UTF-8 is bad by itself."""
     for chunk, first_line in whole_lines(chunks):
         if not chunk.isascii():
-            try:
-                chunk.decode()
-            except UnicodeDecodeError:
-                chunk = b"".join(_valid_lines(chunk, first_line, address, skips))
+            if not _is_utf8(chunk):
+                lines = decoded_lines(chunk.split(b"\n")[:-1], address, skips, first_line)
+                chunk = b"".join(line.encode() + b"\n" for _, line in lines)
         elif b"\v" not in chunk and b"\f" not in chunk:
             yield chunk
             continue
@@ -105,23 +104,9 @@ def _checked_text(chunks: Iterator[bytes], address: str, skips: Skips) -> Iterat
         yield _BLANK_LINE.sub(b"", b"\n" + chunk)
 
 
-def _valid_lines(chunk: bytes, first_line: int, address: str, skips: Skips) -> Iterator[bytes]:
-    for number, line in enumerate(chunk.split(b"\n")[:-1], first_line):
-        try:
-            line.decode()
-        except UnicodeDecodeError as error:
-            skips.bad("invalid_utf8", address, f"line {number}", utf8_detail(error))
-            continue
-        yield line + b"\n"
-
-
 def _merge_rows(chunk: bytes, first_line: int, address: str, table: Table, skips: Skips) -> None:
     """Adds rows of word TAB count; empty lines are legal, others bad."""
-    try:
-        chunk.decode()
-        taken = table.merge(chunk)
-    except UnicodeDecodeError:
-        taken = 0
+    taken = table.merge(chunk) if _is_utf8(chunk) else 0
     # From the first row that the fast path leaves alone: a sign, a CR, twenty digits, an empty line, a mistake.
     first_line += chunk.count(b"\n", 0, taken)
     for number, row in enumerate(chunk[taken:].split(b"\n")[:-1], first_line):
