@@ -6,10 +6,10 @@ from pathlib import Path
 from pretrainkit.corpus.readers import Document
 from pretrainkit.files.manifest import atomic_file
 
-Sentences = Callable[[str], list[str]]
 
-
-def write_bert_text(documents: Iterable[Document], sentences: Sentences, out: str | Path) -> tuple[int, int]:
+def write_bert_text(
+    documents: Iterable[Document], sentences: Callable[[str], list[str]], out: str | Path
+) -> tuple[int, int]:
     """Writes `out`, whole or not at all. Reading it again gives the same sentences of the same documents.
 
     Args:

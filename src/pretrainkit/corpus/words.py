@@ -18,7 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from pretrainkit.corpus.readers import decoded_lines, read_documents
-from pretrainkit.corpus.word_tables import Order, Table, Tally, count_rows, explained_overflow, new_table, write_merged
+from pretrainkit.corpus.word_tables import (
+    Order,
+    PythonTable,
+    Tally,
+    count_rows,
+    explained_overflow,
+    new_table,
+    write_merged,
+)
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import (
     HashingFile,
@@ -104,7 +112,7 @@ def _checked_text(chunks: Iterator[bytes], address: str, skips: Skips) -> Iterat
         yield _BLANK_LINE.sub(b"", b"\n" + chunk)
 
 
-def _merge_rows(chunk: bytes, first_line: int, address: str, table: Table, skips: Skips) -> None:
+def _merge_rows(chunk: bytes, first_line: int, address: str, table: PythonTable, skips: Skips) -> None:
     """Adds rows of word TAB count; empty lines are legal, others bad."""
     taken = table.merge(chunk) if _is_utf8(chunk) else 0
     # From the first row that the fast path leaves alone: a sign, a CR, twenty digits, an empty line, a mistake.
@@ -227,7 +235,7 @@ def count_words(
 
 
 def write_table(
-    table: Table,
+    table: PythonTable,
     runs: Sequence[Path],
     out: Path,
     sources: Sequence[SourceFile],

@@ -76,7 +76,7 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
     walk.chapter("Report", "one HTML page, with retrieved pairs as pictures")
     walk.report(run)
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
-    scores = {name: summary[f"valid_{name}"] for set_name in sizes for name in _names(set_name)}
+    scores = {name: summary[f"valid_{name}"] for one in sizes for name in (f"{one}_I2T-R@1", f"{one}_T2I-R@1")}
     result = walk.numbers(
         **scores,
     )
@@ -93,10 +93,6 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
         "\n  Your own pairs next: see the first lines of the recipe's README."
     )
     return result
-
-
-def _names(set_name: str) -> tuple[str, str]:
-    return f"{set_name}_I2T-R@1", f"{set_name}_T2I-R@1"
 
 
 def ask_transformers(export: Path, images: Path, prompt: str) -> str:

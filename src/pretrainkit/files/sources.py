@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol, cast
 
@@ -272,9 +273,13 @@ def plain_chunks(source: SourceFile, on_bytes: OnBytes = None) -> Iterator[bytes
         left = None if source.begin is None else source.num_bytes
         raw = _raw_chunks(file, source.address, left, _PACKED_CHUNK_BYTES if packed else _CHUNK_BYTES, on_bytes)
         if source.address.endswith(".zst"):
-            yield from _zst_chunks(raw, source.address)
+            import zstandard
+
+            # Frame by frame and by hand: the library's stream reader takes a truncated frame for the end of the file.
+            decoder = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
+            yield from _frames(raw, source.address, "zstd", decoder, zstandard.ZstdError)
         elif source.address.endswith(".gz"):
-            yield from _gz_chunks(raw, source.address)
+            yield from _frames(raw, source.address, "gzip", partial(zlib.decompressobj, wbits=31), zlib.error)
         else:
             yield from raw
 
@@ -290,20 +295,6 @@ def _raw_chunks(file: BinaryIO, address: str, left: int | None, size: int, on_by
         yield chunk
         if on_bytes:
             on_bytes(len(chunk))
-
-
-def _zst_chunks(raw: Iterator[bytes], address: str) -> Iterator[bytes]:
-    import zstandard
-
-    # Frame by frame and by hand: the library's stream reader takes a truncated frame for the end of the file.
-    def decoder() -> Any:
-        return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
-
-    yield from _frames(raw, address, "zstd", decoder, zstandard.ZstdError)
-
-
-def _gz_chunks(raw: Iterator[bytes], address: str) -> Iterator[bytes]:
-    yield from _frames(raw, address, "gzip", lambda: zlib.decompressobj(wbits=31), zlib.error)
 
 
 def _frames(

@@ -143,14 +143,6 @@ def _plain_pieces(file: BinaryIO, place: int, end: int | None, on_bytes: OnBytes
 
 
 def _gz_pieces(file: BinaryIO, source: SourceFile, skips: Skips, on_bytes: OnBytes) -> Iterator[Piece]:
-    def decoder() -> Any:
-        return zlib.decompressobj(wbits=31)
-
-    def plain(frame: Any, chunk: bytes) -> Iterator[bytes]:
-        yield frame.decompress(chunk, _PLAIN_BYTES)
-        while frame.unconsumed_tail:
-            yield frame.decompress(frame.unconsumed_tail, _PLAIN_BYTES)
-
     frame: Any = None
     place = 0
     while chunk := file.read(_READ_BYTES):
@@ -158,9 +150,11 @@ def _gz_pieces(file: BinaryIO, source: SourceFile, skips: Skips, on_bytes: OnByt
         if on_bytes:
             on_bytes(len(chunk))
         while chunk:
-            frame = frame or decoder()
+            frame = frame or zlib.decompressobj(wbits=31)
             try:
-                yield from plain(frame, chunk)
+                yield frame.decompress(chunk, _PLAIN_BYTES)
+                while frame.unconsumed_tail:
+                    yield frame.decompress(frame.unconsumed_tail, _PLAIN_BYTES)
             except zlib.error as error:
                 _damaged(skips, source, f"before byte {place}", "gzip", error)
                 yield Mark.gap
