@@ -180,8 +180,7 @@ def count_words(
         str | None,
         typer.Option(
             help="Count documents with a meta.pile_set_name only if it is one of these, separated by commas; "
-            "sabertooth stands for its 14.",
-            show_default=False,
+            "sabertooth stands for its 14."
         ),
     ] = None,
     text_key: TextKey = "text",
@@ -237,17 +236,15 @@ def count_words(
 def corrupt_words(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Labelled examples: .conllu, .jsonl or .tsv.")],
     *,
-    out: Annotated[Path, typer.Option(help="File in the same format.", show_default=False)],
-    attack: Annotated[AttackName, typer.Option(help="Kind of error.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="File in the same format.")],
+    attack: Annotated[AttackName, typer.Option(help="Kind of error.")],
     severity: Annotated[float, typer.Option(help="Share of the words.")] = 0.5,
     column: Annotated[
-        list[str] | None,
-        typer.Option(help="Of .jsonl and .tsv: a column of text; may be repeated.", show_default=False),
+        list[str] | None, typer.Option(help="Of .jsonl and .tsv: a column of text; may be repeated.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     typos: Annotated[
-        Path | None,
-        typer.Option(help="For natural-typo: lines of a word and what people wrote instead.", show_default=False),
+        Path | None, typer.Option(help="For natural-typo: lines of a word and what people wrote instead.")
     ] = None,
 ) -> None:
     """Write labelled examples again with errors in their words, to see how much a model minds. Labels stay."""

@@ -16,7 +16,7 @@ def pack(
         list[Path], typer.Argument(metavar="FOLDER...", help="Finished folders: shards, tokenizers, token shards.")
     ],
     *,
-    out: Annotated[Path, typer.Option(help="The archive to write, .tar.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="The archive to write, .tar.")],
     json_output: Json = False,
 ) -> None:
     """Put folders into one archive with the checksum of every file, to carry to other machines."""
@@ -28,7 +28,7 @@ def pack(
 def unpack(
     archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="What `corpus pack` wrote.")],
     *,
-    out: Annotated[Path, typer.Option(help="Folder in which the packed folders appear.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder in which the packed folders appear.")],
     json_output: Json = False,
 ) -> None:
     """Take the folders out of an archive of `corpus pack`, checking every file."""
@@ -49,10 +49,9 @@ def _say(place: Path, contents: dict[str, list[dict[str, int]]], json_output: bo
 def bert_text(
     inputs: Inputs = None,
     *,
-    out: Annotated[Path, typer.Option(help="The text file to write.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="The text file to write.")],
     punkt: Annotated[
-        Path | None,
-        typer.Option(help="punkt.json of a tokenizer folder; else sentences end after stops.", show_default=False),
+        Path | None, typer.Option(help="punkt.json of a tokenizer folder; else sentences end after stops.")
     ] = None,
     format: Format = "auto",
     text_key: TextKey = "text",

@@ -22,7 +22,6 @@ def wikipedia(
         typer.Argument(
             metavar="DUMP...",
             help="pages-articles dumps of any language, .xml, .xml.bz2 or .xml.gz: files, globs or fsspec addresses.",
-            show_default=False,
         ),
     ] = None,
     *,

@@ -25,10 +25,9 @@ Inputs = Annotated[
         metavar="INPUT...",
         help="Files, folders, globs (in quotes) or fsspec addresses: .jsonl, .jsonl.zst, .jsonl.gz, .parquet; "
         "everything else is text with one sentence per line and blank lines between documents.",
-        show_default=False,
     ),
 ]
-Out = Annotated[Path, typer.Option(help="Output folder.", show_default=False)]
+Out = Annotated[Path, typer.Option(help="Output folder.")]
 Format = Annotated[DocumentFormat, typer.Option(help="Read every INPUT as this, whatever its name.")]
 SEED = changed("seed", help="Seed of the order.")
 BAD = changed("max_bad", min=0)

@@ -22,8 +22,7 @@ def stats(
     page: Annotated[
         Path | None,
         typer.Option(
-            help="An HTML file to write, with pictures of lengths, languages, duplicates, also near ones, and samples.",
-            show_default=False,
+            help="An HTML file to write, with pictures of lengths, languages, duplicates, also near ones, and samples."
         ),
     ] = None,
     title: Annotated[str | None, typer.Option(help="Heading of the page.", show_default="the INPUT")] = None,

@@ -32,11 +32,11 @@ _SETS = (
     "Folders with train_anno.csv or valid_anno.csv, folders or patterns of tars (webdataset), output folders of "
     "img2dataset, folders or hub names of Hugging Face datasets."
 )
-Sets = Annotated[list[str], typer.Argument(metavar="SET...", help=_SETS, show_default=False)]
+Sets = Annotated[list[str], typer.Argument(metavar="SET...", help=_SETS)]
 SplitOption = Annotated[SplitName, typer.Option(help="Which part of each set; both: those there are.")]
 FormatOption = Annotated[PairFormat, typer.Option(help="auto: by what the folder holds.")]
-ImageKey = Annotated[str | None, typer.Option(help="Column or ending of the images.", show_default=False)]
-CaptionKey = Annotated[str | None, typer.Option(help="Column or ending of the captions.", show_default=False)]
+ImageKey = Annotated[str | None, typer.Option(help="Column or ending of the images.")]
+CaptionKey = Annotated[str | None, typer.Option(help="Column or ending of the captions.")]
 
 
 @app.command()
@@ -46,7 +46,6 @@ def check(
         typer.Argument(
             metavar="SET...|PRESET|FILE.yaml [PATH=VALUE...]",
             help=f"{_SETS} Or a config, whose training data are looked at before anything is trained.",
-            show_default=False,
         ),
     ],
     *,
@@ -58,19 +57,11 @@ def check(
     deep: Annotated[
         bool, typer.Option("--deep", help="Of a config of 4M: read every file. Sets of pairs are always read whole.")
     ] = False,
-    size: Annotated[int | None, typer.Option(min=1, help="Count images smaller than this.", show_default=False)] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, help="State whole batches and remainders.", show_default=False)
-    ] = None,
-    tokenizer: Annotated[
-        str | None, typer.Option(help="Folder or hub name: caption lengths in tokens.", show_default=False)
-    ] = None,
-    max_length: Annotated[
-        int | None, typer.Option(min=1, help="Count captions of more tokens.", show_default=False)
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Threads; left out: all cores.", show_default=False)
-    ] = None,
+    size: Annotated[int | None, typer.Option(min=1, help="Count images smaller than this.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="State whole batches and remainders.")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="Folder or hub name: caption lengths in tokens.")] = None,
+    max_length: Annotated[int | None, typer.Option(min=1, help="Count captions of more tokens.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Threads; left out: all cores.")] = None,
     json_output: Json = False,
 ) -> None:
     """Decode every image and read every caption; report what is missing, broken, empty, oversized or there twice.
@@ -171,9 +162,9 @@ def _check_config(source: str, settings: list[str], num: int, json_output: bool,
 
 @app.command()
 def pack(
-    set_path: Annotated[str, typer.Argument(metavar="SET", help="As for check.", show_default=False)],
+    set_path: Annotated[str, typer.Argument(metavar="SET", help="As for check.")],
     *,
-    out: Annotated[Path, typer.Option(help="Folder to be made.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder to be made.")],
     split: SplitOption = "both",
     format: FormatOption = "auto",
     image_key: ImageKey = None,
@@ -207,7 +198,7 @@ def pack(
 def captions(
     sets: Sets,
     *,
-    out: Annotated[Path, typer.Option(help="JSON lines to be written.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="JSON lines to be written.")],
     split: SplitOption = "train",
     format: FormatOption = "auto",
     caption_key: CaptionKey = None,

@@ -23,38 +23,31 @@ def infer(
         typer.Argument(metavar="PATH=VALUE", help="Settings of data or precision, other than the run's."),
     ] = None,
     *,
-    out: Annotated[Path, typer.Option(help="File of JSON lines to write; a folder for a mixture.", show_default=False)],
-    task: Annotated[str | None, typer.Option(help="Task or mixture to ask about.", show_default=False)] = None,
+    out: Annotated[Path, typer.Option(help="File of JSON lines to write; a folder for a mixture.")],
+    task: Annotated[str | None, typer.Option(help="Task or mixture to ask about.")] = None,
     split: Annotated[str, typer.Option(help="Of the task.")] = "test",
     input: Annotated[
-        Path | None,
-        typer.Option(
-            help="Instead: a file of rows, .jsonl, .tsv or .txt (also .gz, .zst), or .parquet.", show_default=False
-        ),
+        Path | None, typer.Option(help="Instead: a file of rows, .jsonl, .tsv or .txt (also .gz, .zst), or .parquet.")
     ] = None,
     inputs: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN|PATTERN",
             help="Of rows: a column, or a pattern such as 'summarize: {article}'. Default: inputs, text or prompt.",
-            show_default=False,
         ),
     ] = None,
     targets: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN|PATTERN", help="Of rows, to score. Default: targets.", show_default=False),
+        str | None, typer.Option(metavar="COLUMN|PATTERN", help="Of rows, to score. Default: targets.")
     ] = None,
     mode: Annotated[Mode, typer.Option(help="What to ask: answers, how likely the targets are, or both.")] = "predict",
     lengths: Annotated[
-        str | None,
-        typer.Option(help="Tokens per feature, such as inputs=512,targets=114. Default: no limit.", show_default=False),
+        str | None, typer.Option(help="Tokens per feature, such as inputs=512,targets=114. Default: no limit.")
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Examples per forward pass.")] = 32,
     chunk_batches: Annotated[int, typer.Option(min=1, help="Batches from one resume point to the next.")] = 20,
     shard: Annotated[str, typer.Option(metavar="I/N", help="Only this of N parts, counted from 0.")] = "0/1",
     fields: Annotated[
-        str | None,
-        typer.Option(help="What to write of examples: names with commas between. Default: texts.", show_default=False),
+        str | None, typer.Option(help="What to write of examples: names with commas between. Default: texts.")
     ] = None,
     all_fields: Annotated[bool, typer.Option("--all-fields", help="Write all that examples have.")] = False,
     ids: Annotated[bool, typer.Option("--ids", help="Write the ids of predictions, too.")] = False,

@@ -81,7 +81,7 @@ def _state(folder: Any, kind: str, job_id: str) -> str:
 @app.command()
 def logs(
     run: Run,
-    rank: Annotated[int | None, typer.Option(min=0, help="Of this rank alone.", show_default=False)] = None,
+    rank: Annotated[int | None, typer.Option(min=0, help="Of this rank alone.")] = None,
     lines: Annotated[int, typer.Option(min=1, help="Last lines of each.")] = 20,
 ) -> None:
     """The last lines of each rank's log, and where the whole logs are."""

@@ -10,7 +10,7 @@ from pretrainkit.errors import ConfigError, InputError
 
 TextKey = Annotated[str, typer.Option(help="Key (JSONL) or column (parquet) that holds the text.")]
 MaxBad = Annotated[int, typer.Option(min=0, help="Broken lines and the like that may be skipped (and counted).")]
-Workers = Annotated[int | None, typer.Option(help="Processes; left out: all cores.", show_default=False)]
+Workers = Annotated[int | None, typer.Option(help="Processes; left out: all cores.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the manifest or result as JSON.")]
 Averaged = Annotated[bool, typer.Option("--averaged", help="The average of the weights that ema_decay keeps.")]
 Data = Annotated[

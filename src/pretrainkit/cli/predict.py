@@ -15,16 +15,11 @@ app = typer.Typer(add_completion=False)
 def predict(
     path: Annotated[Path, typer.Argument(help="A fine-tuned run, a checkpoint in it, or an export.")],
     *,
-    out: Annotated[Path, typer.Option(help="File of JSON lines to write.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="File of JSON lines to write.")],
     input: Annotated[
-        Path | None,
-        typer.Option(
-            help="A file with the columns that the run was trained on: .jsonl, .tsv, .parquet.", show_default=False
-        ),
+        Path | None, typer.Option(help="A file with the columns that the run was trained on: .jsonl, .tsv, .parquet.")
     ] = None,
-    task: Annotated[
-        str | None, typer.Option(help="Instead: a task of GLUE, such as ax. Default: the run's.", show_default=False)
-    ] = None,
+    task: Annotated[str | None, typer.Option(help="Instead: a task of GLUE, such as ax. Default: the run's.")] = None,
     split: Annotated[str, typer.Option(help="Of the task.")] = "test",
     data: Data = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Examples per forward pass.")] = 64,

@@ -33,21 +33,14 @@ def render(
     context: typer.Context,
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="CORPUS...",
-            help="Folder of `pretrainkit corpus shards`; or files, globs, addresses.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="CORPUS...", help="Folder of `pretrainkit corpus shards`; or files, globs, addresses."),
     ] = None,
     *,
-    out: Annotated[
-        Path | None, typer.Option(help="Output folder, which gets train and maybe valid.", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Output folder, which gets train and maybe valid.")] = None,
     renderer: Annotated[
         str | None,
         typer.Option(
-            help="Folder of a renderer, a font for the published settings, or the name of a model on the hub.",
-            show_default=False,
+            help="Folder of a renderer, a font for the published settings, or the name of a model on the hub."
         ),
     ] = None,
     packing: Annotated[
@@ -55,27 +48,22 @@ def render(
         typer.Option(help="exact: rows as full as whole words allow; original: whole lines, by the original's rule."),
     ] = "exact",
     max_patches: Annotated[
-        int | None, typer.Option(min=2, help="Patches of a row; left out: as the renderer says.", show_default=False)
+        int | None, typer.Option(min=2, help="Patches of a row; left out: as the renderer says.")
     ] = None,
     text_only: Annotated[
         bool, typer.Option("--text-only", help="Cut the text without drawing it: training draws it on the way.")
     ] = False,
-    column: Annotated[
-        list[ColumnName] | None, typer.Option(help="A further column; may be repeated.", show_default=False)
-    ] = None,
+    column: Annotated[list[ColumnName] | None, typer.Option(help="A further column; may be repeated.")] = None,
     heldout: Annotated[float, typer.Option(help="Share of documents for OUT/valid, by a hash of their text.")] = 0.0,
     format: Annotated[
         Literal["auto", "jsonl", "text", "book", "wiki", "parquet", "articles"],
         typer.Option(help="Read every INPUT as this; articles: lines, three blank ones between articles."),
     ] = "auto",
     dataset: Annotated[
-        str | None,
-        typer.Option(
-            help="Instead of CORPUS: a data set of the hub, NAME or NAME:CONFIG, streamed.", show_default=False
-        ),
+        str | None, typer.Option(help="Instead of CORPUS: a data set of the hub, NAME or NAME:CONFIG, streamed.")
     ] = None,
     split: Annotated[str, typer.Option(help="Of --dataset.")] = "train",
-    revision: Annotated[str | None, typer.Option(help="Of --dataset; pin it.", show_default=False)] = None,
+    revision: Annotated[str | None, typer.Option(help="Of --dataset; pin it.")] = None,
     shard_characters: Annotated[int, typer.Option(min=1, help="Text of one file.")] = 8_000_000,
     layout: Annotated[
         Layout,
@@ -89,7 +77,6 @@ def render(
         typer.Option(
             metavar="USER/NAME",
             help="Upload OUT to this data set of the hub; without --out, files go there while others are rendered.",
-            show_default=False,
         ),
     ] = None,
     public: Annotated[bool, typer.Option("--public", help="With --push: everybody may see a new data set.")] = False,

@@ -51,15 +51,11 @@ def sweep(
         Path,
         typer.Option("--from", metavar="RUN|EXPORT", help="The encoder: a run, a checkpoint in it, or an export."),
     ],
-    out: Annotated[Path, typer.Option(help="Folder of all runs and results.", show_default=False)],
-    tasks: Annotated[
-        str | None, typer.Option(help="Names with commas between. Default: all but wnli.", show_default=False)
-    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of all runs and results.")],
+    tasks: Annotated[str | None, typer.Option(help="Names with commas between. Default: all but wnli.")] = None,
     lr: Annotated[
         list[float] | None,
-        typer.Option(
-            "--lr", metavar="RATE ...", help="Peak learning rates. Default: 5e-5 4e-5 3e-5 2e-5.", show_default=False
-        ),
+        typer.Option("--lr", metavar="RATE ...", help="Peak learning rates. Default: 5e-5 4e-5 3e-5 2e-5."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs for each learning rate.")] = 3,
     data: Data = None,

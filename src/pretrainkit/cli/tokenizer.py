@@ -48,12 +48,9 @@ def train(
         list[str], typer.Argument(metavar="WORDS.tsv...", help="Word counts of `pretrainkit corpus count-words`.")
     ],
     *,
-    out: Annotated[Path, typer.Option(help="Folder to be made.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder to be made.")],
     vocab_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Pieces in all. Default: 32128, or all that a text yields which has fewer.", show_default=False
-        ),
+        int | None, typer.Option(help="Pieces in all. Default: 32128, or all that a text yields which has fewer.")
     ] = None,
     settings: Annotated[
         type[TokenizerSettings],
@@ -63,25 +60,16 @@ def train(
     classes: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE|coco",
-            help="For multimodal: names that are one token each, one in each line; coco: its 80.",
-            show_default=False,
+            metavar="FILE|coco", help="For multimodal: names that are one token each, one in each line; coco: its 80."
         ),
     ] = None,
     sentences_from: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="INPUT",
-            help="Also learn sentence boundaries (Punkt) from these files; may be repeated.",
-            show_default=False,
-        ),
+        typer.Option(metavar="INPUT", help="Also learn sentence boundaries (Punkt) from these files; may be repeated."),
     ] = None,
     abbreviations: Annotated[
         Path | None,
-        typer.Option(
-            help="With --sentences-from: words that end with a period but no sentence, one in each line.",
-            show_default=False,
-        ),
+        typer.Option(help="With --sentences-from: words that end with a period but no sentence, one in each line."),
     ] = None,
     language: Language = "auto",
     text_key: TextKey = "text",
@@ -138,16 +126,14 @@ def encode(
         typer.Argument(metavar="CORPUS...", help="Folder of `pretrainkit corpus shards`; or files, globs, addresses."),
     ],
     *,
-    tokenizer: Annotated[Path, typer.Option(help="Tokenizer folder.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Output folder.", show_default=False)],
+    tokenizer: Annotated[Path, typer.Option(help="Tokenizer folder.")],
+    out: Annotated[Path, typer.Option(help="Output folder.")],
     splitter: Annotated[
         SplitterName,
         typer.Option(help="punkt: learned boundaries; newline: one per line; regex: --pattern; none: whole documents."),
     ] = "punkt",
     punkt_rules: PunktRulesOption = "default",
-    pattern: Annotated[
-        str | None, typer.Option(help="What lies between sentences, for --splitter regex.", show_default=False)
-    ] = None,
+    pattern: Annotated[str | None, typer.Option(help="What lies between sentences, for --splitter regex.")] = None,
     language: Language = "auto",
     control_pieces: Annotated[
         Literal["text", "ids"],
@@ -234,7 +220,7 @@ def inspect(
 def show(
     text: Annotated[str, typer.Argument(help="Text to encode.")],
     *,
-    tokenizer: Annotated[Path, typer.Option(help="Tokenizer folder.", show_default=False)],
+    tokenizer: Annotated[Path, typer.Option(help="Tokenizer folder.")],
     punkt_rules: PunktRulesOption = "default",
     json_output: Json = False,
 ) -> None:
