@@ -38,16 +38,9 @@ def stats(
 
     sources = find_sources(named(inputs), format)
     with shown_progress(sources) as progress:
-        result = corpus_stats(
-            sources,
-            text_key=text_key,
-            max_bad=max_bad,
-            workers=workers,
-            progress=progress,
-            num_sampled=_NUM_SAMPLED if page else 0,
-        )
+        options: dict[str, Any] = {"text_key": text_key, "max_bad": max_bad, "workers": workers}
+        result = corpus_stats(sources, **options, progress=progress, num_sampled=_NUM_SAMPLED if page else 0)
         if page is not None:
-            options = {"text_key": text_key, "max_bad": max_bad, "workers": workers}
             _write_page(sources, result, page, title or ", ".join(inputs or ()), options, progress)
     if json_output:
         typer.echo(json.dumps({key: value for key, value in result.items() if key != "sample"}, ensure_ascii=False))

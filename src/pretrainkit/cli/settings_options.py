@@ -62,16 +62,17 @@ def with_settings(command: Command) -> Command:
             else:
                 shown[one.field] = _parameter(known[one.field], settings, one)
 
-    for name in [name for name in own if name not in elsewhere]:
-        show(name)
+    for name in own:
+        if name not in elsewhere:
+            show(name)
 
     @wraps(command)
     def run(**given: Any) -> None:
         for name, (settings, is_class, chosen) in groups.items():
             if name not in given:  # which another command may give whole
                 values = {one.field: given.pop(one.field) for one in chosen if one.field not in own}
-                values = {field: tuple(value) if isinstance(value, list) else value for field, value in values.items()}
-                make = partial(settings, **{field: value for field, value in values.items() if value is not None})
+                values = {field: value for field, value in values.items() if value is not None}
+                make = partial(settings, **{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
                 given[name] = make if is_class else make()
         command(**given)
 
@@ -80,7 +81,7 @@ def with_settings(command: Command) -> Command:
     return run  # type: ignore[return-value]
 
 
-def _group(annotation: Any) -> tuple[type[Any], bool, list[Chosen]] | None:
+def _group(annotation: Any) -> tuple[Any, bool, list[Chosen]] | None:
     """The settings class of a parameter, whether the parameter gets the class, and the fields; None: no settings."""
     settings, *chosen = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
     if is_class := get_origin(settings) is type:
@@ -91,7 +92,7 @@ def _group(annotation: Any) -> tuple[type[Any], bool, list[Chosen]] | None:
     return settings, is_class, chosen or [changed(field.name) for field in fields(settings)]
 
 
-def _parameter(field: Field[Any], settings: type[Any], chosen: Chosen) -> Parameter:
+def _parameter(field: Field[Any], settings: Any, chosen: Chosen) -> Parameter:
     hint, *metadata = get_args(field.type) if get_origin(field.type) is Annotated else (field.type,)
     option = copy(next((one for one in metadata if isinstance(one, OptionInfo)), chosen.option))
     # "left out" is how a command line gives None.
@@ -110,7 +111,7 @@ def _parameter(field: Field[Any], settings: type[Any], chosen: Chosen) -> Parame
 
 
 @cache
-def _docs(settings: type[Any]) -> dict[str, str]:
+def _docs(settings: Any) -> dict[str, str]:
     """Field to the text below it."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(settings))).body
     assert isinstance(definition, ast.ClassDef)

@@ -88,9 +88,9 @@ def launch_local(
 
 def _run_ranks(words: Sequence[str], num_processes: int, logs: Path) -> tuple[int, bool]:
     """One attempt: the exit code of the worst rank, and whether the ranks were asked to stop."""
-    for rank in range(num_processes):
-        pid_path(logs, rank).unlink(missing_ok=True)
-        exit_path(logs, rank).unlink(missing_ok=True)
+    left = [place(logs, rank) for rank in range(num_processes) for place in (pid_path, exit_path)]
+    for path in left:
+        path.unlink(missing_ok=True)
     environment = os.environ | {
         LOG_FOLDER: str(logs),
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_SAVE_SECONDS),
@@ -104,9 +104,8 @@ def _run_ranks(words: Sequence[str], num_processes: int, logs: Path) -> tuple[in
         agent.wait()
         _wait_for_orphans(logs, num_processes)
     codes = [_exit_code(logs, rank) for rank in range(num_processes)]
-    for rank in range(num_processes):
-        pid_path(logs, rank).unlink(missing_ok=True)
-        exit_path(logs, rank).unlink(missing_ok=True)
+    for path in left:
+        path.unlink(missing_ok=True)
     _tell_failures(logs, codes)
     code = worst(codes, was_asked_to_stop=bool(received))
     was_agent_killed = agent.returncode < 0 and not received
