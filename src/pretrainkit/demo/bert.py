@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pretrainkit.demo.prose import plain_text_documents, standard_library_documents, write_documents
-from pretrainkit.demo.walk import Walk, pretrainkit
+from pretrainkit.demo.walk import Walk, pretrainkit, quiet_transformers
 
 VOCAB_SIZE = 4096
 CHECKPOINT_STEPS = 100
@@ -109,19 +109,12 @@ def _inputs(text: Sequence[Path], target: Path) -> list[str]:
 
 def _fill_with_transformers(export: Path, prompts: list[str]) -> list[tuple[str, list[str]]]:
     """Load the export as any user of transformers would, and fill in the masks."""
-    from pretrainkit.exporting.torchvision_shim import import_transformers
-
-    import_transformers()
-    from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    transformers = quiet_transformers()
     print("  >>> pipeline('fill-mask', model=AutoModelForMaskedLM.from_pretrained(EXPORT), tokenizer=…)")
-    fill = pipeline(
+    fill = transformers.pipeline(
         "fill-mask",
-        model=AutoModelForMaskedLM.from_pretrained(export),
-        tokenizer=AutoTokenizer.from_pretrained(export),
+        model=transformers.AutoModelForMaskedLM.from_pretrained(export),
+        tokenizer=transformers.AutoTokenizer.from_pretrained(export),
         device="cpu",
     )
     return [(prompt, [row["token_str"].strip() for row in fill(prompt)]) for prompt in prompts]

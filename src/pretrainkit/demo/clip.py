@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pretrainkit.demo.shapes import write_sets
-from pretrainkit.demo.walk import Walk, pretrainkit
-from pretrainkit.exporting.torchvision_shim import import_transformers
+from pretrainkit.demo.walk import Walk, pretrainkit, quiet_transformers
 
 NUM_TRAIN = 1300
 NUM_VALID = 100
@@ -100,9 +99,7 @@ def ask_transformers(export: Path, images: Path, prompt: str) -> str:
     import torch
     from PIL import Image
 
-    transformers = import_transformers()
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    transformers = quiet_transformers()
     model = transformers.CLIPModel.from_pretrained(export)
     processor = transformers.CLIPProcessor.from_pretrained(export)
     paths = sorted(images.iterdir())

@@ -202,22 +202,14 @@ def _told(walk: Walk) -> dict[str, Any]:
         guessed_box_iou_of_any_class=boxes["guessed_iou_of_any_class"],
     )
     print(f"\n  Done in {walk.seconds / 60:.1f} minutes. From photographs of {NUM_VALID} held-out scenes:")
-    for what, value, guess in (
-        ("error of depth, deviations", f"{depth_error:.3f}", f"the mean depth: {mean_depth_error:.3f}"),
-        (
-            "right class of a patch",
-            _percent(classes["accuracy"]),
-            f"one for all: {_percent(classes['guessed_accuracy'])}",
-        ),
-        ("words of the caption", _percent(caption["words"]), f"one for all: {_percent(caption['guessed_words'])}"),
-        (
-            "overlap of boxes (IoU)",
-            _percent(boxes["iou_of_any_class"]),
-            f"some for all: {_percent(boxes['guessed_iou_of_any_class'])}",
-        ),
-        ("  of the same class", _percent(boxes["iou"]), f"some for all: {_percent(boxes['guessed_iou'])}"),
+    print(f"  {'error of depth, deviations':<28} {depth_error:>7.3f}  (the mean depth: {mean_depth_error:.3f})")
+    for what, share, guess, guessed_share in (
+        ("right class of a patch", classes["accuracy"], "one", classes["guessed_accuracy"]),
+        ("words of the caption", caption["words"], "one", caption["guessed_words"]),
+        ("overlap of boxes (IoU)", boxes["iou_of_any_class"], "some", boxes["guessed_iou_of_any_class"]),
+        ("  of the same class", boxes["iou"], "some", boxes["guessed_iou"]),
     ):
-        print(f"  {what:<28} {value:>7}  ({guess})")
+        print(f"  {what:<28} {_percent(share):>7}  ({guess} for all: {_percent(guessed_share)})")
     print(
         f"  losses equal after resume    {walk.num_equal} of {walk.num_equal}, every digit\n"
         f"  pictures                     {folder / 'from-photographs' / 'sheet.png'}\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pretrainkit.demo.prose import standard_library_documents, write_documents
-from pretrainkit.demo.walk import Walk, pretrainkit
+from pretrainkit.demo.walk import Walk, pretrainkit, quiet_transformers
 from pretrainkit.errors import RunError
 
 VOCAB_SIZE = 2048
@@ -163,11 +163,7 @@ def ask_transformers(export: Path, tokenizer: Path, texts: list[str]) -> list[st
     """The answers of the export as any user of transformers would get them, greedily."""
     import torch
 
-    from pretrainkit.exporting.torchvision_shim import import_transformers
-
-    transformers = import_transformers()
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    transformers = quiet_transformers()
     model = transformers.T5ForConditionalGeneration.from_pretrained(export)
     load = transformers.AutoTokenizer.from_pretrained(tokenizer)
     inputs = load(texts, return_tensors="pt", padding=True)

@@ -95,6 +95,16 @@ def pretrainkit(*words: object) -> None:
         raise kind(f"the command above ended with exit code {done.returncode}\n  its message says what to do")
 
 
+def quiet_transformers() -> Any:
+    """The package transformers, which shows neither advice nor bars."""
+    from pretrainkit.exporting.torchvision_shim import import_transformers
+
+    transformers = import_transformers()
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
 def read_losses(run: Path) -> dict[int, float]:
     """Step to loss of a metrics file that may be growing."""
     path = run / "metrics.jsonl"
