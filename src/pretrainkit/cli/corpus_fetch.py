@@ -9,8 +9,7 @@ from pretrainkit.cli.corpus_options import BAD, SEED, Out, named, report_corpus,
 from pretrainkit.cli.engines import Execution
 from pretrainkit.cli.options import Json
 from pretrainkit.cli.settings_options import changed, with_settings
-from pretrainkit.corpus.build_settings import BuildSettings
-from pretrainkit.corpus.hub import HubRequest, fetched
+from pretrainkit.corpus.build_settings import BuildSettings, HubRequest
 from pretrainkit.corpus.wikipedia.options import Compat, Extraction
 from pretrainkit.files.sources import find_sources
 
@@ -83,6 +82,7 @@ def hub(
 
     The same command goes on where an interrupted one stopped. The commit that was read stands in the manifest.
     """
+    from pretrainkit.corpus.hub import fetched
     from pretrainkit.corpus.shards import build_corpus
 
     settings = build() if shuffle else build(seed=None)

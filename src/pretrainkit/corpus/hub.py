@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from pretrainkit.corpus.build_settings import HubRequest
 from pretrainkit.corpus.shard_writer import encode_record
 from pretrainkit.errors import DataError, MissingPackageError, PretrainKitError
 from pretrainkit.files.manifest import MANIFEST_NAME, HashingFile, atomic_file, file_sha256, fingerprint, read_manifest
@@ -30,40 +31,6 @@ FETCHED = ".fetched"
 _PROCESS_BYTES = 400_000_000
 """Of a process that streams: the library, and a row group of parquet."""
 _SHOWN_COLUMNS = 12
-
-
-@dataclass(frozen=True, kw_only=True)
-class HubRequest:
-    """What to stream."""
-
-    name: str
-    """Of the data set on the hub, such as "allenai/c4", or a local folder."""
-    config: str | None = None
-    """Name of a configuration, such as en or 20231101.bg; None: the default one."""
-    split: str = "train"
-    """Split of the data set."""
-    column: str = "text"
-    """Column that holds the text."""
-    meta_columns: tuple[str, ...] = ()
-    """Keep a column in meta, such as url; may be repeated."""
-    revision: str | None = None
-    """Branch, tag or commit; None: the default branch as it is now."""
-    max_documents: int | None = None
-    """Take the first of them only; one process streams then."""
-
-    def __post_init__(self) -> None:
-        if self.max_documents is not None and self.max_documents < 1:
-            raise DataError(f"--max-documents is {self.max_documents}\n  give at least 1, or leave it out for all")
-
-    @property
-    def dataset(self) -> str:
-        """What `meta.dataset` says."""
-        name = Path(self.name).name if Path(self.name).exists() else self.name
-        return f"{name}/{self.config}" if self.config else name
-
-    def asked(self) -> dict[str, Any]:
-        """A JSON form, for plans and manifests."""
-        return {key: value for key, value in json.loads(json.dumps(asdict(self))).items() if value not in (None, [])}
 
 
 @dataclass(frozen=True)
