@@ -108,7 +108,8 @@ def launch_again(run: Path, launch: Launch) -> None:
         from pretrainkit.launch.slurm import submit
 
         (job_id,) = submit([run], [launch], run, name=f"pretrainkit-{run.name}")
-        print(f"job {job_id} trains in {run}\n  pretrainkit launch status {run}   or logs, cancel, resume")
+        print(f"job {job_id} trains in {run}")
+        print(f"  pretrainkit launch status {run}   or logs, cancel, resume")
         return
     if launch.kind == "cloud":
         from pretrainkit.launch.cloud import launch_run
