@@ -378,7 +378,7 @@ def test_what_no_longer_works_is_noticed(tmp_path: Path) -> None:
     text += "```python\nimport pretrainkit\n\npretrainkit.nothing\n```\n"
     page = put(tmp_path / "page.md", text + "```sh\npretrainkit evaluate run  # fails\n```\n")
     this = Walk(str(page), lambda folder: None, not_here={"slurm": "gone"}, failing={"evaluate": "another reason"})
-    with mock.patch("page_runner.ROOT", tmp_path), within(tmp_path):
+    with mock.patch("support.page_runner.ROOT", tmp_path), within(tmp_path):
         wrong = walk(this, tmp_path)
     assert [line.split(": ")[1][:30] for line in wrong] == [
         "pretrainkit config show bert/m",

@@ -11,7 +11,7 @@ import torch
 from pretrainkit import api
 from pretrainkit.cli.main import main
 from pretrainkit.demo import t5 as demo
-from pretrainkit.demo.parts import MAX_CHARACTERS, MIN_CHARACTERS, NUM_PARTS, part_of, write_rows
+from pretrainkit.demo.t5 import MAX_CHARACTERS, MIN_CHARACTERS, NUM_PARTS, part_of, write_rows
 from pretrainkit.exporting.native import write_native
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.tasks.task import REGISTRY

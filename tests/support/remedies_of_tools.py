@@ -91,7 +91,7 @@ NOT_HERE = {
     "errors.py: … needs the package": ELSEWHERE,
     "training/checkpoints/files.py: … has checkpoint format": ELSEWHERE,
     "demo/bert.py: held-out masked-word loss": DEMO,
-    "demo/documents.py: …: only … bytes of text": DEMO,
+    "demo/prose.py: …: only … bytes of text": DEMO,
     "demo/pixel.py: held-out loss of hidden squares": DEMO,
     "demo/walk.py: … holds something else than a demo": DEMO,
     "demo/walk.py: cannot write": DEMO,

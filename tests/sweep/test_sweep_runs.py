@@ -13,9 +13,8 @@ import pytest
 from pretrainkit.cli.main import main
 from pretrainkit.errors import InputError, RunError
 from pretrainkit.recipes.glue.leaderboard import NUM_ROWS, problems_of
-from pretrainkit.sweep.lock import only_one
 from pretrainkit.sweep.plan import Plan
-from pretrainkit.sweep.runs import Sweep, Worker
+from pretrainkit.sweep.runs import Sweep, Worker, only_one
 
 sys.path.append(str(Path(__file__).parents[1] / "recipes" / "glue"))
 from support.glue_toys import QUICK, write_encoder, write_glue

@@ -36,7 +36,7 @@ class TokenizerSettings:
     classes: tuple[str, ...] = ()
     """Of multimodal: names that are one token each, such as those of detected things."""
     num_sentinels: int = 200
-    """Of multimodal."""
+    """Of multimodal: marks for hidden runs."""
     num_bins: int = 1000
     """Of multimodal: values of each of the four kinds of numbers."""
     max_length: int = 512

@@ -17,20 +17,10 @@ _DROPPED = frozenset(
     )
 )
 """Whose content is no running text. `math` and `pre` are looked at before."""
-_BREAKS = {
-    "br": "\n\n",
-    "hr": "\n\n",
-    "p": "\n\n",
-    "div": "\n\n",
-    "blockquote": "\n\n",
-    "center": "\n\n",
-    "poem": "\n\n",
+_BREAKS = dict.fromkeys(words("br hr p div blockquote center poem ul ol dl"), "\n\n") | {
     "li": "\n* ",
     "dd": "\n: ",
     "dt": "\n; ",
-    "ul": "\n\n",
-    "ol": "\n\n",
-    "dl": "\n\n",
 }
 _KEPT = frozenset(
     words(
@@ -75,7 +65,6 @@ def strip_elements(text: str, on_formula: Callable[[str], str]) -> str:
     """Removes comments and tags, and the content of those that hold no text.
 
     Args:
-        text: Wikitext.
         on_formula: The TeX of a formula to its text.
 
     Returns:
