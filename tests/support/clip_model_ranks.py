@@ -55,7 +55,7 @@ def scale_is_not_rounded(world: World) -> None:
     for kind in ("parameter", "log_parameter"):
         config = run_config(temperature=TemperatureConfig(kind=kind, value=value))
         torch.manual_seed(0)
-        with mock.patch.object(parallelize_module, "_computes_in", lambda dtype, world: dtype != torch.float32):
+        with mock.patch.object(parallelize_module, "gathers_in", lambda dtype, world: dtype != torch.float32):
             model = parallelize(RECIPE.build_model(config), ParallelConfig(strategy="fsdp2"), world, torch.bfloat16)
         ids, num_tokens = captions((4, 9))
         found = model(images(2), ids, num_tokens)

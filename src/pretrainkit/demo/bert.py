@@ -13,8 +13,9 @@ from pretrainkit.demo.walk import Walk, pretrainkit, quiet_transformers
 
 VOCAB_SIZE = 4096
 CHECKPOINT_STEPS = 100
-KILL_AFTER_STEP = 125
-"""Not a multiple of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared."""
+KILL_AFTER_STEP, KILL_SHORT_RUN_AFTER = 225, 125
+"""Not multiples of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared. A run is short
+below 300 steps."""
 CORPUS_SUFFIXES = (".jsonl", ".zst", ".gz", ".parquet")
 MASKED_IN_ENGLISH = ["He said that <mask> would come.", "There was no <mask> in the house.", "It is one of the <mask>."]
 MASKED_IN_PYTHON = [
@@ -30,6 +31,7 @@ def run_demo(folder: Path, num_steps: int, text: Sequence[Path] = ()) -> dict[st
     Args:
         text: The user's own files; none: prose of the Python installation.
     """
+    kill_after = KILL_AFTER_STEP if num_steps >= 300 else KILL_SHORT_RUN_AFTER
     walk = Walk(folder, 8)
     walk.chapter("Text", "real English prose" if not text else "your files")
     inputs = _inputs(text, folder / "text.jsonl")
@@ -52,14 +54,14 @@ def run_demo(folder: Path, num_steps: int, text: Sequence[Path] = ()) -> dict[st
 
     walk.chapter(
         "Pretraining",
-        f"bert/modern-tiny for {num_steps} steps; killed without warning after step {KILL_AFTER_STEP}, then resumed",
+        f"bert/modern-tiny for {num_steps} steps; killed without warning after step {kill_after}, then resumed",
     )
     run = folder / "run"
     command = [
         *("train", "bert/modern-tiny", f"data.train={folder}/tokens/train", f"data.valid={folder}/tokens/valid"),
         *(f"num_steps={num_steps}", f"checkpoint.every_steps={CHECKPOINT_STEPS}", "log.every_steps=5", "--out", run),
     ]
-    walk.train(run, *command, kill_after_step=KILL_AFTER_STEP, checkpoint_steps=CHECKPOINT_STEPS)
+    walk.train(run, *command, kill_after_step=kill_after, checkpoint_steps=CHECKPOINT_STEPS)
 
     walk.chapter("Evaluation", "on the documents that were held out, with fixed masks")
     pretrainkit("evaluate", run)

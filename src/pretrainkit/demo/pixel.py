@@ -17,8 +17,9 @@ from pretrainkit.demo.walk import Walk, pretrainkit
 from pretrainkit.errors import InputError, MissingPackageError
 
 CHECKPOINT_STEPS = 100
-KILL_AFTER_STEP = 125
-"""Not a multiple of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared."""
+KILL_AFTER_STEP, KILL_SHORT_RUN_AFTER = 225, 125
+"""Not multiples of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared. A run is short
+below 300 steps."""
 NUM_CHAPTERS = 6
 NUM_PARAGRAPHS = 900
 MAX_PATCHES = 48
@@ -48,6 +49,7 @@ def run_demo(folder: Path, num_steps: int, font: Path | None = None) -> dict[str
         InputError: There is no font.
     """
     font = font or default_font()
+    kill_after = KILL_AFTER_STEP if num_steps >= 300 else KILL_SHORT_RUN_AFTER
     walk = Walk(folder, NUM_CHAPTERS)
     walk.chapter("Text", "sentences of a small grammar, and a renderer that begins a patch with each word")
     rows = (json.dumps({"text": text}) + "\n" for text in paragraphs(TEXT_SEED, NUM_PARAGRAPHS))
@@ -65,7 +67,7 @@ def run_demo(folder: Path, num_steps: int, font: Path | None = None) -> dict[str
     walk.chapter(
         "Pretraining",
         f"pixel/tiny draws hidden squares again, {num_steps} steps; killed without warning after step "
-        f"{KILL_AFTER_STEP}, then resumed",
+        f"{kill_after}, then resumed",
     )
     run = folder / "run"
     command = [
@@ -73,7 +75,7 @@ def run_demo(folder: Path, num_steps: int, font: Path | None = None) -> dict[str
         *(f"data.max_patches={MAX_PATCHES}", f"num_steps={num_steps}", f"checkpoint.every_steps={CHECKPOINT_STEPS}"),
         *("log.every_steps=5", f"evaluate.every_steps={CHECKPOINT_STEPS}", "evaluate.num_examples=64", "--out", run),
     ]
-    walk.train(run, *command, kill_after_step=KILL_AFTER_STEP, checkpoint_steps=CHECKPOINT_STEPS)
+    walk.train(run, *command, kill_after_step=kill_after, checkpoint_steps=CHECKPOINT_STEPS)
 
     walk.chapter("Report", "one HTML page: hidden and drawn text, after each evaluation and at the end")
     walk.report(run)

@@ -104,8 +104,8 @@ def _shard(
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    policy = MixedPrecisionPolicy()  # weights are gathered in float32: on CPUs, and in a dry run
-    if world.device.type not in ("cpu", "meta") and compute_dtype != torch.float32:
+    policy = MixedPrecisionPolicy()
+    if gathers_in(compute_dtype, world):
         policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
     for block in blocks:
         _send_weights(block, world)
@@ -117,6 +117,11 @@ def _shard(
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
     model.register_forward_hook(_reshard_after_evaluation)
     return model
+
+
+def gathers_in(dtype: torch.dtype, world: World) -> bool:
+    """Whether FSDP2 gathers weights in this number format rather than in float32, as on CPUs and in a dry run."""
+    return world.device.type not in ("cpu", "meta") and dtype != torch.float32
 
 
 def _holds_numbers(module: nn.Module) -> bool:
