@@ -5,7 +5,7 @@ CONSTRAINTS ?= constraints.txt
 PYTHONS ?= python3.11 python3.12 python3.13
 # Tests that together use every package that `setup` installs.
 FAST := $(addprefix tests/,cli config corpus data/test_loader.py eval formats images launch nn rendering tokenizers \
-	training/test_metrics.py test_doctor.py end_to_end/test_plain_imports.py end_to_end/test_foreign_towers.py \
+	training/test_metrics.py running/test_doctor.py end_to_end/test_plain_imports.py end_to_end/test_foreign_towers.py \
 	end_to_end/test_five_commands.py)
 BIN := $(VENV)/bin
 export HF_HUB_OFFLINE ?= 1

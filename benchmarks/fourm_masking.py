@@ -26,17 +26,14 @@ from torch.utils.data import default_collate
 import ml4m
 from pretrainkit import rng
 from pretrainkit.data.aligned_crops import centre_square
-from pretrainkit.recipes.fourm.bound_mixture import Bound
-from pretrainkit.recipes.fourm.catalogue import MOD7, MOD21, published
-from pretrainkit.recipes.fourm.data_config import FourMDataConfig, MaskingConfig
+from pretrainkit.recipes.fourm.config import FourMDataConfig, MaskingConfig
 from pretrainkit.recipes.fourm.masking import Masking
-from pretrainkit.recipes.fourm.mixtures import KEEPS, PUBLISHED
-from pretrainkit.recipes.fourm.modality import Modality
+from pretrainkit.recipes.fourm.mixtures import KEEPS, PUBLISHED, Bound
+from pretrainkit.recipes.fourm.modality import MOD7, MOD21, Modality, published
 from pretrainkit.recipes.fourm.readers import Chunks
 from pretrainkit.recipes.fourm.source import FourMSource, Sample
 from pretrainkit.recipes.fourm.text import TextVocabulary
-from pretrainkit.tokenizers.coco_classes import COCO_CLASSES
-from pretrainkit.tokenizers.subwords import train_multimodal
+from pretrainkit.tokenizers.subwords import COCO_CLASSES, train_multimodal
 
 SETTINGS = (
     ("7 modalities", MOD7, "mod7-all2all-rgb2all", 128),

@@ -36,15 +36,13 @@ from contestants import Batch, add_options, measure, parse_options, serve, threa
 from fourm_contents import make_contents
 from pretrainkit import rng
 from pretrainkit.recipes.fourm.batch import with_places
-from pretrainkit.recipes.fourm.bound_mixture import Bound
-from pretrainkit.recipes.fourm.catalogue import MOD21, published
-from pretrainkit.recipes.fourm.config import FourMRun
-from pretrainkit.recipes.fourm.data_config import MaskingConfig
+from pretrainkit.recipes.fourm.config import FourMRun, MaskingConfig
 from pretrainkit.recipes.fourm.masking import Masking
-from pretrainkit.recipes.fourm.mixtures import PUBLISHED
+from pretrainkit.recipes.fourm.mixtures import PUBLISHED, Bound
+from pretrainkit.recipes.fourm.modality import MOD21, published
 from pretrainkit.recipes.fourm.model import FourM, build
 from pretrainkit.recipes.fourm.objective import FourMObjective
-from pretrainkit.recipes.fourm.original_names import to_original
+from pretrainkit.recipes.fourm.original import to_original
 from pretrainkit.recipes.fourm.presets import tiny
 from pretrainkit.training.accumulate import accumulate
 from pretrainkit.training.memory import freed_memory_kept
@@ -179,7 +177,7 @@ def contend(name: str, mixture: str, batch_size: int, threads: int, folder: Path
         else {key: torch.from_numpy(array) for key, array in batch.items()}
         for batch in host
     ]
-    with nullcontext() if name == THEIRS else freed_memory_kept():
+    with nullcontext() if name == THEIRS else freed_memory_kept(torch.device("cpu")):
         if is_theirs:
             theirs, both_of = make_theirs(mixture)
             model: nn.Module = theirs

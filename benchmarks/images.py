@@ -24,8 +24,7 @@ import numpy as np
 from pretrainkit.exporting.torchvision_shim import import_torchvision
 from pretrainkit.images.decode import decode, open_image
 from pretrainkit.images.ops import AutoAugment, CenterCrop, ImageTransform, RandomResizeCrop, Resize
-from pretrainkit.images.resize import resize
-from pretrainkit.images.transforms import compose
+from pretrainkit.images.transforms import compose, resize
 
 WIDTH, HEIGHT = 500, 375
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -152,7 +152,7 @@ def contend(
     texts = [make_texts(kind, batch_size, num_patches, seed, rendered) for seed in range(NUM_BATCHES)]
     is_theirs = name != OURS
     batches = [to_squares(part) if is_theirs else to_streams(part) for part in texts]
-    with nullcontext() if name == THEIRS else freed_memory_kept():
+    with nullcontext() if name == THEIRS else freed_memory_kept(torch.device("cpu")):
         model, loss_of = make_theirs(folder / "weights", num_patches) if is_theirs else make_ours(num_patches)
         loss = loss_of(batches[0])
         loss.backward()

@@ -27,8 +27,8 @@ from pretrainkit.recipes.pixel.source import PixelSource, open_source
 from pretrainkit.rendering import Renderer, RendererConfig
 from pretrainkit.rendering.documents import RenderDocument
 from pretrainkit.rendering.packing import fill
-from pretrainkit.rendering.png import to_png
 from pretrainkit.rendering.prerender import RenderSettings, prerender
+from pretrainkit.rendering.row_files import to_png
 
 
 class Prose:

@@ -128,7 +128,7 @@ def contend(name: str, kind: str, intermediate_size: int, batch_size: int, threa
     examples = [make_examples(kind, batch_size, rng) for _ in range(NUM_BATCHES)]
     is_theirs = name in (THEIRS, THEIRS_KEPT)
     batches = [to_rows(packed(part) if name == PACKED else [[one] for one in part]) for part in examples]
-    with nullcontext() if name == THEIRS else freed_memory_kept():
+    with nullcontext() if name == THEIRS else freed_memory_kept(torch.device("cpu")):
         model, loss_of = make_theirs(folder / "weights") if is_theirs else make_ours(config, batch_size)
         loss = loss_of(batches[0])
         loss.backward()

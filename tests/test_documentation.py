@@ -15,11 +15,11 @@ import pytest
 from typer.main import get_command
 
 import pretrainkit
-from page_runner import Block, blocks_of
 from pretrainkit.api import build_model, load_config
 from pretrainkit.cli import main
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.recipes.fourm.generation.plan import GenerationPlan
+from support.page_runner import Block, blocks_of
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "pretrainkit"

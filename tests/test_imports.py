@@ -1,6 +1,7 @@
 """The arrows of docs/architecture.md, walked: who may import whom, and what must stay light."""
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
@@ -111,8 +112,6 @@ def test_imports_point_downwards():
 
 
 NAMELESS = ("api", "running", "sweep", "cli", "eval", "report")
-NAMES_OF_OTHER_THINGS = {"cli/tokenizer.py": {"bert", "t5"}, "cli/demo.py": {"bert", "clip", "t5", "pixel", "fourm"}}
-"""Layouts of control pieces, and demos."""
 
 
 def names_of_recipes(path: Path) -> set[str]:
@@ -126,7 +125,7 @@ def names_of_recipes(path: Path) -> set[str]:
 
 def test_nothing_above_the_recipes_names_one():
     named = {path.relative_to(SOURCE).as_posix(): names_of_recipes(path) for path in FILES if room_of(path) in NAMELESS}
-    assert {name: found for name, found in named.items() if found} == NAMES_OF_OTHER_THINGS
+    assert {name: found for name, found in named.items() if found} == {}
 
 
 def test_files_do_not_import_each_other_in_circles():
@@ -181,3 +180,33 @@ def test_the_names_of_the_package_are_those_of_its_api():
     assert all(getattr(pretrainkit, name) is getattr(api, name) for name in pretrainkit.__all__)
     assert api.__all__ == sorted(api.__all__)
     assert all(hasattr(api, name) for name in api.__all__)
+
+
+DEVICE_TEST = re.compile(r"""device\.type (==|!=|in|not in)|\.is_cuda|[!=]= "(cpu|cuda|meta|mps|xpu)\"""")
+DEVICE_PLACES = r"dist/.*|nn/(cpu|cuda)/.*|nn/initialise\.py|launch/.*|training/precision\.py|running/(doctor|plan)\.py"
+DEVICE_PLACES += r"|sweep/memory\.py"
+
+
+def test_devices_are_told_apart_in_few_places() -> None:
+    """Everything else asks these what it wants to know, so that a new kind of device is taught in one place."""
+    found = {
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*.py")
+        if DEVICE_TEST.search(path.read_text(encoding="utf-8"))
+    }
+    assert {path for path in found if not re.fullmatch(DEVICE_PLACES, path)} == set()
+    assert len(found) <= 12
+
+
+def test_tests_import_no_private_names() -> None:
+    wrong = [
+        f"{path.name}: {name}"
+        for path in Path(__file__).parent.rglob("*.py")
+        for name in imports(path)
+        if name.startswith("pretrainkit.") and name.rpartition(".")[2].startswith("_") and name not in COMPILED
+    ]
+    assert not wrong
+
+
+COMPILED = {"pretrainkit.corpus._words", "pretrainkit.corpus._words.WordTable"}
+"""Compiled helpers, whose names say that Python does the same."""

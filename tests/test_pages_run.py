@@ -9,10 +9,10 @@ from unittest import mock
 
 import pytest
 
-import page_data as data
-from page_data import BERT, FOURM, GLUE, PIXEL, QUICK, QUICK_TASK, T5, T5_DATA, TOKENIZER, copy, killed, put
-from page_runner import ROOT, Walk, blocks_of, run_warm_verb, walk, within
 from pretrainkit.tasks.task import REGISTRY
+from support import page_data as data
+from support.page_data import BERT, FOURM, GLUE, PIXEL, QUICK, QUICK_TASK, T5, T5_DATA, TOKENIZER, copy, killed, put
+from support.page_runner import ROOT, Walk, blocks_of, run_warm_verb, walk, within
 
 pytestmark = pytest.mark.slow
 
@@ -378,7 +378,7 @@ def test_what_no_longer_works_is_noticed(tmp_path: Path) -> None:
     text += "```python\nimport pretrainkit\n\npretrainkit.nothing\n```\n"
     page = put(tmp_path / "page.md", text + "```sh\npretrainkit evaluate run  # fails\n```\n")
     this = Walk(str(page), lambda folder: None, not_here={"slurm": "gone"}, failing={"evaluate": "another reason"})
-    with mock.patch("page_runner.ROOT", tmp_path), within(tmp_path):
+    with mock.patch("support.page_runner.ROOT", tmp_path), within(tmp_path):
         wrong = walk(this, tmp_path)
     assert [line.split(": ")[1][:30] for line in wrong] == [
         "pretrainkit config show bert/m",

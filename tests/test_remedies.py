@@ -21,18 +21,16 @@ from unittest import mock
 import pytest
 from typer.main import get_command
 
-import page_data as data
-import remedies
-import remedies_of_recipes
-import remedies_of_tools
-from page_data import BERT, FOURM, GLUE, PIXEL, QUICK, QUICK_TASK, T5, T5_DATA, TOKENIZER, copy, killed, put
-from page_runner import ROOT, Ended, run_here, run_warm_verb, within
 from pretrainkit.api import load_config
 from pretrainkit.cli import main
 from pretrainkit.errors import InputError
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.tasks.task import REGISTRY
-from remedies import Case, followed
+from support import page_data as data
+from support import remedies, remedies_of_recipes, remedies_of_tools
+from support.page_data import BERT, FOURM, GLUE, PIXEL, QUICK, QUICK_TASK, T5, T5_DATA, TOKENIZER, copy, killed, put
+from support.page_runner import ROOT, Ended, run_here, run_warm_verb, within
+from support.remedies import Case, followed
 
 pytestmark = pytest.mark.slow
 PRESETS = (

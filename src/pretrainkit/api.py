@@ -1,6 +1,7 @@
 """The Python API: everything the command line does goes through here. Quiet; torch is imported when it is needed.
 
-What several of these functions need is in `running`.
+What several of these functions need is in `running`. Everywhere `device` is such as "cpu" or "cuda", None the best one,
+and `progress` or `watcher` is told how far the work is.
 """
 
 from __future__ import annotations
@@ -9,12 +10,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
+from pydantic import ValidationError
+
+from pretrainkit.config.explain import explain
 from pretrainkit.config.loader import Origins
 from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, InputError
-from pretrainkit.recipes.capabilities import ChecksData, ChecksFiles, DataCheck, EncodesImages, Infers, StandsOnEncoder
+from pretrainkit.eval.inference import InferenceRequest, RequestOptions
+from pretrainkit.eval.probe_config import ProbeConfig, ProbeOptions
+from pretrainkit.files.manifest import fingerprint
+from pretrainkit.recipes.capabilities import (
+    ChecksData,
+    ChecksFiles,
+    DataCheck,
+    EncodesImages,
+    GenerateOptions,
+    Infers,
+    StandsOnEncoder,
+)
 from pretrainkit.recipes.registry import able, find_recipe, recipes_able
 from pretrainkit.running.configs import check_config, load_config, recorded_config, resolve_config
 from pretrainkit.running.doctor import diagnose
@@ -38,8 +53,9 @@ from pretrainkit.running.pictures import (
 )
 from pretrainkit.running.plan import make_plan
 from pretrainkit.running.run import check_new_run, checked, run_training
-from pretrainkit.training.folder import RunFolder
-from pretrainkit.training.run import RunConfig
+from pretrainkit.training.checkpoints.files import step_folders
+from pretrainkit.training.folder import EvaluationLog, RunFolder
+from pretrainkit.training.run import PrecisionConfig, RunConfig
 from pretrainkit.training.watch import Watcher
 
 if TYPE_CHECKING:
@@ -83,15 +99,13 @@ __all__ = [
 ]
 
 
-def check_data(config: Any, *, num: int = 2, deep: bool = False, progress: Progress | None = None) -> DataCheck:
+def check_data(config: RunConfig, *, num: int = 2, deep: bool = False, progress: Progress | None = None) -> DataCheck:
     """What the training data of a config are: sizes, passes, shares of a mixture, and what its recipe adds. Nothing is
     trained or written.
 
     Args:
-        config: From `load_config`.
         num: Examples to show of each component.
         deep: Read every file first, also of held-out data; where some cannot be used, return those alone.
-        progress: Told of files that are read.
 
     Raises:
         ConfigError, DataError: Config and data do not fit each other.
@@ -122,7 +136,7 @@ def check_data(config: Any, *, num: int = 2, deep: bool = False, progress: Progr
     return DataCheck(figures | more.figures, more.notes, more.examples)
 
 
-def build_model(config: Any, device: str = "cpu") -> nn.Module:
+def build_model(config: RunConfig, device: str = "cpu") -> nn.Module:
     """The freshly initialised model of a config, a plain `nn.Module`. On "meta" it has shapes but no memory."""
     import torch
 
@@ -133,7 +147,7 @@ def build_model(config: Any, device: str = "cpu") -> nn.Module:
         return find_recipe(config.recipe).build_model(config)
 
 
-def batches(config: Any, start_step: int = 0) -> Iterator[dict[str, np.ndarray]]:
+def batches(config: RunConfig, start_step: int = 0) -> Iterator[dict[str, np.ndarray]]:
     """The global batches as dicts of NumPy arrays, exactly what `train` feeds, from `start_step` to `num_steps`."""
     recipe = find_recipe(config.recipe)
     config = recipe.bind(config)
@@ -154,11 +168,8 @@ def train(
     """Train from the start in the run folder `out`; returns the last metrics.
 
     Args:
-        config: From `load_config`.
         out: A new or empty folder.
         origins: Where each value of the config came from, for the record.
-        watcher: Told what happens.
-        device: Such as "cpu" or "cuda"; None: the best there is.
         resume: Go on, with this config, when `out` already holds a checkpoint: for schedulers, which give the same
             command again. A config that changes the past is refused, as in `resume`.
 
@@ -203,11 +214,9 @@ def evaluate(
     """Held-out metrics of a run, checkpoint or export.
 
     Args:
-        path: What to evaluate.
         data: Token shards, or sets of pairs; None: `data.valid` of its config.
         overrides: Settings of evaluate, data, objective and precision (`data.NAME=VALUE`) other than in its config.
         num_examples: At most so many; None: as its config says.
-        device: None: the best there is.
         averaged: The average of the weights that `ema_decay` keeps, instead of the last ones.
 
     Raises:
@@ -217,11 +226,8 @@ def evaluate(
 
     opened = open_model(path, averaged=averaged)
     config = evaluation_config(opened, path, data, overrides, num_examples)
-    world = init_world(device)
-    try:
+    with init_world(device) as world:
         return evaluated(build_evaluations(opened.recipe, config, world, None), opened.model.to(world.device), "")
-    finally:
-        world.close()
 
 
 def evaluate_checkpoints(
@@ -236,24 +242,16 @@ def evaluate_checkpoints(
     progress: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None,
 ) -> dict[int, dict[str, float]]:
     """Held-out metrics of all checkpoints of a run, by step. What an earlier call with the same settings found is kept.
+    Other options are those of `evaluate`.
 
     Args:
-        run: The run folder.
-        data: As of `evaluate`.
-        overrides: As of `evaluate`.
         out: Where each is added as a JSON line; None: RUN/evaluations/checkpoints.jsonl.
-        num_examples: As of `evaluate`.
-        device: As of `evaluate`.
-        averaged: As of `evaluate`.
         progress: Told step and metrics of each, also of those that were known.
 
     Raises:
         CheckpointError: There is none, or one is torn; those before it are done.
     """
     from pretrainkit.dist.env import init_world
-    from pretrainkit.files.manifest import fingerprint
-    from pretrainkit.training.checkpoints.files import step_folders
-    from pretrainkit.training.evaluation_log import EvaluationLog
 
     folders = step_folders(RunFolder(run).checkpoints)
     if not folders:
@@ -267,8 +265,7 @@ def evaluate_checkpoints(
         del parts["objective"]  # which logs of earlier versions do not know
     default = RunFolder(run).path / "evaluations" / "checkpoints.jsonl"
     log = EvaluationLog(default if out is None else Path(out), fingerprint([parts, averaged])[:16])
-    world = init_world(device)
-    try:
+    with init_world(device) as world:
         evaluations = None
         for step, folder in folders.items():
             if step not in world.on_main(lambda: list(log.metrics_by_step)):
@@ -280,32 +277,29 @@ def evaluate_checkpoints(
                 progress(step, log.metrics_by_step[step])
         known = world.on_main(lambda: list(log.metrics_by_step.items()))
         return {step: metrics for step, metrics in known if step in folders}
-    finally:
-        world.close()
 
 
 def generate(
-    path: str | Path, prompts: Iterable[str], *, averaged: bool = False, **options: Any
+    path: str | Path, prompts: Iterable[str], *, averaged: bool = False, **options: Unpack[GenerateOptions]
 ) -> list[dict[str, Any]]:
     """What a trained model answers to each prompt: BERT fills in masked words, CLIP finds images, T5 answers, 4M makes
     modalities of a caption or of what else is given.
 
     Args:
         path: A run, checkpoint or export.
-        prompts: Texts.
         averaged: The average of the weights that `ema_decay` keeps.
-        options: The recipe's `generate_options`. Two of 4M are given by their paths: `then`, further models that make
-            what those before them have not, and `image_tokenizers`, `NAME=RUN` of what makes pictures of tokens.
+        options: Those that the model's recipe takes; others are refused.
 
     Returns:
         Per prompt a dict of plain values; "text" is what the command line prints.
     """
-    if "then" in options:
-        models = [open_model(further, averaged=averaged) for further in options["then"]]
-        options["then"] = [(model.config, model.model, model.tokenizer) for model in models]
-    if "image_tokenizers" in options:
-        options["image_decoders"] = dict(map(image_decoder, options.pop("image_tokenizers")))
-    return open_model(path, averaged=averaged).generate(prompts, **options)
+    given: dict[str, Any] = dict(options)
+    if "then" in given:
+        models = [open_model(further, averaged=averaged) for further in given["then"]]
+        given["then"] = [(model.config, model.model, model.tokenizer) for model in models]
+    if "image_tokenizers" in given:
+        given["image_decoders"] = dict(map(image_decoder, given.pop("image_tokenizers")))
+    return open_model(path, averaged=averaged).generate(prompts, **given)
 
 
 def infer(
@@ -323,7 +317,7 @@ def infer(
     device: str | None = None,
     averaged: bool = False,
     progress: Progress | None = None,
-    **request: Any,
+    **request: Unpack[RequestOptions],
 ) -> Path:
     """Ask a trained model about all examples of a task, or all rows of a file; JSON lines go to the file `out`.
 
@@ -342,11 +336,8 @@ def infer(
         shard: This part of so many, from 0; `out` gets its number. Parts joined in order are the whole.
         chunk_batches: A resume point after every so many batches.
         overwrite: Replace what another call wrote to `out`.
-        device: None: the best there is.
         averaged: The average of the weights that `ema_decay` keeps.
-        progress: Told how far the work is.
-        request: Fields of `pretrainkit.eval.inference.InferenceRequest`: mode, inputs, targets, lengths, fields,
-            has_ids, batch_size, decoding.
+        request: See `pretrainkit.eval.inference.InferenceRequest`.
 
     Returns:
         `out`, or the file of the shard. Beside each file lies its manifest, which is written last.
@@ -357,7 +348,7 @@ def infer(
     from pretrainkit.dist.env import init_world
     from pretrainkit.dist.weights import weights_fingerprint
     from pretrainkit.eval.infer import folder_of_mixture, write_lines
-    from pretrainkit.eval.inference import InferenceRequest
+    from pretrainkit.tasks.user_modules import import_modules
     from pretrainkit.training.precision import resolve_precision
     from pretrainkit.workers.processes import Quiet
 
@@ -365,8 +356,6 @@ def infer(
         raise InputError("give either a task or an input\n  such as --task NAME --split test, or --input rows.jsonl")
     if chunk_batches < 1:
         raise InputError(f"chunk_batches is {chunk_batches}; it is a number of batches, at least 1")
-    from pretrainkit.tasks.user_modules import import_modules
-
     import_modules(modules)
     opened = open_model(path, averaged=averaged)
     recipe = able(opened.recipe, Infers)
@@ -375,8 +364,7 @@ def infer(
     asked = InferenceRequest(task=task, split=split, rows=rows, **request)
     tokenizer = opened.tokenizer_or_none()
     names = None if task is None else recipe.tasks_of_mixture(config, tokenizer, task, split)
-    world = init_world(device)
-    try:
+    with init_world(device) as world:
         if world.world_size > 1:
             raise InputError("infer runs in one process\n  start several with --shard 0/4, --shard 1/4, and so on")
         weights = weights_fingerprint(opened.model)
@@ -400,21 +388,36 @@ def infer(
         for name in names:
             write(replace(asked, task=name), folder / f"{name.replace(':', '-')}.jsonl")
         return folder
-    finally:
-        world.close()
+
+
+class InferOptions(RequestOptions, total=False):
+    """The options of `infer` besides its task or input."""
+
+    split: str
+    overrides: Iterable[str]
+    modules: Iterable[str]
+    shard: tuple[int, int]
+    chunk_batches: int
+    overwrite: bool
+    device: str | None
+    averaged: bool
+    progress: Progress | None
 
 
 def predict(
-    path: str | Path, out: str | Path, *, input: str | Path | None = None, task: str | None = None, **options: Any
+    path: str | Path,
+    out: str | Path,
+    *,
+    input: str | Path | None = None,
+    task: str | None = None,
+    **options: Unpack[InferOptions],
 ) -> Path:
     """What a fine-tuned model answers to the rows of a file, or of a split of a task: `infer` of such models.
 
     Args:
-        path: A run, checkpoint or export.
-        out: A file such as answers.jsonl.
         input: A file of rows with the columns that the run was trained on.
         task: Instead: a task of GLUE; None: that of the run.
-        options: Others of `infer`, such as split.
+        options: As of `infer`.
 
     Raises:
         InputError: The model is not fine-tuned, or there is neither an input nor a task.
@@ -433,15 +436,14 @@ def predict(
 
 
 def probe(
-    path: str, data: str | Path, *, device: str | None = None, **settings: Any
+    path: str, data: str | Path, *, device: str | None = None, **settings: Unpack[ProbeOptions]
 ) -> dict[str, float | dict[str, float]]:
     """How well the frozen image encoder of a model tells classes apart: linear probes and nearest neighbours.
 
     Args:
         path: A run, checkpoint or export; or `timm:NAME`, an encoder of timm with its published weights.
         data: A folder with train/CLASS/IMAGE and val/CLASS/IMAGE.
-        device: None: the best there is.
-        settings: Fields of `pretrainkit.eval.probe_config.ProbeConfig`.
+        settings: See `pretrainkit.eval.probe_config.ProbeConfig`.
 
     Returns:
         Accuracies in percent by name, see `pretrainkit.eval.probe.probe`.
@@ -449,11 +451,6 @@ def probe(
     Raises:
         ConfigError: Unknown or impossible settings.
     """
-    from pydantic import ValidationError
-
-    from pretrainkit.config.explain import explain
-    from pretrainkit.eval.probe_config import ProbeConfig
-
     try:
         config = ProbeConfig.model_validate(settings)
     except ValidationError as error:
@@ -462,10 +459,8 @@ def probe(
     from pretrainkit.dist.env import init_world
     from pretrainkit.eval.probe import probe as probe_encoder
     from pretrainkit.training.precision import resolve_precision
-    from pretrainkit.training.run import PrecisionConfig
 
-    world = init_world(device)
-    try:
+    with init_world(device) as world:
         if world.world_size > 1:
             raise InputError("probing runs in one process\n  start it without a launcher")
         recipes = [] if Path(path).exists() else recipes_able(EncodesImages).values()
@@ -475,5 +470,3 @@ def probe(
             encoder = able(opened.recipe, EncodesImages).image_encoder(opened.config, opened.model)
         encoder.module.to(world.device)
         return probe_encoder(encoder, Path(data), config, resolve_precision(PrecisionConfig(), world.device))
-    finally:
-        world.close()

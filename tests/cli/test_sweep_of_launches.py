@@ -9,7 +9,7 @@ from pretrainkit.cli.launching import sweep_settings
 from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.launch import slurm
 from pretrainkit.launch.folder import Launch, LaunchFolder, launched_runs
-from remedies import followed
+from support.remedies import followed
 
 LAUNCH = Launch("slurm", ("train",), ("train", "--resume"), job_ids=("12",))
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pretrainkit.tasks.task import REGISTRY
-from remedies import followed
+from support.remedies import followed
 
 MODULE = """
 from pathlib import Path

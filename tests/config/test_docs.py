@@ -13,7 +13,7 @@ from pydantic import Field, PositiveInt
 
 import pretrainkit.recipes
 from pretrainkit.config.base import Config
-from pretrainkit.config.docs import describe, field_types, json_schema, scalar, to_commented_yaml, to_table
+from pretrainkit.config.docs import field_types, json_schema, scalar, to_commented_yaml
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.training.data_config import DataConfig, SourceConfig
 from pretrainkit.training.evaluate_config import EvaluateConfig
@@ -203,17 +203,6 @@ def test_items_of_a_list_are_explained_once():
     ]
 
 
-def test_describe_names_every_leaf_and_part_once():
-    rows = describe(toy())
-    paths = [row.path for row in rows]
-    assert len(set(paths)) == len(paths)
-    values = {row.path: row.value for row in rows if not row.is_part}
-    assert values["optimizer.peak_lr"] == 1e-4
-    assert values["model.width"] == 8
-    assert next(row for row in rows if row.path == "optimizer").is_part
-    assert describe(OptimizerConfig(peak_lr=1), "optimizer")[0].path == "optimizer.name"
-
-
 def test_types_are_words():
     assert field_types(OptimizerConfig)["name"] == "adamw | lamb | sgd | lars | adafactor | lion | muon"
     assert field_types(OptimizerConfig)["beta1"] == "number >= 0 and <= 1"
@@ -223,13 +212,6 @@ def test_types_are_words():
     assert field_types(ToyObjective)["betas"] == "[number, number]"
     assert field_types(ToyRun)["recipe"] == "always toy"
     assert field_types(ToyRun)["objective"] == "settings"
-
-
-def test_the_table_shows_every_path_with_its_documentation():
-    table = to_table(toy(), width=80)
-    assert all(row.path in table for row in describe(toy()))
-    assert "Optimizer updates; null:" in table
-    assert max(map(len, table.splitlines())) <= 110
 
 
 def test_the_schema_is_that_of_a_difference():

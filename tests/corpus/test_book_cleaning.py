@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pretrainkit.cli.corpus import app
-from pretrainkit.corpus.book_cleaning import BookCleaning
+from pretrainkit.corpus.books import BookCleaning
 
 PLAIN = "A well-\nknown man.\nHe was 12\n12\nyears old, in\n  - iv -\nthe year 1900.\n"
 

@@ -15,7 +15,6 @@ import pytest
 from typer.testing import CliRunner
 
 import pretrainkit
-from hub_stand_in import datasets, huggingface_hub, stand_in
 from pretrainkit.cli.corpus import app
 from pretrainkit.corpus import hub
 from pretrainkit.corpus.hub import FETCHED, HubRequest, fetched
@@ -24,6 +23,7 @@ from pretrainkit.corpus.shards import BuildSettings, build_corpus
 from pretrainkit.errors import DataError, MissingPackageError, PretrainKitError
 from pretrainkit.files.sources import find_sources
 from pretrainkit.workers.engine import LocalEngine
+from support.hub_stand_in import datasets, huggingface_hub, stand_in
 
 SOURCE_FOLDER = str(Path(pretrainkit.__file__).parents[1])
 SMALL_PART = 4000

@@ -1,6 +1,6 @@
 import pytest
 
-from pretrainkit.corpus.languages import classifier, script_of
+from pretrainkit.corpus.stats import classifier, script_of
 
 TEXTS = {
     "en": ("Latin", "All human beings are born free and equal in dignity and rights."),

@@ -21,7 +21,7 @@ from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import read_manifest, verify
 from pretrainkit.files.sources import find_sources
 from pretrainkit.workers.processes import Quiet
-from remedies import followed
+from support.remedies import followed
 
 
 class Notes(Quiet):
@@ -308,7 +308,7 @@ def test_settings_out_of_range_are_refused(settings):
     with pytest.raises(DataError) as error:
         BuildSettings(**settings)
     if "split_folders" in settings:
-        followed(error.value, "corpus/shards.py: held-out data needs the folders train/ and valid/")
+        followed(error.value, "corpus/build_settings.py: held-out data needs the folders train/ and valid/")
         assert BuildSettings(**settings | {"heldout": 0}) != BuildSettings(**settings | {"split_folders": True})
 
 

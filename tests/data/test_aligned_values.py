@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pretrainkit.data.aligned_values import read_map, standardised
+from pretrainkit.data.aligned_samples import read_map, standardised
 from pretrainkit.errors import DataError
 
 

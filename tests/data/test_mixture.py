@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrainkit.data.mixture import MAX_SLOTS, interleave, slot_counts
+from pretrainkit.data.turns import MAX_SLOTS, interleave, slot_counts
 from pretrainkit.errors import ConfigError
 
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-import rank_checks
+from support import rank_checks
 import torch
-from two_processes import run_two
+from support.two_processes import run_two
 
 from pretrainkit.dist.env import World
 from pretrainkit.dist.weights import full_state_dict

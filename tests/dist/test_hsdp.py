@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-import hsdp_checks
+from support import hsdp_checks
 import pytest
-import rank_checks
+from support import rank_checks
 import torch
 
 from pretrainkit.dist.env import World
 from pretrainkit.training.checkpoints.checkpoint import load
-from two_processes import run_ranks
+from support.two_processes import run_ranks
 
 CHECKS = [name for name in vars(hsdp_checks) if name.startswith("check_")]
 

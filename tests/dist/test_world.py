@@ -14,7 +14,7 @@ from pretrainkit.dist.env import World, init_world
 from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, parallelize, unwrap
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.training.run import ParallelConfig
-from remedies import followed
+from support.remedies import followed
 
 PLACE = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
 

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_line import NO_DROPOUT, TINY, succeed
-from generated_text import documents
+
+from support.command_line import NO_DROPOUT, TINY, succeed
+from support.generated_text import documents
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sixth_recipe
 
 import pretrainkit as pk
 from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.recipes.capabilities import Evaluates
 from pretrainkit.training.checkpoints.files import PINNED, step_folders
 from pretrainkit.training.watch import Evaluation
+from support import sixth_recipe
 
 SCORES = {0: 0.0, 2: 0.3, 4: 0.9, 6: 0.5, 8: 0.6, 10: 0.2, 12: 0.1, 14: 0.1, 16: 0.95}
 CONFIG = "test_best_and_early:SCRIPTED/small"

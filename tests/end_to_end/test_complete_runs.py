@@ -7,11 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from command_line import files_below, pretrainkit, refused, succeed
 
-from warm_python import run_warm
+from support import SUPPORT
+from support.command_line import files_below, pretrainkit, refused, succeed
+from support.warm_python import run_warm
 
-KILLER = Path(__file__).with_name("stopped_training.py")
+KILLER = SUPPORT / "stopped_training.py"
 END = ("eval.jsonl", "summary.json", "samples.json")
 
 

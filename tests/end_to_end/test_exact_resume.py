@@ -12,18 +12,19 @@ from typing import Any
 
 import pytest
 import torch
-from command_line import NO_DROPOUT, files_below, losses, metric_lines, pretrainkit, refused, succeed
 
 import pretrainkit as pk
 from pretrainkit.errors import Interrupted
 from pretrainkit.training.checkpoints.checkpoint import read_weights
 from pretrainkit.training.watch import Watcher
-from remedies import followed
-from two_processes import run_ranks, run_two
-from warm_python import Ended, run_warm
+from support import SUPPORT
+from support.command_line import NO_DROPOUT, files_below, losses, metric_lines, pretrainkit, refused, succeed
+from support.remedies import followed
+from support.two_processes import run_ranks, run_two
+from support.warm_python import Ended, run_warm
 
 EMA = "ema_decay=0.9"
-ONE_COMMAND = Path(__file__).with_name("one_command.py")
+ONE_COMMAND = SUPPORT / "one_command.py"
 
 
 def last_checkpoint(run: Path) -> Path:
@@ -51,7 +52,7 @@ def copy_until(run: Path, step: int, target: Path) -> Path:
 
 
 def stop_training(name: str, step: int, *words: object) -> Ended:
-    return run_warm(Path(__file__).with_name("stopped_training.py"), name, step, *words)
+    return run_warm(SUPPORT / "stopped_training.py", name, step, *words)
 
 
 class StopAfter(Watcher):

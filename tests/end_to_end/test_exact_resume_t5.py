@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from command_line import succeed
 
 from pretrainkit.tasks.task import REGISTRY
 from pretrainkit.training.checkpoints.checkpoint import read_weights
-from warm_python import run_warm
+from support import SUPPORT
+from support.command_line import succeed
+from support.warm_python import run_warm
 
 TASKS = '''
 """Two tasks on generated rows, one of them drawn anew in every epoch, and a mixture of both."""
@@ -147,7 +148,7 @@ def test_fine_tuning_with_dropout_killed_and_resumed_is_the_run_that_never_was(
 def assert_resumes_exactly(settings: Sequence[str], whole: Path, tmp_path: Path) -> None:
     """Train until kill -9 between two checkpoints, resume, and compare every step and every tensor."""
     run = tmp_path / "killed"
-    script = Path(__file__).with_name("stopped_training.py")
+    script = SUPPORT / "stopped_training.py"
     ended = run_warm(script, "SIGKILL", KILLED_AFTER, "train", *settings, "--out", run)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert checkpoints(run) == ["step-00000001", "step-00000004"]

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_line import succeed
-from generated_text import documents
 
 from pretrainkit.api import export, import_model
+from support.command_line import succeed
+from support.generated_text import documents
 
 UMASKS = (0o022, 0o027)
 

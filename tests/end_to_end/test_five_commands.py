@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command_line import NO_DROPOUT, TINY, pretrainkit, refused, succeed
 
 import pretrainkit as pk
 from pretrainkit.tokenizers.load import load_tokenizer
-from whole_runs import assert_exports_are_the_run
+from support.command_line import NO_DROPOUT, TINY, pretrainkit, refused, succeed
+from support.whole_runs import assert_exports_are_the_run
 
 
 def evaluation(*words: object) -> dict[str, float]:

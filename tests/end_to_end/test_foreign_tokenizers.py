@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import tokenizers
 import torch
-from command_line import refused, succeed
 
 import pretrainkit as pk
 from pretrainkit.recipes.bert.config import BertModelConfig
@@ -18,7 +17,8 @@ from pretrainkit.recipes.t5.convert import write_huggingface as write_t5
 from pretrainkit.recipes.t5.model import T5
 from pretrainkit.tasks.vocabulary_folder import open_vocabulary
 from pretrainkit.tokenizers.load import load_tokenizer
-from remedies import followed
+from support.command_line import refused, succeed
+from support.remedies import followed
 
 TEXTS = [
     "The cat is walking here, and the dog was walking there (really)!",

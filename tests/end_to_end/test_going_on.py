@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import pretrainkit, refused, succeed
 
 import pretrainkit as pk
+from support.command_line import pretrainkit, refused, succeed
 
 
 def lines(run: Path) -> list[dict[str, float]]:

@@ -6,17 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-import made_up_device
 import pytest
 import torch
-from command_line import NO_DROPOUT, losses
 
 import pretrainkit as pk
+from support import SUPPORT, made_up_device
+from support.command_line import NO_DROPOUT, losses
 
 ONE_AFTER_ANOTHER = """
 import json, os, sys
 from unittest import mock
-from command_line import pretrainkit
+from support.command_line import pretrainkit
 from pretrainkit.running.exercises import Outcome
 words, place = json.loads(sys.argv[1])
 with mock.patch("pretrainkit.running.doctor.exercise", lambda names: {name: Outcome() for name in names}):
@@ -36,7 +36,7 @@ def test_what_registers_itself_is_trained_on_like_any_device(
     (tmp_path / "installed").mkdir()
     made_up_device.install(tmp_path / "installed")
     source = Path(sys.modules["pretrainkit"].__path__[0]).parent
-    path = os.pathsep.join(map(str, (tmp_path / "installed", Path(__file__).parent, source)))
+    path = os.pathsep.join(map(str, (tmp_path / "installed", SUPPORT.parent, source)))
     run = tmp_path / "run"
     words = ["train", *settings, *NO_DROPOUT, "num_steps=12", "--out", str(run)]
     ended = subprocess.run(

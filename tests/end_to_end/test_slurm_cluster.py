@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import slurm_cluster
-from command_line import metric_lines, refused, succeed
 
 from pretrainkit.launch.folder import LaunchFolder
 from pretrainkit.launch.slurm import living_job
+from support import slurm_cluster
+from support.command_line import metric_lines, refused, succeed
 
 WHY_NOT = slurm_cluster.why_not()
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]

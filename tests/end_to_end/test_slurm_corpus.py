@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import slurm_cluster
+
+from support import slurm_cluster
 
 WHY_NOT = slurm_cluster.why_not()
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]

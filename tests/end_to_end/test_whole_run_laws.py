@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sixth_recipe
 import torch
-from command_line import refused, succeed
 
 import pretrainkit as pk
 import pretrainkit.recipes
@@ -18,8 +16,10 @@ from pretrainkit.api import build_loader
 from pretrainkit.recipes.registry import entries, find_recipe
 from pretrainkit.tokenizers.shards import TokenShards
 from pretrainkit.training import trainer
+from support import sixth_recipe
+from support.command_line import refused, succeed
 
-SORTING, PAIRING = "sixth_recipe:SORTING/small", "sixth_recipe:PAIRING/small"
+SORTING, PAIRING = "support.sixth_recipe:SORTING/small", "support.sixth_recipe:PAIRING/small"
 
 
 def bert_config(settings: list[str], *more: str) -> Any:
@@ -217,7 +217,8 @@ def test_a_recipe_is_found_as_a_new_folder(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "sixth").mkdir()
     (tmp_path / "sixth" / "__init__.py").write_text("")
     (tmp_path / "sixth" / "recipe.py").write_text(
-        "from sixth_recipe import Sorting, Toy\nRECIPE = Toy('sixth', 'Ranks of numbers, in a folder.', Sorting, 6)\n"
+        "from support.sixth_recipe import Sorting, Toy\n"
+        "RECIPE = Toy('sixth', 'Ranks of numbers, in a folder.', Sorting, 6)\n"
     )
     monkeypatch.setattr(pretrainkit.recipes, "__path__", [*pretrainkit.recipes.__path__, str(tmp_path)])
     check_that_the_sixth_recipe_works(tmp_path)
@@ -225,7 +226,8 @@ def test_a_recipe_is_found_as_a_new_folder(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_recipe_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "their_package.py").write_text(
-        "from sixth_recipe import Sorting, Toy\nRECIPE = Toy('sixth', 'Ranks of numbers, in a folder.', Sorting, 6)\n"
+        "from support.sixth_recipe import Sorting, Toy\n"
+        "RECIPE = Toy('sixth', 'Ranks of numbers, in a folder.', Sorting, 6)\n"
     )
     metadata = tmp_path / "their_package-1.0.dist-info"
     metadata.mkdir()
@@ -253,7 +255,7 @@ def test_two_recipes_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest
     metadata = tmp_path / "clash-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: clash\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[pretrainkit.recipes]\nbert = sixth_recipe:SORTING\n")
+    (metadata / "entry_points.txt").write_text("[pretrainkit.recipes]\nbert = support.sixth_recipe:SORTING\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     entries.cache_clear()
     try:
@@ -267,5 +269,5 @@ def test_a_broken_recipe_is_named_with_its_reason(tmp_path: Path, monkeypatch: p
     monkeypatch.syspath_prepend(str(tmp_path))
     message = refused("train", "broken_recipe:RECIPE/small", "--out", tmp_path / "run")
     assert "no_such_package" in message
-    assert "sixth_recipe:Toy" in refused("train", "sixth_recipe:Toy/small", "--out", tmp_path / "run")
+    assert "support.sixth_recipe:Toy" in refused("train", "support.sixth_recipe:Toy/small", "--out", tmp_path / "run")
     assert not (tmp_path / "run").exists()

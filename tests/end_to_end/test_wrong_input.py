@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 import torch
-from command_line import files_below, metric_lines, pretrainkit, refused, succeed
 
 import pretrainkit as pk
 from pretrainkit.errors import RunError
 from pretrainkit.training.watch import Watcher
-from remedies import followed
+from support.command_line import files_below, metric_lines, pretrainkit, refused, succeed
+from support.remedies import followed
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrainkit.eval.knn import knn_accuracy
+from pretrainkit.eval.linear_probe import knn_accuracy
 
 
 def toy(seed, num_train=40, num_query=23, num_classes=4, width=5):

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from pretrainkit.dist.env import World
 from pretrainkit.errors import DataError
-from pretrainkit.eval.fixed_point import whole_numbers
 from pretrainkit.eval.retrieval import (
     Rows,
     first_of_each,
@@ -16,8 +15,9 @@ from pretrainkit.eval.retrieval import (
     nearest,
     ranks,
     retrieval,
+    whole_numbers,
 )
-from remedies import followed
+from support.remedies import followed
 
 
 def slow_ranks(queries, query_ids, gallery, gallery_ids):

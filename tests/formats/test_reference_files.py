@@ -1,18 +1,21 @@
 """Files that TensorFlow, TensorStore, Flax and Orbax wrote (`references/make_references.py`) hold what went in."""
 
 import shutil
+import struct
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import zstandard
 
-from pretrainkit.errors import CheckpointError
+from pretrainkit.errors import CheckpointError, MissingPackageError
+from pretrainkit.formats.crc32c import crc32c, masked
 from pretrainkit.formats.flax_file import read_flax
-from pretrainkit.formats.orbax_checkpoint import OrbaxCheckpoint
 from pretrainkit.formats.t5x_checkpoint import open_t5x
 from pretrainkit.formats.tf_checkpoint import TensorFlowCheckpoint
 from pretrainkit.formats.tf_example import parse_example
-from pretrainkit.formats.tfrecord import framed, record_places
+from pretrainkit.formats.tfrecord import record_places
 
 REFERENCES = Path(__file__).parent / "references"
 
@@ -21,6 +24,13 @@ def as_bfloat16(values):
     """Rounded to the nearest even, as float32."""
     bits = np.asarray(values, np.float32).view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).view(np.float32)
+
+
+def framed(record):
+    """A record as it stands in a file."""
+    length = struct.pack("<Q", len(record))
+    length_crc, crc = (struct.pack("<I", masked(crc32c(part))) for part in (length, record))
+    return length + length_crc + record + crc
 
 
 def arrays():
@@ -93,7 +103,7 @@ def test_a_damaged_store_of_orbax_is_refused(tmp_path, share, way):
             content[place] ^= 255
             path.write_bytes(content[:place] if way == "cut" else content)
     with pytest.raises(CheckpointError):
-        dict(OrbaxCheckpoint(tmp_path / "ocdbt").items())
+        dict(open_t5x(tmp_path / "ocdbt").items())
 
 
 def test_records_of_tensorflow():
@@ -120,3 +130,37 @@ def test_an_array_in_chunks_is_put_together(tmp_path):
     raw = b"\x83\xb9__msgpack_chunked_array__\xc3\xa5shape\x82\xa10\x02\xa11\x02\xa6chunks" + chunks
     (tmp_path / "file").write_bytes(raw)
     np.testing.assert_array_equal(read_flax(tmp_path / "file"), [[1, 2], [3, 4]])
+
+
+@pytest.mark.parametrize(("place", "is_inside"), [("e/", True), ("../", False), ("/tmp/", False)])
+def test_a_store_of_orbax_cannot_name_files_outside_of_its_folder(tmp_path, place, is_inside):
+    store = tmp_path / "ocdbt"
+    shutil.copytree(REFERENCES / "orbax" / "ocdbt", store)
+    (node,) = (store / "d").iterdir()
+    before, after = (name.encode() for name in (f"d/{node.name}", place.replace("/tmp/", f"{tmp_path}/x/")))
+    raw = (store / "manifest.ocdbt").read_bytes()
+    # Magic number and length, version 0, compression 1 (zstd), what is said, a CRC.
+    assert raw[12:14] == b"\x00\x01"
+    said = zstandard.ZstdDecompressor().decompressobj().decompress(raw[14:-4])
+    named = after + b"a" * (len(before) - len(after))
+    said = said.replace(bytes([len(before), 0]) + before, bytes([len(named), 0]) + named)
+    raw = raw[:4] + struct.pack("<Q", 14 + len(said) + 4) + b"\x00\x00" + said
+    (store / "manifest.ocdbt").write_bytes(raw + struct.pack("<I", crc32c(raw)))
+    target = store / named.decode()
+    target.resolve().parent.mkdir(exist_ok=True)
+    shutil.move(node, target.resolve())
+    if is_inside:
+        assert "target/encoder/kernel" in open_t5x(store)
+    else:
+        with pytest.raises(CheckpointError, match="Invalid key"):
+            open_t5x(store)
+
+
+def test_without_tensorstore_the_install_line_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorstore", None)
+    with pytest.raises(MissingPackageError, match=r"pip install 'pretrainkit\[t5x\]'"):
+        open_t5x(REFERENCES / "orbax" / "ocdbt")
+    found = open_t5x(REFERENCES / "t5x")
+    assert found["state/step"] == 77  # which is not in zarr
+    with pytest.raises(MissingPackageError, match=r"pip install 'pretrainkit\[t5x\]'"):
+        found["target/encoder/kernel"]

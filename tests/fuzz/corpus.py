@@ -25,8 +25,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["pretrainkit.corpus"]):
-    from pretrainkit.corpus.book_cleaning import BookCleaning
-    from pretrainkit.corpus.books import book_text
+    from pretrainkit.corpus.books import BookCleaning, book_text
     from pretrainkit.corpus.pack import pack, unpack
     from pretrainkit.corpus.readers import read_documents
     from pretrainkit.corpus.wikipedia.clean import Cleaner

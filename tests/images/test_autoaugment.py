@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pictures import noise_image, smooth_image
+
+from support.pictures import noise_image, smooth_image
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 from PIL import ImageEnhance, ImageOps  # noqa: E402

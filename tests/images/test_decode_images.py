@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pictures import encoded, noise_image, smooth_image
+
+from support.pictures import encoded, noise_image, smooth_image
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 

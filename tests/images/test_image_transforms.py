@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pictures import encoded, noise_image, smooth_image
 from pydantic import ValidationError
+
+from support.pictures import encoded, noise_image, smooth_image
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
@@ -27,8 +28,11 @@ from pretrainkit.images.ops import (  # noqa: E402
     Resize,
     ResizeShorter,
 )
-from pretrainkit.images.resize import resize  # noqa: E402
-from pretrainkit.images.transforms import Window, compose  # noqa: E402
+from pretrainkit.images.transforms import (  # noqa: E402
+    Window,
+    compose,
+    resize,
+)
 
 GEOMETRIC = [Resize(size=16), ResizeShorter(size=16), CenterCrop(size=16), RandomCrop(size=16)]
 GEOMETRIC += [RandomResizeCrop(size=16), RandomResizeCrop(size=16, scale=(0.0, 0.1), ratio=(0.1, 10.0))]

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from pictures import noise_image
 
 from pretrainkit.images.erasing import erase, normalize
 from pretrainkit.images.ops import RandomErasing
+from support.pictures import noise_image
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

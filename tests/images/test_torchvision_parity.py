@@ -4,9 +4,10 @@ import io
 
 import numpy as np
 import pytest
-from pictures import encoded, noise_image, smooth_image
 
-pytest.importorskip("torchvision_beside_cpu_torch", reason="torchvision is not installed")
+from support.pictures import encoded, noise_image, smooth_image
+
+pytest.importorskip("support.torchvision_beside_cpu_torch", reason="torchvision is not installed")
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
 import torchvision.transforms as reference  # noqa: E402

@@ -17,7 +17,7 @@ from pretrainkit.config.loader import config_of_words
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.launch import cloud
-from pretrainkit.launch.cloud_config import CloudConfig
+from pretrainkit.launch.cloud import CloudConfig
 from pretrainkit.launch.folder import Launch
 
 TASKS = get_args(CloudConfig.model_fields["task"].annotation)

@@ -15,7 +15,7 @@ from pretrainkit.cli.train import app as train_app
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import InputError
 from pretrainkit.launch.folder import Launch, LaunchFolder
-from remedies import followed
+from support.remedies import followed
 
 RANK_MODULE = """
 import os, signal, sys, time

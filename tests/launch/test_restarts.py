@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrainkit.launch.restarts import Restarts
+from pretrainkit.launch.folder import Restarts
 
 
 @pytest.mark.parametrize(

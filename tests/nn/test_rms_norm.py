@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pretrainkit.nn.rms_norm import RMSNorm
+from pretrainkit.nn.blocks import RMSNorm
 
 
 def plain(x, weight, epsilon):

@@ -10,9 +10,8 @@ import pytest
 from pretrainkit.errors import DataError
 from pretrainkit.rendering import Renderer, RendererConfig
 from pretrainkit.rendering.documents import find_documents
-from pretrainkit.rendering.other_layouts import to_arrow, to_webdataset
 from pretrainkit.rendering.prerender import RenderSettings, prerender
-from pretrainkit.rendering.relayout import row_files
+from pretrainkit.rendering.relayout import row_files, to_arrow, to_webdataset
 
 pytest.importorskip("freetype")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -19,7 +19,7 @@ from pretrainkit.rendering import prerender as prerender_module
 from pretrainkit.rendering.documents import HubDocuments, find_documents
 from pretrainkit.rendering.prerender import RenderSettings, dry_run, prerender
 from pretrainkit.rendering.render_chunk import pieces
-from toy_words import WORDS
+from support.toy_words import WORDS
 
 pytest.importorskip("freetype")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -8,7 +8,6 @@ import sys
 
 import numpy as np
 import pytest
-from hub_server import served_hub
 
 from pretrainkit.errors import DataError
 from pretrainkit.rendering import Renderer, RendererConfig
@@ -16,8 +15,9 @@ from pretrainkit.rendering.documents import find_documents
 from pretrainkit.rendering.hub import Hub, Stored
 from pretrainkit.rendering.prerender import RenderSettings, prerender
 from pretrainkit.rendering.push_rows import push_rows
-from remedies import followed
-from toy_words import WORDS
+from support.hub_server import served_hub
+from support.remedies import followed
+from support.toy_words import WORDS
 
 pytest.importorskip("freetype")
 pyarrow = pytest.importorskip("pyarrow")

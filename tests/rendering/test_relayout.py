@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 import pytest
-from hub_server import served_hub
 from typer.testing import CliRunner
 
 from pretrainkit.cli.render import app
@@ -15,7 +14,8 @@ from pretrainkit.rendering.documents import find_documents
 from pretrainkit.rendering.hub import Hub, Pushed, Stored, push
 from pretrainkit.rendering.prerender import RenderSettings, prerender
 from pretrainkit.rendering.relayout import publish, regroup, row_files
-from remedies import followed
+from support.hub_server import served_hub
+from support.remedies import followed
 
 pytest.importorskip("freetype")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -8,8 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pretrainkit.rendering import Renderer, RendererConfig
-from pretrainkit.rendering.packing import fill, longest_fitting, original_blocks, wikipedia_articles
-from pretrainkit.rendering.patch_packing import fill_patches
+from pretrainkit.rendering.packing import fill, fill_patches, longest_fitting, original_blocks, wikipedia_articles
 
 ANY_FIXTURE = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.rendering import Renderer, RendererConfig, is_rtl
-from remedies import followed
+from support.remedies import followed
 
 WORDS = st.lists(st.text("abcdefghij fiAVWjlm.", max_size=40), min_size=1, max_size=30)
 ANY_FIXTURE = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

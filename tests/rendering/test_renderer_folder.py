@@ -11,7 +11,7 @@ from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.rendering import RendererConfig, load_renderer, save_renderer
 from pretrainkit.rendering.identity import describe, difference
 from pretrainkit.rendering.named import open_renderer
-from remedies import followed
+from support.remedies import followed
 
 PUBLISHED_KEYS = {
     "background_color",

@@ -271,7 +271,7 @@ def test_losses_of_parts_of_a_mixture_are_curves_under_their_own_names_and_their
             file.write(json.dumps(row) + "\n")
     read = read_run(run)
     (own,) = [curve for curve in loss_curves(read) if curve.key == "loss/some:task"]
-    assert (own.title, own.from_zero) == ("loss/some:task", False)
+    assert (own.draw.keywords["title"], own.draw.keywords["from_zero"]) == ("loss/some:task", False)
     assert not any("some:task" in curve.key for curve in other_curves(read))
 
 

@@ -13,12 +13,11 @@ import pytest
 from pretrainkit.cli.main import main
 from pretrainkit.errors import InputError, RunError
 from pretrainkit.recipes.glue.leaderboard import NUM_ROWS, problems_of
-from pretrainkit.sweep.lock import only_one
 from pretrainkit.sweep.plan import Plan
-from pretrainkit.sweep.runs import Sweep, Worker
+from pretrainkit.sweep.runs import Sweep, Worker, only_one
 
 sys.path.append(str(Path(__file__).parents[1] / "recipes" / "glue"))
-from glue_toys import QUICK, write_encoder, write_glue
+from support.glue_toys import QUICK, write_encoder, write_glue
 
 TASKS = ("cola", "mrpc", "qqp", "sst2", "stsb", "mnli", "qnli", "rte")
 ROWS = dict.fromkeys(NUM_ROWS, 16) | {"AX.tsv": 8, "WNLI.tsv": 146}

@@ -17,7 +17,7 @@ from pretrainkit.tasks.steps import CacheMarker, Filter
 from pretrainkit.tasks.task import Feature, Mixture, Task, TaskRegistry
 from pretrainkit.tasks.vocabulary import ByteVocabulary
 from pretrainkit.tokenizers.shards import TokenShards
-from remedies import followed
+from support.remedies import followed
 
 LENGTHS = {"inputs": 12, "targets": 4}
 FEATURES = {

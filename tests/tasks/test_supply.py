@@ -12,7 +12,7 @@ from pretrainkit.tasks.supply import RunSteps, RunVocabulary, Supply
 from pretrainkit.tasks.task import Feature, Task, TaskRegistry
 from pretrainkit.tasks.vocabulary import ByteVocabulary
 from pretrainkit.tasks.vocabulary_folder import open_vocabulary
-from remedies import followed
+from support.remedies import followed
 
 
 def rows(split):

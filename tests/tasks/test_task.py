@@ -16,7 +16,7 @@ from pretrainkit.tasks.sources import FunctionSource
 from pretrainkit.tasks.steps import CacheMarker, FlatMap, Regroup
 from pretrainkit.tasks.task import Feature, Mixture, Task, TaskRegistry, metric_kind, nearest
 from pretrainkit.tasks.vocabulary import ByteVocabulary, PassThroughVocabulary
-from remedies import followed
+from support.remedies import followed
 
 FEATURES = {"targets": Feature(ByteVocabulary()), "inputs": Feature(ByteVocabulary())}
 

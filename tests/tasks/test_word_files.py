@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pretrainkit.errors import DataError
-from pretrainkit.tasks.word_files import open_sentences
+from pretrainkit.tasks.row_files import open_sentences
 
 WORD = st.text(st.characters(codec="utf-8", exclude_categories=("Z", "C")), min_size=1, max_size=6).filter(
     lambda word: not word.startswith(("#", "-DOC"))

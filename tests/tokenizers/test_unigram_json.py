@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretrainkit.tokenizers.charsmap import read_rules
 from pretrainkit.tokenizers.load import HuggingFaceTokenizer, SentencePieceTokenizer
+from pretrainkit.tokenizers.unigram_json import read_rules
 
 SAMPLE = Path(os.environ.get("PRETRAINKIT_SAMPLE_DATA", Path(__file__).resolve().parents[3] / "shared/data"))
 STRINGS = [

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from toy_objectives import Contrast, TwoHeads, TwoTerms, TwoTowers, cut, gradients, host_batch, to_tensors
 
 from pretrainkit.training.accumulate import accumulate, seed_dropout, sum_over_ranks
 from pretrainkit.training.objective import (
@@ -23,6 +22,7 @@ from pretrainkit.training.objective import (
     SeparableObjective,
 )
 from pretrainkit.training.precision import Precision
+from support.toy_objectives import Contrast, TwoHeads, TwoTerms, TwoTowers, cut, gradients, host_batch, to_tensors
 
 CPU = torch.device("cpu")
 FLOAT32 = Precision(device=CPU, compute_dtype=torch.float32, uses_tf32=False, scaler=None)

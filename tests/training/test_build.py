@@ -17,7 +17,7 @@ from pretrainkit.training.optimizers.build import (
     step_if_finite,
 )
 from pretrainkit.training.optimizers.config import OptimizerConfig
-from pretrainkit.training.optimizers.lamb import Lamb
+from pretrainkit.training.optimizers.per_tensor import Lamb
 from pretrainkit.training.precision import Precision
 
 

@@ -23,7 +23,8 @@ from pretrainkit.training.checkpoints import tensors as checkpoint_tensors
 from pretrainkit.training.checkpoints.checkpoint import CheckpointStore, load, read_weights
 from pretrainkit.training.checkpoints.tensors import named_state
 from pretrainkit.training.run import CheckpointConfig
-from warm_python import run_warm
+from support import SUPPORT
+from support.warm_python import run_warm
 
 ALONE = World()
 
@@ -361,7 +362,7 @@ def test_leftovers_of_a_dead_run_go_and_a_step_can_be_saved_again(folder: Path) 
 
 
 def test_killed_at_any_moment_the_newest_checkpoint_is_whole(tmp_path: Path) -> None:
-    done = run_warm(Path(__file__).with_name("kill_while_saving.py"), tmp_path / "checkpoints")
+    done = run_warm(SUPPORT / "kill_while_saving.py", tmp_path / "checkpoints")
     assert done.returncode == 0, done.stderr
     assert "steps in 20 lives" in done.stdout
     assert "skipping checkpoint" not in done.stderr  # none was even torn

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from pretrainkit.training.eager import EagerAdamW
-from pretrainkit.training.optimizers.lamb import Lamb
+from pretrainkit.training.optimizers.per_tensor import Lamb
 
 SETTINGS = {"lr": 1e-2, "betas": (0.9, 0.98), "eps": 1e-6}
 

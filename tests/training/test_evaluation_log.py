@@ -3,7 +3,7 @@
 import pytest
 
 from pretrainkit.errors import DataError
-from pretrainkit.training.evaluation_log import EvaluationLog
+from pretrainkit.training.folder import EvaluationLog
 
 
 def test_what_was_added_is_known_to_the_next_one_with_the_same_settings(tmp_path):

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.training.dry_run import numbers_per_rank
-from pretrainkit.training.fake_step import faked, step_memory
+from pretrainkit.training.fake_step import faked, numbers_per_rank, step_memory
 from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
 from pretrainkit.training.optimizers.config import OptimizerConfig
 from pretrainkit.training.precision import Precision
@@ -95,7 +94,7 @@ def test_activations_grow_with_the_microbatch_and_nothing_else_does():
 
 MEASURED = """
 import ctypes, gc, json, sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1:]
 from test_fake_step import *
 from pretrainkit.training.accumulate import accumulate
 from pretrainkit.training.optimizers.build import build_optimizer
@@ -129,7 +128,7 @@ def test_planned_memory_is_within_a_tenth_of_what_the_process_takes():
     """Large arrays are given back at once, so that what is resident is what is held."""
     here = Path(__file__).parent
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", MEASURED, str(here)]
+    command = [sys.executable, "-c", MEASURED, str(here), str(here.parent)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
     planned, measured = json.loads(done.stdout.splitlines()[-1])

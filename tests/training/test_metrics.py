@@ -9,9 +9,9 @@ import torch
 
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.training.folder import RunFolder
-from pretrainkit.training.metrics import JsonLines, MetricsLog, to_numbers
+from pretrainkit.training.metrics import MetricsLog, to_numbers
 from pretrainkit.training.run import LogConfig
-from remedies import followed
+from support.remedies import followed
 
 
 def read(path) -> list[dict]:
@@ -50,16 +50,15 @@ def test_resuming_cuts_the_lines_after_the_resumed_step(tmp_path, resume_step, k
 def test_a_torn_last_line_is_cut(tmp_path, torn) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 10, "loss": 1.0}\n' + torn)
-    lines = JsonLines(path, resume_step=30)
-    lines.write(40, {"loss": 0.5, "name": "é"})
-    lines.close()
+    with MetricsLog(tmp_path, LogConfig(), resume_step=30) as log:
+        log.write(40, {"loss": 0.5, "é": 1.0})
     assert [line["step"] for line in read(path)] == [10, 40]
 
 
 def test_broken_lines_in_the_middle_are_dropped_with_a_warning(tmp_path, caplog) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 10}\nnonsense\n[1]\n{"loss": 1}\n{"step": 20}\n')
-    JsonLines(path, resume_step=20).close()
+    MetricsLog(tmp_path, LogConfig(), resume_step=20).close()
     assert [line["step"] for line in read(path)] == [10, 20]
     assert "dropped 3 broken lines" in caplog.text
 
@@ -67,7 +66,7 @@ def test_broken_lines_in_the_middle_are_dropped_with_a_warning(tmp_path, caplog)
 def test_a_folder_that_cannot_be_written_is_named(tmp_path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot write"):
-        JsonLines(tmp_path / "file" / "metrics.jsonl", resume_step=0)
+        MetricsLog(tmp_path / "file", LogConfig())
 
 
 def test_tensorboard_holds_the_curve_once_after_a_resume(tmp_path) -> None:

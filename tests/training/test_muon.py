@@ -5,11 +5,11 @@ import copy
 import pytest
 import torch
 from torch import nn
-from toy_objectives import TwoHeads
 
 from pretrainkit.training.optimizers.build import build_optimizer, set_learning_rate
 from pretrainkit.training.optimizers.config import OptimizerConfig
 from pretrainkit.training.optimizers.muon import ADAMW_RMS, Muon, orthogonalised
+from support.toy_objectives import TwoHeads
 
 
 class Net(nn.Module):

@@ -1,14 +1,13 @@
 """One rank = two ranks = four: gradients, clipping, updates, averages, evaluation. One start of two processes, and one
 of four, do all checks."""
 
-from pathlib import Path
-
 import pytest
 import torch
-from two_ranks import checks
 
 from pretrainkit.dist.env import World
-from two_processes import run_ranks, run_two
+from support import SUPPORT
+from support.two_processes import run_ranks, run_two
+from support.two_ranks import checks
 
 CASES = [
     "separable ddp adamw",
@@ -35,14 +34,14 @@ CASES_OF_FOUR = [
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory) -> list[dict]:
     folder = tmp_path_factory.mktemp("two-ranks")
-    run_two(Path(__file__).with_name("two_ranks.py"), str(folder))
+    run_two(SUPPORT / "two_ranks.py", str(folder))
     return [torch.load(folder / f"rank-{rank}.pt", weights_only=True) for rank in range(2)]
 
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory) -> list[dict]:
     folder = tmp_path_factory.mktemp("four-ranks")
-    run_ranks(4, Path(__file__).with_name("two_ranks.py"), str(folder))
+    run_ranks(4, SUPPORT / "two_ranks.py", str(folder))
     return [torch.load(folder / f"rank-{rank}.pt", weights_only=True) for rank in range(4)]
 
 

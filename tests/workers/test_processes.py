@@ -7,7 +7,7 @@ import pytest
 
 from pretrainkit.errors import DataError, RunError
 from pretrainkit.workers.processes import run_tasks, share_tasks
-from remedies import followed
+from support.remedies import followed
 
 
 def place_of(number):

@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 
 import pytest
-import ray_cluster
 
 import pretrainkit
 from pretrainkit.errors import InputError, MissingPackageError
 from pretrainkit.workers import ray_engine
 from pretrainkit.workers.ray_engine import RayEngine
+from support import ray_cluster
 
 WHY_NOT = None if os.environ.get("PRETRAINKIT_TEST_RAY") == "1" else "takes minutes: set PRETRAINKIT_TEST_RAY=1"
 if WHY_NOT is None and importlib.util.find_spec("ray") is None:

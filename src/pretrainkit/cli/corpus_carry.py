@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pretrainkit.cli.corpus_options import Format, FormatName, Inputs, echo_skipped, named
+from pretrainkit.cli.corpus_options import Format, Inputs, echo_skipped, named
 from pretrainkit.cli.options import Json, MaxBad, TextKey
 from pretrainkit.cli.stages import amount
 
@@ -16,7 +16,7 @@ def pack(
         list[Path], typer.Argument(metavar="FOLDER...", help="Finished folders: shards, tokenizers, token shards.")
     ],
     *,
-    out: Annotated[Path, typer.Option(help="The archive to write, .tar.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="The archive to write, .tar.")],
     json_output: Json = False,
 ) -> None:
     """Put folders into one archive with the checksum of every file, to carry to other machines."""
@@ -28,7 +28,7 @@ def pack(
 def unpack(
     archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="What `corpus pack` wrote.")],
     *,
-    out: Annotated[Path, typer.Option(help="Folder in which the packed folders appear.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder in which the packed folders appear.")],
     json_output: Json = False,
 ) -> None:
     """Take the folders out of an archive of `corpus pack`, checking every file."""
@@ -49,12 +49,11 @@ def _say(place: Path, contents: dict[str, list[dict[str, int]]], json_output: bo
 def bert_text(
     inputs: Inputs = None,
     *,
-    out: Annotated[Path, typer.Option(help="The text file to write.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="The text file to write.")],
     punkt: Annotated[
-        Path | None,
-        typer.Option(help="punkt.json of a tokenizer folder; else sentences end after stops.", show_default=False),
+        Path | None, typer.Option(help="punkt.json of a tokenizer folder; else sentences end after stops.")
     ] = None,
-    format: Format = FormatName.auto,
+    format: Format = "auto",
     text_key: TextKey = "text",
     max_bad: MaxBad = 0,
 ) -> None:
@@ -66,7 +65,7 @@ def bert_text(
     from pretrainkit.tokenizers.sentences import load_splitter
 
     skips = Skips(max_bad)
-    documents = read_documents(find_sources(named(inputs), format.value), skips, text_key=text_key)
+    documents = read_documents(find_sources(named(inputs), format), skips, text_key=text_key)
     splitter = load_splitter("punkt", punkt) if punkt else load_splitter("regex")
     num_documents, num_sentences = write_bert_text(documents, splitter, out)
     typer.echo(f"{out}: {amount(num_documents, 'document')}, {amount(num_sentences, 'sentence')}")

@@ -3,39 +3,20 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pretrainkit.cli.engines import Execution
+from pretrainkit.cli.settings_options import changed
 from pretrainkit.cli.stages import amount, shown_stages
+from pretrainkit.corpus.build_settings import BuildSettings
 from pretrainkit.errors import InputError
+from pretrainkit.files.sources import DocumentFormat, SourceFile
 
 if TYPE_CHECKING:
-    from pretrainkit.corpus.shards import BuildSettings
-    from pretrainkit.files.sources import SourceFile
-    from pretrainkit.workers.engine import Engine
     from pretrainkit.workers.processes import Progress
-
-
-class FormatName(StrEnum):
-    """Formats of input files."""
-
-    auto = "auto"
-    jsonl = "jsonl"
-    text = "text"
-    book = "book"
-    wiki = "wiki"
-    dump = "dump"
-    parquet = "parquet"
-
-
-class CompressionName(StrEnum):
-    """Compression of shards."""
-
-    none = "none"
-    zst = "zst"
 
 
 Inputs = Annotated[
@@ -44,17 +25,12 @@ Inputs = Annotated[
         metavar="INPUT...",
         help="Files, folders, globs (in quotes) or fsspec addresses: .jsonl, .jsonl.zst, .jsonl.gz, .parquet; "
         "everything else is text with one sentence per line and blank lines between documents.",
-        show_default=False,
     ),
 ]
-Out = Annotated[Path, typer.Option(help="Output folder.", show_default=False)]
-Format = Annotated[FormatName, typer.Option(help="Read every INPUT as this, whatever its name.")]
-NumShards = Annotated[int, typer.Option(help="Number of shards.")]
-Compress = Annotated[CompressionName, typer.Option(help="Compression of the shards.")]
-Seed = Annotated[int, typer.Option(help="Seed of the order.")]
-Memory = Annotated[
-    str, typer.Option(help="Memory, such as 300MB or 4GB: of all processes here, or of each task on a cluster.")
-]
+Out = Annotated[Path, typer.Option(help="Output folder.")]
+Format = Annotated[DocumentFormat, typer.Option(help="Read every INPUT as this, whatever its name.")]
+SEED = changed("seed", help="Seed of the order.")
+BAD = changed("max_bad", min=0)
 
 
 def named(inputs: list[str] | None) -> list[str]:
@@ -64,35 +40,14 @@ def named(inputs: list[str] | None) -> list[str]:
     return inputs
 
 
-def byte_count(memory: str) -> int:
-    """Of `--memory`."""
-    from pretrainkit.workers.processes import parse_bytes
-
-    return parse_bytes(memory)
-
-
 def build_shards(
-    sources: "Sequence[SourceFile]",
-    out: Path,
-    settings: "BuildSettings",
-    workers: int | None,
-    memory: str,
-    engine: "Engine",
-    json_output: bool,
+    sources: Sequence[SourceFile], out: Path, settings: BuildSettings, execution: Execution, json_output: bool
 ) -> None:
     """Writes shards, and says what was written."""
     from pretrainkit.corpus.shards import build_corpus
 
     with shown_progress(sources) as progress:
-        manifests = build_corpus(
-            sources,
-            out,
-            settings,
-            workers=workers,
-            memory_bytes=byte_count(memory),
-            engine=engine,
-            progress=progress,
-        )
+        manifests = build_corpus(sources, out, settings, **execution.means(), progress=progress)
     report_corpus(out, manifests, json_output)
 
 
@@ -120,7 +75,7 @@ def echo_skipped(skipped: dict[str, dict[str, Any]]) -> None:
 
 
 @contextmanager
-def shown_progress(sources: "Sequence[SourceFile]") -> "Iterator[Progress]":
+def shown_progress(sources: Sequence[SourceFile]) -> "Iterator[Progress]":
     """A bar where standard error is a terminal, else plain lines. An interrupt says how to go on."""
     total = sum(source.num_bytes for source in sources)
     if sources:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pretrainkit.cli.corpus_options import Format, FormatName, Inputs, echo_skipped, named, shown_progress
+from pretrainkit.cli.corpus_options import Format, Inputs, echo_skipped, named, shown_progress
 from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers
 
 if TYPE_CHECKING:
@@ -22,12 +22,11 @@ def stats(
     page: Annotated[
         Path | None,
         typer.Option(
-            help="An HTML file to write, with pictures of lengths, languages, duplicates, also near ones, and samples.",
-            show_default=False,
+            help="An HTML file to write, with pictures of lengths, languages, duplicates, also near ones, and samples."
         ),
     ] = None,
     title: Annotated[str | None, typer.Option(help="Heading of the page.", show_default="the INPUT")] = None,
-    format: Format = FormatName.auto,
+    format: Format = "auto",
     text_key: TextKey = "text",
     max_bad: MaxBad = 0,
     workers: Workers = None,
@@ -37,18 +36,11 @@ def stats(
     from pretrainkit.corpus.stats import corpus_stats
     from pretrainkit.files.sources import find_sources
 
-    sources = find_sources(named(inputs), format.value)
+    sources = find_sources(named(inputs), format)
     with shown_progress(sources) as progress:
-        result = corpus_stats(
-            sources,
-            text_key=text_key,
-            max_bad=max_bad,
-            workers=workers,
-            progress=progress,
-            num_sampled=_NUM_SAMPLED if page else 0,
-        )
+        options: dict[str, Any] = {"text_key": text_key, "max_bad": max_bad, "workers": workers}
+        result = corpus_stats(sources, **options, progress=progress, num_sampled=_NUM_SAMPLED if page else 0)
         if page is not None:
-            options = {"text_key": text_key, "max_bad": max_bad, "workers": workers}
             _write_page(sources, result, page, title or ", ".join(inputs or ()), options, progress)
     if json_output:
         typer.echo(json.dumps({key: value for key, value in result.items() if key != "sample"}, ensure_ascii=False))
@@ -78,8 +70,8 @@ def _write_page(
     import tempfile
 
     from pretrainkit.corpus.duplicates import DuplicateRule, find_duplicates
-    from pretrainkit.corpus.languages import language_counts
     from pretrainkit.corpus.minhash import MinHash
+    from pretrainkit.corpus.stats import language_counts
     from pretrainkit.files.manifest import explained_write_errors
     from pretrainkit.report.corpus_page import write_corpus_page
     from pretrainkit.workers.engine import LOCAL, Means

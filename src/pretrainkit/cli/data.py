@@ -1,13 +1,13 @@
 """`pretrainkit data`: check sets of image-text pairs, pack them into tars, take their captions out."""
 
 import json
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from pretrainkit.cli.options import Json
 from pretrainkit.cli.stages import shown_stages
 from pretrainkit.errors import DataError
 
@@ -26,38 +26,17 @@ app = typer.Typer(
 _MOST_PROBLEMS = 50
 
 
-class PairFormat(StrEnum):
-    """What a set is stored in."""
-
-    auto = "auto"
-    csv = "csv"
-    webdataset = "webdataset"
-    img2dataset = "img2dataset"
-    huggingface = "huggingface"
-
-
-class SplitName(StrEnum):
-    """Parts of a set."""
-
-    train = "train"
-    valid = "valid"
-    both = "both"
-
-
-Sets = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="SET...",
-        help="Folders with train_anno.csv or valid_anno.csv, folders or patterns of tars (webdataset), output folders "
-        "of img2dataset, folders or hub names of Hugging Face datasets.",
-        show_default=False,
-    ),
-]
+SplitName = Literal["train", "valid", "both"]
+PairFormat = Literal["auto", "csv", "webdataset", "img2dataset", "huggingface"]
+_SETS = (
+    "Folders with train_anno.csv or valid_anno.csv, folders or patterns of tars (webdataset), output folders of "
+    "img2dataset, folders or hub names of Hugging Face datasets."
+)
+Sets = Annotated[list[str], typer.Argument(metavar="SET...", help=_SETS)]
 SplitOption = Annotated[SplitName, typer.Option(help="Which part of each set; both: those there are.")]
 FormatOption = Annotated[PairFormat, typer.Option(help="auto: by what the folder holds.")]
-ImageKey = Annotated[str | None, typer.Option(help="Column or ending of the images.", show_default=False)]
-CaptionKey = Annotated[str | None, typer.Option(help="Column or ending of the captions.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+ImageKey = Annotated[str | None, typer.Option(help="Column or ending of the images.")]
+CaptionKey = Annotated[str | None, typer.Option(help="Column or ending of the captions.")]
 
 
 @app.command()
@@ -66,34 +45,23 @@ def check(
         list[str],
         typer.Argument(
             metavar="SET...|PRESET|FILE.yaml [PATH=VALUE...]",
-            help="Folders with train_anno.csv or valid_anno.csv, folders or patterns of tars (webdataset), output "
-            "folders of img2dataset, folders or hub names of Hugging Face datasets. Or a config, whose training data "
-            "are looked at before anything is trained.",
-            show_default=False,
+            help=f"{_SETS} Or a config, whose training data are looked at before anything is trained.",
         ),
     ],
     *,
-    split: SplitOption = SplitName.both,
-    format: FormatOption = PairFormat.auto,
+    split: SplitOption = "both",
+    format: FormatOption = "auto",
     image_key: ImageKey = None,
     caption_key: CaptionKey = None,
     num: Annotated[int, typer.Option(min=1, help="Of a config: examples to show of each component.")] = 2,
     deep: Annotated[
         bool, typer.Option("--deep", help="Of a config of 4M: read every file. Sets of pairs are always read whole.")
     ] = False,
-    size: Annotated[int | None, typer.Option(min=1, help="Count images smaller than this.", show_default=False)] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, help="State whole batches and remainders.", show_default=False)
-    ] = None,
-    tokenizer: Annotated[
-        str | None, typer.Option(help="Folder or hub name: caption lengths in tokens.", show_default=False)
-    ] = None,
-    max_length: Annotated[
-        int | None, typer.Option(min=1, help="Count captions of more tokens.", show_default=False)
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Threads; left out: all cores.", show_default=False)
-    ] = None,
+    size: Annotated[int | None, typer.Option(min=1, help="Count images smaller than this.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="State whole batches and remainders.")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="Folder or hub name: caption lengths in tokens.")] = None,
+    max_length: Annotated[int | None, typer.Option(min=1, help="Count captions of more tokens.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Threads; left out: all cores.")] = None,
     json_output: Json = False,
 ) -> None:
     """Decode every image and read every caption; report what is missing, broken, empty, oversized or there twice.
@@ -194,11 +162,11 @@ def _check_config(source: str, settings: list[str], num: int, json_output: bool,
 
 @app.command()
 def pack(
-    set_path: Annotated[str, typer.Argument(metavar="SET", help="As for check.", show_default=False)],
+    set_path: Annotated[str, typer.Argument(metavar="SET", help="As for check.")],
     *,
-    out: Annotated[Path, typer.Option(help="Folder to be made.", show_default=False)],
-    split: SplitOption = SplitName.both,
-    format: FormatOption = PairFormat.auto,
+    out: Annotated[Path, typer.Option(help="Folder to be made.")],
+    split: SplitOption = "both",
+    format: FormatOption = "auto",
     image_key: ImageKey = None,
     caption_key: CaptionKey = None,
     shard_size: Annotated[str, typer.Option(help="A tar ends when it has this much, such as 256MB.")] = "256MB",
@@ -230,9 +198,9 @@ def pack(
 def captions(
     sets: Sets,
     *,
-    out: Annotated[Path, typer.Option(help="JSON lines to be written.", show_default=False)],
-    split: SplitOption = SplitName.train,
-    format: FormatOption = PairFormat.auto,
+    out: Annotated[Path, typer.Option(help="JSON lines to be written.")],
+    split: SplitOption = "train",
+    format: FormatOption = "auto",
     caption_key: CaptionKey = None,
 ) -> None:
     """Write captions as documents, for pretrainkit corpus count-words and then tokenizer train."""
@@ -245,10 +213,9 @@ def _open(
     path: str, split: SplitName, format: PairFormat, image_key: str | None, caption_key: str | None
 ) -> "dict[Split, PairSet]":
     """The splits asked for; of both, those that are there."""
-    open_pairs = partial(_reader().open_pairs, path, format=format.value, image_key=image_key, caption_key=caption_key)
-    if split is not SplitName.both:
-        part: Split = "train" if split is SplitName.train else "valid"
-        return {part: open_pairs(split=part)}
+    open_pairs = partial(_reader().open_pairs, path, format=format, image_key=image_key, caption_key=caption_key)
+    if split != "both":
+        return {split: open_pairs(split=split)}
     found: dict[Split, PairSet] = {}
     failures = []
     parts: tuple[Split, ...] = ("train", "valid")

@@ -1,7 +1,7 @@
-"""Options that say where the tasks of a command run."""
+"""Options that say where the tasks of a command run, and with what."""
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -11,50 +11,45 @@ if TYPE_CHECKING:
     from pretrainkit.workers.engine import Engine
 
 
-class EngineName(StrEnum):
-    """Where the tasks of a command run."""
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """Where the tasks of a command run, and with what."""
 
-    local = "local"
-    slurm = "slurm"
-    ray = "ray"
+    workers: int | None = None
+    """Processes; None: all cores."""
+    memory: str = "1GB"
+    """Memory, such as 300MB or 4GB: of all processes here, or of each task on a cluster."""
+    engine: Literal["local", "slurm", "ray"] = "local"
+    """local: this machine. slurm: an array of jobs. ray: tasks of a cluster."""
+    slurm: Annotated[tuple[str, ...], typer.Option(metavar="NAME=VALUE")] = ()
+    """Of the jobs, such as partition=cpu; docs/corpus.md."""
+    ray: Annotated[str | None, typer.Option(metavar="HOST:PORT")] = None
+    """Of the cluster; None: RAY_ADDRESS, or this machine."""
 
+    def means(self) -> dict[str, Any]:
+        """Arguments `workers`, `memory_bytes` and `engine` of what does the work."""
+        from pretrainkit.workers.processes import parse_bytes
 
-EngineChoice = Annotated[
-    EngineName, typer.Option("--engine", help="local: this machine. slurm: an array of jobs. ray: tasks of a cluster.")
-]
-Slurm = Annotated[
-    list[str] | None,
-    typer.Option("--slurm", metavar="NAME=VALUE", help="Of the jobs, such as partition=cpu; docs/corpus.md."),
-]
-RayAddress = Annotated[
-    str | None,
-    typer.Option(
-        "--ray",
-        metavar="HOST:PORT",
-        help="Of the cluster; left out: RAY_ADDRESS, or this machine.",
-        show_default=False,
-    ),
-]
+        return {"workers": self.workers, "memory_bytes": parse_bytes(self.memory), "engine": self.open_engine()}
 
+    def open_engine(self) -> "Engine":
+        """What runs the tasks. Raises InputError where options do not go together: nothing is accepted and ignored."""
+        for option, given in (("slurm", " ".join(self.slurm[:1])), ("ray", self.ray)):
+            if given and self.engine != option:
+                raise InputError(
+                    f"--{option} {given} is only read by --engine {option}\n  add that, or leave out --{option}"
+                )
+        match self.engine:
+            case "slurm":
+                from pretrainkit.config.loader import config_of_words
+                from pretrainkit.workers.slurm_config import SlurmJob
+                from pretrainkit.workers.slurm_engine import SlurmEngine
 
-def engine_of(name: EngineName, slurm: list[str] | None, ray: str | None) -> "Engine":
-    """What runs the tasks. Raises InputError where options do not go together: nothing is accepted and ignored."""
-    for option, given, reader in (("slurm", slurm, EngineName.slurm), ("ray", ray, EngineName.ray)):
-        if given and name is not reader:
-            first = given if isinstance(given, str) else given[0]
-            raise InputError(
-                f"--{option} {first} is only read by --engine {option}\n  add that, or leave out --{option}"
-            )
-    if name is EngineName.slurm:
-        from pretrainkit.config.loader import config_of_words
-        from pretrainkit.workers.slurm_config import SlurmJob
-        from pretrainkit.workers.slurm_engine import SlurmEngine
+                return SlurmEngine(config_of_words(SlurmJob, self.slurm, "--slurm"))
+            case "ray":
+                from pretrainkit.workers.ray_engine import RayEngine
 
-        return SlurmEngine(config_of_words(SlurmJob, slurm or [], "--slurm"))
-    if name is EngineName.ray:
-        from pretrainkit.workers.ray_engine import RayEngine
+                return RayEngine(self.ray)
+        from pretrainkit.workers.engine import LOCAL
 
-        return RayEngine(ray)
-    from pretrainkit.workers.engine import LOCAL
-
-    return LOCAL
+        return LOCAL

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pretrainkit.cli.options import Device
+from pretrainkit.cli.options import Averaged, Device, data_settings
 from pretrainkit.cli.progress import evaluation_line
 
 app = typer.Typer(add_completion=False)
@@ -29,9 +29,7 @@ def evaluate(
         int | None, typer.Option(min=1, help="At most so many; default: as the run's config says.")
     ] = None,
     device: Device = None,
-    averaged: Annotated[
-        bool, typer.Option("--averaged", help="The average of the weights that ema_decay keeps.")
-    ] = False,
+    averaged: Averaged = False,
     all_checkpoints: Annotated[
         bool, typer.Option("--all-checkpoints", help="Of a run: each of its checkpoints; goes on where it stopped.")
     ] = False,
@@ -48,9 +46,7 @@ def evaluate(
     from pretrainkit.errors import InputError
 
     if data is not None and "=" in data and not Path(data).exists():  # NAME=DIR, as fine-tuning takes it
-        from pretrainkit.tasks.named_data import task_folders
-
-        settings, data = [*(settings or []), f"data.task_folders={json_module.dumps(task_folders([data]))}"], None
+        settings, data = [*(settings or []), *data_settings([data])], None
     options: dict[str, Any] = {"num_examples": num_examples, "device": device, "averaged": averaged}
     if all_checkpoints:
 

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from pretrainkit.cli.options import Averaged
+
 app = typer.Typer(add_completion=False)
 
 
@@ -19,9 +21,7 @@ def export(
             "(image_tokenizer)."
         ),
     ] = "huggingface",
-    averaged: Annotated[
-        bool, typer.Option("--averaged", help="The average of the weights that ema_decay keeps.")
-    ] = False,
+    averaged: Averaged = False,
 ) -> None:
     """Write a run's weights, config and tokenizer for others to use."""
     from pretrainkit import api

@@ -1,28 +1,19 @@
 """`pretrainkit finetune`."""
 
 import time
-from json import dumps
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pretrainkit.cli.options import (
-    Device,
-    GoOn,
-    GpusPerNode,
-    JsonLines,
-    Launch,
-    MaxRestarts,
-    NumNodes,
-    NumProcesses,
-    SlurmSettings,
-)
+from pretrainkit.cli.options import Asked, Data, Device, GoOn, JsonLines, data_settings
+from pretrainkit.cli.settings_options import with_settings
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command()
+@with_settings
 def finetune(
     task: Annotated[
         str,
@@ -39,24 +30,11 @@ def finetune(
         Path,
         typer.Option("--from", metavar="RUN|EXPORT", help="The encoder: a run, a checkpoint in it, or an export."),
     ],
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--data",
-            metavar="NAME=DIR",
-            help="Where the data of named tasks lie, such as glue=DIR; may be repeated. Default: the hub.",
-            show_default=False,
-        ),
-    ] = None,
+    data: Data = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default: runs/TASK-DATE-TIME.")] = None,
     device: Device = None,
     resume: GoOn = False,
-    launch: Launch = "none",
-    nodes: NumNodes = 1,
-    nproc: NumProcesses = None,
-    gpus_per_node: GpusPerNode = 0,
-    max_restarts: MaxRestarts = 3,
-    slurm: SlurmSettings = None,
+    asked: Annotated[Asked, "launch", "nodes", "nproc", "gpus_per_node", "max_restarts", "slurm"],
     json: JsonLines = False,
 ) -> None:
     """Train a text encoder further: `pretrainkit train glue/TASK init_from=RUN`, with everything that train can do."""
@@ -64,7 +42,6 @@ def finetune(
     from pretrainkit.errors import InputError
     from pretrainkit.recipes.capabilities import StandsOnEncoder
     from pretrainkit.recipes.registry import recipes_able
-    from pretrainkit.tasks.named_data import task_folders
 
     recipe = next(iter(recipes_able(StandsOnEncoder)))
     task = task.removeprefix(f"{recipe}/")
@@ -73,21 +50,13 @@ def finetune(
             f"{task} is no task of {recipe}\n  name one, as in finetune cola; "
             f"of a config file: pretrainkit train {task} init_from={origin}"
         )
-    words = [f"init_from={origin}"]
-    if data:
-        words.append(f"data.task_folders={dumps(task_folders(data))}")
     out = out or Path("runs") / f"{task}-{time.strftime('%Y%m%d-%H%M%S')}"
     train(
-        f"{recipe}/{task}",
-        [*words, *(settings or [])],
+        source=f"{recipe}/{task}",
+        settings=[f"init_from={origin}", *data_settings(data), *(settings or [])],
         out=out,
         device=device,
         resume=resume,
-        launch=launch,
-        nodes=nodes,
-        nproc=nproc,
-        gpus_per_node=gpus_per_node,
-        max_restarts=max_restarts,
-        slurm=slurm,
+        asked=asked,
         json=json,
     )

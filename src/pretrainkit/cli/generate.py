@@ -6,15 +6,18 @@ from typing import Annotated, Any
 
 import typer
 
-from pretrainkit.cli.options import Alpha, Beams, Device, MaxLength, Seed, Temperature, TopK, TopP
+from pretrainkit.cli.options import Averaged, Decoding, Device
+from pretrainkit.cli.settings_options import with_settings
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command()
+@with_settings
 def generate(
     path: Annotated[Path, typer.Argument(help="A run folder, a checkpoint in it, or an export.")],
     text: Annotated[list[str] | None, typer.Argument(help="Prompts; default: lines of standard input.")] = None,
+    *,
     top: Annotated[
         int | None,
         typer.Option(min=1, help="BERT, CLIP: answers per masked word, or images per prompt. Default: 5."),
@@ -29,13 +32,7 @@ def generate(
             help="T5: answers per prompt, the best of --beams or as many draws. 4M: variations. Default: 1.",
         ),
     ] = None,
-    beams: Beams = None,
-    alpha: Alpha = None,
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    seed: Seed = None,
-    max_length: MaxLength = None,
+    decoding: Decoding,
     given: Annotated[
         list[str] | None,
         typer.Option(
@@ -66,9 +63,7 @@ def generate(
         Path | None, typer.Option(help="4M: new folder for pictures, JSON and a contact sheet. Default: generated.")
     ] = None,
     device: Device = None,
-    averaged: Annotated[
-        bool, typer.Option("--averaged", help="The average of the weights that ema_decay keeps.")
-    ] = False,
+    averaged: Averaged = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per prompt.")] = False,
 ) -> None:
     """Let a trained model answer. BERT fills in what is masked: write <mask> in place of a word. CLIP finds the images
@@ -80,16 +75,8 @@ def generate(
 
     is_chain = any(one is not None for one in (given, to, from_data, plan))
     prompts = text or ([] if is_chain else [line.rstrip("\n") for line in sys.stdin])
-    found: dict[str, Any] = {
-        "top": top,
-        "images": images,
-        "num": num,
-        "beams": beams,
-        "alpha": alpha,
-        "temperature": temperature,
-    }
-    found |= {"top_k": top_k, "top_p": top_p, "seed": seed, "max_length": max_length}
     names = None if to is None else [name for name in to.split(",") if name]
+    found: dict[str, Any] = {"top": top, "images": images, "num": num, **decoding.given()}
     found |= {"given": given, "to": names, "from_data": from_data, "plan": plan, "settings": settings}
     found |= {"then": then, "image_tokenizers": tokenizer, "device": device}
     found["out"] = out or (Path("generated") if is_chain else None)

@@ -16,26 +16,22 @@ app = typer.Typer(add_completion=False)
 @app.command(name="import")
 def import_(
     path: Annotated[Path, typer.Argument(help="A folder of transformers or Sabertooth, or what --format names.")],
-    out: Annotated[Path | None, typer.Option(help="New folder to write.", show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option(help="New folder to write.")] = None,
     recipe: Annotated[
-        str | None,
-        typer.Option(help="Which recipe the model belongs to; default: told by its files.", show_default=False),
+        str | None, typer.Option(help="Which recipe the model belongs to; default: told by its files.")
     ] = None,
     format: Annotated[
         str,
         typer.Option(help="huggingface, or the system that wrote it: zerovl (recipe clip), t5x, mesh_tf (recipe t5)."),
     ] = "huggingface",
     config: Annotated[
-        str | None, typer.Option(help="Preset or YAML file that says the architecture of a file.", show_default=False)
+        str | None, typer.Option(help="Preset or YAML file that says the architecture of a file.")
     ] = None,
-    tokenizer: Annotated[
-        Path | None, typer.Option(help="Folder of the model's tokenizer, to keep a copy of.", show_default=False)
-    ] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="Folder of the model's tokenizer, to keep a copy of.")] = None,
     pooling: Annotated[
         str | None,
         typer.Option(
-            help="How a classifier makes one vector of a text, if its files do not tell: mean or max (recipe glue).",
-            show_default=False,
+            help="How a classifier makes one vector of a text, if its files do not tell: mean or max (recipe glue)."
         ),
     ] = None,
     dry_run: Annotated[

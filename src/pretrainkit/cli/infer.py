@@ -1,20 +1,21 @@
 """`pretrainkit infer`."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pretrainkit.cli.options import Alpha, Beams, Device, MaxLength, Seed, Temperature, TopK, TopP, lengths_of
+from pretrainkit.cli.options import Averaged, Data, Decoding, Device, data_settings, lengths_of, shard_of
+from pretrainkit.cli.settings_options import with_settings
 from pretrainkit.cli.stages import shown_stages
 from pretrainkit.errors import InputError
+from pretrainkit.eval.inference import Mode
 
 app = typer.Typer(add_completion=False)
-_MODES = ("predict", "score", "predict-with-scores")
 
 
 @app.command()
+@with_settings
 def infer(
     path: Annotated[Path, typer.Argument(help="A run folder, a checkpoint in it, or an export.")],
     settings: Annotated[
@@ -22,66 +23,43 @@ def infer(
         typer.Argument(metavar="PATH=VALUE", help="Settings of data or precision, other than the run's."),
     ] = None,
     *,
-    out: Annotated[Path, typer.Option(help="File of JSON lines to write; a folder for a mixture.", show_default=False)],
-    task: Annotated[str | None, typer.Option(help="Task or mixture to ask about.", show_default=False)] = None,
+    out: Annotated[Path, typer.Option(help="File of JSON lines to write; a folder for a mixture.")],
+    task: Annotated[str | None, typer.Option(help="Task or mixture to ask about.")] = None,
     split: Annotated[str, typer.Option(help="Of the task.")] = "test",
     input: Annotated[
-        Path | None,
-        typer.Option(
-            help="Instead: a file of rows, .jsonl, .tsv or .txt (also .gz, .zst), or .parquet.", show_default=False
-        ),
+        Path | None, typer.Option(help="Instead: a file of rows, .jsonl, .tsv or .txt (also .gz, .zst), or .parquet.")
     ] = None,
     inputs: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN|PATTERN",
             help="Of rows: a column, or a pattern such as 'summarize: {article}'. Default: inputs, text or prompt.",
-            show_default=False,
         ),
     ] = None,
     targets: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN|PATTERN", help="Of rows, to score. Default: targets.", show_default=False),
+        str | None, typer.Option(metavar="COLUMN|PATTERN", help="Of rows, to score. Default: targets.")
     ] = None,
-    mode: Annotated[str, typer.Option(help=f"{', '.join(_MODES)}.")] = "predict",
+    mode: Annotated[Mode, typer.Option(help="What to ask: answers, how likely the targets are, or both.")] = "predict",
     lengths: Annotated[
-        str | None,
-        typer.Option(help="Tokens per feature, such as inputs=512,targets=114. Default: no limit.", show_default=False),
+        str | None, typer.Option(help="Tokens per feature, such as inputs=512,targets=114. Default: no limit.")
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Examples per forward pass.")] = 32,
     chunk_batches: Annotated[int, typer.Option(min=1, help="Batches from one resume point to the next.")] = 20,
     shard: Annotated[str, typer.Option(metavar="I/N", help="Only this of N parts, counted from 0.")] = "0/1",
     fields: Annotated[
-        str | None,
-        typer.Option(help="What to write of examples: names with commas between. Default: texts.", show_default=False),
+        str | None, typer.Option(help="What to write of examples: names with commas between. Default: texts.")
     ] = None,
     all_fields: Annotated[bool, typer.Option("--all-fields", help="Write all that examples have.")] = False,
     ids: Annotated[bool, typer.Option("--ids", help="Write the ids of predictions, too.")] = False,
-    beams: Beams = None,
-    alpha: Alpha = None,
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    seed: Seed = None,
-    max_length: MaxLength = None,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--data",
-            metavar="NAME=DIR",
-            help="Where the data of named tasks lie, such as glue=DIR; may be repeated. Default: as the run says.",
-            show_default=False,
-        ),
-    ] = None,
+    decoding: Decoding,
+    data: Data = None,
     module: Annotated[
         list[str] | None,
         typer.Option("--module", metavar="MODULE", help="Of yours, that defines tasks; may be repeated."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what another command wrote.")] = False,
     device: Device = None,
-    averaged: Annotated[
-        bool, typer.Option("--averaged", help="The average of the weights that ema_decay keeps.")
-    ] = False,
+    averaged: Averaged = False,
 ) -> None:
     """Ask a trained model about all examples of a task, or all rows of a file, and write JSON lines.
 
@@ -91,13 +69,9 @@ def infer(
     """
     from pretrainkit import api
 
-    if mode not in _MODES:
-        raise InputError(f"--mode is {mode!r}\n  it is one of {', '.join(_MODES)}")
     if fields is not None and all_fields:
         raise InputError("--fields and --all-fields are both given\n  give one of them")
     named = None if fields is None else tuple(name.strip() for name in fields.split(","))
-    decoding = {"beams": beams, "alpha": alpha, "temperature": temperature, "top_k": top_k, "top_p": top_p}
-    decoding |= {"seed": seed, "max_length": max_length}
     with shown_stages() as progress:
         written = api.infer(
             path,
@@ -105,9 +79,9 @@ def infer(
             task=task,
             split=split,
             input=input,
-            overrides=[*(settings or []), *_folders(data or [])],
+            overrides=[*(settings or []), *data_settings(data)],
             modules=module or [],
-            shard=_shard(shard),
+            shard=shard_of(shard),
             chunk_batches=chunk_batches,
             overwrite=overwrite,
             device=device,
@@ -120,20 +94,6 @@ def infer(
             fields=() if all_fields else named,
             has_ids=ids,
             batch_size=batch_size,
-            decoding={name: value for name, value in decoding.items() if value is not None},
+            decoding=decoding.given(),
         )
     typer.echo(str(written))
-
-
-def _folders(data: list[str]) -> list[str]:
-    """As settings."""
-    from pretrainkit.tasks.named_data import task_folders
-
-    return [f"data.task_folders={json.dumps(task_folders(data))}"] if data else []
-
-
-def _shard(text: str) -> tuple[int, int]:
-    number, slash, num_shards = text.partition("/")
-    if not (slash and number.isdecimal() and num_shards.isdecimal()):
-        raise InputError(f"--shard is {text!r}\n  write it like 0/4, the first of four parts")
-    return int(number), int(num_shards)

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from pretrainkit.cli.options import CloudSettings
 from pretrainkit.errors import InputError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
@@ -82,28 +81,20 @@ def _state(folder: Any, kind: str, job_id: str) -> str:
 @app.command()
 def logs(
     run: Run,
-    rank: Annotated[int | None, typer.Option(min=0, help="Of this rank alone.", show_default=False)] = None,
+    rank: Annotated[int | None, typer.Option(min=0, help="Of this rank alone.")] = None,
     lines: Annotated[int, typer.Option(min=1, help="Last lines of each.")] = 20,
 ) -> None:
     """The last lines of each rank's log, and where the whole logs are."""
     from pretrainkit.launch.folder import launched_runs
 
-    shown = [_show_logs(folder, rank, lines) for folder in launched_runs(run)]
-    if not any(shown):
+    found = [path for folder in launched_runs(run) for path in folder.rank_logs(rank)]
+    for path in found:
+        print(f"== {path}")
+        print("\n".join(path.read_text(errors="replace").splitlines()[-lines:]))
+    if not found:
         raise InputError(f"{run} has no such log yet\n  does it run? pretrainkit launch status {shlex.quote(str(run))}")
     if (run / "launch/jobs").is_dir():
         print(f"== what the scheduler wrote: {run / 'launch/jobs'}")
-
-
-def _show_logs(folder: Any, rank: int | None, lines: int) -> bool:
-    """Whether there was any."""
-    paths = sorted(folder.logs.glob("rank-*.log"), key=lambda path: int(path.stem.removeprefix("rank-")))
-    if rank is not None:
-        paths = [path for path in paths if path.stem == f"rank-{rank}"]
-    for path in paths:
-        print(f"== {path}")
-        print("\n".join(path.read_text(errors="replace").splitlines()[-lines:]))
-    return bool(paths)
 
 
 @app.command()
@@ -161,6 +152,10 @@ def resume(run: Run) -> None:
     launch_again(run, replace(launch, words=launch.words_again, job_ids=()))
 
 
+CloudSettings = Annotated[
+    list[str] | None,
+    typer.Option("--cloud", metavar="NAME=VALUE", help="Of a cloud's machines, such as accelerators=H100:8."),
+]
 Name = Annotated[str, typer.Argument(help="Of the machines, such as my-pod.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show task file and commands; do nothing.")]
 Nodes = Annotated[int | None, typer.Option(min=1, help="Machines; left out: as in the task file.", show_default=False)]
@@ -170,18 +165,17 @@ _FOLDER = Path(".pretrainkit") / "cloud"
 
 def _task(name: str, cloud: list[str] | None, nodes: int | None, command: list[str]) -> tuple[Any, Any]:
     from pretrainkit.config.loader import config_of_words
-    from pretrainkit.launch.cloud import require_name, task_of
-    from pretrainkit.launch.cloud_config import CloudConfig
+    from pretrainkit.launch.cloud import CloudConfig, require_name, task_of
 
     require_name(name)
     config = config_of_words(CloudConfig, cloud or [], "--cloud")
     return config, task_of(config, name=name, command=command, num_nodes=nodes)
 
 
-def _show(commands: list[list[str]], dry_run: bool, path: Path | None = None) -> None:
+def _show(commands: list[list[str]], dry_run: bool, file: str | None = None) -> None:
     if dry_run:
-        if path is not None:
-            print(path.read_text(encoding="utf-8"))
+        if file is not None:
+            print((_FOLDER / file).read_text(encoding="utf-8"))
         for command in commands:
             print("$ " + shlex.join(command))
 
@@ -192,7 +186,7 @@ def create(name: Name, cloud: CloudSettings = None, nodes: Nodes = None, dry_run
     from pretrainkit.launch import cloud as sky
 
     config, task = _task(name, cloud, nodes, ["doctor"])
-    _show(sky.create(name, task, config, _FOLDER, dry_run=dry_run), dry_run, _FOLDER / f"{name}-create.yaml")
+    _show(sky.create(name, task, config, _FOLDER, dry_run=dry_run), dry_run, f"{name}-create.yaml")
 
 
 @app.command()
@@ -201,8 +195,7 @@ def provision(name: Name, cloud: CloudSettings = None, nodes: Nodes = None, dry_
     from pretrainkit.launch import cloud as sky
 
     config, task = _task(name, cloud, nodes, ["doctor"])
-    commands = sky.provision(name, task, config, _FOLDER, dry_run=dry_run)
-    _show(commands, dry_run, _FOLDER / f"{name}-provision.yaml")
+    _show(sky.provision(name, task, config, _FOLDER, dry_run=dry_run), dry_run, f"{name}-provision.yaml")
 
 
 @app.command()
@@ -217,7 +210,7 @@ def run(
     from pretrainkit.launch import cloud as sky
 
     _, task = _task(name, cloud, nodes, command)
-    _show(sky.run_on(name, task, _FOLDER, dry_run=dry_run), dry_run, _FOLDER / f"{name}-run.yaml")
+    _show(sky.run_on(name, task, _FOLDER, dry_run=dry_run), dry_run, f"{name}-run.yaml")
 
 
 @app.command()

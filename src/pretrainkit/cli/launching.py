@@ -4,93 +4,34 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from pretrainkit.cli.options import Asked
 from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.launch.folder import Launch, LaunchFolder, launched_runs
+from pretrainkit.training.run import RunConfig
 
-WAYS = ("none", "local", "slurm", "cloud")
 
+def _new_launch(asked: Asked, words: Sequence[str], again: Sequence[str], settings: dict[str, Any]) -> Launch:
+    """The record of a launch that begins now."""
+    from pretrainkit.training.folder import environment
 
-@dataclass(frozen=True)
-class Asked:
-    """The options of launching, as they were given."""
-
-    launch: str
-    nodes: int
-    nproc: int | None
-    gpus_per_node: int
-    max_restarts: int
-    slurm: list[str] | None = None
-    cloud: list[str] | None = None
-    sweep: list[str] | None = None
-    dry_run: bool = False
-
-    @property
-    def processes_per_node(self) -> int:
-        """Ranks of each machine."""
-        return self.nproc or self.gpus_per_node or 1
-
-    @property
-    def world_size(self) -> int:
-        """Ranks."""
-        return self.nodes * self.processes_per_node
-
-    def check(self) -> None:
-        """Raises ConfigError where options do not go together: nothing is accepted and ignored."""
-        problems = []
-        if self.launch not in WAYS:
-            problems.append(f"--launch {self.launch!r} is not known\n  ways to launch: {', '.join(WAYS)}")
-        if self.launch == "none" and self.world_size != 1:
-            problems.append(
-                f"--launch none is one process, and {self.world_size} were asked for\n"
-                "  add --launch local, or leave out --nproc, --nodes and --gpus-per-node"
-            )
-        if self.launch == "local" and self.nodes != 1:
-            problems.append(
-                f"--launch local is this machine, and --nodes {self.nodes} asks for more\n"
-                "  use --launch slurm or cloud, or start torchrun on every machine by hand: docs/launching.md"
-            )
-        if self.nproc and self.gpus_per_node and self.nproc != self.gpus_per_node:
-            problems.append(
-                f"--nproc {self.nproc} and --gpus-per-node {self.gpus_per_node} differ: each process has one GPU\n"
-                "  leave out --nproc"
-            )
-        for name, given in (("slurm", self.slurm), ("cloud", self.cloud)):
-            if given and self.launch != name:
-                problems.append(
-                    f"--{name} {given[0]} is only read by --launch {name}\n  add that, or leave out --{name}"
-                )
-        if self.sweep and self.launch != "slurm":
-            problems.append(
-                f"--sweep {self.sweep[0]} is only read by --launch slurm, which makes an array of jobs of it\n"
-                "  on one machine start the runs one after another"
-            )
-        if self.dry_run and self.launch != "cloud":
-            problems.append("--dry-run is only read by --launch cloud\n  leave it out, or see: pretrainkit plan --help")
-        if problems:
-            raise ConfigError(problems)
-
-    def as_launch(self, words: Sequence[str], again: Sequence[str], settings: dict[str, Any]) -> Launch:
-        """The record of a launch that begins now."""
-        from pretrainkit.training.folder import environment
-
-        return Launch(
-            kind=self.launch,  # type: ignore[arg-type]
-            words=tuple(words),
-            words_again=tuple(again),
-            num_nodes=self.nodes,
-            processes_per_node=self.processes_per_node,
-            gpus_per_node=self.gpus_per_node,
-            max_restarts=self.max_restarts,
-            settings=settings,
-            code=environment(),
-        )
+    return Launch(
+        kind=asked.launch,  # type: ignore[arg-type]
+        words=tuple(words),
+        words_again=tuple(again),
+        num_nodes=asked.nodes,
+        processes_per_node=asked.processes_per_node,
+        gpus_per_node=asked.gpus_per_node,
+        max_restarts=asked.max_restarts,
+        settings=settings,
+        code=environment(),
+    )
 
 
 def start(asked: Asked, words: list[str], again: list[str], run: Path) -> None:
@@ -101,20 +42,23 @@ def start(asked: Asked, words: list[str], again: list[str], run: Path) -> None:
     from pretrainkit.config.loader import config_of_words
     from pretrainkit.workers.slurm_config import SlurmConfig
 
+    settings: dict[str, Any] = {}
     if asked.launch == "slurm":
-        settings = config_of_words(SlurmConfig, asked.slurm or [], "--slurm").model_dump(mode="json")
-        launch_again(run, asked.as_launch(words, again, settings))
+        settings = config_of_words(SlurmConfig, asked.slurm, "--slurm").model_dump(mode="json")
     elif asked.launch == "cloud":
-        from pretrainkit.launch.cloud_config import CloudConfig
+        from pretrainkit.launch.cloud import CloudConfig
 
-        settings = config_of_words(CloudConfig, asked.cloud or [], "--cloud").model_dump(mode="json")
-        launch = asked.as_launch(words, again, settings)
-        if asked.dry_run:
-            show_cloud_run(run, launch)
-        else:
-            launch_again(run, launch)
-    else:
-        launch_again(run, asked.as_launch(words, again, {}))
+        settings = config_of_words(CloudConfig, asked.cloud, "--cloud").model_dump(mode="json")
+    launch = _new_launch(asked, words, again, settings)
+    if not asked.dry_run:
+        launch_again(run, launch)
+        return
+    from pretrainkit.launch.cloud import launch_run  # nothing else has a dry run
+
+    commands = launch_run(run, launch, dry_run=True)
+    print((LaunchFolder(run).path / "task.yaml").read_text(encoding="utf-8"))
+    for command in commands:
+        print("$ " + shlex.join(command))
 
 
 def start_frozen(
@@ -123,10 +67,6 @@ def start_frozen(
     """Hand a config to a launcher as it is now. When that refuses it, a folder made here goes again.
 
     Args:
-        asked: How it is launched.
-        resolved: The config, and where its values came from.
-        run: The run folder.
-        device: To train on; None: the best there is.
         resume: Go on where there is a checkpoint already; jobs always do.
         as_json: Speak in lines of JSON; jobs always do.
     """
@@ -150,7 +90,7 @@ def start_frozen(
         raise
 
 
-def _refuse_paths_here(config: Any) -> None:
+def _refuse_paths_here(config: RunConfig) -> None:
     from pretrainkit.config.paths import paths_here
 
     if problems := [
@@ -167,8 +107,9 @@ def launch_again(run: Path, launch: Launch) -> None:
     if launch.kind == "slurm":
         from pretrainkit.launch.slurm import submit
 
-        job_ids = submit([run], [launch], run, name=f"pretrainkit-{run.name}")
-        _tell(job_ids[0], run)
+        (job_id,) = submit([run], [launch], run, name=f"pretrainkit-{run.name}")
+        print(f"job {job_id} trains in {run}")
+        print(f"  pretrainkit launch status {run}   or logs, cancel, resume")
         return
     if launch.kind == "cloud":
         from pretrainkit.launch.cloud import launch_run
@@ -188,16 +129,6 @@ def launch_again(run: Path, launch: Launch) -> None:
         record=launch,
     )
     raise typer.Exit(code)
-
-
-def show_cloud_run(run: Path, launch: Launch) -> None:
-    """Print the task file and the commands of a run in a cloud, without running them."""
-    from pretrainkit.launch.cloud import launch_run
-
-    commands = launch_run(run, launch, dry_run=True)
-    print((LaunchFolder(run).path / "task.yaml").read_text(encoding="utf-8"))
-    for command in commands:
-        print("$ " + shlex.join(command))
 
 
 def frozen_words(resolved: Any, run: Path, device: str | None, *, as_json: bool = True) -> list[str]:
@@ -250,14 +181,7 @@ def sweep_settings(sweep: Sequence[str]) -> list[tuple[str, list[str]]]:
     return found
 
 
-def _tell(job_id: str, run: Path) -> None:
-    print(f"job {job_id} trains in {run}")
-    print(f"  pretrainkit launch status {run}   or logs, cancel, resume")
-
-
-def start_sweep(
-    asked: Asked, source: str, settings: list[str], sweep: list[str], out: Path, device: str | None
-) -> None:
+def start_sweep(asked: Asked, source: str, settings: list[str], out: Path, device: str | None) -> None:
     """Submit a run for each combination of values as an array of jobs; each has a folder of its own in `out`."""
     from pretrainkit import api
     from pretrainkit.config.loader import config_of_words
@@ -265,8 +189,10 @@ def start_sweep(
     from pretrainkit.training.folder import RunFolder
     from pretrainkit.workers.slurm_config import SlurmConfig
 
-    slurm = config_of_words(SlurmConfig, asked.slurm or [], "--slurm").model_dump(mode="json")
-    chosen = [(out / name, api.resolve_config(source, [*settings, *more])) for name, more in sweep_settings(sweep)]
+    slurm = config_of_words(SlurmConfig, asked.slurm, "--slurm").model_dump(mode="json")
+    chosen = [
+        (out / name, api.resolve_config(source, [*settings, *more])) for name, more in sweep_settings(asked.sweep)
+    ]
     for run, resolved in chosen:
         api.check_config(resolved.config, asked.world_size)
         resolved.config.parallel.require_ranks(asked.world_size)
@@ -279,7 +205,7 @@ def start_sweep(
     runs = [run for run, _ in chosen]
     try:
         words = [frozen_words(resolved, run, device) for run, resolved in chosen]
-        launches = [asked.as_launch(one, one, slurm) for one in words]
+        launches = [_new_launch(asked, one, one, slurm) for one in words]
         job_ids = submit(runs, launches, out, name=f"pretrainkit-{out.name}")
     except InputError:
         for run in runs:

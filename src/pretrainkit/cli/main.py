@@ -15,7 +15,7 @@ from pretrainkit import __version__
 from pretrainkit.errors import InputError, PretrainKitError
 
 VERBS = {
-    "demo": "From English prose on this machine to a trained, evaluated, exported tiny BERT, in minutes.",
+    "demo": "From data on this machine to a trained, evaluated, exported tiny model, in minutes.",
     "recipes": "List the recipes and their presets.",
     "config": "Show, check and document configs.",
     "corpus": "Turn raw files into clean, shuffled, checksummed shards; count words; statistics.",
@@ -57,8 +57,7 @@ class LazyGroup(TyperGroup):
         command = get_command(module.app)
         command.name = cmd_name
         for one in (command, *getattr(command, "commands", {}).values()):
-            if any(param.name == "settings" for param in one.params):
-                _suggest_settings(one)
+            _explain_errors(one)
         return command
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -70,16 +69,20 @@ class LazyGroup(TyperGroup):
         print("  Start with: pretrainkit demo")
 
 
-def _suggest_settings(command: Any) -> None:
-    """Let a command that takes settings answer an unknown option with the setting of that name."""
+def _explain_errors(command: Any) -> None:
+    """Let a command answer a wrong choice plainly and, where it takes settings, an unknown option with the setting of
+    that name."""
     parse = command.parse_args
+    takes_settings = any(param.name == "settings" for param in command.params)
 
     def parse_args(ctx: Any, args: list[str]) -> Any:
         given = list(args)
         try:
             return parse(ctx, args)
         except Exception as error:
-            if type(error).__name__ != "NoSuchOption":  # the class has no public name
+            if isinstance(message := getattr(error, "message", None), str):
+                error.message = message.removeprefix("Value error, ")  # type: ignore[attr-defined] # pydantic's words
+            if not takes_settings or type(error).__name__ != "NoSuchOption":  # the class has no public name
                 raise
             option = error.option_name  # type: ignore[attr-defined]
             raise InputError(_unknown_option(option, given, command)) from None

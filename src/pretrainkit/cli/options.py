@@ -1,36 +1,66 @@
 """Options that several verbs share."""
 
-from typing import Annotated
+import json
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
 
 import typer
 
-from pretrainkit.errors import InputError
+from pretrainkit.errors import ConfigError, InputError
 
 TextKey = Annotated[str, typer.Option(help="Key (JSONL) or column (parquet) that holds the text.")]
 MaxBad = Annotated[int, typer.Option(min=0, help="Broken lines and the like that may be skipped (and counted).")]
-Workers = Annotated[int | None, typer.Option(help="Processes; left out: all cores.", show_default=False)]
+Workers = Annotated[int | None, typer.Option(help="Processes; left out: all cores.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the manifest or result as JSON.")]
-Beams = Annotated[int | None, typer.Option(min=1, help="T5: search with so many continuations.", show_default=False)]
-Alpha = Annotated[
-    float | None,
-    typer.Option(help="T5: exponent of the brevity penalty of a search. Default: 0.6.", show_default=False),
-]
-Temperature = Annotated[
-    float | None, typer.Option(help="T5, 4M: draw, from logits divided by this.", show_default=False)
-]
-TopK = Annotated[
-    int | None, typer.Option(min=0, help="T5, 4M: draw from so many likeliest tokens.", show_default=False)
-]
-TopP = Annotated[
-    float | None, typer.Option(help="T5, 4M: draw from the likeliest tokens of this probability.", show_default=False)
-]
-Seed = Annotated[int | None, typer.Option(min=0, help="T5, 4M: of the draws. Default: 0.", show_default=False)]
-MaxLength = Annotated[
-    int | None,
+Averaged = Annotated[bool, typer.Option("--averaged", help="The average of the weights that ema_decay keeps.")]
+Data = Annotated[
+    list[str] | None,
     typer.Option(
-        min=1, help="T5: most tokens of an answer. Default: data.target_length of the run.", show_default=False
+        "--data",
+        metavar="NAME=DIR",
+        help="Where the data of named tasks lie, such as glue=DIR; may be repeated. Default: as the run says, or the "
+        "hub.",
     ),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoding:
+    """How answers come of a model's probabilities."""
+
+    beams: Annotated[int | None, typer.Option(min=1)] = None
+    """T5: search with so many continuations."""
+    alpha: float | None = None
+    """T5: exponent of the brevity penalty of a search. Default: 0.6."""
+    temperature: float | None = None
+    """T5, 4M: draw, from logits divided by this."""
+    top_k: Annotated[int | None, typer.Option(min=0)] = None
+    """T5, 4M: draw from so many likeliest tokens."""
+    top_p: float | None = None
+    """T5, 4M: draw from the likeliest tokens of this probability."""
+    seed: Annotated[int | None, typer.Option(min=0)] = None
+    """T5, 4M: of the draws. Default: 0."""
+    max_length: Annotated[int | None, typer.Option(min=1)] = None
+    """T5: most tokens of an answer. Default: data.target_length of the run."""
+
+    def given(self) -> dict[str, Any]:
+        """What was given, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def data_settings(data: list[str] | None) -> list[str]:
+    """The words of `--data` as settings."""
+    from pretrainkit.tasks.named_data import task_folders
+
+    return [f"data.task_folders={json.dumps(task_folders(data))}"] if data else []
+
+
+def shard_of(text: str) -> tuple[int, int]:
+    """Number and count of `0/4`."""
+    number, slash, num_shards = text.partition("/")
+    if not (slash and number.isdecimal() and num_shards.isdecimal()):
+        raise InputError(f"--shard is {text!r}\n  write it like 0/4, the first of four parts")
+    return int(number), int(num_shards)
 
 
 def lengths_of(text: str | None) -> dict[str, int] | None:
@@ -48,24 +78,76 @@ def lengths_of(text: str | None) -> dict[str, int] | None:
 
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: the best there is.")]
 GoOn = Annotated[bool, typer.Option("--resume", help="Go on when the run folder already holds a checkpoint.")]
-Launch = Annotated[
-    str,
-    typer.Option(help="none: this process. local: processes of this machine. slurm: a job. cloud: a cluster there."),
-]
-NumNodes = Annotated[int, typer.Option("--nodes", min=1, help="Machines of a job.")]
-NumProcesses = Annotated[
-    int | None, typer.Option(min=1, help="Processes of each machine; left out: one per GPU.", show_default=False)
-]
-GpusPerNode = Annotated[int, typer.Option(min=0, help="GPUs of each machine, and so processes.")]
-MaxRestarts = Annotated[
-    int, typer.Option(min=0, help="Failures after which a run that got further is started again by itself.")
-]
-SlurmSettings = Annotated[
-    list[str] | None,
-    typer.Option("--slurm", metavar="NAME=VALUE", help="Of a SLURM job, such as partition=gpu; docs/launching.md."),
-]
-CloudSettings = Annotated[
-    list[str] | None,
-    typer.Option("--cloud", metavar="NAME=VALUE", help="Of a cloud's machines, such as accelerators=H100:8."),
-]
+WAYS = ("none", "local", "slurm", "cloud")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """How a run is launched."""
+
+    launch: str = "none"
+    """none: this process. local: processes of this machine. slurm: a job. cloud: a cluster there."""
+    nodes: Annotated[int, typer.Option(min=1)] = 1
+    """Machines of a job."""
+    nproc: Annotated[int | None, typer.Option(min=1)] = None
+    """Processes of each machine; left out: one per GPU."""
+    gpus_per_node: Annotated[int, typer.Option(min=0)] = 0
+    """GPUs of each machine, and so processes."""
+    max_restarts: Annotated[int, typer.Option(min=0)] = 3
+    """Failures after which a run that got further is started again by itself."""
+    slurm: Annotated[tuple[str, ...], typer.Option(metavar="NAME=VALUE")] = ()
+    """Of a SLURM job, such as partition=gpu; docs/launching.md."""
+    cloud: Annotated[tuple[str, ...], typer.Option(metavar="NAME=VALUE")] = ()
+    """Of a cloud's machines, such as accelerators=H100:8."""
+    sweep: Annotated[tuple[str, ...], typer.Option(metavar="PATH=A,B")] = ()
+    """With --launch slurm: a run for each value, as an array of jobs."""
+    dry_run: bool = False
+    """With --launch cloud: show task file and commands; do nothing."""
+
+    @property
+    def processes_per_node(self) -> int:
+        """Ranks of each machine."""
+        return self.nproc or self.gpus_per_node or 1
+
+    @property
+    def world_size(self) -> int:
+        """Ranks."""
+        return self.nodes * self.processes_per_node
+
+    def check(self) -> None:
+        """Raises ConfigError where options do not go together: nothing is accepted and ignored."""
+        problems = []
+        if self.launch not in WAYS:
+            problems.append(f"--launch {self.launch!r} is not known\n  ways to launch: {', '.join(WAYS)}")
+        if self.launch == "none" and self.world_size != 1:
+            problems.append(
+                f"--launch none is one process, and {self.world_size} were asked for\n"
+                "  add --launch local, or leave out --nproc, --nodes and --gpus-per-node"
+            )
+        if self.launch == "local" and self.nodes != 1:
+            problems.append(
+                f"--launch local is this machine, and --nodes {self.nodes} asks for more\n"
+                "  use --launch slurm or cloud, or start torchrun on every machine by hand: docs/launching.md"
+            )
+        if self.nproc and self.gpus_per_node and self.nproc != self.gpus_per_node:
+            problems.append(
+                f"--nproc {self.nproc} and --gpus-per-node {self.gpus_per_node} differ: each process has one GPU\n"
+                "  leave out --nproc"
+            )
+        for name, given in (("slurm", self.slurm), ("cloud", self.cloud)):
+            if given and self.launch != name:
+                problems.append(
+                    f"--{name} {given[0]} is only read by --launch {name}\n  add that, or leave out --{name}"
+                )
+        if self.sweep and self.launch != "slurm":
+            problems.append(
+                f"--sweep {self.sweep[0]} is only read by --launch slurm, which makes an array of jobs of it\n"
+                "  on one machine start the runs one after another"
+            )
+        if self.dry_run and self.launch != "cloud":
+            problems.append("--dry-run is only read by --launch cloud\n  leave it out, or see: pretrainkit plan --help")
+        if problems:
+            raise ConfigError(problems)
+
+
 JsonLines = Annotated[bool, typer.Option("--json", help="One JSON object per line on standard output.")]

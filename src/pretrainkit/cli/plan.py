@@ -27,7 +27,7 @@ def plan(
     device: Annotated[str, typer.Option(help="b200, h200, h100, a100, a100-40, l40s, a10, l4 or cpu.")] = "h200",
     gpus_per_node: Annotated[int, typer.Option(min=1, help="Devices of a machine, for HSDP.")] = 8,
     mfu: Annotated[float, typer.Option(help="Share of the datasheet's rate that you expect, in (0, 1].")] = 0.4,
-    price: Annotated[float | None, typer.Option(help="Of one device for an hour.", show_default=False)] = None,
+    price: Annotated[float | None, typer.Option(help="Of one device for an hour.")] = None,
     dry_run: Annotated[bool, typer.Option(help="Lay the model out over all ranks, without their devices.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:

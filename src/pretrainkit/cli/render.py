@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -16,32 +16,8 @@ from pretrainkit.errors import InputError
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-class InputFormat(StrEnum):
-    """Formats of input files."""
-
-    auto = "auto"
-    jsonl = "jsonl"
-    text = "text"
-    book = "book"
-    wiki = "wiki"
-    parquet = "parquet"
-    articles = "articles"
-
-
-class PackingName(StrEnum):
-    """How documents are cut into rows."""
-
-    exact = "exact"
-    original = "original"
-
-
-class LayoutName(StrEnum):
-    """Ways to lay rows out in files."""
-
-    even = "even"
-    published = "published"
-    arrow = "arrow"
-    webdataset = "webdataset"
+Layout = Literal["even", "published", "arrow", "webdataset"]
+"""Ways to lay rows out in files."""
 
 
 class ColumnName(StrEnum):
@@ -57,63 +33,50 @@ def render(
     context: typer.Context,
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="CORPUS...",
-            help="Folder of `pretrainkit corpus shards`; or files, globs, addresses.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="CORPUS...", help="Folder of `pretrainkit corpus shards`; or files, globs, addresses."),
     ] = None,
     *,
-    out: Annotated[
-        Path | None, typer.Option(help="Output folder, which gets train and maybe valid.", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Output folder, which gets train and maybe valid.")] = None,
     renderer: Annotated[
         str | None,
         typer.Option(
-            help="Folder of a renderer, a font for the published settings, or the name of a model on the hub.",
-            show_default=False,
+            help="Folder of a renderer, a font for the published settings, or the name of a model on the hub."
         ),
     ] = None,
     packing: Annotated[
-        PackingName,
+        Literal["exact", "original"],
         typer.Option(help="exact: rows as full as whole words allow; original: whole lines, by the original's rule."),
-    ] = PackingName.exact,
+    ] = "exact",
     max_patches: Annotated[
-        int | None, typer.Option(min=2, help="Patches of a row; left out: as the renderer says.", show_default=False)
+        int | None, typer.Option(min=2, help="Patches of a row; left out: as the renderer says.")
     ] = None,
     text_only: Annotated[
         bool, typer.Option("--text-only", help="Cut the text without drawing it: training draws it on the way.")
     ] = False,
-    column: Annotated[
-        list[ColumnName] | None, typer.Option(help="A further column; may be repeated.", show_default=False)
-    ] = None,
+    column: Annotated[list[ColumnName] | None, typer.Option(help="A further column; may be repeated.")] = None,
     heldout: Annotated[float, typer.Option(help="Share of documents for OUT/valid, by a hash of their text.")] = 0.0,
     format: Annotated[
-        InputFormat,
+        Literal["auto", "jsonl", "text", "book", "wiki", "parquet", "articles"],
         typer.Option(help="Read every INPUT as this; articles: lines, three blank ones between articles."),
-    ] = InputFormat.auto,
+    ] = "auto",
     dataset: Annotated[
-        str | None,
-        typer.Option(
-            help="Instead of CORPUS: a data set of the hub, NAME or NAME:CONFIG, streamed.", show_default=False
-        ),
+        str | None, typer.Option(help="Instead of CORPUS: a data set of the hub, NAME or NAME:CONFIG, streamed.")
     ] = None,
     split: Annotated[str, typer.Option(help="Of --dataset.")] = "train",
-    revision: Annotated[str | None, typer.Option(help="Of --dataset; pin it.", show_default=False)] = None,
+    revision: Annotated[str | None, typer.Option(help="Of --dataset; pin it.")] = None,
     shard_characters: Annotated[int, typer.Option(min=1, help="Text of one file.")] = 8_000_000,
     layout: Annotated[
-        LayoutName,
+        Layout,
         typer.Option(
             help="Of rendered rows as CORPUS. even: small groups of rows; published: for the hub; arrow: as `datasets` "
             "saves to disk; webdataset: tars."
         ),
-    ] = LayoutName.even,
+    ] = "even",
     push: Annotated[
         str | None,
         typer.Option(
             metavar="USER/NAME",
             help="Upload OUT to this data set of the hub; without --out, files go there while others are rendered.",
-            show_default=False,
         ),
     ] = None,
     public: Annotated[bool, typer.Option("--public", help="With --push: everybody may see a new data set.")] = False,
@@ -140,14 +103,12 @@ def render(
         _lay_out(inputs[0], _named(out), layout, split, workers or 1)
         _push(_named(out), push, public)
         return
-    if layout is not LayoutName.even:
-        raise InputError(
-            f"--layout {layout.value} takes rendered rows\n  render first, then name that OUT/train as CORPUS"
-        )
+    if layout != "even":
+        raise InputError(f"--layout {layout} takes rendered rows\n  render first, then name that OUT/train as CORPUS")
     if renderer is None:
         raise InputError("nothing says how to draw\n  name a renderer or a font by --renderer")
     settings = RenderSettings(
-        packing=packing.value,
+        packing=packing,
         with_pixels=not text_only,
         extras=tuple(dict.fromkeys(name.value for name in column or ())),
         held_out=heldout,
@@ -155,7 +116,7 @@ def render(
         max_bad=max_bad,
     )
     documents = chosen_documents(
-        inputs or [], format=format.value, text_key=text_key, dataset=dataset, split=split, revision=revision
+        inputs or [], format=format, text_key=text_key, dataset=dataset, split=split, revision=revision
     )
     drawn_by = open_renderer(renderer, max_patches)
     if dry_run:
@@ -226,17 +187,13 @@ def _has_rows(path: str) -> bool:
     return bool(row_files(path))
 
 
-def _lay_out(folder: str, out: Path, layout: LayoutName, split: str, workers: int) -> None:
-    from pretrainkit.rendering.other_layouts import to_arrow, to_webdataset
-    from pretrainkit.rendering.relayout import publish, regroup
+def _lay_out(folder: str, out: Path, layout: Layout, split: str, workers: int) -> None:
+    from pretrainkit.rendering.relayout import publish, regroup, to_arrow, to_webdataset
 
-    writers: dict[LayoutName, Callable[..., list[Path]]] = {
-        LayoutName.published: publish,
-        LayoutName.arrow: to_arrow,
-        LayoutName.webdataset: to_webdataset,
-    }
+    writers: dict[Layout, Callable[..., list[Path]]]
+    writers = {"published": publish, "arrow": to_arrow, "webdataset": to_webdataset}
     with shown_stages() as progress:
-        if layout is LayoutName.even:
+        if layout == "even":
             manifest = regroup(folder, out, workers=workers, progress=progress)
             typer.echo(f"{out}: {amount(manifest['num_rows'], 'row')} in {amount(len(manifest['shards']), 'file')}")
         else:

@@ -5,51 +5,39 @@ from typing import Annotated
 
 import typer
 
-from pretrainkit.cli.options import (
-    Device,
-    GpusPerNode,
-    JsonLines,
-    Launch,
-    MaxRestarts,
-    NumNodes,
-    NumProcesses,
-    SlurmSettings,
-)
+from pretrainkit.cli.options import Asked, Device, JsonLines
+from pretrainkit.cli.settings_options import with_settings
 from pretrainkit.errors import ConfigError
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command()
+@with_settings
 def resume(
     run: Annotated[Path, typer.Argument(help="The run folder.")],
     settings: Annotated[
         list[str] | None,
         typer.Argument(metavar="PATH=VALUE", help="Settings that do not touch the past, such as num_steps=20000."),
     ] = None,
+    *,
     device: Device = None,
-    launch: Launch = "none",
-    nodes: NumNodes = 1,
-    nproc: NumProcesses = None,
-    gpus_per_node: GpusPerNode = 0,
-    max_restarts: MaxRestarts = 3,
-    slurm: SlurmSettings = None,
+    asked: Annotated[Asked, "launch", "nodes", "nproc", "gpus_per_node", "max_restarts", "slurm"],
     json: JsonLines = False,
 ) -> None:
     """Go on with a run exactly where its newest valid checkpoint is, on as many processes as are asked for now."""
     from pretrainkit import api
-    from pretrainkit.cli.launching import Asked, start
+    from pretrainkit.cli.launching import start
     from pretrainkit.cli.progress import make_watcher
     from pretrainkit.training.folder import RunFolder
 
-    asked = Asked(launch, nodes, nproc, gpus_per_node, max_restarts, slurm)
     asked.check()
-    if launch == "none":
+    if asked.launch == "none":
         api.resume(run, settings or [], watcher=make_watcher(json), device=device)
         return
-    if launch == "cloud":
+    if asked.launch == "cloud":
         raise ConfigError("resume has no --launch cloud\n  go on with a run of a cloud: pretrainkit launch resume RUN")
     RunFolder(run).config_tree()  # before a folder for logs is made
     words = ["resume", str(run.absolute()), *(settings or []), *(["--device", device] if device else [])]
-    words += ["--json"] if json or launch == "slurm" else []
+    words += ["--json"] if json or asked.launch == "slurm" else []
     start(asked, words, words, run)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from pretrainkit.cli.options import Device
+from pretrainkit.cli.options import Data, Device
 from pretrainkit.errors import InputError, Interrupted
 
 app = typer.Typer(add_completion=False)
@@ -51,26 +51,14 @@ def sweep(
         Path,
         typer.Option("--from", metavar="RUN|EXPORT", help="The encoder: a run, a checkpoint in it, or an export."),
     ],
-    out: Annotated[Path, typer.Option(help="Folder of all runs and results.", show_default=False)],
-    tasks: Annotated[
-        str | None, typer.Option(help="Names with commas between. Default: all but wnli.", show_default=False)
-    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of all runs and results.")],
+    tasks: Annotated[str | None, typer.Option(help="Names with commas between. Default: all but wnli.")] = None,
     lr: Annotated[
         list[float] | None,
-        typer.Option(
-            "--lr", metavar="RATE ...", help="Peak learning rates. Default: 5e-5 4e-5 3e-5 2e-5.", show_default=False
-        ),
+        typer.Option("--lr", metavar="RATE ...", help="Peak learning rates. Default: 5e-5 4e-5 3e-5 2e-5."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs for each learning rate.")] = 3,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--data",
-            metavar="NAME=DIR",
-            help="Where the data lie, such as glue=DIR; may be repeated. Default: the hub.",
-            show_default=False,
-        ),
-    ] = None,
+    data: Data = None,
     jobs: Annotated[int, typer.Option(min=1, help="Most runs at a time; fewer where they do not fit into memory.")] = 1,
     from_mnli: Annotated[
         bool, typer.Option("--from-mnli", help="RTE, MRPC and STS-B start from the chosen run of MNLI.")

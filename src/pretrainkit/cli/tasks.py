@@ -39,7 +39,7 @@ Module = Annotated[
         "--module", metavar="MODULE", help="Of yours, that defines tasks: a dotted name or a .py file; may be repeated."
     ),
 ]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Task or mixture.", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Task or mixture.")]
 Data = Annotated[
     list[str] | None,
     typer.Option(
@@ -47,19 +47,14 @@ Data = Annotated[
         metavar="NAME=DIR",
         help="Where data lie: glue=DIR, glue/cola=DIR, or DIR alone for a folder with one for each benchmark; may be "
         "repeated. Default: the Hugging Face hub.",
-        show_default=False,
     ),
 ]
 Tokenizer = Annotated[
     str | None,
-    typer.Option(
-        help="Vocabulary of tasks that leave it to the run: a tokenizer folder, a run or export, or bytes.",
-        show_default=False,
-    ),
+    typer.Option(help="Vocabulary of tasks that leave it to the run: a tokenizer folder, a run or export, or bytes."),
 ]
 LeaveOut = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="Member that mixtures do without; may be repeated.", show_default=False),
+    list[str] | None, typer.Option(metavar="NAME", help="Member that mixtures do without; may be repeated.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -74,10 +69,7 @@ def _root(context: typer.Context) -> None:
 def list_(
     *,
     only: Annotated[
-        str | None,
-        typer.Option(
-            "--filter", metavar="TEXT", help="Names with this in them; * and ? as in files.", show_default=False
-        ),
+        str | None, typer.Option("--filter", metavar="TEXT", help="Names with this in them; * and ? as in files.")
     ] = None,
     module: Module = None,
     json_output: Json = False,
@@ -112,26 +104,20 @@ def show(
     num: Annotated[int, typer.Option(min=1, help="Examples to show.")] = 5,
     split: Annotated[str, typer.Option(help="Which part of the data.")] = "train",
     lengths: Annotated[
-        str | None,
-        typer.Option(help="Tokens per feature, such as inputs=512,targets=114. Default: no limit.", show_default=False),
+        str | None, typer.Option(help="Tokens per feature, such as inputs=512,targets=114. Default: no limit.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of random steps, and of a mixture's order.")] = 0,
     epoch: Annotated[int, typer.Option(min=0, help="Of a task: each has other noise.")] = 0,
-    cache: Annotated[
-        list[Path] | None, typer.Option(help="Folder of caches; may be repeated.", show_default=False)
-    ] = None,
+    cache: Annotated[list[Path] | None, typer.Option(help="Folder of caches; may be repeated.")] = None,
     num_steps: Annotated[
-        int | None,
-        typer.Option(min=1, help="Of a training, to say how often it goes over each task.", show_default=False),
+        int | None, typer.Option(min=1, help="Of a training, to say how often it goes over each task.")
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Examples of each of those steps.")] = 128,
     data: Data = None,
     tokenizer: Tokenizer = None,
     sentinels: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Ids behind the vocabulary for sentinels, as data.denoising.num_sentinels.", show_default=False
-        ),
+        typer.Option(min=1, help="Ids behind the vocabulary for sentinels, as data.denoising.num_sentinels."),
     ] = None,
     leave_out: LeaveOut = None,
     module: Module = None,
@@ -206,16 +192,12 @@ def show(
 def cache(
     name: Annotated[list[str], typer.Argument(metavar="NAME...", help="Tasks; of a mixture, all its tasks.")],
     *,
-    out: Annotated[Path, typer.Option(help="Folder of caches.", show_default=False)],
-    split: Annotated[
-        list[str] | None, typer.Option(help="Splits; may be repeated. Default: all.", show_default=False)
-    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of caches.")],
+    split: Annotated[list[str] | None, typer.Option(help="Splits; may be repeated. Default: all.")] = None,
     num_shards: Annotated[
-        int | None, typer.Option(min=1, help="Of each split. Default: one for 50,000 examples.", show_default=False)
+        int | None, typer.Option(min=1, help="Of each split. Default: one for 50,000 examples.")
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes. Default: all cores.", show_default=False)
-    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes. Default: all cores.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a cache that is stale.")] = False,
     data: Data = None,
     tokenizer: Tokenizer = None,

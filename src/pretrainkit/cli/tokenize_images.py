@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from pretrainkit.cli.options import Device, Json
+from pretrainkit.cli.options import Averaged, Device, Json, shard_of
 from pretrainkit.cli.stages import shown_stages
-from pretrainkit.errors import InputError
 
 
 def tokenize_images(
@@ -30,9 +29,7 @@ def tokenize_images(
     seed: Annotated[int, typer.Option(min=0, help="Of random parts.")] = 0,
     shard: Annotated[str, typer.Option(help="This part of so many, from 0, for several processes: 0/4.")] = "0/1",
     batch_size: Annotated[int, typer.Option(min=1, help="Images per forward pass.")] = 64,
-    averaged: Annotated[
-        bool, typer.Option("--averaged", help="The average of the weights that ema_decay keeps.")
-    ] = False,
+    averaged: Averaged = False,
     device: Device = None,
     json_output: Json = False,
 ) -> None:
@@ -43,9 +40,7 @@ def tokenize_images(
     """
     from pretrainkit import api
 
-    number, _, num = shard.partition("/")
-    if not (number.isdecimal() and num.isdecimal()):
-        raise InputError(f"--shard is {shard!r}\n  write it like 0/4")
+    part = shard_of(shard)
     with shown_stages() as progress:
         for path in folders:
             manifest = api.tokenize_images(
@@ -56,7 +51,7 @@ def tokenize_images(
                 folder=folder,
                 out=out,
                 seed=seed,
-                shard=(int(number), int(num)),
+                shard=part,
                 batch_size=batch_size,
                 averaged=averaged,
                 device=device,

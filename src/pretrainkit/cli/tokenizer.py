@@ -1,16 +1,19 @@
 """`pretrainkit tokenizer`: train tokenizers, encode a corpus to token shards, look at both."""
 
 import json
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from pretrainkit.cli.engines import EngineChoice, EngineName, RayAddress, Slurm, engine_of
-from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers
+from pretrainkit.cli.engines import Execution
+from pretrainkit.cli.options import Json, MaxBad, TextKey
+from pretrainkit.cli.settings_options import changed, with_settings
 from pretrainkit.cli.stages import amount, shown_stages
 from pretrainkit.errors import InputError
+from pretrainkit.tokenizers.punkt import PunktRules
+from pretrainkit.tokenizers.sentences import SplitterName
+from pretrainkit.tokenizers.train import TokenizerSettings
 
 app = typer.Typer(
     help="Train tokenizers and encode a corpus to token shards.",
@@ -20,48 +23,8 @@ app = typer.Typer(
 )
 
 
-class KindName(StrEnum):
-    """Algorithms."""
-
-    unigram = "unigram"
-    wordpiece = "wordpiece"
-    bpe = "bpe"
-    multimodal = "multimodal"
-
-
-class LayoutName(StrEnum):
-    """Which ids control pieces have."""
-
-    bert = "bert"
-    t5 = "t5"
-
-
-class PunktRulesChoice(StrEnum):
-    """Rules of the Punkt splitter."""
-
-    default = "default"
-    nltk = "nltk"
-    sabertooth = "sabertooth"
-
-
-class ControlPiecesChoice(StrEnum):
-    """What control pieces in a text become."""
-
-    text = "text"
-    ids = "ids"
-
-
-class SplitterChoice(StrEnum):
-    """Ways to cut documents into sentences."""
-
-    punkt = "punkt"
-    newline = "newline"
-    regex = "regex"
-    none = "none"
-
-
 PunktRulesOption = Annotated[
-    PunktRulesChoice,
+    PunktRules,
     typer.Option(
         help="For punkt. default: NLTK's, but '. . .' is an ellipsis and Unicode spaces are spaces; nltk: NLTK's; "
         "sabertooth: closing quotes open the next sentence."
@@ -79,53 +42,34 @@ Language = Annotated[
 
 
 @app.command()
+@with_settings
 def train(
     words: Annotated[
         list[str], typer.Argument(metavar="WORDS.tsv...", help="Word counts of `pretrainkit corpus count-words`.")
     ],
     *,
-    out: Annotated[Path, typer.Option(help="Folder to be made.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder to be made.")],
     vocab_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Pieces in all. Default: 32128, or all that a text yields which has fewer.", show_default=False
-        ),
+        int | None, typer.Option(help="Pieces in all. Default: 32128, or all that a text yields which has fewer.")
     ] = None,
-    kind: Annotated[
-        KindName,
-        typer.Option(
-            help="unigram is SentencePiece; bpe is byte-level; multimodal has sentinels, numbers and class names."
-        ),
-    ] = KindName.unigram,
-    layout: Annotated[
-        LayoutName, typer.Option(help="Of unigram. t5: pad 0, eos 1, unk 2; for text-to-text models.")
-    ] = LayoutName.bert,
-    lowercase: Annotated[bool, typer.Option("--lowercase", help="Fold case (not for unigram).")] = False,
+    settings: Annotated[
+        type[TokenizerSettings],
+        *("kind", "layout", "lowercase", "classes"),
+        *(changed("num_sentinels", "--sentinels"), changed("num_bins", "--bins"), "max_length"),
+    ],
     classes: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE|coco",
-            help="For multimodal: names that are one token each, one in each line; coco: its 80.",
-            show_default=False,
+            metavar="FILE|coco", help="For multimodal: names that are one token each, one in each line; coco: its 80."
         ),
     ] = None,
-    sentinels: Annotated[int, typer.Option(help="For multimodal: marks for hidden runs.")] = 200,
-    bins: Annotated[int, typer.Option(help="For multimodal: values of each of the four kinds of numbers.")] = 1000,
-    max_length: Annotated[int, typer.Option(help="Longest row of your models, in tokens, for transformers.")] = 512,
     sentences_from: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="INPUT",
-            help="Also learn sentence boundaries (Punkt) from these files; may be repeated.",
-            show_default=False,
-        ),
+        typer.Option(metavar="INPUT", help="Also learn sentence boundaries (Punkt) from these files; may be repeated."),
     ] = None,
     abbreviations: Annotated[
         Path | None,
-        typer.Option(
-            help="With --sentences-from: words that end with a period but no sentence, one in each line.",
-            show_default=False,
-        ),
+        typer.Option(help="With --sentences-from: words that end with a period but no sentence, one in each line."),
     ] = None,
     language: Language = "auto",
     text_key: TextKey = "text",
@@ -136,23 +80,14 @@ def train(
 
     The same command again leaves the tokenizer as it is.
     """
-    from pretrainkit.tokenizers.coco_classes import read_classes
     from pretrainkit.tokenizers.punkt import read_abbreviations
-    from pretrainkit.tokenizers.train import TokenizerSettings, manifest_of_existing, train_tokenizer
+    from pretrainkit.tokenizers.subwords import read_classes
+    from pretrainkit.tokenizers.train import manifest_of_existing, train_tokenizer
     from pretrainkit.tokenizers.unigram import DEFAULT_VOCAB_SIZE
 
     wanted = DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size
-    settings = TokenizerSettings(
-        kind=kind.value,
-        vocab_size=wanted,
-        layout=layout.value,
-        lowercase=lowercase,
-        classes=read_classes(classes),
-        num_sentinels=sentinels,
-        num_bins=bins,
-        max_length=max_length,
-    )
-    manifest_of_existing(out, settings)  # refuses another tokenizer before the work
+    chosen = settings(vocab_size=wanted, classes=read_classes(classes))
+    manifest_of_existing(out, chosen)  # refuses another tokenizer before the work
     if abbreviations and not sentences_from:
         raise InputError(
             f"--abbreviations {abbreviations} is only read with --sentences-from\n  add that, or leave it out"
@@ -170,8 +105,8 @@ def train(
             punkt = learn_punkt(find_sources(sentences_from), text_key=text_key, max_bad=max_bad, language=language)
             progress.note(about_language(punkt))
             punkt = punkt.with_abbreviations(more)
-        progress.note(f"learning a {kind.value} vocabulary of {wanted:,} pieces")
-        manifest = train_tokenizer(words, out, settings, punkt=punkt, as_many_as_possible=vocab_size is None)
+        progress.note(f"learning a {chosen.kind} vocabulary of {wanted:,} pieces")
+        manifest = train_tokenizer(words, out, chosen, punkt=punkt, as_many_as_possible=vocab_size is None)
         if (size := manifest["vocab_size"]) < wanted:
             progress.note(f"this text yields {size:,} pieces, so the vocabulary has these")
     if json_output:
@@ -184,31 +119,27 @@ def train(
 
 
 @app.command()
+@with_settings
 def encode(
     inputs: Annotated[
         list[str],
         typer.Argument(metavar="CORPUS...", help="Folder of `pretrainkit corpus shards`; or files, globs, addresses."),
     ],
     *,
-    tokenizer: Annotated[Path, typer.Option(help="Tokenizer folder.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Output folder.", show_default=False)],
+    tokenizer: Annotated[Path, typer.Option(help="Tokenizer folder.")],
+    out: Annotated[Path, typer.Option(help="Output folder.")],
     splitter: Annotated[
-        SplitterChoice,
+        SplitterName,
         typer.Option(help="punkt: learned boundaries; newline: one per line; regex: --pattern; none: whole documents."),
-    ] = SplitterChoice.punkt,
-    punkt_rules: PunktRulesOption = PunktRulesChoice.default,
-    pattern: Annotated[
-        str | None, typer.Option(help="What lies between sentences, for --splitter regex.", show_default=False)
-    ] = None,
+    ] = "punkt",
+    punkt_rules: PunktRulesOption = "default",
+    pattern: Annotated[str | None, typer.Option(help="What lies between sentences, for --splitter regex.")] = None,
     language: Language = "auto",
     control_pieces: Annotated[
-        ControlPiecesChoice,
+        Literal["text", "ids"],
         typer.Option(help="What <mask> and its like in a document become. text: text; ids: ids, as in AutoTokenizer."),
-    ] = ControlPiecesChoice.text,
-    workers: Workers = None,
-    engine: EngineChoice = EngineName.local,
-    slurm: Slurm = None,
-    ray: RayAddress = None,
+    ] = "text",
+    execution: Annotated[Execution, "workers", "engine", "slurm", "ray"],
     text_key: TextKey = "text",
     max_bad: MaxBad = 0,
     json_output: Json = False,
@@ -220,17 +151,21 @@ def encode(
     from pretrainkit.tokenizers.encode import EncodeSettings, encode_corpus
 
     settings = EncodeSettings(
-        splitter=splitter.value,
-        punkt_rules=punkt_rules.value,
+        splitter=splitter,
+        punkt_rules=punkt_rules,
         pattern=pattern,
         language=language,
-        control_pieces=control_pieces.value,
+        control_pieces=control_pieces,
         text_key=text_key,
         max_bad=max_bad,
     )
-    chosen = engine_of(engine, slurm, ray)
     with shown_stages() as progress:
-        manifests = encode_corpus(inputs, tokenizer, out, settings, workers=workers, engine=chosen, progress=progress)
+        manifests = encode_corpus(
+            *(inputs, tokenizer, out, settings),
+            workers=execution.workers,
+            engine=execution.open_engine(),
+            progress=progress,
+        )
     if json_output:
         typer.echo(json.dumps(manifests, ensure_ascii=False))
         return
@@ -285,8 +220,8 @@ def inspect(
 def show(
     text: Annotated[str, typer.Argument(help="Text to encode.")],
     *,
-    tokenizer: Annotated[Path, typer.Option(help="Tokenizer folder.", show_default=False)],
-    punkt_rules: PunktRulesOption = PunktRulesChoice.default,
+    tokenizer: Annotated[Path, typer.Option(help="Tokenizer folder.")],
+    punkt_rules: PunktRulesOption = "default",
     json_output: Json = False,
 ) -> None:
     """Show the sentences of a text and their pieces."""
@@ -297,7 +232,7 @@ def show(
     loaded = load_tokenizer(tokenizer)
     stored = tokenizer / PUNKT_JSON
     name, parameters = ("punkt", stored) if stored.is_file() else ("none", None)
-    sentences = load_splitter(name, parameters, rules=punkt_rules.value)(text)
+    sentences = load_splitter(name, parameters, rules=punkt_rules)(text)
     pieces = loaded.pieces()
     for ids in loaded.encode_batch(sentences):
         if json_output:

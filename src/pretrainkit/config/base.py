@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
@@ -66,6 +66,13 @@ class Config(BaseModel):
         """`neutral_fields`, and those that are neutral because of what another field says."""
         return self.neutral_fields
 
+    def changed(self, **values: Any) -> Self:
+        """A copy with other values, which are not checked; of a field that is a config, a dict changes fields in it."""
+        for name, value in values.items():
+            if isinstance(value, dict) and isinstance(old := getattr(self, name), Config):
+                values[name] = old.changed(**value)
+        return self.model_copy(update=values)
+
     def conflicts(self) -> Sequence[Conflict]:
         """Problems for which the loader looks for a setting that can give way."""
         return ()
@@ -93,7 +100,7 @@ def shown(value: Any) -> str:
 
 def unread(config: Config, prefix: str = "") -> Iterator[Conflict]:
     """A conflict for each field at any depth that is marked `ReadBy`, is not read, and has not its default."""
-    for name, info, mark in _marked(type(config)):
+    for name, info, mark in marked(type(config), ReadBy):
         value, path = getattr(config, name), f"{prefix}{name}"
         if mark is None or getattr(config, mark.field) in mark.values:
             if isinstance(value, Config):
@@ -112,10 +119,10 @@ def unread(config: Config, prefix: str = "") -> Iterator[Conflict]:
 
 
 @cache
-def _marked(config_class: type[Config]) -> list[tuple[str, FieldInfo, ReadBy | None]]:
-    """(Name, field, its `ReadBy` if it has one) of every field."""
+def marked(config_class: type[Config], kind: type[Any]) -> list[tuple[str, FieldInfo, Any]]:
+    """(Name, field, its mark of this kind or None) of every field."""
     return [
-        (name, info, next((mark for mark in info.metadata if isinstance(mark, ReadBy)), None))
+        (name, info, next((mark for mark in info.metadata if isinstance(mark, kind)), None))
         for name, info in config_class.model_fields.items()
     ]
 

@@ -1,14 +1,12 @@
-"""Configs explained: every field with its type, value and documentation.
-
-As rows, as a table, as YAML with comments that loads back to the same config, and as a JSON schema for editors.
-"""
+"""Configs explained: every field with its type, value and documentation, as YAML with comments that loads back to the
+same config, and as a JSON schema for editors."""
 
 import json
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 from pydantic import BaseModel
@@ -30,59 +28,11 @@ _NAMES = {
 _LIMITS = (("exclusiveMinimum", "> {}"), ("minimum", ">= {}"), ("exclusiveMaximum", "< {}"), ("maximum", "<= {}"))
 
 
-class Described(NamedTuple):
-    """One field of a config."""
-
-    path: str
-    """Dotted, as on the command line."""
-    type: str
-    """What it takes, in words: 'whole number > 0 | null'."""
-    value: Any
-    """As JSON has it; None for a part that has fields of its own."""
-    doc: str
-    """The text under the field, on one line."""
-    is_part: bool
-    """Whether this is a part with fields of its own, which follow."""
-
-
-def describe(config: BaseModel, prefix: str = "") -> list[Described]:
-    """Every field of a config in order, parts before their fields.
-
-    Args:
-        config: Of a class whose fields have docstrings (`use_attribute_docstrings`).
-        prefix: Dotted path of `config` itself.
-    """
-    rows = []
-    types = field_types(type(config))
-    for name, info in type(config).model_fields.items():
-        path = f"{prefix}.{name}" if prefix else name
-        value = getattr(config, name)
-        doc = " ".join((info.description or "").split())
-        if isinstance(value, BaseModel):
-            rows.append(Described(path, types[name], None, doc, True))
-            rows += describe(value, path)
-        else:
-            rows.append(Described(path, types[name], _plain(config, name), doc, False))
-    return rows
-
-
 @cache
 def field_types(config_class: type[BaseModel]) -> dict[str, str]:
     """Field name to what it takes, in words."""
     schema = config_class.model_json_schema(by_alias=False)
     return {name: _type_text(field, schema.get("$defs", {})) for name, field in schema["properties"].items()}
-
-
-def to_table(config: BaseModel, prefix: str = "", width: int = 120) -> str:
-    """The fields as aligned text: path, value, and below them type and documentation, wrapped to `width` columns."""
-    rows = describe(config, prefix)
-    room = max((len(row.path) for row in rows), default=0) + 2
-    lines = []
-    for row in rows:
-        shown = "" if row.is_part else scalar(row.value)
-        lines.append(f"{row.path:<{room}}{shown}".rstrip())
-        lines += _wrapped(row.doc if row.is_part else f"{row.doc} {_unbroken(row.type)}", "    ", max(width, 40))
-    return "\n".join(lines) + "\n"
 
 
 def to_commented_yaml(config: BaseModel) -> str:
@@ -145,7 +95,7 @@ def _yaml_lines(config: BaseModel, indent: str, with_docs: bool) -> Iterator[str
             for j, item in enumerate(value):
                 yield from _item_lines(item, f"{indent}  ", with_docs and j == 0)
         else:
-            yield f"{indent}{name}: {scalar(_plain(config, name))}"
+            yield f"{indent}{name}: {scalar(config.model_dump(mode='json', include={name})[name])}"
 
 
 def _item_lines(item: BaseModel, indent: str, with_docs: bool) -> Iterator[str]:
@@ -157,12 +107,9 @@ def _item_lines(item: BaseModel, indent: str, with_docs: bool) -> Iterator[str]:
 
 
 def _comment(words: str, indent: str) -> list[str]:
-    return _wrapped(words, f"{indent}# ", _WIDTH)
-
-
-def _wrapped(words: str, start: str, width: int) -> list[str]:
+    start = f"{indent}# "
     lines = textwrap.wrap(
-        words, width, initial_indent=start, subsequent_indent=start, break_long_words=False, break_on_hyphens=False
+        words, _WIDTH, initial_indent=start, subsequent_indent=start, break_long_words=False, break_on_hyphens=False
     )
     return [line.replace(_GLUE, " ") for line in lines]
 
@@ -170,11 +117,6 @@ def _wrapped(words: str, start: str, width: int) -> list[str]:
 def _unbroken(type_text: str) -> str:
     """The type in brackets, on one line if it is short."""
     return f"({type_text})".replace(" ", _GLUE if len(type_text) <= 50 else " ")
-
-
-def _plain(config: BaseModel, name: str) -> Any:
-    """The value of a field as JSON has it."""
-    return config.model_dump(mode="json", include={name})[name]
 
 
 def _float_text(value: float) -> str:

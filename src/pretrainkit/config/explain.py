@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -34,13 +35,9 @@ def explain(
     origin: Callable[[str], str] = lambda path: "",
     all_fields: Callable[[str], str] = lambda parent: "",
 ) -> list[str]:
-    """Every problem, as a message each; several of one field are one problem.
-
-    Args:
-        config_class: The class that refused its values.
-        origin: Dotted path to where its value comes from, such as "line 3 of file my.yaml", or nothing.
-        all_fields: Dotted path of settings to a command that shows what they have.
-    """
+    """Every problem, as a message each; several of one field are one problem. `origin` gives of a dotted path where its
+    value comes from, such as "line 3 of file my.yaml", or nothing; `all_fields` of that of settings a command that
+    shows what they have."""
     problems: dict[str, str] = {}
     for one in error.errors():
         place = _place(one["loc"], config_class)
@@ -101,13 +98,12 @@ def _message(
 
 def _accepted(place: _Place) -> str:
     """What a field takes, in words; of settings the names of their fields."""
-    words = [field_types(owner)[place.field] for owner in place.owners if place.field in owner.model_fields][:1]
-    for member in place.members:
-        words = [f"{words[0] if words else 'settings'}, with the fields {', '.join(member.model_fields)}"]
-        if len(place.members) > 1 and (tag := tag_of(place.members)) is not None:
-            words = [f"settings, with {tag[0]}={' | '.join(tag[1])} and the fields of that"]
-        break
-    return "".join(words)
+    words = next((field_types(owner)[place.field] for owner in place.owners if place.field in owner.model_fields), "")
+    if not place.members:
+        return words
+    if (tag := tag_of(place.members)) is not None:
+        return f"settings, with {tag[0]}={' | '.join(tag[1])} and the fields of that"
+    return f"{words or 'settings'}, with the fields {', '.join(place.members[0].model_fields)}"
 
 
 def _unknown(
@@ -138,18 +134,12 @@ def _unknown(
 
 def _choice_with(path: str, config_class: type[BaseModel]) -> str | None:
     """The choice, as `path=value`, under which the field at `path` is there."""
-    classes: list[type[BaseModel]] = [config_class]
-    parts = path.split(".")
-    for depth, part in enumerate(parts[:-1]):
-        classes = [
-            sub for c in classes if part in c.model_fields for sub in config_classes_in(c.model_fields[part].annotation)
-        ]
-        tag = tag_of(classes)
-        if tag is None:
-            continue
-        having = [name for name, member in tag[1].items() if parts[depth + 1] in member.model_fields]
-        if having and len(having) < len(classes):
-            return f"{'.'.join(parts[: depth + 1])}.{tag[0]}={having[0]}"
+    for union, tag, members in unions_of(config_class):
+        if path.startswith(f"{union}."):
+            part = path.removeprefix(f"{union}.").partition(".")[0]
+            having = [name for name, member in members.items() if part in member.model_fields]
+            if having and len(having) < len(members):
+                return f"{union}.{tag}={having[0]}"
     return None
 
 
@@ -202,6 +192,19 @@ def tag_of(members: Sequence[type[BaseModel]]) -> tuple[str, dict[str, type[Base
     return None
 
 
+@cache
+def unions_of(config_class: type[BaseModel], prefix: str = "") -> list[tuple[str, str, dict[str, type[BaseModel]]]]:
+    """Of each union of configs: its dotted path, the field that tells its members apart, and the members."""
+    found = []
+    for name, info in config_class.model_fields.items():
+        members, path = config_classes_in(info.annotation), f"{prefix}{name}"
+        if (tag := tag_of(members)) is not None:
+            found.append((path, *tag))
+        for member in members:
+            found += unions_of(member, f"{path}.")
+    return found
+
+
 def fields_under(config_class: type[BaseModel], prefix: str = "") -> dict[str, str]:
     """Dotted path of every field below a config class, to its documentation."""
     found: dict[str, str] = {}
@@ -236,67 +239,42 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-_HABITS = {
-    "lr": "optimizer.peak_lr={}",
-    "learning-rate": "optimizer.peak_lr={}",
-    "wd": "optimizer.weight_decay={}",
-    "optim": "optimizer.name={}",
-    "opt": "optimizer.name={}",
-    "optimizer": "optimizer.name={}",
-    "clip-grad": "optimizer.max_grad_norm={}",
-    "grad-clip-norm": "optimizer.max_grad_norm={}",
-    "adam-beta1": "optimizer.beta1={}",
-    "adam-beta2": "optimizer.beta2={}",
-    "adam-epsilon": "optimizer.epsilon={}",
-    "eps": "optimizer.epsilon={}",
-    "epochs": "num_steps=null data.num_epochs={}",
-    "num-epochs": "num_steps=null data.num_epochs={}",
-    "num-train-epochs": "num_steps=null data.num_epochs={}",
-    "max-steps": "num_steps={}",
-    "steps": "num_steps={}",
-    "train-steps": "num_steps={}",
-    "warmup": "schedule.num_warmup_steps={}",
-    "warmup-steps": "schedule.num_warmup_steps={}",
-    "warmup-ratio": "schedule.warmup_share={}",
-    "sched": "schedule.name={}",
-    "lr-scheduler": "schedule.name={}",
-    "lr-scheduler-type": "schedule.name={}",
-    "img-size": "model.image_size={}",
-    "image-size": "model.image_size={}",
-    "max-length": "data.max_seq_length={}",
-    "max-seq-len": "data.max_seq_length={}",
-    "bs": "data.batch_size={}",
-    "train-batch-size": "data.batch_size={}",
-    "per-device-train-batch-size": "data.microbatch_size={}",
-    "per-device-eval-batch-size": "evaluate.batch_size={}",
-    "train-data": "data.train={}",
-    "train-file": "data.train={}",
-    "dataset": "data.train={}",
-    "val-data": "data.valid={}",
-    "validation-file": "data.valid={}",
-    "workers": "data.num_workers={}",
-    "dataloader-num-workers": "data.num_workers={}",
-    "precision": "precision.compute={}",
-    "amp": "precision.compute=auto",
-    "bf16": "precision.compute=bfloat16",
-    "fp16": "precision.compute=float16",
-    "grad-checkpointing": "parallel.activation_checkpointing=true",
-    "gradient-checkpointing": "parallel.activation_checkpointing=true",
-    "torchcompile": "parallel.compile=on",
-    "torch-compile": "parallel.compile=on",
-    "save-steps": "checkpoint.every_steps={}",
-    "save-total-limit": "checkpoint.keep_last={}",
-    "logging-steps": "log.every_steps={}",
-    "log-every-n-steps": "log.every_steps={}",
-    "eval-steps": "evaluate.every_steps={}",
-    "report-to": "log.wandb=online",
-    "pretrained": "init_from={}",
-    "initial-checkpoint": "init_from={}",
-    "model-name-or-path": "init_from={}",
-    "output-dir": "--out {}",
-    "output": "--out {}",
-    "logs": "--out {}",
+_NAMES_ELSEWHERE = {
+    "optimizer.peak_lr={}": "lr learning-rate",
+    "optimizer.weight_decay={}": "wd",
+    "optimizer.name={}": "optim opt optimizer",
+    "optimizer.max_grad_norm={}": "clip-grad grad-clip-norm",
+    "optimizer.beta1={}": "adam-beta1",
+    "optimizer.beta2={}": "adam-beta2",
+    "optimizer.epsilon={}": "adam-epsilon eps",
+    "num_steps=null data.num_epochs={}": "epochs num-epochs num-train-epochs",
+    "num_steps={}": "max-steps steps train-steps",
+    "schedule.num_warmup_steps={}": "warmup warmup-steps",
+    "schedule.warmup_share={}": "warmup-ratio",
+    "schedule.name={}": "sched lr-scheduler lr-scheduler-type",
+    "model.image_size={}": "img-size image-size",
+    "data.max_seq_length={}": "max-length max-seq-len",
+    "data.batch_size={}": "bs train-batch-size",
+    "data.microbatch_size={}": "per-device-train-batch-size",
+    "evaluate.batch_size={}": "per-device-eval-batch-size",
+    "data.train={}": "train-data train-file dataset",
+    "data.valid={}": "val-data validation-file",
+    "data.num_workers={}": "workers dataloader-num-workers",
+    "precision.compute={}": "precision",
+    "precision.compute=auto": "amp",
+    "precision.compute=bfloat16": "bf16",
+    "precision.compute=float16": "fp16",
+    "parallel.activation_checkpointing=true": "grad-checkpointing gradient-checkpointing",
+    "parallel.compile=on": "torchcompile torch-compile",
+    "checkpoint.every_steps={}": "save-steps",
+    "checkpoint.keep_last={}": "save-total-limit",
+    "log.every_steps={}": "logging-steps log-every-n-steps",
+    "evaluate.every_steps={}": "eval-steps",
+    "log.wandb=online": "report-to",
+    "init_from={}": "pretrained initial-checkpoint model-name-or-path",
+    "--out {}": "output-dir output logs",
 }
+_HABITS = {name: here for here, names in _NAMES_ELSEWHERE.items() for name in names.split()}
 """Options of Hugging Face's trainer, timm and open_clip, to what says the same here."""
 
 
@@ -318,6 +296,7 @@ def nearest(path: str, known: Mapping[str, str]) -> str | None:
         doc_words = set(re.findall(r"[a-z]{2,}", known[candidate].lower()))
         described = len(words & doc_words) / len(words) if words else 0.0
         named = len(words & set(other_leaf.split("_"))) / len(words) if words else 0.0
+        # Spelling counts most; a word in a name more than one in a text; the same parent breaks ties.
         likeness = max(spelling, 0.9 * named, 0.8 * described)
         return likeness + (0.15 if other_parent == parent and likeness > 0.5 else 0.0)
 

@@ -9,14 +9,13 @@ import copy
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from pretrainkit.config.base import DEFAULT, Config, Conflict, Unread, shown
-from pretrainkit.config.explain import config_classes_in, conflicts_in, explain, refused_in, tag_of
+from pretrainkit.config.explain import conflicts_in, explain, refused_in, unions_of
 from pretrainkit.config.yaml import key_lines, parse_yaml
 from pretrainkit.errors import ConfigError
 
@@ -53,17 +52,9 @@ class Resolved:
 def resolve(
     source: str | Path | Mapping[str, Any], overrides: Iterable[str], catalog: Catalog, *, is_recorded: bool = False
 ) -> Resolved:
-    """Build the config of `source` with `overrides` (each `dotted.path=value`) on top.
-
-    Args:
-        source: Preset, file or settings.
-        overrides: Win over them.
-        catalog: The recipes.
-        is_recorded: `source` is what a run recorded, every field of it: what nothing reads is no mistake there.
-
-    Raises:
-        ConfigError: Unknown preset or file, unknown keys, wrong types: every problem found, each with its mend.
-    """
+    """Build the config of `source` (preset, file or settings) with `overrides` (each `dotted.path=value`) on top.
+    `is_recorded`: `source` is what a run recorded, every field of it: what nothing reads is no mistake there. Raises
+    ConfigError (unknown preset or file, unknown keys, wrong types) with every problem found, each with its mend."""
     tree, origins = _load(source, catalog, ())
     problems: list[str] = []
     for word in overrides:
@@ -72,7 +63,9 @@ def resolve(
         except ConfigError as error:
             problems += error.problems
             continue
-        overlay = _nested(path, value)
+        overlay: Tree = value
+        for part in reversed(path):
+            overlay = {part: overlay}
         _lay_over(tree, origins, overlay, dict.fromkeys(flatten(overlay), "command line"), catalog)
     recipe = tree.get("recipe")
     if not isinstance(recipe, str):
@@ -104,11 +97,8 @@ _MAPPING = "given mapping"
 
 
 def _settled(tree: Tree, origins: Origins, config_class: type[C], catalog: Catalog, is_recorded: bool) -> C:
-    """The config of `tree`. In a conflict, a value that no user wrote gives way to what a user wrote.
-
-    Raises:
-        ValidationError: There is more to it than conflicts.
-    """
+    """The config of `tree`. In a conflict, a value that no user wrote gives way to what a user wrote. Raises
+    ValidationError where there is more to it than conflicts."""
     done = set()
     while True:
         error, config, conflicts = None, None, list[Conflict]()
@@ -128,6 +118,7 @@ def _settled(tree: Tree, origins: Origins, config_class: type[C], catalog: Catal
                 if path in done or not (is_old or (cause and not _is_written(path, origins))):
                     continue
                 done.add(path)
+                # A remedy that is itself refused is none: try it on a copy.
                 changed = copy.deepcopy(tree)
                 _put(changed, path.split("."), value)
                 if path in _refused(changed, config_class):
@@ -174,11 +165,8 @@ def _below(prefix: str, conflict: Conflict) -> Conflict:
 
 def with_origins(problem: str, origins: Origins) -> str:
     """The message of a conflict, with the places where its settings are written."""
-    paths = problem.settings if isinstance(problem, Conflict) else ()
-    found = []
-    for path in dict.fromkeys(paths):
-        if _is_written(path, origins):
-            found.append(f"{path} ({_place_of(path, origins)})")
+    paths = dict.fromkeys(problem.settings if isinstance(problem, Conflict) else ())
+    found = [f"{path} ({_place_of(path, origins)})" for path in paths if _is_written(path, origins)]
     return f"{problem}\n  written: {', '.join(found)}" if found else problem
 
 
@@ -236,13 +224,8 @@ def parse_override(word: str) -> tuple[list[str], Any]:
 
 
 def config_of_words(config_class: type[C], words: Iterable[str], option: str) -> C:
-    """A config without layers from the `NAME=VALUE` words of an option such as `--slurm`.
-
-    Values are texts, but for lists [a, b], mappings {a: 1} and null.
-
-    Raises:
-        ConfigError: Every problem found.
-    """
+    """A config without layers from the `NAME=VALUE` words of an option such as `--slurm`. Values are texts, but for
+    lists [a, b], mappings {a: 1} and null. Raises ConfigError with every problem found."""
     tree: Tree = {}
     for word in words:
         name, equals, text = word.partition("=")
@@ -262,16 +245,16 @@ def config_of_words(config_class: type[C], words: Iterable[str], option: str) ->
 def flatten(tree: Any) -> dict[str, Any]:
     """Nested mappings to {dotted path: leaf}; lists and empty mappings are leaves."""
     leaves: dict[str, Any] = {}
-    _gather("", tree, leaves)
+
+    def gather(path: str, below: Any) -> None:
+        if below and isinstance(below, dict | Mapping):  # dict first: asking whether a value is a Mapping is slow
+            for key, value in below.items():
+                gather(f"{path}.{key}" if path else key, value)
+        else:
+            leaves[path] = below
+
+    gather("", tree)
     return leaves
-
-
-def _gather(path: str, tree: Any, leaves: dict[str, Any]) -> None:
-    if tree and isinstance(tree, dict | Mapping):  # dict first: asking whether a value is a Mapping is slow
-        for key, below in tree.items():
-            _gather(f"{path}.{key}" if path else key, below, leaves)
-    else:
-        leaves[path] = tree
 
 
 def _load(source: str | Path | Mapping[str, Any], catalog: Catalog, trail: tuple[str, ...]) -> tuple[Tree, Origins]:
@@ -310,12 +293,9 @@ def _extend(
             base = str(folder / base)
         base_tree, base_origins = _load(base, catalog, trail)
         _lay_over(merged, origins, base_tree, base_origins, catalog)
-    _lay_over(merged, origins, tree, {path: _line_of(path, lines) + origin for path in flatten(tree)}, catalog)
+    places = {path: f"line {lines[path]} of {origin}" if path in lines else origin for path in flatten(tree)}
+    _lay_over(merged, origins, tree, places, catalog)
     return merged, origins
-
-
-def _line_of(path: str, lines: Mapping[str, int]) -> str:
-    return f"line {lines[path]} of " if path in lines else ""
 
 
 def _lay_over(tree: Tree, origins: Origins, overlay: Tree, overlay_origins: Origins, catalog: Catalog) -> None:
@@ -345,9 +325,6 @@ def _lay_over(tree: Tree, origins: Origins, overlay: Tree, overlay_origins: Orig
     origins |= overlay_origins
 
 
-_ANY: Any = object()
-
-
 def _stays(path: str, name: str, value: Any, before: type[BaseModel], after: type[BaseModel], origins: Origins) -> bool:
     """True where a field of a union's old member is kept for the new one."""
     was, will = before.model_fields.get(name), after.model_fields.get(name)
@@ -375,25 +352,7 @@ def _at(tree: Any, path: str) -> Any:
 def _unions(tree: Tree, catalog: Catalog) -> list[tuple[str, str, dict[str, type[BaseModel]]]]:
     """Of each union of configs: its dotted path, the field that tells its members apart, and the members."""
     recipe = tree.get("recipe")
-    return _unions_of(catalog.config_class(recipe)) if isinstance(recipe, str) else []
-
-
-@cache
-def _unions_of(config_class: type[BaseModel], prefix: str = "") -> list[tuple[str, str, dict[str, type[BaseModel]]]]:
-    found = []
-    for name, info in config_class.model_fields.items():
-        members, path = config_classes_in(info.annotation), f"{prefix}{name}"
-        if (tag := tag_of(members)) is not None:
-            found.append((path, *tag))
-        for member in members:
-            found += _unions_of(member, f"{path}.")
-    return found
-
-
-def _nested(path: Sequence[str], value: Any) -> Tree:
-    for part in reversed(path):
-        value = {part: value}
-    return value
+    return unions_of(catalog.config_class(recipe)) if isinstance(recipe, str) else []
 
 
 def _origin_of(path: str, origins: Origins) -> str:

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pretrainkit.config.base import Config
+from pretrainkit.config.base import Config, marked
 
 C = TypeVar("C", bound=Config)
-
-
 _WILDCARD = re.compile(r"[*?\[{]")
 
 
@@ -29,9 +27,8 @@ def absolute_paths(config: C) -> C:
     such as the name of something on a hub, stay as they are.
     """
     changed = {}
-    for name, info in type(config).model_fields.items():
+    for name, _, mark in marked(type(config), IsPath):
         value = getattr(config, name)
-        mark = next((mark for mark in info.metadata if isinstance(mark, IsPath)), None)
         absolute = _within(value) if mark is None else _absolute(value, mark.ending)
         if absolute != value:
             changed[name] = absolute
@@ -40,9 +37,8 @@ def absolute_paths(config: C) -> C:
 
 def paths_here(config: Config, prefix: str = "") -> Iterator[tuple[str, str]]:
     """(dotted name, value) of every relative path in fields marked `IsPath` that is there on this machine."""
-    for name, info in type(config).model_fields.items():
+    for name, _, mark in marked(type(config), IsPath):
         value = getattr(config, name)
-        mark = next((mark for mark in info.metadata if isinstance(mark, IsPath)), None)
         if mark is not None:
             values = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)
             for one in values:
@@ -61,30 +57,24 @@ def without_paths(config: C) -> C:
     Names, such as those on a hub or of modules, stay.
     """
     changed = {}
-    for name, info in type(config).model_fields.items():
+    for name, info, mark in marked(type(config), IsPath):
         value = getattr(config, name)
-        is_marked = any(isinstance(mark, IsPath) for mark in info.metadata)
-        if is_marked and isinstance(value, str) and _is_local(value):
+        if mark is not None and _is_local(value):
             changed[name] = info.get_default(call_default_factory=True, validated_data={})
-        elif is_marked and isinstance(value, (tuple, dict)):
-            changed[name] = _without_local(value)
+        elif isinstance(value, dict) or (mark is not None and isinstance(value, tuple)):
+            changed[name] = _without_local(value)  # unmarked: settings of another recipe
         elif isinstance(value, Config):
             changed[name] = without_paths(value)
         elif isinstance(value, tuple) and any(isinstance(one, Config) for one in value):
             changed[name] = tuple(without_paths(one) for one in value if not _needs_path(one))
-        elif isinstance(value, dict):  # settings of another recipe
-            changed[name] = _without_local(value)
     return config.model_copy(update=changed)
 
 
-def _needs_path(config: Any) -> bool:
+def _needs_path(config: Config) -> bool:
     """Whether a field that must be given names a path of this machine."""
     return isinstance(config, Config) and any(
-        info.is_required()
-        and any(isinstance(mark, IsPath) for mark in info.metadata)
-        and isinstance(value := getattr(config, name), str)
-        and _is_local(value)
-        for name, info in type(config).model_fields.items()
+        mark is not None and info.is_required() and _is_local(getattr(config, name))
+        for name, info, mark in marked(type(config), IsPath)
     )
 
 

@@ -20,11 +20,10 @@ class _Loader(_SafeLoader):  # type: ignore[misc, valid-type]  # chosen above
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            line = key_node.start_mark.line + 1
             if not isinstance(key, Hashable):
-                line = key_node.start_mark.line + 1
                 raise yaml.constructor.ConstructorError(None, None, f"line {line}: {key!r} cannot be a key")
             if key in seen:
-                line = key_node.start_mark.line + 1
                 raise yaml.constructor.ConstructorError(None, None, f"line {line}: the key {key!r} is given twice")
             seen.add(key)
         return super().construct_mapping(node, deep)
@@ -52,19 +51,14 @@ class _TupleLoader(_Loader):
     """Also takes `!!python/tuple`, which files of older libraries have, and no other Python tag."""
 
 
-def _construct_tuple(loader: yaml.SafeLoader, node: yaml.SequenceNode) -> tuple[Any, ...]:
-    return tuple(loader.construct_sequence(node, deep=True))
-
-
-_TupleLoader.add_constructor("tag:yaml.org,2002:python/tuple", _construct_tuple)
+_TupleLoader.add_constructor(
+    "tag:yaml.org,2002:python/tuple", lambda loader, node: tuple(loader.construct_sequence(node, deep=True))
+)
 
 
 def parse_yaml(text: str, where: str, *, tuples: bool = False) -> Any:
-    """The value of a YAML text; `where` names it in errors. Raises ConfigError on anything that is not plain YAML.
-
-    Args:
-        tuples: Take the tag `!!python/tuple` for a list that must not change.
-    """
+    """The value of a YAML text; `where` names it in errors. With `tuples` the tag `!!python/tuple` is taken for a list
+    that must not change. Raises ConfigError on anything that is not plain YAML."""
     try:
         return yaml.load(text, Loader=_TupleLoader if tuples else _Loader)
     except yaml.YAMLError as error:

@@ -6,17 +6,16 @@ from pathlib import Path
 from pretrainkit.corpus.readers import Document
 from pretrainkit.files.manifest import atomic_file
 
-Sentences = Callable[[str], list[str]]
 
-
-def write_bert_text(documents: Iterable[Document], sentences: Sentences, out: str | Path) -> tuple[int, int]:
+def write_bert_text(
+    documents: Iterable[Document], sentences: Callable[[str], list[str]], out: str | Path
+) -> tuple[int, int]:
     """Writes `out`, whole or not at all. Reading it again gives the same sentences of the same documents.
 
     Args:
         documents: Those without a sentence are left out.
         sentences: Text to sentences, for documents whose lines are not sentences already. White space inside a sentence
             becomes one space.
-        out: The file.
 
     Returns:
         Documents and sentences written.

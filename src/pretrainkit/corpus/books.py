@@ -1,10 +1,15 @@
-"""Text of whole-file books and of Wikipedia articles that WikiExtractor wrote.
+"""Text of whole-file books, and what can be taken out of them besides blank lines; text of Wikipedia articles that
+WikiExtractor wrote.
 
 Source: the rules of Sabertooth's corpus builder. Its defects are mended unless asked for: `<doc` counts as a mark only
 at the start of a line, and an article without any line is skipped and counted, where the original aborts.
 """
 
+import re
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
 
 from pretrainkit.files.skips import Skips
 
@@ -13,6 +18,74 @@ WHITE_SPACE = (
     "\u2028\u2029\u202f\u205f\u3000"
 )
 """Unicode's White_Space property. Python's `str.strip()` takes U+001C to U+001F too, which are text here."""
+_BEGINS = re.compile(r"^\*\*\* ?START OF (?:THE|THIS) PROJECT GUTENBERG EBOOK[^\n]*\n", re.MULTILINE | re.IGNORECASE)
+_ENDS = re.compile(r"^(?:\*\*\* ?END OF (?:THE|THIS) |END OF (?:THE )?)PROJECT GUTENBERG", re.MULTILINE | re.IGNORECASE)
+_PAGE_NUMBER = re.compile(
+    r"^[^\S\n]*(?:[-–—\[(][^\S\n]*)?(?:page |p\. ?)?(?:\d{1,4}|(?P<roman>[ivxlcdm]{1,9}))(?:[^\S\n]*[-–—\])])?"
+    r"[^\S\n]*\r?\n",
+    re.MULTILINE | re.IGNORECASE,
+)
+_ROMAN = re.compile(r"(m{0,3})(cm|cd|d?c{0,3})(xc|xl|l?x{0,3})(ix|iv|v?i{0,3})")
+_VALUES = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100, "d": 500, "m": 1000}
+_MAX_GAP = 3
+"""Pages from one Roman number to the next that still make a sequence: blank pages and titles carry none."""
+_HYPHENATED = re.compile(r"(?<=[^\W\d_])-[^\S\n]*\r?\n[^\S\n]*(?=[^\W\d_])(?-i:(?=[a-zà-öø-ÿ]))")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BookCleaning:
+    """Choices of `corpus books`. Part of a source's identity."""
+
+    strip_licence: bool = False
+    """Take out what is outside of Project Gutenberg's marks."""
+    drop_page_numbers: bool = False
+    """Take out lines that are nothing but a page number. A Roman one that is no more than that must stand in a sequence
+    with others: `civil` is none, and a lone `vi` stays. A chapter's number alone on its line goes too."""
+    join_hyphens: bool = False
+    """Join words that a hyphen cuts at the end of a line, where the next line goes on in small letters."""
+
+    def content(self) -> dict[str, Any]:
+        """For fingerprints."""
+        return asdict(self)
+
+    def clean(self, raw: str) -> str:
+        """The text of a book with what was chosen taken out."""
+        if self.strip_licence:
+            begin, end = _BEGINS.search(raw), _ENDS.search(raw)
+            first = begin.end() if begin else 0
+            raw = raw[first : end.start() if end and end.start() >= first else len(raw)]
+        if self.drop_page_numbers:
+            raw = _without_page_numbers(raw)
+        return _HYPHENATED.sub("", raw) if self.join_hyphens else raw
+
+
+def _without_page_numbers(raw: str) -> str:
+    found = list(_PAGE_NUMBER.finditer(raw))
+    romans = [(match, _roman_value(match["roman"])) for match in found if match["roman"]]
+    dropped = {match.start() for match in found if not match["roman"]}
+    # Small and capital letters count by themselves: prefaces have pages in small ones, chapters numbers in capitals.
+    for is_small in (True, False):
+        pages = [(match, value) for match, value in romans if value and match["roman"].islower() == is_small]
+        gaps = [0, *(after - before for (_, before), (_, after) in pairwise(pages)), 0]
+        for (match, _), gap_before, gap_behind in zip(pages, gaps, gaps[1:]):
+            is_alone = match[0].strip() == match["roman"]
+            if not is_alone or 0 < gap_before <= _MAX_GAP or 0 < gap_behind <= _MAX_GAP:
+                dropped.add(match.start())
+    parts, position = [], 0
+    for match in found:
+        if match.start() in dropped:
+            parts.append(raw[position : match.start()])
+            position = match.end()
+    return "".join([*parts, raw[position:]])
+
+
+def _roman_value(numeral: str) -> int:
+    """What a numeral all in small or all in capital letters is worth; 0 where it is none."""
+    small = numeral.lower()
+    if numeral not in (small, numeral.upper()) or not _ROMAN.fullmatch(small):
+        return 0
+    values = [_VALUES[letter] for letter in small]
+    return sum(-value if value < max(values[index:]) else value for index, value in enumerate(values))
 
 
 def book_text(raw: str) -> str:
@@ -33,7 +106,6 @@ def wiki_articles(
 
     Args:
         lines: Numbered from 1, without line feed.
-        address: Where they come from, for messages.
         skips: Counts articles without a line, and articles that are not closed (bad input).
         match_anywhere: Take the marks anywhere in a line, as Sabertooth does, and lose the rest of such lines.
     """

@@ -22,15 +22,14 @@ def write_components(pairs: Iterator[U64], folder: Path, max_bytes: int, path: P
     Args:
         pairs: uint64 (N, 2) in pieces; the two of a pair belong to one set, and differ.
         folder: Of what is sorted meanwhile; removed.
-        max_bytes: Of memory.
-        path: The file to write.
     """
     folder.mkdir(parents=True, exist_ok=True)
     star = _downwards(pairs, folder / "star-0.pairs")
     turn, has_changed = 0, True
     while has_changed:
         both_ways = PairSorter(_empty(folder / "large"), max_bytes // 2)
-        for piece in _pieces(star):
+        for piece in star.pieces():
+            # Each number must see its neighbours on both sides.
             both_ways.add(piece)
             both_ways.add(piece[:, ::-1])
         downwards = PairSorter(_empty(folder / "small"), max_bytes // 2)
@@ -39,9 +38,10 @@ def write_components(pairs: Iterator[U64], folder: Path, max_bytes: int, path: P
         done = star.path
         star, small = _small_star(downwards, folder, folder / f"star-{turn}.pairs", max_bytes // 2)
         done.unlink()
+        # When neither step moves a pair, every number points at the least of its set.
         has_changed = large or small
     path.parent.mkdir(parents=True, exist_ok=True)
-    result = write_pairs(path, _pieces(star))
+    result = write_pairs(path, star.pieces())
     shutil.rmtree(folder)
     return result
 
@@ -50,11 +50,6 @@ def _empty(folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     return folder
-
-
-def _pieces(run: PairRun, size: int = 1 << 14) -> Iterator[U64]:
-    for start in range(0, run.num_pairs, size):
-        yield run.read(start, start + size)
 
 
 def _downwards(pairs: Iterator[U64], path: Path) -> PairRun:
@@ -68,6 +63,7 @@ def _large_star(neighbours: Iterator[U64], take: Callable[[U64], None]) -> bool:
     for pairs, least, _ in least_of_firsts(neighbours):
         own, other = pairs[:, 0], pairs[:, 1]
         centre = np.minimum(least, own)
+        # Lesser neighbours see this edge from their own side.
         is_greater = other > own
         take(np.stack([other[is_greater], centre[is_greater]], axis=1))
         has_changed |= bool((centre[is_greater] != own[is_greater]).any())

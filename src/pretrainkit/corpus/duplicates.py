@@ -1,13 +1,16 @@
 """Which documents of a corpus are there twice, exactly or nearly: what `corpus dedup` and `corpus split` leave out.
 
-Three passes, in bounded memory: groups of files are read into signatures (`signatures`); documents with an equal key
+Three passes, in bounded memory: groups of files are read into signatures, sorted pairs of a key and a document on disk
+in columns: the hash of the text and, where near duplicates count, the bands of its MinHash. Documents with an equal key
 are joined, a task for each column; what hangs together is found (`components`). The result is a list of documents,
 sorted, the same on any engine, in any memory. Finished tasks are found again by an interrupted call.
+
+Dimensions: D documents, C columns.
 """
 
-import json
 import shutil
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -17,15 +20,21 @@ import numpy as np
 
 from pretrainkit.corpus.components import write_components
 from pretrainkit.corpus.minhash import MinHash
-from pretrainkit.corpus.pairs import U64, PairRun, PairSorter, least_of_firsts, merged, write_pairs
-from pretrainkit.corpus.signatures import SignTask, column_runs, documents_of, is_held_out, num_columns, sign_group
+from pretrainkit.corpus.pairs import PAIR_BYTES, U64, PairRun, PairSorter, least_of_firsts, merged, write_pairs
+from pretrainkit.corpus.readers import read_documents, text_hash
+from pretrainkit.corpus.shuffle import identity
 from pretrainkit.files.manifest import atomic_file, fingerprint
-from pretrainkit.files.sources import SourceFile
+from pretrainkit.files.skips import Skips
+from pretrainkit.files.sources import OnBytes, SourceFile
 from pretrainkit.files.spans import group_sources
-from pretrainkit.workers.engine import LOCAL, Crew, Means
+from pretrainkit.files.work import finished_task, note_finished
+from pretrainkit.workers.engine import LOCAL, Means
 
 _FOLDER = "duplicates"
-_BLOCK = 1 << 14
+NOT_HELD_OUT = 1 << 63
+"""Added to the identities of documents that are not held out: of a set of duplicates the held-out ones come first."""
+_HELD_COPIES = 6
+"""Of the numbers in hand, while a column of them is sorted and written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +61,87 @@ class Duplicates:
 
 
 @dataclass(frozen=True)
+class SignTask:
+    """A group of files to be read into signatures, in `folder`."""
+
+    sources: tuple[tuple[int, SourceFile], ...]
+    folder: Path
+    minhash: MinHash | None
+    heldout: float
+    text_key: str
+    max_bad: int
+    memory_bytes: int
+    key: str
+    """Fingerprint of everything that decides the signatures."""
+
+
+def num_columns(minhash: MinHash | None) -> int:
+    """C."""
+    return 1 + (minhash.num_bands if minhash else 0)
+
+
+def sign_group(task: SignTask, on_bytes: OnBytes = None) -> dict[str, Any]:
+    """Reads a group. Returns and notes what was written."""
+    shutil.rmtree(task.folder, ignore_errors=True)
+    skips = Skips(task.max_bad)
+    documents, keys, num_documents = array("Q"), array("Q"), 0
+    runs: list[tuple[str, int]] = []
+    width = num_columns(task.minhash)
+    max_rows = max(1, task.memory_bytes // (8 * (width + 1) * _HELD_COPIES))
+    for index, source in task.sources:
+        for document in read_documents([source], skips, text_key=task.text_key, on_bytes=on_bytes):
+            exact = text_hash(document.text)
+            # The rule of `HeldOut` in `shards`.
+            is_held_out = exact / 2**64 < task.heldout
+            number = identity(index, document.position)
+            documents.append(number if is_held_out else number | NOT_HELD_OUT)
+            keys.append(exact)
+            if task.minhash:
+                keys.frombytes(task.minhash.bands(document.text).tobytes())
+            if len(documents) >= max_rows:
+                runs.append(_spill(task.folder, len(runs), documents, keys, width))
+                num_documents += len(documents)
+                documents, keys = array("Q"), array("Q")
+    if documents:
+        runs.append(_spill(task.folder, len(runs), documents, keys, width))
+    num_documents += len(documents)
+    return note_finished(
+        task.folder, {"key": task.key, "folder": task.folder.name, "runs": runs, "num_documents": num_documents}
+    )
+
+
+def _spill(folder: Path, number: int, documents: "array[int]", keys: "array[int]", width: int) -> tuple[str, int]:
+    """Writes uint64 (C, D, 2): of every column the keys and documents, sorted."""
+    name = f"signatures-{number:05d}.pairs"
+    documents_D, keys_DC = np.frombuffer(documents, np.uint64), np.frombuffer(keys, np.uint64).reshape(-1, width)
+    with atomic_file(folder / name) as file:
+        for column in range(width):
+            # By key, then by document: the last key of lexsort comes first.
+            order = np.lexsort((documents_D, keys_DC[:, column]))
+            file.write(np.stack([keys_DC[order, column], documents_D[order]], axis=1).tobytes())
+    return name, len(documents_D)
+
+
+def column_runs(work: Path, results: list[dict[str, Any]], column: int) -> list[PairRun]:
+    """The sorted pairs of a column, over all groups."""
+    return [
+        PairRun(work / result["folder"] / name, num, column * num * PAIR_BYTES)
+        for result in results
+        for name, num in result["runs"]
+    ]
+
+
+def documents_of(numbers: U64) -> U64:
+    """Identities of documents, without what was added to them."""
+    return numbers & np.uint64(NOT_HELD_OUT - 1)
+
+
+def is_held_out(numbers: U64) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+    """True for numbers of held-out documents."""
+    return numbers < np.uint64(NOT_HELD_OUT)
+
+
+@dataclass(frozen=True)
 class JoinTask:
     """A column of signatures, whose equal keys join documents."""
 
@@ -68,15 +158,13 @@ def join_column(task: JoinTask) -> dict[str, Any]:
     meanwhile.mkdir(parents=True)
     pairs = PairSorter(meanwhile, task.memory_bytes // 2)
     for found, least, is_first in least_of_firsts(merged(task.runs, task.folder, task.memory_bytes // 2)):
+        # The first document with a key is the centre to which all others with it are joined.
         pairs.add(np.stack([found[~is_first, 1], least[~is_first]], axis=1))
     run = write_pairs(task.folder / "joined.pairs", pairs.sorted())
     shutil.rmtree(meanwhile)
     for path in task.folder.glob("level-*.pairs"):
         path.unlink()
-    result = {"key": task.key, "folder": task.folder.name, "num_pairs": run.num_pairs}
-    with atomic_file(task.folder / "task.json") as file:
-        file.write(json.dumps(result).encode())
-    return result
+    return note_finished(task.folder, {"key": task.key, "num_pairs": run.num_pairs})
 
 
 def find_duplicates(
@@ -92,15 +180,10 @@ def find_duplicates(
     """Lists the documents to leave out.
 
     Args:
-        sources: Of the corpus, in order.
         work: Folder of an output that is not finished. The list stays there, and so does, until it is made, what an
             interrupted call needs to go on.
-        rule: What counts as a duplicate.
-        means: Engine, workers and memory.
         heldout: Above 0: what is left out is what lies near a held-out document without being held out; 0: all but the
             first of equal or near ones.
-        text_key: Key or column that holds the text.
-        max_bad: Pieces of bad input that may be skipped.
 
     Raises:
         DataError: A file cannot be read, or has bad input beyond the budget.
@@ -109,7 +192,7 @@ def find_duplicates(
     groups = [tuple(group) for group in group_sources(sources)]
     group_keys = [fingerprint([choices, [[index, *source.identity] for index, source in group]]) for group in groups]
     folder, key = work / _FOLDER, fingerprint(group_keys)
-    if (noted := _noted(folder, key)) is None:
+    if (noted := finished_task(folder, key)) is None:
         crew = means.crew(len(groups), sum(source.num_bytes for source in sources))
         signing = [
             SignTask(
@@ -117,43 +200,27 @@ def find_duplicates(
             )
             for number, (group, own) in enumerate(zip(groups, group_keys, strict=True))
         ]
-        signed = _sign(signing, work, crew, means)
+        signed = means.finish(
+            *(sign_group, signing, crew, work),
+            stage="comparing",
+            unit="B",
+            size=lambda task: sum(source.num_bytes for _, source in task.sources),
+            kept=lambda task: finished_task(task.folder, task.key),
+            about_kept="groups of files were already compared",
+        )
         noted = _list(_join(signed, work, rule, means), work, key, heldout, means)
         noted["num_documents"] = sum(result["num_documents"] for result in signed)
-        with atomic_file(folder / "task.json") as file:
-            file.write(json.dumps(noted).encode())
+        note_finished(folder, noted)
         for finished in [*work.glob("sign-*"), *work.glob("join-*")]:
             shutil.rmtree(finished)
     means.progress.note(f"{noted['num_dropped']:,} of {noted['num_documents']:,} documents are left out")
     return Duplicates(folder / "dropped.u64", noted["num_documents"], noted["num_dropped"], key)
 
 
-def _noted(folder: Path, key: str) -> dict[str, Any] | None:
-    """What a finished task noted; None: it is not finished, or was another one."""
-    try:
-        noted = json.loads((folder / "task.json").read_bytes())
-    except (FileNotFoundError, ValueError):
-        return None
-    return noted if noted.get("key") == key else None
-
-
-def _sign(tasks: Sequence[SignTask], work: Path, crew: Crew, means: Means) -> list[dict[str, Any]]:
-    progress = means.progress
-    results = {task.key: noted for task in tasks if (noted := _noted(task.folder, task.key))}
-    progress.stage("comparing", sum(source.num_bytes for task in tasks for _, source in task.sources), "B")
-    progress.advance(sum(result["num_bytes"] for result in results.values()))
-    if results:
-        progress.note(f"kept: {len(results)} of {len(tasks)} groups of files were already compared")
-    for result in means.run(sign_group, [task for task in tasks if task.key not in results], crew, work):
-        results[result["key"]] = result
-        progress.advance(result["num_bytes"])
-    return [results[task.key] for task in tasks]
-
-
 def _join(signed: list[dict[str, Any]], work: Path, rule: DuplicateRule, means: Means) -> list[PairRun]:
     """Pairs of documents that belong together, column by column."""
     width = num_columns(rule.minhash)
-    num_bytes = sum(run.num_pairs for run in column_runs(work, signed, 0)) * width * 16
+    num_bytes = sum(run.num_pairs for run in column_runs(work, signed, 0)) * width * PAIR_BYTES
     crew = means.crew(width, num_bytes)
     key = fingerprint([result["key"] for result in signed])
     tasks = [
@@ -163,26 +230,28 @@ def _join(signed: list[dict[str, Any]], work: Path, rule: DuplicateRule, means: 
         )
         for column in range(width)
     ]
-    results = {task.key: noted for task in tasks if (noted := _noted(task.folder, task.key))}
-    progress = means.progress
-    progress.stage("joining", len(tasks), "column")
-    progress.advance(len(results))
-    for result in means.run(join_column, [task for task in tasks if task.key not in results], crew, work):
-        results[result["key"]] = result
-        progress.advance(1)
-    return [PairRun(task.folder / "joined.pairs", results[task.key]["num_pairs"]) for task in tasks]
+    joined = means.finish(
+        *(join_column, tasks, crew, work),
+        stage="joining",
+        unit="column",
+        size=lambda task: 1,
+        kept=lambda task: finished_task(task.folder, task.key),
+        about_kept="columns were already joined",
+    )
+    return [PairRun(task.folder / "joined.pairs", result["num_pairs"]) for task, result in zip(tasks, joined)]
 
 
 def _list(joined: Sequence[PairRun], work: Path, key: str, heldout: float, means: Means) -> dict[str, Any]:
     """Writes the list."""
     share = LOCAL.crew(1, 1, 0, means.memory_bytes).memory_bytes  # in this process, whatever the engine
     sets = write_components(
-        chain.from_iterable(_blocks(run) for run in joined), work / "components", share, work / _FOLDER / "sets.pairs"
+        chain.from_iterable(run.pieces() for run in joined), work / "components", share, work / _FOLDER / "sets.pairs"
     )
     num_dropped = 0
     with atomic_file(work / _FOLDER / "dropped.u64") as file:
-        for piece in _blocks(sets):
+        for piece in sets.pieces():
             own, first = piece[:, 0], piece[:, 1]
+            # Held-out documents have the lesser numbers, so the first of a set tells whether the set holds one.
             if heldout:
                 own = own[~is_held_out(own) & is_held_out(first)]
             file.write(documents_of(own).tobytes())
@@ -191,43 +260,15 @@ def _list(joined: Sequence[PairRun], work: Path, key: str, heldout: float, means
     return {"key": key, "num_dropped": num_dropped}
 
 
-def _blocks(run: PairRun) -> Iterator[U64]:
-    for start in range(0, run.num_pairs, _BLOCK):
-        yield run.read(start, start + _BLOCK)
-
-
 class DropList:
-    """Whether a document is on a list of `find_duplicates`. Documents come in order, so it is read piece by piece."""
+    """Whether a document is on a list of `find_duplicates`."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._num = path.stat().st_size // 8
-        self._above = 0
-        """What is at least this is in hand, up to the last of `_held`."""
-        self._held = self._read(0)
-
-    def _read(self, place: int) -> U64:
-        held = np.fromfile(self._path, np.uint64, _BLOCK, offset=8 * place)
-        self._is_end = place + len(held) >= self._num
-        return held
+        # Mapped, not read: documents come in order, so few pages are in hand at a time. An empty file cannot be mapped.
+        is_empty = path.stat().st_size == 0
+        self._numbers = np.empty(0, np.uint64) if is_empty else np.asarray(np.memmap(path, np.uint64, "r"))
 
     def __contains__(self, number: int) -> bool:
         """`number`: an `identity`."""
-        if number < self._above or not (self._is_end or number <= int(self._held[-1])):
-            self._held = self._read(self._place(number))
-            self._above = number
-        place = int(np.searchsorted(self._held, np.uint64(number)))
-        return place < len(self._held) and int(self._held[place]) == number
-
-    def _place(self, number: int) -> int:
-        """How many numbers of the list are less than `number`."""
-        low, high = 0, self._num
-        with open(self._path, "rb") as file:
-            while low < high:
-                middle = (low + high) // 2
-                file.seek(8 * middle)
-                if int.from_bytes(file.read(8), "little") < number:
-                    low = middle + 1
-                else:
-                    high = middle
-        return low
+        place = int(np.searchsorted(self._numbers, np.uint64(number)))
+        return place < len(self._numbers) and int(self._numbers[place]) == number

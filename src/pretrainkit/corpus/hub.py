@@ -16,12 +16,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from pretrainkit.corpus.build_settings import HubRequest
 from pretrainkit.corpus.shard_writer import encode_record
 from pretrainkit.errors import DataError, MissingPackageError, PretrainKitError
 from pretrainkit.files.manifest import MANIFEST_NAME, HashingFile, atomic_file, file_sha256, fingerprint, read_manifest
 from pretrainkit.files.sources import SourceFile
 from pretrainkit.files.spans import SPAN_BYTES
-from pretrainkit.files.work import work_folder
+from pretrainkit.files.work import finished_task, note_finished, work_folder
 from pretrainkit.workers.engine import LOCAL, Crew, Engine, Means
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet
 
@@ -30,39 +31,6 @@ FETCHED = ".fetched"
 _PROCESS_BYTES = 400_000_000
 """Of a process that streams: the library, and a row group of parquet."""
 _SHOWN_COLUMNS = 12
-
-
-@dataclass(frozen=True, kw_only=True)
-class HubRequest:
-    """What to stream."""
-
-    name: str
-    """Of the data set on the hub, such as "allenai/c4", or a local folder."""
-    config: str | None = None
-    """Name of its configuration; None: its default."""
-    split: str = "train"
-    column: str = "text"
-    """Which holds the text."""
-    meta_columns: tuple[str, ...] = ()
-    """Which go into `meta`."""
-    revision: str | None = None
-    """Branch, tag or commit; None: the default branch."""
-    max_documents: int | None = None
-    """Only the first of them; None: all."""
-
-    def __post_init__(self) -> None:
-        if self.max_documents is not None and self.max_documents < 1:
-            raise DataError(f"--max-documents is {self.max_documents}\n  give at least 1, or leave it out for all")
-
-    @property
-    def dataset(self) -> str:
-        """What `meta.dataset` says."""
-        name = Path(self.name).name if Path(self.name).exists() else self.name
-        return f"{name}/{self.config}" if self.config else name
-
-    def asked(self) -> dict[str, Any]:
-        """A JSON form, for plans and manifests."""
-        return {key: value for key, value in json.loads(json.dumps(asdict(self))).items() if value not in (None, [])}
 
 
 @dataclass(frozen=True)
@@ -104,15 +72,10 @@ def fetched(
     With `max_documents` the data files are streamed one after another, else several at once.
 
     Args:
-        request: What to stream.
         out: The folder that the corpus will be written to. Where it holds one that was made of the same request,
             nothing is fetched.
-        workers: Data files at a time; None: what the engine thinks best.
         memory_bytes: Over all processes of this machine, each that streams reckoned at 400 MB; or of each task on a
             cluster.
-        engine: Where data files are streamed; with `max_documents`, in this process.
-        progress: Shown how far it is.
-        part_bytes: About the size of a file.
 
     Raises:
         MissingPackageError: `datasets` is not installed.
@@ -144,9 +107,7 @@ def fetched(
 def _fetch_all(tasks: list[FetchTask], stamp: str | None, work: Path, means: Means) -> list[SourceFile]:
     request, progress = tasks[0].request, means.progress
     progress.stage("streaming", len(tasks), "file")
-    kept = {task.index: noted for task in tasks if (noted := _noted(task))["parts"]}
-    num_kept = sum(part["num_documents"] for noted in kept.values() for part in noted["parts"])
-    if num_kept:
+    if num_kept := sum(_num_documents(_noted(task)) for task in tasks):
         progress.note(f"kept: {num_kept:,} documents were already streamed")
     results: dict[int, dict[str, Any]] = {}
     if request.max_documents is not None:
@@ -154,7 +115,7 @@ def _fetch_all(tasks: list[FetchTask], stamp: str | None, work: Path, means: Mea
         for task in tasks:
             index, noted = fetch_file(replace(task, limit=left))
             results[index] = noted
-            left -= sum(part["num_documents"] for part in noted["parts"])
+            left -= _num_documents(noted)
             progress.advance(1)
             if left <= 0:
                 break
@@ -185,8 +146,7 @@ def fetch_file(task: FetchTask) -> tuple[int, dict[str, Any]]:
         DataError: The stream breaks off.
     """
     noted = _noted(task)
-    num_documents = sum(part["num_documents"] for part in noted["parts"])
-    left = None if task.limit is None else task.limit - num_documents
+    left = None if task.limit is None else task.limit - _num_documents(noted)
     if noted["is_done"] or left == 0:
         return task.index, noted
     request = task.request
@@ -215,8 +175,7 @@ def fetch_file(task: FetchTask) -> tuple[int, dict[str, Any]]:
             else:
                 (task.folder / _part_name(number)).unlink()
             noted["state"] = None if noted["is_done"] else rows.state_dict()
-            with atomic_file(task.folder / "task.json") as record:
-                record.write(json.dumps(noted).encode())
+            note_finished(task.folder, noted)
     return task.index, noted
 
 
@@ -230,6 +189,10 @@ def _counted(rows: Any, column: str, left: int | None) -> Iterator[Mapping[str, 
                 return
 
 
+def _num_documents(noted: dict[str, Any]) -> int:
+    return sum(part["num_documents"] for part in noted["parts"])
+
+
 def _part_name(number: int) -> str:
     return f"part-{number:05d}.jsonl"
 
@@ -237,12 +200,7 @@ def _part_name(number: int) -> str:
 def _noted(task: FetchTask) -> dict[str, Any]:
     """What an earlier attempt noted for the same data file, as far as its parts are whole."""
     empty: dict[str, Any] = {"key": task.key, "parts": [], "state": None, "is_done": False}
-    try:
-        noted = json.loads((task.folder / "task.json").read_bytes())
-    except (FileNotFoundError, ValueError):
-        return empty
-    if not isinstance(noted, dict) or noted.get("key") != task.key:
-        return empty
+    noted = finished_task(task.folder, task.key) or empty
     for number, part in enumerate(noted["parts"]):
         path = task.folder / _part_name(number)
         if not path.is_file() or path.stat().st_size != part["num_bytes"] or file_sha256(path) != part["sha256"]:

@@ -42,14 +42,17 @@ class MinHash:
         """uint64 (B,); documents of fewer words than a run have one run."""
         runs_W = _runs(text, self.run_words)
         num_hashes = self.num_bands * self.rows_per_band
+        # Odd factors are bijections modulo 2**64, so each is a hash of its own of all runs.
         factors_H = fold(stream_key(0, "corpus.minhash"), np.arange(num_hashes, dtype=np.uint64)) | np.uint64(1)
         least_H = np.full(num_hashes, np.iinfo(np.uint64).max, np.uint64)
         for start in range(0, len(runs_W), _RUNS_AT_ONCE):
             mixed_WH = runs_W[start : start + _RUNS_AT_ONCE, None] * factors_H
+            # Low bits of a product depend on low bits alone; the high ones, which depend on all, are folded into them.
             mixed_WH ^= mixed_WH >> np.uint64(32)
             np.minimum(least_H, (mixed_WH * _RUN_FACTOR).min(axis=0), out=least_H)
         rows = least_H.reshape(self.num_bands, self.rows_per_band)
         bands_B = np.arange(1, self.num_bands + 1, dtype=np.uint64)
+        # Bands begin with their numbers, so that equal rows in two bands do not make equal hashes.
         for column in rows.T:
             bands_B = (bands_B ^ column) * _RUN_FACTOR
             bands_B ^= bands_B >> np.uint64(29)
@@ -68,6 +71,7 @@ def _runs(text: str, length: int) -> U64:
         hashes = np.concatenate([hashes, np.zeros(length - len(hashes), np.uint64)])
     num = len(hashes) - length + 1
     runs_W = np.zeros(num, np.uint64)
+    # A hash of all runs at once: step `place` takes in word number `place` of each.
     for place in range(length):
         runs_W = (runs_W + hashes[place : place + num] + np.uint64(1)) * _RUN_FACTOR
         runs_W ^= runs_W >> np.uint64(31)

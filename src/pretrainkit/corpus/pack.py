@@ -36,7 +36,8 @@ def pack(folders: Sequence[str | Path], archive: str | Path) -> dict[str, Any]:
         name = folder.resolve().name
         if (folder / ".work").exists():
             raise DataError(f"{folder} is not finished\n  run the command that writes it again, to its end")
-        inside = [path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_hidden(path, folder)]
+        inside = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        inside = [path for path in inside if not any(part[0] == "." for part in path.relative_to(folder).parts)]
         if not inside:
             raise DataError(f"{folder} is no folder with files\n  name folders of shards or tokenizers")
         if any(known.split("/")[0] == name for known in files):
@@ -54,10 +55,6 @@ def pack(folders: Sequence[str | Path], archive: str | Path) -> dict[str, Any]:
             with open(files[entry["name"]], "rb") as file:
                 tar.addfile(_member(entry["name"], entry["num_bytes"]), file)
     return contents
-
-
-def _is_hidden(path: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
 def _member(name: str, num_bytes: int) -> tarfile.TarInfo:

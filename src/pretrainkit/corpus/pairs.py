@@ -34,9 +34,14 @@ class PairRun:
         count = max(0, stop - start) * 2
         return np.fromfile(self.path, np.uint64, count, offset=self.begin + start * PAIR_BYTES).reshape(-1, 2)
 
+    def pieces(self, size: int = 1 << 14) -> Iterator[U64]:
+        """All of them, a few at a time."""
+        return (self.read(start, start + size) for start in range(0, self.num_pairs, size))
+
 
 def sorted_pairs(pairs_N2: U64) -> U64:
     """By first, then second number; equal pairs once."""
+    # lexsort takes the last key first: by the first number, among equal ones by the second.
     pairs_N2 = pairs_N2[np.lexsort((pairs_N2[:, 1], pairs_N2[:, 0]))]
     is_new = np.ones(len(pairs_N2), bool)
     is_new[1:] = (pairs_N2[1:] != pairs_N2[:-1]).any(axis=1)
@@ -63,11 +68,6 @@ class PairSorter:
             pairs_N2 = pairs_N2[len(part) :]
             if self._num_held == self._max_pairs:
                 self._spill()
-
-    def add_run(self, run: PairRun) -> None:
-        """Takes pairs that lie sorted on disk. The file stays."""
-        if run.num_pairs:
-            self._runs.append(run)
 
     def _spill(self) -> None:
         path = self.folder / f"sorted-{len(self._runs):05d}.pairs"
@@ -138,6 +138,7 @@ class _Reader:
         num = len(self.block)
         if bound is not None:
             first = self.block[:, 0]
+            # Of the rows with the first number of the bound, those up to its second number.
             low, high = np.searchsorted(first, bound[0], "left"), np.searchsorted(first, bound[0], "right")
             num = int(low + np.searchsorted(self.block[low:high, 1], bound[1], "right"))
         taken, self.block = self.block[:num], self.block[num:]
@@ -168,9 +169,11 @@ def least_of_firsts(pieces: Iterator[U64]) -> Iterator[tuple[U64, U64, NDArray[n
         is_first[0] = before is None or pairs[0, 0] != before[0]
         starts = np.flatnonzero(is_first)
         least = pairs[starts, 1]
+        # The piece begins within a group, whose least number the piece before knows.
         if not is_first[0]:
             assert before is not None
             starts, least = np.concatenate([[0], starts]), np.concatenate([[before[1]], least])
+        # From a value for each group to one for each pair: a group is as long as the way to the next start.
         least_N = np.repeat(least, np.diff(starts, append=len(pairs)))
         before = (pairs[-1, 0], least_N[-1])
         yield pairs, least_N, is_first

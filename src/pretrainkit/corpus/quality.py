@@ -17,9 +17,9 @@ class Quality:
     """Limits; a document beyond any of them is left out, and counted under its name."""
 
     min_words: int = 50
-    """Fewer are no document."""
+    """Documents with fewer words go."""
     max_words: int = 100_000
-    """More are no document."""
+    """Documents with more words go."""
     mean_word_lengths: tuple[float, float] = (3.0, 10.0)
     """Characters per word on average, least and most."""
     max_symbol_share: float = 0.1
@@ -33,7 +33,7 @@ class Quality:
     max_duplicate_line_share: float = 0.3
     """Of lines that occurred before in the document."""
     min_stop_words: int = 0
-    """Different ones of eight English stop words; Gopher takes 2. 0 for other languages."""
+    """English stop words, of eight, that must occur; 2 as in Gopher, 0 for any language."""
 
     def __post_init__(self) -> None:
         if self.min_words < 0 or self.max_words < self.min_words:

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pretrainkit.corpus.book_cleaning import BookCleaning
-from pretrainkit.corpus.books import WHITE_SPACE, book_text, wiki_articles
+from pretrainkit.corpus.books import WHITE_SPACE, BookCleaning, book_text, wiki_articles
 from pretrainkit.corpus.wikipedia.documents import dump_documents
 from pretrainkit.errors import DataError
 from pretrainkit.files.skips import Skips
@@ -61,17 +60,16 @@ def read_documents(
     """All documents of `sources`, in order.
 
     Args:
-        sources: From `find_sources`.
         skips: Counts what is left out and holds the budget for bad input; None: a budget of zero.
         text_key: Name of the key (JSONL) or column (parquet) with the text.
         compat: Read extracted Wikipedia as Sabertooth does, taking `<doc` anywhere in a line for a mark.
-        on_bytes: Told how many stored bytes were read since the last call.
 
     Raises:
         DataError: A file cannot be opened, is truncated, or has bad input beyond the budget.
     """
     skips = Skips() if skips is None else skips
     for source in sources:
+        # Documents of a stretch count from its first byte, which keeps their order over all stretches of a file.
         for position, (text, meta) in enumerate(_texts(source, skips, text_key, compat, on_bytes), source.begin or 0):
             if source.dataset is not None and not meta:
                 meta = {"dataset": source.dataset}
@@ -94,7 +92,7 @@ def _texts(
         case "book":
             return _book(chunks, source, skips)
         case "wiki":
-            lines = _decoded_lines(chunks, source, skips)
+            lines = decoded_lines(split_lines(chunks), source.address, skips)
             return ((text, {}) for text in wiki_articles(lines, source.address, skips, compat))
     raise DataError(
         f"{source.address}: {source.format} is not a format of documents\n"
@@ -115,9 +113,12 @@ def _jsonl(
             keys = ", ".join(map(repr, list(value)[:8])) or "none"
             skips.skip("no_text", source.address, place, f"no string under {text_key!r}; the keys are: {keys}")
             continue
-        meta = value.get("meta")
-        # The counter's rule for a meta that is not an object: as if there were none. It is kept under its own name.
-        yield text, meta if type(meta) is dict else {} if meta is None else {"meta": meta}
+        yield text, _meta_of(value.get("meta"))
+
+
+def _meta_of(meta: Any) -> dict[str, Any]:
+    """The counter's rule for a meta that is not an object: as if there were none. It is kept under its own name."""
+    return meta if type(meta) is dict else {} if meta is None else {"meta": meta}
 
 
 def json_values(lines: Iterable[bytes], address: str, skips: Skips, where: str = "") -> Iterator[tuple[Any, str]]:
@@ -188,6 +189,7 @@ def _several_values(text: str, ahead: _Lines) -> tuple[list[Any], str | None]:
             value, position = _decoder.raw_decode(text, position)
         except json.JSONDecodeError as error:
             problem = f"{error.msg} at character {error.pos}: {text[error.pos : error.pos + 40]!r}"
+            # The mistake is that the text stops: more lines may help.
             lacks_end = error.pos >= len(text.rstrip())
             following = ahead.peek(num_seen) if lacks_end and num_seen < _MAX_VALUE_LINES else None
             if following is None:
@@ -226,7 +228,7 @@ def _bert_text(chunks: Iterator[bytes], source: SourceFile, skips: Skips) -> Ite
     line of the file gets an end where it has none.
     """
     lines: list[str] = []
-    for _, line in _decoded_lines(chunks, source, skips):
+    for _, line in decoded_lines(split_lines(chunks), source.address, skips):
         if line.strip(WHITE_SPACE):
             lines.append(line + "\n")
         elif lines:
@@ -236,13 +238,13 @@ def _bert_text(chunks: Iterator[bytes], source: SourceFile, skips: Skips) -> Ite
         yield "".join(lines), dict(SENTENCE_LINES)
 
 
-def _decoded_lines(chunks: Iterator[bytes], source: SourceFile, skips: Skips) -> Iterator[tuple[int, str]]:
-    """Numbered lines; one with invalid UTF-8 is bad by itself."""
-    for number, raw in enumerate(split_lines(chunks), 1):
+def decoded_lines(lines: Iterable[bytes], address: str, skips: Skips, first: int = 1) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers, from `first` on; one with invalid UTF-8 is bad by itself."""
+    for number, raw in enumerate(lines, first):
         try:
             yield number, raw.decode()
         except UnicodeDecodeError as error:
-            skips.bad("invalid_utf8", source.address, f"line {number}", utf8_detail(error))
+            skips.bad("invalid_utf8", address, f"line {number}", utf8_detail(error))
 
 
 def _book(chunks: Iterator[bytes], source: SourceFile, skips: Skips) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -286,8 +288,7 @@ def _parquet(
                     if type(text) is not str:
                         skips.skip("no_text", source.address, f"row {row}", f"{text_key!r} is {type(text).__name__}")
                         continue
-                    meta = metas[index] if metas else None
-                    yield text, meta if type(meta) is dict else {} if meta is None else {"meta": meta}
+                    yield text, _meta_of(metas[index] if metas else None)
             if on_bytes:
                 on_bytes(source.num_bytes)
         except (pyarrow.ArrowException, OSError) as error:

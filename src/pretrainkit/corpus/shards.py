@@ -13,16 +13,14 @@ import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from pretrainkit.corpus.duplicates import DuplicateRule, Duplicates, find_duplicates
-from pretrainkit.corpus.quality import Quality
-from pretrainkit.corpus.readers import read_documents, text_hash
-from pretrainkit.corpus.selection import Selection
+from pretrainkit.corpus.build_settings import BuildSettings
+from pretrainkit.corpus.duplicates import DropList, Duplicates, find_duplicates
+from pretrainkit.corpus.readers import Document, read_documents, text_hash
 from pretrainkit.corpus.shard_writer import Compression, encode_record, open_shard, shard_name
 from pretrainkit.corpus.shuffle import Run, RunWriter, cut_positions, gather, identity
 from pretrainkit.errors import DataError
@@ -40,7 +38,7 @@ from pretrainkit.files.manifest import (
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import OnBytes, SourceFile
 from pretrainkit.files.spans import group_sources
-from pretrainkit.files.work import work_folder
+from pretrainkit.files.work import finished_task, note_finished, work_folder
 from pretrainkit.workers.engine import LOCAL, Engine, Means
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet
 
@@ -50,55 +48,6 @@ _MEMORY_SHARE = 0.7
 
 class EmptyCorpus(DataError):
     """The input holds no document."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuildSettings:
-    """What shards to make."""
-
-    num_shards: int = 8
-    """Files to write, per split (fewer, in proportion, for held-out data)."""
-    heldout: float = 0.0
-    """Share of the documents to hold out in `valid/`, at least 0 and below 1. Where it would hold out none of several,
-    a share is used that holds out one."""
-    seed: int | None = 0
-    """Seed of the order; None keeps the order of the input."""
-    compress: Compression = "none"
-    """Whether shards are Zstandard files."""
-    rule: Literal["even", "sabertooth"] = "even"
-    """even: shards differ by one document at most. sabertooth: chunks of the rounded-up mean, so fewer files can
-    appear."""
-    split_folders: bool = True
-    """Write into `train/` and `valid/` rather than into the output folder itself."""
-    text_key: str = "text"
-    """Key or column that holds the text."""
-    max_bad: int = 0
-    """Pieces of bad input that may be skipped."""
-    quality: Quality | None = None
-    """What documents must be like; None: all are taken."""
-    duplicates: DuplicateRule | None = None
-    """Which documents are left out because of others: all but the first of those that are alike or, with held-out data,
-    those like a held-out one. None: none."""
-
-    def __post_init__(self) -> None:
-        if self.num_shards < 1 or self.num_shards > 99_999:
-            raise DataError(f"--num-shards is {self.num_shards}\n  give a number from 1 to 99999")
-        if not 0 <= self.heldout < 1:
-            raise DataError(f"--heldout is {self.heldout}\n  give a share of the documents: at least 0 and below 1")
-        if self.heldout and not self.split_folders:
-            raise DataError("held-out data needs the folders train/ and valid/\n  set heldout=0 or split_folders=True")
-
-    @property
-    def splits(self) -> dict[str, Path]:
-        """Split to its folder below the output folder."""
-        if not self.split_folders:
-            return {"train": Path()}
-        return {"train": Path("train")} | ({"valid": Path("valid")} if self.heldout else {})
-
-    def content(self) -> dict[str, Any]:
-        """What decides the bytes of the shards: all but the budget for bad input, and what is not asked for."""
-        unasked = {key for key in ("quality", "duplicates") if getattr(self, key) is None}
-        return {key: value for key, value in asdict(self).items() if key not in unasked | {"max_bad"}}
 
 
 @dataclass(frozen=True)
@@ -121,7 +70,6 @@ class GatherTask:
     """A shard to be written."""
 
     split: str
-    index: int
     path: Path
     parts: tuple[tuple[Run, int, int], ...]
     """Run, first document, document after the last."""
@@ -149,11 +97,8 @@ def build_corpus(
     Args:
         sources: From `find_sources`, in the order that `seed=None` keeps.
         out: A folder that is new, empty of shards, or holds an unfinished or equal corpus.
-        settings: What to make.
         workers: Tasks at a time; None: what the engine thinks best, such as the cores for input worth it.
         memory_bytes: Of all processes of this machine, or of each task on a cluster.
-        engine: What runs the tasks.
-        progress: Shown how far it is.
 
     Returns:
         Split ("train", "valid") to its manifest.
@@ -219,6 +164,7 @@ def _enough(results: Sequence[dict[str, Any]], settings: BuildSettings) -> float
 
 def share_above(lowest: float) -> float:
     """A share of few digits that holds out the text of the lowest hash, given as a share; 0: that would be all."""
+    # The next multiple of 0.0001 above it.
     share = math.floor(10_000 * lowest + 1) / 10_000
     return share if share < 1 else 0.0
 
@@ -275,50 +221,68 @@ class HeldOut:
         """ "valid" for the held-out share of all texts, else "train"; the same for copies."""
         if not self._share:
             return "train"
+        # Even over [0, 1), whatever the texts.
         place = text_hash(text) / 2**64
         self.lowest = min(self.lowest, place)
         return "valid" if place < self._share else "train"
 
 
+class Scattering:
+    """Pass 1 of some documents: those that are taken, in sorted runs in `folder`, by split."""
+
+    def __init__(
+        self, folder: Path, settings: BuildSettings, memory_bytes: int, skips: Skips, dropped: Path | None = None
+    ) -> None:
+        """`dropped`: the list of documents that break the rule against duplicates."""
+        shutil.rmtree(folder, ignore_errors=True)
+        self._settings, self._skips = settings, skips
+        self._dropped = DropList(dropped) if dropped else None
+        self._writer = RunWriter(folder, settings.seed, memory_bytes)
+        self._held_out = HeldOut(settings)
+        self._num_bytes = {"train": 0, "valid": 0}
+
+    def add(self, document: Document, number: int) -> str | None:
+        """Takes the document with this `identity`; its split, or None: it is left out, which is counted."""
+        quality, duplicates = self._settings.quality, self._settings.duplicates
+        if duplicates is not None and self._dropped is not None and number in self._dropped:
+            problem: str | None = duplicates.reason
+        else:
+            problem = quality.problem(document.text) if quality else None
+        if problem:
+            self._skips.leave_out(problem, document.source, f"document {document.position}")
+            return None
+        split = self._held_out.split_of(document.text)
+        record = encode_record(document.text, document.meta)
+        self._num_bytes[split] += len(record)
+        self._writer.add(split, number, record)
+        return split
+
+    def finish(self, key: str) -> dict[str, Any]:
+        """Writes the rest, and the record that makes the task finished, which it returns."""
+        self._writer.spill()
+        runs = self._writer.runs
+        result = {
+            "key": key,
+            "runs": {
+                split: [[run.path.name, run.num_documents, run.num_bytes] for run in runs[split]] for split in runs
+            },
+            "num_bytes": self._num_bytes,
+            "skips": self._skips.as_dict(),
+            "lowest_share": self._held_out.lowest,
+            "folder": self._writer.folder.name,
+        }
+        return note_finished(self._writer.folder, result)
+
+
 def scatter(task: ScatterTask, on_bytes: OnBytes = None) -> dict[str, Any]:
     """Pass 1 of one group of files: documents into sorted runs. Returns and notes what was written."""
-    shutil.rmtree(task.folder, ignore_errors=True)
-    skips = Skips(task.settings.max_bad)
-    writer = RunWriter(task.folder, task.settings.seed, int(task.memory_bytes * _MEMORY_SHARE))
-    selection = Selection(task.settings.quality, task.settings.duplicates, task.dropped)
-    num_bytes, held_out = {"train": 0, "valid": 0}, HeldOut(task.settings)
-    options: dict[str, Any] = {"text_key": task.settings.text_key, "compat": task.settings.rule == "sabertooth"}
+    settings, skips = task.settings, Skips(task.settings.max_bad)
+    made = Scattering(task.folder, settings, int(task.memory_bytes * _MEMORY_SHARE), skips, task.dropped)
+    options: dict[str, Any] = {"text_key": settings.text_key, "compat": settings.rule == "sabertooth"}
     for file_index, source in task.sources:
         for document in read_documents([source], skips, on_bytes=on_bytes, **options):
-            number = identity(file_index, document.position)
-            if not selection.takes(document, number, skips):
-                continue
-            split = held_out.split_of(document.text)
-            record = encode_record(document.text, document.meta)
-            num_bytes[split] += len(record)
-            writer.add(split, number, record)
-    writer.spill()
-    return note_scattered(task.folder, task.key, writer, num_bytes, skips, held_out)
-
-
-def note_scattered(
-    folder: Path, key: str, writer: RunWriter, num_bytes: dict[str, int], skips: Skips, held_out: HeldOut
-) -> dict[str, Any]:
-    """Writes the record that makes a scatter task count as finished, and returns it."""
-    result = {
-        "key": key,
-        "runs": {
-            split: [[run.path.name, run.num_documents, run.num_bytes] for run in runs]
-            for split, runs in writer.runs.items()
-        },
-        "num_bytes": num_bytes,
-        "skips": skips.as_dict(),
-        "lowest_share": held_out.lowest,
-        "folder": folder.name,
-    }
-    with atomic_file(folder / "task.json") as file:
-        file.write(json.dumps(result).encode())
-    return result
+            made.add(document, identity(file_index, document.position))
+    return made.finish(task.key)
 
 
 def _runs(work: Path, result: dict[str, Any], split: str) -> list[Run]:
@@ -328,12 +292,9 @@ def _runs(work: Path, result: dict[str, Any], split: str) -> list[Run]:
 
 def _kept_result(work: Path, task: ScatterTask) -> dict[str, Any] | None:
     """What an earlier call noted for the same task, if its runs are still whole."""
-    try:
-        result = json.loads((task.folder / "task.json").read_bytes())
-    except (FileNotFoundError, ValueError):
-        return None
-    runs = [run for split in ("train", "valid") for run in _runs(work, result, split)]
-    return result if result.get("key") == task.key and all(run.is_whole() for run in runs) else None
+    result = finished_task(task.folder, task.key)
+    is_whole = result and all(run.is_whole() for split in ("train", "valid") for run in _runs(work, result, split))
+    return result if is_whole else None
 
 
 def _scatter(
@@ -343,32 +304,22 @@ def _scatter(
     dropped: Duplicates | None,
     means: Means,
 ) -> list[dict[str, Any]]:
-    groups, progress = group_sources(sources), means.progress
-    total = sum(source.num_bytes for source in sources)
-    crew = means.crew(len(groups), total)
+    groups = group_sources(sources)
+    crew = means.crew(len(groups), sum(source.num_bytes for source in sources))
     tasks = []
     for number, group in enumerate(groups):
         decisive: list[Any] = [settings.content(), [[index, *source.identity] for index, source in group]]
         key = fingerprint([*decisive, dropped.key] if dropped else decisive)
         listed = dropped.path if dropped else None
         tasks.append(ScatterTask(tuple(group), work / f"task-{number:05d}", settings, crew.memory_bytes, key, listed))
-    progress.stage("reading", total, "B")
-    results = {task.key: result for task in tasks if (result := _kept_result(work, task))}
-    if results:
-        progress.note(f"kept: {len(results)} of {len(tasks)} groups of files were already read")
-    progress.advance(sum(_group_bytes(task) for task in tasks if task.key in results))
-    todo = [task for task in tasks if task.key not in results]
-    sizes = {task.key: _group_bytes(task) for task in todo}
-    on_bytes = means.on_bytes(crew)
-    for result in means.run(partial(scatter, on_bytes=on_bytes), todo, crew, work):
-        results[result["key"]] = result
-        if not on_bytes:
-            progress.advance(sizes[result["key"]])
-    return [results[task.key] for task in tasks]
-
-
-def _group_bytes(task: ScatterTask) -> int:
-    return sum(source.num_bytes for _, source in task.sources)
+    return means.finish(
+        *(scatter, tasks, crew, work),
+        stage="reading",
+        unit="B",
+        size=lambda task: sum(source.num_bytes for _, source in task.sources),
+        kept=lambda task: _kept_result(work, task),
+        about_kept="groups of files were already read",
+    )
 
 
 def check_documents(results: list[dict[str, Any]], settings: BuildSettings, skips: Skips) -> None:
@@ -400,6 +351,7 @@ def shard_ranks(num_documents: int, num_shards: int, rule: Literal["even", "sabe
     """Documents before each shard, and after the last: shard j holds ranks [j] to [j + 1]."""
     if rule == "even":
         return [num_documents * index // num_shards for index in range(num_shards + 1)]
+    # Rounded up.
     size = -(-num_documents // num_shards)
     return [*range(0, num_documents, size), num_documents]
 
@@ -409,14 +361,14 @@ def num_shards_of(split: str, settings: BuildSettings) -> int:
     return settings.num_shards if split == "train" else max(1, round(settings.num_shards * settings.heldout))
 
 
-def gather_shard(task: GatherTask) -> tuple[str, int, dict[str, Any]]:
-    """Pass 2 of one shard. Returns the split, the index and the manifest's entry."""
+def gather_shard(task: GatherTask) -> dict[str, Any]:
+    """Pass 2 of one shard. Returns the manifest's entry."""
     runs, start, stop = zip(*task.parts) if task.parts else ((), (), ())
     with open_shard(task.path, task.compress) as (writer, entry):
         gather(runs, start, stop, writer, int(task.memory_bytes * _MEMORY_SHARE))
     with atomic_file(task.record) as file:
         file.write(json.dumps({"key": task.key, "entry": entry}).encode())
-    return task.split, task.index, entry
+    return entry
 
 
 def plan_gather(
@@ -438,7 +390,7 @@ def plan_gather(
             )
             path = out / folder / shard_name(index, num_shards, settings.compress)
             record = work / "done" / f"{split}-{index:05d}.json"
-            tasks.append(GatherTask(split, index, path, parts, record, key, settings.compress, memory_bytes))
+            tasks.append(GatherTask(split, path, parts, record, key, settings.compress, memory_bytes))
     return tasks
 
 
@@ -458,20 +410,20 @@ def _gather(
 ) -> dict[str, list[dict[str, Any]]]:
     num_bytes = sum(sum(result["num_bytes"].values()) for result in results)
     num_tasks = sum(num_shards_of(split, settings) for split in settings.splits)
-    progress, crew = means.progress, means.crew(num_tasks, num_bytes)
+    crew = means.crew(num_tasks, num_bytes)
     tasks = plan_gather(results, work, out, settings, crew.memory_bytes)
-    progress.stage("writing", len(tasks), "shard")
-    entries = {(task.split, task.index): entry for task in tasks if (entry := kept_entry(task))}
-    if entries:
-        progress.note(f"kept: {len(entries)} of {len(tasks)} shards were already written, their checksums are right")
-    progress.advance(len(entries))
-    todo = [task for task in tasks if (task.split, task.index) not in entries]
-    for split, index, entry in means.run(gather_shard, todo, crew, work):
-        entries[split, index] = entry
-        progress.advance(1)
-    return {
-        split: [entries[task.split, task.index] for task in tasks if task.split == split] for split in settings.splits
-    }
+    entries = means.finish(
+        *(gather_shard, tasks, crew, work),
+        stage="writing",
+        unit="shard",
+        size=lambda task: 1,
+        kept=kept_entry,
+        about_kept="shards were already written, their checksums are right",
+    )
+    by_split: dict[str, list[dict[str, Any]]] = {split: [] for split in settings.splits}
+    for task, entry in zip(tasks, entries):
+        by_split[task.split].append(entry)
+    return by_split
 
 
 def write_manifests(

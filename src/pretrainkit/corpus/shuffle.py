@@ -141,6 +141,7 @@ def _write_run(path: Path, buffer: _Buffer, seed: int | None) -> Run:
             file.write(view[start:end])
     with atomic_file(path.with_name(path.name + ".index")) as file:
         file.write(keys[order].tobytes())
+        # Ends in the new order are sums of lengths, not the old ends.
         file.write(np.cumsum((ends - starts)[order]).astype(np.uint64).tobytes())
     return Run(path, len(order), int(ends[-1]))
 
@@ -168,6 +169,7 @@ def cut_positions(keys: Sequence[U64], ranks: Sequence[int]) -> NDArray[np.int64
     # The largest value below which there are at most `rank` keys is the key of that rank itself. A rank behind the
     # last key ends at the largest uint64, which is handled below.
     while (low < high).any():
+        # Rounded up, so that the span shrinks; written so that no sum goes beyond 2**64.
         middle = low + (high - low) // np.uint64(2) + np.uint64(1)
         middle = np.where(low < high, middle, high)
         below = sum((np.searchsorted(run, middle, side="left") for run in keys), np.zeros(len(wanted), np.int64))
@@ -192,9 +194,11 @@ def gather(runs: Sequence[Run], start: Sequence[int], stop: Sequence[int], write
     if num_bytes <= max_bytes or num_documents <= 1:
         _gather_at_once(parts, indexes, writer)
         return
+    # One more than fit exactly: pieces are cut by number of documents, of which some are longer.
     num_pieces = min(num_documents, -(-num_bytes // max_bytes) + 1)
     ranks = [num_documents * piece // num_pieces for piece in range(num_pieces + 1)]
     cuts = cut_positions([index[0, a:b] for index, (_, a, b) in zip(indexes, parts, strict=True)], ranks)
+    # From places in the slices to places in the runs.
     cuts += np.array([[a] for _, a, _ in parts])
     for piece in range(num_pieces):
         gather([run for run, _, _ in parts], cuts[:, piece].tolist(), cuts[:, piece + 1].tolist(), writer, max_bytes)
@@ -223,6 +227,7 @@ def _gather_at_once(parts: Sequence[tuple[Run, int, int]], indexes: Sequence[U64
                     )
                 done += count
         keys.append(index[0, start:stop])
+        # From ends in the file of the run to ends in `view`.
         ends.append(index[1, start:stop].astype(np.int64) - first + filled)
         filled += num_bytes
     if not keys:

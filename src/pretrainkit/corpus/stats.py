@@ -1,11 +1,13 @@
 """What a corpus is made of: documents, words, bytes, lengths, exact duplicates, what was skipped; and some documents of
-it, drawn by a hash of their text, so that they are the same on any number of workers.
+it, drawn by a hash of their text, so that they are the same on any number of workers; in which languages, or at least
+scripts, texts are written.
 """
 
 import heapq
+import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +25,12 @@ PERCENTILES = (0, 1, 10, 25, 50, 75, 90, 99, 100)
 _MAX_DATASETS = 50
 _BINS_PER_DOUBLING = 2
 _SAMPLE_CHARACTERS = 2000
+_LOOKED_AT = 1000
+"""Characters of a text."""
+_FEW = 20
+"""Letters below which a text is not judged."""
+UNKNOWN = "unknown"
+_SCRIPTS = {"Cjk": "Han", "Hiragana": "Kana", "Katakana": "Kana", "Canadian": "Canadian syllabics", "Modifier": ""}
 Sample = list[tuple[int, str, str]]
 """Hash of a text, its beginning, and where it stands."""
 
@@ -80,24 +88,19 @@ class _Smallest:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._heap: list[tuple[int, str, str]] = []  # hashes negated: the largest is on top
-        self._hashes: set[int] = set()
+        self._kept: dict[int, tuple[int, str, str]] = {}
 
     def offer(self, number: int, document: Document) -> None:
-        is_full = len(self._heap) >= self._size
-        if not self._size or number in self._hashes or (is_full and number >= -self._heap[0][0]):
-            return
-        place = f"{document.source}, document {document.position}"
-        entry = (-number, document.text[:_SAMPLE_CHARACTERS], str(document.meta.get("title", "")) or place)
-        self._hashes.add(number)
-        if is_full:
-            gone = heapq.heapreplace(self._heap, entry)
-            self._hashes.discard(-gone[0])
-        else:
-            heapq.heappush(self._heap, entry)
+        if self._size and number not in self._kept:
+            place = f"{document.source}, document {document.position}"
+            title = str(document.meta.get("title", "")) or place
+            self._kept[number] = (number, document.text[:_SAMPLE_CHARACTERS], title)
+        # Seldom, so that sorting costs little for each document.
+        if len(self._kept) > 2 * self._size:
+            self._kept = {entry[0]: entry for entry in self.sorted()}
 
     def sorted(self) -> Sample:
-        return sorted((-number, text, place) for number, text, place in self._heap)
+        return heapq.nsmallest(self._size, self._kept.values())
 
 
 def _dataset(meta: dict[str, Any]) -> str:
@@ -181,6 +184,7 @@ def _histogram(values: NDArray[np.uint64]) -> dict[str, list[float]]:
         return {"edges": [], "counts": []}
     num_bins = int(np.ceil(np.log2(max(int(values.max()), 1) + 1) * _BINS_PER_DOUBLING)) + 1
     wanted = np.unique(np.ceil(2.0 ** (np.arange(num_bins + 1) / _BINS_PER_DOUBLING)))
+    # The first bin, [0, 1), is that of the zeros.
     edges = np.concatenate([[0.0], wanted])
     counts, _ = np.histogram(values.astype(np.float64), edges)
     used = np.flatnonzero(counts)
@@ -195,3 +199,38 @@ def _distribution(values: NDArray[np.uint64]) -> dict[str, float]:
     return {"mean": round(float(values.mean()), 1)} | {
         f"p{percent}": round(float(point), 1) for percent, point in zip(PERCENTILES, points, strict=True)
     }
+
+
+def script_of(text: str) -> str:
+    """The script of most of its letters, such as "Latin", "Cyrillic" or "Han"; "unknown" where there are few."""
+    counts: Counter[str] = Counter()
+    for sign, count in Counter(text[:_LOOKED_AT]).items():
+        if sign.isalpha():
+            word = unicodedata.name(sign, "").partition(" ")[0].capitalize()
+            counts[_SCRIPTS.get(word, word)] += count
+    del counts[""]
+    if counts["Kana"]:  # Japanese writes in both
+        counts["Kana"] += counts.pop("Han", 0)
+    return counts.most_common(1)[0][0] if counts.total() >= _FEW else UNKNOWN
+
+
+def classifier() -> Callable[[str], str] | None:
+    """A function from a text to the code of its language, such as "en"; None: py3langid is not installed."""
+    try:
+        import py3langid
+    except ImportError:
+        return None
+
+    def language_of(text: str) -> str:
+        start = text[:_LOOKED_AT]
+        return str(py3langid.classify(start)[0]) if sum(map(str.isalpha, start)) >= _FEW else UNKNOWN
+
+    return language_of
+
+
+def language_counts(texts: Iterable[str]) -> tuple[str, dict[str, int]]:
+    """What was counted ("language" or "script"), and how many texts are written in each, the most frequent first."""
+    language_of = classifier()
+    counts = Counter(map(language_of or script_of, texts))
+    ordered = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+    return ("language" if language_of else "script"), ordered

@@ -26,19 +26,16 @@ from datatrove.data import DocumentsPipeline
 from datatrove.pipeline.base import PipelineStep
 
 from pretrainkit.corpus.readers import Document, read_documents
-from pretrainkit.corpus.selection import Selection
-from pretrainkit.corpus.shard_writer import encode_record
 from pretrainkit.corpus.shards import (
     BuildSettings,
-    HeldOut,
+    Scattering,
     check_documents,
     gather_shard,
     kept_entry,
-    note_scattered,
     plan_gather,
     write_manifests,
 )
-from pretrainkit.corpus.shuffle import RunWriter, identity
+from pretrainkit.corpus.shuffle import identity
 from pretrainkit.corpus.word_tables import Order, Tally, new_table
 from pretrainkit.corpus.words import note_counted, write_table
 from pretrainkit.errors import DataError
@@ -129,25 +126,14 @@ class ScatterRuns(PipelineStep):
 
     def run(self, data: DocumentsPipeline, rank: int = 0, world_size: int = 1) -> Iterator[PipelineDocument]:
         """Consumes and passes on the documents of this task."""
-        folder = self.work / f"task-{rank:05d}"
-        shutil.rmtree(folder, ignore_errors=True)
-        writer = RunWriter(folder, self.settings.seed, self.memory_bytes)
-        num_bytes, held_out = {"train": 0, "valid": 0}, HeldOut(self.settings)
-        selection = Selection(self.settings.quality, None, None)
         skips = self.reader.skips if self.reader else Skips()
+        made = Scattering(self.work / f"task-{rank:05d}", self.settings, self.memory_bytes, skips)
         for document in data or ():
-            number = _identity_of(document.id)
-            if not selection.takes(Document(document.text, source=document.id), number, skips):
-                continue
-            split = held_out.split_of(document.text)
-            record = encode_record(document.text, document.metadata)
-            num_bytes[split] += len(record)
-            writer.add(split, number, record)
-            self.stat_update(f"{split} documents")
-            yield document
-        writer.spill()
-        key = _task_key(self.settings.content(), rank, world_size)
-        note_scattered(folder, key, writer, num_bytes, skips, held_out)
+            taken = Document(document.text, document.metadata, document.id)
+            if split := made.add(taken, _identity_of(document.id)):
+                self.stat_update(f"{split} documents")
+                yield document
+        made.finish(_task_key(self.settings.content(), rank, world_size))
 
 
 def _task_key(settings: dict[str, Any], rank: int, world_size: int) -> str:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import atomic_file
@@ -24,34 +24,9 @@ _MAX_MERGED_RUNS = 200
 _SORTED_ROW_BYTES = 280
 """Of a row in Python besides its word, while a list of them is sorted: tuple, bytes, int, key."""
 TOO_MANY = "a word count does not fit into 64 bits"
+# The trie of Sabertooth branches on four bits at a time, the low ones first.
 _SWAP_NIBBLES = bytes((byte & 15) << 4 | byte >> 4 for byte in range(256))
 _SEPARATORS_TO_SPACE = bytes.maketrans(b"\t\n\r", b"   ")
-
-
-class Table(Protocol):
-    """Words and their counts."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory it takes, about."""
-
-    @property
-    def total(self) -> int:
-        """Sum of the counts."""
-
-    def __len__(self) -> int: ...
-
-    def update(self, data: bytes, /) -> None:
-        """Counts the words of `data`."""
-
-    def add(self, word: bytes, count: int, /) -> None:
-        """Adds to the count of one word. OverflowError beyond 64 bits."""
-
-    def merge(self, data: bytes, /) -> int:
-        """Adds well-formed rows up to the first that is not; the number of bytes taken."""
-
-    def dump(self, write: Callable[[bytes], Any], order: str, /) -> None:
-        """Gives the rows in `order` to `write`, in pieces."""
 
 
 def split_words(data: bytes) -> list[bytes]:
@@ -62,7 +37,7 @@ def split_words(data: bytes) -> list[bytes]:
 
 
 class PythonTable:
-    """The table without a compiler."""
+    """Words and their counts, without a compiler. The compiled table has the same methods."""
 
     def __init__(self) -> None:
         self._counts: Counter[bytes] = Counter()
@@ -72,16 +47,20 @@ class PythonTable:
 
     @property
     def num_bytes(self) -> int:
+        """Memory it takes, about."""
         return 140 * len(self._counts)
 
     @property
     def total(self) -> int:
+        """Sum of the counts."""
         return self._counts.total()
 
     def update(self, data: bytes) -> None:
+        """Counts the words of `data`."""
         self._counts.update(split_words(data))
 
     def add(self, word: bytes, count: int) -> None:
+        """Adds to the count of one word. OverflowError beyond 64 bits."""
         if not count:
             return
         self._counts[word] += count
@@ -89,9 +68,11 @@ class PythonTable:
             raise OverflowError(TOO_MANY)
 
     def merge(self, data: bytes) -> int:
+        """Adds well-formed rows up to the first that is not; the number of bytes taken."""
         taken = 0
         for row in data.split(b"\n")[:-1]:
             word, tab, count = row.partition(b"\t")
+            # 19 digits always fit into 64 bits; the slow path looks at longer numbers.
             if not (word and tab and len(count) <= 19 and count.isdigit() and int(count)):
                 break
             self.add(word, int(count))
@@ -99,6 +80,7 @@ class PythonTable:
         return taken
 
     def dump(self, write: Callable[[bytes], Any], order: str) -> None:
+        """Gives the rows in `order` to `write`, in pieces."""
         rows = sorted(self._counts.items(), key=order_key(order))
         for start in range(0, len(rows), 10_000):
             write(b"".join(b"%b\t%d\n" % row for row in rows[start : start + 10_000]))
@@ -113,7 +95,7 @@ def explained_overflow() -> Iterator[None]:
         raise DataError(f"{error}\n  a table (.tsv) among the input has a count that cannot be right") from error
 
 
-def new_table() -> Table:
+def new_table() -> PythonTable:
     """An empty table, the compiled one where there is one."""
     try:
         from pretrainkit.corpus._words import WordTable
@@ -167,7 +149,7 @@ def count_rows(path: Path) -> int:
 
 
 def write_merged(
-    table: Table,
+    table: PythonTable,
     runs: Sequence[Path],
     write: Callable[[bytes], Any],
     order: Order,

@@ -9,18 +9,24 @@ equal. When a table outgrows its share of memory it is written out sorted and a 
 the end.
 """
 
-import json
 import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.corpus.readers import read_documents, utf8_detail
-from pretrainkit.corpus.word_tables import Order, Table, Tally, count_rows, explained_overflow, new_table, write_merged
+from pretrainkit.corpus.readers import decoded_lines, read_documents
+from pretrainkit.corpus.word_tables import (
+    Order,
+    PythonTable,
+    Tally,
+    count_rows,
+    explained_overflow,
+    new_table,
+    write_merged,
+)
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import (
     HashingFile,
@@ -36,8 +42,8 @@ from pretrainkit.files.manifest import (
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import OnBytes, SourceFile, plain_chunks, whole_lines
 from pretrainkit.files.spans import group_sources
-from pretrainkit.files.work import work_folder
-from pretrainkit.workers.engine import LOCAL, Crew, Engine, Means
+from pretrainkit.files.work import finished_task, note_finished, work_folder
+from pretrainkit.workers.engine import LOCAL, Engine, Means
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet
 
 SABERTOOTH_PILE_SETS = frozenset({
@@ -96,33 +102,19 @@ def _checked_text(chunks: Iterator[bytes], address: str, skips: Skips) -> Iterat
     """The lines of BERT text that belong to documents; one with invalid UTF-8 is bad by itself."""
     for chunk, first_line in whole_lines(chunks):
         if not chunk.isascii():
-            try:
-                chunk.decode()
-            except UnicodeDecodeError:
-                chunk = b"".join(_valid_lines(chunk, first_line, address, skips))
+            if not _is_utf8(chunk):
+                lines = decoded_lines(chunk.split(b"\n")[:-1], address, skips, first_line)
+                chunk = b"".join(line.encode() + b"\n" for _, line in lines)
         elif b"\v" not in chunk and b"\f" not in chunk:
             yield chunk
             continue
+        # With a line feed in front the first line can be blank, too.
         yield _BLANK_LINE.sub(b"", b"\n" + chunk)
 
 
-def _valid_lines(chunk: bytes, first_line: int, address: str, skips: Skips) -> Iterator[bytes]:
-    for number, line in enumerate(chunk.split(b"\n")[:-1], first_line):
-        try:
-            line.decode()
-        except UnicodeDecodeError as error:
-            skips.bad("invalid_utf8", address, f"line {number}", utf8_detail(error))
-            continue
-        yield line + b"\n"
-
-
-def _merge_rows(chunk: bytes, first_line: int, address: str, table: Table, skips: Skips) -> None:
+def _merge_rows(chunk: bytes, first_line: int, address: str, table: PythonTable, skips: Skips) -> None:
     """Adds rows of word TAB count; empty lines are legal, others bad."""
-    try:
-        chunk.decode()
-        taken = table.merge(chunk)
-    except UnicodeDecodeError:
-        taken = 0
+    taken = table.merge(chunk) if _is_utf8(chunk) else 0
     # From the first row that the fast path leaves alone: a sign, a CR, twenty digits, an empty line, a mistake.
     first_line += chunk.count(b"\n", 0, taken)
     for number, row in enumerate(chunk[taken:].split(b"\n")[:-1], first_line):
@@ -160,10 +152,7 @@ def note_counted(folder: Path, key: str, tally: Tally, skips: Skips) -> dict[str
     """Writes the rest of `tally` and the record that makes a counting task finished, which it returns."""
     tally.spill()
     runs = [path.name for path in tally.runs]
-    result = {"key": key, "runs": runs, "skips": skips.as_dict(), "folder": folder.name}
-    with atomic_file(folder / "task.json") as file:
-        file.write(json.dumps(result).encode())
-    return result
+    return note_finished(folder, {"key": key, "runs": runs, "skips": skips.as_dict(), "folder": folder.name})
 
 
 def count_words(
@@ -187,14 +176,9 @@ def count_words(
     Args:
         sources: Documents of any format, and tables (`.tsv`), which are added up.
         out: The table; must not exist, unless it is this very one.
-        order: Of the rows.
         pile_sets: Documents whose `meta.pile_set_name` is a string count only if it is one of these; None: all count.
-        text_key: Key or column that holds the text.
-        max_bad: Pieces of bad input that may be skipped.
         workers: Tasks at a time; None: what the engine thinks best, such as the cores for input worth it.
         memory_bytes: Of all processes of this machine, or of each task on a cluster.
-        engine: What runs the tasks.
-        progress: Shown how far it is.
 
     Raises:
         DataError: Bad input beyond the budget, no word at all, output that exists or cannot be written.
@@ -217,8 +201,8 @@ def count_words(
             key = fingerprint([counting, [source.identity for _, source in group]])
             tasks.append(CountTask(tuple(group), work / f"task-{number:05d}", pile_sets, text_key, max_bad, share, key))
         skips = Skips(max_bad)
-        progress.stage("counting", total_bytes, "B")
         if len(tasks) == 1 and engine.is_local:  # straight into the table that is written in the end
+            progress.stage("counting", total_bytes, "B")
             tally = Tally(work / "one", share)
             for _, source in tasks[0].sources:
                 count_source(source, tally, skips, pile_sets, text_key, progress.advance)
@@ -227,7 +211,17 @@ def count_words(
                 tally.spill()
             table = tally.table
         else:
-            runs = _run_tasks_of(tasks, work, crew, means, skips)
+            results = means.finish(
+                *(count_group, tasks, crew, work),
+                stage="counting",
+                unit="B",
+                size=lambda task: sum(source.num_bytes for _, source in task.sources),
+                kept=lambda task: finished_task(task.folder, task.key),
+                about_kept="groups of files were already counted",
+            )
+            for result in results:
+                skips.merge(result["skips"])
+            runs = [work / result["folder"] / name for result in results for name in result["runs"]]
             table = new_table()
         for warning in skips.warnings:
             progress.note(f"warning: {warning}")
@@ -241,7 +235,7 @@ def count_words(
 
 
 def write_table(
-    table: Table,
+    table: PythonTable,
     runs: Sequence[Path],
     out: Path,
     sources: Sequence[SourceFile],
@@ -303,29 +297,3 @@ def _existing(out: Path, input_key: str, progress: Progress) -> dict[str, Any]:
         )
     progress.note(f"{out} is already complete, its checksum is right")
     return verify(out)
-
-
-def _run_tasks_of(tasks: Sequence[CountTask], work: Path, crew: Crew, means: Means, skips: Skips) -> list[Path]:
-    progress = means.progress
-    results: dict[str, dict[str, Any]] = {}
-    for task in tasks:
-        noted = task.folder / "task.json"
-        result = json.loads(noted.read_bytes()) if noted.exists() else {}
-        if result.get("key") == task.key:
-            results[task.folder.name] = result
-    if results:
-        progress.note(f"kept: {len(results)} of {len(tasks)} groups of files were already counted")
-    sizes = {task.folder.name: sum(source.num_bytes for _, source in task.sources) for task in tasks}
-    progress.advance(sum(sizes[name] for name in results))
-    todo = [task for task in tasks if task.folder.name not in results]
-    on_bytes = means.on_bytes(crew)
-    for result in means.run(partial(count_group, on_bytes=on_bytes), todo, crew, work):
-        results[result["folder"]] = result
-        if not on_bytes:
-            progress.advance(sizes[result["folder"]])
-    runs = []
-    for task in tasks:
-        result = results[task.folder.name]
-        skips.merge(result["skips"])
-        runs += [task.folder / name for name in result["runs"]]
-    return runs

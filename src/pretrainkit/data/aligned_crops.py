@@ -1,7 +1,7 @@
 """Which part of a sample is used, the same for all of its modalities. Pixels of the image that it was drawn on."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -10,9 +10,9 @@ from pydantic import Field
 
 from pretrainkit.config.base import Config
 from pretrainkit.errors import DataError
+from pretrainkit.images.decode import EncodedImage
 from pretrainkit.images.ops import PositiveRange, Shares
 from pretrainkit.images.pillow import Pixels
-from pretrainkit.images.resize import Kernel
 from pretrainkit.images.transforms import Window
 
 _TRIES = 10
@@ -44,25 +44,28 @@ class Part:
     number: int = 0
     """Among the stored parts of a sample: which row of its tokens."""
 
-    def resized(
-        self, source: tuple[int, int], height: int, width: int, kernel: Kernel = "bilinear", *, is_exact: bool = False
-    ) -> Window:
-        """What cuts it out of an image of `source` (height, width) of the same view, and resizes it; not flipped."""
-        down, right = source[0] / self.size[0], source[1] / self.size[1]
+    def read(self, encoded: EncodedImage, height: int, width: int, *, is_exact: bool) -> Pixels:
+        """(height, width, 3) of an image file of the same view, of which no more is decoded than needed.
+
+        `is_exact`: a JPEG is decoded whole and resized by Pillow, not at a part of its size.
+        """
+        # The file may have another resolution than the image that the part was drawn on.
+        down, right = encoded.height / self.size[0], encoded.width / self.size[1]
         top, left = round(self.top * down), round(self.left * right)
-        return Window(
-            source=(source[1], source[0]),
+        window = Window(
+            source=(encoded.width, encoded.height),
             left=left,
             top=top,
-            width=max(min(round(self.width * right), source[1] - left), 1),
-            height=max(min(round(self.height * down), source[0] - top), 1),
+            width=max(min(round(self.width * right), encoded.width - left), 1),
+            height=max(min(round(self.height * down), encoded.height - top), 1),
             size=(width, height),
-            kernel=kernel,
             is_exact=is_exact,
         )
+        return self.flipped(window(encoded.decode(window.wanted())))
 
     def nearest(self, values_HW: NDArray, height: int, width: int) -> NDArray:
         """(height, width) the values at the middles of a grid over the part, of a map of any size of the same view."""
+        # Middles in pixels of the image that the part was drawn on, then of the map.
         rows = (self.top + (np.arange(height) + 0.5) * (self.height / height)) * (values_HW.shape[0] / self.size[0])
         columns = (self.left + (np.arange(width) + 0.5) * (self.width / width)) * (values_HW.shape[1] / self.size[1])
         found = values_HW[
@@ -103,8 +106,7 @@ def draw_part(crop: CropConfig, height: int, width: int, rng: np.random.Generato
             top = int(rng.integers(height - drawn_height, endpoint=True))
             left = int(rng.integers(width - drawn_width, endpoint=True))
             return Part(top, left, drawn_height, drawn_width, is_flipped, (height, width))
-    middle = centre_square(height, width)
-    return Part(middle.top, middle.left, middle.height, middle.width, is_flipped, (height, width))
+    return replace(centre_square(height, width), is_flipped=is_flipped)
 
 
 def stored_part(settings_C5: NDArray[np.integer], number: int, size: tuple[int, int] | None, name: str) -> Part:

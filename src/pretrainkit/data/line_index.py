@@ -78,28 +78,27 @@ def index_records(source: SourceFile) -> LineIndex:
 
 
 def _indexed(source: SourceFile, scan: Scan, kind: str) -> LineIndex:
-    is_plain = "://" not in source.address and not source.address.endswith((".zst", ".gz"))
-    key = hashlib.blake2b(
-        json.dumps([_FORMAT, *_place(source), *([kind] if kind else [])]).encode(), digest_size=12
-    ).hexdigest()
-    kept = cache_folder() / key
+    is_local = "://" not in source.address
+    is_plain = is_local and not source.address.endswith((".zst", ".gz"))
+    address = str(Path(source.address).absolute()) if is_local else source.address
+    identity = [_FORMAT, address, source.num_bytes, source.stamp, *([kind] if kind else [])]
+    kept = cache_folder() / hashlib.blake2b(json.dumps(identity).encode(), digest_size=12).hexdigest()
     path = Path(source.address) if is_plain else kept.with_suffix(".plain")
     array_path, facts_path = kept.with_suffix(".lines.npy"), kept.with_suffix(".json")
     if facts_path.is_file() and array_path.is_file() and path.is_file():
         facts = json.loads(facts_path.read_bytes())
         table = np.load(array_path, mmap_mode="r")
         return LineIndex(path, table[0], table[1], facts["sha256"])
-    if is_plain:
-        table, sha256 = _scanned(source, path, scan)
-        if path.stat().st_size < _WORTH_KEEPING_BYTES:
-            return LineIndex(path, table[0], table[1], sha256)
-    else:
-        digest = hashlib.sha256()
+    if not is_plain:
         with _kept_file(path) as file:
             for chunk in plain_chunks(source):
                 file.write(chunk)
-                digest.update(chunk)
-        table, sha256 = _scanned(source, path, scan)
+    try:
+        table, sha256 = scan(_chunks(path))
+    except ValueError as error:
+        raise DataError(f"{source.address} is damaged: {error}\n  fetch or make it again") from error
+    if is_plain and path.stat().st_size < _WORTH_KEEPING_BYTES:
+        return LineIndex(path, table[0], table[1], sha256)
     try:
         with _kept_file(array_path) as file:
             np.save(file, table)
@@ -110,13 +109,6 @@ def _indexed(source: SourceFile, scan: Scan, kind: str) -> LineIndex:
     return LineIndex(path, table[0], table[1], sha256)
 
 
-def _scanned(source: SourceFile, path: Path, scan: Scan) -> tuple[NDArray[np.int64], str]:
-    try:
-        return scan(_chunks(path))
-    except ValueError as error:
-        raise DataError(f"{source.address} is damaged: {error}\n  fetch or make it again") from error
-
-
 @contextmanager
 def _kept_file(path: Path) -> Iterator[BinaryIO]:
     """A file that appears whole; several processes, such as ranks, may make it at once, and the last one stays."""
@@ -124,11 +116,6 @@ def _kept_file(path: Path) -> Iterator[BinaryIO]:
     with atomic_file(aside) as file:
         yield file
     os.replace(aside, path)
-
-
-def _place(source: SourceFile) -> list[object]:
-    address = source.address if "://" in source.address else str(Path(source.address).absolute())
-    return [address, source.num_bytes, source.stamp]
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

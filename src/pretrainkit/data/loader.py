@@ -109,6 +109,7 @@ class Loader:
                     f"  use more data, or data.batch_size of at most {batch_size * size // needed}"
                 )
         self._prefetch, self._workers, self._num_workers = prefetch, workers, num_workers
+        # Microbatches of so many tokens are planned from the lengths of all ranks' examples.
         self._block_rows = np.arange(batch_size)[slice(None) if microbatch_tokens is not None else self._rows]
         steps_of_few_epochs = _BLOCK_EPOCHS * order.epoch_size // batch_size
         self._block_steps = max(1, min(_BLOCK_EXAMPLES // len(self._block_rows), steps_of_few_epochs))
@@ -156,7 +157,7 @@ class Loader:
     def num_steps_for(self, num_epochs: float) -> int:
         """Whole batches in so many passes over the data (in a weighted mixture: over the component that is repeated
         first)."""
-        return int(num_epochs * self.order.epoch_size / self.batch_size + 1e-9)
+        return int(num_epochs * self.order.epoch_size / self.batch_size + 1e-9)  # 0.1 x 30 is 3, whatever floats say
 
     def epochs_for(self, num_steps: int) -> float:
         """Passes over the data (over the component that is repeated most) that so many steps make."""
@@ -185,15 +186,9 @@ class Loader:
             if old[name] != new[name]
         ]
         if changed:
-            raise DataError(
-                "\n".join(
-                    [
-                        f"resuming at step {step} would not continue the same data",
-                        *changed,
-                        "  restore what differs, or start a new run from these weights with init_from",
-                    ]
-                )
-            )
+            remedy = "  restore what differs, or start a new run from these weights with init_from"
+            lines = [f"resuming at step {step} would not continue the same data", *changed, remedy]
+            raise DataError("\n".join(lines))
         return step
 
     @cached_property

@@ -6,7 +6,7 @@ disagree about the order.
 *Streams.* Without weights all components form one stream: one pass goes over every example of every component exactly
 once, in an order permuted as a whole, which gives each component a share in proportion to its size. With weights each
 component is a stream of its own with its own epochs, and the streams take turns in a fixed pattern
-(`data/mixture.py`).
+(`data/turns.py`).
 
 *Modes.* "sequential": as stored. "shuffle": every epoch of a stream is a permutation of its examples
 (`data/permutation.py`). "lanes": every epoch permutes the documents, lays their examples end to end and cuts that
@@ -21,17 +21,15 @@ what does not fill a last batch is never seen.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit import rng
-from pretrainkit.data.mixture import interleave, slot_counts
-from pretrainkit.data.permutation import MAX_SIZE, permute
+from pretrainkit.data.permutation import MAX_SIZE, Ints, permute
 from pretrainkit.data.source import Records
-from pretrainkit.data.turns import Debias, Turns, make_turns
+from pretrainkit.data.turns import Debias, Turns, interleave, make_turns, slot_counts
 from pretrainkit.errors import ConfigError, DataError
 
 Mode = Literal["shuffle", "lanes", "sequential", "debias", "set_by_set"]
@@ -82,11 +80,10 @@ class Order:
             raise ConfigError(f"unknown data order {mode!r}; choose one of {', '.join(get_args(Mode))}")
         if not sizes:
             raise DataError("there is no data to order\n  give at least one folder of shards in data.train")
-        for component, size in enumerate(sizes):
-            if size < 1:
-                raise DataError(
-                    f"component {component} of the data has no examples\n  leave it out or check how it was made"
-                )
+        if empty := [component for component, size in enumerate(sizes) if size < 1]:
+            raise DataError(
+                f"component {empty[0]} of the data has no examples\n  leave it out or check how it was made"
+            )
         if sum(sizes) > MAX_SIZE:
             raise DataError(f"{sum(sizes)} examples are more than the {MAX_SIZE} that can be ordered")
         self.sizes = tuple(int(size) for size in sizes)
@@ -109,15 +106,13 @@ class Order:
         if self.weights is None and not self._is_one_per_batch:
             self._counts: tuple[int, ...] = (1,)
             everything = range(len(self.sizes))
-            self._streams = [_Stream.make(self.seed, inside, everything, self.sizes, documents, num_rows, num_used_per)]
+            self._streams = [_Stream(self.seed, inside, everything, self.sizes, documents, num_rows, num_used_per)]
         else:
             self._counts = (1,) * len(self.sizes)
             if self.weights is not None and not self._is_one_per_batch:
                 self._counts = slot_counts(self.weights, num_rows)
             self._streams = [
-                _Stream.make(
-                    self.seed, inside, [c], [size], documents and [documents[c]], self._counts[c], num_used_per
-                )
+                _Stream(self.seed, inside, [c], [size], documents and [documents[c]], self._counts[c], num_used_per)
                 for c, size in enumerate(self.sizes)
             ]
         self._turns: Turns | None = None
@@ -128,6 +123,7 @@ class Order:
             self._turns, self._settings = chosen
         elif is_static:
             self._settings = repr(("static", batch_size))
+        # The draw number of a slot is that of its turn of the pattern plus its rank among the slots of its stream.
         self._pattern = interleave(self._counts)
         self._rank_in_pattern = np.empty(len(self._pattern), np.int64)
         for c, count in enumerate(self._counts):
@@ -152,7 +148,7 @@ class Order:
                     "static order none of them would ever be seen\n  leave it out, or use smaller batches"
                 )
 
-    def records(self, positions: NDArray[np.int64]) -> Records:
+    def records(self, positions: Ints) -> Records:
         """The records at `positions` (N,), each at least 0, in any order."""
         num_streams = len(self._streams)
         if num_streams == 1 and self._turns is None:
@@ -165,7 +161,7 @@ class Order:
                 source[rows], epoch[rows], index[rows] = stream.locate(draw[rows])
         return Records(source, epoch, index, self._example_keys(source, epoch, index))
 
-    def _draws(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _draws(self, positions: Ints) -> tuple[Ints, Ints]:
         """(N,) positions to (stream, number of the draw from it), each (N,)."""
         if self._turns is None:
             turn, slot = np.divmod(positions, len(self._pattern))
@@ -219,73 +215,53 @@ class Order:
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change whenever the records could, for the same seed and mode."""
-        parts = [repr((self.sizes, self._counts)), self._document_digest, *([self._settings] if self._settings else [])]
+        parts = [repr((self.sizes, self._counts)), self._document_digest, *filter(None, [self._settings])]
         return _digest(*(part.encode() for part in parts))
 
     def _counts_and_sizes(self) -> list[tuple[int, int]]:
         return [(count, stream.size) for count, stream in zip(self._counts, self._streams, strict=True)]
 
-    def _example_keys(
-        self, source: NDArray[np.int64], epoch: NDArray[np.int64], index: NDArray[np.int64]
-    ) -> NDArray[np.uint64]:
+    def _example_keys(self, source: Ints, epoch: Ints, index: Ints) -> NDArray[np.uint64]:
         if len(source) == 0:
             return np.empty(0, np.uint64)
-        if len(self.sizes) == 1 and epoch.min() == epoch.max():
+        if len(self.sizes) == 1 and epoch.min() == epoch.max():  # the same bits, with one fold in place of N
             return rng.fold(rng.fold(self._component_keys, epoch[:1]), index)
         return rng.fold(rng.fold(self._component_keys[source], epoch), index)
 
 
-@dataclass
 class _Stream:
-    """Components that are ordered as one sequence of `size` examples, again and again."""
+    """Components that are ordered as one sequence of `size` examples, again and again.
 
-    mode: Mode
-    size: int
-    first_component: int
-    ends: NDArray[np.int64]
-    """(number of components,) cumulative sizes."""
-    key: int
-    documents: NDArray[np.int64] | None
-    """(number of documents,) examples of each, in the order of the components."""
-    num_lanes: int
-    num_used: int
-    """Examples of each pass: all, or in a static order those that fill whole batches."""
-    static_places: NDArray[np.int64] | None
-    """(size,) the order of every pass, where it is static."""
-    document_starts: NDArray[np.int64] = field(init=False)
-    _tables: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = field(init=False, default_factory=dict)
+    `documents` are for each component the examples of its documents, read by "lanes" alone. `num_used_per`: of a static
+    order, the size of its batches, of which a pass has whole ones only.
+    """
 
-    @classmethod
-    def make(
-        cls,
+    def __init__(
+        self,
         seed: int,
         mode: Mode,
         components: Sequence[int],
         sizes: Sequence[int],
-        documents: Sequence[NDArray[np.int64]] | None,
+        documents: Sequence[Ints] | None,
         num_lanes: int | None,
         num_used_per: int | None = None,
-    ) -> "_Stream":
-        """`num_used_per`: of a static order, the size of its batches."""
-        first = components[0]
-        size = sum(sizes)
-        return cls(
-            mode=mode,
-            size=size,
-            first_component=first,
-            ends=np.cumsum(np.array(sizes, np.int64)),
-            key=rng.stream_key(seed, "order", first, len(components)),
-            documents=np.concatenate(documents) if documents is not None else None,
-            num_lanes=num_lanes or 1,
-            num_used=size if num_used_per is None else size // num_used_per * num_used_per,
-            static_places=None if num_used_per is None else _torch_permutation(size),
-        )
-
-    def __post_init__(self) -> None:
+    ) -> None:
+        self.mode, self.size, self.first_component = mode, sum(sizes), components[0]
+        self.num_lanes, self.num_used = num_lanes or 1, self.size
+        self.ends = np.cumsum(np.array(sizes, np.int64))
+        self.key = rng.stream_key(seed, "order", self.first_component, len(components))
+        self.documents = None if documents is None else np.concatenate(documents)
         if self.documents is not None:
             self.document_starts = np.cumsum(self.documents) - self.documents
+        self.static_places: Ints | None = None
+        if num_used_per is not None:
+            import torch
 
-    def locate(self, draws: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+            self.num_used = self.size // num_used_per * num_used_per
+            self.static_places = torch.randperm(self.size, generator=torch.Generator().manual_seed(0)).numpy()
+        self._tables: dict[int, tuple[Ints, Ints]] = {}
+
+    def locate(self, draws: Ints) -> tuple[Ints, Ints, Ints]:
         """(N,) draw numbers of this stream to (component, epoch, index within the component), each (N,)."""
         epoch = draws // self.num_used
         offset = draws - epoch * self.num_used
@@ -303,23 +279,25 @@ class _Stream:
                 place[rows] = self._read_lanes(int(one), offset[rows])
         if len(self.ends) == 1:
             return np.full(len(draws), self.first_component, np.int64), epoch, place
+        # "right": a place that is the end of one component is the first of the next.
         part = np.searchsorted(self.ends, place, side="right")
         return part + self.first_component, epoch, place - (self.ends - np.diff(self.ends, prepend=0))[part]
 
-    def _read_lanes(self, epoch: int, offset: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _read_lanes(self, epoch: int, offset: Ints) -> Ints:
         """Offset in the epoch to place in storage. Lane i is read at offsets i, i + num_lanes, i + 2 num_lanes, ...;
         the first size mod num_lanes lanes are one example longer, so every place belongs to exactly one offset. An
         epoch that starts in mid-batch starts its lanes there."""
         documents, ends = self._document_table(epoch)
-        turn, lane = np.divmod(offset, self.num_lanes)
+        turn, lane = np.divmod(offset, self.num_lanes)  # each turn takes one example of every lane
         short, num_longer = divmod(self.size, self.num_lanes)
-        place = lane * short + np.minimum(lane, num_longer) + turn
+        place = lane * short + np.minimum(lane, num_longer) + turn  # all lanes before it, of which some are longer
         rank = np.searchsorted(ends, place, side="right")
         document = documents[rank]
         assert self.documents is not None
+        # From the start of the document in this epoch's order to its start in storage.
         return place - (ends[rank] - self.documents[document]) + self.document_starts[document]
 
-    def _document_table(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _document_table(self, epoch: int) -> tuple[Ints, Ints]:
         """The documents in the order of this epoch, and the cumulative number of their examples."""
         assert self.documents is not None
         table = self._tables.get(epoch)
@@ -330,14 +308,6 @@ class _Stream:
             kept = list(self._tables.items())[1 - _KEPT_EPOCHS :]
             self._tables = {**dict(kept), epoch: table}  # replaced as a whole: other threads may be reading
         return table
-
-
-def _torch_permutation(size: int) -> NDArray[np.int64]:
-    """(size,) the permutation that PyTorch's samplers draw with seed 0."""
-    import torch
-
-    permutation: NDArray[np.int64] = torch.randperm(size, generator=torch.Generator().manual_seed(0)).numpy()
-    return permutation
 
 
 def _checked_weights(sizes: tuple[int, ...], weights: Sequence[float | None] | None) -> tuple[float, ...] | None:
@@ -355,9 +325,7 @@ def _checked_weights(sizes: tuple[int, ...], weights: Sequence[float | None] | N
     return given
 
 
-def _checked_documents(
-    sizes: tuple[int, ...], document_sizes: Sequence[NDArray[np.integer]]
-) -> list[NDArray[np.int64]]:
+def _checked_documents(sizes: tuple[int, ...], document_sizes: Sequence[NDArray[np.integer]]) -> list[Ints]:
     if len(document_sizes) != len(sizes):
         raise ValueError(f"document sizes of {len(document_sizes)} components were given for {len(sizes)} components")
     documents = [np.asarray(counts, np.int64) for counts in document_sizes]

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from pretrainkit import rng
 
+Ints = NDArray[np.int64]
+
 _TABLE_SIZE = 1024
 """Up to this size a permutation is the argsort of random numbers, hence as uniform as these."""
 _ROUNDS = 6
@@ -23,7 +25,7 @@ MAX_SIZE = 2**62
 """Digits must stay below 2^31."""
 
 
-def permute(index: NDArray[np.int64], size: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+def permute(index: Ints, size: int, keys: NDArray[np.uint64]) -> Ints:
     """Where the permutation of [0, size) with a given key sends each index.
 
     Args:
@@ -45,7 +47,7 @@ def permute(index: NDArray[np.int64], size: int, keys: NDArray[np.uint64]) -> ND
     return out
 
 
-def _permute_by_table(index: NDArray[np.int64], size: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+def _permute_by_table(index: Ints, size: int, keys: NDArray[np.uint64]) -> Ints:
     if len(keys) == 1:
         return np.argsort(rng.bits(keys, size)[0], kind="stable")[index]
     out = np.empty(len(index), np.int64)
@@ -59,12 +61,13 @@ def _permute_by_table(index: NDArray[np.int64], size: int, keys: NDArray[np.uint
 
 
 def _walk(index: NDArray[np.uint64], size: int, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    num_high = math.isqrt(size - 1) + 1
+    num_high = math.isqrt(size - 1) + 1  # the digits' bases: num_high * num_low is the least such product >= size
     num_low = -(-size // num_high)
     round_keys = rng.bits(keys, _ROUNDS).T
     out = _feistel(index, num_high, num_low, round_keys)
-    outside = np.flatnonzero(out >= size)
+    outside = np.flatnonzero(out >= size)  # cycle walking: at most about one in sqrt(size)
     while len(outside):
+        # Each goes on in its own permutation.
         own_keys = round_keys if len(keys) == 1 else round_keys[:, outside]
         out[outside] = _feistel(out[outside], num_high, num_low, own_keys)
         outside = outside[out[outside] >= size]

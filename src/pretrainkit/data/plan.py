@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pretrainkit.data.permutation import Ints
 from pretrainkit.data.source import Records
 from pretrainkit.errors import ConfigError, DataError
 
@@ -38,7 +39,7 @@ def even_microbatches(num_rows: int, microbatch_size: int | None) -> list[slice]
 
 
 def token_microbatches(
-    lengths: NDArray[np.int64], world_size: int, capacity: int, records: Records | None = None
+    lengths: Ints, world_size: int, capacity: int, records: Records | None = None
 ) -> list[list[slice]]:
     """Microbatches of at most `capacity` tokens for examples that are laid one after another.
 
@@ -49,7 +50,7 @@ def token_microbatches(
         lengths: (B,) tokens of each example of the global batch.
         world_size: Number of ranks; divides B.
         capacity: Tokens of one microbatch.
-        records: Of the batch, to name an example that is too long.
+        records: To name an example that is too long.
 
     Returns:
         For each rank its microbatches, as slices of the rows of the global batch.
@@ -89,9 +90,9 @@ def token_microbatches(
 class Packing:
     """Where each example lies in rows of fixed length."""
 
-    row: NDArray[np.int64]
+    row: Ints
     """(N,) index of the row."""
-    offset: NDArray[np.int64]
+    offset: Ints
     """(N,) first token within the row."""
     num_rows: int
 
@@ -109,7 +110,7 @@ def pack_rows(lengths: NDArray[np.integer] | Sequence[int], row_length: int, win
     Raises:
         DataError: An example is empty or longer than a row.
     """
-    num_tokens: NDArray[np.int64] = np.asarray(lengths, np.int64)
+    num_tokens: Ints = np.asarray(lengths, np.int64)
     wrong = np.flatnonzero((num_tokens < 1) | (num_tokens > row_length))
     if len(wrong):
         raise DataError(
@@ -126,7 +127,7 @@ def pack_rows(lengths: NDArray[np.integer] | Sequence[int], row_length: int, win
     return Packing(rows, offsets, num_rows)
 
 
-def _best_fit_decreasing(lengths: NDArray[np.int64], row_length: int) -> tuple[NDArray[np.int64], list[int], int]:
+def _best_fit_decreasing(lengths: Ints, row_length: int) -> tuple[Ints, list[int], int]:
     """Open rows stand in `rows_with[room]`; bit r of `rooms` says whether there is one with r tokens of room, so the
     tightest row that fits is the lowest bit at or above the length."""
     rows_with: list[list[int]] = [[] for _ in range(row_length + 1)]

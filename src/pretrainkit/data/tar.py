@@ -183,7 +183,8 @@ def cached_table(path: Path, settings: str, make: Callable[[], pa.Table]) -> pa.
     status = path.stat()
     stamp = f"{_FORMAT}\n{settings}\n{status.st_size}\n{status.st_mtime_ns}".encode()
     kind = hashlib.blake2b(settings.encode(), digest_size=4).hexdigest()
-    places = [path.with_name(f"{path.name}.{kind}.index"), _cache_folder() / f"{_name_of(path)}.{kind}.index"]
+    name = f"{path.name}-{hashlib.blake2b(str(path.resolve()).encode(), digest_size=8).hexdigest()}"
+    places = [path.with_name(f"{path.name}.{kind}.index"), _cache_folder() / f"{name}.{kind}.index"]
     return _kept(str(path), stamp, places, make)
 
 
@@ -242,10 +243,6 @@ def cached_tables(
 
 def _cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pretrainkit" / "tar-indexes"
-
-
-def _name_of(path: Path) -> str:
-    return f"{path.name}-{hashlib.blake2b(str(path.resolve()).encode(), digest_size=8).hexdigest()}"
 
 
 def _read(place: Path, stamp: bytes) -> pa.Table | None:

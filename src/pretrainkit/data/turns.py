@@ -3,23 +3,84 @@
 "Debiased sampling" (Cui et al. 2022, https://arxiv.org/abs/2112.09331): examples that are contrasted with each other
 come from one set, so that telling the sets apart does not help.
 
-Turns are pure functions of the step: nothing is drawn that depends on what was asked before. Dimensions: S steps.
+Turns are pure functions of the step: nothing is drawn that depends on what was asked before. Weighted components that
+share batches take turns in a repeating pattern instead (`interleave`), so any position is looked up in O(1).
+
+Dimensions: S steps.
 """
 
+import heapq
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pretrainkit import rng
-from pretrainkit.data.permutation import permute
+from pretrainkit.data.permutation import Ints, permute
 from pretrainkit.errors import ConfigError, DataError
 
+MAX_SLOTS = 65536
+"""Longest pattern. Weights that would need a longer one are rounded to multiples of 1 / MAX_SLOTS."""
 _FEWEST_DRAWS = 1024
+
+
+def slot_counts(weights: Sequence[float], num_slots: int | None = None) -> tuple[int, ...]:
+    """How many slots of the pattern each component gets.
+
+    Args:
+        weights: One per component, positive, in any unit. Decimal fractions are taken as written: 0.7 and 0.3 give 7
+            and 3.
+        num_slots: Length of the pattern; None: the shortest with exactly these shares, at most MAX_SLOTS.
+
+    Raises:
+        ConfigError: A weight is not a positive number, or too small for even one slot.
+    """
+    for component, weight in enumerate(weights):
+        if not (math.isfinite(weight) and weight > 0):
+            raise ConfigError(f"the weight of component {component} is {weight}; weights must be positive numbers")
+    exact = [Fraction(str(float(weight))) for weight in weights]
+    shares = [weight / sum(exact) for weight in exact]
+    if num_slots is None:
+        num_slots = min(math.lcm(*(share.denominator for share in shares)), MAX_SLOTS)
+    counts = [math.floor(share * num_slots) for share in shares]
+    # Largest remainder: the slots that rounding down left over go to those who lost most by it.
+    by_remainder = sorted(range(len(shares)), key=lambda c: (counts[c] - shares[c] * num_slots, c))
+    for component in by_remainder[: num_slots - sum(counts)]:
+        counts[component] += 1
+    for component, count in enumerate(counts):
+        if count == 0:
+            raise ConfigError(
+                f"the weight of component {component} is {weights[component]:g}, a share of "
+                f"{float(shares[component]):.3g}, which is less than one in {num_slots}\n  raise it or leave it out"
+            )
+    return tuple(counts)
+
+
+def interleave(counts: Sequence[int]) -> Ints:
+    """The component of each slot, (sum(counts),): a schedule without bunching (the single-processor case of the
+    proportionate fairness of Baruah et al. 1996, "Proportionate progress: a notion of fairness in resource
+    allocation"). In every prefix of k slots, and across repetitions of the pattern,
+    component c occurs k * counts[c] / sum(counts) times, give or take less than one."""
+    num_slots = sum(counts)
+    pattern = np.empty(num_slots, np.int64)
+    # Draw j of a component must come at or after slot floor(j / share) and before slot ceil((j + 1) / share); the
+    # earliest deadline goes first.
+    waiting = [(0, component, 0) for component in range(len(counts))]
+    ready: list[tuple[int, int, int]] = []
+    for slot in range(num_slots):
+        while waiting and waiting[0][0] <= slot:
+            _, component, draw = heapq.heappop(waiting)
+            heapq.heappush(ready, (-(-(draw + 1) * num_slots // counts[component]), component, draw))
+        _, component, draw = heapq.heappop(ready)
+        pattern[slot] = component
+        if draw + 1 < counts[component]:
+            heapq.heappush(waiting, ((draw + 1) * num_slots // counts[component], component, draw + 1))
+    return pattern
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,20 +99,18 @@ class Debias:
 class Turns(ABC):
     """One component after another."""
 
+    epoch_size: int
+    """Examples until all components, or in a weighted choice the one that is repeated most, have been gone through once
+    on average."""
+
     @abstractmethod
-    def locate(self, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def locate(self, steps: Ints) -> tuple[Ints, Ints]:
         """(S,) steps, each at least 0, in any order, to (component, number of the batch among the component's), each
         (S,)."""
 
-    @property
-    @abstractmethod
-    def epoch_size(self) -> int:
-        """Examples until all components, or in a weighted choice the one that is repeated most, have been gone through
-        once on average."""
-
 
 @lru_cache(maxsize=4)
-def _drawn(shares: tuple[float, ...], seed: int, num: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _drawn(shares: tuple[float, ...], seed: int, num: int) -> tuple[Ints, Ints]:
     """The components of the first `num` steps, and how often each was drawn before; (num,) each.
 
     As many single draws of `numpy.random.default_rng(seed).choice(len(shares), p=shares)` would give.
@@ -60,14 +119,14 @@ def _drawn(shares: tuple[float, ...], seed: int, num: int) -> tuple[NDArray[np.i
 
 
 @lru_cache(maxsize=4)
-def _shuffled(counts: tuple[int, ...], key: int, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _shuffled(counts: tuple[int, ...], key: int, epoch: int) -> tuple[Ints, Ints]:
     """Every component as often as `counts` says, shuffled, and how often each came before in the epoch."""
     num_steps = sum(counts)
     places = permute(np.arange(num_steps), num_steps, rng.fold(key, np.array([epoch])))
     return _numbered(np.repeat(np.arange(len(counts)), counts)[places], len(counts))
 
 
-def _numbered(component: NDArray[np.int64], num_components: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _numbered(component: Ints, num_components: int) -> tuple[Ints, Ints]:
     """The components of consecutive steps, and how often each step's occurs before it. Both are shared: read-only."""
     number = np.empty(len(component), np.int64)
     for c in range(num_components):
@@ -80,13 +139,8 @@ def _numbered(component: NDArray[np.int64], num_components: int) -> tuple[NDArra
 class RandomTurns(Turns):
     """A component is drawn for each step with fixed probabilities, in one sequence that goes on over the epochs.
 
-    Args:
-        sizes: Examples of each component.
-        shares: Probability of each.
-        batch_size: Examples of one step.
-        seed: Of NumPy's default generator.
-        reopens: Every epoch of as many steps as all components fill whole batches starts all components anew, and of a
-            component only its whole batches are used: ZeroVL's habit.
+    `seed` is that of NumPy's default generator. `reopens`: every epoch of as many steps as all components fill whole
+    batches starts all components anew, and of a component only its whole batches are used: ZeroVL's habit.
     """
 
     def __init__(
@@ -96,13 +150,9 @@ class RandomTurns(Turns):
         self._batches = np.array(sizes, np.int64) // batch_size
         self._reopens = reopens
         least = min(size / share for size, share in zip(sizes, self._shares, strict=True))
-        self._epoch_size = int(self._batches.sum()) * batch_size if reopens else round(least)
+        self.epoch_size = int(self._batches.sum()) * batch_size if reopens else round(least)
 
-    @property
-    def epoch_size(self) -> int:
-        return self._epoch_size
-
-    def locate(self, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def locate(self, steps: Ints) -> tuple[Ints, Ints]:
         highest = int(steps.max(initial=0))
         num = max(_FEWEST_DRAWS, 1 << highest.bit_length())  # grows by doubling, so that few lengths are ever drawn
         components, numbers = _drawn(self._shares, self._seed, num)
@@ -122,22 +172,14 @@ class RandomTurns(Turns):
 class BalancedTurns(Turns):
     """In each epoch every component as often as it fills whole batches, in an order shuffled anew.
 
-    Args:
-        sizes: Examples of each component, at least `batch_size`.
-        batch_size: Examples of one step.
-        seed: Of the order.
-    """
+    Components have at least `batch_size` examples each."""
 
     def __init__(self, sizes: Sequence[int], batch_size: int, seed: int) -> None:
         self._counts = tuple(size // batch_size for size in sizes)
-        self._batch_size = batch_size
+        self.epoch_size = sum(self._counts) * batch_size
         self._key = rng.stream_key(seed, "turns")
 
-    @property
-    def epoch_size(self) -> int:
-        return sum(self._counts) * self._batch_size
-
-    def locate(self, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def locate(self, steps: Ints) -> tuple[Ints, Ints]:
         epoch, within = np.divmod(steps, sum(self._counts))
         component, number = np.empty_like(steps), np.empty_like(steps)
         for one in np.unique(epoch).tolist():
@@ -150,22 +192,16 @@ class BalancedTurns(Turns):
 class SetBySet(Turns):
     """In each epoch all batches of the first component, then all of the second, and so on.
 
-    Args:
-        sizes: Examples of each component.
-        batch_size: Examples of one step.
-        drops: Of a component only its whole batches are used in each epoch; else what is left over counts towards the
-            next one.
+    `drops`: of a component only its whole batches are used in each epoch; else what is left over counts towards the
+    next one.
     """
 
     def __init__(self, sizes: Sequence[int], batch_size: int, *, drops: bool) -> None:
         usable = [size // batch_size * batch_size for size in sizes] if drops else sizes
         self._usable, self._batch_size = np.array(usable, np.int64), batch_size
+        self.epoch_size = int(self._usable.sum())
 
-    @property
-    def epoch_size(self) -> int:
-        return int(self._usable.sum())
-
-    def locate(self, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def locate(self, steps: Ints) -> tuple[Ints, Ints]:
         epoch = steps * self._batch_size // self.epoch_size  # or later, by what the epochs before left over
         while (is_later := self._batches_before(epoch + 1).sum(-1) <= steps).any():
             epoch = epoch + is_later
@@ -177,7 +213,7 @@ class SetBySet(Turns):
         starts = np.concatenate([np.zeros_like(ends[:, :1]), ends], -1)[row, component]
         return component, first[row, component] + within - starts
 
-    def _batches_before(self, epoch: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _batches_before(self, epoch: Ints) -> Ints:
         """(S,) epochs to (S, number of components): whole batches that each component fills before that epoch."""
         return epoch[:, None] * self._usable // self._batch_size
 

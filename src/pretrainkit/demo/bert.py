@@ -4,19 +4,18 @@ Each command is printed as it is run, so that the demo reads as a tutorial.
 """
 
 import json
-import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.demo.documents import write_documents
-from pretrainkit.demo.prose import plain_text_documents, standard_library_documents
-from pretrainkit.demo.walk import prepare_folder, pretrainkit, say, train_killed_and_resumed
+from pretrainkit.demo.prose import plain_text_documents, standard_library_documents, write_documents
+from pretrainkit.demo.walk import Walk, pretrainkit, quiet_transformers
 
 VOCAB_SIZE = 4096
-NUM_STEPS = 900
 CHECKPOINT_STEPS = 100
-KILL_AFTER_STEP = 225
-"""Not a multiple of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared."""
+KILL_AFTER_STEP, KILL_SHORT_RUN_AFTER = 225, 125
+"""Not multiples of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared. A run is short
+below 300 steps."""
 CORPUS_SUFFIXES = (".jsonl", ".zst", ".gz", ".parquet")
 MASKED_IN_ENGLISH = ["He said that <mask> would come.", "There was no <mask> in the house.", "It is one of the <mask>."]
 MASKED_IN_PYTHON = [
@@ -26,23 +25,21 @@ MASKED_IN_PYTHON = [
 ]
 
 
-def run_demo(folder: Path, text_files: list[Path], num_steps: int = NUM_STEPS) -> dict[str, Any]:
-    """Run the whole demo into `folder`; returns its headline numbers.
+def run_demo(folder: Path, num_steps: int, text: Sequence[Path] = ()) -> dict[str, Any]:
+    """Run the demo into `folder`, which is replaced when it holds an earlier one; returns its headline numbers.
 
     Args:
-        folder: Replaced when it holds an earlier demo, refused when it holds anything else.
-        text_files: The user's own files; none: prose of the Python installation.
-        num_steps: Optimizer updates.
+        text: The user's own files; none: prose of the Python installation.
     """
-    began = time.monotonic()
-    prepare_folder(folder)
-    say(1, 8, "Text", "real English prose" if not text_files else "your files")
-    inputs = _inputs(text_files, folder / "text.jsonl")
+    kill_after = KILL_AFTER_STEP if num_steps >= 300 else KILL_SHORT_RUN_AFTER
+    walk = Walk(folder, 8)
+    walk.chapter("Text", "real English prose" if not text else "your files")
+    inputs = _inputs(text, folder / "text.jsonl")
 
-    say(2, 8, "Corpus", "checksummed shards; 3 % of the documents are held out by a hash of their text")
+    walk.chapter("Corpus", "checksummed shards; 3 % of the documents are held out by a hash of their text")
     pretrainkit("corpus", "shards", *inputs, "--out", folder / "corpus", "--num-shards", 4, "--heldout", 0.03)
 
-    say(3, 8, "Vocabulary", "word counts, then SentencePiece and sentence boundaries learned from the same text")
+    walk.chapter("Vocabulary", "word counts, then SentencePiece and sentence boundaries learned from the same text")
     shards = folder / "corpus" / "train" / "*.jsonl"
     pretrainkit("corpus", "count-words", shards, "--out", folder / "words.tsv")
     with open(folder / "words.tsv", encoding="utf-8") as file:
@@ -55,63 +52,55 @@ def run_demo(folder: Path, text_files: list[Path], num_steps: int = NUM_STEPS) -
         "tokenizer", "encode", folder / "corpus", "--tokenizer", folder / "tokenizer", "--out", folder / "tokens"
     )
 
-    say(
-        4,
-        8,
+    walk.chapter(
         "Pretraining",
-        f"bert/modern-tiny for {num_steps} steps; killed without warning after step {KILL_AFTER_STEP}, then resumed",
+        f"bert/modern-tiny for {num_steps} steps; killed without warning after step {kill_after}, then resumed",
     )
     run = folder / "run"
     command = [
         *("train", "bert/modern-tiny", f"data.train={folder}/tokens/train", f"data.valid={folder}/tokens/valid"),
         *(f"num_steps={num_steps}", f"checkpoint.every_steps={CHECKPOINT_STEPS}", "log.every_steps=5", "--out", run),
     ]
-    num_equal = train_killed_and_resumed(
-        command, run, kill_after_step=KILL_AFTER_STEP, checkpoint_steps=CHECKPOINT_STEPS
-    )
+    walk.train(run, *command, kill_after_step=kill_after, checkpoint_steps=CHECKPOINT_STEPS)
 
-    say(5, 8, "Evaluation", "on the documents that were held out, with fixed masks")
+    walk.chapter("Evaluation", "on the documents that were held out, with fixed masks")
     pretrainkit("evaluate", run)
 
-    say(6, 8, "Export", "to Hugging Face's format, read back by transformers")
+    walk.chapter("Export", "to Hugging Face's format, read back by transformers")
     pretrainkit("export", run, "--format", "huggingface", "--out", folder / "export")
-    prompts = MASKED_IN_ENGLISH if text_files else MASKED_IN_PYTHON
+    prompts = MASKED_IN_ENGLISH if text else MASKED_IN_PYTHON
     for prompt, answers in _fill_with_transformers(folder / "export", prompts):
         print(f"  {prompt}\n    {', '.join(answers)}")
     print("  and the same by ourselves:")
     pretrainkit("generate", run, prompts[0])
 
-    say(7, 8, "Report", "one HTML page")
-    report = folder / "report.html"
-    pretrainkit("report", run, "--out", report)
+    walk.chapter("Report", "one HTML page")
+    walk.report(run)
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     loss, plateau = summary["valid_masked_lm_loss"], summary["unigram_loss"]
-    result = {
-        "masked_lm_loss": loss,
-        "unigram_loss": plateau,
-        "next_sentence_accuracy": summary["valid_next_sentence_accuracy"],
-        "equal_losses_after_resume": num_equal,
-        "seconds": round(time.monotonic() - began, 1),
-        "report": str(report),
-    }
-    say(8, 8, "Done", f"in {result['seconds'] / 60:.1f} minutes")
+    result = walk.numbers(
+        masked_lm_loss=loss,
+        unigram_loss=plateau,
+        next_sentence_accuracy=summary["valid_next_sentence_accuracy"],
+    )
+    walk.chapter("Done", f"in {result['seconds'] / 60:.1f} minutes")
     print(
         f"  held-out masked-word loss   {loss:.3f} nats (guessing by word frequency: {plateau:.3f}, all words equal: "
         f"{summary['uniform_loss']:.3f})\n"
         f"  held-out word accuracy      {summary['valid_masked_lm_accuracy']:.1%}\n"
         f"  sentence order accuracy     {result['next_sentence_accuracy']:.1%} (guessing: 50 %)\n"
-        f"  losses equal after resume   {num_equal} of {num_equal}, every digit\n"
+        f"  losses equal after resume   {walk.num_equal} of {walk.num_equal}, every digit\n"
         f"  run                         {run}\n  for transformers            {folder / 'export'}\n"
-        f"  report                      {report}\n"
+        f"  report                      {result['report']}\n"
         "\n  Your own text next: pretrainkit demo --text FILE..., or the five commands of the README."
     )
     return result
 
 
-def _inputs(text_files: list[Path], target: Path) -> list[str]:
+def _inputs(text: Sequence[Path], target: Path) -> list[str]:
     """What `corpus shards` reads: corpus files as they are, plain text or Python's prose as JSON lines in `target`."""
-    ready = [path for path in text_files if path.name.endswith(CORPUS_SUFFIXES)]
-    plain = [path for path in text_files if path not in ready]
+    ready = [path for path in text if path.name.endswith(CORPUS_SUFFIXES)]
+    plain = [path for path in text if path not in ready]
     if plain:
         documents = (pair for path in plain for pair in plain_text_documents(path))
         write_documents(target, documents, f"paragraphs of {len(plain)} file{'s' if len(plain) > 1 else ''}")
@@ -122,19 +111,12 @@ def _inputs(text_files: list[Path], target: Path) -> list[str]:
 
 def _fill_with_transformers(export: Path, prompts: list[str]) -> list[tuple[str, list[str]]]:
     """Load the export as any user of transformers would, and fill in the masks."""
-    from pretrainkit.exporting.torchvision_shim import import_transformers
-
-    import_transformers()
-    from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    transformers = quiet_transformers()
     print("  >>> pipeline('fill-mask', model=AutoModelForMaskedLM.from_pretrained(EXPORT), tokenizer=…)")
-    fill = pipeline(
+    fill = transformers.pipeline(
         "fill-mask",
-        model=AutoModelForMaskedLM.from_pretrained(export),
-        tokenizer=AutoTokenizer.from_pretrained(export),
+        model=transformers.AutoModelForMaskedLM.from_pretrained(export),
+        tokenizer=transformers.AutoTokenizer.from_pretrained(export),
         device="cpu",
     )
     return [(prompt, [row["token_str"].strip() for row in fill(prompt)]) for prompt in prompts]

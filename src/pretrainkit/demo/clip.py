@@ -4,19 +4,16 @@ Each command is printed as it is run, so that the demo reads as a tutorial.
 """
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 from pretrainkit.demo.shapes import write_sets
-from pretrainkit.demo.walk import prepare_folder, pretrainkit, say, train_killed_and_resumed
-from pretrainkit.exporting.torchvision_shim import import_transformers
+from pretrainkit.demo.walk import Walk, pretrainkit, quiet_transformers
 
 NUM_TRAIN = 1300
 NUM_VALID = 100
 """Images of each of the two sets."""
 SIDE = 48
-NUM_STEPS = 420
 BATCH_SIZE = 128
 MICROBATCH_SIZE = 64
 CHECKPOINT_STEPS = 50
@@ -31,30 +28,22 @@ PROMPTS = [
 ]
 
 
-def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
-    """Run the whole demo into `folder`; returns its headline numbers.
-
-    Args:
-        folder: Replaced when it holds an earlier demo, refused when it holds anything else.
-        num_steps: Optimizer updates.
-    """
-    began = time.monotonic()
-    prepare_folder(folder)
-    say(1, NUM_CHAPTERS, "Pairs", "two generated sets, one shape and two shapes, with two captions for each image")
+def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
+    """Run the demo into `folder`, which is replaced when it holds an earlier one; returns its headline numbers."""
+    walk = Walk(folder, NUM_CHAPTERS)
+    walk.chapter("Pairs", "two generated sets, one shape and two shapes, with two captions for each image")
     sizes = write_sets(folder / "sets", num_train=NUM_TRAIN, num_valid=NUM_VALID, side=SIDE, seed=0)
     for name, size in sizes.items():
         print(f"  {folder / 'sets' / name}: {size:,} pairs to train on, {2 * NUM_VALID} held out, no scene in both")
     sets = [folder / "sets" / name for name in sizes]
     pretrainkit("data", "check", *sets)
 
-    say(2, NUM_CHAPTERS, "Vocabulary", "word pieces from the captions")
+    walk.chapter("Vocabulary", "word pieces from the captions")
     pretrainkit("data", "captions", *sets, "--out", folder / "captions.jsonl")
     pretrainkit("corpus", "count-words", folder / "captions.jsonl", "--out", folder / "words.tsv")
     pretrainkit("tokenizer", "train", folder / "words.tsv", *TOKENIZER_SETTINGS, "--out", folder / "tokenizer")
 
-    say(
-        3,
-        NUM_CHAPTERS,
+    walk.chapter(
         "Pretraining",
         f"{num_steps} steps; each batch from one set, coin-flipping mixup, {BATCH_SIZE} pairs from microbatches of "
         f"{MICROBATCH_SIZE}; killed without warning after step {KILL_AFTER_STEP}, then resumed",
@@ -68,34 +57,28 @@ def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
         *(f"data.batch_size={BATCH_SIZE}", f"data.microbatch_size={MICROBATCH_SIZE}", f"num_steps={num_steps}"),
         *(f"checkpoint.every_steps={CHECKPOINT_STEPS}", "log.every_steps=5", "--out", run),
     ]
-    num_equal = train_killed_and_resumed(
-        command, run, kill_after_step=KILL_AFTER_STEP, checkpoint_steps=CHECKPOINT_STEPS
-    )
+    walk.train(run, *command, kill_after_step=KILL_AFTER_STEP, checkpoint_steps=CHECKPOINT_STEPS)
 
-    say(4, NUM_CHAPTERS, "Evaluation", "retrieval in both directions among the held-out pairs")
+    walk.chapter("Evaluation", "retrieval in both directions among the held-out pairs")
     pretrainkit("evaluate", run)
 
-    say(5, NUM_CHAPTERS, "Search", "the held-out images that fit a caption of your own best")
+    walk.chapter("Search", "the held-out images that fit a caption of your own best")
     for prompt, images in zip(PROMPTS, sets, strict=True):
         pretrainkit("generate", run, prompt, "--images", images / "valid", "--top", 3)
 
-    say(6, NUM_CHAPTERS, "Export", "to Hugging Face's CLIPModel, read back by transformers")
+    walk.chapter("Export", "to Hugging Face's CLIPModel, read back by transformers")
     pretrainkit("export", run, "--format", "huggingface", "--out", folder / "export")
     print("  >>> CLIPModel.from_pretrained(EXPORT), CLIPProcessor.from_pretrained(EXPORT)")
-    best = _ask_transformers(folder / "export", sets[0] / "valid", PROMPTS[0])
+    best = ask_transformers(folder / "export", sets[0] / "valid", PROMPTS[0])
     print(f"  {PROMPTS[0]}\n    {best}")
 
-    say(7, NUM_CHAPTERS, "Report", "one HTML page, with retrieved pairs as pictures")
-    report = folder / "report.html"
-    pretrainkit("report", run, "--out", report)
+    walk.chapter("Report", "one HTML page, with retrieved pairs as pictures")
+    walk.report(run)
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
-    scores = {name: summary[f"valid_{name}"] for set_name in sizes for name in _names(set_name)}
-    result = {
+    scores = {name: summary[f"valid_{name}"] for one in sizes for name in (f"{one}_I2T-R@1", f"{one}_T2I-R@1")}
+    result = walk.numbers(
         **scores,
-        "equal_losses_after_resume": num_equal,
-        "seconds": round(time.monotonic() - began, 1),
-        "report": str(report),
-    }
+    )
     print(
         f"\n  Done in {result['seconds'] / 60:.1f} minutes. Held-out retrieval, among {NUM_VALID} images of each set:"
     )
@@ -103,26 +86,20 @@ def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
         chance = 100 / NUM_VALID  # two of 200 captions for an image, one of 100 images for a caption
         print(f"  {name:<16} {value:5.1f} %  (guessing: {chance:.1f} %)")
     print(
-        f"  losses equal after resume   {num_equal} of {num_equal}, every digit\n"
+        f"  losses equal after resume   {walk.num_equal} of {walk.num_equal}, every digit\n"
         f"  run                         {run}\n  for transformers            {folder / 'export'}\n"
-        f"  report                      {report}\n"
+        f"  report                      {result['report']}\n"
         "\n  Your own pairs next: see the first lines of the recipe's README."
     )
     return result
 
 
-def _names(set_name: str) -> tuple[str, str]:
-    return f"{set_name}_I2T-R@1", f"{set_name}_T2I-R@1"
-
-
-def _ask_transformers(export: Path, images: Path, prompt: str) -> str:
+def ask_transformers(export: Path, images: Path, prompt: str) -> str:
     """The file name of the image that fits `prompt` best, as any user of transformers would find it."""
     import torch
     from PIL import Image
 
-    transformers = import_transformers()
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    transformers = quiet_transformers()
     model = transformers.CLIPModel.from_pretrained(export)
     processor = transformers.CLIPProcessor.from_pretrained(export)
     paths = sorted(images.iterdir())

@@ -4,7 +4,6 @@ Each command is printed as it is run, so that the demo reads as a tutorial.
 """
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.demo.rooms import KINDS, write_rooms
-from pretrainkit.demo.walk import prepare_folder, pretrainkit, say, train_killed_and_resumed
+from pretrainkit.demo.walk import Walk, pretrainkit
 from pretrainkit.images.thumbnail import thumbnail
 
 NUM_TRAIN, NUM_VALID = 2000, 64
-NUM_STEPS = 640
 CHECKPOINT_STEPS = 100
 KILL_AFTER_STEP = 130
 """Not a multiple of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared."""
@@ -55,18 +53,10 @@ NUM_SHOWN = 8
 PROMPT = "a red ball left of a blue cone in a grey room"
 
 
-def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
-    """Run the whole demo into `folder`; returns its headline numbers.
-
-    Args:
-        folder: Replaced when it holds an earlier demo, refused when it holds anything else.
-        num_steps: Optimizer updates.
-    """
-    began = time.monotonic()
-    prepare_folder(folder)
-    say(
-        1,
-        NUM_CHAPTERS,
+def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
+    """Run the demo into `folder`, which is replaced when it holds an earlier one; returns its headline numbers."""
+    walk = Walk(folder, NUM_CHAPTERS)
+    walk.chapter(
         "Scenes",
         "each as photograph, depth, classes, caption and boxes, a file in a folder of its own",
     )
@@ -74,7 +64,7 @@ def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
     write_rooms(folder / "valid", NUM_VALID, VALID_SEED)
     print(f"  {folder / 'train'}: {NUM_TRAIN} scenes, such as: {captions[0]}; {NUM_VALID} are held out")
 
-    say(2, NUM_CHAPTERS, "Vocabulary", "words of captions, numbers of boxes, sentinels for what is missing")
+    walk.chapter("Vocabulary", "words of captions, numbers of boxes, sentinels for what is missing")
     (folder / "captions.txt").write_text("\n".join(captions) + "\n", encoding="utf-8")
     (folder / "classes.txt").write_text("\n".join(KINDS) + "\n", encoding="utf-8")
     pretrainkit("corpus", "count-words", folder / "captions.txt", "--out", folder / "words.tsv")
@@ -83,7 +73,7 @@ def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
         *("--classes", folder / "classes.txt", "--vocab-size", VOCAB_SIZE, "--out", folder / "words"),
     )
 
-    say(3, NUM_CHAPTERS, "Image tokenizers", f"64 codes of {NUM_CODES} for a photograph, and for its depth")
+    walk.chapter("Image tokenizers", f"64 codes of {NUM_CODES} for a photograph, and for its depth")
     pictures = []
     for domain, (loss, num) in TOKENIZERS.items():
         pretrainkit(
@@ -97,9 +87,7 @@ def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
         pretrainkit("corpus", "tokenize-images", folder / f"{domain}-tokenizer", folder / "train", folder / "valid")
         pictures.append((f"tok_{domain}@64", folder / f"{domain}-tokenizer"))
 
-    say(
-        4,
-        NUM_CHAPTERS,
+    walk.chapter(
         "Pretraining",
         f"a small fourm/tiny predicts some tokens of all views from others, {num_steps} steps; killed without warning "
         f"after step {KILL_AFTER_STEP}, then resumed",
@@ -113,11 +101,9 @@ def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
         *(f"checkpoint.every_steps={CHECKPOINT_STEPS}", "log.every_steps=10"),
         *(f"evaluate.every_steps={num_steps}", "evaluate.num_examples=64", "--out", run),
     ]
-    num_equal = train_killed_and_resumed(
-        command, run, kill_after_step=KILL_AFTER_STEP, checkpoint_steps=CHECKPOINT_STEPS
-    )
+    walk.train(run, *command, kill_after_step=KILL_AFTER_STEP, checkpoint_steps=CHECKPOINT_STEPS)
 
-    say(5, NUM_CHAPTERS, "From photographs", "depth, classes, caption and boxes of held-out scenes, beside the truth")
+    walk.chapter("From photographs", "depth, classes, caption and boxes of held-out scenes, beside the truth")
     seen = folder / "from-photographs"
     pretrainkit(
         *("generate", run, "--from", "rgb", "--from-data", NUM_VALID, "--to", "depth,seg,caption,det"),
@@ -125,9 +111,7 @@ def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
         *("--tokenizer", "=".join(map(str, pictures[1])), "--out", seen),
     )
 
-    say(
-        6, NUM_CHAPTERS, "From a caption", "a scene of your own: first its depth, then its classes, then its photograph"
-    )
+    walk.chapter("From a caption", "a scene of your own: first its depth, then its classes, then its photograph")
     imagined = folder / "from-a-caption"
     pretrainkit(
         *("generate", run, PROMPT, "--to", "depth,seg,tok_rgb", "--num", 4, "--set", "grow_conditions=true"),
@@ -136,11 +120,10 @@ def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
         *("--out", imagined),
     )
 
-    say(7, NUM_CHAPTERS, "Report", "one HTML page: losses of every modality, and views made from others")
+    walk.chapter("Report", "one HTML page: losses of every modality, and views made from others")
     _show_generated(run, folder)
-    report = folder / "report.html"
-    pretrainkit("report", run, "--out", report)
-    return _told(folder, num_equal, time.monotonic() - began)
+    walk.report(run)
+    return _told(walk)
 
 
 def _show_generated(run: Path, folder: Path) -> None:
@@ -199,46 +182,36 @@ def _level(depth_HW: NDArray[Any]) -> NDArray[np.float64]:
     return (depth_HW - depth_HW.mean()) / max(depth_HW.std(), 1e-6)
 
 
-def _told(folder: Path, num_equal: int, seconds: float) -> dict[str, Any]:
+def _told(walk: Walk) -> dict[str, Any]:
     """Print the headline numbers, and return them."""
+    folder = walk.folder
     record = json.loads((folder / "from-photographs" / "generation.json").read_text(encoding="utf-8"))
     found = record["summary"]
     classes, caption, boxes = (found[name] for name in ("seg@64", "caption", "det"))
     depth_error, mean_depth_error = _depth_errors(folder)
-    result = {
-        "depth_error": depth_error,
-        "mean_depth_error": mean_depth_error,
-        "class_accuracy": classes["accuracy"],
-        "commonest_class_accuracy": classes["guessed_accuracy"],
-        "caption_words": caption["words"],
-        "commonest_caption_words": caption["guessed_words"],
-        "box_iou": boxes["iou"],
-        "guessed_box_iou": boxes["guessed_iou"],
-        "box_iou_of_any_class": boxes["iou_of_any_class"],
-        "guessed_box_iou_of_any_class": boxes["guessed_iou_of_any_class"],
-        "equal_losses_after_resume": num_equal,
-        "seconds": round(seconds, 1),
-        "report": str(folder / "report.html"),
-    }
-    print(f"\n  Done in {seconds / 60:.1f} minutes. From photographs of {NUM_VALID} held-out scenes:")
-    for what, value, guess in (
-        ("error of depth, deviations", f"{depth_error:.3f}", f"the mean depth: {mean_depth_error:.3f}"),
-        (
-            "right class of a patch",
-            _percent(classes["accuracy"]),
-            f"one for all: {_percent(classes['guessed_accuracy'])}",
-        ),
-        ("words of the caption", _percent(caption["words"]), f"one for all: {_percent(caption['guessed_words'])}"),
-        (
-            "overlap of boxes (IoU)",
-            _percent(boxes["iou_of_any_class"]),
-            f"some for all: {_percent(boxes['guessed_iou_of_any_class'])}",
-        ),
-        ("  of the same class", _percent(boxes["iou"]), f"some for all: {_percent(boxes['guessed_iou'])}"),
+    result = walk.numbers(
+        depth_error=depth_error,
+        mean_depth_error=mean_depth_error,
+        class_accuracy=classes["accuracy"],
+        commonest_class_accuracy=classes["guessed_accuracy"],
+        caption_words=caption["words"],
+        commonest_caption_words=caption["guessed_words"],
+        box_iou=boxes["iou"],
+        guessed_box_iou=boxes["guessed_iou"],
+        box_iou_of_any_class=boxes["iou_of_any_class"],
+        guessed_box_iou_of_any_class=boxes["guessed_iou_of_any_class"],
+    )
+    print(f"\n  Done in {walk.seconds / 60:.1f} minutes. From photographs of {NUM_VALID} held-out scenes:")
+    print(f"  {'error of depth, deviations':<28} {depth_error:>7.3f}  (the mean depth: {mean_depth_error:.3f})")
+    for what, share, guess, guessed_share in (
+        ("right class of a patch", classes["accuracy"], "one", classes["guessed_accuracy"]),
+        ("words of the caption", caption["words"], "one", caption["guessed_words"]),
+        ("overlap of boxes (IoU)", boxes["iou_of_any_class"], "some", boxes["guessed_iou_of_any_class"]),
+        ("  of the same class", boxes["iou"], "some", boxes["guessed_iou"]),
     ):
-        print(f"  {what:<28} {value:>7}  ({guess})")
+        print(f"  {what:<28} {_percent(share):>7}  ({guess} for all: {_percent(guessed_share)})")
     print(
-        f"  losses equal after resume    {num_equal} of {num_equal}, every digit\n"
+        f"  losses equal after resume    {walk.num_equal} of {walk.num_equal}, every digit\n"
         f"  pictures                     {folder / 'from-photographs' / 'sheet.png'}\n"
         f"                               {folder / 'from-a-caption' / 'sheet.png'}\n"
         f"  report                       {result['report']}\n"

@@ -4,7 +4,6 @@ Each command is printed as it is run, so that the demo reads as a tutorial.
 """
 
 import json
-import time
 from collections import Counter
 from importlib.util import find_spec
 from itertools import islice
@@ -14,14 +13,13 @@ from typing import Any
 import numpy as np
 
 from pretrainkit.demo.sentences import Tagged, as_text, paragraphs, sentences
-from pretrainkit.demo.walk import prepare_folder, pretrainkit, say, train_killed_and_resumed
+from pretrainkit.demo.walk import Walk, pretrainkit
 from pretrainkit.errors import InputError, MissingPackageError
 
-NUM_STEPS = 900
-"""Updates of pretraining."""
 CHECKPOINT_STEPS = 100
-KILL_AFTER_STEP = 225
-"""Not a multiple of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared."""
+KILL_AFTER_STEP, KILL_SHORT_RUN_AFTER = 225, 125
+"""Not multiples of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared. A run is short
+below 300 steps."""
 NUM_CHAPTERS = 6
 NUM_PARAGRAPHS = 900
 MAX_PATCHES = 48
@@ -40,39 +38,36 @@ SCRIPTS = {
 """The first words of the Universal Declaration of Human Rights, as a font without shaping can draw them."""
 
 
-def run_demo(folder: Path, font: Path | None = None, num_steps: int = NUM_STEPS) -> dict[str, Any]:
-    """Run the whole demo into `folder`; returns its headline numbers.
+def run_demo(folder: Path, num_steps: int, font: Path | None = None) -> dict[str, Any]:
+    """Run the demo into `folder`, which is replaced when it holds an earlier one; returns its headline numbers.
 
     Args:
-        folder: Replaced when it holds an earlier demo, refused when it holds anything else.
         font: File of the font to draw with; None: DejaVu Sans Mono of the package matplotlib.
         num_steps: Optimizer updates of pretraining.
 
     Raises:
         InputError: There is no font.
     """
-    began = time.monotonic()
     font = font or default_font()
-    prepare_folder(folder)
-    say(1, NUM_CHAPTERS, "Text", "sentences of a small grammar, and a renderer that begins a patch with each word")
+    kill_after = KILL_AFTER_STEP if num_steps >= 300 else KILL_SHORT_RUN_AFTER
+    walk = Walk(folder, NUM_CHAPTERS)
+    walk.chapter("Text", "sentences of a small grammar, and a renderer that begins a patch with each word")
     rows = (json.dumps({"text": text}) + "\n" for text in paragraphs(TEXT_SEED, NUM_PARAGRAPHS))
     (folder / "text.jsonl").write_text("".join(rows), encoding="utf-8")
     first = as_text(next(sentences(TEXT_SEED)))
     print(f"  {folder / 'text.jsonl'}: {NUM_PARAGRAPHS} paragraphs, such as: {first}")
     write_renderer(font, folder)
 
-    say(2, NUM_CHAPTERS, "Rendering", "the text as rows of squares of 16 x 16 pixels; some rows are held out")
+    walk.chapter("Rendering", "the text as rows of squares of 16 x 16 pixels; some rows are held out")
     pretrainkit(
         *("render", folder / "text.jsonl", "--renderer", folder / "renderer", "--max-patches", MAX_PATCHES),
         *("--heldout", 0.04, "--out", folder / "rows"),
     )
 
-    say(
-        3,
-        NUM_CHAPTERS,
+    walk.chapter(
         "Pretraining",
         f"pixel/tiny draws hidden squares again, {num_steps} steps; killed without warning after step "
-        f"{KILL_AFTER_STEP}, then resumed",
+        f"{kill_after}, then resumed",
     )
     run = folder / "run"
     command = [
@@ -80,16 +75,13 @@ def run_demo(folder: Path, font: Path | None = None, num_steps: int = NUM_STEPS)
         *(f"data.max_patches={MAX_PATCHES}", f"num_steps={num_steps}", f"checkpoint.every_steps={CHECKPOINT_STEPS}"),
         *("log.every_steps=5", f"evaluate.every_steps={CHECKPOINT_STEPS}", "evaluate.num_examples=64", "--out", run),
     ]
-    num_equal = train_killed_and_resumed(
-        command, run, kill_after_step=KILL_AFTER_STEP, checkpoint_steps=CHECKPOINT_STEPS
-    )
+    walk.train(run, *command, kill_after_step=kill_after, checkpoint_steps=CHECKPOINT_STEPS)
 
-    say(4, NUM_CHAPTERS, "Report", "one HTML page: hidden and drawn text, after each evaluation and at the end")
-    report = folder / "report.html"
-    pretrainkit("report", run, "--out", report)
+    walk.chapter("Report", "one HTML page: hidden and drawn text, after each evaluation and at the end")
+    walk.report(run)
 
-    say(5, NUM_CHAPTERS, "Task", f"the part of speech of each word, from {NUM_TAGGED} sentences")
-    majority, by_word = write_task(folder / "task")
+    walk.chapter("Task", f"the part of speech of each word, from {NUM_TAGGED} sentences")
+    guesses = write_task(folder / "task")
     tagger = folder / "tagger"
     pretrainkit(
         *("finetune", "tags", "--from", run, f"data.train={folder}/task/train.jsonl"),
@@ -97,8 +89,8 @@ def run_demo(folder: Path, font: Path | None = None, num_steps: int = NUM_STEPS)
         *("optimizer.peak_lr=1e-3", "evaluate.every_epochs=2", "--out", tagger),
     )
 
-    say(6, NUM_CHAPTERS, "Done", f"in {(time.monotonic() - began) / 60:.1f} minutes")
-    return _told(folder, num_equal, (majority, by_word), time.monotonic() - began)
+    walk.chapter("Done", f"in {walk.seconds / 60:.1f} minutes")
+    return _told(walk, guesses)
 
 
 def default_font() -> Path:
@@ -164,28 +156,26 @@ def _row(sentence: Tagged) -> dict[str, list[str]]:
     return {"words": [word for word, _ in sentence], "tags": [tag for _, tag in sentence]}
 
 
-def _told(folder: Path, num_equal: int, guesses: tuple[float, float], seconds: float) -> dict[str, Any]:
+def _told(walk: Walk, guesses: tuple[float, float]) -> dict[str, Any]:
     """Print the headline numbers, and return them."""
+    folder = walk.folder
     pretraining, tagging = (
         json.loads((folder / name / "summary.json").read_text(encoding="utf-8")) for name in ("run", "tagger")
     )
-    result = {
-        "masked_patch_loss": pretraining["valid_masked_patch_loss"],
-        "inked_patch_loss": pretraining["valid_inked_patch_loss"],
-        "blind_loss": pretraining["valid_blind_loss"],
-        "accuracy": tagging["valid_accuracy"],
-        "majority_accuracy": round(guesses[0], 2),
-        "word_accuracy": round(guesses[1], 2),
-        "equal_losses_after_resume": num_equal,
-        "seconds": round(seconds, 1),
-        "report": str(folder / "report.html"),
-    }
+    result = walk.numbers(
+        masked_patch_loss=pretraining["valid_masked_patch_loss"],
+        inked_patch_loss=pretraining["valid_inked_patch_loss"],
+        blind_loss=pretraining["valid_blind_loss"],
+        accuracy=tagging["valid_accuracy"],
+        majority_accuracy=round(guesses[0], 2),
+        word_accuracy=round(guesses[1], 2),
+    )
     print(
         f"  held-out loss of hidden squares   {result['masked_patch_loss']:.3f} of normalised pixels (the mean of each "
         f"square: {result['blind_loss']:.3f})\n"
         f"  parts of speech that are right    {result['accuracy']:.1f} % of the words of {NUM_HELD_OUT} new sentences "
         f"(always the same: {guesses[0]:.1f} %, the commonest of each word: {guesses[1]:.1f} %)\n"
-        f"  losses equal after resume         {num_equal} of {num_equal}, every digit\n"
+        f"  losses equal after resume         {walk.num_equal} of {walk.num_equal}, every digit\n"
         f"  runs                              {folder / 'run'}, {folder / 'tagger'}\n"
         f"  report                            {result['report']}\n"
         "\n  Your own text next: pretrainkit render, docs/rendering.md."

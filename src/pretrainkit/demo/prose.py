@@ -5,10 +5,11 @@ Examples, signatures and tables are left out paragraph by paragraph, so that wha
 """
 
 import ast
+import json
 import re
 import sysconfig
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pretrainkit.errors import DataError
@@ -24,6 +25,8 @@ SKIPPED_FOLDERS = {
     "dist-packages",
 }
 DOCUMENT_CHARACTERS = 5_000
+MIN_BYTES = 200_000
+"""Of all text of a demo."""
 MIN_WORDS = 4
 """Of a paragraph; shorter ones are headings and signatures."""
 MIN_LETTER_SHARE = 0.75
@@ -95,3 +98,23 @@ def _docstrings(path: Path) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             yield ast.get_docstring(node) or ""
+
+
+def write_documents(path: Path, documents: Iterable[tuple[str, str]], what: str) -> None:
+    """Write (source, text) pairs as JSON lines and say how much it is.
+
+    Raises:
+        DataError: It is less than MIN_BYTES.
+    """
+    num_documents = num_bytes = 0
+    with open(path, "w", encoding="utf-8") as file:
+        for name, text in documents:
+            file.write(json.dumps({"text": text, "meta": {"source": name}}, ensure_ascii=False) + "\n")
+            num_documents += 1
+            num_bytes += len(text.encode())
+    if num_bytes < MIN_BYTES:
+        raise DataError(
+            f"{what}: only {num_bytes:,} bytes of text; the demo needs {MIN_BYTES:,} to learn anything from\n"
+            "  give more text of your own: pretrainkit demo --text FILE..."
+        )
+    print(f"  {path}: {num_documents} documents, {num_bytes / 1e6:.1f} MB: {what}")

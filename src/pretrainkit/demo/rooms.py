@@ -87,6 +87,7 @@ def draw_room(rng: np.random.Generator) -> Room:
 
 def _distance(near: float) -> float:
     """Of the floor: 0 at the wall, 1 at the lower edge of the picture."""
+    # In perspective it is the inverse of the distance that is linear in the picture.
     return 1 / (near / _NEAREST + (1 - near) / _FARTHEST)
 
 
@@ -101,6 +102,7 @@ def paint(
     is_floor = (height >= room.horizon)[:, None, None]
     rgb = np.where(is_floor, ground * 0.55 + 90 * (1 - depth / _FARTHEST)[..., None], ground)
     y, x = height[:, None], height[None]
+    # What is near covers what is far.
     for thing in sorted(room.things, key=lambda one: -one.distance):
         is_inside = _inside(thing, x, y)
         fog = _MOST_FOG * (thing.distance - _NEAREST) / (_FARTHEST - _NEAREST)

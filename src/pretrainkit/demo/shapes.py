@@ -64,11 +64,7 @@ def write_sets(folder: Path, *, num_train: int, num_valid: int, side: int, seed:
     """Write two sets, `single` (one shape) and `pairs` (two), in ZeroVL's layout: annotations and images.
 
     Args:
-        folder: Gets a folder for each set.
         num_train: Images of each set to train on, with two captions each.
-        num_valid: Images of each set that are held out.
-        side: Pixels of each side.
-        seed: Of everything.
 
     Returns:
         Set name to its number of training pairs.

@@ -3,23 +3,21 @@
 Each command is printed as it is run, so that the demo reads as a tutorial.
 """
 
+import hashlib
 import json
 import shutil
-import time
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pretrainkit.demo.documents import write_documents
-from pretrainkit.demo.parts import Rows, write_rows
-from pretrainkit.demo.prose import standard_library_documents
-from pretrainkit.demo.walk import prepare_folder, pretrainkit, say, train_killed_and_resumed
+from pretrainkit.demo.prose import standard_library_documents, write_documents
+from pretrainkit.demo.walk import Walk, pretrainkit, quiet_transformers
 from pretrainkit.errors import RunError
 
 VOCAB_SIZE = 2048
 NUM_PRETRAINING = 240
 """Updates of pretraining."""
-NUM_STEPS = 220
-"""Updates of fine-tuning."""
 CHECKPOINT_STEPS = 40
 KILL_AFTER_STEP = 70
 """Not a multiple of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared."""
@@ -32,17 +30,32 @@ INPUT_LENGTH, TARGET_LENGTH = 80, 12
 NUM_SHOWN, NUM_ASKED = 4, 16
 """Held-out rows whose answers are printed, and that transformers is asked about."""
 
+NUM_PARTS = 6
+"""The parts with most paragraphs: which they are differs between installations of Python."""
+MIN_CHARACTERS, MAX_CHARACTERS = 60, 300
+"""Of a paragraph. Shorter ones could be about anything, longer ones are cut by the model."""
+HELD_OUT_SHARE = 0.15
 
-def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
-    """Run the whole demo into `folder`; returns its headline numbers.
+
+class Rows(NamedTuple):
+    """How many rows were written, and what guessing the most frequent part scores."""
+
+    num_train: int
+    num_held_out: int
+    parts: list[str]
+    """From the most frequent to the least."""
+    majority_percent: float
+    """Of the held-out rows that are about the part most frequent in training."""
+
+
+def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
+    """Run the demo into `folder`, which is replaced when it holds an earlier one; returns its headline numbers.
 
     Args:
-        folder: Replaced when it holds an earlier demo, refused when it holds anything else.
         num_steps: Optimizer updates of fine-tuning.
     """
-    began = time.monotonic()
-    prepare_folder(folder)
-    say(1, NUM_CHAPTERS, "Text", "prose that is on every machine with Python, and rows of a task made of it")
+    walk = Walk(folder, NUM_CHAPTERS)
+    walk.chapter("Text", "prose that is on every machine with Python, and rows of a task made of it")
     write_documents(folder / "text.jsonl", standard_library_documents(), "Python's language reference and docstrings")
     rows = write_rows(folder / "task", standard_library_documents())
     print(
@@ -50,7 +63,7 @@ def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
         f"{', '.join(rows.parts[:-1])} or {rows.parts[-1]}?"
     )
 
-    say(2, NUM_CHAPTERS, "Vocabulary", "SentencePiece with T5's control pieces; then token shards")
+    walk.chapter("Vocabulary", "SentencePiece with T5's control pieces; then token shards")
     pretrainkit("corpus", "shards", folder / "text.jsonl", "--out", folder / "corpus", "--heldout", 0.03)
     pretrainkit("corpus", "count-words", folder / "corpus" / "train" / "*.jsonl", "--out", folder / "words.tsv")
     pretrainkit(
@@ -62,9 +75,7 @@ def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
         *("--out", folder / "tokens"),
     )
 
-    say(
-        3,
-        NUM_CHAPTERS,
+    walk.chapter(
         "Pretraining",
         f"t5/micro on span corruption: what is behind <extra_id_0>? {NUM_PRETRAINING} steps",
     )
@@ -74,9 +85,7 @@ def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
         *(f"num_steps={NUM_PRETRAINING}", "evaluate.every_steps=100", "--out", pretrained),
     )
 
-    say(
-        4,
-        NUM_CHAPTERS,
+    walk.chapter(
         "Task",
         "a Python module says what to read, how it becomes inputs and targets, how to judge answers",
     )
@@ -85,9 +94,7 @@ def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
     print(f"  {module}: written by the demo; yours can look like it")
     pretrainkit("tasks", "show", TASK, "--num", 2, "--module", module)
 
-    say(
-        5,
-        NUM_CHAPTERS,
+    walk.chapter(
         "Fine-tuning",
         f"{num_steps} steps from the pretrained weights, judged by the accuracy of its answers; killed without warning "
         f"after step {KILL_AFTER_STEP}, then resumed",
@@ -100,11 +107,9 @@ def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
         *(f"checkpoint.every_steps={CHECKPOINT_STEPS}", "log.every_steps=5", "evaluate.every_steps=60"),
         *("evaluate.before_training=true", "--out", run),
     ]
-    num_equal = train_killed_and_resumed(
-        command, run, kill_after_step=KILL_AFTER_STEP, checkpoint_steps=CHECKPOINT_STEPS
-    )
+    walk.train(run, *command, kill_after_step=KILL_AFTER_STEP, checkpoint_steps=CHECKPOINT_STEPS)
 
-    say(6, NUM_CHAPTERS, "Inference", "answers to the held-out rows as JSON lines")
+    walk.chapter("Inference", "answers to the held-out rows as JSON lines")
     answers = folder / "answers.jsonl"
     pretrainkit(*("infer", run, "precision.compute=float32", "--task", TASK, "--split", "validation", "--out", answers))
     rows_answered = [json.loads(line) for line in answers.read_text(encoding="utf-8").splitlines()]
@@ -112,7 +117,7 @@ def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
     for row, true in list(zip(rows_answered, truth, strict=True))[:: len(truth) // NUM_SHOWN][:NUM_SHOWN]:
         print(f"  {true['paragraph'][:90]}\n    {row['prediction']} (it is {true['part']})")
 
-    say(7, NUM_CHAPTERS, "Export", "to Hugging Face's format, asked the same by transformers")
+    walk.chapter("Export", "to Hugging Face's format, asked the same by transformers")
     pretrainkit("export", run, "--format", "huggingface", "--out", folder / "export")
     asked = [f"part of python: {row['paragraph']}" for row in truth[:NUM_ASKED]]
     theirs = ask_transformers(folder / "export", folder / "tokenizer", asked)
@@ -121,35 +126,32 @@ def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
         raise RunError(f"transformers answers {theirs}, but we {ours}")
     print(f"  all {NUM_ASKED} answers of T5ForConditionalGeneration.from_pretrained(EXPORT).generate() are ours")
 
-    say(8, NUM_CHAPTERS, "Report", "one HTML page")
-    report = folder / "report.html"
-    pretrainkit("report", run, "--out", report)
-    return _told(folder, rows, num_equal, time.monotonic() - began)
+    walk.chapter("Report", "one HTML page")
+    walk.report(run)
+    return _told(walk, rows)
 
 
-def _told(folder: Path, rows: Rows, num_equal: int, seconds: float) -> dict[str, Any]:
+def _told(walk: Walk, rows: Rows) -> dict[str, Any]:
     """Print the headline numbers, and return them."""
+    folder = walk.folder
     run = folder / "run"
     evaluations = [json.loads(line) for line in (run / "eval.jsonl").read_text(encoding="utf-8").splitlines()]
     before, after = (evaluations[place][f"{TASK}/accuracy"] for place in (0, -1))
     pretraining = json.loads((folder / "pretrained/summary.json").read_text(encoding="utf-8"))
-    result = {
-        "span_corruption_loss": pretraining["valid_nll_per_target_token"],
-        "unigram_loss": pretraining["unigram_loss"],
-        "accuracy_before": before,
-        "accuracy": after,
-        "majority_accuracy": round(rows.majority_percent, 2),
-        "equal_losses_after_resume": num_equal,
-        "seconds": round(seconds, 1),
-        "report": str(folder / "report.html"),
-    }
+    result = walk.numbers(
+        span_corruption_loss=pretraining["valid_nll_per_target_token"],
+        unigram_loss=pretraining["unigram_loss"],
+        accuracy_before=before,
+        accuracy=after,
+        majority_accuracy=round(rows.majority_percent, 2),
+    )
     print(
-        f"\n  Done in {seconds / 60:.1f} minutes.\n"
+        f"\n  Done in {walk.seconds / 60:.1f} minutes.\n"
         f"  held-out loss of hidden words   {result['span_corruption_loss']:.3f} nats (guessing by frequency: "
         f"{result['unigram_loss']:.3f})\n"
         f"  answers that are right          {after:.1f} % of {rows.num_held_out} held-out rows (before fine-tuning "
         f"{before:.1f} %, always {rows.parts[0]!r}: {rows.majority_percent:.1f} %)\n"
-        f"  losses equal after resume       {num_equal} of {num_equal}, every digit\n"
+        f"  losses equal after resume       {walk.num_equal} of {walk.num_equal}, every digit\n"
         f"  run                             {run}\n  for transformers                {folder / 'export'}\n"
         f"  report                          {result['report']}\n"
         "\n  Your own tasks next: docs/tasks.md."
@@ -161,14 +163,48 @@ def ask_transformers(export: Path, tokenizer: Path, texts: list[str]) -> list[st
     """The answers of the export as any user of transformers would get them, greedily."""
     import torch
 
-    from pretrainkit.exporting.torchvision_shim import import_transformers
-
-    transformers = import_transformers()
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    transformers = quiet_transformers()
     model = transformers.T5ForConditionalGeneration.from_pretrained(export)
     load = transformers.AutoTokenizer.from_pretrained(tokenizer)
     inputs = load(texts, return_tensors="pt", padding=True)
     with torch.no_grad():
         ids = model.generate(**inputs, max_new_tokens=TARGET_LENGTH, do_sample=False)
     return load.batch_decode(ids, skip_special_tokens=True)
+
+
+def write_rows(folder: Path, documents: Iterable[tuple[str, str]]) -> Rows:
+    """Write `train.jsonl` and `validation.jsonl` of rows {"paragraph", "part"} into `folder`, a new one.
+
+    Held-out rows are chosen by a hash of the paragraph, so that no text lies on both sides.
+
+    Args:
+        documents: (name, text) with a paragraph per line, as `prose.standard_library_documents` gives them.
+    """
+    found: dict[str, str] = {}
+    for name, text in documents:
+        for paragraph in text.split("\n"):
+            if MIN_CHARACTERS <= len(paragraph) <= MAX_CHARACTERS:
+                found.setdefault(paragraph, part_of(name))
+    parts = [part for part, _ in Counter(found.values()).most_common(NUM_PARTS)]
+    rows: dict[bool, list[dict[str, str]]] = {False: [], True: []}
+    for paragraph, part in found.items():
+        if part in parts:
+            rows[_is_held_out(paragraph)].append({"paragraph": paragraph, "part": part})
+    folder.mkdir()
+    for name, is_held_out in (("train", False), ("validation", True)):
+        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows[is_held_out])
+        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+    majority = Counter(row["part"] for row in rows[False]).most_common(1)[0][0]
+    share = sum(row["part"] == majority for row in rows[True]) / len(rows[True])
+    return Rows(len(rows[False]), len(rows[True]), parts, 100 * share)
+
+
+def part_of(document: str) -> str:
+    """`reference` of the language reference's documents, else the module or package of the standard library."""
+    room, _, rest = document.partition("/")
+    return room if room == "reference" else rest.split("/")[0]
+
+
+def _is_held_out(paragraph: str) -> bool:
+    digest = hashlib.blake2b(paragraph.encode(), digest_size=8).digest()
+    return int.from_bytes(digest) < HELD_OUT_SHARE * 2**64

@@ -1,4 +1,5 @@
-"""What all demos do: commands that a user would type, printed as they run, and a training that is killed and resumed.
+"""What all demos do: commands that a user would type, printed as they run so that a demo reads as a tutorial, and a
+training that is killed and resumed.
 
 In the middle the training is killed without warning and resumed, and the losses after the resumption are compared with
 those before, digit by digit.
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from pretrainkit.errors import InputError, RunError
 
@@ -20,23 +22,66 @@ STEP_TIMEOUT_SECONDS = 600
 """Without any step that was logged, however slow the machine is."""
 
 
-def prepare_folder(folder: Path) -> None:
-    """An empty folder for a demo: replaced when it holds an earlier one. Raises InputError if it holds other things."""
-    marker = folder / ".pretrainkit-demo"
-    if folder.exists() and any(folder.iterdir()):
-        if not marker.exists():
-            raise InputError(f"{folder} holds something else than a demo\n  give another place: --out FOLDER")
-        shutil.rmtree(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        marker.touch()
-    except OSError as error:
-        raise InputError(f"cannot write {folder}\n  {error}\n  give another place: --out FOLDER") from None
+class Walk:
+    """A demo on its way: its folder, its chapters and its clock."""
 
+    def __init__(self, folder: Path, num_chapters: int) -> None:
+        """`folder`: replaced when it holds an earlier demo. Raises InputError where it holds anything else."""
+        self.folder = folder
+        self.num_equal = 0
+        """Losses that were computed twice."""
+        self._chapter, self._num_chapters = 0, num_chapters
+        self._began = time.monotonic()
+        marker = folder / ".pretrainkit-demo"
+        if folder.exists() and any(folder.iterdir()):
+            if not marker.exists():
+                raise InputError(f"{folder} holds something else than a demo\n  give another place: --out FOLDER")
+            shutil.rmtree(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            marker.touch()
+        except OSError as error:
+            raise InputError(f"cannot write {folder}\n  {error}\n  give another place: --out FOLDER") from None
 
-def say(number: int, of: int, title: str, text: str) -> None:
-    """The heading of a chapter."""
-    print(f"\n[{number}/{of}] {title}: {text}", flush=True)
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return time.monotonic() - self._began
+
+    def chapter(self, title: str, text: str) -> None:
+        """Print the heading of the next chapter."""
+        self._chapter += 1
+        print(f"\n[{self._chapter}/{self._num_chapters}] {title}: {text}", flush=True)
+
+    def train(self, run: Path, *command: object, kill_after_step: int, checkpoint_steps: int) -> None:
+        """Train, kill -9 in the middle, resume, and compare the losses that were computed twice.
+
+        Args:
+            run: The run folder that the command writes.
+            command: The words after `pretrainkit`.
+            kill_after_step: Not a multiple of `checkpoint_steps`, so that steps are made twice.
+            checkpoint_steps: As the command says.
+
+        Raises:
+            RunError: A loss differs in its last digit, or the training ended by itself.
+        """
+        before = _train_until_killed(command, run, kill_after_step)
+        print(f"\n  kill -9 after step {max(before)}; the newest checkpoint is the last multiple of {checkpoint_steps}")
+        pretrainkit("resume", run)
+        self.num_equal = _compare_losses(before, read_losses(run), checkpoint_steps)
+
+    def report(self, run: Path) -> None:
+        """Write the report of a run."""
+        pretrainkit("report", run, "--out", self.folder / "report.html")
+
+    def numbers(self, **headline: Any) -> dict[str, Any]:
+        """The headline numbers, and those of all demos."""
+        return {
+            **headline,
+            "equal_losses_after_resume": self.num_equal,
+            "seconds": round(self.seconds, 1),
+            "report": str(self.folder / "report.html"),
+        }
 
 
 def pretrainkit(*words: object) -> None:
@@ -50,27 +95,14 @@ def pretrainkit(*words: object) -> None:
         raise kind(f"the command above ended with exit code {done.returncode}\n  its message says what to do")
 
 
-def train_killed_and_resumed(
-    command: Iterable[object], run: Path, *, kill_after_step: int, checkpoint_steps: int
-) -> int:
-    """Train, kill -9 in the middle, resume, and compare the losses that were computed twice.
+def quiet_transformers() -> Any:
+    """The package transformers, which shows neither advice nor bars."""
+    from pretrainkit.exporting.torchvision_shim import import_transformers
 
-    Args:
-        command: The words after `pretrainkit`.
-        run: The run folder that it writes.
-        kill_after_step: Not a multiple of `checkpoint_steps`, so that steps are made twice.
-        checkpoint_steps: As the command says.
-
-    Returns:
-        How many logged losses were computed twice, all equal to the last digit.
-
-    Raises:
-        RunError: One differs, or the training ended by itself.
-    """
-    before = _train_until_killed(command, run, kill_after_step)
-    print(f"\n  kill -9 after step {max(before)}; the newest checkpoint is the last multiple of {checkpoint_steps}")
-    pretrainkit("resume", run)
-    return _compare_losses(before, read_losses(run), checkpoint_steps)
+    transformers = import_transformers()
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
 
 
 def read_losses(run: Path) -> dict[int, float]:

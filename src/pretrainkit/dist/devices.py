@@ -3,6 +3,7 @@ register themselves when they are installed."""
 
 import os
 import platform
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -53,10 +54,10 @@ def _described(kind: str, index: int) -> Device:
 
 
 @cache
-def has_pinned_memory(kind: str) -> bool:
-    """Whether copies from the host to this machine's devices of this type can go on by themselves. torch asks that of
+def has_pinned_memory(device: torch.device) -> bool:
+    """Whether copies from the host to a device of this machine can go on by themselves. torch asks that of
     no back end that registers itself."""
-    if kind == "cpu":
+    if device.type == "cpu":
         return False
     try:
         torch.empty(1).pin_memory()
@@ -78,6 +79,56 @@ def to_device(module: nn.Module, device: torch.device) -> nn.Module:
         for other, other_name in others:
             other[other_name] = owner[name]
     return module
+
+
+def from_host(values: Any, device: torch.device) -> torch.Tensor:
+    """A tensor on `device` with the values of a NumPy array, tensor or list of the host: through pinned memory and
+    without waiting where the device has such."""
+    tensor = torch.as_tensor(values, device="cpu")
+    if not has_pinned_memory(device):
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def reads_at_once(device: torch.device) -> bool:
+    """Whether values can be read without waiting for work that goes on: on a CPU."""
+    return device.type == "cpu"
+
+
+def has_float64(device: torch.device) -> bool:
+    """Metal has none."""
+    return device.type != "mps"
+
+
+def has_fused_optimizers(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether torch has its fused kernels of optimizers for all of them."""
+    return all(tensor.device.type in ("cpu", "cuda") for tensor in tensors)
+
+
+def device_name(device: torch.device) -> str:
+    """The model of a GPU of CUDA, as in datasheets; "CPU" for all others."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+
+
+def seed_generators(key: int, device: torch.device) -> None:
+    """Make what torch draws from here on, on the host and on `device`, a function of `key`."""
+    torch.default_generator.manual_seed(key)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(key)
+
+
+class RandomState:
+    """The state of torch's generators on the host and on one device, to draw the same numbers again."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._host = torch.get_rng_state()
+        self._module = None if device.type == "cpu" else torch.get_device_module(device)
+        self._device = None if self._module is None else self._module.get_rng_state()
+
+    def restore(self) -> None:
+        torch.set_rng_state(self._host)
+        if self._module is not None:
+            self._module.set_rng_state(self._device)
 
 
 def attention_back_ends(kind: str) -> list[str]:

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -70,14 +70,18 @@ class World:
         """
         if self.world_size == 1:
             return [value]
-        return gather_json(value, self.world_size, group)
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
+        dist.all_gather(lengths, torch.tensor([len(text)]), group=group)
+        padded = torch.zeros(int(max(lengths)), dtype=torch.uint8)  # one gather takes tensors of one length only
+        padded[: len(text)] = text
+        texts = [torch.zeros_like(padded) for _ in lengths]
+        dist.all_gather(texts, padded, group=group)
+        return [json.loads(bytes(t[: int(n)].tolist())) for t, n in zip(texts, lengths, strict=True)]
 
     def on_main(self, work: Callable[[], T]) -> T:
-        """Rank 0's result of `work()` on every rank (as JSON). If it fails, every rank raises, so that none waits.
-
-        Raises:
-            PretrainKitError: What `work` raised on rank 0, on every rank.
-        """
+        """Rank 0's result of `work()` on every rank (as JSON). Where it raises PretrainKitError, every rank does, so
+        that none waits."""
         if self.world_size == 1:
             return work()
         outcome: dict[str, Any] = {}
@@ -106,30 +110,17 @@ class World:
         if self.world_size > 1 and dist.is_initialized():
             dist.destroy_process_group()
 
+    def __enter__(self) -> Self:
+        return self
 
-def gather_json(value: T, world_size: int, group: dist.ProcessGroup | None = None) -> list[T]:
-    """Every rank's JSON value, by rank. Sends text lengths first, then the texts padded to the longest."""
-    text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-    length = torch.tensor([len(text)])
-    lengths = [torch.zeros_like(length) for _ in range(world_size)]
-    dist.all_gather(lengths, length, group=group)
-    longest = int(max(map(int, lengths)))
-    padded = torch.zeros(longest, dtype=torch.uint8)
-    padded[: len(text)] = text
-    texts = [torch.zeros_like(padded) for _ in range(world_size)]
-    dist.all_gather(texts, padded, group=group)
-    return [json.loads(bytes(t[: int(n)].tolist())) for t, n in zip(texts, lengths, strict=True)]
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 def init_world(device: str | None = None) -> World:
-    """Join the other processes of the run, as the launcher's environment says.
-
-    Args:
-        device: "cpu" or the type of an accelerator, such as "cuda"; None: the accelerator when there is one.
-
-    Raises:
-        InputError: The environment is incomplete or contradicts itself, or there is no such device.
-    """
+    """Join the other processes of the run, as the launcher's environment says. `device` is "cpu" or the type of an
+    accelerator, such as "cuda"; None: the accelerator when there is one. Raises InputError where the environment is
+    incomplete or contradicts itself, or there is no such device."""
     rank, world_size, local_rank, local_world_size = _place()
     chosen = _device(device, local_rank)
     if world_size == 1:

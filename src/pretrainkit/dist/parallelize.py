@@ -31,31 +31,9 @@ from pretrainkit.errors import ConfigError
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
+    from pretrainkit.training.run import ParallelConfig
+
 _log = logging.getLogger(__name__)
-
-
-class ParallelSettings(Protocol):
-    """What is read of `pretrainkit.training.run.ParallelConfig`, which lives a layer above."""
-
-    @property
-    def strategy(self) -> str:
-        """auto, ddp, fsdp2 or hsdp; auto is ddp."""
-
-    @property
-    def shard_ranks(self) -> int | None:
-        """Of hsdp: neighbouring ranks that hold one copy; None: those of a machine."""
-
-    @property
-    def is_sharded(self) -> bool:
-        """Whether a rank keeps only a part of each parameter: fsdp2, hsdp."""
-
-    @property
-    def compile(self) -> str:
-        """auto, on or off; auto is on for CUDA."""
-
-    @property
-    def activation_checkpointing(self) -> bool:
-        """Recompute each block in the backward pass."""
 
 
 class HasBlocks(Protocol):
@@ -65,19 +43,13 @@ class HasBlocks(Protocol):
         """The large repeated submodules, in order; none holds a parameter that lies outside of it as well."""
 
 
-def parallelize(model: nn.Module, config: ParallelSettings, world: World, compute_dtype: torch.dtype) -> nn.Module:
-    """Move `model` to this rank's device and prepare it for training with all ranks.
+def parallelize(model: nn.Module, config: ParallelConfig, world: World, compute_dtype: torch.dtype) -> nn.Module:
+    """Move `model` to this rank's device and prepare it, in place, for training with all ranks; returns what the
+    trainer calls: `model` itself, or DDP around it. `unwrap` gives the model back.
 
     Rank 0's weights win: they are sent to the others once, so ranks agree even if they were initialised differently.
-
-    Args:
-        model: Real or float32 weights on any device; has `blocks()` (see `HasBlocks`). Changed in place.
-        config: Strategy, compilation, activation checkpointing. With one process the strategy has no effect.
-        world: The processes.
-        compute_dtype: What FSDP2 on a GPU gathers and computes in; gradients are reduced in float32.
-
-    Returns:
-        What the trainer calls: `model` itself, or DDP around it. `unwrap` gives the model back.
+    `compute_dtype` is what FSDP2 on a GPU gathers and computes in; gradients are reduced in float32. With one process
+    the strategy has no effect.
     """
     blocks = cast(HasBlocks, model).blocks()
     if config.activation_checkpointing:
@@ -106,7 +78,7 @@ def parallelize(model: nn.Module, config: ParallelSettings, world: World, comput
     )
 
 
-def _mesh(config: ParallelSettings, world: World) -> DeviceMesh:
+def _mesh(config: ParallelConfig, world: World) -> DeviceMesh:
     """FSDP2: all ranks in one row. HSDP: a row for each copy of the model."""
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -133,7 +105,7 @@ def _shard(
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     policy = MixedPrecisionPolicy()
-    if _computes_in(compute_dtype, world):
+    if gathers_in(compute_dtype, world):
         policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
     for block in blocks:
         _send_weights(block, world)
@@ -147,8 +119,8 @@ def _shard(
     return model
 
 
-def _computes_in(dtype: torch.dtype, world: World) -> bool:
-    """Whether FSDP2 gathers weights in this number format rather than in float32."""
+def gathers_in(dtype: torch.dtype, world: World) -> bool:
+    """Whether FSDP2 gathers weights in this number format rather than in float32, as on CPUs and in a dry run."""
     return world.device.type not in ("cpu", "meta") and dtype != torch.float32
 
 
@@ -196,7 +168,7 @@ class _Recomputed:
         return checkpoint(self.forward, *args, use_reentrant=False, **kwargs)
 
 
-def _shall_compile(config: ParallelSettings, world: World) -> bool:
+def _shall_compile(config: ParallelConfig, world: World) -> bool:
     """Whether to compile, after a look for the compiler that inductor will need in the middle of the first step."""
     is_gpu = world.device.type == "cuda"
     if config.compile == "off" or (config.compile == "auto" and not is_gpu):

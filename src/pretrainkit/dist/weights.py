@@ -1,7 +1,8 @@
 """The tensors of a model by name, whole or sharded."""
 
+import copy
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from pretrainkit.errors import CheckpointError
 Shape = tuple[int, ...]
 _HASHED_VALUES = 256
 """Of each tensor, evenly spread."""
+_NUM_SHOWN = 4
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -31,6 +33,11 @@ def allocate(model: nn.Module, device: str) -> nn.Module:
     `nn.Module.to_empty` would lose the latter.
     """
     return model._apply(lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor.to(device))
+
+
+def on_cpu(model: nn.Module) -> nn.Module:
+    """The model itself where it is on the CPU, else a copy there."""
+    return model if next(model.parameters()).device.type == "cpu" else copy.deepcopy(model).cpu()
 
 
 def full_state_dict(model: nn.Module, is_main: bool = True) -> dict[str, Tensor]:
@@ -54,15 +61,8 @@ def full_state_dict(model: nn.Module, is_main: bool = True) -> dict[str, Tensor]
 def load_full_state_dict(model: nn.Module, weights: Mapping[str, Tensor], origin: str = "the given weights") -> None:
     """Copy whole tensors into a model, sharded or not. Every rank must call it with the same weights.
 
-    Tied tensors need only one of their names. Number formats are converted.
-
-    Args:
-        model: What `parallelize` returned, or a plain model.
-        weights: Name to whole tensor, on any device.
-        origin: Where they come from, for the error message.
-
-    Raises:
-        CheckpointError: Names or shapes differ; the model is unchanged.
+    Tied tensors need only one of their names. Number formats are converted. Raises CheckpointError, which names
+    `origin`, where names or shapes differ; the model is unchanged then.
     """
     own = unwrap(model).state_dict(keep_vars=True)
     names: dict[int, list[str]] = {}
@@ -99,59 +99,49 @@ def weights_fingerprint(model: nn.Module) -> str:
     state = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(model.state_dict().items()):
         flat = tensor.detach().reshape(-1)
+        # Evenly spread over the tensor, about `_HASHED_VALUES` of them.
         some = flat[:: max(1, len(flat) // _HASHED_VALUES)].float().cpu().contiguous()
         state.update(f"{name} {tuple(tensor.shape)}\n".encode() + some.numpy().tobytes())
     return state.hexdigest()
 
 
 def require_same_tensors(expected: Mapping[str, Shape], given: Mapping[str, Shape], origin: str) -> None:
-    """Check that `given` has the names and shapes that are `expected`.
-
-    Raises:
-        CheckpointError: They differ; the message has the first few of each kind.
-    """
+    """Check that `given` has the names and shapes that are `expected`. Raises CheckpointError with the first few of
+    each kind of difference."""
+    differing = [n for n in expected.keys() & given.keys() if expected[n] != given[n]]
     problems = [
-        *_listed("lacks", (f"{n} {list(expected[n])}" for n in expected.keys() - given.keys())),
-        *_listed("has but the model lacks", (f"{n} {list(given[n])}" for n in given.keys() - expected.keys())),
-        *_listed(
-            "has in another shape",
-            (
-                f"{n}: {list(given[n])}, model {list(expected[n])}"
-                for n in expected.keys() & given.keys()
-                if expected[n] != given[n]
-            ),
+        *listed("it lacks:", sorted(f"{n} {list(expected[n])}" for n in expected.keys() - given.keys())),
+        *listed("it has but the model lacks:", sorted(f"{n} {list(given[n])}" for n in given.keys() - expected.keys())),
+        *listed(
+            "it has in another shape:", sorted(f"{n}: {list(given[n])}, model {list(expected[n])}" for n in differing)
         ),
     ]
-    if problems:
-        raise CheckpointError(
-            f"{origin} belongs to another model\n"
-            + "\n".join(f"  it {p}" for p in problems)
-            + "\n  use the config it was trained with (config.yaml in its run folder), or start a new run"
-        )
+    _refuse(origin, problems)
 
 
 def require_same_architecture(expected: Mapping[str, Any], given: Mapping[str, Any], origin: str) -> None:
-    """Check that weights of the architecture `given` compute the same in a model of the architecture `expected`.
+    """Check that weights of the architecture `given` compute the same in a model of the architecture `expected`; else
+    raise CheckpointError.
 
     Shapes do not tell everything: the same tensors serve any number of heads. Both are what
     `pretrainkit.config.base.architecture` gives; fields that only one side knows come from another version of the code.
-
-    Raises:
-        CheckpointError: Fields differ.
     """
     differing = [name for name in expected if name in given and expected[name] != given[name]]
-    if differing:
+    _refuse(origin, [f"model.{name}: {given[name]} there, {expected[name]} here" for name in differing])
+
+
+def _refuse(origin: str, problems: Sequence[str]) -> None:
+    if problems:
         raise CheckpointError(
             f"{origin} belongs to another model\n"
-            + "\n".join(f"  model.{name}: {given[name]} there, {expected[name]} here" for name in differing)
+            + "\n".join(f"  {problem}" for problem in problems)
             + "\n  use the config it was trained with (config.yaml in its run folder), or start a new run"
         )
 
 
-def _listed(verb: str, items: Iterable[str], num_shown: int = 4) -> list[str]:
-    """One line for all `items`, or none."""
-    found = sorted(items)
-    if not found:
+def listed(what: str, items: Sequence[str]) -> list[str]:
+    """One line with the first few `items`, or none."""
+    if not items:
         return []
-    more = f" and {len(found) - num_shown} more" if len(found) > num_shown else ""
-    return [f"{verb}: {', '.join(found[:num_shown])}{more}"]
+    more = f" and {len(items) - _NUM_SHOWN} more" if len(items) > _NUM_SHOWN else ""
+    return [f"{what} {', '.join(items[:_NUM_SHOWN])}{more}"]

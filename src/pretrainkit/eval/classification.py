@@ -8,13 +8,12 @@ Source: Radford et al. 2021, section 3.1.4, https://arxiv.org/abs/2103.00020.
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from pretrainkit.dist.env import World
 from pretrainkit.errors import InputError
-from pretrainkit.eval.retrieval import ALONE, Rows, ranks, recall
+from pretrainkit.eval.retrieval import ALONE, Rows, normalised, ranks, recall
 
 BLANK = "{}"
 """Where the name of the class goes in a template."""
@@ -35,7 +34,7 @@ def captions_of(class_names: Sequence[str], templates: Sequence[str]) -> list[st
 
 def class_vectors(text_CPD: Tensor) -> Tensor:
     """(C, D): the captions of each class normalised, averaged over the templates, and normalised again; float32."""
-    return _normalised(_normalised(text_CPD.float()).mean(dim=1))
+    return normalised(normalised(text_CPD.float()).mean(dim=1))
 
 
 def accuracies(
@@ -46,16 +45,10 @@ def accuracies(
 
     Args:
         image_ND: Embeddings, on every rank all of them.
-        label_N: Rows of `class_CD`.
-        class_CD: From `class_vectors`.
-        megabytes: As in `retrieval`.
-        world: Each rank scores its share of the images.
+        label_N: Rows of `class_CD`, which are from `class_vectors`.
+        megabytes, world: As in `retrieval`.
     """
     num_classes = len(class_CD)
     classes = Rows(class_CD, np.arange(num_classes))
     rank_N = ranks(Rows(image_ND, label_N), classes, megabytes=megabytes, world=world)
     return {f"acc{k}": recall(rank_N, k) for k in (1, 5) if k == 1 or num_classes > k}
-
-
-def _normalised(vectors: Tensor) -> Tensor:
-    return vectors / (torch.linalg.vector_norm(vectors, dim=-1, keepdim=True) + 1e-8)

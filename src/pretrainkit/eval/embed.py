@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pretrainkit.data import prefetch
 from pretrainkit.dist.env import World
+from pretrainkit.eval.evaluator import dealt
 from pretrainkit.training.objective import HostBatch
 
 BuildRows = Callable[[NDArray[np.int64]], HostBatch]
@@ -29,7 +30,6 @@ def embed_rows(
     The arguments are those of `forward_batches`.
     """
     found: Tensor | None = None
-
     for rows, vectors_BD in forward_batches(
         build, forward, num_rows, batch_size=batch_size, world=world, num_threads=num_threads
     ):
@@ -50,33 +50,21 @@ def forward_batches(
     them, and dealt out in turn. Where their number is not a multiple of the ranks, some ranks do the last one once
     more and get no rows for it: with FSDP2 every rank must make equally many forward passes.
 
-    Args:
-        build: Makes the batch of some rows.
-        forward: Embeds it.
-        num_rows: N, at least 1.
-        batch_size: Rows of a forward pass.
-        world: The ranks.
-        num_threads: Build batches ahead in so many threads; 0: in this one.
+    `num_rows` is at least 1. Batches are built ahead in `num_threads` threads; 0: in this one.
     """
-    num_batches = -(-num_rows // batch_size)
-    num_rounds = -(-num_batches // world.world_size)
-    mine = range(world.rank, world.rank + num_rounds * world.world_size, world.world_size)
+    mine, num_counted = dealt(-(-num_rows // batch_size), world)
 
-    def rows_of(number: int) -> NDArray[np.int64]:
-        start = min(number, num_batches - 1) * batch_size
-        return np.arange(start, min(start + batch_size, num_rows))
+    def rows_of(turn: int) -> slice:
+        return slice(mine[turn] * batch_size, min((mine[turn] + 1) * batch_size, num_rows))
 
-    batches = _ahead(lambda number: build(rows_of(number)), mine, num_threads)
-    for number, host_batch in zip(mine, batches, strict=True):
+    def of_turn(turn: int) -> HostBatch:
+        rows = rows_of(turn)
+        return build(np.arange(rows.start, rows.stop))
+
+    turns = range(len(mine))
+    batches = prefetch.in_threads(of_turn, turns, num_threads, 2 * num_threads) if num_threads else map(of_turn, turns)
+    for turn, host_batch in zip(turns, batches, strict=True):
         batch = {name: torch.from_numpy(array).to(world.device) for name, array in host_batch.items()}
         vectors_BD = forward(batch).float()
-        start = number * batch_size
-        is_mine = number < num_batches
-        rows = slice(start, min(start + batch_size, num_rows)) if is_mine else slice(0, 0)
-        yield rows, vectors_BD if is_mine else vectors_BD[:0]
-
-
-def _ahead(build: Callable[[int], HostBatch], numbers: range, num_threads: int) -> Iterator[HostBatch]:
-    if num_threads:
-        return prefetch.in_threads(build, numbers, num_threads, 2 * num_threads)
-    return map(build, numbers)
+        is_counted = turn < num_counted
+        yield rows_of(turn) if is_counted else slice(0, 0), vectors_BD if is_counted else vectors_BD[:0]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -28,12 +29,8 @@ def evaluate(
     The model is put into evaluation mode and back; its weights do not change.
 
     Args:
-        objective: Whose metrics.
-        model: To evaluate.
         batches: Of this rank, however large; with FSDP2 equally many on each rank, as every forward pass gathers
             parameters. `dealt` gives them out so.
-        precision: Of the forward pass.
-        world: All ranks.
         num_counted: Only so many of the batches count; the others keep this rank in step. None: all.
 
     Returns:
@@ -54,24 +51,24 @@ def evaluate(
             # Stays on the device: reading it would make the host wait for every batch.
             sums_per_batch.append((list(found), torch.stack([part for term in found.values() for part in term])))
 
-    mine: dict[str, Sequence[float]] = {}
-    for names, sums in sums_per_batch:
-        for name, (total, weight) in zip(names, sums.view(-1, 2).tolist()):
-            before = mine.get(name, (0.0, 0.0))
-            mine[name] = (before[0] + total, before[1] + weight)
+    mine = _summed(chain.from_iterable(zip(names, sums.view(-1, 2).tolist()) for names, sums in sums_per_batch))
     everyone = world.gather_objects(mine)
     if not any(everyone):
         raise DataError("there is nothing to evaluate: no batch of held-out examples\n  check data.valid")
-    totals: dict[str, tuple[float, float]] = {}
-    for theirs in everyone:
-        for name, (total, weight) in theirs.items():
-            before = totals.get(name, (0.0, 0.0))
-            totals[name] = (before[0] + total, before[1] + weight)
-
+    totals = _summed(chain.from_iterable(theirs.items() for theirs in everyone))
     values = {name: total / weight for name, (total, weight) in totals.items() if weight}
     if "loss" not in values and objective.scales.keys() <= totals.keys():
         values["loss"] = sum(scale * values.get(name, 0.0) for name, scale in objective.scales.items())
     return dict(sorted(values.items()))
+
+
+def _summed(terms: Iterable[tuple[str, Sequence[float]]]) -> dict[str, tuple[float, float]]:
+    """Total and weight of each metric, added up in the order of the terms."""
+    found: dict[str, tuple[float, float]] = {}
+    for name, (total, weight) in terms:
+        before = found.get(name, (0.0, 0.0))
+        found[name] = (before[0] + total, before[1] + weight)
+    return found
 
 
 def dealt(num_batches: int, world: World) -> tuple[list[int], int]:

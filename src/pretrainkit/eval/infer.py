@@ -9,6 +9,7 @@ OUT.manifest.json                     written last: what was asked, lines, SHA-2
 import json
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,19 +40,14 @@ def write_lines(
     overwrite: bool = False,
     progress: Progress = _quiet,
 ) -> Path:
-    """Write a line for each example; what an earlier call finished is kept.
+    """Write a line for each example; what an earlier call finished is kept. Returns the file.
 
     Args:
-        inference: What is asked.
         out: A file. Of several shards its name gets `-00000-of-00004` before the suffix.
         asked: JSON values that say what is asked besides `inference.settings`, such as which weights.
         chunk_size: Examples of a chunk.
         shard: This part of so many: examples are cut into parts that lie one after another.
         overwrite: Replace a file, or chunks, that something else was asked for.
-        progress: Told how far the work is.
-
-    Returns:
-        The file.
 
     Raises:
         InputError: There is such a file, or its chunks, of another question.
@@ -108,10 +104,9 @@ def folder_of_mixture(out: Path, mixture: str) -> Path:
 def _is_finished(target: Path, chunks: Path, request: Mapping[str, Any]) -> bool:
     if not target.exists():
         return False
-    try:
+    earlier: Mapping[str, Any] = {}
+    with suppress(DataError):
         earlier = read_manifest(target).get("request", {})
-    except DataError:
-        earlier = {}
     if earlier == request:
         return True
     if (chunks / "request.json").is_file():  # stopped between the file and its manifest
@@ -146,7 +141,6 @@ def _prepare(chunks: Path, request: Mapping[str, Any]) -> None:
 
 
 def _differences(earlier: Mapping[str, Any], request: Mapping[str, Any]) -> str:
-    """Which settings differ, for a message."""
     names = [name for name in request if name != "fingerprint" and earlier.get(name) != request[name]]
     if not earlier:
         return ", and it was not made here"

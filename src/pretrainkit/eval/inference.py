@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 if TYPE_CHECKING:
     from pretrainkit.tasks.sources import TaskSource
@@ -13,6 +13,19 @@ if TYPE_CHECKING:
 Mode = Literal["predict", "score", "predict-with-scores"]
 """predict: what the model says. score: how likely the targets are to it. predict-with-scores: what it says, and how
 likely that is."""
+
+
+class RequestOptions(TypedDict, total=False):
+    """The fields of `InferenceRequest` that users of `pretrainkit.infer` give."""
+
+    mode: Mode
+    inputs: str | None
+    targets: str | None
+    lengths: Mapping[str, int] | None
+    fields: tuple[str, ...] | None
+    has_ids: bool
+    batch_size: int
+    decoding: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)

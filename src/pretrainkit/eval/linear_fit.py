@@ -17,7 +17,6 @@ def fit_linear(x_ND: Tensor, label_N: Tensor, num_classes: int, l2: float) -> tu
     Args:
         x_ND: Features, on any device; computed with on the CPU in float64.
         label_N: int64 numbers of classes, or floating-point numbers.
-        num_classes: C.
         l2: Half of it times the squared weights (not biases) of standardised features is added to the mean loss, which
             for numbers is half of the squared error.
 

@@ -1,9 +1,12 @@
-"""Linear layers on frozen features, several at once, each with its own learning rate.
+"""Classifiers on frozen features: linear layers, several at once, each with its own learning rate; nearest neighbours.
 
-Dimensions: B images of an update, R rows of a chunk, N images, F width of the features, C classes, L learning rates.
+Dimensions: B images of an update, R rows of a chunk, N images, F width of the features, C classes, L learning rates,
+Q images to classify, K neighbours.
 
-Source: specification 13, which is the linear probing of Cui et al. 2022, https://arxiv.org/abs/2112.09331: LARS,
-warm-up and cosine on a layer with bias, features neither normalised nor augmented with anything.
+Sources: specification 13, which is the linear probing of Cui et al. 2022, https://arxiv.org/abs/2112.09331: LARS,
+warm-up and cosine on a layer with bias, features neither normalised nor augmented with anything. Neighbours: Wu et al.
+2018, section 3.4, https://arxiv.org/abs/1805.01978: each of the K nearest by cosine votes for its class with the weight
+exp(cosine / temperature).
 """
 
 import math
@@ -15,8 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretrainkit.eval.probe_config import ProbeConfig
+from pretrainkit.eval.retrieval import normalised, whole_numbers
 from pretrainkit.training.optimizers.config import ScheduleConfig
-from pretrainkit.training.optimizers.lars import Lars
+from pretrainkit.training.optimizers.per_tensor import Lars
 from pretrainkit.training.optimizers.schedule import lr_factor
 
 _LOGITS_BYTES = 128 * 2**20
@@ -67,14 +71,8 @@ def train_heads(
 ) -> Heads:
     """Train one layer for each learning rate; they see the same batches and do not influence one another.
 
-    Args:
-        batches: Features float32 (B, F) and labels int64 (B,) of each update, `num_steps` of them.
-        num_steps: Updates.
-        num_features: F.
-        num_classes: C.
-        learning_rates: After warm-up.
-        config: Warm-up, momentum, decay, seed.
-        device: Where the layers live.
+    `batches` are features float32 (B, F) and labels int64 (B,) of `num_steps` updates; of `config` warm-up, momentum,
+    decay and seed are read.
     """
     heads = Heads(num_features, num_classes, len(learning_rates), config.seed).to(device)
     groups = [
@@ -107,9 +105,46 @@ def score_heads(heads: Heads, features_NF: Tensor, label_N: Tensor) -> list[Scor
         logits_RLC = heads(features_RF)
         index_RL1 = label_R[:, None, None].expand(-1, logits_RLC.shape[1], 1)
         own_RL1 = logits_RLC.gather(2, index_RL1)
+        # Classes that come before the right one: those with a higher logit, and of equal ones those of lower number.
         is_before = (logits_RLC > own_RL1) | (
             (logits_RLC == own_RL1) & (torch.arange(heads.num_classes, device=logits_RLC.device) < index_RL1)
         )
         rank_RL = is_before.sum(2).where(own_RL1[..., 0].isfinite(), heads.num_classes)  # diverged: never right
         num_right_L2 += torch.stack([(rank_RL < 1).sum(0), (rank_RL < 5).sum(0)], dim=1)
     return [Scores(*(100 * num / len(label_N) for num in nums)) for nums in num_right_L2.tolist()]
+
+
+@torch.no_grad()
+def knn_accuracy(
+    query_QF: Tensor,
+    query_label_Q: Tensor,
+    train_NF: Tensor,
+    train_label_N: Tensor,
+    *,
+    num_classes: int,
+    num_neighbours: int = 20,
+    temperature: float = 0.07,
+    megabytes: int = 128,
+) -> float:
+    """The percentage of queries whose class gets most votes; at a tie the class with the lower number does.
+
+    Of equally near training images the first ones vote. With fewer training images than neighbours all of them vote.
+    """
+    num_neighbours = min(num_neighbours, len(train_NF))
+    query, train = (whole_numbers(normalised(vectors)) for vectors in (query_QF, train_NF))
+    unit = float(query.norm(dim=1).max() * train.norm(dim=1).max())
+    at_once = max(1, megabytes * 2**20 // (20 * len(train_NF)))
+    num_right = 0
+    for rows in torch.arange(len(query), device=query.device).split(at_once):
+        score_QN = query[rows] @ train.T
+        # All above the score of the last neighbour vote, and of those at it the first ones, as many as are left.
+        last_Q1 = score_QN.topk(num_neighbours, dim=1).values[:, -1:]
+        is_above_QN, is_equal_QN = score_QN > last_Q1, score_QN == last_Q1
+        num_left_Q1 = num_neighbours - is_above_QN.sum(1, keepdim=True)
+        votes_QN = is_above_QN | (is_equal_QN & (is_equal_QN.cumsum(1) <= num_left_Q1))
+        who_QK = votes_QN.nonzero()[:, 1].view(len(rows), num_neighbours)
+        weight_QK = (score_QN.gather(1, who_QK) / unit / temperature - 1 / temperature).exp()
+        total_QC = torch.zeros(len(rows), num_classes, dtype=weight_QK.dtype, device=query.device)
+        total_QC.scatter_add_(1, train_label_N[who_QK], weight_QK)
+        num_right += int((total_QC.argmax(1) == query_label_Q[rows]).sum())
+    return 100 * num_right / len(query)

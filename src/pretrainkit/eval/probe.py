@@ -6,7 +6,7 @@ Dimensions: N images, B images of an update, R rows of a forward pass, F width o
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,20 +19,15 @@ from pretrainkit.errors import DataError
 from pretrainkit.eval.embed import embed_rows
 from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.eval.image_encoder import ImageEncoder
-from pretrainkit.eval.knn import knn_accuracy
-from pretrainkit.eval.linear_probe import score_heads, train_heads
+from pretrainkit.eval.linear_probe import knn_accuracy, score_heads, train_heads
 from pretrainkit.eval.probe_config import Method, ProbeConfig, valid_transforms
-from pretrainkit.images.batch import load_batch
 from pretrainkit.images.class_folders import ClassFolders, class_folders
-from pretrainkit.images.transforms import compose
+from pretrainkit.images.transforms import compose, load_batch
 from pretrainkit.training.objective import HostBatch
 from pretrainkit.training.precision import Precision
 
 
-@dataclass(frozen=True)
-class _Labelled:
-    """Features of all images of a folder."""
-
+class _Labelled(NamedTuple):
     features_NF: Tensor
     label_N: Tensor
 
@@ -68,10 +63,8 @@ def probe(encoder: ImageEncoder, folder: Path, config: ProbeConfig, precision: P
                 metrics |= run.linear("cached", f"{name}_cached_val", held_out, known)
             if "knn" in config.methods:
                 metrics[f"{name}_knn_acc1"] = knn_accuracy(
-                    held_out.features_NF,
-                    held_out.label_N,
-                    known.features_NF,
-                    known.label_N,
+                    *held_out,
+                    *known,
                     num_classes=len(train.classes),
                     num_neighbours=config.num_neighbours,
                     temperature=config.knn_temperature,
@@ -112,11 +105,8 @@ class _Probe:
         batch_size = min(config.batch_size, num_train)
         num_steps = max(1, config.num_epochs * num_train // batch_size)
         order = Order([num_train], seed=config.seed)
-        batches = (
-            self._augmented(order, batch_size, num_steps)
-            if known is None
-            else _cached(known, order, batch_size, num_steps)
-        )
+        plan = (order, batch_size, num_steps)
+        batches = self._augmented(*plan) if known is None else _cached(known, *plan)
         rates = config.learning_rates(method)
         width = held_out.features_NF.shape[1]
         heads = train_heads(batches, num_steps, width, self.num_classes, rates, config, self.precision.device)

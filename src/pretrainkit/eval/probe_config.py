@@ -1,6 +1,6 @@
 """Settings of probing. Torch-free."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypedDict
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -43,12 +43,29 @@ class ProbeConfig(Config):
     """Of the first weights, order and augmentation."""
 
     def learning_rates(self, method: Method) -> tuple[float, ...]:
-        """Of this method."""
         return self.peak_lr or ((6.4,) if method == "linear" else (0.3, 1.0, 3.0, 10.0, 30.0, 100.0))
 
     def train_transforms(self, size: int) -> tuple[ImageTransform, ...]:
         """For an encoder of images of size x size."""
         return (RandomResizeCrop(size=size, scale=(0.08, 1.0)), AutoAugment()) if self.augment is None else self.augment
+
+
+class ProbeOptions(TypedDict, total=False):
+    """The fields of `ProbeConfig`."""
+
+    methods: tuple[Method, ...]
+    num_epochs: int
+    batch_size: int
+    peak_lr: tuple[float, ...]
+    warmup_share: float
+    momentum: float
+    weight_decay: float
+    augment: tuple[ImageTransform, ...] | None
+    num_neighbours: int
+    knn_temperature: float
+    images_per_pass: int
+    num_threads: int
+    seed: int
 
 
 def valid_transforms(size: int) -> tuple[ImageTransform, ...]:

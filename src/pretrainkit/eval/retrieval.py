@@ -6,7 +6,7 @@ A query and a gallery row match when their ids agree. Rank 0 is the nearest gall
 its *first* match, so an image is found when any of its captions is. Of equally near rows the one with the lower index
 comes first.
 
-The ranks are exact, the same for any chunk size, number of ranks, or device: see `fixed_point`. (Float32 products of
+The ranks are exact, the same for any chunk size, number of ranks, or device: see `whole_numbers`. (Float32 products of
 the very same captions differ in the last bit with their place in the matrix, which breaks ties at random.)
 
 Source: Cui et al. 2022, https://arxiv.org/abs/2112.09331, and the retrieval protocol of Karpathy's splits.
@@ -22,7 +22,6 @@ from torch import Tensor
 
 from pretrainkit.dist.env import World
 from pretrainkit.errors import DataError
-from pretrainkit.eval.fixed_point import whole_numbers
 
 ALONE = World()
 KS = (1, 5, 10)
@@ -30,6 +29,7 @@ KS = (1, 5, 10)
 
 _BYTES_PER_SCORE = 12
 """A score and the comparisons on it."""
+_BITS = 26
 
 
 class Rows(NamedTuple):
@@ -41,8 +41,24 @@ class Rows(NamedTuple):
     """What they show or tell: rows with equal ids belong together."""
 
     def take(self, rows: NDArray[np.int64]) -> "Rows":
-        """Some of them."""
         return Rows(self.vectors_ND[torch.from_numpy(rows).to(self.vectors_ND.device)], self.ids_N[rows])
+
+
+def normalised(vectors: Tensor) -> Tensor:
+    """Each vector divided by its length; zeros stay zeros."""
+    return vectors / (torch.linalg.vector_norm(vectors, dim=-1, keepdim=True) + 1e-8)
+
+
+def whole_numbers(vectors_ND: Tensor) -> Tensor:
+    """Scaled by a power of two and rounded, as float64 (N, D), so that rows are about 2**26 long.
+
+    By Cauchy and Schwarz every partial sum of a dot product of two rows is then a whole number below 2**53, which
+    float64 holds: the product is exact, whatever the order of its additions, hence the same for any cut of the matrix
+    and on any device. The rounding is finer than what a float32 product of unit vectors resolves.
+    """
+    wide_ND = vectors_ND.double()
+    longest = float(torch.linalg.vector_norm(wide_ND, dim=1).max())
+    return (wide_ND * 2.0 ** (_BITS - math.frexp(longest)[1])).round()
 
 
 def first_of_each(ids_N: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -56,8 +72,7 @@ def first_of_each_up_to(ids_N: NDArray[np.int64], limit: int | None) -> NDArray[
         return np.arange(len(ids_N))
     by_id = np.argsort(ids_N, kind="stable")
     ordered = ids_N[by_id]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else np.zeros(0, np.int64)
-    place_in_group = np.arange(len(ordered)) - np.repeat(starts, np.diff(np.r_[starts, len(ordered)]))
+    place_in_group = np.arange(len(ordered)) - np.searchsorted(ordered, ordered)  # from where the group begins
     return np.sort(by_id[place_in_group < limit])
 
 
@@ -133,7 +148,11 @@ def ranks(queries: Rows, gallery: Rows, *, megabytes: int = 64, world: World = A
         return None
     device = queries.vectors_ND.device
     query_QD, gallery_DG = whole_numbers(queries.vectors_ND), whole_numbers(gallery.vectors_ND).T
-    matches = _Matches(queries.ids_N, gallery.ids_N)
+    # Rows of equal ids are neighbours in `by_id_G`: the matches of a query are the `num_Q` ones from `start_Q` on.
+    by_id_G = np.argsort(gallery.ids_N, kind="stable")
+    ordered_G = gallery.ids_N[by_id_G]
+    start_Q = np.searchsorted(ordered_G, queries.ids_N)
+    num_Q = np.searchsorted(ordered_G, queries.ids_N, "right") - start_Q
     num_queries, num_gallery = len(queries.ids_N), len(gallery.ids_N)
     at_once = max(1, megabytes * 2**20 // (_BYTES_PER_SCORE * num_gallery))
     first, last = (num_queries * r // world.world_size for r in (world.rank, world.rank + 1))
@@ -143,30 +162,15 @@ def ranks(queries: Rows, gallery: Rows, *, megabytes: int = 64, world: World = A
     for start in range(first, last, at_once):
         rows = slice(start, min(start + at_once, last))
         score_QG = query_QD[rows] @ gallery_DG
-        match_QM, is_real_QM = (torch.from_numpy(table).to(device) for table in matches.of(rows))
-        of_match_QM = score_QG.gather(1, match_QM).masked_fill(~is_real_QM, -torch.inf)
+        # As many columns as the query with the most matches has; others repeat their last one.
+        place_M, start_Q1, num_Q1 = np.arange(num_Q[rows].max()), start_Q[rows, None], num_Q[rows, None]
+        match_QM = torch.from_numpy(by_id_G[start_Q1 + np.minimum(place_M, num_Q1 - 1)]).to(device)
+        of_match_QM = score_QG.gather(1, match_QM)
         where_Q1 = of_match_QM.argmax(1, keepdim=True)  # the first of several
         best_Q1, place_Q1 = of_match_QM.gather(1, where_Q1), match_QM.gather(1, where_Q1)
         is_equal_QG = (score_QG == best_Q1) & (index_G < place_Q1)
         rank_Q[rows] = (score_QG > best_Q1).sum(1) + is_equal_QG.sum(1)
     return world.all_reduce_(rank_Q).cpu().numpy()
-
-
-class _Matches:
-    """Which gallery rows have the id of a query. Every query has at least one."""
-
-    def __init__(self, query_ids_Q: NDArray[np.int64], gallery_ids_G: NDArray[np.int64]) -> None:
-        self._by_id_G = np.argsort(gallery_ids_G, kind="stable")
-        ordered = gallery_ids_G[self._by_id_G]
-        self._start_Q = np.searchsorted(ordered, query_ids_Q, "left")
-        self._num_Q = np.searchsorted(ordered, query_ids_Q, "right") - self._start_Q
-
-    def of(self, rows: slice) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """(Q, M) gallery indices of the matches of these queries, ascending, and which of them are no filling."""
-        start_Q1, num_Q1 = self._start_Q[rows, None], self._num_Q[rows, None]
-        place_M = np.arange(num_Q1.max())
-        is_real_QM = place_M < num_Q1
-        return self._by_id_G[start_Q1 + np.minimum(place_M, num_Q1 - 1)], is_real_QM
 
 
 @torch.no_grad()

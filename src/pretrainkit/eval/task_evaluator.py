@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.dist.env import World
 from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.eval.evaluator import dealt
 from pretrainkit.files.manifest import atomic_file
 from pretrainkit.tasks.steps import Example, Lengths, name_of
 from pretrainkit.tasks.task import MetricKind, Task, metric_kind
@@ -28,6 +29,8 @@ from pretrainkit.tasks.task import MetricKind, Task, metric_kind
 MEAN = "mean_over_tasks"
 """Name of the mean over tasks; each task counts with the mean of its own metrics."""
 _ALONE = World()
+_NUM_COUNTED = 4096
+"""Examples whose most frequent target is that of a split."""
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -56,8 +59,7 @@ class JudgedTask:
     ) -> None:
         """
         Args:
-            task: With at least one metric.
-            split: Which it has.
+            task: With at least one metric, and with that split.
             lengths: Tokens to which features are trimmed; None: not at all. What is lost by that is told in a warning.
             num_examples: Only the first so many; None: all.
             caches: As of `Task.bind`.
@@ -124,12 +126,12 @@ class JudgedTask:
             DataError: A metric failed, or gave something else than numbers.
         """
         found: dict[str, float] = {}
+        given: dict[MetricKind, tuple[Any, ...]] = {
+            "predictions": (self.targets, answers),
+            "scores": (self.targets, scores),
+            "predictions and values": (self.targets, answers, None if values is None else {"scores": values}),
+        }
         for metric, kind in self.kinds.items():
-            given: dict[MetricKind, tuple[Any, ...]] = {
-                "predictions": (self.targets, answers),
-                "scores": (self.targets, scores),
-                "predictions and values": (self.targets, answers, None if values is None else {"scores": values}),
-            }
             if any(part is None for part in given[kind]):
                 continue
             values_of_metric = self._called(metric, given[kind])
@@ -179,13 +181,7 @@ class JudgedTask:
 class TaskEvaluator:
     """Judges models by several tasks. All ranks make one and call it together.
 
-    Args:
-        tasks: Those without a metric or without the split are passed over, with a note.
-        split: To judge by.
-        lengths: As of `JudgedTask`.
-        num_examples: As of `JudgedTask`.
-        caches: As of `Task.bind`.
-        world: The ranks.
+    Tasks without a metric or without the split are passed over, with a note. Other arguments are as of `JudgedTask`.
 
     Raises:
         DataError, ConfigError: Examples cannot be made, or a metric fails.
@@ -223,7 +219,7 @@ class TaskEvaluator:
         """All metrics, as `TASK/METRIC`, and with several tasks `MEAN`; the same on all ranks.
 
         Args:
-            model: To judge, in evaluation mode.
+            model: In evaluation mode.
             folder: Where rank 0 writes what the model said, as `TASK-TAG.jsonl`; None: nowhere.
             tag: For the names of those files, such as the step.
             num_written: Only the first so many examples; 0: no file; None: all.
@@ -270,10 +266,8 @@ class TaskEvaluator:
 
         Long examples are spread over the ranks, which get equally many: the last ones may come twice.
         """
-        size = self.world.world_size
         order = sorted(range(len(examples)), key=lambda index: -len(examples[index].get("inputs", ())))
-        places = range(self.world.rank, -(-len(order) // size) * size, size)
-        mine = [order[min(place, len(order) - 1)] for place in places]
+        mine = [order[place] for place in dealt(len(order), self.world)[0]]
         answers = answer([examples[index] for index in mine])
         if len(answers) != len(mine):
             raise ValueError(f"the model gave {len(answers)} answers to {len(mine)} examples")
@@ -283,7 +277,7 @@ class TaskEvaluator:
         return [found[index] for index in range(len(examples))]
 
 
-def most_frequent_target(task: Task, split: str, *, num_examples: int = 4096, caches: Sequence[str | Path] = ()) -> str:
+def most_frequent_target(task: Task, split: str, *, caches: Sequence[str | Path] = ()) -> str:
     """The text that most targets of a split are, among examples that are spread evenly over it; the first of several.
 
     Raises:
@@ -292,7 +286,7 @@ def most_frequent_target(task: Task, split: str, *, num_examples: int = 4096, ca
     bound = task.bind(split, caches=caches)
     if not len(bound):
         raise DataError(f"task {task.name!r} has no examples in {split!r}\n  check its files, or leave it out")
-    chosen = np.unique(np.linspace(0, len(bound) - 1, num_examples, dtype=np.int64)).tolist()
+    chosen = np.unique(np.linspace(0, len(bound) - 1, _NUM_COUNTED, dtype=np.int64)).tolist()
     return Counter(_text(task, bound.example(index), "targets") for index in chosen).most_common(1)[0][0]
 
 
@@ -322,19 +316,14 @@ def _try_out(task: JudgedTask) -> None:
 
 
 def _write(
-    path: Path,
-    task: JudgedTask,
-    texts: Sequence[str] | None,
-    answers: Sequence[Any] | None,
-    scores: Sequence[float] | None,
-    num_written: int | None,
+    path: Path, task: JudgedTask, texts: Any, answers: Any, scores: Sequence[float] | None, num_written: int | None
 ) -> None:
     """One line per example: its texts, and what metrics were given where a postprocessor made something else."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as file:
         for index, example in enumerate(task.examples[:num_written]):
             row: dict[str, Any] = {name[:-1]: _text(task.task, example, name) for name in ("inputs", "targets")}
-            if texts is not None and answers is not None:
+            if texts is not None:
                 row["prediction"] = texts[index]
                 if task.task.postprocess is not None:
                     row |= {"judged_target": task.targets[index], "judged_prediction": answers[index]}

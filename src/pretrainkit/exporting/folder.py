@@ -27,29 +27,16 @@ def new_folder(out: Path) -> Iterator[Path]:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} exists and is not an empty folder\n  give another place, or remove it first")
-    aside, lock = _folder_beside(out)
-    try:
-        mode = stat.S_IMODE(aside.stat().st_mode)
-        yield aside
-        for path in [*aside.rglob("*"), aside]:
+    with _aside(out) as folder:
+        mode = stat.S_IMODE(folder.stat().st_mode)
+        yield folder
+        for path in [*folder.rglob("*"), folder]:
             _follow_umask(path, mode)
             sync(path)
         if out.exists():
             out.rmdir()
-        aside.rename(out)
+        folder.rename(out)
         sync(out.parent)
-    except OSError as error:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise _unwritable(out, error) from None
-    except (InputError, RunError) as error:
-        shutil.rmtree(aside, ignore_errors=True)
-        error.args = (str(error).replace(str(aside), str(out)),)  # of folders made in this one
-        raise
-    except BaseException:  # also Ctrl-C and what the caller raises: half a folder is never left; it is raised on
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
-    finally:
-        os.close(lock)
 
 
 @contextmanager
@@ -62,17 +49,28 @@ def new_file(out: Path) -> Iterator[Path]:
     """
     if out.exists():
         raise InputError(f"{out} exists\n  give another place, or remove it first")
-    aside, lock = _folder_beside(out)
-    try:
-        yield aside / out.name
-        _follow_umask(aside / out.name, stat.S_IMODE(aside.stat().st_mode))
-        sync(aside / out.name)
-        (aside / out.name).rename(out)
+    with _aside(out) as folder:
+        file = folder / out.name
+        yield file
+        _follow_umask(file, stat.S_IMODE(folder.stat().st_mode))
+        sync(file)
+        file.rename(out)
         sync(out.parent)
+
+
+@contextmanager
+def _aside(out: Path) -> Iterator[Path]:
+    """A new folder beside `out`, of which nothing is left in the end, also after Ctrl-C and what the caller raises."""
+    folder, lock = _folder_beside(out)
+    try:
+        yield folder
     except OSError as error:
         raise _unwritable(out, error) from None
+    except (InputError, RunError) as error:
+        error.args = (str(error).replace(str(folder), str(out)),)  # of folders made in this one
+        raise
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
 
 

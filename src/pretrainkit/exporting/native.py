@@ -4,7 +4,7 @@ folder. No pickle."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pretrainkit.config.yaml import dump_yaml
 from pretrainkit.exporting.folder import new_folder
@@ -16,20 +16,15 @@ from pretrainkit.tokenizers.folder import copy_tokenizer
 if TYPE_CHECKING:
     from torch import nn
 
+    from pretrainkit.training.run import RunConfig
+
 WEIGHTS = "model.safetensors"
 
 
 def write_native(
-    config: Any, model: nn.Module, tokenizer: Path | None, out: Path, trained_length: int | None = None
+    config: RunConfig, model: nn.Module, tokenizer: Path | None, out: Path, trained_length: int | None = None
 ) -> None:
-    """Write a model with its config and tokenizer into the new folder `out`, complete or absent.
-
-    Args:
-        config: Of the run.
-        model: With its weights.
-        tokenizer: Folder of its tokenizer, or renderer; None: it has none.
-        out: The new folder.
-        trained_length: As of `pretrainkit.exporting.settings.Settings`.
+    """Write a model with its config and the folder of its tokenizer or renderer into the new folder `out`.
 
     Raises:
         InputError: `out` exists or cannot be written.

@@ -5,7 +5,7 @@ Source: section 3.14 of the specification; the hub's format of `apple/ml-4m`.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ def read_published(path: Path, marker: str, *, needs_config: bool) -> tuple[dict
     if file.suffix == ".safetensors":
         tensors, header = _read_safetensors(file)
     else:
-        tensors, header = _read_pickle(file), {}
+        tensors, header = read_pickle(file, ("model",), "a model.safetensors or checkpoint-final.pth"), {}
     beside = path / "config.json" if path.is_dir() else path.with_name("config.json")
     if marker not in header and beside.is_file():
         header = _read_json(beside)
@@ -96,8 +96,12 @@ def _read_json(path: Path) -> dict[str, Any]:
     return values
 
 
-def _read_pickle(file: Path) -> dict[str, Tensor]:
-    """The weights of a training checkpoint. Nothing in it is executed."""
+def read_pickle(file: Path, keys: Sequence[str], wanted: str) -> dict[str, Tensor]:
+    """The weights of a training checkpoint, maybe under one of `keys`. Nothing in it is executed.
+
+    Raises:
+        CheckpointError: It is no such file, of which `wanted` is an example.
+    """
     import argparse
 
     import torch
@@ -106,13 +110,17 @@ def _read_pickle(file: Path) -> dict[str, Tensor]:
         with torch.serialization.safe_globals([argparse.Namespace]):
             content = torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
-        raise CheckpointError(f"there is no file {file}\n  give a model.safetensors or checkpoint-final.pth") from None
+        raise CheckpointError(f"there is no file {file}\n  give {wanted}") from None
     except Exception as error:  # torch raises what the pickle's bytes provoke
         raise CheckpointError(
             f"{file} cannot be read without running what it holds: {str(error).splitlines()[0][:200]}\n"
-            "  if you trust who made it, save its weights alone with torch.save"
+            "  copy it again; if you trust who made it, save its weights alone with torch.save"
         ) from None
-    found = content.get("model", content) if isinstance(content, Mapping) else content
+    found = content
+    if isinstance(content, Mapping):
+        found = next((content[key] for key in keys if isinstance(content.get(key), Mapping)), content)
     if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise CheckpointError(f"{file} holds no weights\n  give a checkpoint of the original's training")
+        raise CheckpointError(
+            f"{file} holds no weights: none of {', '.join(keys)} is a table of tensors\n  give {wanted}"
+        )
     return dict(found)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.paths import without_paths
 from pretrainkit.errors import CheckpointError
-from pretrainkit.training.run import InitConfig
+from pretrainkit.training.run import InitConfig, RunConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,15 +37,10 @@ class Settings:
     """Whether the model in `config` is that of the weights: nobody has changed `config.json` since."""
 
 
-def write_settings(path: Path, config: Any, trained_length: int | None) -> None:
-    """Write the settings of a run.
-
-    Args:
-        path: The file, in the folder of an export or beside the file of one.
-        config: Of the run, bound.
-        trained_length: Of `Settings`.
-    """
+def write_settings(path: Path, config: RunConfig, trained_length: int | None) -> None:
+    """Write the settings of a bound run to `path`, in the folder of an export or beside the file of one."""
     data = config.data.model_copy(update={"train": (), "valid": ()})
+    # Whoever goes on from the export starts elsewhere, with data of their own.
     start = {"init_from": None, "init": InitConfig(), "first_step": 0}
     kept = without_paths(config.model_copy(update={"data": data, **start}))
     values = {

@@ -164,7 +164,6 @@ def verify(output: str | Path, *, checksums: bool = True) -> dict[str, Any]:
     returns the manifest.
 
     Args:
-        output: The folder or file.
         checksums: Read the files too (about 0.7 s per GB); else look at their sizes only.
 
     Raises:

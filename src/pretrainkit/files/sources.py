@@ -11,13 +11,15 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol, cast
 
 from pretrainkit.errors import DataError, MissingPackageError, PretrainKitError
 from pretrainkit.files.manifest import MANIFEST_NAME, verify
 
-Format = Literal["auto", "jsonl", "text", "book", "wiki", "dump", "parquet", "tsv"]
+DocumentFormat = Literal["auto", "jsonl", "text", "book", "wiki", "dump", "parquet"]
+Format = DocumentFormat | Literal["tsv"]
 """jsonl: JSON objects with a text. text: BERT text, one sentence per line, blank lines between documents. book: the
 whole file is one document. wiki: `<doc>` articles as WikiExtractor writes them. dump: pages of a
 MediaWiki XML dump. tsv: word counts (only for counting)."""
@@ -271,9 +273,13 @@ def plain_chunks(source: SourceFile, on_bytes: OnBytes = None) -> Iterator[bytes
         left = None if source.begin is None else source.num_bytes
         raw = _raw_chunks(file, source.address, left, _PACKED_CHUNK_BYTES if packed else _CHUNK_BYTES, on_bytes)
         if source.address.endswith(".zst"):
-            yield from _zst_chunks(raw, source.address)
+            import zstandard
+
+            # Frame by frame and by hand: the library's stream reader takes a truncated frame for the end of the file.
+            decoder = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
+            yield from _frames(raw, source.address, "zstd", decoder, zstandard.ZstdError)
         elif source.address.endswith(".gz"):
-            yield from _gz_chunks(raw, source.address)
+            yield from _frames(raw, source.address, "gzip", partial(zlib.decompressobj, wbits=31), zlib.error)
         else:
             yield from raw
 
@@ -289,20 +295,6 @@ def _raw_chunks(file: BinaryIO, address: str, left: int | None, size: int, on_by
         yield chunk
         if on_bytes:
             on_bytes(len(chunk))
-
-
-def _zst_chunks(raw: Iterator[bytes], address: str) -> Iterator[bytes]:
-    import zstandard
-
-    # Frame by frame and by hand: the library's stream reader takes a truncated frame for the end of the file.
-    def decoder() -> Any:
-        return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
-
-    yield from _frames(raw, address, "zstd", decoder, zstandard.ZstdError)
-
-
-def _gz_chunks(raw: Iterator[bytes], address: str) -> Iterator[bytes]:
-    yield from _frames(raw, address, "gzip", lambda: zlib.decompressobj(wbits=31), zlib.error)
 
 
 def _frames(
@@ -323,6 +315,7 @@ def _frames(
                     "  fetch or make the file again; it is not skipped, because what it held is lost"
                 ) from error
             chunk = b""
+            # Several frames may follow each other, as parallel compressors and `cat` leave them.
             if frame.eof:
                 chunk, frame = frame.unused_data, None
             num_plain += len(plain)
@@ -339,6 +332,7 @@ def split_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
     r"""Lines cut at \n, without it. What follows the last \n is a line only if it is not empty."""
     rest: list[bytes] = []
     for chunk in chunks:
+        # `first` ends the line that the chunk before began.
         first, *lines = chunk.split(b"\n")
         rest.append(first)
         if lines:

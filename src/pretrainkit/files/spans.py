@@ -73,6 +73,7 @@ def stream_start(file: BinaryIO, place: int, stop: int) -> int | None:
             start = place - len(tail) + found.start()
             return start if start < stop else None
         place += len(chunk)
+        # A mark may lie across two reads.
         tail = (tail + chunk)[-MARK_BYTES:]
     return None
 

@@ -19,9 +19,7 @@ def work_folder(work: Path, plan: Mapping[str, Any], output: Path) -> Iterator[P
     An exception leaves it in place only if some task in it is finished (`*/task.json`), for the next attempt.
 
     Args:
-        work: The folder.
         plan: What must be equal for an earlier attempt to be continued; JSON.
-        output: For messages.
 
     Raises:
         DataError: It holds an attempt with another plan, is in use, or cannot be written.
@@ -30,9 +28,10 @@ def work_folder(work: Path, plan: Mapping[str, Any], output: Path) -> Iterator[P
     made = [folder for folder in (work, *work.parents) if not folder.exists()]
     with explained_write_errors(work):
         work.mkdir(parents=True, exist_ok=True)
-        lock = open(work / "lock", "w")  # noqa: SIM115 - held until the end
-    with lock:
-        _lock(lock, output)
+        lock_file = open(work / "lock", "w")  # noqa: SIM115 - held until the end
+    with lock_file:
+        if lock(lock_file) is False:
+            raise DataError(f"another process is writing {output}\n  wait for it, or name another --out")
         plan_path = work / "plan.json"
         if plan_path.exists() and json.loads(plan_path.read_bytes()) != plan:
             raise DataError(
@@ -52,12 +51,33 @@ def work_folder(work: Path, plan: Mapping[str, Any], output: Path) -> Iterator[P
             raise
 
 
-def _lock(file: IO[str], output: Path) -> None:
+def note_finished(folder: Path, result: dict[str, Any]) -> dict[str, Any]:
+    """Makes the task whose folder this is count as finished; returns `result`, which holds its "key"."""
+    with atomic_file(folder / "task.json") as file:
+        file.write(json.dumps(result).encode())
+    return result
+
+
+def finished_task(folder: Path, key: str) -> dict[str, Any] | None:
+    """What a finished task noted; None: it is not finished, or was another one."""
+    try:
+        noted = json.loads((folder / "task.json").read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return noted if isinstance(noted, dict) and noted.get("key") == key else None
+
+
+def lock(file: IO[Any]) -> bool | None:
+    """Lock an open file against other processes until it is closed. True: done. False: another process has it. None:
+    nobody can, on this system or this disk."""
     try:
         import fcntl
     except ImportError:  # not a Unix: two writers of one output are then the user's care
-        return
+        return None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise DataError(f"another process is writing {output}\n  wait for it, or name another --out") from error
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return None
+    return True

@@ -7,6 +7,7 @@ Dimensions: N pieces.
 """
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,31 +24,18 @@ Registers = NDArray[np.uint32]
 
 
 def crc32c(data: bytes | memoryview | Bytes) -> int:
-    """The CRC of one text."""
     return _update(_ONES, np.frombuffer(data, np.uint8)) ^ _ONES
 
 
-def masked(crc: int) -> int:
-    """As TensorFlow stores a CRC: turned and moved, since a CRC of a text with its CRC inside says little."""
-    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & _ONES
-
-
-def masked_crcs(crcs: Registers) -> Registers:
-    """`masked` of many."""
-    return ((crcs >> np.uint32(15)) | (crcs << np.uint32(17))) + np.uint32(_MASK_DELTA)
+def masked(crcs: Any) -> Any:
+    """A CRC, or uint32 (N,), as TensorFlow stores it: turned and moved, as a CRC of a text with its CRC says little."""
+    # An int grows to the left and is cut to 32 bits in the end; uint32 loses these bits on the way.
+    return (((crcs >> 15) | (crcs << 17)) + _MASK_DELTA) & _ONES
 
 
 def crc32c_of_pieces(data: Bytes, begins: NDArray[np.int64], sizes: NDArray[np.int64]) -> Registers:
-    """The CRCs of N pieces of `data`.
-
-    Args:
-        data: All bytes.
-        begins: (N,) offset of each piece.
-        sizes: (N,) bytes of each.
-
-    Returns:
-        uint32 (N,).
-    """
+    """(N,) the CRCs of the pieces of `data` with these offsets and sizes in bytes."""
+    # Longest first: then the pieces that still have a next word of 8 bytes are always the first `num_active` ones.
     order = np.argsort(-sizes, kind="stable")
     begins, sizes = begins[order], sizes[order]
     registers = np.full(len(sizes), _ONES, np.uint32)
@@ -63,14 +51,13 @@ def crc32c_of_pieces(data: Bytes, begins: NDArray[np.int64], sizes: NDArray[np.i
         chosen = np.flatnonzero(rest > byte)
         place = begins[chosen] + 8 * words[chosen] + byte
         own = registers[chosen]
-        registers[chosen] = tables[0][(own ^ data[place]) & 255] ^ (own >> np.uint32(8))
+        registers[chosen] = tables[0][(own ^ data[place]) & 255] ^ (own >> 8)
     found = np.empty_like(registers)
-    found[order] = registers ^ np.uint32(_ONES)
+    found[order] = registers ^ _ONES
     return found
 
 
 def _update(register: int, data: Bytes) -> int:
-    """The register after `data`."""
     if len(data) < _WORTH_LANES:
         return _update_slowly(register, data)
     size = len(data) // _LANES // 8 * 8
@@ -81,6 +68,7 @@ def _update(register: int, data: Bytes) -> int:
     for place in range(0, size, 8):
         eight = np.ascontiguousarray(lanes[:, place : place + 8].T)
         registers = _word(tables, registers, list(eight))
+    # Two neighbours become one: the register of the left lane, moved over the right one's bytes, and that of the right.
     behind = _behind_zeros(size)
     while len(registers) > 1:
         registers = _times(behind, registers[::2]) ^ registers[1::2]
@@ -97,10 +85,10 @@ def _update_slowly(register: int, data: Bytes) -> int:
 
 def _word(tables: NDArray[np.uint32], registers: Registers, eight: list[Bytes]) -> Registers:
     """The registers after eight bytes each ("slicing by 8")."""
-    low = registers & np.uint32(255)
+    low = registers & 255
     found = tables[7][low ^ eight[0]]
     for byte in (1, 2, 3):
-        found ^= tables[7 - byte][((registers >> np.uint32(8 * byte)) & np.uint32(255)) ^ eight[byte]]
+        found ^= tables[7 - byte][((registers >> 8 * byte) & 255) ^ eight[byte]]
     for byte in range(4, 8):
         found ^= tables[7 - byte][eight[byte]]
     return found
@@ -111,10 +99,10 @@ def _tables() -> NDArray[np.uint32]:
     """(8, 256): table k gives the register of a byte with k bytes of zeros behind it."""
     first = np.arange(256, dtype=np.uint32)
     for _ in range(8):
-        first = (first >> np.uint32(1)) ^ np.where(first & np.uint32(1), np.uint32(_POLYNOMIAL), np.uint32(0))
+        first = (first >> np.uint32(1)) ^ np.where(first & 1, np.uint32(_POLYNOMIAL), np.uint32(0))
     found = [first]
     for _ in range(7):
-        found.append(first[found[-1] & np.uint32(255)] ^ (found[-1] >> np.uint32(8)))
+        found.append(first[found[-1] & 255] ^ (found[-1] >> 8))
     return np.stack(found)
 
 
@@ -125,10 +113,10 @@ def _table_list() -> list[int]:
 
 def _behind_zeros(num_bytes: int) -> Registers:
     """The linear map of a register to what it is after so many bytes of zeros: uint32 (32,), the images of the bits."""
-    step = np.uint32(1) << np.arange(32, dtype=np.uint32)
-    step = _tables()[0][step & np.uint32(255)] ^ (step >> np.uint32(8))
+    step = np.uint32(1) << np.arange(32, dtype=np.uint32)  # each bit by itself
+    step = _tables()[0][step & 255] ^ (step >> 8)
     found = np.uint32(1) << np.arange(32, dtype=np.uint32)
-    while num_bytes:
+    while num_bytes:  # powers by squaring
         if num_bytes & 1:
             found = _times(step, found)
         step = _times(step, step)
@@ -140,5 +128,5 @@ def _times(images: Registers, registers: Registers) -> Registers:
     """A linear map, as the images of the bits, of each register."""
     found = np.zeros_like(registers)
     for bit in range(32):
-        found ^= np.where(registers >> np.uint32(bit) & np.uint32(1), images[bit], np.uint32(0))
+        found ^= np.where(registers >> bit & 1, images[bit], np.uint32(0))
     return found

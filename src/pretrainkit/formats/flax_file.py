@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import CheckpointError
-from pretrainkit.formats.tf_types import array_of
+from pretrainkit.formats.tf_messages import array_of
 
 _ARRAY, _SCALAR = 1, 3
 _NUMBERS = {0xCA: ">f", 0xCB: ">d", 0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q"} | {
@@ -71,7 +71,7 @@ class _Reader:
 
     def value(self) -> Any:
         mark = self._number(">B")
-        if mark < 0x80 or mark >= 0xE0:
+        if mark < 0x80 or mark >= 0xE0:  # small numbers are their own mark, negative ones in two's complement
             return mark if mark < 0x80 else mark - 256
         if mark < 0x90:
             return self._map(mark & 15)
@@ -87,7 +87,7 @@ class _Reader:
             return self._take(self._number(_LENGTHS[mark - 0xC4]))
         if 0xC7 <= mark <= 0xC9:
             return self._extension(self._number(_LENGTHS[mark - 0xC7]))
-        if 0xD4 <= mark <= 0xD8:
+        if 0xD4 <= mark <= 0xD8:  # extensions of 1, 2, 4, 8 and 16 bytes
             return self._extension(1 << (mark - 0xD4))
         if 0xD9 <= mark <= 0xDB:
             return str(self._take(self._number(_LENGTHS[mark - 0xD9])), "utf-8")

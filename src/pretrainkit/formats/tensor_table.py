@@ -12,22 +12,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pretrainkit.formats.crc32c import crc32c, masked
-from pretrainkit.formats.protobuf import Buffer, varint
 
 _FOOTER_BYTES, _TRAILER_BYTES = 48, 5
 _MAGIC = 0xDB4775248B80FB57
 _PLAIN, _SNAPPY = 0, 1
 
 
-def mapped(path: Path) -> Buffer:
-    """The bytes of a file, memory-mapped."""
+def mapped(path: Path) -> memoryview:
     with open(path, "rb") as file:
         if not path.stat().st_size:
             return memoryview(b"")
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
-def table_items(data: Buffer) -> Iterator[tuple[bytes, Buffer]]:
+def table_items(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
     """(key, value) of a whole table, sorted by key.
 
     Raises:
@@ -38,15 +36,15 @@ def table_items(data: Buffer) -> Iterator[tuple[bytes, Buffer]]:
     footer = data[-_FOOTER_BYTES:]
     place = 0
     for _ in range(2):  # the handle of the meta index, which nobody writes anything into
-        _, place = varint(footer, place)
+        _, place = _varint(footer, place)
     for _, handle in _entries(_block(data, footer[place:])):
         yield from _entries(_block(data, handle))
 
 
-def _block(data: Buffer, handle: Buffer) -> Buffer:
+def _block(data: memoryview, handle: memoryview) -> memoryview:
     """The content of the block at a handle: offset and size."""
-    offset, place = varint(handle, 0)
-    size, _ = varint(handle, place)
+    offset, place = _varint(handle, 0)
+    size, _ = _varint(handle, place)
     whole = data[offset : offset + size + _TRAILER_BYTES]
     if len(whole) != size + _TRAILER_BYTES:
         raise ValueError(f"the block at byte {offset} is cut off")
@@ -55,32 +53,46 @@ def _block(data: Buffer, handle: Buffer) -> Buffer:
         raise ValueError(f"the block at byte {offset} has a wrong checksum")
     if kind == _PLAIN:
         return content
-    if kind == _SNAPPY:
-        return _unsnapped(content)
-    raise ValueError(f"the block at byte {offset} is compressed in an unknown way: {kind}")
-
-
-def _unsnapped(content: Buffer) -> Buffer:
+    if kind != _SNAPPY:
+        raise ValueError(f"the block at byte {offset} is compressed in an unknown way: {kind}")
     import pyarrow
 
-    size, _ = varint(content, 0)
+    size, _ = _varint(content, 0)
     try:
         return memoryview(pyarrow.decompress(content, size, codec="snappy", asbytes=True))
     except pyarrow.ArrowException as error:
         raise ValueError(f"a block cannot be decompressed: {error}") from error
 
 
-def _entries(block: Buffer) -> Iterator[tuple[bytes, Buffer]]:
+def _entries(block: memoryview) -> Iterator[tuple[bytes, memoryview]]:
     """Each is: how many bytes are shared with the key before, how many more the key has, how many the value; then those
     two. Behind them lie offsets to start from (uint32) and how many there are."""
     (num_restarts,) = struct.unpack("<I", block[-4:])
     end = len(block) - 4 * (num_restarts + 1)
     place, key = 0, b""
     while place < end:
-        shared, place = varint(block, place)
-        own, place = varint(block, place)
-        size, place = varint(block, place)
+        shared, place = _varint(block, place)
+        own, place = _varint(block, place)
+        size, place = _varint(block, place)
         key = key[:shared] + bytes(block[place : place + own])
         place += own
         yield key, block[place : place + size]
         place += size
+
+
+def _varint(data: memoryview, place: int) -> tuple[int, int]:
+    """(the unsigned number that begins at `place`, where the next value begins).
+
+    Raises:
+        ValueError: It does not end.
+    """
+    number = 0
+    for shift in range(0, 70, 7):  # seven bits in each byte, the lowest first; all but the last have the highest bit
+        if place >= len(data):
+            break
+        byte = data[place]
+        place += 1
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return number, place
+    raise ValueError(f"a number does not end at byte {place}")

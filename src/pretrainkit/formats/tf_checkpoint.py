@@ -8,7 +8,7 @@ Source: tensorflow/core/protobuf/{tensor_bundle,saved_tensor_slice}.proto, tenso
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,32 +17,72 @@ from numpy.typing import NDArray
 
 from pretrainkit.errors import CheckpointError
 from pretrainkit.formats.crc32c import crc32c, masked
-from pretrainkit.formats.protobuf import Buffer, fields
-from pretrainkit.formats.tensor_slice import TensorSlice, as_index, parse_key, parse_slice
 from pretrainkit.formats.tensor_table import mapped, table_items
-from pretrainkit.formats.tf_saved_slices import SavedArray, read_tables
-from pretrainkit.formats.tf_types import BFLOAT16, array_of, numpy_dtype, parse_shape
+from pretrainkit.formats.tf_messages import BFLOAT16, array_of, as_index, numpy_dtype, parse
+
+
+@dataclass
+class SavedArray:
+    """An array of version 1 and the slices that were found of it."""
+
+    shape: tuple[int, ...]
+    dtype: int
+    """Code of a DataType."""
+    parts: list[memoryview] = field(default_factory=list)
+    """A message SavedTensorSlices each, with one slice; parsed when the array is read."""
+
+    def array(self) -> NDArray[Any]:
+        """Put together; bfloat16 as float32. Raises ValueError where parts are missing."""
+        if not self.parts:
+            raise ValueError("none of its parts is there")
+        saved = [parse("SavedTensorSlices", part).data for part in self.parts]
+        arrays = [(as_index(one.slice), _elements(one.data, numpy_dtype(self.dtype))) for one in saved]
+        whole = np.empty(self.shape, arrays[0][1].dtype)
+        num_filled = 0
+        for place, flat in arrays:
+            target = whole[place]
+            num_filled += target.size
+            # A part with a single element has it for all of its places.
+            whole[place] = np.broadcast_to(flat, target.size).reshape(target.shape)
+        if num_filled != whole.size:
+            raise ValueError(f"{num_filled} of {whole.size} elements are there")
+        return whole
+
+
+def read_tables(paths: list[Path]) -> dict[str, SavedArray]:
+    """The arrays of some files.
+
+    Raises:
+        ValueError: They are no tables, or damaged.
+    """
+    saved: dict[str, SavedArray] = {}
+    for path in paths:
+        for _, value in table_items(mapped(path)):
+            message = parse("SavedTensorSlices", value)
+            for one in message.meta.tensor:  # in the table's first entry, whose key is empty
+                saved.setdefault(one.name, SavedArray(tuple(dim.size for dim in one.shape.dim), one.type))
+            if message.HasField("data"):
+                if message.data.name not in saved:
+                    raise ValueError(f"{message.data.name} is not in the list of {path.name}")
+                saved[message.data.name].parts.append(value)
+    return saved
+
+
+def _elements(tensor: Any, dtype: str) -> NDArray[Any]:
+    """The elements of a message Tensor, flat; fewer than the shape has where the last one stands for the rest."""
+    if tensor.tensor_content:
+        return array_of(tensor.tensor_content, dtype, (-1,))
+    # Of the lists of numbers one is filled: which one depends on the type.
+    flat = np.array(next((values for _, values in tensor.ListFields()), ()))
+    if dtype in (BFLOAT16, "<f2"):  # stored as bits
+        return array_of(flat.astype("<u2").tobytes(), dtype, (-1,))
+    return flat.astype(dtype)
+
 
 _STATE_NAME = re.compile(r'model_checkpoint_path:\s*"([^"]+)"')
 _BIG_ENDIAN = 1
-
-
-@dataclass(frozen=True)
-class Entry:
-    """An array of a bundle, as its index has it."""
-
-    dtype: int = 0
-    """Code of a DataType."""
-    shape: tuple[int, ...] = ()
-    shard: int = 0
-    """Number of its data file."""
-    offset: int = 0
-    """Of its first byte there."""
-    num_bytes: int = 0
-    crc: int = 0
-    """Masked, of its bytes."""
-    slices: tuple[TensorSlice, ...] = ()
-    """Where the array is stored in parts."""
+_SLICE = b"\x00"
+"""Begins the keys of parts of arrays."""
 
 
 class TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
@@ -59,12 +99,19 @@ class TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
     def __init__(self, path: Path) -> None:
         self.prefix = _prefix(path)
         index = self.prefix.with_name(self.prefix.name + ".index")
-        self._shards: dict[str, Buffer] = {}
-        self._bundle: dict[str, Entry] = {}
+        self._shards: dict[str, memoryview] = {}
+        self._entries: dict[bytes, Any] = {}
+        self._bundle: dict[str, Any] = {}
         self._slices: dict[str, SavedArray] = {}
         try:
             if index.is_file():
-                self._bundle, self._num_shards = _read_index(mapped(index))
+                self._entries = dict(table_items(mapped(index)))
+                header = parse("BundleHeader", self._entries.pop(b"", b""))
+                if header.endianness == _BIG_ENDIAN:
+                    raise ValueError("it was written by a big-endian machine")
+                self._num_shards = header.num_shards or 1
+                self._entries = {key: parse("BundleEntry", value) for key, value in self._entries.items()}
+                self._bundle = {key.decode(): one for key, one in self._entries.items() if not key.startswith(_SLICE)}
             else:
                 self._slices = read_tables(_table_files(self.prefix))
         except (ValueError, OSError) as error:
@@ -91,42 +138,29 @@ class TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Of an array, which is not read."""
-        return self._bundle[name].shape if self._bundle else self._slices[name].shape
+        return _shape(self._bundle[name]) if self._bundle else self._slices[name].shape
 
-    def _from_bundle(self, name: str, entry: Entry) -> NDArray[Any]:
+    def _from_bundle(self, name: str, entry: Any) -> NDArray[Any]:
+        dtype, shape = numpy_dtype(entry.dtype), _shape(entry)
         if entry.slices:
-            return self._from_parts(name, entry)
-        shard = self._shard(entry.shard)
-        content = shard[entry.offset : entry.offset + entry.num_bytes]
-        if len(content) != entry.num_bytes:
-            raise ValueError(f"{self._shard_name(entry.shard)} is cut off")
-        if masked(crc32c(content)) != entry.crc:
-            raise ValueError(f"its bytes in {self._shard_name(entry.shard)} have a wrong checksum")
-        return array_of(content, numpy_dtype(entry.dtype), entry.shape)
-
-    def _from_parts(self, name: str, entry: Entry) -> NDArray[Any]:
-        """Parts lie under keys that hold the name and the slice; they are found in the order of the slices."""
-        dtype = numpy_dtype(entry.dtype)
-        whole = np.empty(entry.shape, "<f4" if dtype == BFLOAT16 else dtype)
-        parts = {key: part for key, part in self._parts if key[0] == name}
-        for one in entry.slices:
-            whole[as_index(one)] = self._from_bundle(name, parts[name, one])
-        return whole
-
-    @property
-    def _parts(self) -> list[tuple[tuple[str, Any], Entry]]:
-        index = self.prefix.with_name(self.prefix.name + ".index")
-        found = []
-        for key, value in table_items(mapped(index)):
-            if key.startswith(b"\x00"):
-                name, one = parse_key(key)
-                found.append(((name, one), _entry(value)))
-        return found
+            whole = np.empty(shape, "<f4" if dtype == BFLOAT16 else dtype)
+            for part in entry.slices:
+                key = _key_of_slice(name, part)
+                if key not in self._entries:
+                    raise ValueError("a part of it is missing")
+                whole[as_index(part)] = self._from_bundle(name, self._entries[key])
+            return whole
+        content = self._shard(entry.shard_id)[entry.offset : entry.offset + entry.size]
+        if len(content) != entry.size:
+            raise ValueError(f"{self._shard_name(entry.shard_id)} is cut off")
+        if masked(crc32c(content)) != entry.crc32c:
+            raise ValueError(f"its bytes in {self._shard_name(entry.shard_id)} have a wrong checksum")
+        return array_of(content, dtype, shape)
 
     def _shard_name(self, shard: int) -> str:
         return f"{self.prefix.name}.data-{shard:05d}-of-{self._num_shards:05d}"
 
-    def _shard(self, shard: int) -> Buffer:
+    def _shard(self, shard: int) -> memoryview:
         name = self._shard_name(shard)
         if name not in self._shards:
             self._shards[name] = mapped(self.prefix.with_name(name))
@@ -159,31 +193,29 @@ def _table_files(prefix: Path) -> list[Path]:
     return found
 
 
-def _read_index(data: Buffer) -> tuple[dict[str, Entry], int]:
-    """(entries by name, number of data files)."""
-    entries: dict[str, Entry] = {}
-    num_shards = 1
-    for key, value in table_items(data):
-        if not key:
-            for number, _, header in fields(value):
-                if number == 1 and isinstance(header, int):
-                    num_shards = header
-                if number == 2 and header == _BIG_ENDIAN:
-                    raise ValueError("it was written by a big-endian machine")
-        elif not key.startswith(b"\x00"):
-            entries[key.decode()] = _entry(value)
-    return entries, num_shards
+def _shape(entry: Any) -> tuple[int, ...]:
+    return tuple(dim.size for dim in entry.shape.dim)
 
 
-def _entry(message: Buffer) -> Entry:
-    found: dict[str, Any] = {}
-    names = {1: "dtype", 3: "shard", 4: "offset", 5: "num_bytes", 6: "crc"}
-    slices = []
-    for number, _, value in fields(message):
-        if number in names:
-            found[names[number]] = value
-        elif number == 2 and not isinstance(value, int):
-            found["shape"] = parse_shape(value)
-        elif number == 7 and not isinstance(value, int):
-            slices.append(parse_slice(value))
-    return Entry(**found, slices=tuple(slices))
+def _key_of_slice(name: str, part: Any) -> bytes:
+    """The key of a part of an array, in TensorFlow's "ordered code": 0, the name, the number of dimensions, begin and
+    length of each, where -1 is all of it. Source: tensorflow/core/lib/strings/ordered_code.cc.
+    """
+    escaped = name.encode().replace(b"\x00", b"\x00\xff")
+    key = _SLICE + escaped + b"\x00\x01" + _unsigned(len(part.extent))
+    for extent in part.extent:
+        key += _signed(extent.start) + _signed(extent.length if extent.HasField("length") else -1)
+    return key
+
+
+def _unsigned(number: int) -> bytes:
+    """How many bytes follow, then those, big-endian."""
+    num_bytes = (number.bit_length() + 7) // 8
+    return bytes([num_bytes]) + number.to_bytes(num_bytes, "big")
+
+
+def _signed(number: int) -> bytes:
+    """Big-endian, in n bytes of which n bits say how many there are: ones, and zeros for negative numbers."""
+    num_bytes = (number if number >= 0 else ~number).bit_length() // 7 + 1
+    first, *rest = number.to_bytes(num_bytes, "big", signed=True)
+    return bytes([first ^ (0xFF << (8 - num_bytes) & 0xFF), *rest])

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.formats.crc32c import crc32c as crc_of
-from pretrainkit.formats.crc32c import crc32c_of_pieces, masked, masked_crcs
+from pretrainkit.formats.crc32c import crc32c, crc32c_of_pieces, masked
 
 _LENGTH = struct.Struct("<Q")
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
@@ -19,16 +18,10 @@ _CHECKED_BYTES = 1 << 24
 
 
 def record_places(chunks: Iterable[bytes]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where the records of a file lie; every checksum is looked at.
+    """(N,) the offset of each record's first byte, and (N,) the one behind its last byte; every checksum is looked at.
 
-    Args:
-        chunks: The file's bytes, in pieces of any size.
-
-    Returns:
-        ((N,) offset of each record's first byte, (N,) offset behind its last one).
-
-    Raises:
-        ValueError: A checksum is wrong, or the file is cut off.
+    `chunks` are the bytes of the file, in pieces of any size. Raises ValueError where a checksum is wrong or it is cut
+    off.
     """
     begins: list[NDArray[np.int64]] = []
     sizes: list[NDArray[np.int64]] = []
@@ -44,16 +37,6 @@ def record_places(chunks: Iterable[bytes]) -> tuple[NDArray[np.int64], NDArray[n
         raise ValueError(f"it ends within the record at byte {base}")
     all_begins = np.concatenate([np.empty(0, np.int64), *begins])
     return all_begins, all_begins + np.concatenate([np.empty(0, np.int64), *sizes])
-
-
-def framed(record: bytes) -> bytes:
-    """A record as it stands in a file."""
-    length = _LENGTH.pack(len(record))
-    return b"".join((length, _crc(length), record, _crc(record)))
-
-
-def _crc(data: bytes) -> bytes:
-    return masked(crc_of(data)).to_bytes(4, "little")
 
 
 def _blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -79,7 +62,8 @@ def _whole_records(data: bytes, base: int) -> tuple[NDArray[np.int64], NDArray[n
     while place <= end:
         (size,) = unpack(data, place)
         if size > end - place:
-            if crc_mismatch(data, place):
+            length, crc = data[place : place + 8], data[place + 8 : place + _HEADER_BYTES]
+            if masked(crc32c(length)).to_bytes(4, "little") != crc:  # not a long record, but damage
                 raise ValueError(f"the length of the record at byte {base + place} has a wrong checksum")
             break
         begins.append(place + _HEADER_BYTES)
@@ -92,13 +76,8 @@ def _whole_records(data: bytes, base: int) -> tuple[NDArray[np.int64], NDArray[n
     return found, lengths
 
 
-def crc_mismatch(data: bytes, place: int) -> bool:
-    """Whether the length at `place` is not what its checksum says."""
-    return _crc(data[place : place + 8]) != data[place + 8 : place + 12]
-
-
 def _check(raw: NDArray[np.uint8], begins: NDArray[np.int64], sizes: NDArray[np.int64], what: str, base: int) -> None:
-    crcs = masked_crcs(crc32c_of_pieces(raw, begins, sizes))
+    crcs = masked(crc32c_of_pieces(raw, begins, sizes))
     ends = begins + sizes
     stored = sum(raw[ends + byte].astype(np.uint32) << np.uint32(8 * byte) for byte in range(4))
     wrong = np.flatnonzero(crcs != stored)

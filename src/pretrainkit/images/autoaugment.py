@@ -100,9 +100,9 @@ def _below(stream: Stream, num: int) -> int:
 def amount(name: str, level: int, sign: int = 1) -> float:
     """What a level from 0 to 9 means for an operation; `sign` is 1 or -1."""
     share = level / 9
-    if name in _ENHANCERS:
-        return 1 + sign * 0.9 * share
     match name:
+        case "brightness" | "color" | "contrast" | "sharpness":
+            return 1 + sign * 0.9 * share
         case "shear_x" | "shear_y":
             return sign * 0.3 * share
         case "translate_x" | "translate_y":
@@ -128,8 +128,9 @@ def apply(image_HW3: Pixels, operations: tuple[Operation, ...]) -> Pixels:
             else:
                 table_3V = _from_values(table_3V, operation)
         elif operation.name in _FROM_HISTOGRAM:
-            following_3V = _FROM_HISTOGRAM[operation.name](_histogram(image_HW3, table_3V))
-            table_3V = _then(table_3V, following_3V)
+            next_3V = _FROM_HISTOGRAM[operation.name](_histogram(image_HW3, table_3V))
+            # The second table looks up what the first one gives.
+            table_3V = next_3V if table_3V is None else np.take_along_axis(next_3V, table_3V.astype(np.intp), axis=1)
         else:
             image_HW3 = from_pillow(_change(to_pillow(_look_up(image_HW3, table_3V)), operation))
             table_3V = None
@@ -184,12 +185,6 @@ _FROM_VALUES = ("posterize", "solarize", "invert")
 _FROM_HISTOGRAM = {"autocontrast": _stretched, "equalize": _equalized}
 
 
-def _then(first_3V: Table | None, second_3V: Table) -> Table:
-    if first_3V is None:
-        return second_3V
-    return np.take_along_axis(second_3V, first_3V.astype(np.intp), axis=1)
-
-
 def _look_up(image_HW3: Pixels, table_3V: Table | None) -> Pixels:
     if table_3V is None:
         return image_HW3
@@ -203,27 +198,18 @@ def _change(image: Image, operation: Operation) -> Image:
     from PIL import Image, ImageEnhance
 
     name, amount = operation
-    width, height = image.size
-    matrix: tuple[float, ...]
-    match name:
-        case "brightness":
-            return ImageEnhance.Brightness(image).enhance(amount)
-        case "color":
-            return ImageEnhance.Color(image).enhance(amount)
-        case "contrast":
-            return ImageEnhance.Contrast(image).enhance(amount)
-        case "sharpness":
-            return ImageEnhance.Sharpness(image).enhance(amount)
-        case "rotate":
-            return image.rotate(amount, fillcolor=GREY)
-        case "shear_x":
-            matrix, kernel = (1, amount, 0, 0, 1, 0), Image.Resampling.BICUBIC
-        case "shear_y":
-            matrix, kernel = (1, 0, 0, amount, 1, 0), Image.Resampling.BICUBIC
-        case "translate_x":
-            matrix, kernel = (1, 0, amount * width, 0, 1, 0), Image.Resampling.NEAREST
-        case "translate_y":
-            matrix, kernel = (1, 0, 0, 0, 1, amount * height), Image.Resampling.NEAREST
-        case _:
-            raise ValueError(f"AutoAugment has no operation {name!r}")
-    return image.transform(image.size, Image.Transform.AFFINE, matrix, kernel, fillcolor=GREY)
+    if name in _ENHANCERS:
+        return getattr(ImageEnhance, name.capitalize())(image).enhance(amount)
+    if name == "rotate":
+        return image.rotate(amount, fillcolor=GREY)
+    # a x + b y + c is where each pixel's column comes from, d x + e y + f its row.
+    matrices: dict[str, tuple[float, ...]] = {
+        "shear_x": (1, amount, 0, 0, 1, 0),
+        "shear_y": (1, 0, 0, amount, 1, 0),
+        "translate_x": (1, 0, amount * image.width, 0, 1, 0),
+        "translate_y": (1, 0, 0, 0, 1, amount * image.height),
+    }
+    if name not in matrices:
+        raise ValueError(f"AutoAugment has no operation {name!r}")
+    kernel = Image.Resampling.BICUBIC if name.startswith("shear") else Image.Resampling.NEAREST
+    return image.transform(image.size, Image.Transform.AFFINE, matrices[name], kernel, fillcolor=GREY)

@@ -24,24 +24,13 @@ class Adjustment(NamedTuple):
 
 def adjust(image_HW3: Pixels, adjustments: tuple[Adjustment, ...]) -> Pixels:
     """All changes in their order."""
-    image = to_pillow(image_HW3)
-    for adjustment in adjustments:
-        image = _adjust(image, adjustment)
-    return from_pillow(image)
-
-
-def _adjust(image: Image, adjustment: Adjustment) -> Image:
     from PIL import ImageEnhance
 
-    match adjustment.property:
-        case "brightness":
-            return ImageEnhance.Brightness(image).enhance(adjustment.amount)
-        case "contrast":
-            return ImageEnhance.Contrast(image).enhance(adjustment.amount)
-        case "saturation":
-            return ImageEnhance.Color(image).enhance(adjustment.amount)
-        case "hue":
-            return _turn_hue(image, adjustment.amount)
+    kinds = {"brightness": ImageEnhance.Brightness, "contrast": ImageEnhance.Contrast, "saturation": ImageEnhance.Color}
+    image = to_pillow(image_HW3)
+    for name, amount in adjustments:
+        image = _turn_hue(image, amount) if name == "hue" else kinds[name](image).enhance(amount)
+    return from_pillow(image)
 
 
 def _turn_hue(image: Image, turn: float) -> Image:

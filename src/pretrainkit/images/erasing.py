@@ -37,8 +37,7 @@ def erase(image_3HW: Normalized, op: RandomErasing, rng: np.random.Generator) ->
     for _ in range(num_boxes):
         box = _draw_box(height, width, num_boxes, rng)
         if box is not None:
-            rows, columns = box
-            part = image_3HW[:, rows, columns]
+            part = image_3HW[:, *box]
             part[...] = _fill(part.shape, op, rng)
     return image_3HW
 

@@ -24,12 +24,12 @@ def planes_of(image_HW3: Pixels) -> Planes:
     return np.ascontiguousarray(image_HW3.transpose(2, 0, 1))
 
 
-def require_pillow() -> None:
+def require_pillow(purpose: str = "reading and changing images") -> None:
     """Raises MissingPackageError, with the install line, where Pillow is not installed."""
     try:
         import PIL.Image  # noqa: F401
     except ImportError as error:
-        raise MissingPackageError("pillow", "vision", "reading and changing images") from error
+        raise MissingPackageError("pillow", "vision", purpose) from error
 
 
 def to_pillow(image_HW3: Pixels) -> Image:

@@ -6,7 +6,7 @@ import io
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.errors import MissingPackageError
+from pretrainkit.images.pillow import require_pillow
 
 
 def thumbnail(image_CHW: NDArray[np.uint8], height: int = 96) -> str:
@@ -15,10 +15,9 @@ def thumbnail(image_CHW: NDArray[np.uint8], height: int = 96) -> str:
     Raises:
         MissingPackageError: Pillow is not installed.
     """
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MissingPackageError("pillow", "vision", "a picture in the report") from None
+    require_pillow("a picture in the report")
+    from PIL import Image
+
     picture = Image.fromarray(np.ascontiguousarray(image_CHW.transpose(1, 2, 0)), "RGB")
     picture.thumbnail((3 * height, height))
     file = io.BytesIO()

@@ -12,33 +12,53 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.images import autoaugment, color
+from pretrainkit.images import autoaugment, color, ops
 from pretrainkit.images.decode import Data, EncodedImage, open_image
-from pretrainkit.images.ops import (
-    AutoAugment,
-    CenterCrop,
-    ColorDistortion,
-    ColorJitter,
-    GaussianBlur,
-    ImageTransform,
-    RandomCrop,
-    RandomErasing,
-    RandomFlip,
-    RandomResizeCrop,
-    Resize,
-    ResizeShorter,
-)
-from pretrainkit.images.pillow import Pixels, planes_of
-from pretrainkit.images.resize import Kernel, resize
+from pretrainkit.images.ops import ImageTransform, RandomErasing, RandomResizeCrop
+from pretrainkit.images.pillow import Pixels, from_pillow, planes_of, to_pillow
 
+Kernel = Literal["bilinear", "bicubic"]
 Step = Callable[[Pixels], Pixels]
 """A transform of which everything is drawn."""
-
 _CROP_TRIES = 10
+
+
+def resize(
+    image_HW3: Pixels, width: int, height: int, kernel: Kernel = "bilinear", *, is_exact: bool = False
+) -> Pixels:
+    """To (height, width, 3), antialiased with as wide a kernel as the image shrinks by. In planes, unless the size is
+    the same or the result is exact.
+
+    torch's kernel for uint8 follows Pillow's arithmetic with 16-bit instead of 32-bit weights: of a photograph's values
+    one in 250 differs, bilinear ones by 1, bicubic ones by at most 2. It took 0.24 ms for 400 x 330 to 224 x 224 where
+    Pillow took 0.85 ms, on one core with AVX2; without AVX2 it gives the same values at Pillow's speed.
+
+    `is_exact`: resize by Pillow, bit for bit what torchvision, timm and open_clip make of a Pillow image.
+    """
+    if image_HW3.shape[:2] == (height, width):
+        return image_HW3
+    if is_exact:
+        from PIL.Image import Resampling
+
+        return from_pillow(to_pillow(image_HW3).resize((width, height), Resampling[kernel.upper()]))
+    import torch.nn.functional as F
+    from torch import from_numpy
+
+    # A contiguous copy of a crop: torch would make its own with several threads, under the feet of the data workers.
+    # A side of one pixel counts as contiguous also when it was flipped, and torch takes no negative strides.
+    is_owned = image_HW3.flags.c_contiguous and image_HW3.flags.writeable and min(image_HW3.strides) > 0
+    owned_HW3 = image_HW3 if is_owned else np.array(image_HW3, np.uint8, order="C")
+    # unsqueeze, not [None] in NumPy: only its strides are what torch calls channels last, for which it has the kernel.
+    image_13HW = from_numpy(owned_HW3).unsqueeze(0).permute(0, 3, 1, 2)
+    resized_13HW = F.interpolate(image_13HW, size=(height, width), mode=kernel, antialias=True)
+    return np.ascontiguousarray(resized_13HW[0].numpy()).transpose(1, 2, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,18 +139,15 @@ class Compose:
         file is a JPEG so large that a half or less of it was decoded. Then they are sharper: on photographs they
         differ by 3 of 255 on average.
 
-        Args:
-            data: The content of a file, its path, or what `open_image` made of either.
-            rng: Of this example.
-            is_fast: See `EncodedImage.decode`.
+        `data`: the content of a file, its path, or what `open_image` made of either. `is_fast`: see
+        `EncodedImage.decode`.
 
         Raises:
             ImageError: The file is missing, damaged or too large.
         """
         encoded = data if isinstance(data, EncodedImage) else open_image(data)
         steps = self.draw(encoded.width, encoded.height, rng)
-        first = steps[0]
-        wanted = first.wanted() if isinstance(first, Window) else None
+        wanted = steps[0].wanted() if steps and isinstance(steps[0], Window) else None
         return _apply(steps, encoded.decode(wanted, is_fast=is_fast))
 
     def draw(self, width: int, height: int, rng: np.random.Generator) -> tuple[Step, ...]:
@@ -141,7 +158,7 @@ class Compose:
             width, height = _size_after(op, width, height)
         if self.is_exact:
             steps = [replace(step, is_exact=True) if isinstance(step, Window) else step for step in steps]
-        return tuple(steps) or (_unchanged,)
+        return tuple(steps)
 
 
 def compose(ops: Sequence[ImageTransform], *, is_exact: bool = False) -> Compose:
@@ -161,8 +178,10 @@ def compose(ops: Sequence[ImageTransform], *, is_exact: bool = False) -> Compose
     if any(isinstance(op, RandomErasing) for op in pixel_ops):
         problems.append("random_erasing works on normalized pixels\n  make it the last transform, and the only one")
     # Two shapes of which no transform makes the same size by accident.
-    size_of_wide, size_of_tall = (_final_size(pixel_ops, *shape) for shape in ((1021, 509), (257, 769)))
-    if size_of_wide != size_of_tall or size_of_wide[0] != size_of_wide[1]:
+    sizes = [(1021, 509), (257, 769)]
+    for op in pixel_ops:
+        sizes = [_size_after(op, *size) for size in sizes]
+    if len({side for size in sizes for side in size}) > 1:
         names = ", ".join(op.op for op in pixel_ops) or "nothing"
         problems.append(
             f"the transforms ({names}) leave images of different sizes, which make no batch\n"
@@ -170,16 +189,12 @@ def compose(ops: Sequence[ImageTransform], *, is_exact: bool = False) -> Compose
         )
     if problems:
         raise ConfigError(problems)
-    return Compose(ops=tuple(pixel_ops), erasing=erasing, size=size_of_wide[0], is_exact=is_exact)
+    return Compose(ops=tuple(pixel_ops), erasing=erasing, size=sizes[0][0], is_exact=is_exact)
 
 
 def _apply(steps: Sequence[Step], image_HW3: Pixels) -> Pixels:
     for step in steps:
         image_HW3 = step(image_HW3)
-    return image_HW3
-
-
-def _unchanged(image_HW3: Pixels) -> Pixels:
     return image_HW3
 
 
@@ -196,17 +211,11 @@ def _scaled(start: int, length: int, total: int, scale: int) -> slice:
     return slice((start + scale // 2) // scale, -(-end // scale) if end == total else (end + scale // 2) // scale)
 
 
-def _final_size(ops: Sequence[ImageTransform], width: int, height: int) -> tuple[int, int]:
-    for op in ops:
-        width, height = _size_after(op, width, height)
-    return width, height
-
-
 def _size_after(op: ImageTransform, width: int, height: int) -> tuple[int, int]:
     match op:
-        case Resize() | CenterCrop() | RandomCrop() | RandomResizeCrop():
+        case ops.Resize() | ops.CenterCrop() | ops.RandomCrop() | RandomResizeCrop():
             return op.size, op.size
-        case ResizeShorter():
+        case ops.ResizeShorter():
             shorter = min(width, height)
             # As torchvision: the longer side is rounded down.
             return (op.size * width // shorter, op.size * height // shorter)
@@ -217,35 +226,28 @@ def _size_after(op: ImageTransform, width: int, height: int) -> tuple[int, int]:
 def _draw(op: ImageTransform, width: int, height: int, rng: np.random.Generator) -> list[Step]:
     """The steps of one transform on an image of a size; none where the draw says that nothing happens."""
     match op:
-        case Resize() | ResizeShorter():
-            kernel = op.interpolation if isinstance(op, ResizeShorter) else "bilinear"
+        case ops.Resize() | ops.ResizeShorter():
+            kernel = op.interpolation if isinstance(op, ops.ResizeShorter) else "bilinear"
+            after = _size_after(op, width, height)
             return [
-                Window(
-                    source=(width, height),
-                    left=0,
-                    top=0,
-                    width=width,
-                    height=height,
-                    size=_size_after(op, width, height),
-                    kernel=kernel,
-                )
+                Window(source=(width, height), left=0, top=0, width=width, height=height, size=after, kernel=kernel)
             ]
-        case CenterCrop(size=size):
+        case ops.CenterCrop(size=size):
             return [Cut(left=_center(width, size), top=_center(height, size), size=size)]
-        case RandomCrop(size=size):
+        case ops.RandomCrop(size=size):
             return [Cut(left=_draw_start(width, size, rng), top=_draw_start(height, size, rng), size=size)]
         case RandomResizeCrop():
             return [_draw_window(op, width, height, rng)]
-        case RandomFlip():
+        case ops.RandomFlip():
             return [_flip] if rng.random() < op.probability else []
-        case AutoAugment():
+        case ops.AutoAugment():
             operations = autoaugment.draw(rng)
             return [partial(autoaugment.apply, operations=operations)] if operations else []
-        case ColorJitter(amount=amount):
+        case ops.ColorJitter(amount=amount):
             return [_draw_jitter({"brightness": amount, "contrast": amount, "saturation": amount}, rng)]
-        case ColorDistortion():
+        case ops.ColorDistortion():
             return _draw_distortion(op, rng)
-        case GaussianBlur():
+        case ops.GaussianBlur():
             if rng.random() >= op.probability:
                 return []
             return [partial(color.blur, radius=float(rng.uniform(*op.radius)))]
@@ -265,8 +267,7 @@ def _draw_window(op: RandomResizeCrop, width: int, height: int, rng: np.random.G
     """A part of the area with an aspect ratio; after ten draws that do not fit, the largest central one that does."""
     cut_width, cut_height = _largest_cut(op, width, height)
     left, top = (width - cut_width) // 2, (height - cut_height) // 2
-    smallest, largest = op.scale
-    narrowest, widest = op.ratio
+    (smallest, largest), (narrowest, widest) = op.scale, op.ratio
     for _ in range(_CROP_TRIES):
         area = width * height * (smallest + (largest - smallest) * rng.random())
         ratio = narrowest * (widest / narrowest) ** rng.random()
@@ -304,7 +305,7 @@ def _draw_jitter(amounts: dict[color.Property, float], rng: np.random.Generator)
     return partial(color.adjust, adjustments=tuple(adjustments))
 
 
-def _draw_distortion(op: ColorDistortion, rng: np.random.Generator) -> list[Step]:
+def _draw_distortion(op: ops.ColorDistortion, rng: np.random.Generator) -> list[Step]:
     """SimCLR's: jitter of four properties with probability 0.8, then grey with probability 0.2."""
     strength = op.strength
     steps: list[Step] = []
@@ -315,3 +316,13 @@ def _draw_distortion(op: ColorDistortion, rng: np.random.Generator) -> list[Step
     if rng.random() < 0.2:
         steps.append(color.grey)
     return steps
+
+
+def load_batch(files: Sequence[Path], transform: Compose, keys_B: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """uint8 (B, 3, H, W), RGB; everything random about an image is a function of its key.
+
+    Raises:
+        ImageError: A file is missing or broken.
+    """
+    images = [transform.load(file, np.random.default_rng(int(key))) for file, key in zip(files, keys_B, strict=True)]
+    return np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2))

@@ -14,11 +14,13 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import AfterValidator, NonNegativeInt, PositiveInt
+
+from pretrainkit.config.base import Config
 from pretrainkit.config.yaml import dump_yaml, parse_yaml
 from pretrainkit.errors import ConfigError, InputError, RunError
-from pretrainkit.launch.cloud_config import CloudConfig
 from pretrainkit.launch.folder import Launch, LaunchFolder
 from pretrainkit.launch.slurm import copy_code
 
@@ -28,6 +30,45 @@ INSTALL_SKY = "pipx install 'skypilot>=0.10'   (in an environment of its own: it
 _REMOTE = "~/pretrainkit-run"
 _BUCKET = "/bucket"
 _EXTRAS_OF_RUNS = frozenset(("vision", "rendering", "lpips", "text-metrics", "wandb", "hub"))
+
+
+def _is_address(bucket: str | None) -> str | None:
+    if bucket is not None and "://" not in bucket:
+        raise ValueError(f"write the bucket as an address, such as s3://{bucket} or gs://{bucket}")
+    return bucket
+
+
+class CloudConfig(Config):
+    """What is laid over one of the task files in `launch/tasks`."""
+
+    task: Literal["gpu", "gpu-8", "nodes", "tpu-vm", "tpu-pod", "corpus"] = "gpu"
+    """The file to begin with."""
+    accelerators: str | None = None
+    """Kind and number for each machine, such as H100:8 or tpu-v6e-8; null: as in the file."""
+    infra: str | None = None
+    """Cloud, region, zone, such as gcp/europe-west4/europe-west4-a, or k8s, slurm, ssh; null: the cheapest there is."""
+    use_spot: bool = False
+    """Machines that may be taken away, for less money. A run is then a managed job, which goes on elsewhere."""
+    cpus: str | None = None
+    """Of each machine, such as 32+; null: as in the file."""
+    memory: str | None = None
+    """GB of each machine, such as 128+ or 4x the cores; null: as in the file."""
+    disk_size: PositiveInt | None = None
+    """GB of each machine's disk; null: as in the file."""
+    image_id: str | None = None
+    """An image of the cloud, or docker:NAME; null: SkyPilot's."""
+    runtime_version: str | None = None
+    """Of a TPU; null: as in the file."""
+    bucket: Annotated[str | None, AfterValidator(_is_address)] = None
+    """s3://NAME, gs://NAME, ...: seen as /bucket on every machine. Runs are written there: disks go with machines."""
+    bucket_mode: Literal["MOUNT", "COPY", "MOUNT_CACHED"] = "MOUNT_CACHED"
+    """MOUNT_CACHED: read and written through a cache on disk, which takes renamed folders, as checkpoints need."""
+    workdir: str | None = None
+    """A folder of this machine that the commands run in, such as a checkout; null: none."""
+    setup: tuple[str, ...] = ()
+    """Lines of shell after the setup of the file."""
+    autostop: NonNegativeInt | None = None
+    """Minutes without a command after which the machines are deleted; null: never."""
 
 
 def require_name(name: str) -> None:
@@ -53,8 +94,6 @@ def task_of(
 
     Args:
         config: What is laid over the file it names.
-        name: Of the task.
-        command: Words of pretrainkit's command line.
         num_nodes: Machines; None: as in the file.
         processes: Ranks of each machine; None: one per GPU.
         max_restarts: Of the ranks, after a failure, while the machines live; None: as in the file.
@@ -65,9 +104,8 @@ def task_of(
     task["name"] = name
     task["num_nodes"] = num_nodes or task["num_nodes"]
     resources = task["resources"]
-    for field in ("accelerators", "infra", "cpus", "memory", "disk_size", "image_id"):
-        if (value := getattr(config, field)) is not None:
-            resources[field] = value
+    given = ("accelerators", "infra", "cpus", "memory", "disk_size", "image_id")
+    resources |= {name: value for name in given if (value := getattr(config, name)) is not None}
     if config.use_spot:
         resources["use_spot"] = True
     if config.runtime_version is not None:
@@ -225,6 +263,7 @@ def num_hosts(task: Mapping[str, Any]) -> int:
     match = re.fullmatch(r"tpu-(v\w+)-(\d+)(?::1)?", str(name))
     if match is None or int(match[2]) <= 8:
         return int(task["num_nodes"])
+    # Names of v5e and v6e count chips, the others cores, of which a host has 8.
     return int(task["num_nodes"]) * (int(match[2]) // (4 if match[1] in ("v5litepod", "v5e", "v6e") else 8))
 
 

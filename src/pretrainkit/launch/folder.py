@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pretrainkit.errors import DataError, InputError
+from pretrainkit.files.work import lock
 
 Kind = Literal["local", "slurm", "cloud"]
 
@@ -54,6 +55,28 @@ class Launch:
         return self.num_nodes * self.processes_per_node
 
 
+@dataclass(frozen=True)
+class Restarts:
+    """Counts failures of one launch. What fails twice at the same checkpoint would fail again: a mistake in the code or
+    the data, not a machine."""
+
+    left: int
+    """Failures that may still happen."""
+    checkpoint: str | None
+    """The newest when the attempt began."""
+
+    def after_failure(self, code: int, checkpoint: str | None) -> "Restarts | None":
+        """For the next attempt; None: there is none.
+
+        Args:
+            code: Exit code of the run: 1 failed; 2 (bad input) and 130 (asked to stop) are no failures to mend.
+            checkpoint: The newest now.
+        """
+        if code != 1 or self.left < 1 or checkpoint is None or checkpoint == self.checkpoint:
+            return None
+        return Restarts(self.left - 1, checkpoint)
+
+
 class LaunchFolder:
     """Paths and small files of the launches of a run."""
 
@@ -65,6 +88,11 @@ class LaunchFolder:
     def logs(self) -> Path:
         """One log per rank."""
         return self.run / "logs"
+
+    def rank_logs(self, rank: int | None = None) -> list[Path]:
+        """Those that there are, in the order of the ranks, or of one rank alone."""
+        found = self.logs.glob("rank-*.log" if rank is None else f"rank-{rank}.log")
+        return sorted(found, key=lambda path: int(path.stem.removeprefix("rank-")))
 
     @property
     def newest_checkpoint(self) -> str | None:
@@ -149,14 +177,10 @@ class LaunchFolder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Be the only launcher of this run. Raises InputError where another one lives."""
-        import fcntl
-
         self.path.mkdir(parents=True, exist_ok=True)
-        with open(self.path / ".lock", "w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise self._taken() from None
+        with open(self.path / ".lock", "w") as file:
+            if lock(file) is False:
+                raise self._taken()
             yield
 
     def require_free(self) -> None:
@@ -167,16 +191,10 @@ class LaunchFolder:
     @property
     def is_held(self) -> bool:
         """Whether a launcher of this machine lives."""
-        import fcntl
-
         if not (self.path / ".lock").is_file():
             return False
-        with open(self.path / ".lock") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                return True
-        return False
+        with open(self.path / ".lock") as file:
+            return lock(file) is False
 
     def _taken(self) -> InputError:
         return InputError(

@@ -14,9 +14,8 @@ from pathlib import Path
 from types import FrameType
 
 from pretrainkit.errors import InputError
-from pretrainkit.launch.folder import Launch, LaunchFolder
+from pretrainkit.launch.folder import Launch, LaunchFolder, Restarts
 from pretrainkit.launch.rank import LOG_FOLDER, exit_path, log_path, pid_path
-from pretrainkit.launch.restarts import Restarts
 
 _log = logging.getLogger(__name__)
 
@@ -45,8 +44,6 @@ def launch_local(
     began.
 
     Args:
-        arguments: For the module; the same for all ranks.
-        num_processes: Ranks, at least 1.
         run_folder: Gets a folder `logs`; when the ranks refuse their input, a folder made here goes again.
         module: Must not launch again when RANK is in the environment.
         again: Arguments after a failure; None: the same.
@@ -91,9 +88,9 @@ def launch_local(
 
 def _run_ranks(words: Sequence[str], num_processes: int, logs: Path) -> tuple[int, bool]:
     """One attempt: the exit code of the worst rank, and whether the ranks were asked to stop."""
-    for rank in range(num_processes):
-        pid_path(logs, rank).unlink(missing_ok=True)
-        exit_path(logs, rank).unlink(missing_ok=True)
+    left = [place(logs, rank) for rank in range(num_processes) for place in (pid_path, exit_path)]
+    for path in left:
+        path.unlink(missing_ok=True)
     environment = os.environ | {
         LOG_FOLDER: str(logs),
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_SAVE_SECONDS),
@@ -107,9 +104,8 @@ def _run_ranks(words: Sequence[str], num_processes: int, logs: Path) -> tuple[in
         agent.wait()
         _wait_for_orphans(logs, num_processes)
     codes = [_exit_code(logs, rank) for rank in range(num_processes)]
-    for rank in range(num_processes):
-        pid_path(logs, rank).unlink(missing_ok=True)
-        exit_path(logs, rank).unlink(missing_ok=True)
+    for path in left:
+        path.unlink(missing_ok=True)
     _tell_failures(logs, codes)
     code = worst(codes, was_asked_to_stop=bool(received))
     was_agent_killed = agent.returncode < 0 and not received

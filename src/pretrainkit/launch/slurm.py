@@ -38,7 +38,6 @@ def submit(
         runs: Run folders on a file system that all nodes share.
         launches: Of each; equal but for their words.
         home: The folder of the run, or of the sweep: its `launch` gets the code and the scheduler's logs.
-        name: Of the job in the queue.
         cluster: "slurm", or "local" for submitit's own processes on this machine.
 
     Returns:

@@ -18,9 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pretrainkit.launch.folder import LaunchFolder
+from pretrainkit.launch.folder import LaunchFolder, Restarts
 from pretrainkit.launch.rank import LOG_FOLDER, exit_path, pid_path
-from pretrainkit.launch.restarts import Restarts
 
 _POLL_SECONDS = 0.2
 _REPEAT_SECONDS = 2.0
@@ -152,6 +151,7 @@ class _Forwarded:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.received.append(number)
+        # TERM would end a child that is still importing.
         self._child.send_signal(signal.SIGUSR2)
 
     def __enter__(self) -> "_Forwarded":

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretrainkit.nn.cpu.dispatch import drops_padding
 from pretrainkit.nn.rotary import Rotation, rotate
 
 
@@ -42,15 +43,8 @@ class AttentionLayout(ABC):
     def attend_from(
         self, q_WHK: Tensor, kv_T2HK: Tensor, asked_W: Tensor, *, window: int | None, dropout_rate: float
     ) -> Tensor | None:
-        """As `attend`, for the queries of some tokens only: (W, H, K). None: this layout computes them all or nothing.
-
-        Args:
-            q_WHK: Queries of the tokens `asked_W`.
-            kv_T2HK: Keys and values of all tokens.
-            asked_W: int64, indices into the stream that ascend.
-            window: As for `attend`.
-            dropout_rate: As for `attend`.
-        """
+        """As `attend`, for the queries `q_WHK` of some tokens only, to the keys and values of all: (W, H, K). None:
+        this layout computes them all or nothing. `asked_W` are int64 indices into the stream that ascend."""
         return None
 
     def asking(self, x_TD: Tensor) -> Tensor:
@@ -63,9 +57,9 @@ class AttentionLayout(ABC):
         The block then gives those tokens only, the same numbers for a part of its work, and `ReadLayout.read` puts them
         into the order of `read_R`.
         """
-        if read_R.device.type != "cpu":  # shapes must not depend on the data there
-            return ReadLayout(self, read_R, None)
-        return ReadLayout(self, *read_R.unique(return_inverse=True))
+        if drops_padding(read_R):
+            return ReadLayout(self, *read_R.unique(return_inverse=True))
+        return ReadLayout(self, read_R, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,13 +124,8 @@ class PaddedLayout(AttentionLayout):
 
 
 def padded_layout(cu_seqlens: Tensor, max_length: int, num_tokens: int) -> PaddedLayout:
-    """The rows of a stream. No step waits for the device.
-
-    Args:
-        cu_seqlens: Integer (B + 1,), as in `VarlenLayout`.
-        max_length: Slots per row, at least the longest example.
-        num_tokens: T, maybe more than the examples hold.
-    """
+    """The rows of a stream: `cu_seqlens` integer (B + 1,) as in `VarlenLayout`, `max_length` slots per row, at least
+    the longest example, and T tokens, maybe more than the examples hold. No step waits for the device."""
     starts_B = cu_seqlens[:-1].long()
     lengths_B = cu_seqlens[1:].long() - starts_B
     slot_S = torch.arange(max_length, device=cu_seqlens.device)

@@ -28,12 +28,8 @@ class PairLayout(ABC):
 
     @abstractmethod
     def prepare(self, bias: RelativeBias | None, dtype: torch.dtype) -> Tensor | None:
-        """What `attend` takes of the bias, once for all layers that share it.
-
-        Args:
-            bias: None in cross-attention.
-            dtype: Of the queries to come.
-        """
+        """What `attend` takes of the bias (None in cross-attention), once for all layers that share it; `dtype` is that
+        of the queries to come."""
 
     @abstractmethod
     def attend(
@@ -88,6 +84,7 @@ class RowPairs(PairLayout):
     def _rows(self, q_THK: Tensor | None, kv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each (B, H, ., K)."""
         heads = kv.shape[2:]
+        # (B, P, 2 or 3, H, K) to keys and values, and maybe queries before them, of (B, H, P, K): views, no copies.
         parts = kv.view(self.num_rows, self.num_keys, kv.shape[1], *heads).permute(2, 0, 3, 1, 4).unbind(0)
         q_BHQK = parts[0] if q_THK is None else q_THK.view(self.num_rows, self.num_queries, *heads).transpose(1, 2)
         return q_BHQK, parts[-2], parts[-1]

@@ -1,23 +1,15 @@
 """Dropout."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pretrainkit.nn.cpu.dropout import keep_factors
+from pretrainkit.nn.cpu.dispatch import has_cheap_dropout
+from pretrainkit.nn.cpu.dropout import cheap_dropout
 
 
 def dropout(x: Tensor, rate: float, *, is_training: bool) -> Tensor:
-    """Zero a share `rate` of the elements and scale up the rest. Draws from torch's default generator of the device.
-
-    Args:
-        x: Any shape.
-        rate: In [0, 1).
-        is_training: False returns `x` itself.
-    """
+    """Zero a share `rate` of the elements, in [0, 1), and scale up the rest; where `is_training` is False, return `x`
+    itself. Draws from torch's default generator of the device."""
     if not is_training or rate == 0:
         return x
-    if x.device.type != "cpu" or torch.compiler.is_compiling():
-        return F.dropout(x, rate)
-    # The factors stay float32, so that their mean is 1 in half precision too.
-    return (x * keep_factors(x.shape, rate)).to(x.dtype)
+    return cheap_dropout(x, rate) if has_cheap_dropout(x) else F.dropout(x, rate)

@@ -1,12 +1,13 @@
 """Initial weights."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+M = TypeVar("M", bound=nn.Module)
 _DRAWING = frozenset({nn.init.__name__, "transformers.initialization"})
 """transformers has functions of its own in the place of torch's while it makes a model."""
 _FILLING = frozenset({"uniform_", "normal_", "erfinv_", "mul_", "add_", "clamp_", "fill_", "zero_"})
@@ -29,6 +30,22 @@ class SkipInitialisation(TorchFunctionMode):
         if getattr(func, "__name__", None) in _FILLING and args[0].is_meta:
             return args[0]
         return func(*args, **kwargs)
+
+
+def built(make: Callable[[], M], initialise: Callable[[M], None]) -> M:
+    """A module on torch's default device, initialised from its global generator; on "meta" without values. What torch
+    draws for the weights that `make` makes would cost time and numbers, so it is left out: `initialise` gives all of
+    them values."""
+    with SkipInitialisation():
+        module = make()
+    if not builds_on_meta():
+        initialise(module)
+    return module
+
+
+def builds_on_meta() -> bool:
+    """Whether what is made now has no values."""
+    return torch.get_default_device().type == "meta"
 
 
 @torch.no_grad()

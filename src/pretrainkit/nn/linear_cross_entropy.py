@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pretrainkit.nn.autocast import activation_dtype
 from pretrainkit.nn.cpu.cross_entropy import chunked_cross_entropy
+from pretrainkit.nn.cpu.dispatch import chunks_vocabulary
 
 
 class TokenLoss(NamedTuple):
@@ -24,19 +26,11 @@ class TokenLoss(NamedTuple):
 
 
 def linear_cross_entropy(x_KD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_K: Tensor) -> TokenLoss:
-    """Cross-entropy of softmax(x W^T + b) at `target_K`.
-
-    Args:
-        x_KD: Float, any precision; the loss is float32.
-        weight_VD: W.
-        bias_V: Added to the logits; None: nothing.
-        target_K: Integer ids in [0, V).
-    """
+    """Cross-entropy of softmax(x W^T + b) at `target_K`, integer ids in [0, V); without `bias_V` nothing is added to
+    the logits. x is float of any precision; the loss is float32."""
     target_K = target_K.long()
-    if torch.is_autocast_enabled("cpu") and x_KD.device.type == "cpu":
-        x_KD = x_KD.to(torch.get_autocast_dtype("cpu"))
-    is_float32_cpu = weight_VD.device.type == "cpu" and weight_VD.dtype == torch.float32
-    if is_float32_cpu and not torch.compiler.is_compiling():
+    if chunks_vocabulary(weight_VD):
+        x_KD = x_KD.to(activation_dtype(x_KD))
         return TokenLoss(*chunked_cross_entropy(x_KD, weight_VD, bias_V, target_K))
     logits_KV = linear_logits(x_KD, weight_VD, bias_V)
     nll_K = F.cross_entropy(logits_KV, target_K, reduction="none")

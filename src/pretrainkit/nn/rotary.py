@@ -18,13 +18,7 @@ class Rotation:
 
 
 def rotation(positions_T: Tensor, width: int, theta: float) -> Rotation:
-    """Angles position / theta^(2j / K) for j < K / 2.
-
-    Args:
-        positions_T: Integer positions within the examples.
-        width: K, even.
-        theta: Base of the wavelengths.
-    """
+    """Angles position / theta^(2j / K) for j < K / 2, of integer positions within the examples and an even width K."""
     exponents_J = torch.arange(0, width, 2, dtype=torch.float32, device=positions_T.device) / width
     angles_TJ = positions_T[:, None].float() * (1.0 / theta**exponents_J)
     return Rotation(angles_TJ.cos(), angles_TJ.sin())
@@ -33,6 +27,7 @@ def rotation(positions_T: Tensor, width: int, theta: float) -> Rotation:
 def rotate(x: Tensor, by: Rotation) -> Tensor:
     """Turn (T, ..., H, K) by each token's angles. In float32, returned in the dtype given."""
     first, second = x.float().chunk(2, dim=-1)
+    # One angle per token and pair of features, the same for all heads between.
     shape = (len(x), *(1 for _ in x.shape[1:-1]), -1)
     cos, sin = by.cos_TJ.view(shape), by.sin_TJ.view(shape)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)

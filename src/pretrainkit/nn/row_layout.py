@@ -34,7 +34,7 @@ class RowLayout(AttentionLayout):
     def attend(self, qkv_T3HK: Tensor, *, window: int | None, dropout_rate: float) -> Tensor:
         _refuse_window(window)
         q_BHSK, k_BHSK, v_BHSK = self._by_row(qkv_T3HK)
-        visible = None if self.is_causal else self._is_real()  # a causal token never sees the padding behind it
+        visible = None if self.is_causal else self._visible()  # a causal token never sees the padding behind it
         mixed_BHSK = F.scaled_dot_product_attention(
             q_BHSK, k_BHSK, v_BHSK, attn_mask=visible, dropout_p=dropout_rate, is_causal=self.is_causal
         )
@@ -48,7 +48,11 @@ class RowLayout(AttentionLayout):
     ) -> Tensor:
         _refuse_window(window)
         k_BHSK, v_BHSK = self._by_row(kv_T2HK)
-        visible = self._is_visible_from(asked_W) if self.is_causal else self._is_real()
+        if not self.is_causal:
+            visible = self._visible()
+        else:  # slots up to the asking one, of which each row has one
+            slot_B = asked_W if self.slot_T is None else self.slot_T[asked_W]
+            visible = (_slots(self.length, slot_B) <= (slot_B % self.length)[:, None])[:, None, None]
         mixed_BH1K = F.scaled_dot_product_attention(
             q_WHK[:, :, None], k_BHSK, v_BHSK, attn_mask=visible, dropout_p=dropout_rate
         )
@@ -62,16 +66,14 @@ class RowLayout(AttentionLayout):
         rows = rows.view(self.num_rows, self.length, *parts_TNHK.shape[1:])
         return tuple(part.transpose(1, 2) for part in rows.unbind(2))
 
-    def _is_real(self) -> Tensor | None:
-        """bool (B, 1, 1, S); None: all are."""
-        if self.num_real_B is None:
-            return None
-        return (_slots(self.length, self.num_real_B) < self.num_real_B[:, None])[:, None, None]
+    def is_real(self) -> Tensor | None:
+        """bool (B, S): slots that hold a token; None: all do."""
+        return None if self.num_real_B is None else _slots(self.length, self.num_real_B) < self.num_real_B[:, None]
 
-    def _is_visible_from(self, asked_W: Tensor) -> Tensor:
-        """bool (B, 1, 1, S): slots up to the asking one."""
-        at_B = asked_W if self.slot_T is None else self.slot_T[asked_W]
-        return (_slots(self.length, at_B) <= (at_B % self.length)[:, None])[:, None, None]
+    def _visible(self) -> Tensor | None:
+        """bool (B, 1, 1, S): the same for all heads and queries."""
+        is_real_BS = self.is_real()
+        return None if is_real_BS is None else is_real_BS[:, None, None]
 
 
 def without_padding(layout: RowLayout) -> tuple[RowLayout, Tensor]:
@@ -79,10 +81,11 @@ def without_padding(layout: RowLayout) -> tuple[RowLayout, Tensor]:
 
     The number of tokens becomes a shape, so this is for layouts on a CPU: elsewhere it would wait for the device.
     """
-    if layout.num_real_B is None:
+    is_real_BS = layout.is_real()
+    if is_real_BS is None:
         raise ValueError("the rows have no padding: num_real_B is None")
-    is_real_BS = _slots(layout.length, layout.num_real_B) < layout.num_real_B[:, None]
     slot_T = is_real_BS.flatten().nonzero()[:, 0]
+    # A slot of padding gets the token before it, which attention masks; no row begins with padding.
     token_N = (is_real_BS.flatten().cumsum(0) - 1).clamp_(min=0)
     stream = RowLayout(layout.num_rows, layout.length, layout.is_causal, layout.num_real_B, token_N, slot_T)
     return stream, slot_T

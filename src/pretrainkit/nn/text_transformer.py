@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
+from pretrainkit.nn.cpu.dispatch import drops_padding
 from pretrainkit.nn.initialise import initialise_residual_blocks
 from pretrainkit.nn.row_layout import RowLayout, without_padding
 
@@ -36,12 +37,8 @@ class TextTransformer(nn.Module):
         attention_dropout_rate: float,
         epsilon: float,
     ) -> None:
-        """Weights are not initialised: see `initialise`.
-
-        Args:
-            is_causal: Tokens see only what stands before them.
-            pool: eos (the last real token), cls (the first) or mean (over real tokens), after the final norm.
-        """
+        """Weights are not initialised: see `initialise`. `is_causal`: tokens see only what stands before them. `pool`
+        is eos (the last real token), cls (the first) or mean (over real tokens), after the final norm."""
         super().__init__()
         self.width, self.is_causal, self.pool = width, is_causal, pool
         self.token = nn.Embedding(vocab_size, width)
@@ -64,11 +61,8 @@ class TextTransformer(nn.Module):
         return list(self.layers)
 
     def forward(self, ids_BS: Tensor, num_tokens_B: Tensor | None = None) -> Tensor:
-        """Integer ids and the number of real tokens of each caption (from 1 to S; None: all) to (B, D).
-
-        Raises:
-            ValueError: The rows are longer than the position table.
-        """
+        """Integer ids and the number of real tokens of each caption (from 1 to S; None: all) to (B, D). Raises
+        ValueError where the rows are longer than the position table."""
         B, S = ids_BS.shape
         if len(self.position_embedding) < S:
             raise ValueError(f"captions of {S} tokens, but the model has {len(self.position_embedding)} positions")
@@ -89,9 +83,7 @@ class TextTransformer(nn.Module):
         return self.norm_after(self.layers[-1](x_TD, layout.reading(read_B)))
 
     def _leaves_padding_out(self, ids_BS: Tensor, real_B: Tensor) -> bool:
-        if ids_BS.device.type != "cpu":
-            return False  # shapes must not depend on the data there
-        return int(real_B.sum()) < (1 - _WORTH_LEAVING_OUT) * ids_BS.numel()
+        return drops_padding(ids_BS) and int(real_B.sum()) < (1 - _WORTH_LEAVING_OUT) * ids_BS.numel()
 
     def _embed(self, ids_BS: Tensor, slots_T: Tensor | None) -> Tensor:
         """(T, D): all slots, or those of `slots_T`."""
@@ -111,14 +103,13 @@ class TextTransformer(nn.Module):
     @staticmethod
     def _mean(x_TD: Tensor, layout: RowLayout) -> Tensor:
         """Over the real tokens of each row, (B, D)."""
-        if layout.num_real_B is None:
+        is_real_BS = layout.is_real()
+        if is_real_BS is None or layout.num_real_B is None:
             return x_TD.view(layout.num_rows, layout.length, -1).mean(1)
-        device = x_TD.device
         if layout.slot_T is None:
-            slot_S = torch.arange(layout.length, device=device)
-            is_real_BS = (slot_S < layout.num_real_B[:, None]).to(x_TD.dtype)
-            sum_BD = torch.einsum("bsd,bs->bd", x_TD.view(*is_real_BS.shape, -1), is_real_BS)
+            sum_BD = torch.einsum("bsd,bs->bd", x_TD.view(*is_real_BS.shape, -1), is_real_BS.to(x_TD.dtype))
         else:
+            # Slots are numbered row by row.
             row_T = layout.slot_T // layout.length
             sum_BD = x_TD.new_zeros(layout.num_rows, x_TD.shape[1]).index_add_(0, row_T, x_TD)
         return sum_BD / layout.num_real_B[:, None]

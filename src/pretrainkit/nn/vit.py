@@ -22,6 +22,7 @@ def cut_patches(pixels_BCHW: Tensor, patch_size: int) -> Tensor:
     """Squares of `patch_size` x `patch_size` pixels: (B, P, F), in each the channels one after another."""
     B, C, H, W = pixels_BCHW.shape
     rows, columns = H // patch_size, W // patch_size
+    # To (B, rows, columns, C, height, width of a patch).
     grid = pixels_BCHW.view(B, C, rows, patch_size, columns, patch_size).permute(0, 2, 4, 1, 3, 5)
     return grid.reshape(B, rows * columns, C * patch_size**2)
 
@@ -33,6 +34,7 @@ def drop_patches(patches_BPF: Tensor, positions_PD: Tensor, rate: float) -> tupl
     """
     B, P, F = patches_BPF.shape
     num_kept = max(1, round(P * (1 - rate)))
+    # The places of the smallest of P random numbers are a uniform subset; sorted, patches stay in their order.
     kept_BQ = torch.rand(B, P, device=patches_BPF.device).argsort(1)[:, :num_kept].sort(1).values
     return patches_BPF.gather(1, kept_BQ[:, :, None].expand(-1, -1, F)), positions_PD[kept_BQ]
 
@@ -55,12 +57,8 @@ class VisionTransformer(nn.Module):
         attention_dropout_rate: float,
         epsilon: float,
     ) -> None:
-        """Weights are not initialised: see `initialise`.
-
-        Args:
-            pool: cls (the class token) or mean (over patches), after the final norm.
-            patch_dropout_rate: Share of the patches left out in training.
-        """
+        """Weights are not initialised: see `initialise`. `pool` is cls (the class token) or mean (over patches), after
+        the final norm; `patch_dropout_rate` the share of the patches left out in training."""
         super().__init__()
         if image_size % patch_size:
             raise ValueError(f"image_size {image_size} is not a multiple of patch_size {patch_size}")

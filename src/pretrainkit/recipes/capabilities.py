@@ -2,6 +2,9 @@
 
 Callers ask `registry.able(recipe, Generates)`, which has the one message for recipes that are not. Torch-free to
 import, as `recipe`.
+
+Unless said otherwise `config` is bound to its data, `source` has the training examples, `world` are the ranks and
+`precision` is the run's; `progress` is told how far the work is.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypedDict, Unpack
 
 from pretrainkit.recipes.recipe import Recipe, Run, Split
 from pretrainkit.training.run import RunConfig
@@ -58,8 +61,8 @@ class PlansWithoutData(Capability[Run]):
 
     @abstractmethod
     def without_data(self, config: Run) -> tuple[Run, str]:
-        """Return the bound config for a plan without data, with usual values where the data would decide, and a text
-        that names what was assumed. Raises ConfigError where there is no usual value."""
+        """The bound config for a plan without data, with usual values where the data would decide, and a text that
+        names what was assumed. Raises ConfigError where there is no usual value."""
 
     @abstractmethod
     def assumed_batch(self, config: Run, num_examples: int) -> HostBatch:
@@ -87,22 +90,10 @@ class ChecksData(Capability[Run]):
 
     @abstractmethod
     def check_data(
-        self,
-        config: Run,
-        source: BatchSource,
-        summary: Mapping[str, Any],
-        records: Callable[[int], Records],
-        num: int,
+        self, config: Run, source: BatchSource, summary: Mapping[str, Any], records: Callable[[int], Records], num: int
     ) -> DataCheck:
-        """More about the training data than every recipe has to say.
-
-        Args:
-            config: Bound.
-            source: Of the training examples.
-            summary: Of the source.
-            records: Of the whole batch of a step.
-            num: Examples to show of each component.
-        """
+        """More about the training data than every recipe has to say: `records` are those of the whole batch of a step,
+        `num` is how many examples to show of each component."""
 
 
 class ChecksFiles(Capability[Run]):
@@ -114,26 +105,12 @@ class ChecksFiles(Capability[Run]):
     @abstractmethod
     def check_files(self, config: Run, progress: Progress) -> list[str]:
         """Read every file of the data, training and held out, and return what cannot be used, each with its file.
-
-        Args:
-            config: Not bound: data that do not fit it are reported, too.
-            progress: Told how far it is.
-
-        Raises:
-            ConfigError: Unless overridden: the recipe has no such check.
-        """
+        `config` is not bound: data that do not fit it are reported, too."""
 
     @abstractmethod
     def check_new_run(self, config: Run, source: BatchSource) -> None:
         """Refuse training data that a new run must not be started with, though an older run may be resumed with them.
-
-        Args:
-            config: Bound.
-            source: Of the training examples.
-
-        Raises:
-            ConfigError, DataError: Something is wrong.
-        """
+        Raises ConfigError, DataError."""
 
 
 class CachesFeatures(Capability[Run]):
@@ -152,15 +129,8 @@ class CachesFeatures(Capability[Run]):
         precision: Precision,
     ) -> BatchSource:
         """What to train on instead of `source`, where parts of the model never change: a collective, before training.
-
-        Args:
-            config: Bound.
-            source: Of the training examples.
-            model: The model at the start of training, or as it was saved last, on the device.
-            cache: A folder of the run for what is computed; what an earlier start left there may be used.
-            world: The ranks.
-            precision: Of the run.
-        """
+        `model` gives the model at the start of training, or as it was saved last, on the device; `cache` is a folder of
+        the run for what is computed, in which what an earlier start left may be used."""
 
 
 class KeepsTokenizer(Capability[Run]):
@@ -197,15 +167,48 @@ class Evaluates(Capability[Run]):
     def more_evaluations(
         self, config: Run, world: World, precision: Precision, folder: Path | None
     ) -> Sequence[Evaluation]:
-        """What is evaluated besides, at times of its own, such as answers by the metrics of tasks. Default: nothing.
-
-        Args:
-            config: Bound.
-            world: The ranks.
-            precision: Of the run.
-            folder: Of the run, for files that people look at; None: there is none to write to.
-        """
+        """What is evaluated besides, at times of its own, such as answers by the metrics of tasks. `folder` is the
+        run's, for files that people look at; None: there is none to write to. Default: nothing."""
         return ()
+
+
+class GenerateOptions(TypedDict, total=False):
+    """Options of `pretrainkit.generate`. A recipe takes those that its `generate_options` name."""
+
+    top: int
+    # BERT, CLIP: answers per masked word, or images per prompt.
+    images: str | Path
+    # CLIP: folder of the images to find what the prompts say in.
+    num: int
+    # T5: answers per prompt. 4M: variations of each example.
+    beams: int
+    alpha: float
+    temperature: float
+    top_k: float
+    top_p: float
+    seed: int
+    max_length: int
+    # T5 and 4M: how answers are drawn; see `DecodingConfig` and `GenerationPlan`.
+    batch_size: int
+    # Examples of a forward pass.
+    given: Sequence[str]
+    # 4M: NAME=TEXT or NAME=FILE; with `from_data` names of what the samples give.
+    to: Sequence[str]
+    # 4M: names of targets, in order.
+    from_data: int
+    # 4M: so many held-out samples of the run's data as examples.
+    plan: str | Path
+    # 4M: a YAML file of a `GenerationPlan`.
+    settings: Sequence[str]
+    # 4M: NAME.FIELD=VALUE of a target, or FIELD=VALUE of the plan.
+    out: str | Path
+    # 4M: a new folder for pictures, JSON and the sheet.
+    then: Sequence[str | Path]
+    # 4M: further models, which make what those before them have not.
+    image_tokenizers: Sequence[str]
+    # 4M: NAME=RUN of what makes pictures of tokens.
+    device: str
+    # 4M: None: the CPU.
 
 
 class Generates(Capability[Run]):
@@ -223,15 +226,9 @@ class Generates(Capability[Run]):
     def generate(
         self, config: Run, model: nn.Module, tokenizer: Any, prompts: list[str], **options: Any
     ) -> list[dict[str, Any]]:
-        """One answer per prompt, as plain values for people and JSON; "text" is what people are shown.
-
-        Args:
-            config: Bound.
-            model: In evaluation mode.
-            tokenizer: Folder of its tokenizer; None only where `has_own_vocabulary`.
-            prompts: Texts.
-            options: Those of `generate_options` that were given.
-        """
+        """One answer per prompt, as plain values for people and JSON; "text" is what people are shown. The model is in
+        evaluation mode; `tokenizer` is its folder, None only where `has_own_vocabulary`; `options` are those of
+        `generate_options` that were given."""
 
 
 class Scores(Capability[Run]):
@@ -262,22 +259,9 @@ class Infers(Capability[Run]):
 
     @abstractmethod
     def open_inference(
-        self,
-        config: Run,
-        model: nn.Module,
-        tokenizer: Any,
-        request: InferenceRequest,
-        precision: Precision,
+        self, config: Run, model: nn.Module, tokenizer: Any, request: InferenceRequest, precision: Precision
     ) -> Inference:
-        """What `pretrainkit infer` asks about.
-
-        Args:
-            config: Bound.
-            model: In evaluation mode, on its device.
-            tokenizer: As for `generate`.
-            request: What is asked.
-            precision: Of forward passes.
-        """
+        """What `pretrainkit infer` asks about. Model, which is on its device, and tokenizer are as for `generate`."""
 
 
 # Encoders
@@ -297,6 +281,34 @@ class EncodesImages(Capability[Run]):
         return None
 
 
+class DecodeOptions(TypedDict, total=False):
+    """Of a diffusion decoder."""
+
+    num_steps: int | None
+    # None: as the model says.
+    guidance: float
+    # How much more than an unconditional model; 1: not at all.
+    seed: int
+    # Of the noise that it begins with.
+
+
+class ImageTokenOptions(TypedDict, total=False):
+    """Of writing the tokens of a data set's images."""
+
+    num_parts: int
+    # Of each image: the largest centre square, and random parts after it; 1 unless given.
+    min_scale: float
+    # Smallest share of the area of a random part; 0.8 unless given.
+    seed: int
+    # Of random parts.
+    folder: str | None
+    # Of the images; None: as the tokenizer's domain says.
+    out: str | None
+    # Name of the folder of tokens; None: tok_DOMAIN@PIXELS, of published domains as their modality is called.
+    shard: tuple[int, int]
+    # This part of so many, from 0: of all images, or of all archives.
+
+
 class ImageCodec(Protocol):
     """An image tokenizer in use. NumPy in and out."""
 
@@ -304,7 +316,7 @@ class ImageCodec(Protocol):
         """Ids, integers (B, tokens), row by row, of images as their files hold them."""
         ...
 
-    def decode(self, ids: NDArray[np.integer], /, **options: Any) -> NDArray[Any]:
+    def decode(self, ids: NDArray[np.integer], /, **options: Unpack[DecodeOptions]) -> NDArray[Any]:
         """Images of ids; see `pretrainkit.decode_tokens`."""
         ...
 
@@ -323,15 +335,9 @@ class TokenizesImages(Capability[Run]):
     def write_image_tokens(
         self, codec: Any, place: str, fingerprint: str, settings: Mapping[str, Any], progress: Progress | None
     ) -> dict[str, Any]:
-        """Write the tokens of images beside them; returns the manifest.
-
-        Args:
-            codec: Of `image_codec`.
-            place: A folder with a folder for each modality, or tar files as in `ROOT/[rgb]/{00..09}.tar`.
-            fingerprint: Of the model's weights.
-            settings: By name.
-            progress: Told how far the work is.
-        """
+        """Write the tokens of images beside them; returns the manifest. `place` is a folder with a folder for each
+        modality, or tar files as in `ROOT/[rgb]/{00..09}.tar`; `fingerprint` is of the model's weights; `settings` are
+        those of `ImageTokenOptions` that were given."""
 
 
 class PairSet(Protocol):
@@ -369,6 +375,26 @@ class ReadsPairs(Capability[Run]):
     @abstractmethod
     def write_captions(self, sets: Sequence[Any], out: Path) -> int:
         """Write captions as JSON lines; returns how many."""
+
+
+class CorruptsWords(Capability[Run]):
+    """Has kinds of errors in words, to see how much a model minds: `pretrainkit corpus corrupt`."""
+
+    does = "make errors in words"
+
+    @abstractmethod
+    def write_noisy(
+        self,
+        source: Path,
+        out: Path,
+        attack: Any,
+        severity: float,
+        *,
+        columns: Sequence[str],
+        seed: int,
+        typos: Path | None,
+    ) -> int:
+        """Write a file of labelled examples again with errors in that share of its words; returns how many texts."""
 
 
 class EncodesText(Capability[Run]):
@@ -411,11 +437,7 @@ class EncodesText(Capability[Run]):
         }
 
     def fitted_text_encoder(
-        self,
-        config: Run,
-        given: Run,
-        weights: Mapping[str, Tensor],
-        fresh: Mapping[str, Tensor],
+        self, config: Run, given: Run, weights: Mapping[str, Tensor], fresh: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
         """Weights of a fine-tuned text encoder of config `given` for one of config `config`, whose fresh weights are
         `fresh`: for texts of another length, or with what is new in it as it was drawn. Default: as they are."""
@@ -490,12 +512,8 @@ class StandsOnEncoder(Capability[Run]):
         world: World,
         precision: Precision,
     ) -> TaskProbe:
-        """A task with its rows read for the encoder of models of `recipe` with that config.
-
-        Raises:
-            ConfigError, DataError: There is no such task, or its data are not there.
-            InputError: The recipe has no text encoder.
-        """
+        """A task with its rows read for the encoder of models of `recipe` with that config. Raises ConfigError or
+        DataError where there is no such task or its data are not there, InputError where `recipe` has no encoder."""
 
     @property
     @abstractmethod
@@ -513,8 +531,5 @@ class FitsWeights(Capability[Run]):
         self, config: Run, given: Run, weights: Mapping[str, Tensor]
     ) -> tuple[Run, Mapping[str, Tensor]]:
         """Config and weights of a checkpoint of this recipe, as a run of `config` starts from them: for texts of
-        another length, where nothing has to be trained for it.
-
-        Raises:
-            ConfigError: They are not for each other, and a setting would mend that.
-        """
+        another length, where nothing has to be trained for it. Raises ConfigError where a setting would mend that they
+        are not for each other."""

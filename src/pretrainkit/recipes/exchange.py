@@ -68,11 +68,8 @@ class ConvertsClassifiers(Capability[Run]):
 
     @abstractmethod
     def import_text_classifier(self, folder: Path, pooling: str | None = None) -> ImportedTextClassifier:
-        """Read a folder that `export_text_classifier` wrote, or transformers.
-
-        Args:
-            pooling: How it makes one vector of a text, where its files do not say so.
-        """
+        """Read a folder that `export_text_classifier` wrote, or transformers. `pooling`: how it makes one vector of a
+        text, where its files do not say so."""
 
 
 class TellsIds(Capability[Run]):
@@ -193,11 +190,8 @@ class ReadsFiles(Capability[Run]):
 
     @abstractmethod
     def import_file(self, path: Path, format: str, config: Run | None) -> ImportedModel:
-        """Read a file or folder of one of `file_formats`.
-
-        Args:
-            config: Says the architecture; None: the one that the file is of, or the usual one.
-        """
+        """Read a file or folder of one of `file_formats`. `config` says the architecture; None: the one that the file
+        is of, or the usual one."""
 
 
 class WritesFiles(Capability[Run]):

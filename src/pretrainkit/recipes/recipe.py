@@ -42,11 +42,8 @@ class Recipe(ABC, Generic[Run]):
 
     @abstractmethod
     def bind(self, config: Run) -> Run:
-        """Fill in what only the data can say (such as the vocabulary size) and check config against data.
-
-        Raises:
-            ConfigError, DataError: The config and the data do not fit each other.
-        """
+        """Fill in what only the data can say (such as the vocabulary size) and check config against data. Raises
+        ConfigError, DataError where they do not fit each other."""
 
     @abstractmethod
     def open_data(self, config: Run, split: Split) -> BatchSource:

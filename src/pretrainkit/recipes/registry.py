@@ -96,18 +96,15 @@ def able(recipe: Recipe[Any], capability: type[C]) -> C:
 
 
 def recipe_of_huggingface(model_type: str | None, origin: str) -> str:
-    """The recipe that reads folders of transformers with this `model_type`; None: with none.
-
-    Raises:
-        DataError: There is none; `origin` is the folder.
-    """
+    """The recipe that reads folders of transformers with this `model_type`; None: with none. Raises DataError where
+    there is no such recipe; `origin` is the folder."""
     recipes = recipes_able(ReadsHuggingFace)
     for name, recipe in recipes.items():
         if model_type in recipe.huggingface_types or (model_type is None and recipe.reads_unnamed_huggingface):
             return name
-    for name, recipe in recipes.items():
-        if model_type is not None and recipe.reads_other_huggingface:
-            return name
+    others = (name for name, recipe in recipes.items() if recipe.reads_other_huggingface)
+    if model_type is not None and (other := next(others, None)):
+        return other
     raise DataError(f"{origin}/config.json says model_type {model_type!r}, which no recipe reads")
 
 
@@ -115,7 +112,6 @@ class Recipes:
     """The catalog of presets and config classes that `config.loader` asks."""
 
     def preset(self, name: str) -> BaseModel:
-        """The config of preset `recipe/preset`."""
         recipe_name, _, preset_name = name.rpartition("/")
         if recipe_name not in entries() and (Path(name) / "config.yaml").is_file():
             raise ConfigError(
@@ -141,5 +137,4 @@ class Recipes:
         return recipe.presets[preset_name]()
 
     def config_class(self, recipe: str) -> type[BaseModel]:
-        """The config class of a recipe."""
         return find_recipe(recipe).config_class

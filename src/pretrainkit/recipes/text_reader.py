@@ -77,33 +77,20 @@ class TextReader(ABC):
 
     @abstractmethod
     def read(self, texts: Sequence[Sequence[str]], max_length: int) -> ReadExamples:
-        """
-        Args:
-            texts: One text of all examples, or the first texts of all pairs and then the second ones.
-            max_length: Most slots of an example. What is too long is cut at its end, of a pair the longer text.
-        """
+        """Read one text of all examples, or the first texts of all pairs and then the second ones, into at most
+        `max_length` slots each. What is too long is cut at its end, of a pair the longer text."""
 
     def read_words(self, words: Sequence[Sequence[str]], max_length: int) -> ReadWords:
-        """
-        Args:
-            words: Of each example.
-            max_length: Most slots of an example. Words that do not fit are left out as a whole, and all behind them.
-        """
+        """Read the words of each example into at most `max_length` slots. Words that do not fit are left out as a
+        whole, and all behind them."""
         raise InputError("this encoder reads no texts word by word\n  give another one, such as a BERT")
 
     def read_passages(
         self, pairs: Sequence[tuple[str, str]], max_length: int, stride: int, max_first: int
     ) -> ReadPassages:
-        """
-        Args:
-            pairs: (question, context).
-            max_length: Most slots of a window.
-            stride: Slots of a context that each window repeats of the one before.
-            max_first: Most slots of a question, which is cut at its end.
-
-        Raises:
-            ConfigError: A window has no room for more than it repeats.
-        """
+        """Read (question, context) pairs in windows of at most `max_length` slots, each of which repeats `stride` slots
+        of the context of the one before. Questions are cut at their end after `max_first` slots. Raises ConfigError
+        where a window has no room for more than it repeats."""
         raise InputError(
             "this encoder does not say where its slots stand in a text\n  give another one, such as a BERT"
         )

@@ -69,6 +69,7 @@ class TokenReader(TextReader):
         ends = np.concatenate([[0], np.cumsum(sizes)])
         room = max_length - self.control.count(is_pair=False)
         first_words = np.cumsum(num_words) - num_words
+        # `ends` has a 0 in front, so the entry of a word is where it begins.
         begins = ends[first_words]
         # Of each example as many words as end within its room.
         last_words = np.searchsorted(ends, begins + room, side="right") - 1
@@ -150,6 +151,7 @@ class TokenExamples(ReadExamples):
         of_pairs = {"second_begins": firsts.astype(np.int32)} if len(self.texts) == 2 else {}
         return of_pairs | {
             "input_ids": np.concatenate([ids for ids, _ in examples]) if examples else np.empty(0, np.int32),
+            # 0 1 0 1 ..., each as often as the example has tokens of that type.
             "token_type_ids": np.repeat(types, np.stack([firsts, lengths - firsts], axis=1).ravel()),
             "positions": slots(lengths).astype(np.int32),
             "cu_seqlens": np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
@@ -219,17 +221,8 @@ class TokenPassages(TokenExamples, ReadPassages):
 
 
 def pair_lengths(first: Ints, second: Ints, room: int) -> tuple[Ints, Ints]:
-    """What is left of pairs when the longer text (of equal ones the second) loses its last token until both together
-    have `room`.
-
-    Args:
-        first: (N,) tokens.
-        second: (N,) tokens.
-        room: Most tokens of both.
-
-    Returns:
-        (N,) tokens of the first and of the second text.
-    """
+    """(N,) tokens of first and second texts, and what is left of each when the longer one (of equal ones the second)
+    loses its last token until both together have `room`."""
     half = room - room // 2
     fits = first + second <= room
     # A text shorter than its half stays whole; of two longer ones the first gets the odd token.
@@ -239,16 +232,10 @@ def pair_lengths(first: Ints, second: Ints, room: int) -> tuple[Ints, Ints]:
 
 
 def windows_of(sizes: Ints, rooms: Ints, stride: int) -> tuple[Ints, Ints, Ints]:
-    """Stretches that cover texts, each repeating the last `stride` tokens of the one before.
-
-    Args:
-        sizes: (N,) tokens of each text.
-        rooms: (N,) most tokens of a stretch, more than `stride`.
-        stride: In tokens.
-
-    Returns:
-        Of every window of all texts, in order: where it begins in its text, its tokens, the number of its text.
-    """
+    """Stretches that cover texts of `sizes` (N,) tokens, each repeating the last `stride` tokens of the one before,
+    with at most `rooms` (N,) tokens, more than `stride`. Of every window of all texts, in order: where it begins in its
+    text, its tokens, the number of its text."""
+    # A stretch after the first adds rooms - stride tokens: the excess sizes - rooms over that, rounded up.
     counts = 1 + np.maximum(0, -((rooms - sizes) // (rooms - stride)))
     example = np.repeat(np.arange(len(sizes)), counts)
     begins = slots(counts) * (rooms - stride)[example]
@@ -260,5 +247,5 @@ def with_filler(ids: Ids, sizes: Ints, filler: int) -> Encoded:
     missing = np.flatnonzero(sizes == 0)
     if not len(missing):
         return ids, sizes
-    places = np.cumsum(sizes)[missing]
+    places = np.cumsum(sizes)[missing]  # where the word would begin; `insert` counts in the array as it was
     return np.insert(ids, places, filler).astype(np.int32), np.maximum(sizes, 1)

@@ -5,8 +5,8 @@ from pretrainkit.rendering.config import FontOptions, RendererConfig
 from pretrainkit.rendering.encoding import Encoding
 from pretrainkit.rendering.folder import load_renderer, save_renderer
 from pretrainkit.rendering.page import Text
+from pretrainkit.rendering.parts import is_rtl
 from pretrainkit.rendering.renderer import Renderer
-from pretrainkit.rendering.rtl import is_rtl
 
 __all__ = [
     "Encoding",

@@ -33,11 +33,9 @@ class PatchBatch(NamedTuple):
 def render_batch(
     renderer: Renderer, texts: Sequence[Text], *, num_patches: int | None = None, multiple_of: int = 1
 ) -> PatchBatch:
-    """Renders texts into one array.
+    """Renders texts, at least one, into one array.
 
     Args:
-        renderer: Draws them.
-        texts: At least one.
         num_patches: L. None: as many as the longest text takes, and so as few as the batch allows.
         multiple_of: L is rounded up to a multiple of this.
 

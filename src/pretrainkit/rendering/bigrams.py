@@ -9,15 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.rendering.drawer import Drawer
 from pretrainkit.rendering.encoding import Span
-from pretrainkit.rendering.parts import Part
-from pretrainkit.rendering.rtl import is_rtl
+from pretrainkit.rendering.parts import Part, is_rtl
 
 _WORD_OR_SPACE = re.compile(r"\S+|\s+")
 
@@ -43,15 +42,14 @@ class BigramsPart(Part):
     def __init__(self, drawer: Drawer, content: str | list[str], column: int) -> None:
         self.geometry, self.content = drawer.geometry, content
         P = self.geometry.patch
-        is_list = isinstance(content, list)
-        self.text = " ".join(content) if isinstance(content, list) else content
-        self.text = drawer.prepared(self.text, is_word=is_list)
-        words = word_places(content) if isinstance(content, list) else None
+        is_list, words = isinstance(content, list), word_places(content) if isinstance(content, list) else None
+        text = " ".join(content) if isinstance(content, list) else content
+        self.text = drawer.prepared(text, is_word=is_list)
         self.all_pairs = bigrams(self.text, space_patch=drawer.config.space_patch, words=words)
         room = max(self.geometry.last - column // P * P, 0) // P
         pairs = self.all_pairs[:room]
         patches_K = _num_patches(drawer, _pair_widths(drawer, pairs))
-        num = int(np.searchsorted(patches_K.cumsum(), room, side="right"))
+        num = int(np.searchsorted(patches_K.cumsum(), room, side="right"))  # as many as end within the room
         self.shown = pairs[:num]
         is_backward = is_rtl(self.text)
         order = _visual_order(self.shown, is_list=is_list) if is_backward else list(range(num))
@@ -65,6 +63,7 @@ class BigramsPart(Part):
         drawn = [pair.text[::-1] if is_backward else pair.text for pair in self.pairs]
         self.lines = drawer.lines(list("".join(drawn)) or [""], is_words=True)
         if is_list:
+            # Of the pairs of a word, the leftmost one comes last here and stays.
             firsts = {pair.word: int(start) for pair, start in reversed(list(zip(self.pairs, self.starts_K)))}
             self.word_starts = (*(firsts[word] // P for word in sorted(firsts) if word >= 0), self.end // P)
 
@@ -73,6 +72,7 @@ class BigramsPart(Part):
         columns: list[int] = []
         for pair, start in zip(self.pairs, self.starts_K.tolist(), strict=True):
             first = start - begin
+            # Of the second character, if there is one: behind the first, whose width is the next of all that are drawn.
             columns += [first, first + int(widths_N[len(columns)])][: len(pair.text)]
         self.lines.paint(canvas_XP, columns or [0])
 
@@ -98,12 +98,7 @@ class BigramsPart(Part):
 
 def word_places(words: list[str]) -> list[tuple[int, str]]:
     """Where each word begins if they are joined by spaces, and the word."""
-    places: list[tuple[int, str]] = []
-    start = 0
-    for word in words:
-        places.append((start, word))
-        start += len(word) + 1
-    return places
+    return list(zip(accumulate((len(word) + 1 for word in words), initial=0), words, strict=False))
 
 
 def bigrams(text: str, *, space_patch: bool, words: list[tuple[int, str]] | None = None) -> list[Bigram]:
@@ -129,6 +124,7 @@ def bigram_patches(drawer: Drawer, words: Sequence[str]) -> NDArray[np.int64]:
     lengths_N = np.array([len(word) for word in words], np.int64)
     ends_N = np.cumsum(lengths_N)
     letters = "".join(words)
+    # The place of each character in its word: even ones begin a pair.
     place_T = np.arange(len(letters)) - (ends_N - lengths_N).repeat(lengths_N)
     widths_K = np.add.reduceat(_letter_widths(drawer, letters), np.flatnonzero(place_T % 2 == 0))
     pairs_N = (lengths_N + 1) // 2

@@ -1,15 +1,40 @@
 """The settings of a renderer. Torch-free, and free of every package that draws."""
 
-from typing import Annotated, Literal, Self
+import math
+from typing import Annotated, Any, Literal, Self, TypedDict
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from pretrainkit.config.base import Config
 from pretrainkit.config.paths import IsPath
-from pretrainkit.rendering.geometry import Geometry
 
 EngineName = Literal["freetype", "pango"]
 Strategy = Literal["continuous", "words", "bigrams"]
+LEFT_MARGIN = 2
+"""White columns before a text that begins a canvas or follows a separator, and the least number after it."""
+
+
+class Geometry(Config):
+    """The canvas: `num_patches` squares of `patch` pixels beside each other."""
+
+    patch: int
+    """Pixels of a patch's side."""
+    num_patches: int
+    """Patches of a canvas; the last one can only be blank or the end patch."""
+
+    @property
+    def width(self) -> int:
+        """Pixels of the canvas."""
+        return self.patch * self.num_patches
+
+    @property
+    def last(self) -> int:
+        """First column of the last patch."""
+        return self.patch * (self.num_patches - 1)
+
+    def next_patch(self, column: float) -> int:
+        """First column of the first patch that begins at `column` or after it; the last patch's where there is none."""
+        return min(math.ceil(column / self.patch) * self.patch, self.last)
 
 
 class FontOptions(Config):
@@ -106,3 +131,26 @@ class RendererConfig(Config):
     @property
     def geometry(self) -> Geometry:
         return Geometry(patch=self.pixels_per_patch, num_patches=self.max_seq_length)
+
+
+class RendererOptions(TypedDict, total=False):
+    """Fields of `RendererConfig` for functions that change some of them; the font is what is opened."""
+
+    engine: EngineName
+    font_index: int
+    fallback_fonts: tuple[str, ...]
+    font_size: float
+    dpi: int
+    pixels_per_patch: int
+    pad_size: int
+    font_color: str
+    background_color: str
+    rgb: bool
+    strategy: Strategy
+    space_patch: bool
+    show_controls: bool
+    cut_letters: bool
+    fit_fallbacks: bool
+    parity: bool
+    on_missing: Literal["warn", "error", "ignore"]
+    font_options: FontOptions | dict[str, Any]

@@ -62,24 +62,15 @@ class FileDocuments(Documents):
 
 
 @dataclass(frozen=True)
-class ArticleDocuments(Documents):
+class ArticleDocuments(FileDocuments):
     """Text with a paragraph per line and three blank lines between articles, as the original reads Wikipedia: titles
     after them are left out."""
 
-    sources: tuple[SourceFile, ...]
-
-    @property
-    def identity(self) -> Any:
-        return [[source.identity for source in self.sources], "articles"]
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(source.num_bytes for source in self.sources)
+    text_key: str = "articles"
 
     def read(self, skips: Skips, on_bytes: OnBytes = None) -> Iterator[RenderDocument]:
         for source in self.sources:
-            lines = _lines(source, skips, on_bytes)
-            for number, article in enumerate(wikipedia_articles(lines)):
+            for number, article in enumerate(wikipedia_articles(_lines(source, skips, on_bytes))):
                 yield RenderDocument(f"{source.address}#{number}", "\n".join(article))
 
 
@@ -150,15 +141,8 @@ def chosen_documents(
     split: str = "train",
     revision: str | None = None,
 ) -> dict[str, Documents]:
-    """Documents by split, of files or of a data set of the hub.
-
-    Args:
-        inputs: As for `find_documents`; none with `dataset`.
-        format: As for `find_documents`.
-        text_key: Key or column that holds the text.
-        dataset: NAME or NAME:CONFIG of a data set, which is streamed.
-        split: Of `dataset`.
-        revision: Of `dataset`.
+    """Documents by split, of files as for `find_documents` or of a data set of the hub, NAME or NAME:CONFIG, which is
+    streamed.
 
     Raises:
         InputError: Neither files nor a data set, or both.

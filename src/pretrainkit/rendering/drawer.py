@@ -12,9 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from pretrainkit.errors import DataError
-from pretrainkit.rendering.config import RendererConfig
+from pretrainkit.rendering.config import Geometry, RendererConfig
 from pretrainkit.rendering.engine import Engine, Lines
-from pretrainkit.rendering.geometry import Geometry
 from pretrainkit.rendering.painting import Shades
 
 _BLANKS = dict.fromkeys(map(ord, "\t\n\v\f\r\x1c\x1d\x1e\x1f\x85\u2028\u2029"), " ")
@@ -35,11 +34,24 @@ class Drawer:
 
     @property
     def engine(self) -> Engine:
-        """What draws, of this process. No lock, which a fork could leave locked: at worst two threads make one each."""
+        """What draws, of this process. No lock, which a fork could leave locked: at worst two threads make one each.
+
+        Raises:
+            MissingPackageError, DataError: A library or a font is missing.
+        """
         made = self._made
         if made is None or made[0] != os.getpid():
-            made = self._made = os.getpid(), make_engine(self.config)
+            made = self._made = os.getpid(), self._opened()
         return made[1]
+
+    def _opened(self) -> Engine:
+        if self.config.engine == "pango":
+            from pretrainkit.rendering.pango_engine import PangoEngine
+
+            return PangoEngine(self.config)
+        from pretrainkit.rendering.freetype_engine import FreeTypeEngine
+
+        return FreeTypeEngine(self.config)
 
     def lines(self, texts: Sequence[str], *, is_words: bool = False, direction: str | None = None) -> Lines:
         """Measures texts, and reports characters that no font has as `on_missing` says."""
@@ -58,8 +70,6 @@ class Drawer:
         return text if is_word or self.config.engine == "freetype" else text.replace("\n", " ")
 
     def _report(self, found: Sequence[str]) -> None:
-        if not found:
-            return
         missing = list(dict.fromkeys(found))
         if missing and self.config.on_missing == "error":
             raise DataError(
@@ -72,21 +82,6 @@ class Drawer:
                 f"no font has {_names(new)}; drawn as an empty box\n  add a font that does to fallback_fonts",
                 stacklevel=4,
             )
-
-
-def make_engine(config: RendererConfig) -> Engine:
-    """What draws by this config.
-
-    Raises:
-        MissingPackageError, DataError: A library or a font is missing.
-    """
-    if config.engine == "pango":
-        from pretrainkit.rendering.pango_engine import PangoEngine
-
-        return PangoEngine(config)
-    from pretrainkit.rendering.freetype_engine import FreeTypeEngine
-
-    return FreeTypeEngine(config)
 
 
 def _names(characters: Sequence[str]) -> str:

@@ -28,11 +28,7 @@ class Lines(Protocol):
         """Whether a glyph has colours of its own."""
         ...
 
-    def paint(
-        self,
-        canvas_XP: NDArray[np.uint8],
-        columns_N: Sequence[int] | NDArray[np.int64],
-    ) -> None:
+    def paint(self, canvas_XP: NDArray[np.uint8], columns_N: Sequence[int] | NDArray[np.int64]) -> None:
         """Draws each text from its column on.
 
         Writes all of `canvas_XP`, uint8 (X, P) or (X, P, C), background included; what lies outside of it is cut off.

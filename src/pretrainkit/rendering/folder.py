@@ -80,7 +80,6 @@ def load_renderer(
     the class that wrote it, PyGame's where the file does not say.
 
     Args:
-        source: Folder or file.
         on_change: What happens where the test page is not drawn as it was when the folder was written.
         changes: Fields of `RendererConfig` to set otherwise.
 
@@ -95,7 +94,12 @@ def load_renderer(
     extras = _read(extras_path) if extras_path.exists() else None
     values = _values(stored, path) | ({} if extras is None else _settings(extras, extras_path))
     values |= _fonts(stored, values, path)
-    _check_fonts(validated(values | changes, path), path)
+    config = validated(values | changes, path)
+    for font in (config.font_file, *config.fallback_fonts):
+        if not Path(font).exists():
+            raise DataError(
+                f"the renderer {path.parent} has no font {font}\n  put the file there; {path.name} is made for it"
+            )
     if extras is not None and on_change != "ignore":
         changed = difference(extras.get("rendering", {}), describe(Renderer(validated(values, path))))
         if changed:
@@ -107,7 +111,7 @@ def load_renderer(
             if on_change == "error":
                 raise DataError(message)
             warnings.warn(message, stacklevel=2)
-    return Renderer(validated(values | changes, path)).opened()
+    return Renderer(config).opened()
 
 
 def is_renderer(folder: Path) -> bool:
@@ -161,24 +165,9 @@ def _fonts(stored: dict[str, Any], values: dict[str, Any], path: Path) -> dict[s
     return {"font_file": str(path.parent / Path(name).name), "fallback_fonts": fallbacks}
 
 
-def _check_fonts(config: RendererConfig, path: Path) -> None:
-    for font in (config.font_file, *config.fallback_fonts):
-        if not Path(font).exists():
-            raise DataError(
-                f"the renderer {path.parent} has no font {font}\n  put the file there; {path.name} is made for it"
-            )
-
-
 def validated(values: dict[str, Any], path: Path) -> RendererConfig:
-    """The config with these values.
-
-    Args:
-        values: Of its fields.
-        path: File in the folder to be named where they are wrong.
-
-    Raises:
-        ConfigError: A field or a value is not known.
-    """
+    """The config with these values. Raises ConfigError with the folder of `path` where a field or a value is not
+    known."""
     try:
         return RendererConfig.model_validate(values)
     except ValidationError as error:

@@ -72,6 +72,7 @@ def _line_height(path: Path, face: int) -> float:
     """Ascent and descent together, in ems, as the tables head and hhea of a font say (OpenType 1.9)."""
     try:
         content = path.read_bytes()
+        # A collection begins with the places of its faces; a face with a directory: tag, checksum, offset, length.
         begin = struct.unpack_from(">I", content, 12 + 4 * face)[0] if content[:4] == _COLLECTION else 0
         (num_tables,) = struct.unpack_from(">H", content, begin + 4)
         entries = (struct.unpack_from(">4sIII", content, begin + 12 + 16 * number) for number in range(num_tables))

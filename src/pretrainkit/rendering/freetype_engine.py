@@ -89,8 +89,43 @@ class FreeTypeEngine:
         if self._has_missing:
             is_missing_G = self._is_missing.take(slots_G)
             missing = list(map(chr, codes_G[is_missing_G].tolist())) if is_missing_G.any() else []
+        # The box of a text reaches from the leftmost to the rightmost edge of its characters: of the bitmap where there
+        # is ink, of the advance where there is none.
         advances_G = self._advances.take(slots_G)
-        return FreeTypeLines.measure(self, slots_G, advances_G, lengths_N, missing, is_words=is_words)
+        atlas, ends_G = self.atlas, np.cumsum(advances_G, dtype=np.int64)
+        pens_G = ends_G - advances_G
+        width_G = atlas.width.take(slots_G)
+        is_ink_G = width_G > 0
+        start_G = pens_G + atlas.left.take(slots_G)
+        stop_G = np.where(is_ink_G, start_G + width_G, ends_G)
+        top_G = np.where(is_ink_G, atlas.top.take(slots_G), _NO_INK)
+        bottom_G = np.where(is_ink_G, atlas.bottom.take(slots_G), -_NO_INK)
+        is_text_N = lengths_N > 0
+        firsts = (np.cumsum(lengths_N) - lengths_N)[is_text_N]
+        left_N, widths_N, top_N, height_N = np.zeros((4, len(lengths_N)), np.int64)
+        if len(firsts):
+            left_N[is_text_N] = np.minimum.reduceat(start_G, firsts)
+            widths_N[is_text_N] = np.maximum.reduceat(stop_G, firsts) - left_N[is_text_N]
+            top_N[is_text_N] = np.maximum.reduceat(top_G, firsts)
+            height_N[is_text_N] = top_N[is_text_N] - np.minimum.reduceat(bottom_G, firsts)
+        left_G = left_N[0] if len(lengths_N) == 1 else np.repeat(left_N, lengths_N)
+        ink = Ink(
+            slots_G=slots_G[is_ink_G],
+            columns_G=(start_G - left_G)[is_ink_G],
+            layers_G=None,
+            # Glyphs with ink up to the end of each text, less those up to the end of the one before.
+            lengths_N=np.diff(np.cumsum(is_ink_G)[np.cumsum(lengths_N) - 1], prepend=0) if len(slots_G) else lengths_N,
+            baselines_N=_baselines(self.config, top_N, height_N, is_words=is_words),
+        )
+        return FreeTypeLines(
+            engine=self,
+            ink=ink,
+            pens_G=pens_G - left_G,
+            advances_G=advances_G,
+            lengths_N=lengths_N,
+            widths_N=widths_N,
+            missing=missing,
+        )
 
     def versions(self) -> dict[str, str]:
         return {"freetype": ".".join(map(str, self._freetype.version()))}
@@ -112,7 +147,7 @@ class FreeTypeEngine:
         else:
             face.load_glyph(index, self._freetype.FT_LOAD_DEFAULT)
             face.glyph.render(self._freetype.FT_RENDER_MODE_NORMAL)
-            advance = (face.glyph.advance.x + 32) >> 6
+            advance = (face.glyph.advance.x + 32) >> 6  # from 64ths to the nearest whole pixel
             bitmap = _coverage(face.glyph.bitmap, self._freetype)
             slot = self.atlas.add(bitmap, face.glyph.bitmap_left, face.glyph.bitmap_top)
         if slot >= len(self._advances):
@@ -139,57 +174,7 @@ class FreeTypeLines:
     missing: list[str]
     is_color: bool = False
 
-    @staticmethod
-    def measure(
-        engine: FreeTypeEngine,
-        slots_G: NDArray[np.int32],
-        advances_G: NDArray[np.int32],
-        lengths_N: NDArray[np.int64],
-        missing: list[str],
-        *,
-        is_words: bool,
-    ) -> FreeTypeLines:
-        """The box of a text reaches from the leftmost to the rightmost edge of its characters: of the bitmap where
-        there is ink, of the advance where there is none."""
-        atlas, ends_G = engine.atlas, np.cumsum(advances_G, dtype=np.int64)
-        pens_G = ends_G - advances_G
-        width_G = atlas.width.take(slots_G)
-        is_ink_G = width_G > 0
-        start_G = pens_G + atlas.left.take(slots_G)
-        stop_G = np.where(is_ink_G, start_G + width_G, ends_G)
-        top_G = np.where(is_ink_G, atlas.top.take(slots_G), _NO_INK)
-        bottom_G = np.where(is_ink_G, atlas.bottom.take(slots_G), -_NO_INK)
-        is_text_N = lengths_N > 0
-        firsts = (np.cumsum(lengths_N) - lengths_N)[is_text_N]
-        left_N, widths_N, top_N, height_N = np.zeros((4, len(lengths_N)), np.int64)
-        if len(firsts):
-            left_N[is_text_N] = np.minimum.reduceat(start_G, firsts)
-            widths_N[is_text_N] = np.maximum.reduceat(stop_G, firsts) - left_N[is_text_N]
-            top_N[is_text_N] = np.maximum.reduceat(top_G, firsts)
-            height_N[is_text_N] = top_N[is_text_N] - np.minimum.reduceat(bottom_G, firsts)
-        left_G = left_N[0] if len(lengths_N) == 1 else np.repeat(left_N, lengths_N)
-        ink = Ink(
-            slots_G=slots_G[is_ink_G],
-            columns_G=(start_G - left_G)[is_ink_G],
-            layers_G=None,
-            lengths_N=np.diff(np.cumsum(is_ink_G)[np.cumsum(lengths_N) - 1], prepend=0) if len(slots_G) else lengths_N,
-            baselines_N=_baselines(engine.config, top_N, height_N, is_words=is_words),
-        )
-        return FreeTypeLines(
-            engine=engine,
-            ink=ink,
-            pens_G=pens_G - left_G,
-            advances_G=advances_G,
-            lengths_N=lengths_N,
-            widths_N=widths_N,
-            missing=missing,
-        )
-
-    def paint(
-        self,
-        canvas_XP: NDArray[np.uint8],
-        columns_N: Sequence[int] | NDArray[np.int64],
-    ) -> None:
+    def paint(self, canvas_XP: NDArray[np.uint8], columns_N: Sequence[int] | NDArray[np.int64]) -> None:
         coverage_XP = self.ink.coverage(self.engine.atlas, canvas_XP.shape[:2], columns_N)
         self.engine.shades.apply(coverage_XP, canvas_XP)
 

@@ -68,7 +68,6 @@ class GlyphAtlas:
         """Writes the coverage of glyphs, uint8, over all of `line_XP`; what lies outside of it is cut off.
 
         Args:
-            line_XP: Where to write; what was there is lost.
             slots_G: The glyphs in the order in which they are drawn.
             columns_G: First column of each glyph's bitmap.
             baseline: Rows of the line above the baseline.
@@ -79,6 +78,7 @@ class GlyphAtlas:
         num_columns, P = line_XP.shape
         window_XP = self._window(BASELINE - baseline, P)
         source_X, target_X, width_G = self._columns(slots_G, columns_G, num_columns)
+        # Where several glyphs write to a column, the last one stays here, and in `first_X` the first one.
         last_X = np.zeros(num_columns, np.int64)
         last_X[target_X] = source_X
         window_XP.take(last_X, axis=0, out=line_XP, mode="clip")
@@ -100,23 +100,18 @@ class GlyphAtlas:
         _compose_columns(line_XP, window_XP, source_X[is_shared], target_X[is_shared], layer_X)
 
     def _columns(
-        self,
-        slots_G: NDArray[np.int32],
-        columns_G: NDArray[np.int64],
-        num_columns: int,
+        self, slots_G: NDArray[np.int32], columns_G: NDArray[np.int64], num_columns: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.integer]]:
         """Column in the store and column on the line of every column of every glyph, those on the line only; and how
         many each glyph has there."""
-        width_G = self.width[slots_G]
+        first_G, width_G = self._first[slots_G], self.width[slots_G]
         end_G = columns_G + width_G
         if columns_G.size and (columns_G.min() < 0 or end_G.max() > num_columns):
             start_G = np.clip(columns_G, 0, num_columns)
-            end_G = np.clip(end_G, 0, num_columns)
-            first_G = self._first[slots_G] + (start_G - columns_G)
-            columns_G, width_G = start_G, end_G - start_G
-        else:
-            first_G = self._first[slots_G]
+            first_G = first_G + (start_G - columns_G)  # what lies left of the line is skipped in the store
+            columns_G, width_G = start_G, np.clip(end_G, 0, num_columns) - start_G
         ends_G = np.cumsum(width_G)
+        # Column i of all glyphs together is column i - begin of its glyph.
         index_X = np.arange(ends_G[-1] if len(ends_G) else 0)
         begin_G = ends_G - width_G
         source_X = index_X + np.repeat(first_G - begin_G, width_G)
@@ -158,6 +153,7 @@ def _compose_columns(
     layers_X: NDArray[np.integer] = rank_X if layer_X is None else layer_X[order_X]
     top_UP = window_XP[source_X[places_U]].astype(np.int32)
     below_UP, layer_U = np.zeros_like(top_UP), layers_X[places_U].copy()
+    # All second glyphs of shared columns at once, then all third ones ...: few columns have more.
     for rank in range(1, int(rank_X.max()) + 1):
         now = np.flatnonzero(rank_X == rank)
         rows, is_new = which_X[now], layers_X[now] != layer_U[which_X[now]]

@@ -9,7 +9,7 @@ import hashlib
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -68,11 +68,7 @@ class HuggingFaceHub(Hub):
     """A data set of the hub; the token is the one that `hf auth login` or `HF_TOKEN` gave."""
 
     def __init__(self, name: str, *, private: bool = True) -> None:
-        """
-        Args:
-            name: `USER/NAME`.
-            private: Of a new data set.
-        """
+        """`name` is `USER/NAME`; a new data set is `private`."""
         self.name, self.private = name, private
 
     def files(self) -> dict[str, Stored]:
@@ -115,9 +111,7 @@ def push(
 
     Args:
         folder: With train and valid, one of these, or a data set in the published layout.
-        hub: Where to.
         files_per_commit: Uploaded together.
-        progress: Who wants to see how far it is.
 
     Raises:
         DataError: There are no rows.
@@ -127,7 +121,8 @@ def push(
     there = hub.files()
     left = {path: content for path, content in files.items() if not _is_same(content, there.get(path))}
     progress.stage("uploading", len(left), "file")
-    for group in _groups(list(left), files_per_commit):
+    paths = list(left)
+    for group in (paths[begin : begin + files_per_commit] for begin in range(0, len(paths), files_per_commit)):
         hub.add({path: left[path] for path in group}, f"Add {group[0]}" + (" ..." if len(group) > 1 else ""))
         progress.advance(len(group))
     return Pushed(len(left), len(files) - len(left))
@@ -190,11 +185,6 @@ def _is_same(content: Path | bytes, stored: Stored | None) -> bool:
     return hashlib.sha1(b"blob %d\0" % num_bytes + raw, usedforsecurity=False).hexdigest() == stored.git_sha1
 
 
-def _groups(paths: list[str], size: int) -> Iterator[list[str]]:
-    for begin in range(0, len(paths), size):
-        yield paths[begin : begin + size]
-
-
 def _retried(call: Callable[[], T]) -> T:
     """The call again, after longer and longer waits, while the hub has troubles of its own."""
     from huggingface_hub import get_session
@@ -209,16 +199,13 @@ def _retried(call: Callable[[], T]) -> T:
             return call()
         except HfHubHTTPError as error:
             if error.response.status_code < 500 or attempt == _TRIES - 1:
-                raise RunError(f"the hub refused: {error}\n  {_mend(error.response.status_code)}") from error
+                advice = "run the same command again to go on: what is uploaded stays"
+                if error.response.status_code in (401, 403):
+                    advice = "log in with a token that may write there: hf auth login"
+                raise RunError(f"the hub refused: {error}\n  {advice}") from error
         except http.TransportError as error:
             if attempt == _TRIES - 1:
                 raise RunError(f"the hub cannot be reached: {error}\n  run the same command again to go on") from error
         time.sleep(wait)
         wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
     raise AssertionError("every path returns or raises")
-
-
-def _mend(status: int) -> str:
-    if status in (401, 403):
-        return "log in with a token that may write there: hf auth login"
-    return "run the same command again to go on: what is uploaded stays"

@@ -29,7 +29,7 @@ _LATER = {"font_index": 0, "show_controls": False, "cut_letters": True, "fit_fal
 
 def page_sha256(renderer: Renderer) -> str:
     """Hash of the pixels of the test page."""
-    config = renderer.config.model_copy(update={"on_missing": "ignore", "max_seq_length": 529})
+    config = renderer.config.changed(on_missing="ignore", max_seq_length=529)
     quiet = Renderer(config)
     digest = hashlib.sha256()
     for text in TEST_PAGE:

@@ -32,6 +32,7 @@ def patch_spans(edges_T2: NDArray[np.float64], start: float, end: int, first_pat
         return [(0, 0)] * num_patches
     last_T = edges_T2 + start
     is_backward_T = last_T[:, 1] < last_T[:, 0]
+    # The patch in which a character ends is its home; one that ends on a border belongs to the patch it lies in.
     home_T = np.where(is_backward_T, np.floor(last_T[:, 1] / patch), np.ceil(last_T[:, 1] / patch) - 1)
     home_T = np.maximum(home_T.astype(np.int64) - first_patch, 0)
     if last_T.max() <= end:  # the white before the black patch may be a patch of its own
@@ -71,6 +72,7 @@ def original_spans(
     spans: list[Span] = []
     begun = 0
     for index, position in enumerate([*positions, end]):
+        # A character that begins right of the open patch's end closes it; if it begins beyond, with the one before.
         beyond = position - shift - patch * (len(spans) + 1)
         if beyond >= 0:
             closing = index if beyond == 0 else index - 1

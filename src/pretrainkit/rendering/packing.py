@@ -1,17 +1,22 @@
 """Documents to texts that fill a canvas.
 
-`fill` cuts at words so that nothing is lost and as little room as possible is left. `original_blocks` joins whole lines
-by the original's rule, which published data follow.
+`fill` cuts at words so that nothing is lost and as little room as possible is left. So does `fill_patches`, where words
+or pairs of letters begin patches of their own: a text then takes up as many patches as its words do, so that each word
+is measured once. `original_blocks` joins whole lines by the original's rule, which published data follow.
+
+Dimensions: W words of a document, D distinct words, P pixels of a patch's side.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.rendering.geometry import LEFT_MARGIN
+from pretrainkit.rendering.bigrams import bigram_patches, space_patches
+from pretrainkit.rendering.config import LEFT_MARGIN
 from pretrainkit.rendering.renderer import Renderer
 
 
@@ -26,6 +31,7 @@ def fill(renderer: Renderer, text: str) -> Iterator[str]:
     reach_W = _reach(renderer, words)
     begin, before = 0, 0
     while begin < len(words):
+        # A guess from the widths of words apart, which shaping a line changes; then word by word, until it is exact.
         end = max(int(np.searchsorted(reach_W, before + room, side="right")), begin + 1)
         piece = " ".join(words[begin:end])
         fits = renderer.width(piece) <= room
@@ -40,6 +46,7 @@ def fill(renderer: Renderer, text: str) -> Iterator[str]:
         else:
             *whole, words[begin] = _cut(renderer, words[begin], room)
             yield from whole
+            # The rest of the word is wider or narrower than was thought of the whole; all behind it moves along.
             reach_W[begin:] += before + renderer.width(words[begin]) - reach_W[begin]
             end = begin
         begin, before = end, int(reach_W[end - 1]) if end else 0
@@ -49,11 +56,21 @@ def _reach(renderer: Renderer, words: Sequence[str]) -> NDArray[np.int64]:
     """(W,): about how many pixels the words take up to and with each, and the space after it."""
     if not words:
         return np.zeros(0, np.int64)
-    distinct = list(dict.fromkeys(words))
-    drawn = [renderer.drawer.prepared(word, is_word=True) for word in distinct]
-    widths = dict(zip(distinct, renderer.engine.lines(drawn, is_words=True).widths_N.tolist(), strict=True))
     space = renderer.width("n n") - 2 * renderer.width("n")
-    return np.cumsum([widths[word] + space for word in words])
+    return np.cumsum(_of_each(words, lambda distinct: _widths(renderer, distinct)) + space)
+
+
+def _of_each(words: Sequence[str], measure: Callable[[list[str]], NDArray[np.int64]]) -> NDArray[np.int64]:
+    """(W,) what is measured of each word, of equal ones once."""
+    distinct = list(dict.fromkeys(words))
+    values = dict(zip(distinct, measure(distinct).tolist(), strict=True))
+    return np.array([values[word] for word in words], np.int64)
+
+
+def _widths(renderer: Renderer, words: Sequence[str], after: str = "") -> NDArray[np.int64]:
+    """Pixels of each word alone, with what comes after it."""
+    drawn = [renderer.drawer.prepared(word, is_word=True) + after for word in words]
+    return renderer.engine.lines(drawn, is_words=True).widths_N
 
 
 def _cut(renderer: Renderer, word: str, room: int) -> Iterator[str]:
@@ -70,15 +87,9 @@ _PROPORTIONAL = 4
 
 
 def longest_fitting(measure: Callable[[str], int], word: str, first: int, room: int, guess: int) -> int:
-    """How many characters from the place `first` on fit into `room`, at least 1. Looks at few more than these.
-
-    Args:
-        measure: Size of a text, which grows with it.
-        word: With the characters.
-        first: Before the end of the word.
-        room: In the unit of `measure`.
-        guess: Of the answer.
-    """
+    """How many characters of a word from the place `first` on fit into `room`, at least 1, which is tried with a
+    `guess`. Looks at few more than these. `measure` gives the size of a text, in the unit of `room`, which grows with
+    it."""
     left = len(word) - first
     fitting, too_long, size, tries = 0, left + 1, max(1, min(guess, left)), 0
     while too_long - fitting > 1:
@@ -87,6 +98,91 @@ def longest_fitting(measure: Callable[[str], int], word: str, first: int, room: 
         expected = tried * room // max(used, 1) if tries <= _PROPORTIONAL else (fitting + too_long) // 2
         size = min(max(expected, fitting + 1), too_long - 1, 2 * tried)
     return max(fitting, 1)
+
+
+def fill_patches(renderer: Renderer, text: str) -> Iterator[str]:
+    """The text in pieces of whole words that leave less room on a canvas than the next word takes; a word that is
+    longer than a canvas is cut between characters. White space between words counts as one space."""
+    words = text.split()
+    if not words:
+        return
+    room = renderer.config.max_seq_length - 1
+    measure = _Bigrams(renderer, words) if renderer.config.strategy == "bigrams" else _Words(renderer, words)
+    begin, guess = 0, room
+    while begin < len(words):
+        before = measure.reach_W[begin - 1] if begin else 0
+        end = max(int(np.searchsorted(measure.reach_W, before + room, side="right")), begin + 1)
+        while end < len(words) and measure.num_patches(begin, end + 1) <= room:
+            end += 1
+        while end > begin and measure.num_patches(begin, end) > room:
+            end -= 1
+        if end > begin:
+            yield " ".join(words[begin:end])
+        else:
+            word, first, end = words[begin], 0, begin + 1
+            while first < len(word):
+                num = guess = longest_fitting(measure.num_patches_of, word, first, room, guess)
+                yield word[first : first + num]
+                first += num
+        begin = end
+
+
+class _Measure(ABC):
+    """Patches that words take up."""
+
+    reach_W: NDArray[np.int64]
+    """Patches up to and with each word and the space after it, were all on one line."""
+
+    @abstractmethod
+    def num_patches(self, begin: int, end: int) -> int:
+        """Of a text of the words from `begin` to before `end`."""
+
+    @abstractmethod
+    def num_patches_of(self, word: str) -> int:
+        """Of a text of one word."""
+
+
+class _Words(_Measure):
+    """As `WordsPart` lays them out: a margin before the first and after the last, a space after all others."""
+
+    def __init__(self, renderer: Renderer, words: Sequence[str]) -> None:
+        self._renderer, self._words = renderer, words
+        self._spaced_W = _of_each(words, lambda distinct: _widths(renderer, distinct, " "))
+        self.reach_W = np.cumsum(-(-self._spaced_W // renderer.config.pixels_per_patch))
+
+    def num_patches(self, begin: int, end: int) -> int:
+        if end == begin + 1:
+            return self.num_patches_of(self._words[begin])
+        # The first and the last word apart, as margins belong to them and no space follows the last.
+        first = self._patches(LEFT_MARGIN + int(self._spaced_W[begin]))
+        inner = int(self.reach_W[end - 2] - self.reach_W[begin])
+        return first + inner + self._patches(self._width(self._words[end - 1]) + LEFT_MARGIN)
+
+    def num_patches_of(self, word: str) -> int:
+        return self._patches(LEFT_MARGIN + self._width(word) + LEFT_MARGIN)
+
+    def _width(self, word: str) -> int:
+        return int(_widths(self._renderer, [word])[0])
+
+    def _patches(self, width: int) -> int:
+        return -(-width // self._renderer.config.pixels_per_patch)
+
+
+class _Bigrams(_Measure):
+    """As `BigramsPart` lays them out: no margins, perhaps a patch for each space."""
+
+    def __init__(self, renderer: Renderer, words: Sequence[str]) -> None:
+        self._drawer = renderer.drawer
+        self._space = space_patches(self._drawer)
+        patches_W = _of_each(words, lambda distinct: bigram_patches(self._drawer, distinct))
+        self.reach_W = np.cumsum(patches_W + self._space)
+
+    def num_patches(self, begin: int, end: int) -> int:
+        before = self.reach_W[begin - 1] if begin else 0
+        return int(self.reach_W[end - 1] - before) - self._space
+
+    def num_patches_of(self, word: str) -> int:
+        return int(bigram_patches(self._drawer, [word])[0])
 
 
 def original_blocks(renderer: Renderer, lines: Sequence[str]) -> Iterator[str]:

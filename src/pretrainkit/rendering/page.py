@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.rendering.bigrams import BigramsPart
+from pretrainkit.rendering.config import LEFT_MARGIN
 from pretrainkit.rendering.drawer import Drawer
 from pretrainkit.rendering.encoding import Encoding, Span
-from pretrainkit.rendering.geometry import LEFT_MARGIN
-from pretrainkit.rendering.parts import Part, RunningPart, WordsPart
-from pretrainkit.rendering.rtl import is_rtl
+from pretrainkit.rendering.parts import Part, RunningPart, WordsPart, is_rtl
 
 Text = str | tuple[str, str] | list[str]
 """A running text, a pair of texts, or words that each begin a patch."""
@@ -80,6 +79,7 @@ class Page:
         P, rgb, shades = self.geometry.patch, self.drawer.config.rgb, self.drawer.shades
         is_plain = not rgb or (shades.is_neutral and not any(part.lines.is_color for part in self.parts))
         canvas_XP = np.empty((self.end + P, P, *(() if is_plain else (3,))), np.uint8)
+        # Three equal colours are drawn once, and shown three times by a stride of 0.
         ink = shades.ramp[255, 0] if is_plain and rgb else shades.ramp[255]
         begin = 0
         for part in self.parts:

@@ -80,9 +80,7 @@ _SCALE_BITMAPS = b"""<?xml version="1.0"?>
 _STAND_IN = "\ufdd0"
 """Given to Pango for what UTF-8 cannot say or Pango does not take: a noncharacter, which no font has."""
 _NOT_GIVEN = re.compile("[\0\ud800-\udfff]")
-_GLYPH_DTYPE = np.dtype(
-    [("glyph", "<u4"), ("width", "<i4"), ("x_offset", "<i4"), ("y_offset", "<i4"), ("attributes", "<u4")]
-)
+_GLYPH_DTYPE = np.dtype(GlyphInfo)
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,6 +219,7 @@ class PangoEngine:
         return content
 
     def _size(self) -> tuple[int, int]:
+        """Logical width and height of what is laid out, in pixels."""
         width, height = ctypes.c_int(), ctypes.c_int()
         self._pango.pango_layout_get_pixel_size(self._layout, ctypes.byref(width), ctypes.byref(height))
         return width.value, height.value
@@ -264,6 +263,7 @@ class PangoEngine:
         if (widths_G % SCALE).any():
             return None
         pens_G = (np.cumsum(widths_G) - widths_G) // SCALE
+        # The letters and spaces around it have bytes of their own before `first` and from `stop` on.
         is_mine_G = (run.clusters_G >= first) & (run.clusters_G < stop)
         pen = int(pens_G[is_mine_G][0])
         slots_G = self._slots_of(run, self._main_base)[is_mine_G]
@@ -352,11 +352,13 @@ class PangoEngine:
             known = self._slots[run.font] = FontSlots()
         numbers_G = run.glyphs_G["glyph"]
         rise_G = run.rise - run.glyphs_G["y_offset"]
+        # Slot 0 is what is not loaded yet; empty glyphs (of joiners, for example) keep it and have no ink.
         is_plain_G = (numbers_G < len(known.plain)) & (rise_G == 0)
         slots_G = np.where(is_plain_G, known.plain.take(numbers_G, mode="clip"), 0)
         left_G = np.flatnonzero((slots_G == 0) & (numbers_G != EMPTY_GLYPH))
         for index in left_G.tolist():
             number, rise = int(numbers_G[index]), int(rise_G[index])
+            # Cairo rounds the place of each glyph, so by how many rows a raised one moves depends on the baseline.
             rows = _nearest(base) - _nearest(base - rise / SCALE)
             fraction = base - _nearest(base) if number & UNKNOWN_FLAG else 0.0
             slot = known.moved.get((number, rows, fraction))
@@ -445,11 +447,7 @@ class PangoLines:
         self.is_color = any(one.is_color for one in shaped)
         self.missing = [character for one in shaped for character in one.missing]
 
-    def paint(
-        self,
-        canvas_XP: NDArray[np.uint8],
-        columns_N: Sequence[int] | NDArray[np.int64],
-    ) -> None:
+    def paint(self, canvas_XP: NDArray[np.uint8], columns_N: Sequence[int] | NDArray[np.int64]) -> None:
         shaped = self._shaped
         ink = Ink(
             slots_G=np.concatenate([one.slots_G for one in shaped]),
@@ -460,20 +458,12 @@ class PangoLines:
         )
         coverage_XP = ink.coverage(self._engine.atlas, canvas_XP.shape[:2], columns_N)
         self._engine.shades.apply(coverage_XP, canvas_XP)
-        if canvas_XP.ndim == 3 and self.is_color:
-            self._paint_colors(canvas_XP, columns_N)
-
-    def _paint_colors(
-        self,
-        canvas_XPC: NDArray[np.uint8],
-        columns_N: Sequence[int] | NDArray[np.int64],
-    ) -> None:
-        for index, one in enumerate(self._shaped):
-            if one.is_color:
-                column = int(columns_N[index])
-                begin, stop = max(column, 0), min(column + one.width, len(canvas_XPC))
-                if begin < stop:
-                    self._engine.draw_whole(one, canvas_XPC[begin:stop], column - begin)
+        colored = [index for index, one in enumerate(shaped) if one.is_color] if canvas_XP.ndim == 3 else []
+        for index in colored:
+            column = int(columns_N[index])
+            begin, stop = max(column, 0), min(column + shaped[index].width, len(canvas_XP))
+            if begin < stop:
+                self._engine.draw_whole(shaped[index], canvas_XP[begin:stop], column - begin)
 
     def edges(self, index: int) -> NDArray[np.float64]:
         shaped = self._shaped[index]
@@ -488,6 +478,7 @@ def _character_edges(text: str, runs: Sequence[Run]) -> NDArray[np.float64]:
     for run in runs:
         ends_G = pen + np.cumsum(run.glyphs_G["width"], dtype=np.int64) / SCALE
         begins_G = np.concatenate([[pen], ends_G[:-1]])
+        # Glyphs of a cluster lie beside each other; its bytes rise from left to right, or fall.
         clusters_K, first_K = np.unique(run.clusters_G, return_index=True)
         last_K = len(run.clusters_G) - 1 - np.unique(run.clusters_G[::-1], return_index=True)[1]
         left_K, right_K = begins_G[np.minimum(first_K, last_K)], ends_G[np.maximum(first_K, last_K)]

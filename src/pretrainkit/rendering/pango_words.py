@@ -98,6 +98,7 @@ class WordLines:
         width = int(pens_W[-1])
         pens_W -= widths_W
         stops_W = lengths_W.cumsum()
+        # Glyph i of the line is glyph i - (stop - length) of its word, which is kept from `first` on.
         index_G = np.arange(stops_W[-1])
         index_G += (first_W - stops_W + lengths_W).repeat(lengths_W)
         columns_G = self._columns.take(index_G)

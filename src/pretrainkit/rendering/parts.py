@@ -5,6 +5,8 @@ Dimensions: N texts, X columns, P pixels of a patch's side.
 
 from __future__ import annotations
 
+import string
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,12 +14,23 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from pretrainkit.rendering.config import LEFT_MARGIN
 from pretrainkit.rendering.drawer import Drawer
 from pretrainkit.rendering.encoding import Span
 from pretrainkit.rendering.engine import Lines
-from pretrainkit.rendering.geometry import LEFT_MARGIN
 from pretrainkit.rendering.offsets import original_backward_spans, original_spans, patch_spans
-from pretrainkit.rendering.rtl import is_rtl
+
+_NEUTRAL = str.maketrans("", "", string.whitespace + string.punctuation + string.digits)
+
+
+def is_rtl(text: str) -> bool:
+    """True where at least two of the first, the middle and the last character are of a right-to-left script; white
+    space, punctuation and digits of ASCII do not count, and a text of nothing else is False."""
+    letters = text.translate(_NEUTRAL)
+    if not letters:
+        return False
+    chosen = letters[0], letters[len(letters) // 2], letters[-1]
+    return sum(unicodedata.bidirectional(letter) in ("R", "AL") for letter in chosen) >= 2
 
 
 class Part(ABC):
@@ -126,16 +139,17 @@ class WordsPart(Part):
         P, last = self.geometry.patch, self.geometry.last
         words = [drawer.prepared(word, is_word=True) for word in words]
         drawn = [*(word + " " for word in words[:-1]), words[-1]]
-        room = (last - column) // P + 2
+        room = (last - column) // P + 2  # each word takes a patch at least: no more of them need to be measured
         self.drawn = drawn[: max(room, 1)]
         direction = "rtl" if is_backward else None
         lines = drawer.lines(self.drawn, is_words=True, direction=direction)
         widths_N = lines.widths_N.copy()
         if len(self.drawn) == len(drawn):
             widths_N[-1] += LEFT_MARGIN
-        widths_N[0] += column % P
+        widths_N[0] += column % P  # the margin before the first word lies in its first patch
         begin = column // P * P
         ends_N = np.minimum(begin + np.cumsum(-(-widths_N // P) * P), last)
+        # The word that reaches the last patch is the last one that is drawn.
         num_words = min(int(np.searchsorted(ends_N, last)) + 1, len(ends_N))
         ends_N = ends_N[:num_words]
         starts_N = np.concatenate([[begin], ends_N[:-1]])
@@ -151,6 +165,7 @@ class WordsPart(Part):
             self.drawn = [*self.drawn[:-1], _beginning(self.drawn[-1], room, lambda text: measure([text]))]
             lines = measure(self.drawn)
         if is_backward:
+            # Mirrored between the part's two ends.
             starts_N, ends_N = begin + self.end - ends_N, begin + self.end - starts_N
             columns_N = ends_N - margins_N - lines.widths_N
         else:

@@ -64,13 +64,6 @@ class RenderSettings(RowSettings):
         if self.shard_characters < 1:
             raise DataError(f"--shard-characters is {self.shard_characters}\n  give at least 1")
 
-    @property
-    def rows(self) -> RowSettings:
-        """Those of each document."""
-        return RowSettings(
-            packing=self.packing, with_pixels=self.with_pixels, extras=self.extras, held_out=self.held_out
-        )
-
 
 @dataclass(frozen=True)
 class DryRun:
@@ -92,41 +85,23 @@ def prerender(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Renders documents to `out/SPLIT`.
-
-    Args:
-        documents: By split.
-        renderer: Draws them; a copy lies in each folder.
-        out: Folder to be made, or to be completed after a crash.
-        settings: What rows there are.
-        workers: Processes; None: all cores.
-        progress: Who wants to see how far it is.
-
-    Returns:
-        The manifest of each split.
+    """Renders documents, by split, to `out/SPLIT`, in all cores unless `workers` says how many; returns the manifest of
+    each split. `out` is a folder to be made, or to be completed after a crash; a copy of the renderer lies in each
+    split.
 
     Raises:
         DataError: Input cannot be used, or `out` holds something else.
     """
-    settings, progress, out = settings or RenderSettings(), progress or Quiet(), Path(out)
-    settings = holding_out_one(documents, settings, progress)
-    rendering = describe(renderer)
-    plan = make_plan(documents, renderer, settings, rendering["fingerprint"])
-    key = fingerprint(plan)
-    splits = ["train", "valid"] if settings.held_out else list(documents)
+    out, rendering = Path(out), Rendering(documents, renderer, settings, progress)
     with explained_write_errors(out):
-        done = _finished(out, splits, key, progress)
+        done = _finished(out, rendering)
         if done is not None:
             return done
-    with work_folder(out / ".work", plan, out) as work:
+    with work_folder(out / ".work", rendering.plan, out) as work:
         save_renderer(renderer, work / RENDERER_FOLDER)
-        records: dict[str, list[dict[str, Any]]] = {}
-        skips = Skips(settings.max_bad)
-        for split, found in documents.items():
-            job = RenderJob(split, found, work, rendering["fingerprint"], settings, skips, progress)
-            records[split] = job.run(workers)
-        about = describe_rows(plan, rendering, renderer, settings, skips, records, progress)
-        manifests = {split: _finish(out, work, split, records, about) for split in splits}
+        records = {split: RenderJob(rendering, split, work).run(workers) for split in documents}
+        about = rendering.about(records)
+        manifests = {split: _finish(out, work, split, records, about) for split in rendering.splits}
         for split, manifest in manifests.items():
             save_renderer(renderer, out / split / RENDERER_FOLDER)
             write_manifest(out / split, manifest)
@@ -134,87 +109,88 @@ def prerender(
     return manifests
 
 
-def holding_out_one(documents: Mapping[str, Documents], settings: RenderSettings, progress: Progress) -> RenderSettings:
-    """With a larger share where that asked for would hold out none of several documents. Reads them up to the first
-    that is held out.
+class Rendering:
+    """What is rendered, and how."""
 
-    Raises:
-        DataError: There is held-out data already, or only one document.
-    """
-    if not settings.held_out:
-        return settings
-    if set(documents) != {"train"}:
-        raise DataError("there is held-out data already\n  leave out --heldout, or give the training documents alone")
-    num_documents, lowest = 0, 1.0
-    for document in documents["train"].read(Skips(settings.max_bad)):
-        place = text_hash(document.text) / 2**64
-        if place < settings.held_out:
+    def __init__(
+        self,
+        documents: Mapping[str, Documents],
+        renderer: Renderer,
+        settings: RenderSettings | None,
+        progress: Progress | None,
+        *,
+        is_dry: bool = False,
+    ) -> None:
+        """Nothing is drawn if it `is_dry`. Raises DataError as `_holding_out_one`."""
+        self.documents, self.renderer, self.progress, self.is_dry = documents, renderer, progress or Quiet(), is_dry
+        settings = settings or RenderSettings()
+        self.settings = settings if is_dry else self._holding_out_one(settings)
+        self.skips = Skips(self.settings.max_bad)
+        self.splits = ["train", "valid"] if self.settings.held_out else list(documents)
+        self.description: dict[str, Any] = {"fingerprint": ""} if is_dry else describe(renderer)
+        self.plan: dict[str, Any] = {
+            "rendering": self.description["fingerprint"],
+            "max_seq_length": renderer.config.max_seq_length,
+            "settings": asdict(self.settings),
+            "input": {split: found.identity for split, found in documents.items()},
+        }
+        """JSON of all that the rows depend on."""
+        self.key = fingerprint(self.plan)
+
+    def _holding_out_one(self, settings: RenderSettings) -> RenderSettings:
+        """With a larger share where that asked for would hold out none of several documents. Reads them up to the first
+        that is held out.
+
+        Raises:
+            DataError: There is held-out data already, or only one document.
+        """
+        if not settings.held_out:
             return settings
-        num_documents, lowest = num_documents + 1, min(lowest, place)
-    if not num_documents:
-        return settings
-    share = share_above(lowest)
-    if num_documents == 1 or not share:
-        raise DataError(
-            f"the only document would not be held out with --heldout {settings.held_out}\n"
-            "  give more documents, or --heldout 0 for no held-out data"
+        if set(self.documents) != {"train"}:
+            raise DataError(
+                "there is held-out data already\n  leave out --heldout, or give the training documents alone"
+            )
+        num_documents, lowest = 0, 1.0
+        for document in self.documents["train"].read(Skips(settings.max_bad)):
+            place = text_hash(document.text) / 2**64
+            if place < settings.held_out:
+                return settings
+            num_documents, lowest = num_documents + 1, min(lowest, place)
+        if not num_documents:
+            return settings
+        share = share_above(lowest)
+        if num_documents == 1 or not share:
+            raise DataError(
+                f"the only document would not be held out with --heldout {settings.held_out}\n"
+                "  give more documents, or --heldout 0 for no held-out data"
+            )
+        self.progress.note(
+            f"none of the {num_documents} documents would be held out with --heldout {settings.held_out}: used "
+            f"instead, as it holds out at least one: --heldout {share}"
         )
-    progress.note(
-        f"none of the {num_documents} documents would be held out with --heldout {settings.held_out}: used instead, "
-        f"as it holds out at least one: --heldout {share}"
-    )
-    return replace(settings, held_out=share)
+        return replace(settings, held_out=share)
 
-
-def make_plan(
-    documents: Mapping[str, Documents], renderer: Renderer, settings: RenderSettings, rendering: str
-) -> dict[str, Any]:
-    """JSON of all that the rows depend on.
-
-    Args:
-        documents: By split.
-        renderer: Draws them.
-        settings: What rows there are.
-        rendering: The renderer's fingerprint.
-    """
-    return {
-        "rendering": rendering,
-        "max_seq_length": renderer.config.max_seq_length,
-        "settings": asdict(settings),
-        "input": {split: found.identity for split, found in documents.items()},
-    }
-
-
-def describe_rows(
-    plan: Mapping[str, Any],
-    rendering: Mapping[str, Any],
-    renderer: Renderer,
-    settings: RenderSettings,
-    skips: Skips,
-    records: Mapping[str, Sequence[Mapping[str, Any]]],
-    progress: Progress,
-) -> dict[str, Any]:
-    """What the manifests of all splits have in common; says what was skipped and what no font has."""
-    for warning in skips.warnings:
-        progress.note(f"warning: {warning}")
-    missing = _missing([record for found in records.values() for record in found])
-    if missing:
-        progress.note(_missing_note(missing))
-    return {
-        "kind": KIND,
-        "plan": fingerprint(plan),
-        "made_by": made_by(),
-        "packing": settings.packing,
-        "columns": [*(["pixel_values"] if settings.with_pixels else []), "num_patches", *settings.columns],
-        "has_pixels": settings.with_pixels,
-        "rendering": rendering,
-        "max_seq_length": renderer.config.max_seq_length,
-        "pixels_per_patch": renderer.config.pixels_per_patch,
-        "rgb": renderer.config.rgb,
-        "input": fingerprint(plan["input"]),
-        "skipped": skips.for_manifest(),
-        "missing": {f"U+{ord(character):04X}": number for character, number in missing.most_common(_MOST_MISSING)},
-    }
+    def about(self, records: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+        """What the manifests of all splits have in common; says what was skipped and what no font has."""
+        for warning in self.skips.warnings:
+            self.progress.note(f"warning: {warning}")
+        missing = _missing([record for found in records.values() for record in found], self.progress)
+        config, settings = self.renderer.config, self.settings
+        return {
+            "kind": KIND,
+            "plan": self.key,
+            "made_by": made_by(),
+            "packing": settings.packing,
+            "columns": [*(["pixel_values"] if settings.with_pixels else []), "num_patches", *settings.columns],
+            "has_pixels": settings.with_pixels,
+            "rendering": self.description,
+            "max_seq_length": config.max_seq_length,
+            "pixels_per_patch": config.pixels_per_patch,
+            "rgb": config.rgb,
+            "input": fingerprint(self.plan["input"]),
+            "skipped": self.skips.for_manifest(),
+            "missing": {f"U+{ord(character):04X}": number for character, number in missing.most_common(_MOST_MISSING)},
+        }
 
 
 def dry_run(
@@ -228,40 +204,30 @@ def dry_run(
 ) -> DryRun:
     """Cuts everything without drawing it. `work`: a folder for the renderer."""
     save_renderer(renderer, work / RENDERER_FOLDER)
-    records: list[dict[str, Any]] = []
-    for split, found in documents.items():
-        job = RenderJob(split, found, work, "", settings, Skips(settings.max_bad), progress or Quiet(), is_dry=True)
-        records += job.run(workers)
+    rendering = Rendering(documents, renderer, settings, progress, is_dry=True)
+    records = [record for split in documents for record in RenderJob(rendering, split, work).run(workers)]
     entries = [entry for record in records for entry in record["files"].values()]
     num_rows, num_patches = (sum(entry[name] for entry in entries) for name in ("num_rows", "num_patches"))
-    if missing := _missing(records):
-        (progress or Quiet()).note(_missing_note(missing))
+    _missing(records, rendering.progress)
     num_documents = sum(record["num_documents"] for record in records)
-    return DryRun(
-        num_documents, num_rows, num_patches, _fill_rate(num_patches, num_rows, renderer.config.max_seq_length)
-    )
+    fill_rate = _fill_rate(num_patches, num_rows, renderer.config.max_seq_length)
+    return DryRun(num_documents, num_rows, num_patches, fill_rate)
 
 
-@dataclass
 class RenderJob:
-    """All tasks of the documents of a split."""
+    """All tasks of the documents of a split; `work` has the renderer, and a folder for each task."""
 
-    split: str
-    documents: Documents
-    work: Path
-    rendering: str
-    settings: RenderSettings
-    skips: Skips
-    progress: Progress
-    is_dry: bool = False
-
-    def run(self, workers: int | None) -> list[dict[str, Any]]:
-        """Records in the order of the documents."""
+    def __init__(self, rendering: Rendering, split: str, work: Path) -> None:
+        self.split, self.work, self._rendering = split, work, rendering
+        self.documents, self.progress = rendering.documents[split], rendering.progress
         self.kept: list[dict[str, Any]] = []
         self._num_read = 0
         self._read_by_task: dict[int, int] = {}
         self._shown_by_task: dict[int, int] = {}
         self._lock = threading.Lock()
+
+    def run(self, workers: int | None) -> list[dict[str, Any]]:
+        """Records in the order of the documents."""
         num_bytes = self.documents.num_bytes
         processes = num_processes(workers, 1 << 30, num_bytes * _WORK_PER_BYTE or 1 << 40, 1 << 40)
         self.progress.stage(f"rendering {self.split}", num_bytes, "B")
@@ -312,15 +278,18 @@ class RenderJob:
 
     def found(self, task: ChunkTask) -> dict[str, Any] | None:
         """The record of an earlier attempt at the same documents."""
-        return None if task.folder is None else _record(task.folder, task)
+        path = None if task.folder is None else task.folder / RECORD_NAME
+        if path is None or not path.is_file():
+            return None
+        record: dict[str, Any] = json.loads(path.read_bytes())
+        return record if record["key"] == task.key else None
 
     def _left(self) -> Iterator[ChunkTask]:
         """The tasks without a record."""
         for index, documents in enumerate(self._chunks()):
-            folder = None if self.is_dry else self._folder_of(index)
-            task = ChunkTask(
-                *(self.split, index, documents, self.work / RENDERER_FOLDER, self.rendering, self.settings.rows, folder)
-            )
+            folder = None if self._rendering.is_dry else self._folder_of(index)
+            drawn = (self.work / RENDERER_FOLDER, self._rendering.description["fingerprint"])
+            task = ChunkTask(self.split, index, documents, *drawn, self._rendering.settings, folder)
             record = self.found(task)
             num_read, self._num_read = self._num_read, 0
             if record is None:
@@ -331,29 +300,19 @@ class RenderJob:
                 self.kept.append(record)
                 self.progress.advance(num_read)
 
-    def _count(self, num_bytes: int) -> None:
-        self._num_read += num_bytes
-
     def _chunks(self) -> Iterator[tuple[RenderDocument, ...]]:
-        chunk: list[RenderDocument] = []
-        size = 0
-        for document in self.documents.read(self.skips, self._count):
+        def count(num_bytes: int) -> None:
+            self._num_read += num_bytes
+
+        chunk, size = list[RenderDocument](), 0
+        for document in self.documents.read(self._rendering.skips, count):
             chunk.append(document)
             size += len(document.text)
-            if size >= self.settings.shard_characters:
+            if size >= self._rendering.settings.shard_characters:
                 yield tuple(chunk)
                 chunk, size = [], 0
         if chunk:
             yield tuple(chunk)
-
-
-def _record(folder: Path, task: ChunkTask) -> dict[str, Any] | None:
-    """What an earlier attempt made of the same documents."""
-    path = folder / RECORD_NAME
-    if not path.is_file():
-        return None
-    record: dict[str, Any] = json.loads(path.read_bytes())
-    return record if record["key"] == task.key else None
 
 
 def _finish(
@@ -364,13 +323,10 @@ def _finish(
     about: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Gives the files of a split their names; returns the manifest."""
-    found = [
-        (work / f"{origin}-{index:05d}" / f"{split}.parquet", entry)
-        for origin, index, entry in files_of(records, split)
-    ]
+    found, shards = files_of(records, split), []
     (out / split).mkdir(parents=True, exist_ok=True)
-    shards = []
-    for index, (path, entry) in enumerate(found):
+    for index, (origin, number, entry) in enumerate(found):
+        path = work / f"{origin}-{number:05d}" / f"{split}.parquet"
         target = out / split / f"part-{index:05d}-of-{len(found):05d}.parquet"
         if path.exists():
             os.replace(path, target)  # else an earlier attempt has come as far as this
@@ -420,19 +376,20 @@ def make_manifest(
     }
 
 
-def _finished(out: Path, splits: list[str], key: str, progress: Progress) -> dict[str, dict[str, Any]] | None:
+def _finished(out: Path, rendering: Rendering) -> dict[str, dict[str, Any]] | None:
     """The manifests of a finished output, if it is the one that is asked for."""
+    splits = rendering.splits
     has_manifest = [manifest_path(out / split).is_file() for split in splits if (out / split).is_dir()]
     if (out / ".work").is_dir():
         return None
     if len(has_manifest) == len(splits) and all(has_manifest):
-        if any(read_manifest(out / split).get("plan") != key for split in splits):
+        if any(read_manifest(out / split).get("plan") != rendering.key for split in splits):
             raise DataError(
                 f"{out} holds rows of other documents, another renderer or other settings\n"
                 "  name another --out, or remove the folder"
             )
         manifests = {split: verify(out / split, checksums=False) for split in splits}
-        progress.note(f"{out} is complete already")
+        rendering.progress.note(f"{out} is complete already")
         return manifests
     if out.exists() and not out.is_dir():
         raise DataError(f"{out} is a file\n  name another --out")
@@ -441,22 +398,19 @@ def _finished(out: Path, splits: list[str], key: str, progress: Progress) -> dic
     return None
 
 
-def _missing(records: Sequence[Mapping[str, Any]]) -> Counter[str]:
-    """Characters that no font has."""
-    found: Counter[str] = Counter()
-    for record in records:
-        found.update(record["missing"])
-    return Counter(dict(sorted(found.items())))
-
-
-def _missing_note(missing: Counter[str]) -> str:
-    shown = ", ".join(
-        f"{character!r} U+{ord(character):04X} ({number:,})" for character, number in missing.most_common(3)
-    )
-    return (
-        f"warning: {missing.total():,} characters of {len(missing):,} kinds are drawn as boxes, as no font has them: "
-        f"{shown}\n  add fonts to the renderer's fallback_fonts"
-    )
+def _missing(records: Sequence[Mapping[str, Any]], progress: Progress) -> Counter[str]:
+    """Characters that no font has, of which there is a note."""
+    found = sum((Counter(record["missing"]) for record in records), Counter[str]())
+    missing = Counter(dict(sorted(found.items())))
+    if missing:
+        shown = ", ".join(
+            f"{character!r} U+{ord(character):04X} ({number:,})" for character, number in missing.most_common(3)
+        )
+        progress.note(
+            f"warning: {missing.total():,} characters of {len(missing):,} kinds are drawn as boxes, as no font has "
+            f"them: {shown}\n  add fonts to the renderer's fallback_fonts"
+        )
+    return missing
 
 
 def _fill_rate(num_patches: int, num_rows: int, canvas: int) -> float:

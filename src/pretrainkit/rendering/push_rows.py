@@ -15,26 +15,21 @@ from pathlib import Path
 from typing import Any
 
 from pretrainkit.errors import DataError
-from pretrainkit.files.manifest import fingerprint
-from pretrainkit.files.skips import Skips
 from pretrainkit.rendering.documents import Documents
 from pretrainkit.rendering.folder import save_renderer
 from pretrainkit.rendering.hub import CARD_NAME, FILES_PER_COMMIT, Hub, Stored, card, renderer_files
-from pretrainkit.rendering.identity import describe
 from pretrainkit.rendering.prerender import (
     RENDERER_FOLDER,
+    Rendering,
     RenderJob,
     RenderSettings,
-    describe_rows,
     files_of,
-    holding_out_one,
     make_manifest,
-    make_plan,
 )
 from pretrainkit.rendering.relayout import DATA_FOLDER
 from pretrainkit.rendering.render_chunk import ChunkTask
 from pretrainkit.rendering.renderer import Renderer
-from pretrainkit.workers.processes import Progress, Quiet
+from pretrainkit.workers.processes import Progress
 
 RECORDS_FOLDER = "records"
 _PLAN_NAME = f"{RECORDS_FOLDER}/plan.json"
@@ -50,53 +45,36 @@ def push_rows(
     progress: Progress | None = None,
     files_per_commit: int = FILES_PER_COMMIT,
 ) -> dict[str, dict[str, Any]]:
-    """Renders documents to a data set of the hub: `data/SPLIT-NUMBER.parquet`, `renderer/`, `records/`, and the card.
-
-    Args:
-        documents: By split.
-        renderer: Draws them.
-        hub: Where to; what an earlier attempt has brought there is kept.
-        settings: What rows there are.
-        workers: Processes; None: all cores.
-        progress: Who wants to see how far it is.
-        files_per_commit: Rendered files that are sent together, and held until then.
-
-    Returns:
-        The manifest of each split.
+    """Renders documents to a data set of the hub: `data/SPLIT-NUMBER.parquet`, `renderer/`, `records/`, and the card;
+    returns the manifest of each split. What an earlier attempt has brought there is kept. As many rendered files as
+    `files_per_commit` are sent together, and held until then. Else as `prerender`.
 
     Raises:
         DataError: Input cannot be used, or the data set holds other rows.
         RunError: The hub refused.
     """
-    settings, progress = settings or RenderSettings(), progress or Quiet()
-    settings = holding_out_one(documents, settings, progress)
-    rendering = describe(renderer)
-    plan = make_plan(documents, renderer, settings, rendering["fingerprint"])
+    rendering, records = Rendering(documents, renderer, settings, progress), {}
     there = hub.files()
-    _check_plan(hub, there, fingerprint(plan))
-    skips, records = Skips(settings.max_bad), {}
+    _check_plan(hub, there, rendering.key)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         save_renderer(renderer, work / RENDERER_FOLDER)
         if _PLAN_NAME not in there:
-            begin = {_PLAN_NAME: json.dumps({"plan": fingerprint(plan)}).encode()}
+            begin = {_PLAN_NAME: json.dumps({"plan": rendering.key}).encode()}
             hub.add(renderer_files(work / RENDERER_FOLDER) | begin, "Begin rendering")
-        for split, found in documents.items():
-            given = (split, found, work, rendering["fingerprint"], settings, skips, progress)
-            job = _PushedJob(*given, hub=hub, there=there, files_per_commit=files_per_commit)
+        for split in documents:
+            job = _PushedJob(rendering, split, work, hub=hub, there=there, files_per_commit=files_per_commit)
             records[split] = job.run(workers)
             job.send()
-    about = describe_rows(plan, rendering, renderer, settings, skips, records, progress)
-    splits = ["train", "valid"] if settings.held_out else list(documents)
-    manifests = {}
-    for split in splits:
+    about, manifests = rendering.about(records), {}
+    for split in rendering.splits:
         shards = [{"name": _name(split, index), **entry} for _, index, entry in files_of(records, split)]
         manifests[split] = make_manifest(about, split, records, shards)
     last: dict[str, Path | bytes] = {
         f"{RECORDS_FOLDER}/{split}.json": json.dumps(manifest, indent=2).encode()
         for split, manifest in manifests.items()
     }
-    hub.add(last | {CARD_NAME: card(splits, manifests[splits[0]]).encode()}, "Finish rendering")
+    hub.add(last | {CARD_NAME: card(rendering.splits, manifests[rendering.splits[0]]).encode()}, "Finish rendering")
     return manifests
 
 
@@ -119,13 +97,15 @@ class _PushedJob(RenderJob):
         for record in self._waiting:
             for split, entry in record["files"].items():
                 if entry["num_rows"]:
-                    files[f"{DATA_FOLDER}/{_name(split, record['index'])}"] = self._folder(record) / f"{split}.parquet"
+                    files[f"{DATA_FOLDER}/{_name(split, record['index'])}"] = (
+                        self._folder_of(record["index"]) / f"{split}.parquet"
+                    )
             files[_record_name(self.split, record["index"])] = json.dumps(record).encode()
         if not files:
             return
         self._hub.add(files, f"Add {next(iter(files))}" + (" ..." if len(files) > 1 else ""))
         for record in self._waiting:
-            shutil.rmtree(self._folder(record))
+            shutil.rmtree(self._folder_of(record["index"]))
         self._waiting = []
 
     def found(self, task: ChunkTask) -> dict[str, Any] | None:
@@ -143,9 +123,6 @@ class _PushedJob(RenderJob):
             path in self._there and self._there[path].num_bytes == entry["num_bytes"] for path, entry in wanted.items()
         )
         return record if is_whole and record["key"] == task.key else None
-
-    def _folder(self, record: Mapping[str, Any]) -> Path:
-        return self.work / f"{self.split}-{record['index']:05d}"
 
 
 def _check_plan(hub: Hub, there: Mapping[str, Stored], key: str) -> None:

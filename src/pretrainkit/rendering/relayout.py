@@ -1,14 +1,15 @@
-"""Rendered rows in other files: in small groups, which random access needs, or in the layout of the published sets.
-
-A file that is there is kept, so that the same command after a crash goes on.
+"""Rendered rows in other files: in small groups, which random access needs, or in the layout of the published sets,
+where a file that is there is kept, so that the same command after a crash goes on; and for other programs, the folder
+that `datasets` saves to disk, and tars of WebDataset.
 """
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
+import tarfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +27,14 @@ CHUNK_ROWS = 100_000
 SHARD_BYTES = 500 << 20
 """A chunk of so many bytes has two files."""
 DATA_FOLDER = "data"
+ROWS_PER_FILE = 50_000
+"""Of pictures about 550 MB."""
 
 
 def row_files(folder: str | Path, split: str = "train") -> list[Path]:
     """Files with rows: of `pretrainkit render`, or in the layout of the published sets, where the totals in names are
-    not to be trusted. Empty where there are none.
-
-    Args:
-        folder: Itself, or with them in `data`.
-        split: Whose files, where names tell.
-    """
+    not to be trusted. They lie in the folder or in its `data`; `split` says whose, where names tell. Empty where there
+    are none."""
     folder = Path(folder)
     if is_rendered(folder):
         return [folder / shard["name"] for shard in read_manifest(folder)["shards"]]
@@ -58,18 +57,10 @@ def is_rendered(folder: Path) -> bool:
 def regroup(
     folder: str | Path, out: str | Path, *, workers: int = 1, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Writes the rows of a folder to `out`, a file for each, in groups that are read fast at random.
-
-    Returns:
-        The manifest.
-
-    Raises:
-        DataError: There are no rows.
-    """
+    """Writes the rows of a folder to `out`, a file for each, in groups that are read fast at random; returns the
+    manifest. Raises DataError where there are no rows."""
     files, out, progress = found_files(folder), Path(out), progress or Quiet()
-    tasks = [
-        _Regrouping(path, out / f"part-{index:05d}-of-{len(files):05d}.parquet") for index, path in enumerate(files)
-    ]
+    tasks = [(path, out / f"part-{index:05d}-of-{len(files):05d}.parquet") for index, path in enumerate(files)]
     progress.stage("regrouping", len(tasks), "file")
     shards = []
     for shard in run_tasks(_regrouped, tasks, workers):
@@ -113,19 +104,8 @@ def publish(
     Rows are numbered in chunks; file names count on through all chunks, but give the number of files in their chunk as
     the total, `data/train-00004-of-00003.parquet`.
 
-    Args:
-        folder: With rows.
-        out: Folder to be made, completed, or given another split.
-        split: In the names.
-        chunk_rows: Rows of a chunk.
-        shard_bytes: A chunk has a file more than it has whole multiples of so many bytes in memory.
-        progress: Who wants to see how far it is.
-
-    Returns:
-        The files.
-
-    Raises:
-        DataError: There are no rows.
+    A chunk has a file more than it has whole multiples of `shard_bytes` in memory. `out` is a folder to be made,
+    completed, or given another split. Returns the files; raises DataError where there are no rows.
     """
     files, out, progress = found_files(folder), Path(out), progress or Quiet()
     sizes = [opened_parquet(path).metadata.num_rows for path in files]
@@ -147,25 +127,78 @@ def publish(
     return written
 
 
-@dataclass(frozen=True)
-class _Regrouping:
-    source: Path
-    target: Path
+def to_arrow(
+    folder: str | Path,
+    out: str | Path,
+    *,
+    split: str = "train",
+    rows_per_file: int = ROWS_PER_FILE,
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Writes the rows of a folder as `datasets.load_from_disk` reads them: Arrow streams, which are memory-mapped.
+    `split` is what the set says it is. Returns the files with rows; raises DataError where there are none, or `out`
+    cannot be written."""
+    import pyarrow
+
+    out, files = Path(out), found_files(folder)
+    schema = opened_parquet(files[0]).schema_arrow
+    written: list[Path] = []
+    for number, total, batches in _parts(files, rows_per_file, progress or Quiet()):
+        path = out / f"data-{number:05d}-of-{total:05d}.arrow"
+        with atomic_file(path) as file, pyarrow.ipc.new_stream(file, schema) as stream:
+            for batch in batches:
+                stream.write_batch(batch)
+        written.append(path)
+    state: dict[str, Any] = {
+        "_data_files": [{"filename": path.name} for path in written],
+        "_fingerprint": fingerprint([file_sha256(path) for path in written])[:16],
+        "_format_columns": None,
+        "_format_kwargs": {},
+        "_format_type": None,
+        "_output_all_columns": False,
+        "_split": split,
+    }
+    _write_json(out / "dataset_info.json", {"features": _features(files[0])})
+    _write_json(out / "state.json", state)
+    return written
 
 
-def _regrouped(task: _Regrouping) -> dict[str, Any]:
-    """Of one file, what the manifest says."""
-    source = opened_parquet(task.source)
-    if not task.target.is_file() or opened_parquet(task.target).metadata.num_rows != source.metadata.num_rows:
-        _copy(source.iter_batches(ROWS_PER_GROUP), task.target)
-    made = opened_parquet(task.target)
+def to_webdataset(
+    folder: str | Path,
+    out: str | Path,
+    *,
+    split: str = "train",
+    rows_per_file: int = ROWS_PER_FILE,
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Writes the rows of a folder as tars: of each row NUMBER.png and NUMBER.json with everything else of it; of rows
+    without pictures the JSON alone. `split` is in the names of the files, `train-00000.tar`. Else as `to_arrow`."""
+    out, written, row = Path(out), [], 0
+    for number, _, batches in _parts(found_files(folder), rows_per_file, progress or Quiet()):
+        path = out / f"{split}-{number:05d}.tar"
+        with atomic_file(path) as file, tarfile.open(fileobj=file, mode="w") as tar:
+            for batch in batches:
+                for values in batch.to_pylist():
+                    _add(tar, f"{row:09d}", values)
+                    row += 1
+        written.append(path)
+    return written
+
+
+def _regrouped(task: tuple[Path, Path]) -> dict[str, Any]:
+    """Of one file that is to become another, what the manifest says."""
+    origin, target = task
+    source = opened_parquet(origin)
+    if not target.is_file() or opened_parquet(target).metadata.num_rows != source.metadata.num_rows:
+        _copy(source.iter_batches(ROWS_PER_GROUP), target)
+    made = opened_parquet(target)
     num_patches = int(np.sum(made.read([PATCHES])[PATCHES].to_numpy(), dtype=np.int64))
     return {
-        "name": task.target.name,
+        "name": target.name,
         "num_rows": made.metadata.num_rows,
         "num_patches": num_patches,
-        "num_bytes": task.target.stat().st_size,
-        "sha256": file_sha256(task.target),
+        "num_bytes": target.stat().st_size,
+        "sha256": file_sha256(target),
     }
 
 
@@ -198,16 +231,45 @@ def _write_infos(out: Path, split: str, num_rows: int, files: Sequence[Path]) ->
     path = out / "dataset_infos.json"
     infos: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {"default": {"splits": {}}}
     own = infos["default"]
-    own["splits"][split] = {
-        "name": split,
-        "num_bytes": sum(file.stat().st_size for file in files),
-        "num_examples": num_rows,
-    }
+    num_bytes = sum(file.stat().st_size for file in files)
+    own["splits"][split] = {"name": split, "num_bytes": num_bytes, "num_examples": num_rows}
     own["download_size"] = own["dataset_size"] = sum(entry["num_bytes"] for entry in own["splits"].values())
-    schema = opened_parquet(files[0]).schema_arrow
-    own["features"] = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
-    with atomic_file(path) as target:
-        target.write((json.dumps(infos, indent=2) + "\n").encode())
+    own["features"] = _features(files[0])
+    _write_json(path, infos)
+
+
+def _parts(files: list[Path], rows_per_file: int, progress: Progress) -> Iterator[tuple[int, int, Iterator[Any]]]:
+    """Number of each new file, how many there will be, and its record batches."""
+    sizes = [opened_parquet(path).metadata.num_rows for path in files]
+    num_rows = sum(sizes)
+    total = -(-num_rows // rows_per_file)
+    progress.stage("laying out", num_rows, "row")
+    for number in range(total):
+        begin = number * rows_per_file
+        size = min(rows_per_file, num_rows - begin)
+        yield number, total, row_batches(files, sizes, begin, size)
+        progress.advance(size)
+
+
+def _add(tar: tarfile.TarFile, key: str, values: dict[str, Any]) -> None:
+    """No time and no owner, so that the same rows are the same bytes."""
+    picture = values.pop(PIXELS, None)
+    parts = {} if picture is None else {"png": picture["bytes"]}
+    parts["json"] = json.dumps(values, ensure_ascii=False).encode()
+    for ending, content in parts.items():
+        member = tarfile.TarInfo(f"{key}.{ending}")
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
+
+
+def _features(file: Path) -> Any:
+    """What `datasets` knows about the columns of a file with rows."""
+    return json.loads(opened_parquet(file).schema_arrow.metadata[b"huggingface"])["info"]["features"]
+
+
+def _write_json(path: Path, content: Any) -> None:
+    with atomic_file(path) as file:
+        file.write((json.dumps(content, indent=2) + "\n").encode())
 
 
 def found_files(folder: str | Path) -> list[Path]:

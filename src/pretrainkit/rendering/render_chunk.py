@@ -17,11 +17,9 @@ from pretrainkit.corpus.readers import text_hash
 from pretrainkit.files.manifest import atomic_file, file_sha256
 from pretrainkit.rendering.documents import RenderDocument
 from pretrainkit.rendering.folder import load_renderer
-from pretrainkit.rendering.packing import fill, original_blocks
-from pretrainkit.rendering.patch_packing import fill_patches
-from pretrainkit.rendering.png import to_png
+from pretrainkit.rendering.packing import fill, fill_patches, original_blocks
 from pretrainkit.rendering.renderer import Renderer
-from pretrainkit.rendering.row_files import PATCHES, PIXELS, Extra, RowFile, row_schema
+from pretrainkit.rendering.row_files import PATCHES, PIXELS, Extra, RowFile, row_schema, to_png
 
 Packing = Literal["exact", "original"]
 RECORD_NAME = "task.json"
@@ -165,4 +163,4 @@ def _renderer(folder: Path) -> Renderer:
     config = renderer.config
     if config.on_missing != "warn":
         return renderer
-    return Renderer(config.model_copy(update={"on_missing": "ignore"}))
+    return Renderer(config.changed(on_missing="ignore"))

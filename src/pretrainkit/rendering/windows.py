@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from pretrainkit.rendering.config import LEFT_MARGIN
 from pretrainkit.rendering.encoding import Encoding, Span
-from pretrainkit.rendering.geometry import LEFT_MARGIN
 from pretrainkit.rendering.page import Page
 from pretrainkit.rendering.parts import RunningPart
 

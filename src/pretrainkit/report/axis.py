@@ -33,6 +33,7 @@ class Axis:
         if self.log:
             values = np.log(np.where(values > 0, values, np.nan))
             low, high = math.log(low), math.log(high)
+        # Halved first: the difference of two very large numbers would overflow.
         share = np.clip((values / 2 - low / 2) / (high / 2 - low / 2), 0, 1)
         return self.start + share * (self.end - self.start)
 
@@ -53,7 +54,6 @@ def ticks(low: float, high: float, target: int = 5, *, whole: bool = False) -> l
 
     Args:
         low: Finite, below `high`; far enough apart for floats (see `widened`).
-        high: Finite.
         target: How many are wanted; between half and about twice as many come.
         whole: Only whole numbers; there may be fewer then.
     """
@@ -109,8 +109,6 @@ def thin(xs: Floats, ys: Floats, num_buckets: int) -> tuple[Floats, Floats]:
 
     Args:
         xs: float64 (N,), not decreasing where finite.
-        ys: float64 (N,).
-        num_buckets: At least 1.
 
     Returns:
         At most 4 points per bucket and gap, in order, and all of them if N is no more than that.
@@ -158,6 +156,7 @@ def smooth(xs: Floats, ys: Floats, num_points: int) -> Floats:
     index = np.arange(len(x))
     num_points = min(max(num_points, 1), len(x))
     start = np.clip(index - num_points // 2, 0, len(x) - num_points)
+    # Sums over each window, as differences of running sums: least squares of y = a + b x needs no more.
     n, sx, sxx, sy, sxy = sums[:, start + num_points] - sums[:, start]
     spread = sxx - sx * sx / n
     slope = np.where(spread > 1e-12 * n, (sxy - sx * sy / n) / np.maximum(spread, 1e-300), 0.0)

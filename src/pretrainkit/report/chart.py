@@ -5,22 +5,13 @@ Colours are CSS variables, set once by the page for light and dark; `line_chart(
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from pretrainkit.report.axis import (
-    Axis,
-    Floats,
-    log_labels,
-    log_ticks,
-    thin,
-    tick_labels,
-    ticks,
-    widened,
-)
+from pretrainkit.report.axis import Axis, Floats, log_labels, log_ticks, thin, tick_labels, ticks, widened
 from pretrainkit.report.markup import Content, Markup, join, tag, text
 from pretrainkit.report.numbers import number
 
@@ -65,12 +56,11 @@ _MAX_STOPS = 60
 
 @dataclass(frozen=True)
 class Series:
-    """One curve."""
-
     name: str
-    xs: Sequence[float] | Floats
-    ys: Sequence[float] | Floats
-    """As long as `xs`; a non-finite value is a gap."""
+    xs: Any
+    """Numbers (N,): a sequence, or an array."""
+    ys: Any
+    """As many; a non-finite value is a gap."""
     color: int = 0
     """Which of the NUM_COLORS colours; taken modulo that."""
     kind: Literal["line", "faint", "points"] = "line"
@@ -94,19 +84,6 @@ class Level:
     text: str
 
 
-@dataclass(frozen=True)
-class _Curve:
-    """A series as arrays in the order of x."""
-
-    series: Series
-    xs: Floats
-    ys: Floats
-
-    @property
-    def color(self) -> int:
-        return self.series.color % NUM_COLORS
-
-
 def line_chart(
     series: Sequence[Series],
     *,
@@ -127,13 +104,10 @@ def line_chart(
 
     Args:
         series: Curves, drawn in this order; any may be empty, have one point, or have gaps.
-        title: Above the chart.
-        x_label: Below it.
         y_label: Above the vertical axis, on the line of the legend's start.
         marks: Vertical lines, such as where a run was stopped.
         reference_lines: Horizontal lines; the vertical axis is made to show them.
-        width: Of the drawing's own units; it scales to the room it is given.
-        height: Likewise, at least 140.
+        width, height: Of the drawing's own units, at least 140 high; it scales to the room it is given.
         log_y: Logarithmic vertical axis; values that are not positive are gaps.
         from_zero: Let the vertical axis begin at 0 when no value is negative.
         x_range: What the horizontal axis shows at least, so that several charts of one run line up.
@@ -184,7 +158,8 @@ def svg(parts: Sequence[Content], title: str, width: int, height: int, *, standa
     )
 
 
-def _curve(series: Series, log_y: bool) -> _Curve:
+def _curve(series: Series, log_y: bool) -> Series:
+    """In the order of x, with NaN where nothing is drawn."""
     xs, ys = np.asarray(series.xs, np.float64), np.asarray(series.ys, np.float64)
     if xs.shape != ys.shape or xs.ndim != 1:
         raise ValueError(
@@ -195,7 +170,7 @@ def _curve(series: Series, log_y: bool) -> _Curve:
     order = np.argsort(xs, kind="stable")
     xs, ys = xs[order], ys[order]
     is_drawn = np.isfinite(ys) & (ys > 0) if log_y else np.isfinite(ys)
-    return _Curve(series, xs, np.where(is_drawn, ys, np.nan))
+    return replace(series, xs=xs, ys=np.where(is_drawn, ys, np.nan), color=series.color % NUM_COLORS)
 
 
 def _vertical(values: Floats, height: int, log: bool, from_zero: bool) -> Axis:
@@ -237,20 +212,19 @@ def _grid(x_axis: Axis, y_axis: Axis, width: int, height: int, y_format: Callabl
     return join(parts)
 
 
-def _line(curve: _Curve, x_axis: Axis, y_axis: Axis) -> Markup:
+def _line(curve: Series, x_axis: Axis, y_axis: Axis) -> Markup:
     """The curve as a path, broken at gaps; dots where it has points of its own or a point stands alone."""
     xs, ys = thin(curve.xs, curve.ys, num_buckets=int(x_axis.end - x_axis.start) // 2)
     px, py = x_axis.pixels(xs), y_axis.pixels(ys)
     is_real = np.isfinite(py)
-    after = np.append(is_real[1:], False)
-    before = np.append(False, is_real[:-1])
-    commands = []
-    for i in np.flatnonzero(is_real & (before | after)):
-        commands.append(f"{'L' if before[i] else 'M'}{_at(px[i])} {_at(py[i])}")
-    faint = " faint" if curve.series.kind == "faint" else ""
+    # Are the neighbours of a point drawn? One with none of them is a dot, one with none before it begins a line.
+    after, before = np.append(is_real[1:], False), np.append(False, is_real[:-1])
+    in_line = np.flatnonzero(is_real & (before | after))
+    commands = [f"{'L' if before[i] else 'M'}{_at(px[i])} {_at(py[i])}" for i in in_line]
+    faint = " faint" if curve.kind == "faint" else ""
     parts = [tag("path", d="".join(commands), class_=f"s{curve.color}{faint}")] if commands else []
-    dotted = is_real if curve.series.kind == "points" else is_real & ~before & ~after
-    radius = 3.5 if curve.series.kind == "points" and dotted.sum() <= 60 else 2.5
+    dotted = is_real if curve.kind == "points" else is_real & ~before & ~after
+    radius = 3.5 if curve.kind == "points" and dotted.sum() <= 60 else 2.5
     parts += [
         tag("circle", cx=_at(px[i]), cy=_at(py[i]), r=radius, class_=f"f{curve.color}") for i in np.flatnonzero(dotted)
     ]
@@ -287,7 +261,7 @@ def _level(level: Level, y_axis: Axis, width: int) -> Markup:
     return join([line, tag("text", level.text, x=width - _RIGHT - 4, y=_at(above), text_anchor="end", class_="halo")])
 
 
-def _legend(curves: Sequence[_Curve], y_label: str) -> Markup:
+def _legend(curves: Sequence[Series], y_label: str) -> Markup:
     x: float = _LEFT - 44
     parts = []
     if y_label:
@@ -295,18 +269,18 @@ def _legend(curves: Sequence[_Curve], y_label: str) -> Markup:
         x += _CHARACTER * len(y_label) + 14
     if len(curves) > 1:
         for curve in curves:
-            faint = " faint" if curve.series.kind == "faint" else ""
-            if curve.series.kind == "points":
+            faint = " faint" if curve.kind == "faint" else ""
+            if curve.kind == "points":
                 parts.append(tag("circle", cx=x + 8, cy=36, r=3.5, class_=f"f{curve.color}"))
             else:
                 parts.append(tag("path", d=f"M{_at(x)} 36h16", class_=f"s{curve.color}{faint}"))
-            parts.append(tag("text", curve.series.name, x=_at(x + 21), y=40, class_="key"))
-            x += 21 + _CHARACTER * len(curve.series.name) + 16
+            parts.append(tag("text", curve.name, x=_at(x + 21), y=40, class_="key"))
+            x += 21 + _CHARACTER * len(curve.name) + 16
     return join(parts)
 
 
 def _readouts(
-    curves: Sequence[_Curve], x_axis: Axis, y_axis: Axis, y_format: Callable[[float], str], x_label: str, width: int
+    curves: Sequence[Series], x_axis: Axis, y_axis: Axis, y_format: Callable[[float], str], x_label: str, width: int
 ) -> Markup:
     """Bands that show, while the pointer is over them, the values of every curve there. Instead of a script."""
     stops = _stops(curves, x_axis)
@@ -320,7 +294,7 @@ def _readouts(
         for curve in curves:
             near = _value_near(curve, stop, x_axis, left, right)
             if near is not None:
-                words.append(f"{curve.series.name} {y_format(near)}" if len(curves) > 1 else y_format(near))
+                words.append(f"{curve.name} {y_format(near)}" if len(curves) > 1 else y_format(near))
                 y = _at(y_axis.pixel(near))
                 dots.append(tag("circle", cx=_at(place), cy=y, r=3, class_=f"f{curve.color} shown"))
         parts.append(
@@ -337,9 +311,9 @@ def _readouts(
     return join(parts)
 
 
-def _stops(curves: Sequence[_Curve], x_axis: Axis) -> list[float]:
+def _stops(curves: Sequence[Series], x_axis: Axis) -> list[float]:
     """Values of x to offer at the pointer: those of curves with points first, the others spread evenly."""
-    pointed = [c.xs[np.isfinite(c.ys)] for c in curves if c.series.kind == "points"]
+    pointed = [c.xs[np.isfinite(c.ys)] for c in curves if c.kind == "points"]
     stops = np.unique(np.concatenate([np.empty(0), *pointed]))
     if len(stops) > _MAX_STOPS // 2:
         stops = stops[np.linspace(0, len(stops) - 1, _MAX_STOPS // 2).round().astype(int)]
@@ -356,7 +330,7 @@ def _stops(curves: Sequence[_Curve], x_axis: Axis) -> list[float]:
     return sorted(float(x) for x in chosen)
 
 
-def _value_near(curve: _Curve, x: float, x_axis: Axis, left: float, right: float) -> float | None:
+def _value_near(curve: Series, x: float, x_axis: Axis, left: float, right: float) -> float | None:
     """The curve's value at `x`, or at its nearest point within the band [left, right] of pixels."""
     is_real = np.isfinite(curve.ys)
     xs, ys = curve.xs[is_real], curve.ys[is_real]

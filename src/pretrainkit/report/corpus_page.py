@@ -6,9 +6,10 @@ from typing import Any
 
 from pretrainkit.files.manifest import atomic_file
 from pretrainkit.report.bars import histogram, share_bars
-from pretrainkit.report.markup import Content, Markup, join, tag
+from pretrainkit.report.markup import Markup, join, tag
 from pretrainkit.report.numbers import DASH, number, percent, short
-from pretrainkit.report.page import html_page
+from pretrainkit.report.page import card, html_page
+from pretrainkit.report.tables import section, table
 
 _MAX_SHOWN = 12
 _MAX_CHARACTERS = 600
@@ -20,8 +21,6 @@ def write_corpus_page(stats: Mapping[str, Any], out: Path, *, title: str) -> Pat
     Args:
         stats: Its result, with "sample"; besides it may hold "num_near_duplicates", and under "languages" what was
             counted ("language" or "script") and the counts among the documents drawn.
-        out: The file to write.
-        title: Heading of the page.
 
     Raises:
         DataError: `out` cannot be written. Nothing is half-written.
@@ -32,7 +31,6 @@ def write_corpus_page(stats: Mapping[str, Any], out: Path, *, title: str) -> Pat
 
 
 def render_corpus(stats: Mapping[str, Any], title: str) -> str:
-    """The page as HTML text."""
     files = f"{number(stats['num_files'])} file{'' if stats['num_files'] == 1 else 's'}"
     header = tag(
         "header",
@@ -45,68 +43,36 @@ def render_corpus(stats: Mapping[str, Any], title: str) -> str:
 def _cards(stats: Mapping[str, Any]) -> Markup:
     total = stats["num_documents"]
     copies, near = stats["num_duplicates"], stats.get("num_near_duplicates")
-    words = stats["words_per_document"]
+    words, num_empty = stats["words_per_document"], stats["num_empty_documents"]
+    empty = f"{number(num_empty)} of them without a word" if num_empty else "none is empty"
+    copied = percent(copies / total) if total else DASH
     cards = [
-        (short(total) if total >= 1e5 else number(total), "documents", _empty(stats["num_empty_documents"])),
+        (short(total) if total >= 1e5 else number(total), "documents", empty),
         (short(stats["num_words"]), "words", "runs of bytes without white space"),
         (_bytes(stats["num_text_bytes"]), "text", f"{short(stats['num_characters'])} characters"),
         (number(words.get("p50")), "words in the middle document", f"{number(words.get('mean'))} on average"),
-        (
-            percent(copies / total) if total else DASH,
-            "copies",
-            f"{number(copies)} documents have an earlier one's text",
-        ),
+        (copied, "copies", f"{number(copies)} documents have an earlier one's text"),
     ]
     if near is not None:
         share = percent(near / total) if total else DASH
         cards.append((share, "near duplicates", f"{number(near)} documents besides copies, by MinHash"))
-    return tag(
-        "div",
-        *(
-            tag(
-                "div",
-                tag("div", value, class_="value"),
-                tag("div", name, class_="name"),
-                tag("div", beside, class_="aside"),
-                class_="card",
-            )
-            for value, name, beside in cards
-        ),
-        class_="cards",
-    )
-
-
-def _empty(num: int) -> str:
-    return f"{number(num)} of them without a word" if num else "none is empty"
+    return tag("div", *(card(*one) for one in cards), class_="cards")
 
 
 def _lengths(stats: Mapping[str, Any]) -> Markup:
-    panels = []
-    for key, title, unit in (
-        ("words", "Words per document", "words"),
-        ("text_bytes", "Bytes per document", "bytes"),
-    ):
-        found = stats[f"{key}_histogram"]
-        panels.append(
-            tag("div", Markup(histogram(found["edges"], found["counts"], title=title, x_label=unit)), class_="panel")
-        )
-    rows = []
-    for key, name in (("words_per_document", "words"), ("text_bytes_per_document", "bytes of text")):
-        rows.append(
-            tag("tr", tag("td", name), *(tag("td", _rounded(value), class_="number") for value in stats[key].values()))
-        )
+    panels, rows = [], []
+    for key, unit, name in (("words", "words", "words"), ("text_bytes", "bytes", "bytes of text")):
+        found, title = stats[f"{key}_histogram"], f"{unit.capitalize()} per document"
+        bars = histogram(found["edges"], found["counts"], title=title, x_label=unit)
+        panels.append(tag("div", Markup(bars), class_="panel"))
+        values = stats[f"{key}_per_document"].values()
+        cells = [tag("td", number(round(value) if value >= 10 else value), class_="number") for value in values]
+        rows.append(tag("tr", tag("td", name), *cells))
     names = {"mean": "mean", "p0": "least", "p100": "most"}
     heads = [tag("th", names.get(key, f"{key[1:]}\u00a0%"), class_="number") for key in stats["words_per_document"]]
-    table = tag("table", tag("thead", tag("tr", tag("th", "documents have up to"), *heads)), tag("tbody", *rows))
-    return _section(
-        "Lengths",
-        tag("div", *panels, class_="charts"),
-        tag("div", table, class_="panel scroll", style="margin-top:14px"),
-    )
-
-
-def _rounded(value: float) -> str:
-    return number(round(value)) if value >= 10 else number(value)
+    lengths = tag("table", tag("thead", tag("tr", tag("th", "documents have up to"), *heads)), tag("tbody", *rows))
+    below = tag("div", lengths, class_="panel scroll", style="margin-top:14px")
+    return section("Lengths", tag("div", *panels, class_="charts"), below)
 
 
 def _kinds(stats: Mapping[str, Any]) -> Markup:
@@ -116,15 +82,12 @@ def _kinds(stats: Mapping[str, Any]) -> Markup:
         title = f"{found['of'].capitalize()}s of {drawn} documents drawn at random"
         panels.append(tag("div", Markup(share_bars(found["counts"], title=title)), class_="panel"))
     sets = share_bars(stats["datasets"], title="Documents by data set", most=6)
-    again = share_bars(_again(stats), title="Documents that are there again")
-    panels.append(tag("div", Markup(sets), Markup(again), class_="panel"))
-    return _section("Kinds", tag("div", *panels, class_="charts"))
-
-
-def _again(stats: Mapping[str, Any]) -> dict[str, int]:
     copies, near = stats["num_duplicates"], stats.get("num_near_duplicates", 0)
     counts = {"there once, or the first": stats["num_documents"] - copies - near, "copies of an earlier one": copies}
-    return counts | ({"nearly as an earlier one": near} if "num_near_duplicates" in stats else {})
+    counts |= {"nearly as an earlier one": near} if "num_near_duplicates" in stats else {}
+    again = share_bars(counts, title="Documents that are there again")
+    panels.append(tag("div", Markup(sets), Markup(again), class_="panel"))
+    return section("Kinds", tag("div", *panels, class_="charts"))
 
 
 def _bytes(num: int) -> str:
@@ -138,17 +101,12 @@ def _samples(stats: Mapping[str, Any]) -> Markup | None:
         cut = text if len(text) <= _MAX_CHARACTERS else text[:_MAX_CHARACTERS].rsplit(" ", 1)[0] + " …"
         lines = [line for line in cut.split("\n") if line.strip()]
         shown = join([tag("p", line) for line in lines]) if lines else tag("p", "(empty)", class_="quiet")
-        rows.append(
-            tag(
-                "tr",
-                tag("td", place, class_="quiet small", data_name="from"),
-                tag("td", shown, dir="auto", data_name="text"),
-            )
-        )
+        origin = tag("td", place, class_="quiet small", data_name="from")
+        rows.append(tag("tr", origin, tag("td", shown, dir="auto", data_name="text")))
     if not rows:
         return None
-    table = tag("table", tag("tbody", *rows), class_="samples")
-    return _section("Documents drawn at random", tag("div", table, class_="panel scroll long"))
+    drawn = tag("table", tag("tbody", *rows), class_="samples")
+    return section("Documents drawn at random", tag("div", drawn, class_="panel scroll long"))
 
 
 def _skipped(stats: Mapping[str, Any]) -> Markup | None:
@@ -163,9 +121,4 @@ def _skipped(stats: Mapping[str, Any]) -> Markup | None:
         )
         for reason, entry in sorted(stats["skipped"].items(), key=lambda item: -item[1]["count"])
     ]
-    head = tag("thead", tag("tr", tag("th", "why"), tag("th", "how many"), tag("th", "such as")))
-    return _section("Left out", tag("div", tag("table", head, tag("tbody", *rows)), class_="panel scroll long"))
-
-
-def _section(title: str, *parts: Content) -> Markup:
-    return tag("section", tag("h2", title), *parts)
+    return section("Left out", tag("div", table(("why", "how many", "such as"), rows), class_="panel scroll long"))

@@ -1,8 +1,10 @@
 """Which curves a run has, as charts; and the main one as a file."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,30 +33,8 @@ class Curve:
     """One chart of a run, which can be drawn at any size."""
 
     key: str
-    title: str
-    series: tuple[Series, ...]
-    marks: tuple[Mark, ...]
-    levels: tuple[Level, ...]
-    log_y: bool
-    from_zero: bool
-    x_range: tuple[float, float]
-    y_format: Callable[[float], str] | None
-
-    def draw(self, width: int, height: int, *, standalone: bool = False) -> str:
-        """The chart as SVG text."""
-        return line_chart(
-            self.series,
-            title=self.title,
-            marks=self.marks,
-            reference_lines=self.levels,
-            width=width,
-            height=height,
-            log_y=self.log_y,
-            from_zero=self.from_zero,
-            x_range=self.x_range,
-            y_format=self.y_format,
-            standalone=standalone,
-        )
+    draw: partial[str]
+    """`line_chart` of its series; takes `width`, `height` and `standalone`."""
 
 
 def loss_curves(run: Run) -> list[Curve]:
@@ -83,19 +63,19 @@ def reference_levels(run: Run) -> dict[str, tuple[Level, ...]]:
     `unigram_loss` and `uniform_loss` belong to the language-modelling loss; `references` may hold
     {metric: {text: value}} for others.
     """
-    found: dict[str, list[Level]] = {}
+    found: defaultdict[str, tuple[Level, ...]] = defaultdict(tuple)
     for name, words in (("unigram_loss", "unigram plateau"), ("uniform_loss", "all words equal")):
         level = as_number(run.summary.get(name))
         if level is not None:
             term = next((k for k in (*run.logged_keys, *run.evaluated_keys) if k.endswith("lm_loss")), "loss")
-            found.setdefault(term, []).append(Level(level, f"{words} {metric(term, level)}"))
+            found[term] += (Level(level, f"{words} {metric(term, level)}"),)
     references = run.summary.get("references")
     for key, levels in references.items() if isinstance(references, dict) else ():
         for name, value in levels.items() if isinstance(levels, dict) else ():
             y = as_number(value)
             if y is not None:
-                found.setdefault(str(key), []).append(Level(y, f"{name} {metric(str(key), y)}"))
-    return {key: tuple(levels) for key, levels in found.items()}
+                found[str(key)] += (Level(y, f"{name} {metric(str(key), y)}"),)
+    return dict(found)
 
 
 def write_curve(run_folder: Path, out: Path) -> Path:
@@ -110,7 +90,7 @@ def write_curve(run_folder: Path, out: Path) -> Path:
             f"{run_folder / 'metrics.jsonl'} has no loss to draw\n  a curve needs 'loss' or a term ending in '_loss'"
         )
     with atomic_file(out) as file:
-        file.write(curves[0].draw(860, 380, standalone=True).encode() + b"\n")
+        file.write(curves[0].draw(width=860, height=380, standalone=True).encode() + b"\n")
     return out
 
 
@@ -154,17 +134,18 @@ def _curve(run: Run, key: str, levels: Sequence[Level]) -> Curve:
     ema_xs, ema_ys = run.evaluation_curve(_EMA + key)
     if len(ema_xs):
         series.append(Series("held-out, averaged weights", ema_xs, ema_ys, 2, "points"))
-    return Curve(
-        key=key,
+    draw = partial(
+        line_chart,
+        series,
         title=title if "/" in key else title[:1].upper() + title[1:],
-        series=tuple(series),
         marks=event_marks(run),
-        levels=tuple(levels),
+        reference_lines=levels,
         log_y=log_y,
         from_zero=not _is_loss(key),
         x_range=_steps(run),
         y_format=percent if is_share(key) else None,
     )
+    return Curve(key, draw)
 
 
 def _steps(run: Run) -> tuple[float, float]:

@@ -1,11 +1,11 @@
 """HTML and SVG text, escaped by construction: only `Markup` is taken as it stands, every other value is escaped."""
 
+import html
 import re
 from collections.abc import Iterable
 
 _VOID = frozenset({"meta", "br", "img"})
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_SPECIAL = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"}
 
 
 class Markup(str):
@@ -21,8 +21,7 @@ def text(value: object) -> Markup:
     """`value` as visible text: special characters escaped, characters that XML forbids replaced; Markup unchanged."""
     if isinstance(value, Markup):
         return value
-    clean = _NOT_XML.sub("\ufffd", str(value))
-    return Markup("".join(_SPECIAL.get(c, c) for c in clean))
+    return Markup(html.escape(_NOT_XML.sub("\ufffd", str(value))))
 
 
 def join(parts: Iterable[Content], between: str = "") -> Markup:

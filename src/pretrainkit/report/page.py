@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from pretrainkit.files.manifest import atomic_file
-from pretrainkit.report.curve import Curve, loss_curves, other_curves
-from pretrainkit.report.markup import Content, Markup, join, tag
+from pretrainkit.report.axis import Floats
+from pretrainkit.report.curve import loss_curves, other_curves
+from pretrainkit.report.markup import Content, Markup, tag
 from pretrainkit.report.numbers import duration, label, metric, number, percent
-from pretrainkit.report.progress import progress_section
 from pretrainkit.report.run_folder import Run, as_number, read_run
 from pretrainkit.report.style import PAGE_STYLE
 from pretrainkit.report.tables import (
@@ -20,7 +20,9 @@ from pretrainkit.report.tables import (
     environment_section,
     events_section,
     notes_section,
+    progress_section,
     samples_section,
+    section,
 )
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -28,14 +30,7 @@ _MAX_CARDS = 12
 
 
 def write_report(run_folder: Path, out: Path | None = None) -> Path:
-    """Write the report of a run.
-
-    Args:
-        run_folder: A folder that training wrote.
-        out: The file to write; by default `report.html` in the run folder.
-
-    Returns:
-        The file written.
+    """Write the report of a run, by default to `report.html` in its folder. Returns the file.
 
     Raises:
         DataError: Not a run folder, no metrics, or `out` cannot be written. Nothing is half-written.
@@ -48,7 +43,6 @@ def write_report(run_folder: Path, out: Path | None = None) -> Path:
 
 
 def render(run: Run) -> str:
-    """The page of a run as HTML text."""
     name = run.folder.resolve().name
     title = " · ".join(part for part in (name, run.preset) if part)
     sections = (
@@ -122,37 +116,33 @@ def _cards(run: Run) -> Markup:
             average = held_out.get(f"ema_{key}")
             beside, tone = _beside(key, value, unigram)
             beside = beside or (f"{metric(key, average)} with averaged weights" if average is not None else "")
-            cards[key] = _card(metric(key, value), f"{label(key)}, held-out", beside, tone)
+            cards[key] = card(metric(key, value), f"{label(key)}, held-out", beside, tone)
     for key, value in summary.items():
         is_drawn = key in ("unigram_loss", "uniform_loss") and any(k.endswith("lm_loss") for k in cards)
         is_said = key == "steps" or key.removeprefix("valid_") in held_out or key in run.logged_keys
         if not is_drawn and not is_said:
-            cards[key] = _card(metric(key, value), label(key), *_beside(key, value, unigram))
+            cards[key] = card(metric(key, value), label(key), *_beside(key, value, unigram))
     if (final := _mean_of_last(run, "loss")) is not None:
-        cards["loss, training"] = _card(number(final), "training loss", "mean of the last 5\u00a0% of the run")
-    rate_key = next(
-        (key for key in ("tokens_per_second", "examples_per_second") if _median(run, key) is not None), None
-    )
-    if rate_key is not None:
-        cards[rate_key] = _card(
-            metric(rate_key, _median(run, rate_key) or 0.0), f"{label(rate_key)}, median", _waits(run)
-        )
+        cards["loss, training"] = card(number(final), "training loss", "mean of the last 5\u00a0% of the run")
+    for key in ("tokens_per_second", "examples_per_second"):
+        if (rate := _median(run, key)) is not None:
+            cards[key] = card(metric(key, rate), f"{label(key)}, median", _waits(run))
+            break
     seconds = run.trained_seconds or _seconds(run)
     if seconds and "seconds" not in cards:
-        cards["seconds"] = _card(duration(seconds), "training time")
+        cards["seconds"] = card(duration(seconds), "training time")
     return tag("div", *list(cards.values())[:_MAX_CARDS], class_="cards")
 
 
 def _waits(run: Run) -> str:
     """How much of the time went into waiting for data, and of the device's peak into the work."""
-    medians = {key: _median(run, key) for key in ("data_wait_share", "data_wait", "mfu")}
-    wait, mfu = medians["data_wait_share"], medians["mfu"]
-    wait = medians["data_wait"] if wait is None else wait
+    wait, mfu = _median(run, "data_wait_share"), _median(run, "mfu")
+    wait = _median(run, "data_wait") if wait is None else wait
     words = [f"{percent(wait)} waiting for data" if wait is not None else "", f"MFU {percent(mfu)}" if mfu else ""]
     return ", ".join(filter(None, words))
 
 
-def _card(value: str, name: str, beside: str = "", tone: str | None = None) -> Markup:
+def card(value: str, name: str, beside: str = "", tone: str | None = None) -> Markup:
     aside = tag("div", beside, class_=f"aside {tone}" if tone else "aside") if beside else None
     return tag("div", tag("div", value, class_="value"), tag("div", name, class_="name"), aside, class_="card")
 
@@ -168,22 +158,24 @@ def _beside(key: str, value: float, unigram: float | None) -> tuple[str, str | N
     )
 
 
+def _finite(run: Run, key: str) -> Floats:
+    values = run.curve(key)[1]
+    return values[np.isfinite(values)]
+
+
 def _mean_of_last(run: Run, key: str) -> float | None:
-    _, ys = run.curve(key)
-    last = ys[np.isfinite(ys)][-max(1, len(ys) // 20) :]
+    last = _finite(run, key)[-max(1, len(run.curve(key)[1]) // 20) :]
     return float(last.mean()) if len(last) else None
 
 
 def _median(run: Run, key: str) -> float | None:
-    _, ys = run.curve(key)
-    ys = ys[np.isfinite(ys)]
-    return float(np.median(ys)) if len(ys) else None
+    values = _finite(run, key)
+    return float(np.median(values)) if len(values) else None
 
 
 def _seconds(run: Run) -> float | None:
     """Training time, where the log counts it up; a time per step, which falls now and then, is not that."""
-    _, ys = run.curve("seconds")
-    ys = ys[np.isfinite(ys)]
+    ys = _finite(run, "seconds")
     return float(ys[-1]) if len(ys) > 1 and (np.diff(ys) > 0).all() else None
 
 
@@ -191,14 +183,10 @@ def _curves(run: Run) -> Markup:
     losses, others = loss_curves(run), other_curves(run)
     parts = []
     if losses:
-        wide = tag("div", Markup(losses[0].draw(1040, 380)), class_="wide")
-        narrow = tag("div", Markup(losses[0].draw(440, 300)), class_="narrow")
+        wide = tag("div", Markup(losses[0].draw(width=1040, height=380)), class_="wide")
+        narrow = tag("div", Markup(losses[0].draw(width=440, height=300)), class_="narrow")
         parts.append(tag("div", wide, narrow, class_="panel"))
-    small = [_small(curve) for curve in [*losses[1:], *others]]
+    small = [tag("div", Markup(curve.draw(width=500, height=250)), class_="panel") for curve in [*losses[1:], *others]]
     if small:
         parts.append(tag("div", *small, class_="charts"))
-    return tag("section", tag("h2", "Curves"), join(parts)) if parts else Markup("")
-
-
-def _small(curve: Curve) -> Markup:
-    return tag("div", Markup(curve.draw(500, 250)), class_="panel")
+    return section("Curves", *parts) if parts else Markup("")

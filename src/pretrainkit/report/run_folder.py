@@ -21,8 +21,6 @@ Sample = dict[str, str | tuple[Shown, ...]]
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to the run."""
-
     step: float
     event: str
     """started, stopped, resumed, checkpoint, skipped, finished, or another word."""
@@ -89,7 +87,6 @@ class Run:
 
     @cached_property
     def evaluated_keys(self) -> list[str]:
-        """Names of what was evaluated."""
         return _keys(self.evaluations)
 
     def curve(self, key: str) -> tuple[Floats, Floats]:
@@ -119,7 +116,7 @@ def read_run(folder: Path) -> Run:
     notes: list[str] = []
     logged, rewound = _last_of_each_step(_rows(folder / "metrics.jsonl", notes))
     if not logged:
-        every = _at_path(_mapping_of(folder / "config.yaml", notes), "log.every_steps")
+        every = flat(_mapping_of(folder / "config.yaml", notes)).get("log.every_steps")
         raise DataError(
             f"{folder / 'metrics.jsonl'} has no logged step, so there is nothing to report\n"
             f"  a line is written every {every or 10} steps (log.every_steps): let the run come that far"
@@ -251,7 +248,7 @@ def _events(path: Path, notes: list[str]) -> list[Event]:
 
 
 def _samples(path: Path, notes: list[str]) -> list[Sample]:
-    value = _json(path, notes)
+    value = _parsed(path, notes)
     if isinstance(value, list):
         return [
             {str(k): read_shown(v, notes) if isinstance(v, list) else str(v) for k, v in item.items()}
@@ -273,7 +270,7 @@ def _earlier_samples(folder: Path, notes: list[str]) -> dict[int, list[Sample]]:
 
 
 def _mapping_of(path: Path, notes: list[str]) -> dict[str, Any]:
-    value = _yaml(path, notes) if path.suffix == ".yaml" else _json(path, notes)
+    value = _parsed(path, notes)
     if isinstance(value, dict):
         return {str(key): sub for key, sub in value.items()}
     if value is not None:
@@ -281,20 +278,14 @@ def _mapping_of(path: Path, notes: list[str]) -> dict[str, Any]:
     return {}
 
 
-def _json(path: Path, notes: list[str]) -> Any:
-    shown = _text(path, notes)
+def _parsed(path: Path, notes: list[str]) -> Any:
+    """The value in a JSON or YAML file; None where there is none, or none that can be read."""
+    content, is_yaml = _text(path, notes), path.suffix == ".yaml"
     try:
-        return json.loads(shown) if shown.strip() else None
-    except (ValueError, RecursionError) as error:
-        notes.append(f"{path.name} is not valid JSON and was left out: {error}")
-        return None
-
-
-def _yaml(path: Path, notes: list[str]) -> Any:
-    try:
-        return yaml.safe_load(_text(path, notes))
-    except (yaml.YAMLError, ValueError, RecursionError):
-        notes.append(f"{path.name} is not valid YAML and was left out")
+        return yaml.safe_load(content) if is_yaml else json.loads(content) if content.strip() else None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = "YAML and was left out" if is_yaml else f"JSON and was left out: {error}"
+        notes.append(f"{path.name} is not valid {reason}")
         return None
 
 
@@ -307,9 +298,3 @@ def _preset(path: Path, provenance: dict[str, Any]) -> str:
     origins = sources.values() if isinstance(sources, dict) else []
     named += [origin[7:] for origin in origins if isinstance(origin, str) and origin.startswith("preset ")]
     return named[0] if named else ""
-
-
-def _at_path(tree: Any, path: str) -> Any:
-    for part in path.split("."):
-        tree = tree.get(part) if isinstance(tree, dict) else None
-    return tree

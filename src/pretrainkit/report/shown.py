@@ -19,8 +19,6 @@ _MAX_ITEMS = 30
 
 @dataclass(frozen=True)
 class Shown:
-    """One thing in a cell."""
-
     text: str
     """Maybe empty."""
     picture: str

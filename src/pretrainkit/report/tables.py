@@ -3,8 +3,10 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from pretrainkit.report.markup import Content, Markup, join, tag
 from pretrainkit.report.numbers import DASH, label, number
@@ -13,6 +15,9 @@ from pretrainkit.report.shown import shown_cell
 
 _MASK = re.compile(r"\[MASK\]|<mask>|<extra_id_\d+>|\u2588+", re.IGNORECASE)
 _MAX_SAMPLES = 40
+_MAX_EXAMPLES = 3
+"""That are followed over time."""
+_MAX_STEPS = 8
 _MAX_EVENTS = 200
 _MAX_ITEMS = 50
 _UNCHANGED = ("preset ", "default")
@@ -23,22 +28,50 @@ def samples_section(run: Run) -> Markup | None:
     if not run.samples:
         return None
     columns = list(dict.fromkeys(key for sample in run.samples for key in sample))
-    head = tag("tr", *(tag("th", label(column)) for column in columns))
+    heads = [label(column) for column in columns]
     shown = run.samples[:_MAX_SAMPLES]
-    rows = [
-        tag(
-            "tr",
-            *(tag("td", cell, data_name=label(column)) for column, cell in zip(columns, sample_cells(sample, columns))),
-        )
-        for sample in shown
-    ]
-    table = tag("table", tag("thead", head), tag("tbody", *rows), class_="samples")
+    cells = [zip(heads, _sample_cells(sample, columns)) for sample in shown]
+    rows = [tag("tr", *(tag("td", cell, data_name=head) for head, cell in row)) for row in cells]
     more = len(run.samples) - len(shown)
     rest = tag("p", f"{more} more in samples.json", class_="quiet small") if more else None
-    return _section("Samples", tag("div", table, rest, class_="panel scroll long"))
+    return section("Samples", tag("div", table(heads, rows, "samples"), rest, class_="panel scroll long"))
 
 
-def sample_cells(sample: Sample, columns: Sequence[str]) -> list[Markup]:
+def progress_section(run: Run) -> Markup | None:
+    """What a run answered to the same held-out examples after each evaluation: a table for each of the first examples.
+
+    It has what stays, then what changed, step by step; of many steps some that are evenly spread, the first and the
+    last among them.
+    """
+    steps = list(run.earlier_samples)
+    if len(steps) > _MAX_STEPS:
+        steps = [steps[place] for place in np.linspace(0, len(steps) - 1, _MAX_STEPS).round().astype(int)]
+    samples = [run.earlier_samples[step] for step in steps]
+    num = min((len(found) for found in samples), default=0)
+    if len(steps) < 2 or not num:
+        return None
+    tables = [_over_time(steps, [found[place] for found in samples]) for place in range(min(num, _MAX_EXAMPLES))]
+    return section("Samples while training", *(tag("div", one, class_="panel scroll") for one in tables))
+
+
+def _over_time(steps: list[int], over_time: list[Sample]) -> Markup:
+    columns = list(dict.fromkeys(key for sample in over_time for key in sample))
+    changing = [key for key in columns if any(sample.get(key) != over_time[0].get(key) for sample in over_time)]
+    changing = changing or columns[-1:]
+    fixed = [key for key in columns if key not in changing]
+    span = str(len(changing))
+    rows = [
+        tag("tr", tag("th", label(key)), tag("td", cell, colspan=span))
+        for key, cell in zip(fixed, _sample_cells(over_time[0], fixed), strict=True)
+    ]
+    rows.append(tag("tr", tag("th", "step"), *(tag("th", label(key)) for key in changing)))
+    for step, sample in zip(steps, over_time, strict=True):
+        cells = _sample_cells(sample, changing)
+        rows.append(tag("tr", tag("th", number(step)), *(tag("td", cell) for cell in cells)))
+    return tag("table", tag("tbody", *rows), class_="samples progress")
+
+
+def _sample_cells(sample: Sample, columns: Sequence[str]) -> list[Markup]:
     """Masks are marked; where another column has the same words around the masks, its words there are marked too."""
     texts = {key: value for key, value in sample.items() if isinstance(value, str)}
     source = next((value for value in texts.values() if _MASK.search(value)), None)
@@ -53,7 +86,7 @@ def sample_cells(sample: Sample, columns: Sequence[str]) -> list[Markup]:
             continue
         spans = filled.get(column)
         if spans:
-            kinds = ["" for _ in spans]
+            kinds = [""] * len(spans)
             if column != "truth" and truth is not None and true_words and len(true_words) == len(spans):
                 pairs = zip(spans, true_words)
                 kinds = ["hit" if value[a:b].strip() == truth[c:d].strip() else "miss" for (a, b), (c, d) in pairs]
@@ -104,15 +137,14 @@ def events_section(run: Run) -> Markup | None:
         )
         for event in told[:_MAX_EVENTS]
     ]
-    head = tag("tr", tag("th", "step"), tag("th", "event"), tag("th", ""))
-    table = tag("table", tag("thead", head), tag("tbody", *rows)) if rows else None
     words = []
     if counts["checkpoint"]:
         words.append(f"{counts['checkpoint']} checkpoint{'s' * (counts['checkpoint'] > 1)} saved")
     if len(told) > _MAX_EVENTS:
         words.append(f"{len(told) - _MAX_EVENTS} more events in events.jsonl")
     line = tag("p", " · ".join(words), class_="quiet small") if words else None
-    return _section("Events", tag("div", table, line, class_="panel scroll long"))
+    shown = table(("step", "event", ""), rows) if rows else None
+    return section("Events", tag("div", shown, line, class_="panel scroll long"))
 
 
 def config_section(run: Run) -> Markup | None:
@@ -128,20 +160,14 @@ def config_section(run: Run) -> Markup | None:
     parts: list[Markup] = []
     if changed:
         title = f"Set differently from {base}" if base else "Set by hand"
-        parts.append(
-            tag(
-                "div",
-                tag("h3", title),
-                _config_table(leaves, origins, changed, earlier, highlight=()),
-                class_="panel scroll long",
-            )
-        )
+        own = _config_table(leaves, origins, changed, earlier, highlight=())
+        parts.append(tag("div", tag("h3", title), own, class_="panel scroll long"))
     elif base:
         parts.append(tag("p", f"Every value is that of the preset {base} or its default.", class_="quiet"))
     everything = _config_table(leaves, origins, list(leaves), earlier, highlight=changed)
     whole = tag("details", tag("summary", f"All {len(leaves)} values"), tag("div", everything, class_="scroll"))
     parts.append(tag("div", whole, class_="panel long"))
-    return _section("Config", *parts)
+    return section("Config", *parts)
 
 
 def _earlier_values(provenance: Mapping[str, Any]) -> dict[str, str]:
@@ -175,8 +201,7 @@ def _config_table(
         )
         for path in paths
     ]
-    head = tag("tr", tag("th", "setting"), tag("th", "value"), tag("th", "from"))
-    return tag("table", tag("thead", head), tag("tbody", *rows))
+    return table(("setting", "value", "from"), rows)
 
 
 def data_section(run: Run) -> Markup | None:
@@ -192,7 +217,7 @@ def data_section(run: Run) -> Markup | None:
             facts["examples seen"] = _whole(run.metrics[-1]["step"] * batch_size)
     if data not in (None, {}, [], ""):
         facts["fingerprints"] = data
-    return _section("Data", tag("div", _value(facts), class_="panel scroll long")) if facts else None
+    return section("Data", tag("div", _value(facts), class_="panel scroll long")) if facts else None
 
 
 def _sources(value: Any) -> Any:
@@ -210,18 +235,22 @@ def environment_section(run: Run) -> Markup | None:
         for key, value in run.provenance.items()
         if key not in ("sources", "data") and value not in (None, "", {}, [])
     }
-    return _section("Environment", tag("div", _value(facts), class_="panel scroll long")) if facts else None
+    return section("Environment", tag("div", _value(facts), class_="panel scroll long")) if facts else None
 
 
 def notes_section(run: Run) -> Markup | None:
-    """What this report could not read."""
     if not run.notes:
         return None
-    return _section("Notes", tag("div", tag("ul", *(tag("li", note) for note in run.notes)), class_="panel"))
+    return section("Notes", tag("div", tag("ul", *(tag("li", note) for note in run.notes)), class_="panel"))
 
 
-def _section(title: str, *parts: Content) -> Markup:
+def section(title: str, *parts: Content) -> Markup:
     return tag("section", tag("h2", title), *parts)
+
+
+def table(heads: Iterable[str], rows: Iterable[Markup], class_: str | None = None) -> Markup:
+    head = tag("tr", *(tag("th", name) for name in heads))
+    return tag("table", tag("thead", head), tag("tbody", *rows), class_=class_)
 
 
 def _origin(path: str, sources: Mapping[str, Any]) -> str:
@@ -244,30 +273,17 @@ def _value(value: Any, depth: int = 0) -> Markup:
         ]
         return tag("table", *rows)
     if isinstance(value, (list, tuple)):
+        if not value:
+            return tag("span", "none", class_="quiet")
         shown = list(value[:_MAX_ITEMS])
-        rest = (
-            [tag("div", f"and {len(value) - _MAX_ITEMS:,} more", class_="quiet small")]
-            if len(value) > _MAX_ITEMS
-            else []
-        )
-        if shown and all(isinstance(item, Mapping) for item in shown):
-            return join([_records(shown, depth), *rest])
-        return (
-            join([*(tag("div", _value(item, depth + 1)) for item in shown), *rest])
-            if shown
-            else tag("span", "none", class_="quiet")
-        )
-    amount = as_number(value)
-    if amount is not None:
-        return join([number(value)])
-    return tag("code", _yaml_like(value))
-
-
-def _records(items: Sequence[Mapping[str, Any]], depth: int) -> Markup:
-    columns = list(dict.fromkeys(key for item in items for key in item))
-    head = tag("tr", *(tag("th", _name(column)) for column in columns))
-    rows = [tag("tr", *(tag("td", _value(item.get(column), depth + 1)) for column in columns)) for item in items]
-    return tag("table", tag("thead", head), tag("tbody", *rows))
+        num_left = len(value) - len(shown)
+        rest = tag("div", f"and {num_left:,} more", class_="quiet small") if num_left else None
+        if not all(isinstance(item, Mapping) for item in shown):
+            return join([*(tag("div", _value(item, depth + 1)) for item in shown), rest])
+        columns = list(dict.fromkeys(key for item in shown for key in item))
+        rows = [tag("tr", *(tag("td", _value(item.get(column), depth + 1)) for column in columns)) for item in shown]
+        return join([table(map(_name, columns), rows), rest])
+    return join([number(value)]) if as_number(value) is not None else tag("code", _yaml_like(value))
 
 
 def _name(key: object) -> str:

@@ -15,20 +15,13 @@ from pretrainkit.training.run import RunConfig
 
 
 def resolve_config(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) -> Resolved:
-    """The config of a preset, YAML file or mapping with `path=value` overrides, and where each value came from.
-
-    Raises:
-        ConfigError: Every problem found.
-    """
+    """The config of a preset, YAML file or mapping with `path=value` overrides, and where each value came from. Raises
+    ConfigError with every problem found."""
     return resolve(source, overrides, Recipes())
 
 
 def recorded_config(tree: Mapping[str, Any], overrides: Iterable[str] = ()) -> Resolved:
-    """As `resolve_config`, of what a run recorded: a setting there that nothing reads is no mistake, but its default.
-
-    Raises:
-        ConfigError: Every problem found.
-    """
+    """As `resolve_config`, of what a run recorded: what nothing reads is no mistake there, but its default."""
     return resolve(tree, overrides, Recipes(), is_recorded=True)
 
 
@@ -57,15 +50,7 @@ def check_initial(config: RunConfig) -> None:
 
 
 def check_config(config: RunConfig, world_size: int = 1, origins: Origins | None = None) -> None:
-    """Refuse combinations that cannot work on `world_size` ranks.
-
-    Args:
-        config: From `resolve_config`.
-        world_size: Ranks.
-        origins: From there, too; then messages say where the settings are written that do not go together.
-
-    Raises:
-        ConfigError: With all of them.
-    """
+    """Refuse combinations that cannot work on `world_size` ranks. Raises ConfigError with all of them; with `origins`,
+    from `resolve_config`, it says where the settings are written that do not go together."""
     if problems := config.problems(world_size):
         raise ConfigError([with_origins(problem, origins or {}) for problem in problems])

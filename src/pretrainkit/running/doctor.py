@@ -38,6 +38,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "text-metrics": ("sacrebleu", "rouge-score"),
     "wandb": ("wandb",),
     "slurm": ("submitit",),
+    "t5x": ("tensorstore",),
     "ray": ("ray",),
 }
 """Optional packages, by the extra that installs them."""

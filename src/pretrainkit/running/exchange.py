@@ -12,6 +12,16 @@ from typing import Any
 
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import ConfigError, DataError, InputError
+from pretrainkit.exporting.folder import new_file, new_folder
+from pretrainkit.exporting.settings import (
+    REST,
+    ROUNDED,
+    SETTINGS,
+    is_rounded,
+    read_settings,
+    settings_beside,
+    write_settings,
+)
 from pretrainkit.recipes.exchange import (
     ComparesWithHuggingFace,
     ImportedConfig,
@@ -42,24 +52,15 @@ PROBES = (
 def import_config(
     path: str | Path, recipe: str | None = None, settings: Iterable[str] = (), nproc: int = 1
 ) -> ImportedConfig:
-    """A config file of the system that a recipe succeeds, as a config or command of ours.
-
-    Args:
-        path: The file.
-        recipe: Who reads it; None: told by the keys of the file.
-        settings: `dotted.key=value` in that system's own keys.
-        nproc: Ranks it is meant for.
-    """
+    """A config file of the system that a recipe succeeds, as a config or command of ours, for `nproc` ranks. Without
+    `recipe` the keys of the file tell who reads it; `settings` are `dotted.key=value` in that system's own keys."""
     reader = _reader_of(Path(path)) if recipe is None else able(find_recipe(recipe), ReadsConfigs)
     return reader.import_config(Path(path), settings, nproc)
 
 
 def _reader_of(path: Path) -> ReadsConfigs[Any]:
-    """The recipe that knows most of the top-level keys of a file.
-
-    Raises:
-        InputError: It is a config of ours, or none that is known.
-    """
+    """The recipe that knows most of the top-level keys of a file. Raises InputError where it is a config of ours, or
+    none that is known."""
     readers = recipes_able(ReadsConfigs)
     try:
         tree = parse_yaml(path.read_text(encoding="utf-8"), str(path), tuples=True)
@@ -87,9 +88,7 @@ def export(path: str | Path, format: str, out: str | Path, *, averaged: bool = F
     Raises:
         InputError: Unknown format, `out` exists or cannot be written.
     """
-    from pretrainkit.exporting.folder import new_file, new_folder
     from pretrainkit.exporting.native import write_native
-    from pretrainkit.exporting.settings import settings_beside, write_settings
 
     opened, out = open_model(path, averaged=averaged), Path(out)
     length = _trained_length(opened, Path(path))
@@ -115,7 +114,6 @@ def export(path: str | Path, format: str, out: str | Path, *, averaged: bool = F
 def _trained_length(opened: Opened, path: Path) -> int | None:
     """How long the examples of a model were; None: it came from elsewhere."""
     from pretrainkit.exporting.native import WEIGHTS
-    from pretrainkit.exporting.settings import SETTINGS, read_settings
 
     if (path / "config.json").is_file() or (path / WEIGHTS).is_file():
         settings = read_settings(path / SETTINGS)
@@ -140,7 +138,6 @@ def _own_tokenizer(opened: Opened, out: Path) -> Path | None:
 def _complete(opened: Opened, tokenizer: Path | None, folder: Path, length: int | None) -> None:
     """Add to an export for transformers what it takes to use it as it was trained, and say what cannot be used."""
     from pretrainkit.exporting.foreign_tokenizer import difference_of_ids
-    from pretrainkit.exporting.settings import SETTINGS, write_settings
 
     write_settings(folder / SETTINGS, opened.config, length)
     _write_rest(opened, folder)
@@ -169,7 +166,6 @@ def _write_rest(opened: Opened, folder: Path) -> None:
     import torch
 
     from pretrainkit.exporting.safetensors import write_tensors
-    from pretrainkit.exporting.settings import REST, ROUNDED, is_rounded
 
     try:
         reader = able(opened.recipe, ReadsHuggingFace)
@@ -206,7 +202,6 @@ def import_model(
     Args:
         path: "huggingface": a folder that transformers wrote. Other formats: a file, or what the format has.
         recipe: Which recipe the model belongs to; None: the one that reads its format or its model_type.
-        out: The new folder.
         format: "huggingface", or one of the recipe's `file_formats`.
         config: Preset or YAML file that says the architecture of a file; None: as the file says, or the usual one.
         tokenizer: Folder of the model's tokenizer, where none lies beside it; a copy is kept.
@@ -241,11 +236,8 @@ def import_model(
 
 def difference_from_huggingface(path: str | Path) -> float:
     """The largest difference between the outputs of a run, checkpoint or export and those of transformers for the same
-    weights, on random inputs in float32.
-
-    Raises:
-        InputError: The recipe has no such comparison, or the model no Hugging Face form.
-    """
+    weights, on random inputs in float32. Raises InputError where the recipe has no such comparison, or the model no
+    Hugging Face form."""
     from pretrainkit.exporting.torchvision_shim import import_transformers
 
     opened = open_model(path)
@@ -261,8 +253,6 @@ def read_foreign_model(
     path: str | Path, recipe: str | None, *, format: str, config: str | Path | None = None
 ) -> ImportedModel:
     """What `import_model` would make of a file of another system, with the names of its tensors; writes nothing."""
-    from pretrainkit.exporting.settings import read_settings, settings_beside
-
     name = recipe or _recipe_of_format(format)
     reader = able(find_recipe(name), ReadsFiles)
     if format not in reader.file_formats:

@@ -9,6 +9,7 @@ anything, so that what works here works in anybody's programs. A package that en
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import subprocess
 import sys
@@ -17,8 +18,18 @@ from dataclasses import dataclass
 from typing import Any
 
 _SECONDS = 120
-_MODULES = {"pillow": "PIL", "scikit-learn": "sklearn", "rouge-score": "rouge_score", "freetype-py": "freetype"}
-"""Packages whose module has another name."""
+_MODULES = {
+    "Pango": "pretrainkit.rendering.pango_library",
+    "freetype-py": "freetype",
+    "nltk": "nltk.tokenize.punkt",
+    "pillow": "PIL.Image",
+    "pyarrow": "pyarrow.parquet",
+    "rouge-score": "rouge_score",
+    "safetensors": "safetensors.torch",
+    "scikit-learn": "sklearn",
+    "tensorboard": "torch.utils.tensorboard",
+}
+"""Where the module that is tried has another name."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +47,13 @@ def exercise(names: Sequence[str]) -> dict[str, Outcome]:
     found: dict[str, Outcome] = {}
     left = list(names)
     while left:
-        command = [sys.executable, "-m", "pretrainkit.running.exercises", *left]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "pretrainkit.running.exercises",
+            *left,
+        ]  # -P: no module of the current folder
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
             lines, how = done.stdout, f"ends the process with code {done.returncode}"
@@ -56,9 +73,8 @@ class _Lack(Exception):
     """Only a part of it does not work."""
 
 
-def _torchvision() -> None:
+def _torchvision(torchvision: Any) -> None:
     import torch
-    import torchvision
 
     torchvision.transforms.functional.resize(torch.zeros(3, 4, 4, dtype=torch.uint8), [2, 2])
     try:
@@ -69,33 +85,25 @@ def _torchvision() -> None:
         ) from None
 
 
-def _timm() -> None:
-    import timm
+def _timm(timm: Any) -> None:
     import torch
 
     timm.create_model("test_vit", img_size=32)(torch.zeros(1, 3, 32, 32))
 
 
-def _transformers() -> None:
+def _transformers(transformers: Any) -> None:
     import torch
-    import transformers
 
     size: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 9}
     transformers.AutoModel.from_config(transformers.BertConfig(**size))(torch.tensor([[1, 2]]))
 
 
-def _tokenizers() -> None:
-    import tokenizers
-
+def _tokenizers(tokenizers: Any) -> None:
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
     tokenizer.encode("a").ids.index(0)
 
 
-def _sentencepiece() -> None:
-    import io
-
-    import sentencepiece
-
+def _sentencepiece(sentencepiece: Any) -> None:
     model = io.BytesIO()
     texts = iter(["one two three", "two three four"])
     sentencepiece.SentencePieceTrainer.train(
@@ -104,70 +112,33 @@ def _sentencepiece() -> None:
     sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()).encode("two")
 
 
-def _pillow() -> None:
-    import io
-
-    from PIL import Image
-
+def _pillow(image: Any) -> None:
     file = io.BytesIO()
-    Image.new("RGB", (8, 8)).save(file, "JPEG")
-    Image.open(file).resize((4, 4)).load()
+    image.new("RGB", (8, 8)).save(file, "JPEG")
+    image.open(file).resize((4, 4)).load()
 
 
-def _simplejpeg() -> None:
+def _simplejpeg(simplejpeg: Any) -> None:
     import numpy as np
-    import simplejpeg
 
     simplejpeg.decode_jpeg(simplejpeg.encode_jpeg(np.zeros((8, 8, 3), np.uint8)))
 
 
-def _freetype() -> None:
-    import freetype
-
-    freetype.version()
-
-
-def _pyarrow() -> None:
-    import io
-
+def _pyarrow(parquet: Any) -> None:
     import pyarrow
-    from pyarrow import parquet
 
     file = io.BytesIO()
     parquet.write_table(pyarrow.table({"text": ["one"]}), file)
     parquet.read_table(file)
 
 
-def _zstandard() -> None:
-    import zstandard
-
-    zstandard.ZstdDecompressor().decompress(zstandard.ZstdCompressor().compress(b"one"))
-
-
-def _safetensors() -> None:
-    import safetensors.torch
+def _safetensors(safetensors: Any) -> None:
     import torch
 
-    safetensors.torch.load(safetensors.torch.save({"one": torch.zeros(1)}))
+    safetensors.load(safetensors.save({"one": torch.zeros(1)}))
 
 
-def _nltk() -> None:
-    from nltk.tokenize.punkt import PunktSentenceTokenizer
-
-    PunktSentenceTokenizer().tokenize("One. Two.")
-
-
-def _tensorboard() -> None:
-    from torch.utils import tensorboard  # noqa: F401
-
-
-def _pango() -> None:
-    from pretrainkit.rendering.pango_library import pango_library
-
-    pango_library().versions()
-
-
-_EXERCISES: Mapping[str, Callable[[], None]] = {
+_EXERCISES: Mapping[str, Callable[[Any], object]] = {
     "torchvision": _torchvision,
     "timm": _timm,
     "transformers": _transformers,
@@ -175,23 +146,21 @@ _EXERCISES: Mapping[str, Callable[[], None]] = {
     "sentencepiece": _sentencepiece,
     "pillow": _pillow,
     "simplejpeg": _simplejpeg,
-    "freetype-py": _freetype,
+    "freetype-py": lambda freetype: freetype.version(),
     "pyarrow": _pyarrow,
-    "zstandard": _zstandard,
+    "zstandard": lambda zstd: zstd.ZstdDecompressor().decompress(zstd.ZstdCompressor().compress(b"one")),
     "safetensors": _safetensors,
-    "nltk": _nltk,
-    "tensorboard": _tensorboard,
-    "Pango": _pango,
+    "nltk": lambda punkt: punkt.PunktSentenceTokenizer().tokenize("One. Two."),
+    "Pango": lambda library: library.pango_library().versions(),
 }
-"""What more than an import is asked of."""
+"""What more than an import is asked of, given its module."""
 
 
 def _outcome(name: str) -> Outcome:
     try:
+        module = importlib.import_module(_MODULES.get(name, name))
         if name in _EXERCISES:
-            _EXERCISES[name]()
-        else:
-            importlib.import_module(_MODULES.get(name, name))
+            _EXERCISES[name](module)
     except _Lack as lack:
         return Outcome(lack=str(lack))
     except Exception as error:  # whatever another's code raises

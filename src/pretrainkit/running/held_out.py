@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.loader import Origins, flatten
 from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.exporting.settings import SETTINGS
 from pretrainkit.recipes.capabilities import Evaluates
 from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.running.configs import load_config
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pretrainkit.dist.env import World
+    from pretrainkit.training.precision import Precision
 
 _log = logging.getLogger(__name__)
 
@@ -36,19 +38,14 @@ _USED = ("data", "evaluate", "precision")
 def evaluation_config(
     opened: Opened, path: str | Path, data: str | None, overrides: Iterable[str], num_examples: int | None
 ) -> Any:
-    """The config of a trained model for evaluating it, on `data` where some is given.
-
-    Raises:
-        InputError: The recipe has no objective, as it only lends its models to others.
-        ConfigError, DataError: There is no held-out data, or it does not fit the model.
-    """
+    """The config of a trained model for evaluating it, on `data` where some is given. Raises InputError where the
+    recipe has no objective, as it only lends its models to others; ConfigError, DataError where there is no held-out
+    data, or it does not fit the model."""
     if not opened.recipe.presets:
         opened.recipe.build_objective(opened.config)
     overrides = list(overrides)
     _state_defaults(opened, Path(path))
-    config = _only_held_out(overridden(opened, overrides, EVALUATED), overrides)
-    if data is not None:
-        config = _with_held_out(config, data, overrides)
+    config = _only_held_out(overridden(opened, overrides, EVALUATED), data, overrides)
     if not config.has_held_out_data:
         raise DataError(
             f"{path} names no held-out data\n  give some: pretrainkit evaluate {quote(str(path))} --data FOLDER"
@@ -59,7 +56,7 @@ def evaluation_config(
     return config
 
 
-def build_evaluations(recipe: Recipe, config: Any, world: World, folder: Path | None) -> list[Evaluation]:
+def build_evaluations(recipe: Recipe, config: RunConfig, world: World, folder: Path | None) -> list[Evaluation]:
     """Held-out losses, and what else the recipe evaluates."""
     from pretrainkit.training.precision import resolve_precision
 
@@ -80,10 +77,7 @@ def evaluated(evaluations: Iterable[Evaluation], model: nn.Module, tag: str) -> 
 
 def overridden(opened: Opened, overrides: Iterable[str], parts: Sequence[str] = _USED) -> Any:
     """The config of a trained model with other settings of what it is used on, all of them in `parts` of the config.
-
-    Raises:
-        ConfigError: Settings of other parts, or such that the model would be another one.
-    """
+    Raises ConfigError for settings of other parts, or such that the model would be another one."""
     overrides, config = list(overrides), opened.config
     if fixed := [word for word in overrides if word.split(".")[0] not in parts]:
         raise ConfigError(
@@ -99,8 +93,6 @@ def overridden(opened: Opened, overrides: Iterable[str], parts: Sequence[str] = 
 
 def _state_defaults(opened: Opened, path: Path) -> None:
     """Say with which settings a model of others is evaluated, as it says nothing of them itself."""
-    from pretrainkit.exporting.settings import SETTINGS
-
     if (path / SETTINGS).is_file() or not (path / "config.json").is_file():
         return
     tree, usual = opened.config.model_dump(mode="json"), DataConfig.model_fields
@@ -113,7 +105,7 @@ def _state_defaults(opened: Opened, path: Path) -> None:
     )
 
 
-def _require_same_model(opened: Opened, config: Any, overrides: Iterable[str]) -> None:
+def _require_same_model(opened: Opened, config: RunConfig, overrides: Iterable[str]) -> None:
     """Raises ConfigError where objectives are for models with other parts."""
     import torch
 
@@ -137,7 +129,9 @@ def refuse_idle_evaluation(config: RunConfig, origins: Origins) -> None:
         )
 
 
-def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any:
+def _evaluator(
+    recipe: Recipe[Any], config: RunConfig, world: World, precision: Precision
+) -> Callable[[nn.Module], dict[str, float]]:
     """A function of the model: metrics on the first `evaluate.num_examples` of a fixed shuffle of the held-out data.
 
     Every one of them is scored once, in the same batches, whatever the number of ranks.
@@ -165,35 +159,20 @@ def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any
     )
 
 
-def _with_held_out(config: Any, data: str, overrides: Iterable[str]) -> Any:
-    """The config with `data` held out, in place of whatever it says is."""
-    if both := [*_held_out_words(config, overrides).values()]:
-        raise ConfigError(f"--data {data} and {both[0]} both say what to evaluate on\n  give one of them")
-    update = _without_held_out(config) | {"valid": _sources(config, data)}
-    return config.model_copy(update={"data": config.data.model_copy(update=update)})
-
-
-def _only_held_out(config: Any, overrides: Iterable[str]) -> Any:
-    """The config with what an override says is held out in place of what the run said."""
-    given = {name: word for name, word in _held_out_words(config, overrides).items() if getattr(config.data, name)}
+def _only_held_out(config: RunConfig, data: str | None, overrides: Iterable[str]) -> RunConfig:
+    """The config with `data`, or what an override says is held out, in place of whatever the run said."""
+    names, own = config.data.held_out_fields, type(config.data)
+    words = {word.split("=")[0].removeprefix("data."): word for word in overrides if word.startswith("data.")}
+    asked = {name: words[name] for name in names if name in words}
+    given = {name: word for name, word in asked.items() if getattr(config.data, name)}
     if len(given) > 1:
         raise ConfigError(f"{' and '.join(given.values())} both say what to evaluate on\n  give one of them")
-    if not given:
+    if data is not None and asked:
+        first = next(iter(asked.values()))
+        raise ConfigError(f"--data {data} and {first} both say what to evaluate on\n  give one of them")
+    if data is None and not given:
         return config
-    update = {name: empty for name, empty in _without_held_out(config).items() if name not in given}
+    update = {name: own.model_fields[name].default for name in names if name not in given}
+    if data is not None:
+        update["valid"] = own.model_validate({**config.data.model_dump(), "valid": data}).valid
     return config.model_copy(update={"data": config.data.model_copy(update=update)})
-
-
-def _held_out_words(config: Any, overrides: Iterable[str]) -> dict[str, str]:
-    """Those of `held_out_fields` that are overridden, and the words that do."""
-    words = {word.split("=")[0].removeprefix("data."): word for word in overrides if word.startswith("data.")}
-    return {name: words[name] for name in config.data.held_out_fields if name in words}
-
-
-def _without_held_out(config: Any) -> dict[str, Any]:
-    """Fields of the data's config that say nothing is held out."""
-    return {name: type(config.data).model_fields[name].default for name in config.data.held_out_fields}
-
-
-def _sources(config: Any, path: str) -> Any:
-    return type(config.data).model_validate({**config.data.model_dump(), "valid": path}).valid

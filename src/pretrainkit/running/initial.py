@@ -12,17 +12,18 @@ from pretrainkit.recipes.capabilities import FitsWeights, StandsOnEncoder
 from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.kept_tokenizer import require_same_tokenizer
-from pretrainkit.running.opened import existing_folder, open_model, read_model
+from pretrainkit.running.opened import empty_model, existing_folder, open_model, read_model
 
 if TYPE_CHECKING:
     from torch import nn
 
     from pretrainkit.dist.env import World
+    from pretrainkit.training.run import RunConfig
 
 _log = logging.getLogger(__name__)
 
 
-def with_encoder(recipe: Recipe, config: Any) -> Any:
+def with_encoder(recipe: Recipe, config: RunConfig) -> RunConfig:
     """The config of a recipe that stands on an encoder, with what it is; a config that was bound before says that."""
     if not isinstance(recipe, StandsOnEncoder) or config.init_from is None or recipe.has_encoder(config):
         return config
@@ -31,42 +32,31 @@ def with_encoder(recipe: Recipe, config: Any) -> Any:
     return recipe.with_encoder(config, found.recipe, found, tokenizer)
 
 
-def fresh_model(recipe: Recipe, config: Any, world: World, *, filled_later: bool) -> nn.Module:
+def fresh_model(recipe: Recipe, config: RunConfig, world: World, *, filled_later: bool) -> nn.Module:
     """The model on this rank's device; without values where a checkpoint brings them, so that a resumed run needs no
     published weights that it started from."""
-    import torch
-
-    from pretrainkit.dist.weights import allocate
-
-    if not filled_later:
-        return recipe.build_model(config).to(world.device)
-    with torch.device("meta"):
-        model = recipe.build_model(config)
-    return allocate(model, str(world.device))
+    if filled_later:
+        return empty_model(recipe, config, str(world.device))
+    return recipe.build_model(config).to(world.device)
 
 
-def require_same_state(config: Any, before: Any, there: str, advice: str) -> None:
-    """Refuse to go on from the state of an optimizer that keeps another one.
-
-    Args:
-        config: Of the run that goes on.
-        before: Of the run whose state it is.
-        there: Where the state is.
-        advice: What to do instead of giving the same settings. Raises ConfigError.
-    """
-    differing = config.optimizer.other_state(before.optimizer)
-    if not differing:
-        return
-    told = "; ".join(f"{path}={shown(old)} there, {shown(new)} here" for path, (old, new) in differing.items())
-    same = " ".join(f"{path}={shown(old)}" for path, (old, _) in differing.items())
-    raise ConfigError(f"{there} has the state of another optimizer: {told}\n  set {same} to go on with it, {advice}")
+def require_same_state(config: RunConfig, before: Any, there: str, advice: str) -> None:
+    """Refuse to go on from the state that the run with the config `before` keeps `there`, where the optimizer of
+    `config` keeps another one. `advice`: what else to do than to give the same settings. Raises ConfigError."""
+    if differing := config.optimizer.other_state(before.optimizer):
+        told = "; ".join(f"{path}={shown(old)} there, {shown(new)} here" for path, (old, new) in differing.items())
+        same = " ".join(f"{path}={shown(old)}" for path, (old, _) in differing.items())
+        raise ConfigError(
+            f"{there} has the state of another optimizer: {told}\n  set {same} to go on with it, {advice}"
+        )
 
 
-def load_initial(model: nn.Module, config: Any) -> None:
+def load_initial(model: nn.Module, config: RunConfig) -> None:
     """Copy the weights of `init_from` into a fresh model, for data of the same tokenizer."""
     from pretrainkit.dist.weights import copy_beginnings
     from pretrainkit.training.initial import plan_initial
 
+    assert config.init_from is not None
     # A run that is still training may have saved since its step was looked at.
     step = config.first_step if config.init.restore == "all" else config.init.step
     opened = open_model(config.init_from, step=step, recipe=config.init.recipe, averaged=config.init.averaged)
@@ -81,13 +71,8 @@ def load_initial(model: nn.Module, config: Any) -> None:
     wanted, given = (
         {name: tuple(tensor.shape) for name, tensor in state.items()} for state in (model.state_dict(), found)
     )
-    plan = plan_initial(
-        wanted,
-        given,
-        config.init,
-        f"init_from={config.init_from}",
-        (architecture(config.model), architecture(given_config.model)),
-    )
+    architectures = architecture(config.model), architecture(given_config.model)
+    plan = plan_initial(wanted, given, config.init, f"init_from={config.init_from}", architectures)
     if not config.init.grow:
         require_same_tokenizer(opened, config.init_from, config.data.train)
     copy_beginnings(model, {name: found[source] for name, source in plan.sources.items()})

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pretrainkit.errors import DataError
+from pretrainkit.exporting.folder import new_folder
 from pretrainkit.recipes.capabilities import KeepsTokenizer
 from pretrainkit.recipes.recipe import Recipe, tokenizer_beside
 from pretrainkit.running.opened import Opened
@@ -14,20 +15,8 @@ from pretrainkit.training.data_config import SourceConfig
 from pretrainkit.training.folder import RunFolder
 from pretrainkit.training.run import RunConfig
 
-_NOT_OF_TOKENIZERS = (
-    ".*",
-    "*.safetensors",
-    "*.bin",
-    "*.pt",
-    "*.pth",
-    "*.ckpt",
-    "*.h5",
-    "*.msgpack",
-    "*.ot",
-    "onnx",
-    "*.onnx",
-    "pretrainkit.json",
-)
+_ENDINGS = ("safetensors", "bin", "pt", "pth", "ckpt", "h5", "msgpack", "ot", "onnx")
+_NOT_OF_TOKENIZERS = (".*", "onnx", "pretrainkit.json", *(f"*.{ending}" for ending in _ENDINGS))
 """Files of models, as they lie beside tokenizers."""
 
 
@@ -46,8 +35,6 @@ def require_same_tokenizer(opened: Opened, path: str | Path, sources: Iterable[S
 
 def keep_tokenizer(folder: RunFolder, origin: Path | None) -> None:
     """Copy the tokenizer of the training data into the run, so that the run can be used when the data is gone."""
-    from pretrainkit.exporting.folder import new_folder
-
     target = folder.path / "tokenizer"
     if origin is not None and origin.is_dir() and not target.exists():
         with new_folder(target) as aside:  # the folder may be that of a whole model

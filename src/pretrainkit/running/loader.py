@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.configs import check_config, resolve_config
 from pretrainkit.running.initial import require_same_state
 from pretrainkit.running.opened import checkpoint_of
+from pretrainkit.training.checkpoints.files import read_checkpoint
 from pretrainkit.training.run import RunConfig
 
 if TYPE_CHECKING:
@@ -47,9 +48,10 @@ def build_loader(config: RunConfig, source: BatchSource, *, rank: int, world_siz
     return loader
 
 
-def with_num_steps(config: Any, loader: Loader) -> Any:
+def with_num_steps(config: RunConfig, loader: Loader) -> RunConfig:
     """The config with lengths in steps where it gives them in passes over the data."""
     if config.num_steps is None:
+        assert config.data.num_epochs is not None  # one of the two is given
         num_steps = loader.first_step + max(1, loader.num_steps_for(config.data.num_epochs))
         config = config.model_copy(update={"num_steps": num_steps})
     if config.evaluate.every_epochs is not None:
@@ -59,12 +61,10 @@ def with_num_steps(config: Any, loader: Loader) -> Any:
     return config
 
 
-def with_first_step(config: Any) -> Any:
+def with_first_step(config: RunConfig) -> RunConfig:
     """The config with the step that it goes on from, where it takes over the whole state of another run."""
     if config.init_from is None or config.init.restore != "all":
         return config
-    from pretrainkit.training.checkpoints.files import read_checkpoint
-
     run, checkpoint = checkpoint_of(Path(config.init_from), config.init.step)
     before, advice = resolve_config(run.config_tree()).config, "or init.restore=weights to start with its weights alone"
     require_same_state(config, before, f"init_from={config.init_from}", advice)
@@ -77,7 +77,7 @@ def with_first_step(config: Any) -> Any:
     return config.model_copy(update={"first_step": step})
 
 
-def with_extra_steps(config: Any) -> Any:
+def with_extra_steps(config: RunConfig) -> RunConfig:
     """The config with num_steps where it gives the updates of this run alone."""
     if config.num_extra_steps is None:
         return config

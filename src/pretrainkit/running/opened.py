@@ -11,15 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.base import architecture
 from pretrainkit.errors import CheckpointError, DataError, InputError
+from pretrainkit.exporting.class_names import read_by_head
+from pretrainkit.exporting.settings import REST, ROUNDED, SETTINGS, is_rounded, read_settings
 from pretrainkit.recipes.capabilities import Generates, Infers, KeepsTokenizer, Scores, StandsOnEncoder
 from pretrainkit.recipes.exchange import ReadsHuggingFace
 from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.recipes.registry import able, find_recipe, recipe_of_huggingface, recipes_able
 from pretrainkit.running.configs import load_config
+from pretrainkit.training.checkpoints.files import folder_name, newest_valid, read_checkpoint
 from pretrainkit.training.folder import RunFolder
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from pretrainkit.training.run import RunConfig
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +35,7 @@ class Opened:
 
     model: nn.Module
     """In evaluation mode, float32, on CPU."""
-    config: Any
+    config: RunConfig
     """Its recipe's config, bound to its data."""
     recipe: Recipe
     tokenizer: Path | None
@@ -80,7 +85,6 @@ def open_model(
     """A model with all that is needed to use it, from a run folder, a checkpoint folder, or an export.
 
     Args:
-        path: The folder.
         step: Of a run folder: this checkpoint instead of the newest valid one.
         recipe: Of a Hugging Face folder: who reads it; None: the recipe that knows its `model_type`.
         averaged: Of a run or checkpoint: the average of the weights that `ema_decay` keeps.
@@ -115,9 +119,7 @@ def read_model(
     from pretrainkit.exporting.foreign_tokenizer import tokenizer_beside
     from pretrainkit.exporting.native import WEIGHTS
     from pretrainkit.exporting.safetensors import read_tensors
-    from pretrainkit.exporting.settings import SETTINGS, read_settings
     from pretrainkit.training.checkpoints.checkpoint import read_weights
-    from pretrainkit.training.checkpoints.files import read_checkpoint
 
     is_export = (path / "config.json").is_file() or (path / WEIGHTS).is_file()
     if averaged and is_export:
@@ -169,7 +171,6 @@ def _existing(folder: Path) -> Path | None:
 def _with_rest(weights: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
     """Weights with what their format has no place for: tensors, and last digits. What was trained since stays."""
     from pretrainkit.exporting.safetensors import read_tensors
-    from pretrainkit.exporting.settings import REST, ROUNDED, is_rounded
 
     found = dict(weights)
     rest = read_tensors(path, REST) if (path / f"{REST}.safetensors").is_file() else {}
@@ -183,7 +184,6 @@ def _with_rest(weights: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
 def checkpoint_of(path: Path, step: int | None) -> tuple[RunFolder, Path]:
     """(run, checkpoint) of a run folder, where None is the newest step, or of a checkpoint in it."""
     from pretrainkit.exporting.native import WEIGHTS
-    from pretrainkit.training.checkpoints.files import folder_name, newest_valid
 
     if not path.is_dir():
         raise DataError(f"there is no folder {path}\n  give a run or a checkpoint (RUN/checkpoints/step-…)")
@@ -212,15 +212,22 @@ def existing_folder(path: str | Path) -> Path:
     return Path(path)
 
 
-def with_weights(recipe: Recipe, config: Any, weights: Mapping[str, Any], path: str | Path) -> nn.Module:
-    """The model of a config in evaluation mode on CPU, with the weights that came from `path`."""
+def empty_model(recipe: Recipe, config: RunConfig, device: str) -> nn.Module:
+    """The model of a config on a device, with memory but without values."""
     import torch
 
-    from pretrainkit.dist.weights import allocate, require_same_tensors
+    from pretrainkit.dist.weights import allocate
 
     with torch.device("meta"):
         model = recipe.build_model(config)
-    allocate(model, "cpu")
+    return allocate(model, device)
+
+
+def with_weights(recipe: Recipe, config: RunConfig, weights: Mapping[str, Any], path: str | Path) -> nn.Module:
+    """The model of a config in evaluation mode on CPU, with the weights that came from `path`."""
+    from pretrainkit.dist.weights import require_same_tensors
+
+    model = empty_model(recipe, config, "cpu")
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name in weights}
     require_same_tensors(wanted, {name: tuple(weights[name].shape) for name in wanted}, str(path))
     missing, unexpected = model.load_state_dict(dict(weights), strict=False)
@@ -234,8 +241,6 @@ def with_weights(recipe: Recipe, config: Any, weights: Mapping[str, Any], path: 
 
 def recipe_of_export(folder: Path) -> str:
     """The recipe that reads a Hugging Face folder."""
-    from pretrainkit.exporting.class_names import read_by_head
-
     content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if read_by_head(content) is not None and (readers := recipes_able(StandsOnEncoder)):
         return next(iter(readers))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from pretrainkit.errors import InputError
-from pretrainkit.recipes.capabilities import ImageCodec, TokenizesImages
+from pretrainkit.recipes.capabilities import DecodeOptions, ImageCodec, ImageTokenOptions, TokenizesImages
 from pretrainkit.recipes.registry import able
 from pretrainkit.running.opened import open_model
 
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pretrainkit.rendering import Renderer
+    from pretrainkit.rendering.config import RendererOptions
     from pretrainkit.rendering.prerender import RenderSettings
     from pretrainkit.workers.processes import Progress
 
 _ON_HUB = "datasets:"
 
 
-def open_renderer(source: str | Path, max_patches: int | None = None, **changes: Any) -> Renderer:
+def open_renderer(source: str | Path, max_patches: int | None = None, **changes: Unpack[RendererOptions]) -> Renderer:
     """What draws text: `renderer("some text").pixel_values`, pairs, lists of words (docs/rendering.md).
 
     Args:
@@ -63,7 +64,6 @@ def render(
         format: How to read files: auto, jsonl, text, book, wiki, parquet or articles.
         text_key: Key or column that holds the text.
         workers: Processes; None: all cores. The files do not depend on it.
-        progress: Who wants to see how far it is.
 
     Returns:
         The manifest of each split.
@@ -94,7 +94,6 @@ def open_image_tokenizer(
 
     Args:
         path: A run, checkpoint or export of a recipe that turns images into tokens.
-        device: Such as "cpu" or "cuda"; None: the best there is.
         averaged: The average of the weights that `ema_decay` keeps.
         batch_size: Images per forward pass.
 
@@ -105,20 +104,18 @@ def open_image_tokenizer(
 
 
 def decode_tokens(
-    path: str | Path, ids: NDArray[np.integer], *, device: str | None = None, averaged: bool = False, **options: Any
+    path: str | Path,
+    ids: NDArray[np.integer],
+    *,
+    device: str | None = None,
+    averaged: bool = False,
+    **options: Unpack[DecodeOptions],
 ) -> NDArray[Any]:
     """Images of ids, as files hold them: uint8 (B, H, W, 3) of colours and normals, uint8 (B, H, W) of grey, masks and
     classes (255 for none), float32 (B, H, W) of depth without scale, (B, C, H, W) of features.
 
-    Args:
-        path: A run, checkpoint or export of an image tokenizer.
-        ids: Integers (B, tokens), row by row.
-        device: None: the best there is.
-        averaged: The average of the weights that `ema_decay` keeps.
-        options: Of a diffusion decoder: num_steps, guidance, seed.
-
-    Raises:
-        DataError: They are no ids of this tokenizer.
+    `path` is a run, checkpoint or export of an image tokenizer; `ids` are integers (B, tokens), row by row. Raises
+    DataError where they are no ids of this tokenizer.
     """
     return open_image_tokenizer(path, device=device, averaged=averaged).decode(ids, **options)
 
@@ -131,19 +128,13 @@ def tokenize_images(
     averaged: bool = False,
     batch_size: int = 64,
     progress: Progress | None = None,
-    **settings: Any,
+    **settings: Unpack[ImageTokenOptions],
 ) -> dict[str, Any]:
-    """Write the tokens of a data set's images beside them. The same call goes on where
-    an interrupted one stopped.
+    """Write the tokens of a data set's images beside them. The same call goes on where an interrupted one stopped.
 
     Args:
-        path: A run, checkpoint or export of an image tokenizer.
         folder_or_tars: A folder with a folder for each modality, or tar files as in `ROOT/[rgb]/{00..09}.tar`.
-        device: None: the best there is.
-        averaged: The average of the weights that `ema_decay` keeps.
-        batch_size: Images per forward pass.
-        progress: Told how far the work is.
-        settings: Of the recipe, such as num_parts.
+        settings: Which parts of images, and where the tokens go.
 
     Returns:
         The manifest, with `written` and `kept`, numbers of files.
@@ -164,12 +155,9 @@ def _image_tokenizer(
 
     opened = open_model(path, averaged=averaged)
     recipe = able(opened.recipe, TokenizesImages)
-    world = init_world(device)
-    try:
+    with init_world(device) as world:
         codec = recipe.image_codec(opened.model, world.device, batch_size)
         return recipe, codec, weights_fingerprint(opened.model)
-    finally:
-        world.close()
 
 
 def image_decoder(word: str) -> tuple[str, ImageCodec]:

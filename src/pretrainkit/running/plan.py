@@ -6,7 +6,7 @@ import gc
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,9 @@ from pretrainkit.training.run import ParallelConfig, RunConfig
 if TYPE_CHECKING:
     from torch import nn
 
+    from pretrainkit.recipes.recipe import Recipe
     from pretrainkit.training.fake_step import StepMemory
+    from pretrainkit.training.objective import HostBatch
     from pretrainkit.training.optimizers.config import OptimizerConfig
 
 DEVICES: Mapping[str, tuple[str, float]] = MappingProxyType(
@@ -61,7 +63,7 @@ class RankMemory:
     @property
     def total(self) -> float:
         """All of it."""
-        return self.weights + self.gradients + self.optimizer + self.averages + self.activations + self.gathered
+        return sum(astuple(self))
 
 
 @dataclass(frozen=True)
@@ -106,11 +108,10 @@ def make_plan(
     price: float | None = None,
     dry_run: bool = True,
 ) -> Plan:
-    """Find out what a run needs, without its devices. Imports torch; the model's numbers are never made.
+    """Find out what a run needs, without its devices. Imports torch; the model's numbers are never made. The first
+    examples of its data are read; without data, examples as long as the settings allow are assumed.
 
     Args:
-        config: From `load_config`. The first examples of its data are read; without data, examples as long as the
-            settings allow are assumed.
         num_gpus: Devices, one per rank.
         device: One of `DEVICES`, or cpu.
         gpus_per_node: Devices of a machine, which HSDP shards over unless `parallel.shard_ranks` says another number.
@@ -140,7 +141,9 @@ def make_plan(
     config = with_encoder(recipe, with_extra_steps(absolute_paths(config)))
     problems, assumed = config.problems(num_gpus), None
     if config.has_training_data and not (isinstance(recipe, StandsOnEncoder) and not recipe.has_encoder(config)):
-        config = _with_steps(recipe, recipe.bind(config))
+        config = recipe.bind(config)
+        source = recipe.open_data(config, "train")
+        config = with_num_steps(config, build_loader(config, source, rank=0, world_size=1))
     else:
         config, assumed = able(recipe, PlansWithoutData).without_data(config)
         problems = config.problems(num_gpus)  # of what was assumed there are none
@@ -152,7 +155,11 @@ def make_plan(
     per_rank = max(1, config.data.batch_size // num_gpus)
     per_microbatch = min(config.data.microbatch_size or per_rank, per_rank)
     microbatches = -(-per_rank // per_microbatch)
-    build = _builder(recipe, config)
+
+    def build() -> nn.Module:
+        with torch.device("meta"):
+            return recipe.build_model(config)
+
     alone = config.parallel.model_copy(update={"strategy": "ddp", "compile": "off"})
     model = parallelize(faked(build()), alone, World(), torch.float32)  # recomputes what the config says
     measured, flops, tokens = _measure(
@@ -166,7 +173,7 @@ def make_plan(
     if peak is not None and config.num_steps is not None:
         seconds = config.num_steps * flops_per_step / (num_gpus * peak * mfu)
     return Plan(
-        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        num_parameters=_size(model),
         num_ranks=num_gpus,
         device=name,
         precision=precision,
@@ -195,7 +202,7 @@ def memory_by_strategy(
     from the beginning to the end of a step; the gradients of one group are whole before they are scattered.
     """
     blocks = [_size(block) for block in model.blocks()]  # type: ignore[operator]
-    numbers = sum(parameter.numel() for parameter in model.parameters())
+    numbers = _size(model)
     rest = numbers - sum(blocks)
     width = 2 if precision in ("bfloat16", "float16") else 4
     in_flight = (min(len(blocks), 2) * max(blocks, default=0) + rest) * width + 4 * max([*blocks, rest])
@@ -221,41 +228,33 @@ def _size(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _builder(recipe: Any, config: Any) -> Any:
-    import torch
-
-    def build() -> nn.Module:
-        with torch.device("meta"):
-            model: nn.Module = recipe.build_model(config)
-            return model
-
-    return build
-
-
-def _with_steps(recipe: Any, config: Any) -> Any:
-    loader = build_loader(config, recipe.open_data(config, "train"), rank=0, world_size=1)
-    return with_num_steps(config, loader)
-
-
 def _measure(
-    recipe: Any, config: Any, model: nn.Module, per_microbatch: int, device: str, *, is_alone: bool, is_assumed: bool
+    recipe: Recipe[Any],
+    config: RunConfig,
+    model: nn.Module,
+    per_microbatch: int,
+    device: str,
+    *,
+    is_alone: bool,
+    is_assumed: bool,
 ) -> tuple[StepMemory, float, float]:
     """Memory of a step with one microbatch of that many examples; FLOPs and tokens of one example."""
     sizes: Sequence[int] = _ASSUMED_EXAMPLES if is_assumed else _MEASURED_EXAMPLES
     sizes = sizes if per_microbatch > sizes[-1] else (per_microbatch,)
-    batches = [_host_batch(recipe, config, size, is_assumed) for size in sizes]
+    batches = [host_batch_of(recipe, config, size, is_assumed) for size in sizes]
     objective = recipe.build_objective(config)
     costs = [objective.cost(batch) for batch in batches]
     found = []
     with _without_collector():
         for number, (size, batch) in enumerate(zip(sizes, batches)):
             optimizer = None if number else config.optimizer  # whatever the batch, its memory is the same
-            found.append(_memory(recipe, _of_size(config, size), model, batch, device, optimizer))
+            found.append(_memory(recipe, with_batch_size(config, size), model, batch, device, optimizer))
     examples = sum(cost.examples for cost in costs)
     flops, tokens = (sum(getattr(cost, name) for cost in costs) / max(1, examples) for name in ("flops", "tokens"))
     memory, cost = found[0], costs[-1]
     if len(found) == 2:
         slots = cost.slots * per_microbatch / sizes[-1]
+        # Activations grow in proportion to slots: a line through two small microbatches.
         slope = (found[1].activations - memory.activations) / max(1, cost.slots - costs[0].slots)
         memory = replace(memory, activations=int(memory.activations + slope * (slots - costs[0].slots)))
     if is_alone:  # activations go while gradients come
@@ -275,7 +274,7 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _of_size(config: Any, num_examples: int) -> Any:
+def with_batch_size(config: RunConfig, num_examples: int) -> RunConfig:
     """The config with that many examples in its only microbatch."""
     data = config.data.model_copy(
         update={"batch_size": num_examples, "microbatch_size": None}
@@ -284,10 +283,10 @@ def _of_size(config: Any, num_examples: int) -> Any:
     return config.model_copy(update={"data": data})
 
 
-def _host_batch(recipe: Any, config: Any, num_examples: int, is_assumed: bool) -> Any:
-    small = _of_size(config, num_examples)
+def host_batch_of(recipe: Recipe[Any], config: RunConfig, num_examples: int, is_assumed: bool) -> HostBatch:
+    small = with_batch_size(config, num_examples)
     if is_assumed:
-        return recipe.assumed_batch(small, num_examples)
+        return able(recipe, PlansWithoutData).assumed_batch(small, num_examples)
     loader = build_loader(
         small.model_copy(update={"num_steps": 1}), recipe.open_data(small, "train"), rank=0, world_size=1
     )
@@ -296,7 +295,12 @@ def _host_batch(recipe: Any, config: Any, num_examples: int, is_assumed: bool) -
 
 
 def _memory(
-    recipe: Any, config: Any, model: nn.Module, host_batch: Any, device: str, optimizer: OptimizerConfig | None
+    recipe: Recipe[Any],
+    config: RunConfig,
+    model: nn.Module,
+    host_batch: HostBatch,
+    device: str,
+    optimizer: OptimizerConfig | None,
 ) -> StepMemory:
     import torch
 
@@ -321,7 +325,7 @@ def _compute_format(config: RunConfig) -> str:
 
 
 def _laid_out(build: Any, num_ranks: int, shard_ranks: int) -> dict[str, dict[int, int]]:
-    from pretrainkit.training.dry_run import numbers_per_rank
+    from pretrainkit.training.fake_step import numbers_per_rank
 
     ranks = min(num_ranks, _MAX_DRY_RANKS)
     layouts = [ParallelConfig(strategy="ddp", compile="off")]

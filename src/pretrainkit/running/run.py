@@ -27,8 +27,7 @@ from pretrainkit.running.probing import build_probes
 from pretrainkit.training.checkpoints.files import problem, step_folders
 from pretrainkit.training.folder import SUMMARY, RunFolder, environment, json_value
 from pretrainkit.training.run import RunConfig
-from pretrainkit.training.samples import Sample
-from pretrainkit.training.watch import Watcher
+from pretrainkit.training.watch import Sample, Watcher
 
 if TYPE_CHECKING:
     from torch import nn
@@ -69,19 +68,13 @@ def run_training(
 
     from pretrainkit.dist.env import init_world
 
-    world = init_world(device)
-    try:
+    with init_world(device) as world:
         return fit(run, assemble(run, world, watcher))
-    finally:
-        world.close()
 
 
 def resolve(config: RunConfig, folder: RunFolder, origins: Origins, *, resuming: bool) -> BoundRun:
     """Check a config, bind it to its data and find how long the run is, before torch is imported and compute is spent.
-
-    Raises:
-        ConfigError, DataError: With all problems that were found.
-    """
+    Raises ConfigError, DataError with all problems that were found."""
     recipe, given = find_recipe(config.recipe), absolute_paths(config)
     if resuming:
         _require_same_state(folder, config)
@@ -101,11 +94,8 @@ def resolve(config: RunConfig, folder: RunFolder, origins: Origins, *, resuming:
 
 def assemble(run: BoundRun, world: World, watcher: Watcher) -> Trainer:
     """The trainer of this rank, with the state of the run where it is resumed, and the run's record; a collective.
-
-    Raises:
-        InputError: Such as a disk without room for one checkpoint, or changes that nothing would read.
-        CheckpointError: There is nothing to go on from.
-    """
+    Raises InputError such as for a disk without room for one checkpoint, or changes that nothing would read;
+    CheckpointError where there is nothing to go on from."""
     import torch
 
     from pretrainkit.training.precision import resolve_precision
@@ -256,7 +246,7 @@ def checked(recipe: Recipe[Any], config: RunConfig, origins: Origins | None = No
     return bound
 
 
-def check_new_run(recipe: Recipe, config: Any, source: BatchSource) -> None:
+def check_new_run(recipe: Recipe, config: RunConfig, source: BatchSource) -> None:
     """Refuse training data that a new run must not be started with. Raises ConfigError, DataError."""
     if isinstance(recipe, ChecksFiles):
         recipe.check_new_run(config, source)

@@ -1,7 +1,7 @@
 """Which learning rate, and which of its runs, stands for a task. Torch-free."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pretrainkit.sweep.plan import Cell
@@ -43,11 +43,7 @@ def choose(task: str, found: Mapping[Cell, Metrics]) -> Choice:
         cell=min(runs, key=lambda cell: (-runs[cell]["score"], cell.seed)),
         medians=medians,
         mean={name: statistics.fmean(values) for name, values in columns.items()},
-        deviation={name: _deviation(values) for name, values in columns.items()},
+        deviation={name: statistics.stdev(values) if len(values) > 1 else 0.0 for name, values in columns.items()},
         median={name: statistics.median(values) for name, values in columns.items()},
         num_seeds=len(runs),
     )
-
-
-def _deviation(values: Sequence[float]) -> float:
-    return statistics.stdev(values) if len(values) > 1 else 0.0

@@ -112,9 +112,6 @@ class Machine:
 def gpu_of(device: str | None) -> str | None:
     """The GPU that `--device` means, as nvidia-smi names it; None: no GPU of NVIDIA. What CUDA_VISIBLE_DEVICES leaves
     is numbered anew.
-
-    Args:
-        device: Such as `cuda:1`; None: the best there is.
     """
     if device is not None and device.split(":")[0] != "cuda":
         return None

@@ -46,8 +46,9 @@ class Plan:
     """None: the best there is."""
 
     def __post_init__(self) -> None:
-        known = ", ".join((*BENCHMARK.tasks, *BENCHMARK.own))
-        problems = [f"{task} is no task to train on\n  there are: {known}" for task in self._unknown]
+        known = (*BENCHMARK.tasks, *BENCHMARK.own)
+        unknown = [task for task in self.tasks if task not in known]
+        problems = [f"{task} is no task to train on\n  there are: {', '.join(known)}" for task in unknown]
         if not self.tasks or not self.lrs or self.num_seeds < 1:
             problems.append("a sweep needs at least one task, one learning rate and one seed")
         if len(set(self.tasks)) < len(self.tasks) or len({f"{lr:g}" for lr in self.lrs}) < len(self.lrs):
@@ -59,10 +60,6 @@ class Plan:
             problems.append(f"an intermediate start needs the task {BENCHMARK.intermediate}\n  add it to --tasks")
         if problems:
             raise ConfigError(problems)
-
-    @property
-    def _unknown(self) -> list[str]:
-        return [task for task in self.tasks if task not in (*BENCHMARK.tasks, *BENCHMARK.own)]
 
     def cells(self, task: str) -> Iterator[Cell]:
         """Of a task: learning rates in their order, and of each all seeds."""

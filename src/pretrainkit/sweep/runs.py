@@ -16,6 +16,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ from typing import Any
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import InputError, RunError
 from pretrainkit.files.manifest import atomic_file
+from pretrainkit.files.work import lock
 from pretrainkit.sweep.choice import Choice, Metrics, choose
-from pretrainkit.sweep.lock import only_one
 from pretrainkit.sweep.memory import Machine, gpu_of
 from pretrainkit.sweep.plan import BENCHMARK, Cell, Plan
 from pretrainkit.sweep.room import Room
@@ -66,6 +67,27 @@ class Worker:
         """Let those that still run save and end."""
         for process in list(self._running):
             process.terminate()
+
+
+@contextmanager
+def only_one(folder: Path) -> Iterator[int | None]:
+    """Nobody else works in this folder: neither a sweep, nor a run whose sweep was killed.
+
+    Yields:
+        The descriptor of the lock's file, for the processes of all runs: what inherits it holds the lock while it
+        lives. None where the system has no such locks.
+
+    Raises:
+        InputError: Somebody does.
+    """
+    with open(folder / ".lock", "a") as file:
+        is_locked = lock(file)
+        if is_locked is False:
+            raise InputError(
+                f"a sweep, or a run of one that was killed, is still at work in {folder}\n"
+                "  wait until it ends, or end it; then the same command goes on"
+            )
+        yield file.fileno() if is_locked else None
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ Dimensions: N examples of the source, M examples after the steps before the cach
 import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.tasks.feature import Feature
 from pretrainkit.tasks.sources import TaskSource
 from pretrainkit.tasks.steps import (
     CacheMarker,
@@ -30,6 +30,7 @@ from pretrainkit.tasks.steps import (
     name_of,
     wanted,
 )
+from pretrainkit.tasks.vocabulary import Feature
 
 _KEPT_EXAMPLES = 10_000
 """Splits with fewer examples are kept in memory as they are before the cache marker."""
@@ -72,17 +73,14 @@ class SourceExamples(Examples):
         self._is_one_to_one = not any(isinstance(step, (Filter, FlatMap)) for step in steps.steps)
         self._num_raw = source.num_examples(split)
         self._kept: dict[int, list[Example]] | None = {} if self._num_raw < _KEPT_EXAMPLES else None
-        self._ends: NDArray[np.int64] | None = None
 
-    @property
+    @cached_property
     def ends(self) -> NDArray[np.int64]:
         """(N,) cumulative examples."""
-        if self._ends is None:
-            if self._kept is None:
-                _logger.info("task %s: counting the examples of %s", self._steps.task_name, self._split)
-            counts = (len(self.of_source(index)) for index in range(self._num_raw))
-            self._ends = np.cumsum(np.fromiter(counts, np.int64, self._num_raw))
-        return self._ends
+        if self._kept is None:
+            _logger.info("task %s: counting the examples of %s", self._steps.task_name, self._split)
+        counts = (len(self.of_source(index)) for index in range(self._num_raw))
+        return np.cumsum(np.fromiter(counts, np.int64, self._num_raw))
 
     def __len__(self) -> int:
         if self._is_one_to_one or self._num_raw == 0:
@@ -142,16 +140,13 @@ class BoundTask(Examples):
         seed: int,
         is_cached: bool,
     ) -> None:
-        """
+        """See `Task.bind`.
+
         Args:
-            name: Of the task.
-            split: Its name.
             stored: Examples as they are at the cache marker.
             steps: Those behind the marker.
             num_steps_before: Those before it, the marker included.
-            features: Output features.
             lengths: Tokens to which each feature is trimmed; None, or no entry: not at all.
-            seed: Of the random steps.
             is_cached: `stored` comes from a cache.
         """
         self.name, self.split, self.features, self.is_cached = name, split, dict(features), is_cached
@@ -177,11 +172,8 @@ class BoundTask(Examples):
         return len(self._last)
 
     def example(self, index: int, epoch: int = 0) -> Example:
-        """Example `index` of an epoch: output features checked, as arrays, and trimmed; other keys as they are.
-
-        Raises:
-            DataError: A step failed, a required feature is missing, or one has another rank or kind of values.
-        """
+        """Example `index` of an epoch: output features checked, as arrays, and trimmed; other keys as they are. Raises
+        DataError where a step failed, a required feature is missing, or one has another rank or kind of values."""
         example = self._last.at(index, epoch)
         for name, feature in self.features.items():
             if name in example:
@@ -213,10 +205,8 @@ class BoundTask(Examples):
 def split_steps(task_name: str, steps: Sequence[Step]) -> tuple[tuple[Step, ...], tuple[Step, ...], CacheMarker | None]:
     """(steps before the cache marker, steps after it, the marker).
 
-    Without a marker, everything up to the last step that filters or multiplies comes before.
-
-    Raises:
-        ConfigError: Steps that do not fit together, all of them.
+    Without a marker, everything up to the last step that filters or multiplies comes before. Raises ConfigError with
+    all steps that do not fit together.
     """
     problems = []
     markers = [number for number, step in enumerate(steps) if isinstance(step, CacheMarker)]

@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 from pretrainkit.errors import DataError
 from pretrainkit.tasks.bound_task import Examples
 from pretrainkit.tasks.steps import Example
+from pretrainkit.tasks.vocabulary import Vocabulary
 from pretrainkit.tokenizers.shards import TokenShards
+from pretrainkit.tokenizers.special import SpecialIds
 
 COMPLETED = "COMPLETED"
 MISSING = "\x00missing"
@@ -34,6 +36,12 @@ _logger = logging.getLogger(__name__)
 def task_folder(cache: str | Path, task_name: str) -> Path:
     """Where a cache folder has a task."""
     return Path(cache, *task_name.split(":"))
+
+
+def special_ids(vocabulary: Vocabulary) -> SpecialIds:
+    """Of token shards that a vocabulary made: T5 has one end mark, and no mask."""
+    eos, pad = vocabulary.eos_id, vocabulary.pad_id
+    return SpecialIds(unk=vocabulary.unk_id, cls=eos, sep=eos, mask=pad, pad=pad)
 
 
 def extras_name(shard: int, num_shards: int, suffix: str) -> str:
@@ -53,26 +61,23 @@ class Cacheable(Protocol):
 
 
 class TaskCache:
-    """A cache that is whole."""
+    """A cache that is whole. What cannot be read is a DataError."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` is that of the task, with `COMPLETED` in it."""
         self.folder = folder
 
     def has(self, split: str) -> bool:
-        """Whether it holds a split."""
         return (self.folder / f"info.{split}.json").is_file()
 
     def info(self, split: str) -> dict[str, Any]:
-        """Shards, features, fingerprint. Raises DataError where it cannot be read."""
+        """Shards, features, fingerprint."""
         return _json(self.folder / f"info.{split}.json")
 
     def stats(self, split: str) -> dict[str, int]:
-        """Counts. Raises DataError where they cannot be read."""
         return _json(self.folder / f"stats.{split}.json")
 
     def examples(self, split: str) -> "CachedExamples":
-        """The examples of a split. Raises DataError where files are missing or torn."""
         return CachedExamples(self.folder, split, self.info(split))
 
 
@@ -127,6 +132,7 @@ class CachedExamples(Examples):
         for name, shards in self.shards.items():
             parts = []
             for shard in range(shards.num_shards):
+                # An example is one sentence or none, so documents end at ends of sentences.
                 ends = np.concatenate([[0], shards.sentence_ends(shard)])
                 begins = ends[np.concatenate([[0], shards.document_ends(shard)])]
                 parts.append((shards.tokens(shard), begins))
@@ -142,7 +148,7 @@ class CachedExamples(Examples):
             made[name] = tokens[begins[own] : begins[own + 1]].astype(dtype)
         ends = self._extra_ends[shard]
         begin = ends[own - 1] if own else 0
-        if ends[own] - begin > 2:
+        if ends[own] - begin > 2:  # more than "{}"
             made.update(decoded_extras(self._extras[shard][begin : ends[own]].tobytes()))
             for name in made.pop(MISSING, ()):
                 del made[name]
@@ -156,11 +162,7 @@ class CachedExamples(Examples):
 
 
 def encoded_extras(example: Mapping[str, Any]) -> bytes:
-    """A line of JSON; arrays become objects with their bytes in base64.
-
-    Raises:
-        TypeError: A value is none of JSON's kinds and no array.
-    """
+    """A line of JSON; arrays become objects with their bytes in base64. Raises TypeError for other kinds of values."""
     if not example:
         return b"{}"
     return json.dumps(example, ensure_ascii=False, separators=(",", ":"), default=_encoded).encode()

@@ -1,4 +1,4 @@
-"""Writes the cache of a task (the format is in `task_cache.py`): shard by shard, by any number of processes.
+"""Writes the cache of a task (the format is in `cache.py`): shard by shard, by any number of processes.
 
 Every shard holds the examples of a stretch of the source, so that memory is bounded by a thousand examples per process
 and an interrupted run goes on with the shards that are missing.
@@ -7,10 +7,10 @@ and an interrupted run goes on with the shards that are missing.
 import json
 import pickle
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,11 @@ import numpy as np
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.files.manifest import atomic_file, made_by
 from pretrainkit.files.work import work_folder
-from pretrainkit.tasks.cache import COMPLETED, MISSING, TaskCache, encoded_extras, extras_name, task_folder
+from pretrainkit.tasks.cache import COMPLETED, MISSING, TaskCache, encoded_extras, extras_name, special_ids, task_folder
 from pretrainkit.tasks.steps import Example
 from pretrainkit.tasks.task import REGISTRY, Task
 from pretrainkit.tasks.user_modules import import_modules
 from pretrainkit.tokenizers.shard_writer import ShardWriter, finish_shards
-from pretrainkit.tokenizers.special import SpecialIds
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet, num_processes, run_tasks
 
 EXAMPLES_PER_SHARD = 50_000
@@ -68,24 +67,16 @@ def cache_task(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Path:
-    """Writes the cache of a task below `out`; what is there and fits is kept.
+    """Writes the cache of a task below `out` and returns its folder; what is there and fits is kept.
 
     Args:
-        task: With a cache marker.
+        task: With a cache marker, else a ConfigError.
         out: Folder of caches.
         splits: None: all.
         num_shards: Of each split; None: one for every 50,000 examples of the source.
         workers: Processes; None: the cores.
         modules: Of the user, which worker processes import.
-        overwrite: Remove a cache that does not fit.
-        progress: Told about it.
-
-    Returns:
-        The folder of the task.
-
-    Raises:
-        ConfigError: The task has no cache marker.
-        DataError: The source cannot be read, or `out` holds a cache that was made otherwise.
+        overwrite: Remove a cache that does not fit, else a DataError.
     """
     progress = progress or Quiet()
     if task.cache_marker is None:
@@ -94,14 +85,17 @@ def cache_task(
         )
     chosen = tuple(splits or task.splits)
     folder = task_folder(out, task.name)
-    fingerprints = {split: _checked_fingerprint(task, split) for split in chosen}
+    for split in chosen:
+        task.source.check_split(split)
+    fingerprints = {split: task.fingerprint(split) for split in chosen}
     if _is_there(folder, fingerprints, task.name, overwrite):
         progress.note(f"{folder}: there already")
         return folder
     counts = {split: task.source.num_examples(split) for split in chosen}
     plan = {"fingerprints": fingerprints, "num_shards": num_shards}
     with work_folder(folder / _WORK, plan, folder):
-        payload, modules = _payload(task, tuple(modules))
+        modules = tuple(modules)
+        payload = _payload(task, modules)
         shards = [
             shard for split in chosen for shard in _shards(payload, modules, split, counts[split], num_shards, folder)
         ]
@@ -112,7 +106,7 @@ def cache_task(
         processes = num_processes(workers, len(missing), 1 << 40, DEFAULT_MEMORY) if can_spawn and missing else 1
         if not can_spawn and workers != 1:
             progress.note(f"task {task.name} cannot be sent to other processes: define it in a module and name that")
-        write: Callable[[Shard], int] = write_shard if can_spawn else _writer_of(task)
+        write = write_shard if can_spawn else partial(_write, task)
         for num_written in run_tasks(write, missing, processes):
             progress.advance(num_written)
         for split in chosen:
@@ -126,10 +120,6 @@ def cache_task(
 def write_shard(shard: Shard) -> int:
     """Writes one shard in whichever process, and returns the examples of the source in it."""
     return _write(_loaded(shard.task, shard.modules), shard)
-
-
-def _writer_of(task: Task) -> Callable[[Shard], int]:
-    return lambda shard: _write(task, shard)
 
 
 def _write(task: Task, shard: Shard) -> int:
@@ -212,11 +202,14 @@ def _finish(task: Task, folder: Path, shards: Sequence[Shard], fingerprint: str)
     names = _stored_features(task)
     for name in names:
         vocabulary = task.features[name].vocabulary
-        eos, pad = vocabulary.eos_id, vocabulary.pad_id
-        special = SpecialIds(unk=vocabulary.unk_id, cls=eos, sep=eos, mask=pad, pad=pad)
-        entries = [result["entries"][name] for result in results]
-        more: dict[str, Any] = {"vocab_size": vocabulary.size, "special": special, "tokenizer": vocabulary.fingerprint}
-        finish_shards(folder / split / name, entries, corpus=fingerprint, **more)
+        finish_shards(
+            folder / split / name,
+            [result["entries"][name] for result in results],
+            vocab_size=vocabulary.size,
+            special=special_ids(vocabulary),
+            tokenizer=vocabulary.fingerprint,
+            corpus=fingerprint,
+        )
     info = {
         "num_shards": len(shards),
         "shard_examples": [result["counts"]["examples"] for result in results],
@@ -243,13 +236,13 @@ def _shards(
         yield Shard(payload, modules, split, one, number, begin, end, folder)
 
 
-def _payload(task: Task, modules: tuple[str, ...]) -> tuple[bytes, tuple[str, ...]]:
+def _payload(task: Task, modules: tuple[str, ...]) -> bytes:
     """What a worker makes the task of; nothing where it cannot."""
     try:
-        return pickle.dumps(task), modules
+        return pickle.dumps(task)
     except (pickle.PicklingError, AttributeError, TypeError):  # a lambda, or a function within a function
         is_known = modules and task.name in REGISTRY.names() and REGISTRY.get_task(task.name) is task
-        return (task.name.encode() if is_known else b""), modules
+        return task.name.encode() if is_known else b""
 
 
 @lru_cache(maxsize=1)
@@ -258,11 +251,6 @@ def _loaded(payload: bytes, modules: tuple[str, ...]) -> Task:
     if payload.startswith(b"\x80"):  # every pickle does, and no name
         return pickle.loads(payload)
     return REGISTRY.get_task(payload.decode())
-
-
-def _checked_fingerprint(task: Task, split: str) -> str:
-    task.source.check_split(split)
-    return task.fingerprint(split)
 
 
 def _is_there(folder: Path, fingerprints: dict[str, str], task_name: str, overwrite: bool) -> bool:

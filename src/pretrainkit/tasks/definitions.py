@@ -18,12 +18,12 @@ from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.files.manifest import fingerprint as json_fingerprint
 from pretrainkit.tasks.bound_task import BoundTask, SourceExamples, split_steps
 from pretrainkit.tasks.cache import find_cache
-from pretrainkit.tasks.feature import Feature
 from pretrainkit.tasks.identity import identity
 from pretrainkit.tasks.rates import GroupRate, Rate, Sizes
 from pretrainkit.tasks.sources import TaskSource
 from pretrainkit.tasks.steps import CacheMarker, Example, Lengths, Step, Steps, name_of, wanted
 from pretrainkit.tasks.supply import Supply, leaves_open
+from pretrainkit.tasks.vocabulary import Feature
 
 _NAME = re.compile(r"[\w.:#]+")
 _CACHE_FORMAT = 1
@@ -47,7 +47,7 @@ class Task:
     features: Mapping[str, Feature]
     """Output features, kept sorted by name."""
     preprocessors: Sequence[Step] = ()
-    """Done one after another; see `task_steps`."""
+    """Done one after another; see `steps.py`."""
     postprocess: Callable[..., Any] | None = None
     """`postprocess(decoded, example=..., is_target=...)`, of predictions and of targets. None: as decoded."""
     metrics: Sequence[Callable[..., Mapping[str, Any]]] = ()
@@ -74,7 +74,6 @@ class Task:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Of the source."""
         return self.source.splits
 
     @property
@@ -83,7 +82,6 @@ class Task:
         return split_steps(self.name, self.preprocessors)[2]
 
     def replace(self, **changes: Any) -> "Task":
-        """A variant."""
         return dataclasses.replace(self, **changes)
 
     def supplied(self, supply: Supply) -> "Task":
@@ -103,13 +101,13 @@ class Task:
         return self.replace(source=supply.source_of(self.source), features=features, preprocessors=steps)
 
     def fingerprint(self, split: str) -> str:
-        """Changes whenever the examples before the cache marker would: data, steps, or vocabularies.
-
-        Raises:
-            DataError: The source cannot be read.
-        """
+        """Changes whenever the examples before the cache marker would: data, steps, or vocabularies. Raises DataError
+        where the source cannot be read."""
         before = split_steps(self.name, self.preprocessors)[0]
-        features = {name: self._feature_identity(feature) for name, feature in self.features.items()}
+        features = {
+            name: [feature.vocabulary.fingerprint, feature.add_eos, feature.required, feature.dtype, feature.rank]
+            for name, feature in self.features.items()
+        }
         steps = [identity(step) for step in before]
         return json_fingerprint([_CACHE_FORMAT, self.source.fingerprint(split), steps, features])
 
@@ -122,18 +120,15 @@ class Task:
         caches: Sequence[str | Path] = (),
         use_cache: bool = True,
     ) -> BoundTask:
-        """The examples of a split.
+        """The examples of a split. Raises DataError where there is no such split, or the task needs a cache and there
+        is none.
 
         Args:
-            split: Its name.
             lengths: Tokens per feature, to which examples are trimmed; None: not at all.
             seed: Of the random steps.
             caches: Folders of `pretrainkit tasks cache`, searched in this order. A cache that is not there, or was made
                 of other data or by other steps, is passed over with a note.
             use_cache: False: `caches` are not looked at.
-
-        Raises:
-            DataError: There is no such split, or the task needs a cache and there is none.
         """
         before, after, marker = split_steps(self.name, self.preprocessors)
         cache = find_cache(self, split, caches) if marker is not None and use_cache else None
@@ -161,9 +156,6 @@ class Task:
         before = split_steps(self.name, self.preprocessors)[0]
         steps = Steps(self.name, before, first=0, seed=seed, lengths=None, features=self.features)
         return SourceExamples(self.source, split, steps)
-
-    def _feature_identity(self, feature: Feature) -> list[Any]:
-        return [feature.vocabulary.fingerprint, feature.add_eos, feature.required, feature.dtype, feature.rank]
 
 
 @dataclass(frozen=True)
@@ -265,34 +257,31 @@ def check_alike(tasks: Sequence[Task]) -> None:
 
 
 def own_rates(mixture: Mixture, members: Sequence[tuple[Task | Mixture, Rate | None]], sizes: Sizes) -> list[float]:
-    """The rate of each member within the mixture, before anything is said about tasks within mixtures.
-
-    Raises:
-        ConfigError: A mixture among the members has a rate that is no number, a rate is below 0, or a function failed.
-    """
-    rates: list[float | None] = []
-    waiting: list[int] = []
+    """The rate of each member within the mixture, before anything is said about tasks within mixtures. Raises
+    ConfigError where a mixture among the members has a rate that is no number, a rate is below 0, or a function
+    failed."""
+    default = mixture.default_rate
+    found: list[float] = []
+    in_group: list[int] = []
     for number, (member, given) in enumerate(members):
-        rate = mixture.default_rate if given is None else given
+        rate = default if given is None else given
         if isinstance(rate, (int, float)):
-            rates.append(float(rate))
+            found.append(float(rate))
         elif isinstance(member, Mixture):
             raise ConfigError(
                 f"mixture {mixture.name!r}: the rate of the mixture {member.name!r} must be a number\n"
                 "  give one, or name its tasks one by one"
             )
         elif isinstance(rate, GroupRate):
-            waiting.append(number)
-            rates.append(None)
+            in_group.append(number)
+            found.append(0.0)  # until all of the group are known
         else:
             assert rate is not None
-            rates.append(_called(rate, mixture, member, sizes))
-    if waiting:
-        assert isinstance(mixture.default_rate, GroupRate)
-        tasks = [member for number in waiting if not isinstance(member := members[number][0], Mixture)]
-        for number, rate in zip(waiting, mixture.default_rate.rates(tasks, sizes), strict=True):
-            rates[number] = rate
-    found = [0.0 if rate is None else rate for rate in rates]
+            found.append(_called(rate, mixture, member, sizes))
+    if isinstance(default, GroupRate) and in_group:
+        tasks = [member for number in in_group if not isinstance(member := members[number][0], Mixture)]
+        for number, rate in zip(in_group, default.rates(tasks, sizes), strict=True):
+            found[number] = rate
     for (member, _), rate in zip(members, found, strict=True):
         if not 0 <= rate < float("inf"):
             raise ConfigError(
@@ -314,11 +303,8 @@ def _called(rate: Callable[..., float], mixture: Mixture, task: Task, sizes: Siz
 
 
 def metric_kind(metric: Callable[..., Any]) -> MetricKind:
-    """What a metric is called with, from the names of its parameters without default.
-
-    Raises:
-        ConfigError: They are none of the three lists that there are.
-    """
+    """What a metric is called with, from the names of its parameters without default. Raises ConfigError where they are
+    none of the three lists that there are."""
     parameters = inspect.signature(metric).parameters.values()
     given = tuple(parameter.name for parameter in parameters if parameter.default is parameter.empty)
     if given not in _METRIC_KINDS:

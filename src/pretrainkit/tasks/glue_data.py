@@ -3,37 +3,56 @@
 Source: Wang et al. 2018, https://arxiv.org/abs/1804.07461.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.data.line_index import LineIndex
 from pretrainkit.tasks.named_data import Hub, LocalFiles, NamedData
-from pretrainkit.tasks.sources import Tsv
-from pretrainkit.tasks.whole_rows import WholeRows
+from pretrainkit.tasks.sources import Files, TaskSource, Tsv
 
 Layout = Mapping[str, Sequence[LocalFiles]]
 
+
+class WholeRows(Tsv):
+    """As `Tsv`; rows that have not as many fields as the header are passed over."""
+
+    def __init__(self, files: Files) -> None:
+        super().__init__(files)
+
+    def _rows(self, index: LineIndex) -> NDArray[np.int64] | None:
+        rows = super()._rows(index)
+        content = np.fromfile(index.path, np.uint8)
+        tabs = np.flatnonzero(content == ord(self.delimiter))
+        # Tabs before the end of each line, less those before its beginning.
+        num_tabs = np.searchsorted(tabs, index.ends) - np.searchsorted(tabs, index.begins)
+        is_whole = num_tabs == (num_tabs[0] if len(num_tabs) else 0)
+        assert rows is not None  # there is a header
+        return rows[is_whole[rows]]
+
+
 HUB = "nyu-mll/glue"
-GLUE = {
-    "train": [LocalFiles("train.tsv", Tsv)],
-    "validation": [LocalFiles("dev.tsv", Tsv)],
-    "test": [LocalFiles("test.tsv", Tsv)],
-}
+_STEMS = {"train": "train", "validation": "dev", "test": "test"}
+
+
+def _tables(*readers: Callable[[Files], TaskSource]) -> dict[str, list[LocalFiles]]:
+    """train.tsv, dev.tsv and test.tsv with what reads each."""
+    return {
+        split: [LocalFiles(f"{stem}.tsv", read)] for (split, stem), read in zip(_STEMS.items(), readers, strict=True)
+    }
+
+
+GLUE = _tables(Tsv, Tsv, Tsv)
 _COLA = partial(Tsv, columns=("source", "label", "mark", "sentence"))
-COLA = {
-    "train": [LocalFiles("train.tsv", _COLA)],
-    "validation": [LocalFiles("dev.tsv", _COLA)],
-    "test": [LocalFiles("test.tsv", Tsv)],
-}
+COLA = _tables(_COLA, _COLA, Tsv)
 """No header, but that of the test set."""
 MRPC = {
     split: [*files, *([LocalFiles(f"msr_paraphrase_{split}.txt", Tsv)] if split != "validation" else [])]
     for split, files in GLUE.items()
 }
-QQP = {
-    "train": [LocalFiles("train.tsv", WholeRows)],
-    "validation": [LocalFiles("dev.tsv", WholeRows)],
-    "test": [LocalFiles("test.tsv", WholeRows)],
-}
+QQP = _tables(WholeRows, WholeRows, WholeRows)
 """Some of its rows lack columns."""
 MNLI_PARTS = ("matched", "mismatched")
 MNLI = {"train": [LocalFiles("train.tsv", Tsv)]} | {

@@ -67,6 +67,8 @@ class BySplit(TaskSource):
 class NamedData(OpenSource):
     """A data set by its name; see the top of the file."""
 
+    splits: tuple[str, ...] = ()
+
     def __init__(
         self,
         name: str,
@@ -84,12 +86,8 @@ class NamedData(OpenSource):
             layout: Split to files, the first of which that are there count; then those named at the top of the file.
             hub: Where it is when no folder is given; None: nowhere.
         """
-        self.name, self._splits, self.folders = name, tuple(splits), tuple(folders)
+        self.name, self.splits, self.folders = name, tuple(splits), tuple(folders)
         self.layout, self.hub = {split: tuple(files) for split, files in (layout or {}).items()}, hub
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return self._splits
 
     @property
     def benchmark(self) -> str:
@@ -105,7 +103,7 @@ class NamedData(OpenSource):
             return self._local(places)
         if self.hub is None:
             raise DataError(f"the data of {self.name} has to be given as files\n  {self._mend}")
-        splits = self.hub.splits or {split: split for split in self._splits}
+        splits = self.hub.splits or {split: split for split in self.splits}
         return _HubData(self.hub.path, self.hub.name, splits=splits, mend=self._mend)
 
     @property
@@ -132,12 +130,12 @@ class NamedData(OpenSource):
     def _local(self, places: Sequence[Path]) -> TaskSource:
         for place in places:
             if (place / "dataset_dict.json").is_file():
-                return HuggingFaceDataset(place, splits=[one for one in self._splits if (place / one).is_dir()])
-            found = {split: one for split in self._splits if (one := self._split(place, split)) is not None}
+                return HuggingFaceDataset(place, splits=[one for one in self.splits if (place / one).is_dir()])
+            found = {split: one for split in self.splits if (one := self._split(place, split)) is not None}
             if found:
                 return BySplit(found)
-        own = dict.fromkeys(files.pattern for split in self._splits for files in self.layout.get(split, ()))
-        looked = ", ".join([*own, *(f"{split}.jsonl" for split in self._splits)])
+        own = dict.fromkeys(files.pattern for split in self.splits for files in self.layout.get(split, ()))
+        looked = ", ".join([*own, *(f"{split}.jsonl" for split in self.splits)])
         raise DataError(
             f"no data of {self.name} in {' or '.join(map(str, places))}\n"
             f"  looked for {looked}, also .parquet and .tsv\n  {self._mend}"

@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.tasks.feature import Feature
 from pretrainkit.tasks.steps import Example, Filter, Lengths
+from pretrainkit.tasks.vocabulary import Feature
 
 Features = Mapping[str, Feature]
 
 
 @dataclass(frozen=True)
 class Rekey:
-    """An example with new keys only; see `rekey`."""
+    """New key from old: `rekey({"inputs": None, "targets": "text"})`. None gives an empty string; other keys go."""
 
     key_map: Mapping[str, str | None]
 
@@ -28,9 +28,7 @@ class Rekey:
         return {new: "" if old is None else example[old] for new, old in self.key_map.items()}
 
 
-def rekey(key_map: Mapping[str, str | None]) -> Rekey:
-    """New key from old: `rekey({"inputs": None, "targets": "text"})`. None gives an empty string; other keys go."""
-    return Rekey(dict(key_map))
+rekey = Rekey
 
 
 @dataclass(frozen=True)
@@ -79,11 +77,8 @@ class Tokenize:
 
 
 def tokenize(keep_text: bool = True) -> Tokenize:
-    """Output features that are texts become int32 ids, without EOS.
-
-    Args:
-        keep_text: The text stays as `<feature>_pretokenized`.
-    """
+    """Output features that are texts become int32 ids, without EOS; where `keep_text` is true the text stays as
+    `<feature>_pretokenized`."""
     return Tokenize(keep_text)
 
 
@@ -129,11 +124,8 @@ class TruncateLeft:
 
 
 def truncate_inputs_left(*keys: str) -> TruncateLeft:
-    """Where a feature is too long its beginning goes, not its end; room for EOS is left where the feature has one.
-
-    Args:
-        *keys: Features; none: `inputs`. Stands before the step that appends EOS.
-    """
+    """Where a feature of `keys` (none: `inputs`) is too long its beginning goes, not its end; room for EOS is left
+    where the feature has one. Stands before the step that appends EOS."""
     return TruncateLeft(keys or ("inputs",))
 
 

@@ -8,24 +8,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.tasks.cache import Cacheable, find_cache
+from pretrainkit.tasks.cache import find_cache
 from pretrainkit.tasks.shares import mean_lengths
-from pretrainkit.tasks.sources import TaskSource
-from pretrainkit.tasks.steps import Example, Lengths
+from pretrainkit.tasks.steps import Lengths
 
-
-class RatedTask(Cacheable, Protocol):
-    """What a rate looks at; a `Task` is one."""
-
-    @property
-    def source(self) -> TaskSource: ...
-
-    def bind(
-        self, split: str, lengths: Lengths | None = None, *, caches: Sequence[str | Path] = ()
-    ) -> Sequence[Example]: ...
+Task: TypeAlias = Any
+"""A `Task` of definitions.py, which imports this file."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +28,12 @@ class Sizes:
     lengths: Lengths | None = None
     """Tokens to which features are trimmed."""
 
-    def examples(self, task: RatedTask) -> int:
+    def examples(self, task: Task) -> int:
         """Examples of the cache at the marker, else of the source."""
         cache = find_cache(task, self.split, self.caches)
         return task.source.num_examples(self.split) if cache is None else int(cache.stats(self.split)["examples"])
 
-    def characters(self, task: RatedTask, feature: str = "targets") -> int:
+    def characters(self, task: Task, feature: str = "targets") -> int:
         """Characters of a feature's text; only caches know them."""
         cache = find_cache(task, self.split, self.caches)
         found = None if cache is None else cache.stats(self.split).get(f"{feature}_chars")
@@ -53,12 +44,9 @@ class Sizes:
             )
         return int(found)
 
-    def mean_tokens(self, task: RatedTask) -> float:
-        """Tokens of an example, inputs and targets together, as the model gets it: the mean of some examples.
-
-        Raises:
-            DataError: They have none.
-        """
+    def mean_tokens(self, task: Task) -> float:
+        """Tokens of an example, inputs and targets together, as the model gets it: the mean of some examples. Raises
+        DataError where they have none."""
         bound = task.bind(self.split, self.lengths, caches=self.caches)
         mean = sum(mean_lengths(bound, ("inputs", "targets")).values())
         if not mean:
@@ -77,17 +65,20 @@ class GroupRate(ABC):
     """Rates that depend on all members together."""
 
     @abstractmethod
-    def rates(self, tasks: Sequence[RatedTask], sizes: Sizes) -> list[float]:
+    def rates(self, tasks: Sequence[Task], sizes: Sizes) -> list[float]:
         """One rate per task."""
 
 
 @dataclass(frozen=True)
 class Proportional:
-    """`min(examples * scale, maximum) ** (1 / temperature)`; see `proportional`."""
+    """A rate in proportion to the number of examples: `min(examples * scale, maximum) ** (1 / temperature)`."""
 
-    maximum: float | None
-    scale: float
-    temperature: float
+    maximum: float | None = None
+    """The artificial limit K of T5, which uses 2**21 examples; None: no limit."""
+    scale: float = 1.0
+    """Multiplies the number of examples before the limit is applied."""
+    temperature: float = 1.0
+    """Above 1 evens out; mT5's exponent 0.3 is temperature 1 / 0.3."""
 
     def __post_init__(self) -> None:
         if self.temperature <= 0:
@@ -98,36 +89,22 @@ class Proportional:
         scaled = amount * self.scale
         return (scaled if self.maximum is None else min(scaled, self.maximum)) ** (1 / self.temperature)
 
-    def __call__(self, task: RatedTask, sizes: Sizes) -> float:
+    def __call__(self, task: Task, sizes: Sizes) -> float:
         return self.of(sizes.examples(task))
 
 
 @dataclass(frozen=True)
 class ProportionalToCharacters(Proportional):
-    """As `Proportional`, of characters."""
+    """As `Proportional`, of the characters that a cache counted in the text of `feature`."""
 
     feature: str = "targets"
 
-    def __call__(self, task: RatedTask, sizes: Sizes) -> float:
+    def __call__(self, task: Task, sizes: Sizes) -> float:
         return self.of(sizes.characters(task, self.feature))
 
 
-def proportional(maximum: float | None = None, scale: float = 1.0, temperature: float = 1.0) -> Proportional:
-    """A rate in proportion to the number of examples.
-
-    Args:
-        maximum: The artificial limit K of T5, which uses 2**21 examples; None: no limit.
-        scale: Multiplies the number of examples before the limit is applied.
-        temperature: Above 1 evens out; mT5's exponent 0.3 is temperature 1 / 0.3.
-    """
-    return Proportional(maximum, scale, temperature)
-
-
-def proportional_to_characters(
-    maximum: float | None = None, scale: float = 1.0, temperature: float = 1.0, *, feature: str = "targets"
-) -> ProportionalToCharacters:
-    """As `proportional`, of the characters that a cache counted in the text of `feature`."""
-    return ProportionalToCharacters(maximum, scale, temperature, feature)
+proportional, proportional_to_characters = Proportional, ProportionalToCharacters
+"""Their names in mixtures, where they stand among functions of users."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +116,7 @@ class UniMax(GroupRate):
     max_epochs: float = 1.0
     """Passes over the data of a task at most; umT5 uses 1."""
 
-    def rates(self, tasks: Sequence[RatedTask], sizes: Sizes) -> list[float]:
+    def rates(self, tasks: Sequence[Task], sizes: Sizes) -> list[float]:
         return unimax([sizes.examples(task) for task in tasks], self.budget, self.max_epochs)
 
 
@@ -149,6 +126,7 @@ def unimax(amounts: Sequence[float], budget: float, max_epochs: float) -> list[f
     shares = [0.0] * len(amounts)
     order = sorted(range(len(amounts)), key=lambda one: amounts[one])
     left = budget
+    # From the smallest on: what is left is shared equally by those to come, and the capped ones come first.
     for rank, one in enumerate(order):
         shares[one] = min(left / (len(order) - rank), amounts[one] * max_epochs)
         left -= shares[one]

@@ -18,7 +18,7 @@ from pretrainkit.files.manifest import fingerprint as json_fingerprint
 from pretrainkit.files.sources import SourceFile
 from pretrainkit.formats.tf_example import Feature as ExampleFeature
 from pretrainkit.formats.tf_example import parse_example
-from pretrainkit.tasks.sources import Example, Files, LineSource
+from pretrainkit.tasks.sources import Example, Files, LineSource, once
 
 _TEXT, _BYTES = "string", "bytes"
 
@@ -63,12 +63,8 @@ class TfRecords(LineSource):
     """Every record of TFRecord files, also `.gz`, is a `tf.train.Example`."""
 
     def __init__(self, files: Files, features: Mapping[str, RecordFeature] | None = None) -> None:
-        """
-        Args:
-            files: Split to files.
-            features: What to make of each feature; those of a record that are not named are left out. None: all,
-                integers as int64 and floats as float32 arrays, bytes as lists of bytes.
-        """
+        """`features`: what to make of each feature; those of a record that are not named are left out. None: all,
+        integers as int64 and floats as float32 arrays, bytes as lists of bytes."""
         super().__init__(files)
         self.features = None if features is None else dict(features)
 
@@ -116,11 +112,8 @@ class SeqioCache(TfRecords):
     """
 
     def __init__(self, folder: str | Path, *, splits: Sequence[str] | None = None) -> None:
-        """
-        Args:
-            folder: Of the task: `CACHE/task_name`, with `COMPLETED` in it.
-            splits: Those to offer; None: all, for which the folder is looked at when they are first asked for.
-        """
+        """`folder`: of the task, `CACHE/task_name`, with `COMPLETED` in it. `splits`: those to offer; None: all, for
+        which the folder is looked at when they are first asked for."""
         self.folder = Path(folder)
         super().__init__({})
         self._given = None if splits is None else tuple(splits)
@@ -133,17 +126,9 @@ class SeqioCache(TfRecords):
     def _found(self) -> tuple[str, ...]:
         return tuple(sorted(path.name[len("info.") : -len(".json")] for path in self.folder.glob("info.*.json")))
 
-    @cached_property
-    def _splits_read(self) -> dict[str, TfRecords]:
-        return {}
-
+    @once
     def _split(self, split: str) -> TfRecords:
         self.check_split(split)
-        if split not in self._splits_read:
-            self._splits_read[split] = self._opened_split(split)
-        return self._splits_read[split]
-
-    def _opened_split(self, split: str) -> TfRecords:
         if not (self.folder / "COMPLETED").is_file():
             raise DataError(
                 f"{self.folder} is no cache of SeqIO that is whole: it has no file COMPLETED\n"

@@ -43,12 +43,12 @@ def shares(
     """A row for each component.
 
     Args:
-        names: Of the components.
         rates: In any unit, 0 for what is never drawn.
         sizes: Examples of each.
         lengths: Mean tokens of the inputs and of the targets.
     """
     share_C = np.array(rates, np.float64) / sum(rates)
+    # Tokens of each component per draw from the mixture.
     tokens_C2 = share_C[:, None] * np.array(lengths, np.float64).reshape(-1, 2)
     of_tokens_C2 = tokens_C2 / np.maximum(tokens_C2.sum(0), np.finfo(np.float64).tiny)
     return [
@@ -74,12 +74,7 @@ def epochs(row: Share, num_drawn: int) -> float:
 
 
 def table(rows: Sequence[Share], num_drawn: int | None = None) -> Iterator[str]:
-    """Lines for people.
-
-    Args:
-        rows: At least one.
-        num_drawn: Examples of the training; None: epochs are not shown.
-    """
+    """Lines for people. `num_drawn`: examples of the training; None: epochs are not shown."""
     columns = [name for name in _COLUMNS if name != "epochs" or num_drawn is not None]
     width = max(len("mixture"), *(len(row["name"]) for row in rows))
     yield f"{'mixture':<{width}} {'rate':>12} " + " ".join(f"{name:>11}" for name in columns)

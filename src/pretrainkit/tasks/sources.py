@@ -10,9 +10,9 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,11 @@ from pretrainkit.files.manifest import file_sha256
 from pretrainkit.files.manifest import fingerprint as json_fingerprint
 from pretrainkit.files.sources import SourceFile, find_sources
 from pretrainkit.tasks.identity import identity
+from pretrainkit.tasks.vocabulary import PickledUnloaded
 from pretrainkit.tokenizers.shards import TokenShards
 
+Made = TypeVar("Made")
+Keys = TypeVarTuple("Keys")
 Example = dict[str, Any]
 Files = Mapping[str, str | Path | Sequence[str | Path]]
 """Split to a file, a glob or a folder, or several of them."""
@@ -54,7 +57,6 @@ class TaskSource(ABC):
         """Changes whenever the examples would; files are told apart by content, not by name."""
 
     def num_examples(self, split: str) -> int:
-        """How many raw examples the split has."""
         return sum(self.file_sizes(split))
 
     def shard(self, split: str, shard: int, num_shards: int) -> NDArray[np.int64]:
@@ -79,15 +81,28 @@ def shard_examples(file_sizes: Sequence[int], shard: int, num_shards: int) -> ND
     return np.concatenate([np.arange(begins[file], begins[file + 1], dtype=np.int64) for file in own])
 
 
-class _Lazy(TaskSource):
-    """What was opened stays behind when a source is pickled."""
+class _Lazy(PickledUnloaded, TaskSource):
+    """A source that opens its data when they are first asked for."""
 
-    def __getstate__(self) -> dict[str, Any]:
-        lazy = {name for kind in type(self).__mro__ for name, v in vars(kind).items() if isinstance(v, cached_property)}
-        return {name: value for name, value in vars(self).items() if name not in lazy}
+    @cached_property
+    def _opened(self) -> dict[tuple[Any, ...], Any]:
+        return {}
 
 
-class _FileSource(_Lazy):
+def once(method: Callable[[Any, *Keys], Made]) -> Callable[[Any, *Keys], Made]:
+    """A method of a source that is called once for the same arguments, such as a split, in each process."""
+
+    @wraps(method)
+    def kept(self: _Lazy, *arguments: *Keys) -> Made:
+        key = (method, arguments)
+        if key not in self._opened:
+            self._opened[key] = method(self, *arguments)
+        return self._opened[key]
+
+    return kept
+
+
+class FileSource(_Lazy):
     """Splits that are lists of files."""
 
     def __init__(self, files: Files) -> None:
@@ -100,15 +115,39 @@ class _FileSource(_Lazy):
     def splits(self) -> tuple[str, ...]:
         return tuple(self.files)
 
-    @cached_property
-    def _listed(self) -> dict[str, list[SourceFile]]:
-        return {}
-
+    @once
     def _sources(self, split: str) -> list[SourceFile]:
         self.check_split(split)
-        if split not in self._listed:
-            self._listed[split] = find_sources(self.files[split])
-        return self._listed[split]
+        return find_sources(self.files[split])
+
+
+class FilesInMemory(FileSource):
+    """Splits that are lists of files, all of whose examples are kept in memory."""
+
+    kind = ""
+    """In fingerprints; empty: the name of the class."""
+
+    @abstractmethod
+    def _read(self, path: Path) -> list[Example]:
+        """The examples of a file."""
+
+    @once
+    def _files(self, split: str) -> list[list[Example]]:
+        return [self._read(Path(source.address)) for source in self._sources(split)]
+
+    def file_sizes(self, split: str) -> tuple[int, ...]:
+        return tuple(map(len, self._files(split)))
+
+    def example(self, split: str, index: int) -> Example:
+        for rows in self._files(split):
+            if index < len(rows):
+                return dict(rows[index])
+            index -= len(rows)
+        raise IndexError(f"example {index} behind the last one")
+
+    def fingerprint(self, split: str) -> str:
+        digests = [file_sha256(source.address) for source in self._sources(split)]
+        return json_fingerprint([self.kind or type(self).__name__, digests])
 
 
 @dataclass(frozen=True)
@@ -143,29 +182,22 @@ class _OpenLines:
             ) from error
 
 
-class LineSource(_FileSource):
+class LineSource(FileSource):
     """Files, compressed or not, of which every line is an example; subclasses may find other pieces than lines."""
 
     def __init__(self, files: Files, *, skip_header_lines: int = 0, skip_blank_lines: bool = False) -> None:
         super().__init__(files)
         self.skip_header_lines, self._skips_blank_lines = skip_header_lines, skip_blank_lines
 
-    @cached_property
-    def _opened(self) -> dict[str, _OpenLines]:
-        return {}
-
     def _index(self, source: SourceFile) -> LineIndex:
         return index_lines(source)
 
+    @once
     def _lines(self, split: str) -> _OpenLines:
-        found = self._opened.get(split)
-        if found is None:
-            indexes = [self._index(source) for source in self._sources(split)]
-            rows = [self._rows(index) for index in indexes]
-            sizes = [len(index) if row is None else len(row) for index, row in zip(indexes, rows)]
-            reader = TarReader([index.path for index in indexes])
-            found = self._opened[split] = _OpenLines(indexes, rows, np.cumsum(sizes), reader)
-        return found
+        indexes = [self._index(source) for source in self._sources(split)]
+        rows = [self._rows(index) for index in indexes]
+        sizes = [len(index) if row is None else len(row) for index, row in zip(indexes, rows)]
+        return _OpenLines(indexes, rows, np.cumsum(sizes), TarReader([index.path for index in indexes]))
 
     def _rows(self, index: LineIndex) -> NDArray[np.int64] | None:
         if self._skips_blank_lines:
@@ -177,9 +209,7 @@ class LineSource(_FileSource):
         return tuple(np.diff(self._lines(split).ends, prepend=0).tolist())
 
     def fingerprint(self, split: str) -> str:
-        settings = {
-            name: value for name, value in vars(self).items() if name != "files" and name not in ("_listed", "_opened")
-        }
+        settings = {name: value for name, value in vars(self).items() if name not in ("files", "_opened")}
         return json_fingerprint([identity(settings), [index.sha256 for index in self._lines(split).indexes]])
 
     def _text(self, split: str, index: int) -> tuple[str, str]:
@@ -201,12 +231,7 @@ class TextLines(LineSource):
     """Every line of text files, empty ones too, as `{"text": line}`."""
 
     def __init__(self, files: Files, *, key: str = "text", skip_header_lines: int = 0) -> None:
-        """
-        Args:
-            files: Split to files.
-            key: Name of the line in the example.
-            skip_header_lines: Left out at the start of each file.
-        """
+        """`key`: name of the line in the example; `skip_header_lines`: left out at the start of each file."""
         super().__init__(files, skip_header_lines=skip_header_lines)
         self.key = key
 
@@ -218,11 +243,7 @@ class JsonLines(LineSource):
     """Every line of `.jsonl` files, also `.gz` and `.zst`, is a JSON object; blank lines are passed over."""
 
     def __init__(self, files: Files, *, keys: Sequence[str] | None = None) -> None:
-        """
-        Args:
-            files: Split to files.
-            keys: Those to keep; None: all.
-        """
+        """`keys`: those to keep; None: all."""
         super().__init__(files, skip_blank_lines=True)
         self.keys = None if keys is None else tuple(keys)
 
@@ -251,7 +272,7 @@ class Tsv(LineSource):
     ) -> None:
         """
         Args:
-            files: Split to files.
+            files: By split.
             columns: Names of the columns, None for those to leave out. Default: the first line of each file.
             skip_header_lines: Left out at the start of each file. Default: 1 without `columns`, else 0.
             delimiter: Between the columns.
@@ -263,18 +284,11 @@ class Tsv(LineSource):
         self.columns = None if columns is None else tuple(columns)
         self.delimiter, self.may_be_ragged = delimiter, may_be_ragged
 
-    @cached_property
-    def _headers(self) -> dict[tuple[str, int], tuple[str | None, ...]]:
-        return {}
-
+    @once
     def _names(self, split: str, file: int) -> tuple[str | None, ...]:
         if self.columns is not None:
             return self.columns
-        names = self._headers.get((split, file))
-        if names is None:
-            line = self._lines(split).line(file, 0).decode().removeprefix("\ufeff")
-            names = self._headers[split, file] = tuple(line.split(self.delimiter))
-        return names
+        return tuple(self._lines(split).line(file, 0).decode().removeprefix("\ufeff").split(self.delimiter))
 
     def example(self, split: str, index: int) -> Example:
         text, place = self._text(split, index)
@@ -292,26 +306,17 @@ class Tsv(LineSource):
         return json_fingerprint([settings, [index.sha256 for index in self._lines(split).indexes]])
 
 
-class Parquet(_FileSource):
+class Parquet(FileSource):
     """Rows of parquet files. Random access reads whole row groups: for files with large ones, make a cache first."""
 
     def __init__(self, files: Files, *, columns: Sequence[str] | None = None) -> None:
-        """
-        Args:
-            files: Split to files.
-            columns: Those to read; None: all.
-        """
+        """`columns`: those to read; None: all."""
         super().__init__(files)
         self.columns = None if columns is None else list(columns)
 
-    @cached_property
-    def _tables(self) -> "dict[str, _ParquetFiles]":
-        return {}
-
+    @once
     def _table(self, split: str) -> "_ParquetFiles":
-        if split not in self._tables:
-            self._tables[split] = _ParquetFiles([source.address for source in self._sources(split)], self.columns)
-        return self._tables[split]
+        return _ParquetFiles([source.address for source in self._sources(split)], self.columns)
 
     def file_sizes(self, split: str) -> tuple[int, ...]:
         return self._table(split).sizes
@@ -354,7 +359,7 @@ class _ParquetFiles:
                 self._groups.append((number, group))
                 group_sizes.append(opened.metadata.row_group(group).num_rows)
         self.sizes = tuple(sizes)
-        self._ends = np.cumsum(group_sizes)
+        self._ends = np.cumsum(group_sizes)  # of all row groups of all files
         self._read = lru_cache(maxsize=_KEPT_ROW_GROUPS)(self._read_group)
 
     def _read_group(self, number: int) -> Any:
@@ -362,7 +367,6 @@ class _ParquetFiles:
         return self._files[file].read_row_group(group, columns=self._columns)
 
     def row(self, index: int) -> Example:
-        """Row `index` of all files."""
         if not 0 <= index < sum(self.sizes):
             raise IndexError(f"example {index} of {sum(self.sizes)}")
         number = int(np.searchsorted(self._ends, index, side="right"))
@@ -395,15 +399,10 @@ class HuggingFaceDataset(_Lazy):
     def splits(self) -> tuple[str, ...]:
         return tuple(self._splits)
 
-    @cached_property
-    def _loaded(self) -> dict[str, Any]:
-        return {}
-
+    @once
     def _dataset(self, split: str) -> Any:
         self.check_split(split)
-        if split not in self._loaded:
-            self._loaded[split] = self._load(self._splits[split])
-        return self._loaded[split]
+        return self._load(self._splits[split])
 
     def _load(self, split: str) -> Any:
         try:
@@ -449,27 +448,17 @@ class TokenShardSource(_Lazy):
     """Documents of token shards (`pretrainkit tokenizer encode`), as `{"targets": int32 ids}`."""
 
     def __init__(self, folders: Mapping[str, str | Path], *, key: str = "targets") -> None:
-        """
-        Args:
-            folders: Split to the folder with its `manifest.json`.
-            key: Name of the ids in the example.
-        """
+        """`folders`: split to the folder with its `manifest.json`; `key`: name of the ids in the example."""
         self.folders, self.key = dict(folders), key
 
     @property
     def splits(self) -> tuple[str, ...]:
         return tuple(self.folders)
 
-    @cached_property
-    def _opened(self) -> dict[str, TokenShards]:
-        return {}
-
+    @once
     def shards(self, split: str) -> TokenShards:
-        """The shards of a split."""
         self.check_split(split)
-        if split not in self._opened:
-            self._opened[split] = TokenShards.open(self.folders[split])
-        return self._opened[split]
+        return TokenShards.open(self.folders[split])
 
     def file_sizes(self, split: str) -> tuple[int, ...]:
         return tuple(np.diff(self.shards(split).document_begins).tolist())
@@ -485,6 +474,8 @@ class TokenShardSource(_Lazy):
 class FunctionSource(_Lazy):
     """Examples that a Python function gives. What is no sequence is read into memory as a whole."""
 
+    splits: tuple[str, ...] = ()
+
     def __init__(
         self,
         function: Callable[[str], Sequence[Mapping[str, Any]] | Iterable[Mapping[str, Any]]],
@@ -498,22 +489,13 @@ class FunctionSource(_Lazy):
             splits: Those it knows.
             version: Change it when the examples change but the code of the function does not.
         """
-        self.function, self._splits, self.version = function, tuple(splits), version
+        self.function, self.splits, self.version = function, tuple(splits), version
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return self._splits
-
-    @cached_property
-    def _made(self) -> dict[str, Sequence[Mapping[str, Any]]]:
-        return {}
-
+    @once
     def _examples(self, split: str) -> Sequence[Mapping[str, Any]]:
         self.check_split(split)
-        if split not in self._made:
-            given = self.function(split)
-            self._made[split] = given if isinstance(given, Sequence) else list(given)
-        return self._made[split]
+        given = self.function(split)
+        return given if isinstance(given, Sequence) else list(given)
 
     def file_sizes(self, split: str) -> tuple[int, ...]:
         return (len(self._examples(split)),)

@@ -16,7 +16,7 @@ import numpy as np
 
 from pretrainkit import rng as keys
 from pretrainkit.errors import DataError, PretrainKitError
-from pretrainkit.tasks.feature import Feature
+from pretrainkit.tasks.vocabulary import Feature
 
 Example: TypeAlias = dict[str, Any]
 Lengths: TypeAlias = Mapping[str, int]
@@ -82,7 +82,6 @@ def wanted(step: Step) -> frozenset[str]:
 
 
 def name_of(step: Step) -> str:
-    """For messages."""
     function = callable_of(step)
     while isinstance(function, functools.partial):
         function = function.func

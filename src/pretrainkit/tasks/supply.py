@@ -65,35 +65,14 @@ class Supply:
 class RunVocabulary(Vocabulary):
     """Stands for the vocabulary of the run. All of these are equal; nothing is known about their ids."""
 
-    @property
-    def size(self) -> int:
-        self._refuse()
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise ConfigError(
+            "a task leaves its vocabulary to the run and is used without one\n"
+            "  in Python: task.supplied(Supply(vocabulary=open_vocabulary(FOLDER)))"
+        )
 
-    @property
-    def pad_id(self) -> int:
-        self._refuse()
-
-    @property
-    def eos_id(self) -> int:
-        self._refuse()
-
-    @property
-    def unk_id(self) -> int:
-        self._refuse()
-
-    @property
-    def sentinel_ids(self) -> tuple[int, ...]:
-        self._refuse()
-
-    @property
-    def fingerprint(self) -> str:
-        self._refuse()
-
-    def encode(self, text: str) -> list[int]:
-        self._refuse()
-
-    def _decode(self, ids: list[int]) -> str:
-        self._refuse()
+    size = pad_id = eos_id = unk_id = sentinel_ids = fingerprint = property(_refuse)
+    encode = _decode = _refuse
 
     def describe(self) -> str:
         return "the vocabulary of the run"
@@ -103,12 +82,6 @@ class RunVocabulary(Vocabulary):
 
     def __hash__(self) -> int:
         return hash(RunVocabulary)
-
-    def _refuse(self) -> NoReturn:
-        raise ConfigError(
-            "a task leaves its vocabulary to the run and is used without one\n"
-            "  in Python: task.supplied(Supply(vocabulary=open_vocabulary(FOLDER)))"
-        )
 
 
 class OpenSource(TaskSource):
@@ -123,20 +96,13 @@ class OpenSource(TaskSource):
     def supplied(self, supply: Supply) -> TaskSource:
         """The source itself. Raises DataError where it is not there."""
 
-    def file_sizes(self, split: str) -> tuple[int, ...]:
-        self._refuse()
-
-    def example(self, split: str, index: int) -> Example:
-        self._refuse()
-
-    def fingerprint(self, split: str) -> str:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise ConfigError(
             "a task leaves open where its data lie and is used as it is\n"
             "  in Python: task.supplied(Supply(folders={NAME: FOLDER}))"
         )
+
+    file_sizes = example = fingerprint = _refuse
 
 
 @dataclass(frozen=True)

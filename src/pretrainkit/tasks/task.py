@@ -1,7 +1,7 @@
 """Tasks and mixtures: what to read, how to make features of it, how to judge a model by it; found by name.
 
 A *task* is a source, steps, output features with vocabularies, and for evaluation a postprocessor and metrics. A
-*mixture* is tasks and mixtures with rates (`task_definitions.py`). Defining them reads no file and loads no tokenizer.
+*mixture* is tasks and mixtures with rates (`definitions.py`). Defining them reads no file and loads no tokenizer.
 Modules of users take everything from here.
 """
 
@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.tasks.definitions import (
@@ -23,11 +23,10 @@ from pretrainkit.tasks.definitions import (
     metric_kind,
     own_rates,
 )
-from pretrainkit.tasks.feature import Feature
 from pretrainkit.tasks.rates import Rate, Sizes, combined
-from pretrainkit.tasks.sources import TaskSource
 from pretrainkit.tasks.steps import Lengths
 from pretrainkit.tasks.supply import ALL, OpenSource, Supply
+from pretrainkit.tasks.vocabulary import Feature
 
 __all__ = [
     "REGISTRY",
@@ -47,27 +46,23 @@ __all__ = [
     "nearest",
 ]
 
-_NUM_NEAR = 3
+Entry = TypeVar("Entry", Task, Mixture)
 _logger = logging.getLogger(__name__)
 
 
 @dataclass
 class TaskRegistry:
-    """Tasks and mixtures by name."""
-
     _tasks: dict[str, Task] = field(default_factory=dict)
     _mixtures: dict[str, Mixture] = field(default_factory=dict)
     _supply: Supply | None = None
     _supplied: dict[str, Task] = field(default_factory=dict)
 
     def supplied(self, supply: Supply) -> "TaskRegistry":
-        """The same tasks and mixtures with what they leave open, found out when they are asked for.
-
-        Raises:
-            ConfigError: There is no task or mixture of a name that is to be left out, or a folder is given to data that
-                no task names.
-        """
-        places = {ALL, *(name for task in self._tasks.values() for name in _data_names(task.source))}
+        """The same tasks and mixtures with what they leave open, found out when they are asked for. Raises ConfigError
+        where there is no task or mixture of a name that is to be left out, or a folder is given to data that no task
+        names."""
+        sources = (task.source for task in self._tasks.values())
+        places = {ALL, *(name for source in sources if isinstance(source, OpenSource) for name in source.names)}
         if unknown := sorted(supply.folders.keys() - places):
             raise ConfigError(
                 f"no task has data of the name {unknown[0]!r}, for which {supply.folders[unknown[0]]} is given\n"
@@ -78,8 +73,8 @@ class TaskRegistry:
             left_out |= {self.get(name).name, *self.task_names(name)}
         return TaskRegistry(self._tasks, self._mixtures, dataclasses.replace(supply, left_out=frozenset(left_out)))
 
-    def add(self, entry: Task | Mixture) -> None:
-        """Makes a task or mixture known.
+    def add(self, entry: Entry) -> Entry:
+        """Makes a task or mixture known, and returns it.
 
         Raises:
             ConfigError: The name is taken by another of its kind, a member is unknown, members have other features, or
@@ -92,7 +87,7 @@ class TaskRegistry:
             )
         if isinstance(entry, Task):
             self._tasks[entry.name] = entry
-            return
+            return entry
         if entry.name in self._names_within(entry):
             raise ConfigError(
                 f"mixture {entry.name!r} would be a part of itself: one of its members, or theirs, has that name\n"
@@ -103,13 +98,11 @@ class TaskRegistry:
             table = "\n".join(f"  {name}: {', '.join(features)}" for name, features in names.items())
             raise ConfigError(f"the tasks of mixture {entry.name!r} have different output features\n{table}")
         self._mixtures[entry.name] = entry
+        return entry
 
     def get(self, name: str) -> Task | Mixture:
-        """The mixture or task of that name; a mixture comes before a task of the same name, with a warning.
-
-        Raises:
-            ConfigError: There is none; the message has the nearest names.
-        """
+        """The mixture or task of that name; a mixture comes before a task of the same name, with a warning. Raises
+        ConfigError where there is none; the message has the nearest names."""
         if name in self._mixtures:
             if name in self._tasks:
                 _logger.warning("there is a task and a mixture %s; the mixture is taken", name)
@@ -125,14 +118,12 @@ class TaskRegistry:
 
     def get_task(self, name: str) -> Task:
         """The task of that name. Raises ConfigError where there is none, or a mixture only."""
-        if name in self._tasks:
-            return self._task(name)
-        if self.get(name):
+        if name not in self._tasks:
+            self.get(name)  # says so where there is nothing of that name
             raise ConfigError(f"{name!r} is a mixture, not a task\n  its tasks are: {', '.join(self.task_names(name))}")
-        raise AssertionError
+        return self._task(name)
 
     def names(self) -> tuple[str, ...]:
-        """Of all tasks and mixtures, sorted."""
         return tuple(sorted({*self._tasks, *self._mixtures}))
 
     def remove(self, name: str) -> None:
@@ -142,7 +133,6 @@ class TaskRegistry:
         self._mixtures.pop(name, None)
 
     def reset(self) -> None:
-        """Forgets everything."""
         self._tasks.clear()
         self._mixtures.clear()
 
@@ -166,17 +156,14 @@ class TaskRegistry:
         lengths: Lengths | None = None,
         is_told: bool = False,
     ) -> dict[str, float]:
-        """Rate of every task of a mixture that has `split`: its own and its shares of mixtures within.
+        """Rate of every task of a mixture that has `split`, in examples by its name: its own and its shares of mixtures
+        within. A task has rate 1.
 
         Args:
-            name: Of a mixture, or of a task, whose rate is 1.
             split: Whose sizes rate functions look at; members without it are left out, with a warning.
             caches: Folders whose statistics rate functions look at; without, the source is asked.
             lengths: Tokens per feature, for rates of tokens.
             is_told: Whoever asks knows which members lack the split: no warning.
-
-        Returns:
-            By name of the task, in examples.
 
         Raises:
             ConfigError: No member has the split, a rate function failed, or a mixture has a rate that is no number.
@@ -218,9 +205,8 @@ class TaskRegistry:
             raise ConfigError(f"all tasks of mixture {name!r} with the split {split!r} have rate 0")
         tasks = [self.get_task(task) for task in rates]
         check_alike(tasks)
-        options: dict[str, Any] = {"seed": seed, "caches": caches, "use_cache": use_cache}
-        bound = tuple(task.bind(split, lengths, **options) for task in tasks)
-        return BoundMixture(name, bound, tuple(rates.values()))
+        bound = (task.bind(split, lengths, seed=seed, caches=caches, use_cache=use_cache) for task in tasks)
+        return BoundMixture(name, tuple(bound), tuple(rates.values()))
 
     def _member(self, name: str, within: str) -> Task | Mixture:
         try:
@@ -305,43 +291,22 @@ class TaskRegistry:
         return sum(rate / total * sizes.mean_tokens(self.get_task(name)) for name, rate in drawn.items())
 
 
-def _data_names(source: TaskSource) -> tuple[str, ...]:
-    return source.names if isinstance(source, OpenSource) else ()
-
-
 REGISTRY = TaskRegistry()
 """Where the functions below look. The one thing of the package that importing a module changes: tasks are defined by
 the modules of users, which have no other way to make them known."""
 
 
-def add_task(task: Task) -> Task:
-    """Makes a task known by its name, and returns it. Raises ConfigError where there is one of that name."""
-    REGISTRY.add(task)
-    return task
+add_task = add_mixture = REGISTRY.add
+get, names = REGISTRY.get, REGISTRY.names
 
 
-def add_mixture(mixture: Mixture) -> Mixture:
-    """Makes a mixture known by its name, and returns it. See `TaskRegistry.add`."""
-    REGISTRY.add(mixture)
-    return mixture
-
-
-def get(name: str) -> Task | Mixture:
-    """See `TaskRegistry.get`."""
-    return REGISTRY.get(name)
-
-
-def names() -> tuple[str, ...]:
-    """See `TaskRegistry.names`."""
-    return REGISTRY.names()
-
-
-def nearest(name: str, known: Sequence[str], count: int = _NUM_NEAR) -> list[str]:
+def nearest(name: str, known: Sequence[str], count: int = 3) -> list[str]:
     """The `count` of `known` with the fewest edits (insert, delete, replace a character) to `name`."""
     return sorted(known, key=lambda one: (_edits(name, one), one))[:count]
 
 
 def _edits(a: str, b: str) -> int:
+    # Levenshtein's table, a row at a time; `diagonal` is the number above and to the left.
     row = list(range(len(b) + 1))
     for i, left in enumerate(a, 1):
         diagonal, row[0] = row[0], i

@@ -16,21 +16,15 @@ def import_modules(modules: Iterable[str]) -> None:
     """Imports each of `modules`, a dotted name or the path of a `.py` file, once per process.
 
     The folder of a file is put at the end of Python's search path, as a script's is at its beginning: a file imports
-    those beside it.
-
-    Raises:
-        ConfigError: There is no such module, or it fails.
+    those beside it. Raises ConfigError where there is no such module, or it fails.
     """
     for module in modules:
         _import(module)
 
 
 def user_object(spec: str) -> Any:
-    """What `module:NAME` or `path/of/a/file.py:NAME` names; the module is imported as by `import_modules`.
-
-    Raises:
-        ConfigError: There is no such module or nothing of that name in it, or it fails.
-    """
+    """What `module:NAME` or `path/of/a/file.py:NAME` names; the module is imported as by `import_modules`. Raises
+    ConfigError where there is no such module or nothing of that name in it, or it fails."""
     module, colon, name = spec.rpartition(":")
     if not colon:
         raise ConfigError(f"{spec!r} names nothing in a module\n  write module:NAME or path/of/a/file.py:NAME")

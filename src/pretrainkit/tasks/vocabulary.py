@@ -10,9 +10,13 @@ import json
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from pretrainkit.errors import ConfigError, DataError, InputError
 from pretrainkit.tokenizers.offsets import Placed, byte_offsets, huggingface_offsets, sentencepiece_offsets
@@ -22,8 +26,6 @@ _BYTE_OFFSET = 3
 _NUM_BYTES = 256
 _NUM_NEVER_USED_BYTES = 11
 """0xF5 to 0xFF do not occur in UTF-8, so that their ids can serve as sentinels."""
-_USER_DEFINED = 4
-"""Type of a SentencePiece piece that is always found as a whole."""
 
 
 class Vocabulary(ABC):
@@ -81,19 +83,14 @@ class Vocabulary(ABC):
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of `ids` up to the first EOS; ids outside the vocabulary are read as UNK."""
-        kept: list[int] = []
-        for index in map(int, ids):
-            if index == self.eos_id:
-                break
-            kept.append(index if 0 <= index < self.size else self.unk_id)
-        return self._decode(kept)
+        before_end = takewhile(self.eos_id.__ne__, map(int, ids))
+        return self._decode([index if 0 <= index < self.size else self.unk_id for index in before_end])
 
     @abstractmethod
     def _decode(self, ids: list[int]) -> str:
         """Text of ids that are all below `size`."""
 
     def describe(self) -> str:
-        """One line for messages."""
         return (
             f"{type(self).__name__} of {self.size:,} ids with {len(self.sentinel_ids)} sentinels, "
             f"fingerprint {self.fingerprint[:12]}"
@@ -108,14 +105,16 @@ class Vocabulary(ABC):
         return hash(self.fingerprint)
 
 
-class _Loaded(Vocabulary):
-    """A vocabulary that comes from a file: what was loaded stays behind when it is pickled."""
+class PickledUnloaded:
+    """What cached properties hold, such as a model from a file, stays behind when an object is pickled."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in _cached_names(type(self))}
+        kinds = type(self).__mro__
+        lazy = {name for kind in kinds for name, value in vars(kind).items() if isinstance(value, cached_property)}
+        return {name: value for name, value in vars(self).items() if name not in lazy}
 
 
-class SentencePieceVocabulary(_Loaded):
+class SentencePieceVocabulary(PickledUnloaded, Vocabulary):
     """A SentencePiece model, with `extra_ids` sentinels behind its pieces.
 
     Those added are `▁<extra_id_N>`, in reverse: the last id of the vocabulary is `<extra_id_0>`. In text they are found
@@ -123,11 +122,8 @@ class SentencePieceVocabulary(_Loaded):
     """
 
     def __init__(self, path: str | Path, extra_ids: int = 0) -> None:
-        """
-        Args:
-            path: A SentencePiece model or a folder with one, such as `pretrainkit tokenizer train` makes.
-            extra_ids: Sentinels to add. A model that already has `<extra_id_0>` needs none.
-        """
+        """`path`: a SentencePiece model or a folder with one, such as `pretrainkit tokenizer train` makes. `extra_ids`:
+        sentinels to add; a model that already has `<extra_id_0>` needs none."""
         _check_extra_ids(extra_ids)
         self.path, self.extra_ids = Path(path), extra_ids
 
@@ -144,8 +140,12 @@ class SentencePieceVocabulary(_Loaded):
                 f"{self.path} holds no SentencePiece model: {error.strerror}\n"
                 f"  name the file, or a folder with one of {', '.join(_SENTENCEPIECE_NAMES)}"
             ) from error
-        pieces = (f"▁<extra_id_{index}>" for index in reversed(range(self.extra_ids)))
-        return content + b"".join(_piece_record(piece) for piece in pieces)
+        from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
+
+        added = ModelProto()
+        for index in reversed(range(self.extra_ids)):
+            added.pieces.add(piece=f"▁<extra_id_{index}>", score=0.0, type=ModelProto.SentencePiece.USER_DEFINED)
+        return content + added.SerializeToString()
 
     @cached_property
     def _model(self) -> Any:
@@ -165,19 +165,15 @@ class SentencePieceVocabulary(_Loaded):
     def size(self) -> int:
         return int(self._model.vocab_size())
 
-    @property
+    @cached_property
     def pad_id(self) -> int:
         return max(0, int(self._model.pad_id()))
 
-    @property
-    def eos_id(self) -> int:
-        return self._eos_id
-
     @cached_property
-    def _eos_id(self) -> int:
+    def eos_id(self) -> int:
         return int(self._model.eos_id())
 
-    @property
+    @cached_property
     def unk_id(self) -> int:
         return int(self._model.unk_id())
 
@@ -229,6 +225,9 @@ class ByteVocabulary(Vocabulary):
     that UTF-8 never uses.
     """
 
+    pad_id, eos_id, unk_id = 0, 1, 2
+    word_prefix = " "
+
     def __init__(self, extra_ids: int = 0) -> None:
         _check_extra_ids(extra_ids)
         self.extra_ids = extra_ids
@@ -236,18 +235,6 @@ class ByteVocabulary(Vocabulary):
     @property
     def size(self) -> int:
         return _BYTE_OFFSET + _NUM_BYTES + self.extra_ids
-
-    @property
-    def pad_id(self) -> int:
-        return 0
-
-    @property
-    def eos_id(self) -> int:
-        return 1
-
-    @property
-    def unk_id(self) -> int:
-        return 2
 
     @property
     def sentinel_ids(self) -> tuple[int, ...]:
@@ -263,16 +250,12 @@ class ByteVocabulary(Vocabulary):
     def encode_with_offsets(self, texts: Sequence[str]) -> Placed:
         return byte_offsets(texts, _BYTE_OFFSET)
 
-    @property
-    def word_prefix(self) -> str:
-        return " "
-
     def _decode(self, ids: list[int]) -> str:
         kept = bytes(index - _BYTE_OFFSET for index in ids if _BYTE_OFFSET <= index < _BYTE_OFFSET + _NUM_BYTES)
         return kept.decode(errors="ignore")
 
 
-class TokenizerJsonVocabulary(_Loaded):
+class TokenizerJsonVocabulary(PickledUnloaded, Vocabulary):
     """A `tokenizer.json` of Hugging Face. Control pieces spelled out in a text are text, sentinels are sentinels."""
 
     def __init__(
@@ -392,49 +375,48 @@ _NOT_OF_IDS = ("version", "truncation", "padding", "post_processor", "decoder")
 class PassThroughVocabulary(Vocabulary):
     """For features that are ids or numbers already. `encode` takes ids spelled out, "3 14 15"."""
 
+    size, eos_id = 0, 1
+    pad_id = unk_id = 0
+    sentinel_ids = ()
+
     def __init__(self, size: int, eos_id: int = 1) -> None:
-        """
-        Args:
-            size: Ids are below this.
-            eos_id: Ends a sequence.
-        """
-        self._size, self._eos_id = size, eos_id
-
-    @property
-    def size(self) -> int:
-        return self._size
-
-    @property
-    def pad_id(self) -> int:
-        return 0
-
-    @property
-    def eos_id(self) -> int:
-        return self._eos_id
-
-    @property
-    def unk_id(self) -> int:
-        return 0
-
-    @property
-    def sentinel_ids(self) -> tuple[int, ...]:
-        return ()
+        """`size`: ids are below this."""
+        self.size, self.eos_id = size, eos_id
 
     @property
     def fingerprint(self) -> str:
-        return _digest(["pass-through", self._size, self._eos_id])
+        return _digest(["pass-through", self.size, self.eos_id])
 
     def encode(self, text: str) -> list[int]:
         try:
             ids = [int(word) for word in text.split()]
         except ValueError as error:
             raise DataError(f"{text[:80]!r} is not a row of ids, which this vocabulary needs: {error}") from error
-        if wrong := [index for index in ids if not 0 <= index < self._size]:
-            raise DataError(f"id {wrong[0]} is outside a vocabulary of {self._size} ids")
+        if wrong := [index for index in ids if not 0 <= index < self.size]:
+            raise DataError(f"id {wrong[0]} is outside a vocabulary of {self.size} ids")
         return ids
 
     def _decode(self, ids: list[int]) -> str:
         return " ".join(map(str, ids))
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A named sequence that a task yields."""
+
+    vocabulary: Vocabulary
+    add_eos: bool = True
+    """The steps that append EOS do so."""
+    required: bool = True
+    """Every example has it."""
+    dtype: str = "int32"
+    """NumPy's name."""
+    rank: int = 1
+    """Dimensions; 1 is a sequence."""
+
+    @cached_property
+    def numpy_dtype(self) -> np.dtype:
+        return np.dtype(self.dtype)
 
 
 def check_equal(task_name: str, of_task: Vocabulary, of_model: Vocabulary) -> None:
@@ -453,60 +435,20 @@ def _check_extra_ids(extra_ids: int) -> None:
         raise ConfigError(f"extra_ids is {extra_ids}; it is a number of sentinels, at least 0")
 
 
-def _cached_names(kind: type) -> set[str]:
-    return {name for base in kind.__mro__ for name, value in vars(base).items() if isinstance(value, cached_property)}
-
-
 def _digest(content: Any) -> str:
     text = json.dumps(content, sort_keys=True, ensure_ascii=False)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _piece_record(piece: str) -> bytes:
-    """A user-defined piece as a field of SentencePiece's ModelProto (pieces = 1; piece 1, score 2, type 3)."""
-    name = piece.encode()
-    body = b"\x0a" + _varint(len(name)) + name + b"\x15" + struct.pack("<f", 0.0) + b"\x18" + _varint(_USER_DEFINED)
-    return b"\x0a" + _varint(len(body)) + body
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
-
-
 def _model_settings(content: bytes) -> Iterator[tuple[str, Any]]:
-    """What a ModelProto says besides its pieces and decides ids: the algorithm (trainer_spec = 2, model_type = 3, and
-    treat_whitespace_as_suffix = 24, byte_fallback = 35) and the normaliser (normalizer_spec = 3) but for its name."""
-    for number, value in _fields(content):
-        if number == 2 and isinstance(value, bytes):
-            yield from ((f"trainer {inner}", item) for inner, item in _fields(value) if inner in (3, 24, 35))
-        elif number == 3 and isinstance(value, bytes):
-            yield from ((f"normalizer {inner}", item) for inner, item in _fields(value) if inner != 1)
+    """What a ModelProto says besides its pieces and decides ids: the algorithm, and the normaliser but for its name.
+    Numbers of fields, and values as they are stored: texts as bytes, truth values as integers."""
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
 
-
-def _fields(content: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """Numbers and raw values of the fields of a protocol buffer."""
-    position = 0
-
-    def varint() -> int:
-        nonlocal position
-        value = shift = 0
-        while True:
-            byte = content[position]
-            position += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-
-    while position < len(content):
-        number, kind = divmod(varint(), 8)
-        if kind == 0:
-            yield number, varint()
-            continue
-        length = varint() if kind == 2 else {1: 8, 5: 4}[kind]
-        yield number, content[position : position + length]
-        position += length
+    proto = ModelProto.FromString(content)
+    of_trainer = ("model_type", "treat_whitespace_as_suffix", "byte_fallback")
+    fields = [("trainer", *given) for given in proto.trainer_spec.ListFields() if given[0].name in of_trainer]
+    fields += [("normalizer", *given) for given in proto.normalizer_spec.ListFields() if given[0].name != "name"]
+    for spec, field, value in fields:
+        stored = value.encode() if isinstance(value, str) else value
+        yield f"{spec} {field.number}", stored if isinstance(stored, bytes) else int(stored)

@@ -19,7 +19,7 @@ _BYT5 = "ByT5Tokenizer"
 
 
 def open_vocabulary(place: str | Path, num_sentinels: int | None = None) -> Vocabulary:
-    """The vocabulary that `place` names.
+    """The vocabulary that `place` names. Raises DataError where there is nothing of the kind.
 
     Args:
         place: A tokenizer folder (ours, or a Hugging Face one with spiece.model or tokenizer.json), a run or export
@@ -27,9 +27,6 @@ def open_vocabulary(place: str | Path, num_sentinels: int | None = None) -> Voca
         num_sentinels: Ids behind the vocabulary for sentinels; None: the tokenizer's own where it has pieces named
             `<extra_id_0>` and so on (also where a tokenizer.json adds them to a SentencePiece model), else 100 (of
             bytes: the 11 that text never uses).
-
-    Raises:
-        DataError: There is nothing of the kind.
     """
     if str(place) == BYTES:
         return ByteVocabulary(num_sentinels or 0)
@@ -56,11 +53,8 @@ def _with_sentinels(plain: SentencePieceVocabulary | TokenizerJsonVocabulary) ->
 
 
 def tokenizer_place(path: Path) -> Path:
-    """Where the tokenizer of `path` lies: in it, in `tokenizer/` of a run or export, or beside the checkpoints.
-
-    Raises:
-        DataError: Nowhere.
-    """
+    """Where the tokenizer of `path` lies: in it, in `tokenizer/` of a run or export, or beside the checkpoints. Raises
+    DataError where it is in none of these."""
     of_run = [path.parent.parent / "tokenizer"] if path.parent.name == "checkpoints" else []
     for place in (path, path / "tokenizer", *of_run):
         if place.is_file() or any((place / name).is_file() for name in (*_SENTENCEPIECE, _JSON)) or _is_byt5(place):

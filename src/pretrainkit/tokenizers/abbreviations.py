@@ -89,7 +89,7 @@ LANGUAGES = {
         ),
         after_numbers=(
             "januar jänner februar märz april mai juni juli august september oktober november dezember jahrhundert "
-            "jahrhunderts"
+            "jahrhunderts jan jän feb febr mrz apr aug sep sept okt nov dez jh jhd"
         ),
     ),
     "es": _abbreviations(

@@ -12,7 +12,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,18 +24,22 @@ from pretrainkit.files.sources import SourceFile, find_sources
 from pretrainkit.files.work import work_folder
 from pretrainkit.tokenizers.folder import PUNKT_JSON, copy_tokenizer
 from pretrainkit.tokenizers.load import ControlPieces, Tokenizer, load_tokenizer
-from pretrainkit.tokenizers.punkt import PunktParameters, PunktRules
+from pretrainkit.tokenizers.punkt import PunktParameters
 from pretrainkit.tokenizers.sentences import (
     SAMPLE_BYTES,
     Splitter,
-    SplitterName,
     about_language,
-    check_language,
-    check_splitter,
     learn_punkt,
     load_splitter,
 )
-from pretrainkit.tokenizers.shard_encoder import Encoder, ShardTask, encode_shard, encode_together, finished_record
+from pretrainkit.tokenizers.shard_encoder import (
+    Encoder,
+    EncodeSettings,
+    ShardTask,
+    encode_shard,
+    encode_together,
+    finished_record,
+)
 from pretrainkit.tokenizers.shard_writer import finish_shards
 from pretrainkit.tokenizers.shards import TOKENIZER_FOLDER, TokenShards
 from pretrainkit.workers.engine import LOCAL, Engine, Means
@@ -44,37 +48,6 @@ from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet, num_p
 MAX_SHARDS = 1024
 _Split = tuple[list[SourceFile], str | None]
 """The files of a split and the fingerprint of the corpus folder they are in, if they are in one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EncodeSettings:
-    """How to encode."""
-
-    splitter: SplitterName = "punkt"
-    """How documents are cut into sentences."""
-    punkt_rules: PunktRules = "default"
-    """For punkt: what becomes of ellipses, closing quotes and the like; see punkt.py."""
-    pattern: str | None = None
-    """For regex: what lies between two sentences."""
-    language: str = "auto"
-    """Whose common abbreviations punkt knows beforehand, where boundaries are learned: auto (of the text's language,
-    where it is known), none, or a code of abbreviations.py."""
-    control_pieces: ControlPieces = "text"
-    """What those become that are spelled out in a document, such as `<mask>`: ordinary text, or their ids, as in
-    AutoTokenizer."""
-    text_key: str = "text"
-    """Key or column that holds the text."""
-    max_bad: int = 0
-    """Pieces of bad input that may be skipped."""
-
-    def __post_init__(self) -> None:
-        check_splitter(self.splitter, self.punkt_rules, self.pattern)
-        check_language(self.language)
-        if self.language != "auto" and self.splitter != "punkt":
-            raise DataError(
-                f"splitter {self.splitter!r} knows no abbreviations but was given language {self.language!r}\n"
-                "  leave it out, or take punkt"
-            )
 
 
 def encode_corpus(
@@ -88,49 +61,32 @@ def encode_corpus(
     progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Encodes documents to `out`, or to `out/train` and `out/valid` where the input is a corpus folder that has these.
+    Returns the manifest of each split; the key is "" where there are none. Raises DataError where input cannot be used,
+    or `out` holds something else.
 
     Args:
         inputs: A corpus folder, or files, folders, globs, addresses.
         tokenizer: Folder of a tokenizer. Sentence boundaries are learned from the (training) text where it has none.
         out: Folder to be made, or to be completed after a crash.
-        settings: How to encode.
         workers: Tasks at a time; None: what the engine thinks best, such as all cores.
         engine: What runs the tasks.
-        progress: Who wants to see how far it is.
-
-    Returns:
-        The manifest of each split; the key is "" where there are none.
-
-    Raises:
-        DataError: Input cannot be used, or `out` holds something else.
     """
     settings, progress, out = settings or EncodeSettings(), progress or Quiet(), Path(out)
     means = Means(engine, workers, DEFAULT_MEMORY, progress)
     loaded = load_tokenizer(tokenizer, settings.control_pieces)
     splits = corpus_splits(inputs)
     sentences = _sentences(Path(tokenizer), splits, out, settings, progress)
-    manifests = {}
-    for split, (sources, corpus) in splits.items():
-        manifests[split] = _encode_split(
-            *(sources, corpus, loaded, sentences, out / split, settings, means, split or out.name)
-        )
-    return manifests
-
-
-@dataclass(frozen=True)
-class _Sentences:
-    """How documents are cut into sentences."""
-
-    splitter: Splitter
-    punkt: PunktParameters | None = None
-    learned_from: str | None = None
-    """Fingerprint of the text that `punkt` was learned from; None: it came with the tokenizer, or there is none."""
+    return {
+        split: _encode_split(files, loaded, *sentences, out / split, settings, means, split or out.name)
+        for split, files in splits.items()
+    }
 
 
 def _sentences(
     tokenizer: Path, splits: dict[str, _Split], out: Path, settings: EncodeSettings, progress: Progress
-) -> _Sentences:
-    """The splitter; learns Punkt parameters unless the tokenizer, or an earlier attempt at this output, has them."""
+) -> tuple[Splitter, PunktParameters | None, str | None]:
+    """The splitter; Punkt's parameters, learned unless the tokenizer, or an earlier attempt at this output, has them;
+    the fingerprint of the text that they were learned from, unless they came with the tokenizer."""
     punkt, learned_from = None, None
     if settings.splitter == "punkt" and (tokenizer / PUNKT_JSON).is_file():
         if settings.language != "auto":
@@ -151,7 +107,7 @@ def _sentences(
             )
             progress.note(about_language(punkt))
     splitter = load_splitter(settings.splitter, punkt, rules=settings.punkt_rules, pattern=settings.pattern)
-    return _Sentences(splitter, punkt, learned_from)
+    return splitter, punkt, learned_from
 
 
 def _learned_before(out: Path, learned_from: str) -> PunktParameters | None:
@@ -189,17 +145,17 @@ def _corpus_fingerprint(folder: Path) -> str | None:
 
 
 def _encode_split(
-    sources: list[SourceFile],
-    corpus: str | None,
+    files: _Split,
     tokenizer: Tokenizer,
-    sentences: _Sentences,
+    splitter: Splitter,
+    punkt: PunktParameters | None,
+    learned_from: str | None,
     out: Path,
     settings: EncodeSettings,
     means: Means,
     name: str,
 ) -> dict[str, Any]:
-    progress = means.progress
-    splitter, punkt = sentences.splitter, sentences.punkt
+    (sources, corpus), progress = files, means.progress
     groups = shard_groups(sources)
     encoding = {
         "tokenizer": tokenizer.fingerprint,
@@ -218,25 +174,16 @@ def _encode_split(
             return _kept(out, plan_key, progress)
         _refuse_strangers(out)
     plan = encoding | {"input": corpus or [source.address for source in sources]}
-    learned = {"learned_from": sentences.learned_from} if sentences.learned_from else {}
+    learned = {"learned_from": learned_from} if learned_from else {}
     plan |= learned
     with work_folder(out / ".work", plan, out) as work:
         if punkt is not None:
             punkt.save(work / PUNKT_JSON)
-        encoder = Encoder(
-            tokenizer=str(tokenizer.folder),
-            splitter=settings.splitter,
-            punkt=work / PUNKT_JSON if punkt else None,
-            punkt_rules=settings.punkt_rules,
-            pattern=settings.pattern,
-            control_pieces=settings.control_pieces,
-            fingerprint=plan_key,
-        )
+        encoder = Encoder(str(tokenizer.folder), settings, work / PUNKT_JSON if punkt else None, plan_key)
         tasks = [
             ShardTask(
                 *(out, index, len(groups), tuple(group), encoder, tokenizer.vocab_size),
-                *(settings.text_key, settings.max_bad, work / f"shard-{index:05d}" / "task.json"),
-                fingerprint([encoding, contents[index]]),
+                *(work / f"shard-{index:05d}" / "task.json", fingerprint([encoding, contents[index]])),
             )
             for index, group in enumerate(groups)
         ]

@@ -20,7 +20,6 @@ from typing import Any
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import atomic_file, explained_write_errors, sync
 from pretrainkit.tokenizers.punkt import PunktParameters
-from pretrainkit.tokenizers.special import SpecialIds
 
 MODEL = "sentencepiece.model"
 VOCAB = "sentencepiece.vocab"
@@ -35,11 +34,8 @@ _FILES = (MODEL, VOCAB, TOKENIZER_JSON, CONFIG_JSON, PUNKT_JSON, *_OF_OTHERS, "m
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that takes its name when the block ends well; an error removes it.
-
-    Raises:
-        DataError: `out` exists already, or nothing can be written there.
-    """
+    """A folder beside `out` that takes its name when the block ends well; an error removes it. Raises DataError where
+    `out` exists already, or nothing can be written there."""
     refuse_existing(out)
     aside = out.with_name(f".{out.name}.partial")
     with explained_write_errors(out):
@@ -72,37 +68,23 @@ def copy_tokenizer(origin: Path, out: Path, punkt: PunktParameters | None = None
         RunError: The disk is full.
         DataError: The folder cannot be written.
     """
-    aside = out.with_name(f".{out.name}.partial")
-    with explained_write_errors(out):
-        for folder in (aside, out):
-            shutil.rmtree(folder, ignore_errors=True)
-        aside.mkdir(parents=True)
-        try:
-            for name in _FILES:
-                if (origin / name).is_file() and not (name == PUNKT_JSON and punkt):
-                    with open(origin / name, "rb") as source, atomic_file(aside / name) as target:
-                        shutil.copyfileobj(source, target)
-            if punkt is not None:
-                punkt.save(aside / PUNKT_JSON)
-            os.replace(aside, out)
-            sync(out.parent)
-        except BaseException:  # whatever ends it, nothing half-copied stays
-            shutil.rmtree(aside, ignore_errors=True)
-            raise
+    shutil.rmtree(out, ignore_errors=True)
+    with new_folder(out) as aside:
+        for name in _FILES:
+            if (origin / name).is_file() and not (name == PUNKT_JSON and punkt):
+                with open(origin / name, "rb") as source, atomic_file(aside / name) as target:
+                    shutil.copyfileobj(source, target)
+        if punkt is not None:
+            punkt.save(aside / PUNKT_JSON)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Readable JSON, atomically."""
     with atomic_file(path) as file:
         file.write(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")
 
 
 def model_fingerprint(folder: Path) -> str:
-    """128 bits in hex of the file that decides the ids.
-
-    Raises:
-        DataError: There is no such file.
-    """
+    """128 bits in hex of the file that decides the ids. Raises DataError where there is no such file."""
     for name in (MODEL, TOKENIZER_JSON):
         path = folder / name
         if path.is_file():
@@ -127,28 +109,3 @@ def transformers_config(tokens: Mapping[str, str], max_length: int) -> dict[str,
         "model_input_names": ["input_ids", *(["token_type_ids"] if "cls" in tokens else []), "attention_mask"],
         "clean_up_tokenization_spaces": False,
     }
-
-
-def write_manifest_of(
-    folder: Path,
-    *,
-    kind: str,
-    vocab_size: int,
-    special: SpecialIds,
-    settings: Mapping[str, Any],
-    source: str,
-    punkt: str | None,
-) -> dict[str, Any]:
-    """Writes and returns manifest.json; `source` and `punkt` are fingerprints of the word counts and parameters."""
-    manifest = {
-        "format": FORMAT,
-        "kind": kind,
-        "vocab_size": vocab_size,
-        "special": special.as_dict(),
-        "settings": dict(settings),
-        "source": source,
-        "punkt": punkt,
-        "fingerprint": model_fingerprint(folder),
-    }
-    write_json(folder / "manifest.json", manifest)
-    return manifest

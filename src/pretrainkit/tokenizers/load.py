@@ -25,7 +25,7 @@ from pretrainkit.tokenizers.special import SpecialIds
 Ids = NDArray[np.int32]
 ControlPieces = Literal["text", "ids"]
 """What control pieces that are spelled out in a text become: ordinary text, or their ids as in AutoTokenizer."""
-_ROLES = {
+_ROLES: dict[str, tuple[str, ...]] = {
     "unk": ("[UNK]", "<unk>"),
     "cls": ("[CLS]", "<s>", "<cls>"),
     "sep": ("[SEP]", "</s>", "<sep>"),
@@ -51,15 +51,8 @@ class Tokenizer(ABC):
         """Ids of each text."""
 
     def encode_flat(self, texts: Sequence[str], num_threads: int = 1) -> tuple[Ids, NDArray[np.int64]]:
-        """The ids of all texts, one after another, and (texts,) how many each has.
-
-        Args:
-            texts: Free of lone surrogates.
-            num_threads: To encode with; Python's lock is released.
-
-        Returns:
-            int32 ids, none of them a control id (but `unk` where there are no byte pieces), and int64 lengths.
-        """
+        """The int32 ids of all texts, one after another, and (texts,) int64 how many each has. No id is one of control
+        (but `unk` where there are no byte pieces). Texts have no lone surrogates; Python's lock is released."""
         # From lists: the arrays that SentencePiece itself can return, one per text, cost a quarter more.
         ids = self._encode(list(texts), num_threads)
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
@@ -89,7 +82,6 @@ class Tokenizer(ABC):
         """(V,) the text form of every id."""
 
     def encode(self, text: str) -> Ids:
-        """int32 ids of one text."""
         return self.encode_batch([text])[0]
 
     @cached_property
@@ -227,23 +219,16 @@ class HuggingFaceTokenizer(Tokenizer):
 
 
 def load_tokenizer(folder: str | os.PathLike[str], control_pieces: ControlPieces = "text") -> Tokenizer:
-    """The tokenizer in `folder`: one of ours, or any with `tokenizer.json` and BERT's control pieces.
-
-    Args:
-        folder: Where its files are.
-        control_pieces: What becomes of those that are spelled out in a text.
-
-    Raises:
-        DataError: There is none, its files are broken or do not belong together, or a control piece is missing.
-    """
+    """The tokenizer in `folder`: one of ours, or any with `tokenizer.json` and BERT's control pieces; `control_pieces`
+    says what becomes of those that are spelled out in a text. Raises DataError where there is none, its files are
+    broken or do not belong together, or a control piece is missing."""
     path = Path(folder)
     manifest_path = path / "manifest.json"
     special = None
     fingerprint = files.model_fingerprint(path)
-    manifest: dict[str, Any] = {}
     if manifest_path.is_file():
         try:
-            manifest = json.loads(manifest_path.read_bytes())
+            manifest: dict[str, Any] = json.loads(manifest_path.read_bytes())
             special = SpecialIds.from_dict(manifest["special"], str(manifest_path))
             given, size = manifest["fingerprint"], manifest["vocab_size"]
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -270,7 +255,7 @@ def load_tokenizer(folder: str | os.PathLike[str], control_pieces: ControlPieces
 
 def _special_ids(ids: dict[str, int], folder: Path) -> SpecialIds:
     """From the names in the JSON files for `transformers`, else from what such pieces are usually called."""
-    named: dict[str, str] = {}
+    roles = dict(_ROLES)
     for name in ("special_tokens_map.json", files.CONFIG_JSON):
         if (folder / name).is_file():
             try:
@@ -279,19 +264,17 @@ def _special_ids(ids: dict[str, int], folder: Path) -> SpecialIds:
                 raise _broken(folder, f"{name} is not JSON: {error}") from error
             for role in _ROLES:
                 token = content.get(f"{role}_token")
-                text = token.get("content") if isinstance(token, dict) else token
-                if text:
-                    named[role] = text
+                if text := token.get("content") if isinstance(token, dict) else token:
+                    roles[role] = (text,)
     found = {}
-    for role, usual in _ROLES.items():
-        names = [named[role]] if role in named else usual
-        match = [ids[name] for name in names if name in ids]
-        if not match:
+    for role, names in roles.items():
+        index = next((ids[name] for name in names if name in ids), None)
+        if index is None:
             raise DataError(
                 f"the tokenizer in {folder} has no {role} piece ({', '.join(names)})\n"
                 "  masked language models need unk, cls, sep, mask and pad; train one with: pretrainkit tokenizer train"
             )
-        found[role] = match[0]
+        found[role] = index
     return SpecialIds(**found)
 
 

@@ -45,6 +45,7 @@ def byte_offsets(texts: Sequence[str], first_id: int) -> Placed:
 
 def _characters(raw: NDArray[np.uint8]) -> Ints:
     """(bytes + 1,) characters that end before each byte of a text, and all of them."""
+    # A byte is the last of its character where the next one is no continuation (10xxxxxx).
     is_last = np.append((raw[1:] & 0xC0) != 0x80, [True])[: len(raw)]
     return np.concatenate([[0], np.cumsum(is_last)])
 

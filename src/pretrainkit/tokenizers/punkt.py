@@ -120,7 +120,6 @@ class PunktParameters:
 
     @property
     def fingerprint(self) -> str:
-        """128 bits in hex of all parameters."""
         return _digest(self.as_dict())
 
     def with_abbreviations(self, words: Iterable[str]) -> "PunktParameters":
@@ -132,7 +131,8 @@ class PunktParameters:
         """These, and the common abbreviations of a language of abbreviations.py, and what follows them."""
         language = LANGUAGES[code]
         before = {(word, _NUMBER_TYPE) for word in language.before_numbers}
-        after = {(_NUMBER_TYPE, word) for word in language.after_numbers}
+        # An abbreviation keeps its period where Punkt looks at the word after a number: "5. Feb."
+        after = {(_NUMBER_TYPE, form) for word in language.after_numbers for form in (word, f"{word}.")}
         return replace(
             self,
             abbreviations=self.abbreviations | language.titles | language.others,
@@ -150,31 +150,18 @@ class PunktParameters:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "PunktParameters":
-        """Read what `save` wrote.
-
-        Raises:
-            DataError: The file is missing, is no JSON, has another version, or a field of it is broken.
-        """
+        """Read what `save` wrote. Raises DataError where the file is missing, of another version or broken."""
         try:
             content = json.loads(Path(path).read_bytes())
         except OSError as error:
             raise DataError(f"Punkt parameters {path} cannot be read: {error.strerror}\n  {_ADVICE}") from error
         except ValueError as error:
             raise DataError(f"Punkt parameters {path} are no JSON: {error}\n  {_ADVICE}") from error
-        return cls.from_dict(content, str(path))
-
-    @classmethod
-    def from_dict(cls, content: object, where: str) -> "PunktParameters":
-        """From what `as_dict` gives; `where` names its file.
-
-        Raises:
-            DataError: It has another format or version, or a field of it is broken.
-        """
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise DataError(f"{where} holds no Punkt parameters (no format {FORMAT!r})\n  {_ADVICE}")
+            raise DataError(f"{path} holds no Punkt parameters (no format {FORMAT!r})\n  {_ADVICE}")
         if content.get("version") != VERSION:
             given = content.get("version")
-            raise DataError(f"Punkt parameters {where} have version {given}; this release reads {VERSION}\n  {_ADVICE}")
+            raise DataError(f"Punkt parameters {path} have version {given}; this release reads {VERSION}\n  {_ADVICE}")
         pairs, contexts = content.get("collocations"), content.get("orthography")
         is_good = {
             "abbreviations": _are_words(content.get("abbreviations")),
@@ -187,7 +174,7 @@ class PunktParameters:
         }
         if not all(is_good.values()):
             broken = ", ".join(name for name, good in is_good.items() if not good)
-            raise DataError(f"Punkt parameters {where} are broken in {broken}\n  {_ADVICE}")
+            raise DataError(f"Punkt parameters {path} are broken in {broken}\n  {_ADVICE}")
         return cls(
             abbreviations=frozenset(content["abbreviations"]),
             collocations=frozenset((first, second) for first, second in content["collocations"]),
@@ -210,17 +197,10 @@ def _are_words(value: object) -> bool:
 def train_punkt(texts: Iterable[str], *, max_bytes: int = 4 << 20, where: str = "texts") -> PunktParameters:
     """Learn the parameters from running text with NLTK's trainer: 3 CPU-seconds and 100 MB of memory per MB.
 
-    The sample is the beginning of the given texts, in their order, until `max_bytes` are reached. No text gives more
-    than an eighth of that, so that one book does not speak for a library, unless all texts together give less than
-    `max_bytes`: then the rests of the first ones follow. Equal texts give equal parameters.
-
-    Args:
-        texts: Documents; no more are read than are needed.
-        max_bytes: Size of the sample in UTF-8.
-        where: What the texts are, for the message.
-
-    Raises:
-        DataError: The texts hold no word.
+    The sample is the beginning of the given texts, in their order, until `max_bytes` of UTF-8 are reached. No text
+    gives more than an eighth of that, so that one book does not speak for a library, unless all texts together give
+    less than `max_bytes`: then the rests of the first ones follow. Equal texts give equal parameters; no more are read
+    than are needed. Raises DataError, which says `where`, if they hold no word.
     """
     sample: list[str] = []
     rests: list[str] = []
@@ -258,11 +238,8 @@ def train_punkt(texts: Iterable[str], *, max_bytes: int = 4 << 20, where: str = 
 
 
 def read_abbreviations(path: str | os.PathLike[str]) -> list[str]:
-    """Abbreviations from a file: one in each line, such as `approx.`; empty lines and lines with # do not count.
-
-    Raises:
-        DataError: The file cannot be read, is not UTF-8, or a line holds several words.
-    """
+    """Abbreviations from a file: one in each line, such as `approx.`; empty lines and lines with # do not count. Raises
+    DataError where it cannot be read, is not UTF-8, or a line holds several words."""
     try:
         lines = Path(path).read_bytes().decode().splitlines()
     except OSError as error:
@@ -327,10 +304,8 @@ class PunktSplitter:
         self._candidates = re.compile(rf"{stop}(?=([{no_word}]|{space}++{next_word}))")
         end = rf"\s|$|[{no_word}]|{_SEVERAL}"
         self._word = re.compile(rf"{_SEVERAL}|[^\s(\"`{{\[:;&#*@)}}\]\-,]\S*?(?={end}|,(?:{end}))|\S")
-        no_words: frozenset[str] = frozenset()
-        self._titles, self._listed = (
-            (parameters.titles, parameters.listed) if rules == "default" else (no_words, no_words)
-        )
+        self._titles = parameters.titles if rules == "default" else frozenset[str]()
+        self._listed = parameters.listed if rules == "default" else frozenset[str]()
         self._collocated = frozenset(first for first, _ in parameters.collocations)
         self._certain: set[str] = set()
         self._uncertain: dict[str, bool] = {}
@@ -369,10 +344,6 @@ class PunktSplitter:
         if start < end and not text[start:end].isspace():
             sentences.append(text[start:end])
         return sentences
-
-    def many(self, texts: Iterable[str]) -> list[list[str]]:
-        """Sentences of each document."""
-        return [self(text) for text in texts]
 
     def _runs(self, flat: str) -> Iterator[tuple[int, re.Match[str]]]:
         """(Start of a run of non-spaces, last candidate in it), as NLTK finds them; spaces in `flat` are " "."""

@@ -14,10 +14,10 @@ splitter; see shard_encoder.py.
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, get_args
+from typing import Any, Final, Literal, get_args
 
 from pretrainkit.corpus.readers import read_documents
 from pretrainkit.errors import DataError
@@ -36,39 +36,17 @@ _SAMPLED_FILES = 32
 _STOP = stop_pattern(ASCII_STOPS + ELLIPSIS + SPACED_STOPS)
 
 
-class Splitter(Protocol):
-    """What splits documents."""
-
-    settings: dict[str, Any]
-    """For manifests: the name and what else decides the result."""
-    fingerprint: str
-    """Equal for splitters that split all texts alike."""
-
-    def __call__(self, text: str) -> list[str]:
-        """Sentences of a document; none is empty."""
-        ...
-
-    def many(self, texts: Iterable[str]) -> list[list[str]]:
-        """Sentences of each document."""
-        ...
-
-
-def _lines(text: str) -> list[str]:
-    return text.split("\n")
-
-
 def _whole(text: str) -> list[str]:
     return [text]
 
 
 def _between(pattern: re.Pattern[str], text: str) -> list[str]:
-    matches = list(pattern.finditer(text))
-    begins, ends = [0, *(match.end() for match in matches)], [*(match.start() for match in matches), len(text)]
-    return [text[begin:end] for begin, end in zip(begins, ends, strict=True)]
+    # `split` puts what the pattern's groups matched between the parts.
+    return pattern.split(text)[:: pattern.groups + 1]
 
 
 _PARTS: Final[Mapping[str, Callable[[str], list[str]]]] = {
-    "newline": _lines,
+    "newline": partial(str.split, sep="\n"),
     "regex": partial(cut_at, _STOP),
     "none": _whole,
 }
@@ -80,24 +58,21 @@ class PlainSplitter:
     def __init__(self, name: str, pattern: str | None = None) -> None:
         self._parts = _PARTS[name] if pattern is None else partial(_between, re.compile(pattern))
         self.settings: dict[str, Any] = {"name": name} | ({"pattern": pattern} if pattern is not None else {})
+        """For manifests: the name and what else decides the result."""
         content = json.dumps(self.settings | {"version": 2}).encode()
         self.fingerprint = hashlib.blake2b(content, digest_size=16).hexdigest()
+        """Equal for splitters that split all texts alike."""
 
     def __call__(self, text: str) -> list[str]:
         """Sentences without the spaces around them; none is empty."""
         return [sentence for part in self._parts(text) if (sentence := part.strip())]
 
-    def many(self, texts: Iterable[str]) -> list[list[str]]:
-        """Sentences of each document."""
-        return [self(text) for text in texts]
+
+Splitter = PlainSplitter | PunktSplitter
 
 
 def check_splitter(name: str, rules: str = "default", pattern: str | None = None) -> None:
-    """Refuse settings that do not exist or would not be used, before anything is learned or read.
-
-    Raises:
-        DataError: What is wrong and what there is.
-    """
+    """Refuse settings that do not exist or would not be used, before anything is learned or read: a DataError."""
     if name not in SPLITTERS:
         raise DataError(f"splitter {name!r} does not exist\n  there are: {', '.join(SPLITTERS)}")
     if rules not in get_args(PunktRules):
@@ -121,16 +96,14 @@ def load_splitter(
     rules: PunktRules = "default",
     pattern: str | None = None,
 ) -> Splitter:
-    """A splitter by its name.
+    """A splitter by its name. Raises DataError where there is no such splitter, or something is missing, broken or not
+    wanted.
 
     Args:
         name: One of SPLITTERS.
         parameters: What Punkt learned, or the file of it (`punkt.json`); only for `punkt`.
         rules: Only for `punkt`: see punkt.py.
         pattern: Only for `regex`: what lies between two sentences, in place of our own.
-
-    Raises:
-        DataError: There is no such splitter or rules, or something is missing, broken or not wanted.
     """
     check_splitter(name, rules, pattern)
     if name != "punkt":

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,14 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.corpus.readers import read_documents, text_hash
+from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import atomic_file, explained_write_errors
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import SourceFile
 from pretrainkit.tokenizers.load import ControlPieces, Tokenizer, load_tokenizer
 from pretrainkit.tokenizers.punkt import PunktRules
-from pretrainkit.tokenizers.sentences import PlainSplitter, Splitter, load_splitter
+from pretrainkit.tokenizers.sentences import (
+    PlainSplitter,
+    Splitter,
+    SplitterName,
+    check_language,
+    check_splitter,
+    load_splitter,
+)
 from pretrainkit.tokenizers.shard_writer import ShardWriter
-from pretrainkit.tokenizers.shards import PARTS, part_name, token_dtype
+from pretrainkit.tokenizers.shards import part_name, part_sizes, token_dtype
 from pretrainkit.workers.processes import run_tasks
 
 BATCH_CHARACTERS = 1 << 20
@@ -46,30 +54,54 @@ class Batch(NamedTuple):
     """Documents in which a control piece is spelled out."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class EncodeSettings:
+    splitter: SplitterName = "punkt"
+    """How documents are cut into sentences."""
+    punkt_rules: PunktRules = "default"
+    """For punkt: what becomes of ellipses, closing quotes and the like; see punkt.py."""
+    pattern: str | None = None
+    """For regex: what lies between two sentences."""
+    language: str = "auto"
+    """Whose common abbreviations punkt knows beforehand, where boundaries are learned: auto (of the text's language,
+    where it is known), none, or a code of abbreviations.py."""
+    control_pieces: ControlPieces = "text"
+    """What those become that are spelled out in a document, such as `<mask>`: ordinary text, or their ids, as in
+    AutoTokenizer."""
+    text_key: str = "text"
+    """Key or column that holds the text."""
+    max_bad: int = 0
+    """Pieces of bad input that may be skipped."""
+
+    def __post_init__(self) -> None:
+        check_splitter(self.splitter, self.punkt_rules, self.pattern)
+        check_language(self.language)
+        if self.language != "auto" and self.splitter != "punkt":
+            raise DataError(
+                f"splitter {self.splitter!r} knows no abbreviations but was given language {self.language!r}\n"
+                "  leave it out, or take punkt"
+            )
+
+
 @dataclass(frozen=True)
 class Encoder:
     """What a worker needs to encode; built where it is used."""
 
     tokenizer: str
     """Its folder."""
-    splitter: str
+    settings: EncodeSettings
     punkt: Path | None
     """File of the parameters."""
-    punkt_rules: PunktRules
-    pattern: str | None
-    control_pieces: ControlPieces
     fingerprint: str
     """Of the content of all, so that files which have changed since are read again."""
-
-    def parts(self) -> tuple[Tokenizer, Splitter, Callable[[str], object]]:
-        """The tokenizer, the splitter and what finds control pieces in a text, made once per process."""
-        return _parts(self)
 
 
 @lru_cache(maxsize=2)
 def _parts(encoder: Encoder) -> tuple[Tokenizer, Splitter, Callable[[str], object]]:
-    splitter = load_splitter(encoder.splitter, encoder.punkt, rules=encoder.punkt_rules, pattern=encoder.pattern)
-    tokenizer = load_tokenizer(encoder.tokenizer, encoder.control_pieces)
+    """The tokenizer, the splitter and what finds control pieces in a text, made once per process."""
+    settings = encoder.settings
+    splitter = load_splitter(settings.splitter, encoder.punkt, rules=settings.punkt_rules, pattern=settings.pattern)
+    tokenizer = load_tokenizer(encoder.tokenizer, settings.control_pieces)
     return tokenizer, splitter, finder_of_control_pieces(tokenizer)
 
 
@@ -83,16 +115,12 @@ def finder_of_control_pieces(tokenizer: Tokenizer) -> Callable[[str], object]:
 
 @dataclass(frozen=True)
 class ShardTask:
-    """One shard to make."""
-
     folder: Path
     index: int
     num_shards: int
     sources: tuple[SourceFile, ...]
     encoder: Encoder
     vocab_size: int
-    text_key: str
-    max_bad: int
     record: Path
     """Where to note that it is done."""
     key: str
@@ -100,8 +128,7 @@ class ShardTask:
 
 
 def encode_batch(encoder: Encoder, texts: list[Text]) -> Batch:
-    """Encodes documents, in order."""
-    tokenizer, split, find_control = encoder.parts()
+    tokenizer, split, find_control = _parts(encoder)
     sentences: list[str] = []
     num_sentences = np.empty(len(texts), np.int64)
     with _no_garbage_collection():
@@ -110,6 +137,7 @@ def encode_batch(encoder: Encoder, texts: list[Text]) -> Batch:
             num_sentences[index] = len(found)
             sentences += found
         tokens, lengths = tokenizer.encode_flat(sentences)
+    # Sentences without ids are dropped; a document is dropped when none of its sentences is left.
     document = np.repeat(np.arange(len(texts)), num_sentences)[lengths > 0]
     document_lengths = np.bincount(document, minlength=len(texts))
     is_kept = document_lengths > 0
@@ -139,7 +167,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 def encode_shard(task: ShardTask) -> dict[str, Any]:
     """Makes the shard and its record, which it returns: `entry` for the manifest and `skips`."""
-    skips = Skips(task.max_bad)
+    skips = Skips(task.encoder.settings.max_bad)
     return write_shard(task, skips, (encode_batch(task.encoder, texts) for texts in batches(task, skips)))
 
 
@@ -176,22 +204,18 @@ def finished_record(task: ShardTask) -> dict[str, Any] | None:
     record = json.loads(task.record.read_bytes())
     if record.get("key") != task.key:
         return None
-    sizes = {
-        "tokens": record["entry"]["num_tokens"] * token_dtype(task.vocab_size).itemsize,
-        "sentences": record["entry"]["num_sentences"] * 8,
-        "documents": record["entry"]["num_documents"] * 8,
-        "hashes": record["entry"]["num_documents"] * 8,
-    }
-    paths = {part: task.folder / part_name(part, task.index, task.num_shards) for part in PARTS}
-    is_whole = all(path.is_file() and path.stat().st_size == sizes[part] for part, path in paths.items())
-    return record if is_whole else None
+    for part, size in part_sizes(record["entry"], token_dtype(task.vocab_size)).items():
+        path = task.folder / part_name(part, task.index, task.num_shards)
+        if not path.is_file() or path.stat().st_size != size:
+            return None
+    return record
 
 
 def batches(task: ShardTask, skips: Skips) -> Iterator[list[Text]]:
     """The documents of a shard in batches of about `BATCH_CHARACTERS`."""
     batch: list[Text] = []
     size = 0
-    for document in read_documents(task.sources, skips, text_key=task.text_key):
+    for document in read_documents(task.sources, skips, text_key=task.encoder.settings.text_key):
         batch.append((document.text, document.has_sentence_lines))
         size += len(document.text)
         if size >= BATCH_CHARACTERS:
@@ -201,26 +225,16 @@ def batches(task: ShardTask, skips: Skips) -> Iterator[list[Text]]:
         yield batch
 
 
-class BatchTask(NamedTuple):
-    """A piece of a shard, to be encoded anywhere."""
-
-    number: int
-    """Over all shards."""
-    task: ShardTask
-    texts: list[Text]
-
-
 def encode_together(tasks: Sequence[ShardTask], processes: int) -> Iterator[tuple[ShardTask, dict[str, Any]]]:
     """Makes shards one after another: this process reads and writes, `processes` others encode."""
-    all_skips = [Skips(task.max_bad) for task in tasks]
+    all_skips = [Skips(task.encoder.settings.max_bad) for task in tasks]
 
-    def pieces() -> Iterator[BatchTask]:
-        number = 0
+    def pieces() -> Iterator[tuple[int, Encoder, list[Text]]]:
+        numbers = count()  # over all shards
         for task, skips in zip(tasks, all_skips):
             # An empty batch marks the end, so that shards without documents are made too.
             for texts in chain(batches(task, skips), [[]]):
-                yield BatchTask(number, task, texts)
-                number += 1
+                yield next(numbers), task.encoder, texts
 
     results = _in_order(run_tasks(_encode_piece, pieces(), processes))
     for task, skips in zip(tasks, all_skips):
@@ -228,8 +242,9 @@ def encode_together(tasks: Sequence[ShardTask], processes: int) -> Iterator[tupl
         yield task, write_shard(task, skips, shard)
 
 
-def _encode_piece(piece: BatchTask) -> tuple[int, Batch | None]:
-    return piece.number, encode_batch(piece.task.encoder, piece.texts) if piece.texts else None
+def _encode_piece(piece: tuple[int, Encoder, list[Text]]) -> tuple[int, Batch | None]:
+    number, encoder, texts = piece
+    return number, encode_batch(encoder, texts) if texts else None
 
 
 def _in_order(results: Iterable[tuple[int, Batch | None]]) -> Iterator[Batch | None]:

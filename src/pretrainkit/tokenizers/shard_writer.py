@@ -44,7 +44,7 @@ class ShardWriter:
         *,
         may_be_empty: bool = False,
     ) -> None:
-        """Appends whole documents.
+        """Appends whole documents. Raises ValueError where the lengths do not add up.
 
         Args:
             tokens: (T,) ids of all their sentences.
@@ -52,9 +52,6 @@ class ShardWriter:
             document_lengths: (D,) sentences per document, each at least 1.
             hashes: (D,) of the documents' texts.
             may_be_empty: Documents may have no sentences, as examples of a task without a feature.
-
-        Raises:
-            ValueError: The lengths do not add up.
         """
         if sentence_lengths.sum() != len(tokens) or document_lengths.sum() != len(sentence_lengths):
             raise ValueError("lengths of sentences or documents do not add up to what they are lengths of")
@@ -103,10 +100,7 @@ def finish_shards(
     """Writes the manifest, which makes the folder complete, and returns it.
 
     Args:
-        folder: Where all shards are.
         entries: `ShardWriter.entry` of every shard, in order.
-        vocab_size: Of the tokenizer.
-        special: Of the tokenizer.
         tokenizer: Its fingerprint.
         corpus: Fingerprint of the documents.
         **more: Further keys, such as `splitter` and `skipped`.
@@ -138,14 +132,10 @@ def write_shards(
     vocab_size: int,
     special: SpecialIds,
 ) -> dict[str, Any]:
-    """Writes shards from ids that are at hand, for tests and for corpora that come tokenised.
+    """Writes shards from ids that are at hand, for tests and for corpora that come tokenised; no tokenizer is copied.
 
-    Args:
-        folder: Where to; no tokenizer is copied into it.
-        shards: For every shard its documents; a document is a sequence of sentences, a sentence of ids. Empty sentences
-            and documents are left out.
-        vocab_size: Decides the dtype.
-        special: Of the tokenizer.
+    For every shard its documents are given; a document is a sequence of sentences, a sentence of ids. Empty sentences
+    and documents are left out. `vocab_size` decides the dtype.
     """
     root, entries = Path(folder), []
     contents = [list(shard) for shard in shards]

@@ -14,18 +14,19 @@ A *global* token offset counts over the shards' token files in order; documents 
 Dimensions: B rows, W width of a row.
 """
 
-import hashlib
 import json
 import os
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import file_sha256
 from pretrainkit.tokenizers.special import SpecialIds
 
 PARTS = {"tokens": "", "sentences": "<i8", "documents": "<i8", "hashes": "<u8"}
@@ -41,6 +42,12 @@ _MAX_WINDOW = 2048
 def token_dtype(vocab_size: int) -> np.dtype:
     """uint16 where every id fits, else uint32; little endian."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+
+
+def part_sizes(entry: Mapping[str, Any], dtype: np.dtype) -> dict[str, int]:
+    """Bytes of the files of a shard by what the manifest says about it."""
+    counts = {part: entry[f"num_{'documents' if part == 'hashes' else part}"] for part in PARTS}
+    return {part: count * np.dtype(PARTS[part] or dtype).itemsize for part, count in counts.items()}
 
 
 def part_name(part: str, shard: int, num_shards: int) -> str:
@@ -74,15 +81,9 @@ class TokenShards:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], *, verify: bool = False) -> "TokenShards":
-        """The shards in `folder`.
-
-        Args:
-            folder: Output of `pretrainkit tokenizer encode`, the one that holds `manifest.json`.
-            verify: Also read every file and compare its sha256 (about 0.7 s per GB and core).
-
-        Raises:
-            DataError: The manifest or files are missing, or files are not what the manifest says.
-        """
+        """The shards in `folder`, an output of `pretrainkit tokenizer encode`, which holds `manifest.json`. `verify`:
+        also read every file and compare its sha256 (about 0.7 s per GB and core). Raises DataError where the manifest
+        or files are missing, or files are not what the manifest says."""
         path = Path(folder)
         shards = cls(path, _manifest(path))
         problems = [problem for shard in range(shards.num_shards) for problem in shards._problems(shard, verify)]
@@ -108,41 +109,28 @@ class TokenShards:
         return self._maps["documents"][shard]
 
     def document_hashes(self, shard: int) -> NDArray[np.uint64]:
-        """(documents,) hash of each document's text."""
         return self._maps["hashes"][shard]
 
     def document(self, index: int) -> list[NDArray[np.unsignedinteger]]:
-        """The sentences of document `index` of all shards.
-
-        Raises:
-            IndexError: There is no such document.
-        """
+        """The sentences of document `index` of all shards. Raises IndexError where there is none."""
         shard, own = _locate(index, self.document_begins, "document")
         ends = self.document_ends(shard)
         first, after = int(ends[own - 1]) if own else 0, int(ends[own])
         return [self._sentence(shard, sentence) for sentence in range(first, after)]
 
     def sentence(self, index: int) -> NDArray[np.unsignedinteger]:
-        """The ids of sentence `index` of all shards.
-
-        Raises:
-            IndexError: There is no such sentence.
-        """
+        """The ids of sentence `index` of all shards. Raises IndexError where there is none."""
         return self._sentence(*_locate(index, self.sentence_begins, "sentence"))
 
     def gather(
         self, starts: NDArray[np.int64], lengths: NDArray[np.integer], width: int, pad: int
     ) -> NDArray[np.unsignedinteger]:
-        """Rows of tokens from anywhere, in one go.
+        """Rows of tokens from anywhere, in one go: (B, width) in the dtype of the files, uint16 or uint32.
 
         Args:
             starts: (B,) global offsets of the first tokens.
             lengths: (B,) tokens to take, at most `width`.
-            width: Of every row.
             pad: What fills a row behind its tokens.
-
-        Returns:
-            (B, width) in the dtype of the files, uint16 or uint32.
 
         Raises:
             ValueError: A row is longer than `width` or reaches outside the tokens.
@@ -158,17 +146,12 @@ class TokenShards:
         return rows
 
     def gather_flat(self, starts: NDArray[np.int64], lengths: NDArray[np.integer]) -> NDArray[np.unsignedinteger]:
-        """Stretches of tokens from anywhere, one after another.
+        """Stretches of tokens from anywhere, one after another: (sum of lengths,) in the dtype of the files, uint16 or
+        uint32.
 
         Args:
             starts: (B,) global offsets of the first tokens.
-            lengths: (B,) tokens to take.
-
-        Returns:
-            (sum of lengths,) in the dtype of the files, uint16 or uint32.
-
-        Raises:
-            ValueError: A stretch reaches outside the tokens.
+            lengths: (B,) tokens to take. Raises ValueError where they reach outside.
         """
         starts, lengths = self._checked(starts, lengths)
         if len(lengths) == 0:
@@ -187,14 +170,15 @@ class TokenShards:
         if rows.size == 0:
             return rows
         shard_of_row = np.searchsorted(self.token_begins[1:-1], starts, side="right")
+        # Rows sorted by shard; between two edges lie those of one shard.
         order = np.argsort(shard_of_row, kind="stable")
         sorted_shards = shard_of_row[order]
         edges = [0, *(np.flatnonzero(np.diff(sorted_shards)) + 1).tolist(), len(order)]
         own = starts - self.token_begins[shard_of_row]
+        # Windows that would reach beyond the end of their shard are copied one by one below.
         last = (np.diff(self.token_begins) - width)[shard_of_row]
         late = np.flatnonzero(own > last)
-        if len(late):
-            np.minimum(own, last, out=own)
+        np.minimum(own, last, out=own)
         for shard, begin, end in zip(sorted_shards[edges[:-1]].tolist(), edges[:-1], edges[1:], strict=True):
             tokens, of_shard = self._maps["tokens"][shard], order[begin:end]
             if len(tokens) >= width:
@@ -248,27 +232,19 @@ class TokenShards:
     def _problems(self, shard: int, verify: bool) -> list[str]:
         """What is wrong with the files of a shard, one line each."""
         entry, problems = self.manifest["shards"][shard], []
-        counts = {
-            "tokens": entry["num_tokens"],
-            "sentences": entry["num_sentences"],
-            "documents": entry["num_documents"],
-            "hashes": entry["num_documents"],
-        }
-        for part, count in counts.items():
-            path, size = self._path(part, shard), count * np.dtype(PARTS[part] or self.dtype).itemsize
+        for part, size in part_sizes(entry, self.dtype).items():
+            path = self._path(part, shard)
             if not path.is_file():
                 problems.append(f"{path.name} is missing")
             elif path.stat().st_size != size:
                 problems.append(f"{path.name} has {path.stat().st_size} bytes instead of {size}: truncated or replaced")
-            elif verify and (digest := _sha256(path)) != entry["sha256"][part]:
+            elif verify and (digest := file_sha256(path)) != entry["sha256"][part]:
                 problems.append(f"{path.name} has sha256 {digest} instead of {entry['sha256'][part]}")
         if not problems:
             for part, over in (("sentences", "tokens"), ("documents", "sentences")):
-                ends = self._map(part, shard)
-                if (int(ends[-1]) if len(ends) else 0) != counts[over]:
-                    problems.append(
-                        f"{self._path(part, shard).name} does not end at {counts[over]}, the number of {over}"
-                    )
+                ends, count = self._map(part, shard), entry[f"num_{over}"]
+                if (int(ends[-1]) if len(ends) else 0) != count:
+                    problems.append(f"{self._path(part, shard).name} does not end at {count}, the number of {over}")
         return problems
 
     def __getstate__(self) -> dict[str, Any]:
@@ -276,6 +252,44 @@ class TokenShards:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["folder"], state["manifest"])  # type: ignore[misc]
+
+
+def refuse_different_tokenizers(shards: Sequence[TokenShards]) -> None:
+    """Raises DataError where token shards were made with different tokenizers."""
+    first = shards[0]
+    for other in shards[1:]:
+        if other.manifest["tokenizer"] != first.manifest["tokenizer"]:
+            names = [
+                f"{one.manifest['tokenizer']['fingerprint'][:12]} with {one.vocab_size} pieces"
+                for one in (first, other)
+            ]
+            raise DataError(
+                f"{first.folder} and {other.folder} were made with different tokenizers ({names[0]}; {names[1]})\n"
+                "  encode both with the same one: pretrainkit tokenizer encode"
+            )
+
+
+def refuse_shared_documents(train: Sequence[TokenShards], valid: Sequence[TokenShards]) -> None:
+    """Raises DataError where a held-out document is also in the training data.
+
+    Held-out data is the smaller: only its hashes are kept.
+    """
+    for held_out in valid:
+        hashes = np.unique(np.concatenate([held_out.document_hashes(shard) for shard in range(held_out.num_shards)]))
+        for shards in train if len(hashes) else ():
+            is_shared = np.zeros(len(hashes), np.bool_)
+            for shard in range(shards.num_shards):
+                trained = shards.document_hashes(shard)
+                # The place where a hash would be inserted holds it, if any does; behind the last one there is no place.
+                nearest = np.minimum(np.searchsorted(hashes, trained), len(hashes) - 1)
+                is_shared[nearest[hashes[nearest] == trained]] = True
+            if is_shared.any():
+                raise DataError(
+                    f"{is_shared.sum()} of the {len(hashes)} different documents of data.valid={held_out.folder} are "
+                    f"also in data.train={shards.folder}: a loss on them would say nothing\n"
+                    "  hold documents out when the corpus is made, which keeps copies of a text on one side: "
+                    "pretrainkit corpus shards --heldout 0.01"
+                )
 
 
 def _begins(counts: list[int]) -> NDArray[np.int64]:
@@ -288,11 +302,6 @@ def _locate(index: int, begins: NDArray[np.int64], what: str) -> tuple[int, int]
         raise IndexError(f"{what} {index} of {begins[-1]}")
     shard = int(np.searchsorted(begins, index, side="right")) - 1
     return shard, index - int(begins[shard])
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
 
 
 def _text_in(path: Path) -> str | None:

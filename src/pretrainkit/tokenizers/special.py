@@ -25,16 +25,20 @@ class SpecialIds:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], where: str) -> "SpecialIds":
-        """From a manifest.
-
-        Raises:
-            DataError: An id is missing or not an integer; `where` names the file.
-        """
+        """From a manifest. Raises DataError where an id is missing or not an integer; `where` names the file."""
         names = cls.__dataclass_fields__
         broken = [name for name in names if not isinstance(content.get(name), int)]
         if broken:
             raise DataError(f"{where} has no id for {', '.join(broken)}\n  make the tokenizer or the shards anew")
         return cls(**{name: content[name] for name in names})
+
+
+def too_many_characters(vocab_size: int, least: int) -> DataError:
+    """A vocabulary is too small for the characters of its text, which take `least` pieces."""
+    return DataError(
+        f"--vocab-size is {vocab_size}, but the characters of this text alone take {least} pieces\n"
+        f"  use --vocab-size {least} or more"
+    )
 
 
 class TooFewPieces(DataError):

@@ -10,10 +10,11 @@ instead: the same merges, the same vocabulary in every run.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from pretrainkit.errors import DataError
-from pretrainkit.tokenizers.special import SpecialIds, TooFewPieces
+from pretrainkit.tokenizers.special import SpecialIds, TooFewPieces, too_many_characters
 
 TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 SPECIAL = SpecialIds(unk=1, cls=2, sep=3, mask=4, pad=0)
@@ -27,17 +28,9 @@ _INSIDE = "##"
 def train_subwords(
     counts: Mapping[bytes, int], vocab_size: int, kind: Literal["wordpiece", "bpe"], lowercase: bool
 ) -> str:
-    """The content of a `tokenizer.json` with exactly `vocab_size` pieces.
-
-    Args:
-        counts: Word to count.
-        vocab_size: Pieces, with the 5 control pieces.
-        kind: Which algorithm.
-        lowercase: Fold case (and, for WordPiece, strip accents, as BERT's uncased models do).
-
-    Raises:
-        DataError: The text has too few distinct pieces or too many distinct characters for that size.
-    """
+    """The content of a `tokenizer.json` with exactly `vocab_size` pieces, the 5 control pieces too, from counts of
+    words. `lowercase`: fold case (and, for WordPiece, strip accents, as BERT's uncased models do). Raises DataError
+    where the text has too few distinct pieces or too many distinct characters for that size."""
     from tokenizers import AddedToken, processors
 
     least = len(TOKENS) + (256 if kind == "bpe" else 1)
@@ -48,10 +41,7 @@ def train_subwords(
     if size < vocab_size:
         raise TooFewPieces(vocab_size, size)
     if size > vocab_size:
-        raise DataError(
-            f"--vocab-size is {vocab_size}, but the characters of this text alone take {size} pieces\n"
-            f"  use --vocab-size {size} or more"
-        )
+        raise too_many_characters(vocab_size, size)
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in TOKENS.values()])
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
@@ -119,6 +109,17 @@ MULTIMODAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[SOS]", "sep": "[EO
 MULTIMODAL_SPECIAL = SpecialIds(unk=1, cls=2, sep=3, mask=4, pad=0)
 """The first sentinel, which hides nothing, stands for the mask that there is none of."""
 _NUM_AXES = 4
+_COCO = """
+    airplane, apple, backpack, banana, baseball bat, baseball glove, bear, bed, bench, bicycle, bird, boat, book,
+    bottle, bowl, broccoli, bus, cake, car, carrot, cat, cell phone, chair, clock, couch, cow, cup, dining table, dog,
+    donut, elephant, fire hydrant, fork, frisbee, giraffe, hair drier, handbag, horse, hot dog, keyboard, kite, knife,
+    laptop, microwave, motorcycle, mouse, orange, oven, parking meter, person, pizza, potted plant, refrigerator,
+    remote, sandwich, scissors, sheep, sink, skateboard, skis, snowboard, spoon, sports ball, stop sign, suitcase,
+    surfboard, teddy bear, tennis racket, tie, toaster, toilet, toothbrush, traffic light, train, truck, tv, umbrella,
+    vase, wine glass, zebra
+"""
+COCO_CLASSES = tuple(" ".join(_COCO.split()).split(", "))
+"""The 80 kinds of things in COCO's boxes (Lin et al. 2014, https://arxiv.org/abs/1405.0312)."""
 
 
 def multimodal_tokens(
@@ -129,6 +130,22 @@ def multimodal_tokens(
     sentinels = [f"[S_{number}]" for number in range(num_sentinels)]
     numbers = [f"v{axis}={value}" for axis in range(_NUM_AXES) for value in range(num_bins)]
     return controls, [*sentinels, *numbers], sorted(set(classes))
+
+
+def read_classes(where: str | None) -> tuple[str, ...]:
+    """The names in a file, one in each line; "coco": its 80; None: none. Raises DataError where the file cannot be read
+    or has no name."""
+    if where is None:
+        return ()
+    if where == "coco":
+        return COCO_CLASSES
+    try:
+        names = tuple(line.strip() for line in Path(where).read_text(encoding="utf-8").splitlines() if line.strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"the class names {where} cannot be read: {error}\n  give a file, or coco") from error
+    if not names:
+        raise DataError(f"{where} has no class name\n  write one in each line, or leave the option out")
+    return names
 
 
 def _bpe(counts: Mapping[bytes, int], vocab_size: int, lowercase: bool) -> Any:

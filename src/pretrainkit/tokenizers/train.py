@@ -1,4 +1,7 @@
-"""Trains a tokenizer from word counts into a folder that this package and `transformers` load."""
+"""Trains a tokenizer from word counts into a folder that this package and `transformers` load.
+
+Word counts are the TSV that `pretrainkit corpus count-words` writes.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,15 +15,15 @@ from pretrainkit.tokenizers import folder as files
 from pretrainkit.tokenizers import subwords, unigram
 from pretrainkit.tokenizers.punkt import PunktParameters
 from pretrainkit.tokenizers.special import SpecialIds, TooFewPieces
-from pretrainkit.tokenizers.word_counts import read_word_counts
 
+MAX_WORD_BYTES = 4192
+"""SentencePiece leaves out longer lines (its `max_sentence_length`); so do we, for all kinds of tokenizers."""
+_MAKE_COUNTS = "make one with: pretrainkit corpus count-words 'CORPUS/train/*' --out words.tsv"
 Kind = Literal["unigram", "wordpiece", "bpe", "multimodal"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerSettings:
-    """What tokenizer to train."""
-
     kind: Kind = "unigram"
     """unigram: SentencePiece, as in Sabertooth and T5. wordpiece: as in BERT. bpe: byte-level, as in RoBERTa.
     multimodal: WordPiece with sentinels, numbers and class names, as in 4M."""
@@ -33,7 +36,7 @@ class TokenizerSettings:
     classes: tuple[str, ...] = ()
     """Of multimodal: names that are one token each, such as those of detected things."""
     num_sentinels: int = 200
-    """Of multimodal."""
+    """Of multimodal: marks for hidden runs."""
     num_bins: int = 1000
     """Of multimodal: values of each of the four kinds of numbers."""
     max_length: int = 512
@@ -58,10 +61,7 @@ class TokenizerSettings:
 
 def manifest_of_existing(out: Path, settings: TokenizerSettings) -> dict[str, Any] | None:
     """The manifest of a tokenizer that was trained into `out` with these settings; None where there is no folder.
-
-    Raises:
-        DataError: `out` holds something else.
-    """
+    Raises DataError where `out` holds something else."""
     path = out / "manifest.json"
     with files.explained_write_errors(out):
         exists = path.is_file()
@@ -81,14 +81,12 @@ def train_tokenizer(
     punkt: PunktParameters | None = None,
     as_many_as_possible: bool = False,
 ) -> dict[str, Any]:
-    """Train and write a tokenizer folder; return its manifest. Equal counts and settings give equal bytes.
+    """Train and write the tokenizer folder `out`; return its manifest. Equal counts and settings give equal bytes.
 
     A folder that was trained from the same counts with the same settings is left as it is.
 
     Args:
         words: TSVs of word counts; equal words are added up, and the order of rows does not matter.
-        out: The folder to be made.
-        settings: What to train.
         punkt: Parameters of the sentence splitter to keep beside the tokenizer.
         as_many_as_possible: Of a text that yields fewer pieces than `settings.vocab_size`, all that it yields.
 
@@ -118,15 +116,52 @@ def train_tokenizer(
         files.write_json(aside / files.CONFIG_JSON, files.transformers_config(tokens, settings.max_length))
         if punkt is not None:
             punkt.save(aside / files.PUNKT_JSON)
-        return files.write_manifest_of(
-            aside,
-            kind=settings.kind,
-            vocab_size=vocab_size,
-            special=special,
-            settings=asdict(settings) | {"num_words": len(counts), "num_occurrences": sum(counts.values())},
-            source=source,
-            punkt=punkt.fingerprint if punkt else None,
-        )
+        manifest = {
+            "format": files.FORMAT,
+            "kind": settings.kind,
+            "vocab_size": vocab_size,
+            "special": special.as_dict(),
+            "settings": asdict(settings) | {"num_words": len(counts), "num_occurrences": sum(counts.values())},
+            "source": source,
+            "punkt": punkt.fingerprint if punkt else None,
+            "fingerprint": files.model_fingerprint(aside),
+        }
+        files.write_json(aside / "manifest.json", manifest)
+        return manifest
+
+
+def read_word_counts(paths: Sequence[str | Path]) -> dict[bytes, int]:
+    """Word to count over all files, in the order of the words' bytes. Words beyond `MAX_WORD_BYTES` are left out.
+    Raises DataError where a file cannot be read, a line is not `word<TAB>count`, or there is no word at all."""
+    counts: dict[bytes, int] = {}
+    for path in paths:
+        try:
+            with open(path, "rb") as file:
+                for number, line in enumerate(file, 1):
+                    row = line.rstrip(b"\r\n")
+                    if row:
+                        word, count = _word_and_count(row, f"{path}, line {number}")
+                        counts[word] = counts.get(word, 0) + count
+        except OSError as error:
+            raise DataError(f"word counts {path} cannot be read: {error.strerror}\n  {_MAKE_COUNTS}") from error
+    kept = {word: counts[word] for word in sorted(counts) if len(word) <= MAX_WORD_BYTES}
+    if not kept:
+        raise DataError(f"{', '.join(map(str, paths)) or 'no file'}: there is no word to learn from\n  {_MAKE_COUNTS}")
+    return kept
+
+
+def _word_and_count(row: bytes, place: str) -> tuple[bytes, int]:
+    word, tab, count = row.partition(b"\t")
+    if not (tab and word and count.isdigit() and int(count) > 0):
+        shown = row[:60].decode(errors="replace")
+        raise DataError(f"{place}: not a word, a tab and a count of at least 1: {shown!r}\n  {_MAKE_COUNTS}")
+    try:
+        word.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{place}: invalid UTF-8 at byte {error.start}\n  convert the text to UTF-8, then {_MAKE_COUNTS}"
+        ) from error
+    return word, int(count)
 
 
 def _contents(counts: Mapping[bytes, int], settings: TokenizerSettings) -> dict[str, bytes]:
@@ -156,10 +191,11 @@ def _contents(counts: Mapping[bytes, int], settings: TokenizerSettings) -> dict[
 
 def _controls(settings: TokenizerSettings) -> tuple[dict[str, str], SpecialIds]:
     """The control tokens by what they are for, and their ids."""
-    if settings.kind == "multimodal":
-        return subwords.MULTIMODAL_TOKENS, subwords.MULTIMODAL_SPECIAL
-    if settings.kind != "unigram":
-        return subwords.TOKENS, subwords.SPECIAL
-    if settings.layout == "t5":
-        return unigram.T5_TOKENS, unigram.T5_SPECIAL
-    return unigram.TOKENS, unigram.SPECIAL
+    match settings.kind, settings.layout:
+        case "multimodal", _:
+            return subwords.MULTIMODAL_TOKENS, subwords.MULTIMODAL_SPECIAL
+        case "unigram", "t5":
+            return unigram.T5_TOKENS, unigram.T5_SPECIAL
+        case "unigram", _:
+            return unigram.TOKENS, unigram.SPECIAL
+    return subwords.TOKENS, subwords.SPECIAL

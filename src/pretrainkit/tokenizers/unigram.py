@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pretrainkit.errors import DataError, RunError
-from pretrainkit.tokenizers.special import SpecialIds, TooFewPieces
+from pretrainkit.tokenizers.special import SpecialIds, TooFewPieces, too_many_characters
 
 SPECIAL = SpecialIds(unk=256, cls=257, sep=258, mask=259, pad=260)
 TOKENS = {"unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>", "pad": "<pad>"}
@@ -37,16 +37,9 @@ _TOO_SMALL = re.compile(r"Vocabulary size is smaller than required_chars\. \d+ v
 
 
 def train_unigram(counts: Mapping[bytes, int], vocab_size: int, layout: Layout = "bert") -> bytes:
-    """A SentencePiece model of exactly `vocab_size` pieces, as the bytes of a `.model` file.
-
-    Args:
-        counts: Word to count.
-        vocab_size: Pieces, with those that are fixed: 261 of layout bert, 259 of t5.
-        layout: Which pieces are fixed, see the top.
-
-    Raises:
-        DataError: The text has too few distinct pieces or too many distinct characters for that size.
-    """
+    """A SentencePiece model of exactly `vocab_size` pieces from counts of words, as the bytes of a `.model` file. Fixed
+    are 261 of the pieces in layout bert, 259 in t5: see the top. Raises DataError where the text has too few distinct
+    pieces or too many distinct characters for that size."""
     import sentencepiece
     from sentencepiece import sentencepiece_model_pb2
 
@@ -114,14 +107,9 @@ def _check_layout(model: Any, vocab_size: int, layout: Layout) -> None:
 def _explained(message: str, vocab_size: int, num_inserted: int) -> Exception:
     """SentencePiece's refusal in our words. Its numbers lack the pieces that are inserted later."""
     if found := _TOO_LARGE.search(message):
-        most = int(found[1]) + num_inserted
-        return TooFewPieces(vocab_size, most)
+        return TooFewPieces(vocab_size, int(found[1]) + num_inserted)
     if found := _TOO_SMALL.search(message):
-        least = int(found[1]) + num_inserted
-        return DataError(
-            f"--vocab-size is {vocab_size}, but the characters of this text alone take {least} pieces\n"
-            f"  use --vocab-size {least} or more"
-        )
+        return too_many_characters(vocab_size, int(found[1]) + num_inserted)
     return DataError(f"SentencePiece cannot learn from this text: {message}\n  look at the words in the TSV")
 
 

@@ -31,8 +31,11 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from pretrainkit.tokenizers.charsmap import read_rules
+import numpy as np
+from numpy.typing import NDArray
 
+_LABEL = np.uint32(1 << 31 | 0xFF)
+"""What a unit has besides its offset: the byte that leads to it, and whether it is a value."""
 _CUT = "\ufdd0"
 _NORMAL, _UNKNOWN, _CONTROL = 1, 2, 3
 """Types of SentencePiece's pieces."""
@@ -127,3 +130,35 @@ def _class(characters: Iterable[str]) -> str:
         else:
             ranges.append([code, code])
     return "[" + "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in ranges) + "]"
+
+
+def read_rules(charsmap: bytes) -> dict[str, str]:
+    """All rules of SentencePiece's normalisation table (`normalizer_spec.precompiled_charsmap`, empty where it
+    normalises nothing): one to four characters to their replacement. At every place the longest one applies.
+
+    The table is a double-array trie (darts-clone) of UTF-8 keys, whose values are offsets of zero-terminated
+    replacements.
+    """
+    if not charsmap:
+        return {}
+    # The size of the trie in bytes, its units, and then all replacements.
+    num_bytes = int.from_bytes(charsmap[:4], "little")
+    units = np.frombuffer(charsmap, "<u4", num_bytes // 4, 4)
+    texts = charsmap[4 + num_bytes :]
+    rules = {}
+    places: NDArray[np.unsignedinteger] = np.zeros(1, np.uint32)
+    keys = np.empty((1, 0), np.uint8)
+    while len(places):
+        unit = units[places]
+        # Of a unit: bits 10 to 31 are the offset of its children, which bit 9 shifts by 8; bit 8 says that a key ends.
+        base = places ^ (unit >> 10 << ((unit & 1 << 9) >> 6))
+        is_leaf = (unit >> 8 & 1).astype(np.bool_)
+        for key, begin in zip(keys[is_leaf], (units[base[is_leaf]] & 0x7FFFFFFF).tolist()):
+            rules[key.tobytes().decode()] = texts[begin : texts.index(b"\0", begin)].decode()
+        # The child of a byte is at `base ^ byte`, and is one of this unit where its label is that byte.
+        children = base[:, None] ^ np.arange(1, 256, dtype=np.uint32)
+        labels = units.take(children, mode="clip") & _LABEL
+        parent, byte = np.nonzero((labels == np.arange(1, 256)) & (children < len(units)))
+        keys = np.hstack([keys[parent], (byte + 1).astype(np.uint8)[:, None]])
+        places = children[parent, byte]
+    return rules

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from pretrainkit.dist.devices import RandomState, from_host, seed_generators
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import gather_root_weights
 from pretrainkit.rng import stream_key
@@ -73,7 +74,7 @@ def accumulate(
         world=world,
         gradient_sync=gradient_sync,
         gradient_scale=float(world.world_size) if averages_gradients else 1.0,
-        seed_dropout=seed_dropout,
+        seed_dropout=seed_dropout or (lambda index: None),
     )
 
 
@@ -86,7 +87,7 @@ def accumulate_separable(
     world: World,
     gradient_sync: GradientSync,
     gradient_scale: float,
-    seed_dropout: SeedDropout | None,
+    seed_dropout: SeedDropout,
 ) -> dict[str, LossSum]:
     """As `accumulate`. The global weights are known before the first forward pass, from one small all-reduce."""
     names = list(objective.scales)
@@ -99,8 +100,7 @@ def accumulate_separable(
 
     parts, logged = [], []
     for index, batch in enumerate(microbatches):
-        if seed_dropout is not None:
-            seed_dropout(index)
+        seed_dropout(index)
         with gradient_sync(index == len(microbatches) - 1):
             with precision.autocast():
                 terms = objective.losses(model, batch)
@@ -122,7 +122,7 @@ def accumulate_coupled(
     world: World,
     gradient_sync: GradientSync,
     gradient_scale: float,
-    seed_dropout: SeedDropout | None,
+    seed_dropout: SeedDropout,
 ) -> dict[str, LossSum]:
     """As `accumulate`, by decoupled accumulation (GradCache, Gao et al. 2021, https://arxiv.org/abs/2101.06983).
 
@@ -141,21 +141,18 @@ def accumulate_coupled(
     """
     names = list(objective.scales)
     last = len(microbatches) - 1
+    # The last one first: its graph is still there.
     backward_order = [last, *range(last)]
-    states: list[_RandomState] = []
+    states: list[RandomState] = []
     parts: list[Embedded] = []
     for index in range(len(microbatches)):
-        if seed_dropout is not None:
-            seed_dropout(index)
-        states.append(_RandomState(precision.device))
+        seed_dropout(index)
+        states.append(RandomState(precision.device))
         is_kept = index == last
-        with (
-            torch.set_grad_enabled(is_kept),
-            gradient_sync(index == backward_order[-1] and is_kept),
-            precision.autocast(),
-        ):
+        is_synced = is_kept and index == backward_order[-1]  # a single microbatch, whose backward pass is the final one
+        with torch.set_grad_enabled(is_kept), gradient_sync(is_synced), precision.autocast():
             parts.append(objective.embed(model, microbatches[index]))
-    after_forward = _RandomState(precision.device)
+    after_forward = RandomState(precision.device)
     ends = list(itertools.accumulate(len(next(iter(part.vectors.values()))) for part in parts))
 
     terms, slopes_bD, own = _differentiate(objective, names, model, parts, world)
@@ -167,6 +164,7 @@ def accumulate_coupled(
                 states[index].restore()
                 with precision.autocast():
                     vectors = objective.embed(model, microbatches[index]).vectors
+            # This microbatch's rows among those of all microbatches of the rank.
             rows = slice(ends[index - 1] if index else 0, ends[index])
             # The gradient of this sum is the loss's: slopes and own gradients are constants here.
             products = [(_at_least_float32(vectors[key]) * slope_bD[rows]).sum() for key, slope_bD in slopes_bD.items()]
@@ -180,12 +178,9 @@ def accumulate_coupled(
 def _differentiate(
     objective: CoupledObjective, names: Sequence[str], model: nn.Module, parts: Sequence[Embedded], world: World
 ) -> tuple[dict[str, LossSum], dict[str, Tensor], list[tuple[nn.Parameter, Tensor]]]:
-    """The loss of the whole batch from the embeddings of this rank's microbatches.
-
-    Returns:
-        This rank's terms, detached; the gradient of the loss of all ranks at this rank's embeddings, each (b, D); the
-        gradient of this rank's loss at each parameter of the loss itself.
-    """
+    """The loss of the whole batch from the embeddings of this rank's microbatches: this rank's terms, detached; the
+    gradient of the loss of all ranks at this rank's embeddings, each (b, D); the gradient of this rank's loss at each
+    parameter of the loss itself."""
     leaves_BD, labels_B = {}, {}
     for key in parts[0].vectors:
         local_bD = torch.cat([part.vectors[key].detach() for part in parts])
@@ -221,15 +216,10 @@ def sum_over_ranks(terms: Mapping[str, LossSum], world: World = _ALONE) -> dict[
 
 
 def seed_dropout(seed: int, step: int, microbatch: int, rank: int, device: torch.device) -> None:
-    """Make what torch draws from here on, on the host and on `device`, a function of the arguments alone.
-
-    So a resumed run drops what the run before would have dropped. Another number of ranks or microbatches drops
-    other units, with the same distribution.
-    """
-    key = stream_key(seed, "dropout", step, microbatch, rank)
-    torch.default_generator.manual_seed(key)
-    if device.type != "cpu":
-        torch.get_device_module(device).manual_seed(key)
+    """Make what torch draws from here on, on the host and on `device`, a function of the arguments alone: a resumed run
+    drops what the run before would have dropped. Another number of ranks or microbatches drops other units, with the
+    same distribution."""
+    seed_generators(stream_key(seed, "dropout", step, microbatch, rank), device)
 
 
 def add_up(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -244,7 +234,7 @@ def add_up(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 def _term_factors(scales: Mapping[str, float], weights: Tensor, gradient_scale: float) -> Tensor:
     """What to multiply each term's sum by; 0 where no part of the global batch has the term."""
     scaled = torch.tensor([scale * gradient_scale for scale in scales.values()], dtype=weights.dtype)
-    scaled = scaled.to(weights.device, non_blocking=True)
+    scaled = from_host(scaled, weights.device)
     return torch.where(weights > 0, scaled / weights, 0.0)
 
 
@@ -277,17 +267,3 @@ def _at_least_float32(tensor: Tensor) -> Tensor:
 def _check_terms(names: Sequence[str], given: Mapping[str, object]) -> None:
     if set(given) != set(names):
         raise ValueError(f"the objective gave the terms {sorted(given)}, but its scales name {sorted(names)}")
-
-
-class _RandomState:
-    """The state of torch's generators on the host and on one device, to draw the same numbers again."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._host = torch.get_rng_state()
-        self._module = torch.get_device_module(device) if device.type != "cpu" else None
-        self._device = self._module.get_rng_state() if self._module is not None else None
-
-    def restore(self) -> None:
-        torch.set_rng_state(self._host)
-        if self._module is not None:
-            self._module.set_rng_state(self._device)

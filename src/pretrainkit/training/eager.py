@@ -10,7 +10,7 @@ such guards is served as well.
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -29,18 +29,29 @@ class EagerOptimizer(torch.optim.Optimizer):
 class GroupOptimizer(EagerOptimizer, ABC):
     """An optimizer of our own: a subclass says what happens to the parameters of one group."""
 
-    def __init__(self, params: ParamsT, defaults: dict[str, Any], stacked: Mapping[Tensor, int] | None = None) -> None:
+    usual: ClassVar[Mapping[str, Any]] = {}
+    """Its settings besides learning rate and weight decay, with the values that are taken where none is given."""
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float,
+        *,
+        weight_decay: float = 0.0,
+        stacked: Mapping[Tensor, int] | None = None,
+        **settings: Any,
+    ) -> None:
         """`stacked`: see `pretrainkit.training.optimizers.parameters.stacked_parameters`."""
-        super().__init__(params, defaults)
+        if unknown := settings.keys() - self.usual.keys():
+            raise TypeError(f"{type(self).__name__} has no settings {sorted(unknown)}")
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **self.usual, **settings})
         self.stacked = stacked or {}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One update of every parameter that has a gradient. Nothing waits for the device."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         for group in self.param_groups:
             params = [param for param in group["params"] if param.grad is not None]
             if params:
@@ -68,16 +79,10 @@ class GroupOptimizer(EagerOptimizer, ABC):
 class EagerAdamW(EagerOptimizer, torch.optim.AdamW):
     """`torch.optim.AdamW` without the guards: the same update to the bit, and the same state."""
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update of every parameter that has a gradient."""
-        return inspect.unwrap(torch.optim.AdamW.step)(self, closure)
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
 
 
 class EagerSGD(EagerOptimizer, torch.optim.SGD):
     """`torch.optim.SGD` without the guards: the same update to the bit, and the same state."""
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update of every parameter that has a gradient."""
-        return inspect.unwrap(torch.optim.SGD.step)(self, closure)
+    step = torch.no_grad()(inspect.unwrap(torch.optim.SGD.step))

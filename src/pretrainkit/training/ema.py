@@ -52,11 +52,7 @@ class Ema:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the averages of a checkpoint.
-
-        Raises:
-            CheckpointError: The names or shapes are not those of this model.
-        """
+        """Take over the averages of a checkpoint. Raises CheckpointError where they are not of this model."""
         if state.keys() != self._shadow.keys():
             differing = sorted(state.keys() ^ self._shadow.keys())
             raise CheckpointError(

@@ -1,4 +1,5 @@
-"""One update of a model whose numbers do not exist: what it would allocate, without the memory or the time.
+"""One update of a model whose numbers do not exist: what it would allocate, without the memory or the time; and its
+parallel layout on any number of ranks, without their devices.
 
 Parameters are fake tensors: they have shapes and devices, and computing with them gives fake tensors. The batch is
 real, because its lengths decide shapes; what is computed from it alone is computed. A dispatch mode sees every result,
@@ -9,22 +10,28 @@ step, the import would keep alive what the functions that wait for it have compu
 """
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch._dynamo
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from pretrainkit.dist.env import World
+from pretrainkit.dist.parallelize import parallelize
 from pretrainkit.training.accumulate import accumulate
 from pretrainkit.training.fake_tensor import FakeTensor, makes_new, tensors_in
 from pretrainkit.training.objective import AnyObjective, Batch
 from pretrainkit.training.optimizers.build import build_optimizer
 from pretrainkit.training.optimizers.config import OptimizerConfig
+from pretrainkit.training.optimizers.parameters import local_tensors
 from pretrainkit.training.precision import Precision
+from pretrainkit.training.run import ParallelConfig
 
 
 @dataclass(frozen=True)
@@ -75,15 +82,8 @@ def step_memory(
     optimizer_config: OptimizerConfig | None,
     precision: Precision,
 ) -> StepMemory:
-    """What an update of `model` with these microbatches would hold.
-
-    Args:
-        model: From `faked`, or a real one, which is then trained for one step.
-        objective: Its objective.
-        microbatches: Of one rank, real tensors.
-        optimizer_config: Whose state and update are counted; None: they count as 0.
-        precision: Of forward and backward pass.
-    """
+    """What an update of `model`, from `faked` or a real one (which is then trained for one step), with these
+    microbatches, real tensors, would hold. Without `optimizer_config` its state and update count as 0."""
     weights = _bytes([*model.parameters(), *model.buffers()])
     optimizer = None if optimizer_config is None else build_optimizer(model, optimizer_config)
     is_fake = any(isinstance(parameter, FakeTensor) for parameter in model.parameters())
@@ -160,3 +160,34 @@ def _storage(tensor: Tensor) -> Any:
 def _bytes(tensors: Any) -> int:
     """Of their storages, each counted once."""
     return sum({id(storage): storage.nbytes() for storage in map(_storage, tensors)}.values())
+
+
+def numbers_per_rank(build: Callable[[], nn.Module], config: ParallelConfig, world_size: int) -> dict[int, int]:
+    """Numbers in the parameters that the first and the last rank keep between steps; the others keep no more than the
+    first. `build` makes the model on "meta".
+
+    Collectives are those of torch's fake process group, which do nothing: what is tried is whether DDP, FSDP2 and HSDP
+    take the model, and how large the part of a rank is. Raises RuntimeError where this process has a group already.
+    """
+    found = {}
+    for rank in sorted({0, world_size - 1}):
+        with _fake_world(rank, world_size) as world:
+            model = parallelize(build(), config, world, torch.float32)
+            found[rank] = sum(tensor.numel() for tensor in local_tensors(list(model.parameters())))
+    return found
+
+
+@contextmanager
+def _fake_world(rank: int, world_size: int) -> Iterator[World]:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if world_size == 1:
+        yield World(device=torch.device("meta"))
+        return
+    if dist.is_initialized():
+        raise RuntimeError("a dry run makes a process group of its own, and this process is in one")
+    dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
+    try:
+        yield World(rank, world_size, device=torch.device("meta"), backend="fake")
+    finally:
+        dist.destroy_process_group()

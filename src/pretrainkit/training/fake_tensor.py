@@ -83,6 +83,7 @@ class FakeTensor(Tensor):
                 return written[0]
             return _computed(func, args, kwargs)
         is_new = makes_new(func)
+        # Forms of arguments decide the forms of results, whatever the numbers.
         key = (func, _key(args, is_new), *((name, _key(value, is_new)) for name, value in kwargs.items()))
         found = _RESULTS.get(key)
         if found is None:

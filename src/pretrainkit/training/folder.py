@@ -17,7 +17,8 @@ from typing import Any
 from pretrainkit.config.yaml import dump_yaml, parse_yaml
 from pretrainkit.errors import DataError, InputError, RunError
 from pretrainkit.files.manifest import atomic_file
-from pretrainkit.training.samples import Sample
+from pretrainkit.training.run import RunConfig
+from pretrainkit.training.watch import Sample
 
 CONFIG, PROVENANCE, EVENTS, EVALUATIONS = "config.yaml", "provenance.json", "events.jsonl", "eval.jsonl"
 SUMMARY = "summary.json"
@@ -64,11 +65,8 @@ class RunFolder:
             raise InputError(f"{self.path} holds something else than a run\n  give a new folder: --out FOLDER")
 
     def prepare(self) -> None:
-        """Make the folder for a new run. What a run left that never saved anything is cleared away.
-
-        Raises:
-            InputError: As `require_new`; or it cannot be written.
-        """
+        """Make the folder for a new run. What a run left that never saved anything is cleared away. Raises InputError
+        as `require_new`, or where it cannot be written."""
         self.require_new()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -89,7 +87,7 @@ class RunFolder:
                 self.checkpoints.rmdir()
             self.path.rmdir()
 
-    def record(self, config: Any, provenance: Mapping[str, Any]) -> None:
+    def record(self, config: RunConfig, provenance: Mapping[str, Any]) -> None:
         """Write config and provenance. Raises DataError where that cannot be written."""
         _write(self.path / CONFIG, dump_yaml(config.model_dump(mode="json")))
         self.write_json(PROVENANCE, provenance)
@@ -121,11 +119,8 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
 
     def provenance(self) -> dict[str, Any]:
-        """Where each value of the config came from, versions, command; empty when missing.
-
-        Raises:
-            DataError: The file is damaged.
-        """
+        """Where each value of the config came from, versions, command; empty when missing. Raises DataError where the
+        file is damaged."""
         path = self.path / PROVENANCE
         try:
             return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -163,6 +158,48 @@ class RunFolder:
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
         except OSError as error:
             raise unwritable(self.path / name, error) from None
+
+
+class EvaluationLog:
+    """A file of lines {"step": n, "settings": ..., metric: value, ...}. Those made with other settings stay in it and
+    are not looked at; a last line that a crash has torn is cut off. Raises DataError where the file holds something
+    else."""
+
+    def __init__(self, path: Path, settings: str) -> None:
+        self.path, self.settings = path, settings
+        self._rows = _read_evaluations(path)
+
+    @property
+    def metrics_by_step(self) -> dict[int, dict[str, float]]:
+        """What is known with these settings, by ascending step."""
+        known = {row["step"]: row for row in self._rows if row["settings"] == self.settings}
+        names = {"step", "settings"}
+        return {step: {k: v for k, v in known[step].items() if k not in names} for step in sorted(known)}
+
+    def add(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append a line; the file is whole at any moment."""
+        self._rows.append({"step": step, "settings": self.settings, **metrics})
+        with atomic_file(self.path) as file:
+            file.writelines((json.dumps(row, ensure_ascii=False) + "\n").encode() for row in self._rows)
+
+
+def _read_evaluations(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        return []
+    rows = []
+    *lines, torn = path.read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate([*lines, *([torn] if torn else [])], 1):
+        try:
+            row = json.loads(line)
+            rows.append({"step": int(row["step"]), "settings": str(row["settings"])} | row)
+        except (ValueError, KeyError, TypeError):
+            if number > len(lines):
+                break
+            raise DataError(
+                f"{path} holds something else than evaluations of checkpoints: see line {number}\n"
+                "  give another file: --out FILE"
+            ) from None
+    return rows
 
 
 def json_value(value: Any) -> Any:
@@ -208,18 +245,12 @@ def _revision() -> str | None:
     runs a copy of the code says what it is a copy of."""
     if launched := os.environ.get("PRETRAINKIT_REVISION"):
         return launched
-    here = Path(__file__).resolve().parent
+    git = ["git", "-C", str(Path(__file__).resolve().parent)]
     try:
-        commit = subprocess.run(
-            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
-        ).stdout.strip()
-        dirty = subprocess.run(
-            ["git", "-C", str(here), "status", "--porcelain", "-uno"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=True,
-        ).stdout.strip()
+        commit, changes = (
+            subprocess.run([*git, *words], capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno"))
+        )
     except (OSError, subprocess.SubprocessError):
         return None
-    return commit + ("+changes" if dirty else "")
+    return commit + ("+changes" if changes else "")

@@ -13,6 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 
+import torch
+
+from pretrainkit.dist.devices import reads_at_once
+
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4
 """Numbers of settings in `mallopt(3)`."""
 _KEEP = {_TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 64 << 20, _MMAP_MAX: 0}
@@ -26,13 +30,14 @@ _RETURN = {_TRIM_THRESHOLD: 64 << 20, _TOP_PAD: 128 << 10, _MMAP_MAX: 1 << 16, _
 
 
 @contextmanager
-def freed_memory_kept() -> Iterator[bool]:
+def freed_memory_kept(device: torch.device) -> Iterator[bool]:
     """Within it the C library keeps what this process frees; afterwards all of that goes back to the system.
 
-    Says whether it does: not where the user has set the C library's own variables, nor where it has no `mallopt`.
+    Says whether it does: not for other devices than a CPU, nor where the user has set the C library's own variables,
+    nor where it has no `mallopt`.
     """
     is_set = any(name.startswith("MALLOC_") for name in os.environ) or "GLIBC_TUNABLES" in os.environ
-    functions = None if is_set else _functions()
+    functions = None if is_set or not reads_at_once(device) else _functions()
     if functions is None:
         yield False
         return
@@ -56,6 +61,7 @@ def _ask_for_huge_pages() -> None:
     place = library.malloc(_HUGE_ROOM)
     if place is None:
         return
+    # Only whole huge pages can be asked for: up from the beginning, down from the end.
     start, stop = -(-place // _HUGE_PAGE) * _HUGE_PAGE, (place + _HUGE_ROOM) // _HUGE_PAGE * _HUGE_PAGE
     library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), _MADV_HUGEPAGE)
     library.free(place)

@@ -4,12 +4,14 @@ A line is {"step": n, ...}: what was measured up to update number n (the first i
 n updates). A run that resumes at step n keeps the lines up to n and cuts the later ones, which it will write again.
 """
 
+import base64
 import html
+import io
 import json
 import logging
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from torch import Tensor
 from pretrainkit.errors import DataError, InputError, MissingPackageError
 from pretrainkit.training.folder import json_value, unwritable
 from pretrainkit.training.run import LogConfig
-from pretrainkit.training.samples import Sample, cells
+from pretrainkit.training.watch import Sample
 
 _log = logging.getLogger(__name__)
 Scalar = Tensor | float | int
@@ -33,44 +35,10 @@ def to_numbers(values: Mapping[str, Scalar]) -> dict[str, float]:
     tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
     fetched: dict[str, float] = {}
     if tensors:
+        # One copy for all: each `item()` would wait for the device by itself.
         stacked = torch.stack([value.detach().reshape(()).to(torch.float32) for value in tensors.values()])
         fetched = dict(zip(tensors, stacked.tolist(), strict=True))
     return {name: fetched[name] if name in fetched else float(value) for name, value in values.items()}
-
-
-class JsonLines:
-    """A growing file of one JSON object per line, each with a "step"."""
-
-    def __init__(self, path: Path, resume_step: int) -> None:
-        """Open `path`, keeping only the whole lines whose step is at most `resume_step` (0: a new run keeps none).
-
-        Raises:
-            DataError: The file cannot be written.
-        """
-        self.path = path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            cut_after(path, resume_step)
-            self._file = path.open("a", encoding="utf-8")
-        except OSError as error:
-            raise DataError(f"cannot write {path}: {error.strerror}\n  choose another output folder") from error
-
-    def write(self, step: int, values: Mapping[str, Any]) -> None:
-        """Append a line; it is in the file when this returns. Numbers that JSON lacks (NaN, infinity) become null.
-
-        Raises:
-            RunError: The disk is full, say.
-        """
-        line = {"step": step} | {name: json_value(value) for name, value in values.items()}
-        try:
-            self._file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
-            self._file.flush()
-        except OSError as error:
-            raise unwritable(self.path, error) from None
-
-    def close(self) -> None:
-        with suppress(OSError):  # what a failed write left in the buffer fails once more; `write` has told
-            self._file.close()
 
 
 class MetricsLog:
@@ -84,31 +52,41 @@ class MetricsLog:
         *,
         run_config: Mapping[str, Any] | None = None,
     ) -> None:
-        """
-        Args:
-            folder: The run folder.
-            resume_step: Updates made before; 0: a new run.
-            run_config: The resolved config, for the page of Weights & Biases.
+        """Go on in a run folder after `resume_step` updates; 0: a new run. `run_config` is for the page of Weights &
+        Biases. Raises MissingPackageError or InputError where that is not installed or cannot start, DataError where
+        the folder cannot be written."""
+        self._tensorboard = None
+        if config.tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
 
-        Raises:
-            MissingPackageError: The config asks for Weights & Biases, which is not installed.
-            InputError: Weights & Biases cannot start.
-            DataError: The folder cannot be written.
-        """
-        self._tensorboard = _open_tensorboard(folder, resume_step) if config.tensorboard else None
+            # Points of a run that stopped after its last checkpoint would show twice: they are hidden from here on.
+            purged = resume_step + 1 if resume_step else None
+            self._tensorboard = SummaryWriter(str(folder / "tensorboard"), purge_step=purged)
         self._wandb = _open_wandb(folder, config, run_config) if config.wandb != "off" else None
-        self._lines = JsonLines(folder / "metrics.jsonl", resume_step)
+        self._path = folder / "metrics.jsonl"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            cut_after(self._path, resume_step)
+            self._file = self._path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise DataError(f"cannot write {self._path}: {error.strerror}\n  choose another output folder") from error
 
     @property
     def last(self) -> dict[str, float]:
         """The numbers of the newest line; empty where there is none."""
-        lines = self._lines.path.read_text(encoding="utf-8").splitlines()
+        lines = self._path.read_text(encoding="utf-8").splitlines()
         return {name: value for name, value in json.loads(lines[-1]).items() if name != "step"} if lines else {}
 
     def write(self, step: int, values: Mapping[str, Scalar]) -> dict[str, float]:
-        """Record `values` as of update number `step`; tensors are fetched in one copy. Returns them as numbers."""
+        """Record `values` as of update number `step`; tensors are fetched in one copy. Returns them as numbers when the
+        line is in the file, in which NaN and infinity are null. Raises RunError if the disk is full, say."""
         numbers = to_numbers(values)
-        self._lines.write(step, numbers)
+        line = {"step": step} | {name: json_value(number) for name, number in numbers.items()}
+        try:
+            self._file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise unwritable(self._path, error) from None
         self.draw(step, numbers)
         return numbers
 
@@ -132,15 +110,14 @@ class MetricsLog:
                 else:
                     self._tensorboard.add_image(name, cell, step, dataformats="HWC")
         if self._wandb is not None:
-            self._wandb.log({name: self._for_wandb(cell) for name, cell in shown}, step=step)
+            from wandb import Html, Image
 
-    def _for_wandb(self, cell: str | NDArray[np.uint8]) -> Any:
-        import wandb
-
-        return wandb.Html(html.escape(cell)) if isinstance(cell, str) else wandb.Image(cell)
+            drawn = {n: Html(html.escape(cell)) if isinstance(cell, str) else Image(cell) for n, cell in shown}
+            self._wandb.log(drawn, step=step)
 
     def close(self) -> None:
-        self._lines.close()
+        with suppress(OSError):  # what a failed write left in the buffer fails once more; `write` has told
+            self._file.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
         if self._wandb is not None:
@@ -151,6 +128,32 @@ class MetricsLog:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def cells(samples: Sequence[Sample]) -> Iterator[tuple[str, str | NDArray[np.uint8]]]:
+    """Texts and pictures, uint8 (H, W, 3), under the names samples/COLUMN/NUMBER; several things of a cell have a
+    number each. Raises MissingPackageError where there are pictures, and Pillow is not installed."""
+    for number, sample in enumerate(samples, 1):
+        for column, value in sample.items():
+            name = f"samples/{column}/{number}"
+            if isinstance(value, str):
+                yield name, value
+                continue
+            for place, item in enumerate(value, 1):
+                own = name if len(value) == 1 else f"{name}.{place}"
+                if item.get("image"):
+                    yield own, _pixels(item["image"])
+                elif item.get("text"):
+                    yield own, str(item["text"])
+
+
+def _pixels(uri: str) -> NDArray[np.uint8]:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingPackageError("pillow", "vision", "a picture of a sample") from None
+    with Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))) as image:
+        return np.asarray(image.convert("RGB"))
 
 
 def cut_after(path: Path, resume_step: int) -> None:
@@ -178,13 +181,6 @@ def cut_after(path: Path, resume_step: int) -> None:
         file.flush()
         os.fsync(file.fileno())
     aside.replace(path)
-
-
-def _open_tensorboard(folder: Path, resume_step: int) -> Any:
-    from torch.utils.tensorboard import SummaryWriter
-
-    # Points of a run that stopped after its last checkpoint would show twice: TensorBoard hides those from here on.
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=resume_step + 1 if resume_step else None)
 
 
 def _open_wandb(folder: Path, config: LogConfig, run_config: Mapping[str, Any] | None) -> Any:

@@ -54,6 +54,11 @@ class Cost:
 class Objective(ABC):
     """What both kinds share."""
 
+    @property
+    @abstractmethod
+    def scales(self) -> dict[str, float]:
+        """Term name to its factor in the training loss."""
+
     @abstractmethod
     def cost(self, batch: HostBatch) -> Cost:
         """Counted on the host from the arrays alone, for every microbatch of every step: it must be cheap."""
@@ -72,11 +77,6 @@ class SeparableObjective(Objective):
 
     The training loss is the sum over terms of scale x (total over the global batch) / (weight over the global batch).
     """
-
-    @property
-    @abstractmethod
-    def scales(self) -> dict[str, float]:
-        """Term name to its factor in the training loss."""
 
     @property
     def logged(self) -> tuple[str, ...]:
@@ -127,11 +127,6 @@ class CoupledObjective(Objective):
         Returns:
             Every term of `scales`. Those of scale 0 are for the log only and may be without gradient.
         """
-
-    @property
-    @abstractmethod
-    def scales(self) -> dict[str, float]:
-        """Term name to its factor in the training loss."""
 
 
 AnyObjective = SeparableObjective | CoupledObjective

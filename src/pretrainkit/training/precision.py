@@ -72,19 +72,12 @@ class Precision:
     @property
     def name(self) -> str:
         """`bfloat16`, `float16`, `tf32` or `float32`."""
-        return (
-            "tf32"
-            if self.uses_tf32 and self.compute_dtype is torch.float32
-            else str(self.compute_dtype).removeprefix("torch.")
-        )
+        is_tf32 = self.uses_tf32 and self.compute_dtype is torch.float32
+        return "tf32" if is_tf32 else str(self.compute_dtype).removeprefix("torch.")
 
 
 def resolve_precision(config: PrecisionConfig, device: torch.device) -> Precision:
-    """What `config` means on `device`.
-
-    Raises:
-        ConfigError: The device cannot compute in the format asked for.
-    """
+    """What `config` means on `device`. Raises ConfigError where it cannot compute in the format asked for."""
     on_cuda = device.type == "cuda"
     has_bfloat16 = has_fast_bfloat16(device)
     name = config.compute
@@ -132,11 +125,8 @@ def has_fast_bfloat16(device: torch.device) -> bool:
 
 
 def cpu_has_fast_bfloat16(cpuinfo: str | None = None) -> bool:
-    """Whether this CPU multiplies bfloat16 in hardware (AVX512_BF16 or AMX).
-
-    Args:
-        cpuinfo: Text in the form of /proc/cpuinfo; None: that file. Where there is none, the answer is no.
-    """
+    """Whether this CPU multiplies bfloat16 in hardware (AVX512_BF16 or AMX), as a text in the form of /proc/cpuinfo
+    says; None: that file. Where there is none, the answer is no."""
     if cpuinfo is None:
         path = Path("/proc/cpuinfo")
         cpuinfo = path.read_text(errors="replace") if path.exists() else ""

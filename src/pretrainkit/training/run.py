@@ -55,10 +55,8 @@ class ParallelConfig(Config):
 
     def problems(self, world_size: int) -> list[str]:
         """What cannot work on so many ranks, each as a message."""
-        shards = self.shard_ranks
-        if shards is None or self.strategy != "hsdp":
-            return []
-        if world_size > 1 and world_size % shards:
+        shards = self.shard_ranks if self.strategy == "hsdp" else None
+        if shards is not None and world_size > 1 and world_size % shards:
             divisors = [str(size) for size in range(2, world_size + 1) if world_size % size == 0]
             return [
                 f"{world_size} ranks cannot be grouped by parallel.shard_ranks={shards}\n"
@@ -250,145 +248,129 @@ class RunConfig(Config):
 
     def problems(self, world_size: int = 1) -> list[str]:
         """Combinations of settings that cannot work on so many ranks, each as a message. Recipes add their own."""
-        found: list[str] = []
+        return [
+            *self._batch_problems(world_size),
+            *self.parallel.problems(world_size),
+            *self._start_problems(),
+            *self._evaluation_problems(),
+            *self._schedule_problems(),
+            *unread(self),
+        ]
+
+    def _batch_problems(self, world_size: int) -> Iterator[str]:
         batch, micro = self.data.batch_size, self.data.microbatch_size
         if batch % world_size:
-            found.append(
-                f"a batch of {batch} examples cannot be split over {world_size} ranks\n"
-                f"  {nearest_multiples(batch, world_size)}"
-            )
+            advice = nearest_multiples(batch, world_size)
+            yield f"a batch of {batch} examples cannot be split over {world_size} ranks\n  {advice}"
         elif micro is not None and (batch // world_size) % micro:
             unit = world_size * micro
             per_rank, advice = batch // world_size, nearest_multiples(batch, unit)
-            found.append(
-                Conflict(
-                    f"a batch of {batch} examples cannot be split over {world_size} ranks with microbatches of {micro}"
-                    f"\n  {batch} is not a multiple of {world_size} x {micro} = {unit}; {advice}",
-                    [("data.microbatch_size", max(n for n in range(1, micro + 1) if per_rank % n == 0))],
-                    "data.batch_size",
-                )
+            yield Conflict(
+                f"a batch of {batch} examples cannot be split over {world_size} ranks with microbatches of {micro}"
+                f"\n  {batch} is not a multiple of {world_size} x {micro} = {unit}; {advice}",
+                [("data.microbatch_size", max(n for n in range(1, micro + 1) if per_rank % n == 0))],
+                "data.batch_size",
             )
-        found += self.parallel.problems(world_size)
-        found += self._start_problems()
-        if self.num_steps is None and self.data.num_epochs is None and self.num_extra_steps is None:
-            found.append("neither num_steps nor data.num_epochs says how long to train\n  set one of them")
-        if self.evaluate.every_steps is not None and self.evaluate.every_epochs is not None:
-            found.append(
-                Conflict(
-                    f"evaluate.every_steps={self.evaluate.every_steps} and evaluate.every_epochs="
-                    f"{self.evaluate.every_epochs} both say when to evaluate\n  give one of them",
-                    [("evaluate.every_steps", DEFAULT), ("evaluate.every_epochs", DEFAULT)],
-                )
-            )
-        found += self._held_out_problems()
-        if self.schedule.warmup_share is not None and self.schedule.num_warmup_steps:
-            found.append(
-                Conflict(
-                    f"schedule.num_warmup_steps={self.schedule.num_warmup_steps} and "
-                    f"schedule.warmup_share={self.schedule.warmup_share} both set the warm-up\n  give one of them",
-                    [("schedule.num_warmup_steps", DEFAULT), ("schedule.warmup_share", DEFAULT)],
-                )
-            )
-        if self.num_steps is not None:
-            found += self._schedule_problems(self.num_steps)
-        elif self.schedule.name == "wsd" and not self.schedule.num_decay_steps:
-            found.append(
-                "schedule.name=wsd needs schedule.num_decay_steps of at least 1\n"
-                "  a tenth of the run is usual, such as schedule.num_decay_steps=100"
-            )
-        if self.schedule.name == "factors" and not self.schedule.factors:
-            found.append(
-                "schedule.name=factors needs schedule.factors\n"
-                "  name them, such as schedule.factors=[constant,linear_warmup,rsqrt_normalized_decay]"
-            )
-        found += unread(self)
-        return found
 
-    def _start_problems(self) -> list[str]:
-        """Settings of where the run begins that cannot work together."""
-        found = []
+    def _start_problems(self) -> Iterator[str]:
+        """Settings of where the run begins and how long it is that cannot work together."""
         init, default = self.init, InitConfig()
         if self.init_from is None and init != default:
-            names = [name for name in InitConfig.model_fields if getattr(init, name) != getattr(default, name)]
-            found.append(
-                f"init.{names[0]} is only read where there is an init_from\n  leave it out, or give init_from=RUN"
-            )
+            name = next(name for name in InitConfig.model_fields if getattr(init, name) != getattr(default, name))
+            yield f"init.{name} is only read where there is an init_from\n  leave it out, or give init_from=RUN"
         if init.restore == "all" and init != InitConfig(restore="all", step=init.step, data=init.data):
-            found.append(
+            yield (
                 "init.restore=all goes on with a whole state, so names and shapes cannot differ\n"
                 "  leave out init.rename, grow, missing, unexpected and averaged, or set init.restore=weights"
             )
-        if self.num_steps is not None and self.num_extra_steps is None and self.first_step >= self.num_steps:
-            found.append(
-                f"num_steps={self.num_steps} is reached before the run begins: {self.first_step} updates were made\n"
+        offset, total = self.schedule.step_offset, self.num_steps if self.num_extra_steps is None else None
+        if total is not None and self.first_step >= total:
+            yield (
+                f"num_steps={total} is reached before the run begins: {self.first_step} updates were made\n"
                 "  num_steps counts them: give more, or num_extra_steps=N for N updates of this run"
             )
-        offset = self.schedule.step_offset
-        if self.num_steps is not None and self.num_extra_steps is None and offset >= self.num_steps:
-            found.append(
-                f"schedule.step_offset={offset} is not before num_steps={self.num_steps}: the schedule never begins\n"
+        if total is not None and offset >= total:
+            yield (
+                f"schedule.step_offset={offset} is not before num_steps={total}: the schedule never begins\n"
                 "  num_steps counts the steps before it as well; give more, or a smaller offset"
             )
-        return found
+        if self.num_steps is None and self.data.num_epochs is None and self.num_extra_steps is None:
+            yield "neither num_steps nor data.num_epochs says how long to train\n  set one of them"
 
-    def _held_out_problems(self) -> list[str]:
-        """Decisions on metrics that nobody measures."""
-        found = []
-        best, stopping = self.checkpoint.keep_best, self.evaluate.early_stopping
-        if not self.has_held_out_data and not self.evaluate.probes:
+    def _evaluation_problems(self) -> Iterator[str]:
+        """Two times to evaluate at, and decisions on metrics that nobody measures."""
+        evaluate, best, stopping = self.evaluate, self.checkpoint.keep_best, self.evaluate.early_stopping
+        if evaluate.every_steps is not None and evaluate.every_epochs is not None:
+            yield Conflict(
+                f"evaluate.every_steps={evaluate.every_steps} and evaluate.every_epochs={evaluate.every_epochs} both "
+                "say when to evaluate\n  give one of them",
+                [("evaluate.every_steps", DEFAULT), ("evaluate.every_epochs", DEFAULT)],
+            )
+        if not self.has_held_out_data and not evaluate.probes:
             asked = [
                 *([f"checkpoint.keep_best.metric={best.metric}"] if best is not None else []),
                 *([f"evaluate.early_stopping.metric={stopping.metric}"] if stopping is not None else []),
-                *(["evaluate.before_training=true"] if self.evaluate.before_training else []),
+                *(["evaluate.before_training=true"] if evaluate.before_training else []),
             ]
-            found += [f"{one}, but there is nothing to evaluate on\n  give held-out data: data.valid" for one in asked]
+            for one in asked:
+                yield f"{one}, but there is nothing to evaluate on\n  give held-out data: data.valid"
         elif stopping is not None and not self.evaluates_repeatedly:
-            found.append(
+            yield (
                 f"evaluate.early_stopping.metric={stopping.metric} needs evaluations while training, "
                 "and there are none\n  set evaluate.every_steps"
             )
-        return found
 
-    def _schedule_problems(self, num_steps: int) -> list[str]:
+    def _schedule_problems(self) -> Iterator[str]:
+        schedule = self.schedule
+        if schedule.warmup_share is not None and schedule.num_warmup_steps:
+            yield Conflict(
+                f"schedule.num_warmup_steps={schedule.num_warmup_steps} and "
+                f"schedule.warmup_share={schedule.warmup_share} both set the warm-up\n  give one of them",
+                [("schedule.num_warmup_steps", DEFAULT), ("schedule.warmup_share", DEFAULT)],
+            )
+        if self.num_steps is not None:
+            yield from self._phase_problems(self.num_steps)
+        elif schedule.name == "wsd" and not schedule.num_decay_steps:
+            yield (
+                "schedule.name=wsd needs schedule.num_decay_steps of at least 1\n"
+                "  a tenth of the run is usual, such as schedule.num_decay_steps=100"
+            )
+        if schedule.name == "factors" and not schedule.factors:
+            yield (
+                "schedule.name=factors needs schedule.factors\n"
+                "  name them, such as schedule.factors=[constant,linear_warmup,rsqrt_normalized_decay]"
+            )
+
+    def _phase_problems(self, num_steps: int) -> Iterator[str]:
         """Phases of the schedule that do not fit into the run. Those that nobody wrote become a tenth of it."""
-        found: list[str] = []
         schedule, tenth = self.schedule, num_steps // 10
         num_warmup_steps = schedule.warmup_steps(num_steps)
         shorter_warmup = ("schedule.num_warmup_steps", tenth)
         if num_warmup_steps > num_steps and schedule.name != "factors":
-            found.append(
-                Conflict(
-                    f"schedule.num_warmup_steps {num_warmup_steps} is more than num_steps {num_steps}\n"
-                    f"  shorten the warm-up, such as schedule.num_warmup_steps={tenth}, or train longer",
-                    [shorter_warmup],
-                    "num_steps",
-                    "schedule.name",
-                )
+            yield Conflict(
+                f"schedule.num_warmup_steps {num_warmup_steps} is more than num_steps {num_steps}\n"
+                f"  shorten the warm-up, such as schedule.num_warmup_steps={tenth}, or train longer",
+                [shorter_warmup],
+                *("num_steps", "schedule.name"),
             )
         shorter_decay = ("schedule.num_decay_steps", max(1, tenth))
         if schedule.name == "wsd" and not schedule.num_decay_steps:
-            found.append(
-                Conflict(
-                    "schedule.name=wsd needs schedule.num_decay_steps of at least 1\n"
-                    f"  a tenth of the run is usual: schedule.num_decay_steps={max(1, tenth)}",
-                    [shorter_decay],
-                    "schedule.name",
-                )
+            yield Conflict(
+                "schedule.name=wsd needs schedule.num_decay_steps of at least 1\n"
+                f"  a tenth of the run is usual: schedule.num_decay_steps={max(1, tenth)}",
+                [shorter_decay],
+                "schedule.name",
             )
         num_ramp_steps = num_warmup_steps + schedule.num_decay_steps
         if schedule.name == "wsd" and num_ramp_steps > num_steps >= num_warmup_steps:
             shorter = [shorter_warmup, shorter_decay]
-            found.append(
-                Conflict(
-                    f"schedule.num_warmup_steps + schedule.num_decay_steps is {num_ramp_steps}, more than "
-                    f"num_steps = {num_steps}\n  shorten the warm-up or the decay, such as "
-                    f"schedule.num_warmup_steps={tenth} schedule.num_decay_steps={max(1, tenth)}, or train longer",
-                    shorter if num_warmup_steps > schedule.num_decay_steps else reversed(shorter),
-                    "num_steps",
-                    "schedule.name",
-                )
+            yield Conflict(
+                f"schedule.num_warmup_steps + schedule.num_decay_steps is {num_ramp_steps}, more than "
+                f"num_steps = {num_steps}\n  shorten the warm-up or the decay, such as "
+                f"schedule.num_warmup_steps={tenth} schedule.num_decay_steps={max(1, tenth)}, or train longer",
+                shorter if num_warmup_steps > schedule.num_decay_steps else reversed(shorter),
+                *("num_steps", "schedule.name"),
             )
-        return found
 
 
 def nearest_multiples(value: int, unit: int) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from pretrainkit.dist.devices import device_name
 from pretrainkit.dist.env import World
 from pretrainkit.training.objective import Cost
 from pretrainkit.training.precision import Precision
@@ -42,13 +43,8 @@ _PEAKS: tuple[tuple[frozenset[str], dict[str, float]], ...] = tuple(
 
 
 def peak_flops(device_name: str, precision_name: str) -> float | None:
-    """Datasheet FLOP/s of one device, dense, or None where it is not known.
-
-    Args:
-        device_name: As `torch.cuda.get_device_name` gives it, such as `NVIDIA A100-SXM4-80GB`. Whole words count: an
-            A10 is no A100.
-        precision_name: `Precision.name`.
-    """
+    """Datasheet FLOP/s of one device, dense, in a format as `Precision.name` has it; None where it is not known. Of the
+    device's name, such as `NVIDIA A100-SXM4-80GB`, whole words count: an A10 is no A100."""
     words = frozenset(re.split(r"[\s-]+", device_name))
     if "MIG" in words:
         return None
@@ -67,7 +63,7 @@ class Peak:
     @classmethod
     def of(cls, precision: Precision) -> "Peak":
         """Of the device and format a run computes with. A CPU has no datasheet rate."""
-        name = torch.cuda.get_device_name(precision.device) if precision.device.type == "cuda" else "CPU"
+        name = device_name(precision.device)
         return cls(name, precision.name, peak_flops(name, precision.name))
 
     def describe(self) -> str:
@@ -87,32 +83,27 @@ class Throughput:
     """
 
     def __init__(self, world: World, peak: Peak) -> None:
-        self._world = world
-        self._peak = peak
+        self._world, self._peak = world, peak
         self._notes: dict[str, int] = {}
         self._notes_before: dict[str, float] = {}
         self._restart()
 
     def _restart(self) -> None:
         self._num_steps = 0
-        self._step_seconds = self._wait_seconds = 0.0
-        self._examples = self._tokens = self._slots = 0
-        self._flops = 0.0
+        self._sums = dict.fromkeys(("examples", "tokens", "slots", "flops", "computing", "waiting"), 0.0)
 
     def add(self, cost: Cost) -> None:
         """Count the work of one microbatch of this rank."""
-        self._examples += cost.examples
-        self._tokens += cost.tokens
-        self._slots += cost.slots
-        self._flops += cost.flops
+        for name in ("examples", "tokens", "slots", "flops"):
+            self._sums[name] += getattr(cost, name)
         for name, count in cost.notes.items():
             self._notes[name] = self._notes.get(name, 0) + count
 
     def time(self, step_seconds: float, wait_seconds: float) -> None:
         """Count one step: how long this rank computed, and how long before that it waited for data."""
         self._num_steps += 1
-        self._step_seconds += step_seconds
-        self._wait_seconds += wait_seconds
+        self._sums["computing"] += step_seconds
+        self._sums["waiting"] += wait_seconds
 
     def metrics(self) -> dict[str, float]:
         """The rates over all ranks since the last call, and start anew. Empty without a step.
@@ -121,9 +112,10 @@ class Throughput:
         """
         if not self._num_steps:
             return {}
-        mine = [self._examples, self._tokens, self._slots, self._flops, self._step_seconds, self._wait_seconds]
-        totals = self._world.all_reduce_(torch.tensor(mine, dtype=torch.float64)).tolist()
+        mine = torch.tensor([*self._sums.values()], dtype=torch.float64)
+        totals = self._world.all_reduce_(mine).tolist()
         examples, tokens, slots, flops, computing, waiting = totals
+        # Ranks go in lockstep, so seconds of all ranks over their number are those of the run.
         rank_seconds = max(computing + waiting, 1e-9)
         seconds = rank_seconds / self._world.world_size
         rates = {

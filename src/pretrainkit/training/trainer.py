@@ -10,7 +10,6 @@ import gc
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from pretrainkit import __version__
 from pretrainkit.config.base import architecture
 from pretrainkit.data.loader import Loader
-from pretrainkit.dist.devices import has_pinned_memory
+from pretrainkit.dist.devices import from_host, reads_at_once
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, parallelize, unwrap
 from pretrainkit.dist.weights import require_same_architecture
@@ -47,13 +46,12 @@ from pretrainkit.training.optimizers.build import (
 from pretrainkit.training.optimizers.schedule import learning_rate
 from pretrainkit.training.precision import resolve_precision, set_matmul_precision
 from pretrainkit.training.run import RunConfig
-from pretrainkit.training.samples import Sample
 from pretrainkit.training.signals import StopSignal
 from pretrainkit.training.throughput import Peak, Throughput
-from pretrainkit.training.watch import Evaluation, Watcher
+from pretrainkit.training.watch import Evaluation, Sample, Watcher
 
-_SIGNAL_EVERY_STEPS = {"cpu": 1}
-"""How often ranks ask each other for stop signals; elsewhere every 10 steps, so that the host may run ahead."""
+_SIGNAL_EVERY_STEPS = 10
+"""How often ranks ask each other for stop signals where the host runs ahead of its device."""
 
 
 class Trainer:
@@ -61,10 +59,7 @@ class Trainer:
 
     Args:
         config: Bound to its data (no field left open).
-        folder: Where checkpoints and metrics go.
-        world: This process among all ranks.
         model: Freshly initialised, on `world.device`.
-        objective: Of either kind.
         loader: Of this rank.
         evaluations: On held-out data; none where there is none.
         watcher: Told what happens, on rank 0.
@@ -110,12 +105,8 @@ class Trainer:
         self._bad_steps = torch.zeros((), device=world.device)
 
     def restore(self) -> bool:
-        """Load the newest valid checkpoint of the run folder. False when there is none.
-
-        Raises:
-            CheckpointError: It belongs to another model.
-            DataError: Going on would not continue the same data.
-        """
+        """Load the newest valid checkpoint of the run folder. False when there is none. Raises CheckpointError where it
+        belongs to another model, DataError where going on would not continue the same data."""
         path = self.store.newest_valid()
         if path is None:
             return False
@@ -132,11 +123,8 @@ class Trainer:
 
     def go_on_from(self, path: Path) -> None:
         """Take over the model, the optimiser and the step counter of another run's checkpoint, which was looked at.
-
-        Raises:
-            CheckpointError: It belongs to another model or optimiser, or is damaged.
-            DataError: `init.data` is "continue", and it was made with other data.
-        """
+        Raises CheckpointError where it belongs to another model or optimiser or is damaged, DataError where `init.data`
+        is "continue" and it was made with other data."""
         checkpoint = self._load(path)
         if self.config.init.data == "continue":
             self.loader.check_state(checkpoint.meta["data"])
@@ -145,8 +133,7 @@ class Trainer:
     def _load(self, path: Path) -> Checkpoint:
         saved = read_checkpoint(path).meta.get("architecture", {})
         require_same_architecture(architecture(self.config.model), saved, f"checkpoint {path}")
-        extra = self._extra_tensors()
-        checkpoint = load(path, self.world, self.model, self.optimizer, extra=extra, verify=False)
+        checkpoint = load(path, self.world, self.model, self.optimizer, extra=self._extra_tensors(), verify=False)
         self.precision.load_state_dict(checkpoint.meta["precision"])
         return checkpoint
 
@@ -158,8 +145,8 @@ class Trainer:
     @property
     def stopped_early(self) -> str | None:
         """Why the run ends before its last step; None: it does not."""
-        is_over = self.early_stopping is not None and self.early_stopping.is_over
-        return self.early_stopping.describe() if is_over and self.early_stopping is not None else None
+        stopping = self.early_stopping
+        return stopping.describe() if stopping is not None and stopping.is_over else None
 
     def fit(self) -> dict[str, float]:
         """Train from the current step to `num_steps`; returns the last metrics (training and held-out).
@@ -177,15 +164,15 @@ class Trainer:
         try:
             if is_new and self.config.evaluate.before_training:
                 last |= self._evaluate(self.evaluations)
-            with StopSignal() as stop, freed_memory_kept() if self.world.device.type == "cpu" else nullcontext():
+            with StopSignal() as stop, freed_memory_kept(self.world.device):
                 end = self.step if was_over else config.total_steps
                 for step, microbatches, waited in self.loader.iterate(self.step, end):
                     began = time.perf_counter()
                     sums, norm = self._update(step, microbatches)
                     self.step = step + 1
                     is_logged = self.step % config.log.every_steps == 0 or self.step == config.total_steps
-                    if not is_logged and self.world.device.type == "cpu":
-                        self._count_skipped(sums)  # nothing to wait for: say so at once
+                    if not is_logged and reads_at_once(self.world.device):
+                        self._count_skipped(sums)
                     fetched = self._fetch(sums, norm) if is_logged else None  # waits for the device
                     self.throughput.time(time.perf_counter() - began, waited)
                     for batch in microbatches:
@@ -224,11 +211,8 @@ class Trainer:
         return self._metrics_log.last if was_over else {}
 
     def _update(self, step: int, host_batches: list[HostBatch]) -> tuple[dict[str, LossSum], Tensor]:
-        """One optimizer update on this rank's microbatches.
-
-        Returns:
-            This rank's loss sums, and the gradient norm before clipping.
-        """
+        """One optimizer update on this rank's microbatches; returns its loss sums, and the gradient norm before
+        clipping."""
         config, device = self.config, self.world.device
         set_learning_rate(self.optimizer, self._lr(step))
         self.model.train()
@@ -313,7 +297,7 @@ class Trainer:
         if due := self._due:
             metrics = self._evaluate(due)
         is_last = self.is_over
-        every = _SIGNAL_EVERY_STEPS.get(self.world.device.type, 10)
+        every = 1 if reads_at_once(self.world.device) else _SIGNAL_EVERY_STEPS
         # A save that failed in the background ends the run now, not when the next one is due.
         if stop.agreed(lambda asked: self.world.any(asked or self.store.has_failed), self.step, every) and not is_last:
             self._save(blocking=True)
@@ -389,7 +373,7 @@ class Trainer:
             "num_skipped": self.num_skipped,
             "data": self.loader.state(self.step),
             "recipe": self.config.recipe,
-            "config": config_digest(self.config),
+            "config": fingerprint(self.config.model_dump(mode="json")),
             "architecture": architecture(self.config.model),
             "version": __version__,
             "precision": self.precision.state_dict(),
@@ -436,16 +420,8 @@ class _OnDevice(Sequence[Batch]):
 
 
 def to_device(batch: HostBatch, device: torch.device) -> dict[str, Tensor]:
-    """NumPy arrays to tensors on `device`, through pinned memory and without waiting where it has such."""
-    tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
-    if not has_pinned_memory(device.type):
-        return {name: tensor.to(device) for name, tensor in tensors.items()}
-    return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in tensors.items()}
-
-
-def config_digest(config: RunConfig) -> str:
-    """128 bits in hex that change whenever a setting does."""
-    return fingerprint(config.model_dump(mode="json"))
+    """NumPy arrays to tensors on `device`; see `from_host`."""
+    return {name: from_host(array, device) for name, array in batch.items()}
 
 
 def initial_seed(seed: int) -> int:

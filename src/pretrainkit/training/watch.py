@@ -1,4 +1,4 @@
-"""What a run calls while it goes on: those who are told about it, and evaluations. Torch-free.
+"""What a run calls while it goes on: those who are told about it, evaluations, and the samples they show. Torch-free.
 
 The library is quiet; the command line passes a Watcher that prints.
 """
@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+Sample = Mapping[str, Any]
+"""A held-out example with a model's answer, {column: value}, as `Recipe.sample` gives it. A value is a text, or a list
+of {"text": ..., "image": a data URI, "is_right": true or false}, all of them optional."""
 
 
 class Watcher:

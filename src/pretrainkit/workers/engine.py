@@ -7,6 +7,7 @@ tasks there are follows from the input alone, and the stage puts results in the 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -104,6 +105,43 @@ class Means:
         """As `Engine.run`."""
         return self.engine.run(function, tasks, crew, work, self.progress)
 
-    def on_bytes(self, crew: Crew) -> Callable[[int], None] | None:
-        """What tasks may call while they read, where they run in this process."""
-        return self.progress.advance if self.engine.is_local and crew.num_workers == 1 else None
+    def finish(
+        self,
+        function: Callable[..., Result],
+        tasks: Sequence[Task],
+        crew: Crew,
+        work: Path,
+        *,
+        stage: str,
+        unit: str,
+        size: Callable[[Task], int],
+        kept: Callable[[Task], Result | None],
+        about_kept: str,
+    ) -> list[Result]:
+        """The results of all tasks, in their order; `kept` has those of tasks that an earlier call finished.
+
+        Args:
+            function: As of `run`. Where the unit is B, it takes `on_bytes`, which it may tell what it read.
+            size: Units of a task.
+            kept: The result of a finished task.
+            about_kept: Said of those, behind "kept: 3 of 5".
+        """
+        progress = self.progress
+        progress.stage(stage, sum(map(size, tasks)), unit)
+        results = {number: result for number, task in enumerate(tasks) if (result := kept(task)) is not None}
+        if results:
+            progress.note(f"kept: {len(results)} of {len(tasks)} {about_kept}")
+        progress.advance(sum(size(tasks[number]) for number in results))
+        # What reads in this process tells of every piece, others when a task is done.
+        is_told = unit == "B" and self.engine.is_local and crew.num_workers == 1
+        if is_told:
+            function = partial(function, on_bytes=progress.advance)
+        left = [(number, task) for number, task in enumerate(tasks) if number not in results]
+        for number, result in self.run(partial(_numbered, function), left, crew, work):
+            results[number] = result
+            progress.advance(0 if is_told else size(tasks[number]))
+        return [results[number] for number in range(len(tasks))]
+
+
+def _numbered(function: Callable[[Task], Result], task: tuple[int, Task]) -> tuple[int, Result]:
+    return task[0], function(task[1])

@@ -91,6 +91,7 @@ def parse_bytes(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)[bB]?\s*", text)
     if not match:
         raise DataError(f"{text!r} is not a size\n  write it like 300MB or 2GB")
+    # The place of the letter is the power of 1000.
     return int(float(match[1]) * 1000 ** " KMGT".index(match[2].upper() or " "))
 
 

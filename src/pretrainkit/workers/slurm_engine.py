@@ -8,7 +8,7 @@ import math
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,7 +71,13 @@ class SlurmEngine:
         folder = TaskFolder.made(function, tasks, work)
         quiet_datatrove()
         executor = self._executor(folder, len(tasks), crew)
-        job_id = _submitted(executor)
+        try:
+            executor.launch_job()
+        except subprocess.CalledProcessError as error:
+            raise InputError(
+                "SLURM refused the job, as said above\n  mend the setting with --slurm NAME=VALUE"
+            ) from error
+        job_id = str(executor.job_id)
         (folder.path / _JOB).write_text(job_id)
         progress.note(f"SLURM: job {job_id}, {len(tasks)} tasks; squeue --jobs {job_id} shows them")
         try:
@@ -100,7 +106,12 @@ class SlurmEngine:
             sbatch_args={
                 "mem": f"{needed}M",
                 **{name: value for name, value in optional.items() if value is not None},
-                **_flags(settings.sbatch),
+                # As datatrove writes them: what is empty is a flag without a value.
+                **{
+                    name: "" if given is True else given
+                    for name, given in settings.sbatch.items()
+                    if given is not False
+                },
             },
             env_command="\n".join(
                 [*settings.setup, f'export PATH="{Path(sys.executable).parent}:$PATH"']  # of launch_pickled_pipeline
@@ -108,20 +119,6 @@ class SlurmEngine:
             job_name="pretrainkit-corpus",
             logging_dir=str(folder.logs),
         )
-
-
-def _flags(options: Mapping[str, str | int | bool]) -> dict[str, str | int]:
-    """As datatrove writes them: what is empty is a flag without a value."""
-    return {name: "" if value is True else value for name, value in options.items() if value is not False}
-
-
-def _submitted(executor: SlurmPipelineExecutor) -> str:
-    """The id of the array."""
-    try:
-        executor.launch_job()
-    except subprocess.CalledProcessError as error:
-        raise InputError("SLURM refused the job, as said above\n  mend the setting with --slurm NAME=VALUE") from error
-    return str(executor.job_id)
 
 
 def _is_over(job_id: str) -> bool:

@@ -106,6 +106,7 @@ class TaskFolder:
                 noted = json.loads(self._file(number, "error").read_bytes())
                 raise (DataError if noted["is_input"] else RunError)(noted["message"])
             beats, earlier = self._beats(), beats
+            # Before the first beat tasks may wait in a queue; silent is only who has beaten and does no more.
             if come or not beats or any(beats.get(number) != beat for number, beat in earlier.items()):
                 changed = time.monotonic()
             is_lost = time.monotonic() - changed > _LOST_SECONDS

@@ -7,14 +7,14 @@ import unicodedata
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wiki_dumps import HEAD
 
 from pretrainkit.corpus.wikipedia.clean import TEX_SIGNS, Cleaner
 from pretrainkit.corpus.wikipedia.compat import FUNCTIONS, wikiextractor_text
-from pretrainkit.corpus.wikipedia.elements import _SUBSCRIPTS, _SUPERSCRIPTS
+from pretrainkit.corpus.wikipedia.elements import SUBSCRIPTS, SUPERSCRIPTS
 from pretrainkit.corpus.wikipedia.options import Extraction
 from pretrainkit.corpus.wikipedia.site import parse_site
 from pretrainkit.corpus.wikipedia.word_lists import words
+from support.wiki_dumps import HEAD
 
 SITE = parse_site(HEAD)
 
@@ -268,7 +268,7 @@ def test_references_to_characters_end_with_a_semicolon():
 
 
 def test_raised_and_lowered_signs_are_those_of_unicode():
-    for table in (_SUPERSCRIPTS, _SUBSCRIPTS):
+    for table in (SUPERSCRIPTS, SUBSCRIPTS):
         for sign, shifted in table.items():
             assert unicodedata.normalize("NFKC", chr(shifted)) == chr(sign).replace("-", "−")
             assert unicodedata.decomposition(chr(shifted)).startswith(("<super>", "<sub>"))

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
-from wiki_dumps import HEAD, TAIL, page
 
 from pretrainkit.cli.corpus import app
 from pretrainkit.corpus.wikipedia.compat import Kept, wikiextractor_text
+from support.wiki_dumps import HEAD, TAIL, page
 
 
 @pytest.mark.parametrize(

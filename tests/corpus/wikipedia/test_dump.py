@@ -7,7 +7,6 @@ import time
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from wiki_dumps import HEAD, TAIL, page
 
 from pretrainkit.corpus.readers import read_documents
 from pretrainkit.corpus.wikipedia import dump
@@ -16,6 +15,7 @@ from pretrainkit.errors import DataError
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import find_sources
 from pretrainkit.files.spans import cut_large
+from support.wiki_dumps import HEAD, TAIL, page
 
 ALL = [f"Title {number}" for number in range(1, 41)]
 

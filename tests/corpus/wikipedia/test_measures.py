@@ -13,7 +13,7 @@ from pretrainkit.corpus.wikipedia.clean import Cleaner
 from pretrainkit.corpus.wikipedia.measures import convert
 from pretrainkit.corpus.wikipedia.options import Extraction
 from pretrainkit.corpus.wikipedia.site import parse_site
-from pretrainkit.corpus.wikipedia.units import _UNITS, find_unit
+from pretrainkit.corpus.wikipedia.units import UNITS, find_unit
 
 
 def clean(wikitext):
@@ -78,7 +78,7 @@ def test_measures_are_given_and_converted_as_the_template_does(template, text):
 
 
 def test_what_is_converted_and_back_is_what_it_was_and_defaults_are_known_and_of_the_same_kind():
-    for code, unit in _UNITS.items():
+    for code, unit in UNITS.items():
         assert math.isclose(unit.from_base(unit.to_base(12.5)), 12.5), code
         for default in unit.default.split():
             target = find_unit(default)
@@ -88,7 +88,7 @@ def test_what_is_converted_and_back_is_what_it_was_and_defaults_are_known_and_of
 
 @given(
     number=st.floats(allow_nan=False, allow_infinity=False).map(repr) | st.text("0123456789.,-−+/ ex", max_size=60),
-    unit=st.sampled_from([*sorted(_UNITS), "e6acre", "kg", "?"]),
+    unit=st.sampled_from([*sorted(UNITS), "e6acre", "kg", "?"]),
     rest=st.lists(st.sampled_from(["to", "5", "-1", "in", "km mi", "x", "²", "ft", "1/0", "9" * 50]), max_size=4),
     named=st.dictionaries(
         st.sampled_from(["abbr", "adj", "disp", "order", "sigfig", "round", "sp"]),

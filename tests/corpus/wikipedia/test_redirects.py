@@ -1,12 +1,12 @@
 from pathlib import Path
 
 from typer.testing import CliRunner
-from wiki_dumps import HEAD, page
 
 from pretrainkit.cli.corpus import app
 from pretrainkit.corpus import shards
 from pretrainkit.files import spans
 from pretrainkit.files.sources import find_sources
+from support.wiki_dumps import HEAD, page
 
 
 def redirects(pairs, first=1):

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from bert_batches import WIDTH, modern_config, row_batch, run_config
 
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
@@ -23,6 +22,7 @@ from pretrainkit.recipes.bert.inputs import read_batch
 from pretrainkit.recipes.bert.objective import BertObjective
 from pretrainkit.recipes.bert.presets import PRESETS
 from pretrainkit.recipes.bert.recipe import RECIPE
+from support.bert_batches import WIDTH, modern_config, row_batch, run_config
 
 LENGTHS = [5, WIDTH, 9, 17]
 

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from bert_batches import WIDTH, modern_config, run_config
 
-from pretrainkit.recipes.bert.batch import Examples, Special, packed
+from pretrainkit.recipes.bert.batch import Examples, packed
 from pretrainkit.recipes.bert.inputs import read_batch
 from pretrainkit.recipes.bert.objective import BertObjective
 from pretrainkit.recipes.bert.recipe import RECIPE
+from pretrainkit.tokenizers.special import SpecialIds
+from support.bert_batches import WIDTH, modern_config, run_config
 
 CONFIGS = {"bert": run_config(), "modern": modern_config()}
 
@@ -17,7 +18,7 @@ def empty_batch(*, sentence_order: bool) -> dict[str, torch.Tensor]:
     nothing = np.zeros(0, np.int64)
     ids = nothing.astype(np.int32)
     examples = Examples(ids, np.zeros(1, np.int64), nothing, nothing.astype(bool), nothing, nothing, ids)
-    special = Special(cls=257, sep=258, mask=259, pad=260)
+    special = SpecialIds(unk=256, cls=257, sep=258, mask=259, pad=260)
     batch = packed(examples, special, sentence_order=sentence_order, capacity=64, masking_rate=0.15)
     return {name: torch.from_numpy(array) for name, array in batch.items()}
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import tokenizers
 import torch
-from bert_batches import run_config
 
 from pretrainkit.recipes.bert.generate import fill_masks
 from pretrainkit.recipes.bert.recipe import RECIPE
 from pretrainkit.tokenizers.load import load_tokenizer
 from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
+from support.bert_batches import run_config
 
 TEXT = [
     "the cat is walking here and the dog was walking there (really)",

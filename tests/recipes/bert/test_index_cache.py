@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pretrainkit.recipes.bert import index_cache
-from pretrainkit.recipes.bert.index_cache import chunks_of
+from pretrainkit.recipes.bert import chunks
+from pretrainkit.recipes.bert.chunks import chunks_of
 from pretrainkit.tokenizers.shard_writer import write_shards
 from pretrainkit.tokenizers.shards import TokenShards
 from pretrainkit.tokenizers.special import SpecialIds
@@ -60,7 +60,7 @@ def test_a_faster_rank_wins(shards, monkeypatch):
             shutil.copytree(shards.folder / "theirs", folder)
         save(file, array)
 
-    monkeypatch.setattr(index_cache.np, "save", save_late)
+    monkeypatch.setattr(chunks.np, "save", save_late)
     assert index_of(shards, 1) == made
     assert caches(shards) == [folder.name]
 
@@ -71,7 +71,7 @@ def test_a_full_disk_costs_nothing_but_time(shards, monkeypatch, caplog):
     def full(file, array):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(index_cache.np, "save", full)
+    monkeypatch.setattr(chunks.np, "save", full)
     assert index_of(shards, 1) == made
     assert caches(shards) == []
     assert "No space left" in caplog.text

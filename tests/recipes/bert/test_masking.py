@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pretrainkit.data.subsets import slots, subsets
-from pretrainkit.recipes.bert.batch import Examples, Special, assemble, packed, rows
+from pretrainkit.recipes.bert.batch import Examples, assemble, packed, rows
 from pretrainkit.recipes.bert.masking import Masking, choose, num_predictions
 from pretrainkit.recipes.bert.segments import Segments
 from pretrainkit.rng import fold, stream_key
+from pretrainkit.tokenizers.special import SpecialIds
 
-SPECIAL = Special(cls=257, sep=258, mask=259, pad=260)
+SPECIAL = SpecialIds(unk=256, cls=257, sep=258, mask=259, pad=260)
 VOCAB_SIZE = 1000
 LEARNED = np.arange(261, VOCAB_SIZE)
 IS_WORD_START = np.arange(VOCAB_SIZE) % 3 > 0

@@ -3,7 +3,6 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from bert_batches import WIDTH, modern_config, packed_batch, row_batch, run_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from pretrainkit.recipes.bert.model import build
 from pretrainkit.recipes.bert.objective import BertObjective
 from pretrainkit.recipes.bert.presets import PRESETS
 from pretrainkit.recipes.bert.recipe import RECIPE
+from support.bert_batches import WIDTH, modern_config, packed_batch, row_batch, run_config
 
 LENGTHS = st.lists(st.integers(3, WIDTH), min_size=1, max_size=5)
 CONFIGS = {"bert": run_config(), "modern": modern_config()}

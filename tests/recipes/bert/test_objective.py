@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from bert_batches import SLOTS, WIDTH, modern_config, packed_batch, row_batch, run_config
 
 from pretrainkit.recipes.bert.inputs import read_batch
 from pretrainkit.recipes.bert.objective import BertObjective
 from pretrainkit.recipes.bert.recipe import RECIPE
+from support.bert_batches import SLOTS, WIDTH, modern_config, packed_batch, row_batch, run_config
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import struct
 import numpy as np
 import pytest
 import torch
-from bert_batches import run_config
 
 import pretrainkit
 from pretrainkit.errors import CheckpointError
@@ -15,6 +14,7 @@ from pretrainkit.formats.flax_file import flat_arrays, read_flax
 from pretrainkit.recipes.bert.convert import to_huggingface_config, to_huggingface_state
 from pretrainkit.recipes.bert.recipe import RECIPE
 from pretrainkit.tokenizers.special import SpecialIds
+from support.bert_batches import run_config
 
 
 def original_arrays(state, num_layers, num_heads):

@@ -9,7 +9,7 @@ import pytest
 from pretrainkit.data.order import Order
 from pretrainkit.data.source import Records
 from pretrainkit.recipes.bert.config import BertDataConfig, BertModelConfig, BertObjectiveConfig, BertRun
-from pretrainkit.recipes.bert.readable import readable
+from pretrainkit.recipes.bert.sample import readable
 from pretrainkit.recipes.bert.source import BertSource, bind, open_source
 from pretrainkit.tokenizers.encode import EncodeSettings, encode_corpus
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer

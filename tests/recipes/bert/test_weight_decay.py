@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from bert_batches import modern_config, run_config
 from torch import nn
 
 from pretrainkit.recipes.bert.recipe import RECIPE
 from pretrainkit.training.optimizers.build import build_optimizer
 from pretrainkit.training.optimizers.config import OptimizerConfig
+from support.bert_batches import modern_config, run_config
 
 
 def decaying(model: nn.Module, decay_mask: str) -> set[str]:

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pair_sets import make_tokenizer
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.clip.caption_augment import CaptionAugment, changed_pieces, joined
-from pretrainkit.recipes.clip.captions import CaptionTokenizer
+from pretrainkit.recipes.clip.captions import CaptionAugment, CaptionTokenizer, changed_pieces, joined
 from pretrainkit.recipes.clip.config import TextAugmentConfig
+from support.pair_sets import make_tokenizer
 
 PIECES = [f"word{chr(97 + first)}{chr(97 + second)}" for first in range(26) for second in range(26)]
 

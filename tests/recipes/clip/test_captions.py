@@ -5,11 +5,11 @@ import pickle
 
 import numpy as np
 import pytest
-from pair_sets import WORDS, caption, make_tokenizer
 
 from pretrainkit.api import load_config
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, find_folder, tokenizer_folder
+from support.pair_sets import WORDS, caption, make_tokenizer
 
 TEXTS = [caption(number) for number in range(40)] + ["a" * 60, "[SEP] <mask> [CLS]", "dog"]
 VOCAB_SIZES = {"wordpiece": 80, "bpe": 300, "unigram": 300}

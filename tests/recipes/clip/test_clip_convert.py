@@ -10,7 +10,18 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from clip_models import (
+from typer.testing import CliRunner
+
+from pretrainkit.api import load_config, open_model
+from pretrainkit.cli.main import app
+from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.images.ops import CenterCrop, RandomCrop, Resize, ResizeShorter
+from pretrainkit.recipes.clip.captions import CaptionTokenizer
+from pretrainkit.recipes.clip.config import ClipObjectiveConfig, ProjectionConfig, TemperatureConfig, TimmConfig
+from pretrainkit.recipes.clip.model import build_text_tower
+from pretrainkit.recipes.clip.pixels import PixelReader
+from pretrainkit.recipes.clip.recipe import RECIPE
+from support.clip_models import (
     CAPTIONS,
     VOCAB,
     captions,
@@ -23,18 +34,7 @@ from clip_models import (
     tiny_timm,
     vit,
 )
-from typer.testing import CliRunner
-
-from pretrainkit.api import load_config, open_model
-from pretrainkit.cli.main import app
-from pretrainkit.errors import CheckpointError, InputError
-from pretrainkit.images.ops import CenterCrop, RandomCrop, Resize, ResizeShorter
-from pretrainkit.recipes.clip.captions import CaptionTokenizer
-from pretrainkit.recipes.clip.config import ClipObjectiveConfig, ProjectionConfig, TemperatureConfig, TimmConfig
-from pretrainkit.recipes.clip.pixels import PixelReader
-from pretrainkit.recipes.clip.recipe import RECIPE
-from pretrainkit.recipes.clip.towers import build_text_tower
-from remedies import followed
+from support.remedies import followed
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from toy_pairs import toy_config
 
 from pretrainkit.recipes.clip.config import HuggingFaceTextConfig, TextTransformerConfig, TimmConfig, VitConfig
 from pretrainkit.recipes.clip.flops import PairFlops, vit_flops
+from support.toy_pairs import toy_config
 
 BERT_BASE = TextTransformerConfig(
     hidden_size=768, num_heads=12, intermediate_size=3072, causal=False, pool="mean", vocab_size=99

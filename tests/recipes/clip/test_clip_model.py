@@ -4,18 +4,18 @@ import math
 
 import pytest
 import torch
-from clip_models import captions, images, random_model, run_config, text, vit
 from torch import nn
 
 import pretrainkit
 from pretrainkit.dist.weights import allocate
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.clip.config import ClipObjectiveConfig, ProjectionConfig, TemperatureConfig
+from pretrainkit.recipes.clip.model import Temperature
 from pretrainkit.recipes.clip.presets import PRESETS
 from pretrainkit.recipes.clip.recipe import RECIPE
-from pretrainkit.recipes.clip.temperature import Temperature
 from pretrainkit.training.optimizers.build import build_optimizer, decayed_names
 from pretrainkit.training.optimizers.config import OptimizerConfig
+from support.clip_models import captions, images, random_model, run_config, text, vit
 
 
 def embed(model, **shares):

@@ -1,19 +1,18 @@
 """The model whatever wraps it: DDP, FSDP2, recomputed blocks, compiled blocks."""
 
-from pathlib import Path
-
 import pytest
 import torch
-from clip_models import captions, images, random_model, run_config, text, tiny_bert, tiny_timm, vit
 
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import parallelize
 from pretrainkit.training.run import ParallelConfig
-from two_processes import run_two
+from support import SUPPORT
+from support.clip_models import captions, images, random_model, run_config, text, tiny_bert, tiny_timm, vit
+from support.two_processes import run_two
 
 
 def test_ddp_and_fsdp2_have_the_gradient_of_one_process():
-    run_two(Path(__file__).with_name("clip_model_ranks.py"))
+    run_two(SUPPORT / "clip_model_ranks.py")
 
 
 def gradients(model):

@@ -5,10 +5,20 @@ import json
 import numpy as np
 import pytest
 import torch
-from clip_two_ranks import train
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_pairs import (
+
+from pretrainkit.dist.env import World
+from pretrainkit.eval.evaluator import evaluate
+from pretrainkit.recipes.clip.config import ClipRun
+from pretrainkit.recipes.clip.objective import ClipObjective
+from pretrainkit.recipes.clip.source import mixup_of_step
+from pretrainkit.training.accumulate import accumulate
+from pretrainkit.training.precision import Precision
+from pretrainkit.training.run import CheckpointConfig
+from pretrainkit.training.watch import Watcher
+from support.clip_two_ranks import train
+from support.toy_pairs import (
     ToyEncoder,
     batch_of,
     cut,
@@ -16,16 +26,6 @@ from toy_pairs import (
     relative_error,
     toy_config,
 )
-
-from pretrainkit.dist.env import World
-from pretrainkit.eval.evaluator import evaluate
-from pretrainkit.recipes.clip.config import ClipRun
-from pretrainkit.recipes.clip.mixup import mixup_of_step
-from pretrainkit.recipes.clip.objective import ClipObjective
-from pretrainkit.training.accumulate import accumulate
-from pretrainkit.training.precision import Precision
-from pretrainkit.training.run import CheckpointConfig
-from pretrainkit.training.watch import Watcher
 
 FLOAT32 = Precision(device=torch.device("cpu"), compute_dtype=torch.float32, uses_tf32=False, scaler=None)
 SETTINGS = [

@@ -10,9 +10,20 @@ from pretrainkit.data.order import Order
 from pretrainkit.data.turns import Debias
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.clip.config import ClipRun, ClipSourceConfig
-from pretrainkit.recipes.clip.order import build_order, steps_per_epoch
 from pretrainkit.recipes.clip.presets import tiny
-from remedies import followed
+from pretrainkit.recipes.clip.source import build_order
+from support.remedies import followed
+
+
+def steps_per_epoch(sizes, batch_size, world_size, order):
+    """Updates in what ZeroVL calls an epoch: every set (shuffle: all together) is spread over the ranks, the last of
+    which may get a pair twice, and each rank drops what does not fill its last batch.
+
+    With `compat_static_order` an epoch of ours has so many on one rank.
+    """
+    own_batch = batch_size // world_size
+    streams = [sum(sizes)] if order == "shuffle" else sizes
+    return sum(-(-size // world_size) // own_batch for size in streams)
 
 
 def run(weights=(None, None), **data) -> ClipRun:
@@ -50,7 +61,7 @@ def test_the_config_becomes_the_order(config, same):
 def test_a_set_smaller_than_a_batch_is_named_or_wrapped(order):
     with pytest.raises(DataError, match=r"fewer are in: a \(5\)") as error:
         build_order(run(order=order), [5, 50])
-    advice = followed(error.value, "recipes/clip/order.py: data.order=… takes each batch of")
+    advice = followed(error.value, "recipes/clip/source.py: data.order=… takes each batch of")
     assert "data.order=shuffle" in advice
     assert "data.small_set=wrap" in advice
     assert build_order(run(order="shuffle"), [5, 50])

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 import torch
-from clip_models import captions, images, random_model, run_config, tiny_bert, tiny_timm, vit
 from typer.testing import CliRunner
 
 from pretrainkit.api import import_model, open_model
@@ -20,7 +19,8 @@ from pretrainkit.recipes.clip.original import import_original, interpolate_posit
 from pretrainkit.recipes.clip.presets import PRESETS
 from pretrainkit.recipes.clip.recipe import RECIPE
 from pretrainkit.running.initial import load_initial
-from remedies import followed
+from support.clip_models import captions, images, random_model, run_config, tiny_bert, tiny_timm, vit
+from support.remedies import followed
 
 LEFTOVERS = {
     "image_encoder.model.model.pre_logits.fc.weight": torch.ones(2, 2),
@@ -221,11 +221,12 @@ def test_imported_weights_with_a_learned_temperature_start_a_run(config, tmp_pat
 
 @pytest.mark.parametrize("there", ["parameter", "log_parameter", "constant"])
 @pytest.mark.parametrize("here", ["parameter", "log_parameter"])
-def test_a_run_starts_from_the_temperature_of_the_weights_in_the_form_that_it_learns(tmp_path, there, here):
+def test_a_run_starts_from_the_temperature_of_the_weights_in_the_form_that_it_learns(tmp_path, caplog, there, here):
     given = with_temperature(run_config(), kind=there, value=0.0199913, smallest=0.001)
     weights = learned(given, tmp_path / "weights")
     wanted = with_temperature(run_config(), kind=here, value=0.05, smallest=0.002, largest=0.3)
     assert started(wanted, weights).logit_scale().item() == pytest.approx(1 / 0.0199913, rel=1e-5)
+    assert "model.temperature.value=0.05 is not used" in caplog.text
 
 
 def test_a_learned_temperature_beyond_a_limit_is_refused_and_the_advice_is_good(tmp_path):

@@ -3,11 +3,11 @@
 import re
 
 import pytest
-from toy_pairs import toy_config
 
 from pretrainkit.api import load_config
 from pretrainkit.recipes.clip.config import ClipRun
 from pretrainkit.recipes.clip.presets import PRESETS
+from support.toy_pairs import toy_config
 
 
 @pytest.mark.parametrize("name", PRESETS)

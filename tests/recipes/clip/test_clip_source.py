@@ -10,7 +10,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from pair_sets import as_json, caption, make_tokenizer, png, rows, write_csv_set, write_samples
 from typer.testing import CliRunner
 
 from pretrainkit.api import load_config, train
@@ -21,11 +20,11 @@ from pretrainkit.data.source import Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.exporting.torchvision_shim import import_torchvision
 from pretrainkit.images.ops import RandomErasing, RandomResizeCrop
-from pretrainkit.recipes.clip.bad_rows import REASONS, BadRows
 from pretrainkit.recipes.clip.config import ClipRun
-from pretrainkit.recipes.clip.pairs import BrokenImage
+from pretrainkit.recipes.clip.pairs import REASONS, BadRows, BrokenImage
 from pretrainkit.recipes.clip.source import ClipSource, bind, open_source
-from remedies import followed
+from support.pair_sets import as_json, caption, make_tokenizer, png, rows, write_csv_set, write_samples
+from support.remedies import followed
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ import sys
 
 import pytest
 import torch
-from clip_models import captions, images, random_model, run_config, text, tiny_bert, tiny_timm, vit
 from torch import nn
 
 import pretrainkit
@@ -18,12 +17,13 @@ from pretrainkit.dist.weights import allocate
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.clip.architecture import bind_model
 from pretrainkit.recipes.clip.config import TimmConfig
+from pretrainkit.recipes.clip.model import build_image_tower, build_text_tower
 from pretrainkit.recipes.clip.presets import PRESETS
 from pretrainkit.recipes.clip.recipe import RECIPE
-from pretrainkit.recipes.clip.towers import build_image_tower, build_text_tower
 from pretrainkit.training.optimizers.build import decayed_names
 from pretrainkit.training.optimizers.config import OptimizerConfig
-from remedies import followed
+from support.clip_models import captions, images, random_model, run_config, text, tiny_bert, tiny_timm, vit
+from support.remedies import followed
 
 
 def learned(tower):
@@ -76,7 +76,7 @@ def test_patch_dropout_is_decided_by_what_the_constructor_takes(timm):
 def test_unknown_encoders_and_options_are_named(timm):
     with pytest.raises(ConfigError, match="nothing_like_it") as error:
         build_image_tower(tiny_timm(name="nothing_like_it"))
-    advice = followed(error.value, "recipes/clip/timm_tower.py: timm cannot make model.image.name")
+    advice = followed(error.value, "recipes/clip/foreign_towers.py: timm cannot make model.image.name")
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(re.search(r"python -c '(.+?)';", advice)[1], {})
     assert tiny_timm().name in ast.literal_eval(printed.getvalue())
@@ -95,7 +95,7 @@ def test_towers_without_their_weights_start_from_their_config_as_advised(timm, t
     words = tiny_bert(tmp_path / "bert").model_copy(update={"pretrained": True})
     with pytest.raises(ConfigError) as error:
         build_text_tower(words)
-    advice = followed(error.value, "recipes/clip/huggingface_tower.py: transformers cannot load the weights")
+    advice = followed(error.value, "recipes/clip/foreign_towers.py: transformers cannot load the weights")
     assert "model.text.pretrained=false" in advice
     assert build_text_tower(words.model_copy(update={"pretrained": False})).width == 16
 
@@ -105,7 +105,7 @@ def test_images_of_a_size_that_timm_refuses_are_one_message(timm):
     pixels = torch.zeros(1, 3, 40, 40)
     with pytest.raises(ConfigError, match=r"40 x 40 pixels.*vit_tiny(.|\n)*model\.image\.image_size=40") as error:
         tower(pixels)
-    assert "data.train_transforms" in followed(error.value, "recipes/clip/timm_tower.py: images are … x … pixels")
+    assert "data.train_transforms" in followed(error.value, "recipes/clip/foreign_towers.py: images are … x … pixels")
     assert build_image_tower(tiny_timm(image_size=40))(pixels).shape == (1, 24)
     assert tower(pixels[..., :32, :32]).shape == (1, 24)
 

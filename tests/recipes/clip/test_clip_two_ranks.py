@@ -1,20 +1,19 @@
 """One rank = two ranks for the contrastive losses. One pair of processes does all checks."""
 
-from pathlib import Path
-
 import pytest
 import torch
-from clip_two_ranks import GRADIENTS, RUNS, STRATEGIES, checks
-from toy_pairs import relative_error
 
 from pretrainkit.dist.env import World
-from two_processes import run_two
+from support import SUPPORT
+from support.clip_two_ranks import GRADIENTS, RUNS, STRATEGIES, checks
+from support.toy_pairs import relative_error
+from support.two_processes import run_two
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory) -> list[dict]:
     folder = tmp_path_factory.mktemp("two-ranks")
-    run_two(Path(__file__).with_name("clip_two_ranks.py"), str(folder))
+    run_two(SUPPORT / "clip_two_ranks.py", str(folder))
     return [torch.load(folder / f"rank-{rank}.pt", weights_only=True) for rank in range(2)]
 
 

@@ -6,8 +6,9 @@ from functools import cache
 
 import pytest
 import torch
-from pair_sets import make_tokenizer, rows, write_csv_set
 from torch import Tensor
+
+from support.pair_sets import make_tokenizer, rows, write_csv_set
 
 pytest.importorskip("PIL", reason="Pillow is not installed: pip install 'pretrainkit[vision]'")
 
@@ -16,7 +17,7 @@ from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.training.checkpoints.checkpoint import read_weights
 from pretrainkit.training.checkpoints.files import newest_valid
 from pretrainkit.training.watch import Watcher
-from whole_runs import assert_exports_are_the_run
+from support.whole_runs import assert_exports_are_the_run
 
 SETTINGS = [
     "model.image.image_size=16",

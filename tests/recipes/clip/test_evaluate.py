@@ -3,18 +3,18 @@
 import json
 from pathlib import Path
 
-import evaluate_ranks
 import numpy as np
 import pytest
 import torch
-from toy_held_out import ToyEncoder, toy_classes, toy_pairs
 
 from pretrainkit.dist.env import World
 from pretrainkit.eval.embed import embed_rows
 from pretrainkit.eval.retrieval import Rows, retrieval
 from pretrainkit.recipes.clip.config import ClassificationConfig, ClipEvaluateConfig, class_set_name
-from pretrainkit.recipes.clip.evaluate import held_out_metrics
-from two_processes import run_ranks
+from pretrainkit.recipes.clip.held_out import held_out_metrics
+from support import evaluate_ranks
+from support.toy_held_out import ToyEncoder, toy_classes, toy_pairs
+from support.two_processes import run_ranks
 
 CONFIG = ClipEvaluateConfig(batch_size=7, ranks=True)
 

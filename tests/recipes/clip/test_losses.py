@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from toy_pairs import toy_config
 
 from pretrainkit.recipes.clip.losses import Matches, SigmoidScore, SoftmaxScore, score_rows
 from pretrainkit.recipes.clip.objective import ClipObjective
+from support.toy_pairs import toy_config
 
 
 class Parameters(nn.Module):

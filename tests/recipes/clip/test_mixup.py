@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrainkit.recipes.clip.config import MixupConfig
-from pretrainkit.recipes.clip.mixup import mixup_of_step
+from pretrainkit.recipes.clip.source import mixup_of_step
 
 
 @pytest.mark.parametrize("config", [MixupConfig(), MixupConfig(beta=0.8, seed=5)])

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from clip_models import random_model, run_config, tiny_bert, tiny_timm
 from typer.testing import CliRunner
 
 from pretrainkit.api import import_config as import_file
@@ -22,6 +21,7 @@ from pretrainkit.recipes.clip.original_config import DEFAULTS, MUST_STAY, WITHOU
 from pretrainkit.recipes.exchange import ReadsConfigs
 from pretrainkit.recipes.registry import recipes_able
 from pretrainkit.running.initial import load_initial
+from support.clip_models import random_model, run_config, tiny_bert, tiny_timm
 
 DGA = Path(__file__).with_name("zerovl_yaml") / "zerovl_dga.yaml"
 BASELINE = ["runner.name=clip", "runner.val_interval_steps=100", "data.train_type=shuffle", "data.batch_size=1024"]

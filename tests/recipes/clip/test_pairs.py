@@ -7,7 +7,6 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 import pytest
-from pair_sets import as_json, caption, png, rows, write_csv_set, write_samples
 from pyarrow import parquet
 
 from pretrainkit.errors import DataError
@@ -15,6 +14,7 @@ from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
 from pretrainkit.recipes.clip.open_pairs import detect_format, open_pairs
 from pretrainkit.recipes.clip.pack import pack
 from pretrainkit.recipes.clip.pairs import MissingImage, Pairs
+from support.pair_sets import as_json, caption, png, rows, write_csv_set, write_samples
 
 
 def opened(path, split="train", **settings) -> Pairs:

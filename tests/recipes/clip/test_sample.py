@@ -5,11 +5,11 @@ import io
 
 import numpy as np
 import pytest
-from toy_held_out import ToyEncoder, toy_pairs
 
 from pretrainkit.images.thumbnail import thumbnail
-from pretrainkit.recipes.clip.sample import retrieved_pairs
+from pretrainkit.recipes.clip.retrieve import retrieved_pairs
 from pretrainkit.report.shown import read_shown
+from support.toy_held_out import ToyEncoder, toy_pairs
 
 PIL = pytest.importorskip("PIL.Image")
 

@@ -6,10 +6,9 @@ import torch
 
 from pretrainkit import rng
 from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.fourm.bound_mixture import Bound
 from pretrainkit.recipes.fourm.budgets import Shares, component_of, dirichlet, probability_of_largest
-from pretrainkit.recipes.fourm.catalogue import MOD7, MOD21, published
-from pretrainkit.recipes.fourm.mixtures import PUBLISHED, Component
+from pretrainkit.recipes.fourm.mixtures import PUBLISHED, Bound, Component
+from pretrainkit.recipes.fourm.modality import MOD7, MOD21, published
 
 NO_LIMIT = 10**6
 

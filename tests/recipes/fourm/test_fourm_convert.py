@@ -6,22 +6,20 @@ import json
 import numpy as np
 import pytest
 import torch
-from fourm_batches import CAPTION, DEPTH, GLOBAL, MODALITIES, RGB, random_batch, small, tensors
 from safetensors import safe_open
 
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.safetensors import write_tensors
-from pretrainkit.recipes.fourm.catalogue import published
 from pretrainkit.recipes.fourm.embeddings import cut_patches
-from pretrainkit.recipes.fourm.image_tower import ImageTower
 from pretrainkit.recipes.fourm.inputs import read_batch
-from pretrainkit.recipes.fourm.model import build
+from pretrainkit.recipes.fourm.modality import published
+from pretrainkit.recipes.fourm.model import ImageTower, build
 from pretrainkit.recipes.fourm.model_config import published_model
-from pretrainkit.recipes.fourm.original import config_of, read_original, write_original
-from pretrainkit.recipes.fourm.original_names import from_original, to_original
+from pretrainkit.recipes.fourm.original import config_of, from_original, read_original, to_original, write_original
 from pretrainkit.recipes.fourm.presets import b_7
 from pretrainkit.recipes.fourm.recipe import RECIPE
-from remedies import followed
+from support.fourm_batches import CAPTION, DEPTH, GLOBAL, MODALITIES, RGB, random_batch, small, tensors
+from support.remedies import followed
 
 VARIANTS = {
     "swiglu": {},
@@ -146,7 +144,7 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path):
     other = {**found, "decoder_embeddings.caption.to_logits.weight": torch.ones(CAPTION.vocab_size, 16)}
     with pytest.raises(CheckpointError, match="tied_logits") as error:
         from_original(other, model.config)
-    advised = followed(error.value, "recipes/fourm/original_names.py: … and the table of its inputs differ")
+    advised = followed(error.value, "recipes/fourm/original.py: … and the table of its inputs differ")
     assert advised == "  set model.tied_logits=false"
     from_original(other, model.config.model_copy(update={"tied_logits": False}))
     other = {**found, "decoder_embeddings.caption.mod_emb": torch.ones(1, 1, 16)}

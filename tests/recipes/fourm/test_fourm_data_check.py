@@ -7,9 +7,6 @@ import shutil
 
 import numpy as np
 import pytest
-from aligned_files import config_of, write_folders
-from aligned_files import write_tokenizer as write_words
-from fourm_data import write_set, write_tokenizer
 from PIL import Image
 
 import pretrainkit
@@ -19,7 +16,10 @@ from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.recipe import FourM
 from pretrainkit.recipes.fourm.source import open_source
 from pretrainkit.workers.processes import Quiet
-from remedies import followed
+from support.aligned_files import config_of, write_folders
+from support.aligned_files import write_tokenizer as write_words
+from support.fourm_data import write_set, write_tokenizer
+from support.remedies import followed
 
 SMALL = (
     "model.num_encoder_layers=1",

@@ -19,7 +19,7 @@ def test_the_compiled_helper_keeps_the_same_tokens(is_chunked):
     sequences = Ragged(np.zeros(total, np.int32), lengths, units)
     keys, keep = rng.fold(7, np.arange(50)), generator.random(50)
     budgets, attempts = generator.integers(0, 12, 50), generator.integers(0, 3, 50)
-    wanted = module._kept_by_numpy(sequences, keys, keep, budgets, attempts)
+    wanted = module.kept_by_numpy(sequences, keys, keep, budgets, attempts)
     found = np.zeros(total, np.bool_)
     none = np.empty(0, np.int32)
     compiled.keep(keys, keep, budgets, attempts, lengths, module._FADED, none if units is None else units, found)

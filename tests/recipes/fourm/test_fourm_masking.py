@@ -2,15 +2,14 @@
 
 import numpy as np
 import pytest
-from fourm_samples import contents_of
 
 from pretrainkit import rng
-from pretrainkit.recipes.fourm.bound_mixture import Bound
-from pretrainkit.recipes.fourm.catalogue import MOD7, MOD21, published
-from pretrainkit.recipes.fourm.data_config import MaskingConfig
+from pretrainkit.recipes.fourm.config import MaskingConfig
 from pretrainkit.recipes.fourm.masking import Contents, Masking
-from pretrainkit.recipes.fourm.mixtures import PUBLISHED, Component
+from pretrainkit.recipes.fourm.mixtures import PUBLISHED, Bound, Component
+from pretrainkit.recipes.fourm.modality import MOD7, MOD21, published
 from pretrainkit.recipes.fourm.sequences import Ragged
+from support.fourm_samples import contents_of
 
 FIRST = 5
 SENTINELS = frozenset(range(4, 204))

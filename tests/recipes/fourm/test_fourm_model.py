@@ -5,16 +5,15 @@ import math
 import numpy as np
 import pytest
 import torch
-from fourm_batches import CAPTION, DEPTH, MODALITIES, RGB, random_batch, small, tensors
-from fourm_reference import Reference
 
 from pretrainkit.recipes.fourm.batch import with_places
-from pretrainkit.recipes.fourm.embeddings import PIXEL_DEVIATION, PIXEL_MEAN
+from pretrainkit.recipes.fourm.embeddings import PIXEL_DEVIATION, PIXEL_MEAN, grid_table, line_table
 from pretrainkit.recipes.fourm.inputs import Slots, read_batch, visible_targets
 from pretrainkit.recipes.fourm.model import build, drop_path_rates
 from pretrainkit.recipes.fourm.model_config import SIZES, published_model
-from pretrainkit.recipes.fourm.original_names import to_original
-from pretrainkit.recipes.fourm.positions import grid_table, line_table
+from pretrainkit.recipes.fourm.original import to_original
+from support.fourm_batches import CAPTION, DEPTH, MODALITIES, RGB, random_batch, small, tensors
+from support.fourm_reference import Reference
 
 VARIANTS = {
     "swiglu": {},

@@ -3,17 +3,16 @@
 import numpy as np
 import pytest
 import torch
-from fourm_batches import CAPTION, DEPTH, GLOBAL, MODALITIES, random_batch, small, tensors
 
 from pretrainkit.recipes.fourm.batch import with_places
-from pretrainkit.recipes.fourm.config import FourMObjectiveConfig, FourMRun
-from pretrainkit.recipes.fourm.data_config import FourMDataConfig
+from pretrainkit.recipes.fourm.config import FourMDataConfig, FourMObjectiveConfig, FourMRun
 from pretrainkit.recipes.fourm.model import build
 from pretrainkit.recipes.fourm.objective import FourMObjective
 from pretrainkit.training.accumulate import accumulate
 from pretrainkit.training.optimizers.config import OptimizerConfig
 from pretrainkit.training.precision import resolve_precision
 from pretrainkit.training.run import PrecisionConfig
+from support.fourm_batches import CAPTION, DEPTH, GLOBAL, MODALITIES, random_batch, small, tensors
 
 TARGETS = [modality for modality in MODALITIES if modality.is_target]
 

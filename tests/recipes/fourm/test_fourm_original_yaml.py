@@ -11,7 +11,7 @@ from pretrainkit.recipes.fourm.config import FourMRun
 from pretrainkit.recipes.fourm.mixtures import PUBLISHED, Component
 from pretrainkit.recipes.fourm.original_yaml import import_config
 from pretrainkit.recipes.fourm.presets import b_7
-from remedies import followed
+from support.remedies import followed
 
 MAIN = """
 run_name: auto

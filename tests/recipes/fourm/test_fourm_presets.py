@@ -2,17 +2,15 @@
 
 import pytest
 import torch
-from fourm_batches import MODALITIES, small
 
-from pretrainkit.recipes.fourm.config import FourMObjectiveConfig, FourMRun
-from pretrainkit.recipes.fourm.data_config import MaskingConfig
-from pretrainkit.recipes.fourm.lengths import LengthConfig
+from pretrainkit.recipes.fourm.config import FourMObjectiveConfig, FourMRun, LengthConfig, MaskingConfig
 from pretrainkit.recipes.fourm.model import build
 from pretrainkit.recipes.fourm.presets import PRESETS, b_7, b_21, tiny, xl_7, xl_21
 from pretrainkit.recipes.fourm.recipe import RECIPE
 from pretrainkit.training.optimizers.build import decayed_names
 from pretrainkit.training.optimizers.config import ScheduleConfig
 from pretrainkit.training.optimizers.schedule import learning_rate
+from support.fourm_batches import MODALITIES, small
 
 MILLIONS = {"b-7": 360.8, "l-7": 921.7, "xl-7": 3254.9, "b-21": 623.8, "l-21": 1272.4, "xl-21": 3956.3}
 

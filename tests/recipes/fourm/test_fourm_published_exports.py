@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fourm_data import write_set, write_tokenizer
 from test_fourm_whole_run import SETTINGS
 
 import pretrainkit
-from pretrainkit.recipes.fourm.catalogue import MOD21, published
-from whole_runs import assert_exports_are_the_run
+from pretrainkit.recipes.fourm.modality import MOD21, published
+from support.fourm_data import write_set, write_tokenizer
+from support.whole_runs import assert_exports_are_the_run
 
 SHORT = ("num_steps=1", "checkpoint.every_steps=1", "evaluate.every_steps=null", "data.microbatch_size=null")
 

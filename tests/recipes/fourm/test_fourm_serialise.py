@@ -43,6 +43,8 @@ def test_boxes_of_low_score_or_little_in_sight_are_left_out_and_the_best_are_kep
     narrow = [box((0.4, 0, 0.9, 1), "mostly out")]
     assert serialise.boxes(narrow, half, rng=generator())[4::5] == ["mostly out"]
     assert serialise.boxes(narrow, half, min_visibility=0.5, rng=generator()) == []
+    outside = [box((0.6, 0.1, 0.9, 0.9), "best, but outside", 0.9), box((0.1, 0.1, 0.3, 0.9), "inside", 0.7)]
+    assert serialise.boxes(outside, half, max_boxes=1, rng=generator())[4::5] == ["inside"]
 
 
 def test_figures_are_pairs_of_a_name_and_a_bin():

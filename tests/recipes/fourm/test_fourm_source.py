@@ -6,16 +6,15 @@ import pickle
 
 import numpy as np
 import pytest
-from aligned_files import CLASSES, NAMES, config_of, files_of, write_folders, write_tars, write_tokenizer
 from PIL import Image
 
 from pretrainkit.data.aligned_crops import CropConfig
 from pretrainkit.data.order import Order
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.recipes.fourm.catalogue import published
-from pretrainkit.recipes.fourm.data_config import FourMDataConfig
-from pretrainkit.recipes.fourm.modality import Modality
+from pretrainkit.recipes.fourm.config import FourMDataConfig
+from pretrainkit.recipes.fourm.modality import Modality, published
 from pretrainkit.recipes.fourm.source import open_source
+from support.aligned_files import CLASSES, NAMES, config_of, files_of, write_folders, write_tars, write_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from fourm_data import write_set, write_tokenizer
 
 import pretrainkit
 from pretrainkit.recipes.fourm.recipe import RECIPE
-from whole_runs import assert_exports_are_the_run, assert_goes_on_exactly, assert_two_processes_train_as_one, weights
+from support.fourm_data import write_set, write_tokenizer
+from support.whole_runs import (
+    assert_exports_are_the_run,
+    assert_goes_on_exactly,
+    assert_two_processes_train_as_one,
+    weights,
+)
 
 STEPS = 4
 SETTINGS = (

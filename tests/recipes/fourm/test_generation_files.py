@@ -7,20 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fourm_data import write_set, write_tokenizer
 from PIL import Image
 
 import pretrainkit
 from pretrainkit.errors import InputError
 from pretrainkit.recipes.fourm.generation.figures import figures, guessed, together
-from pretrainkit.recipes.fourm.generation.generate import generate
+from pretrainkit.recipes.fourm.generation.generate import generate, sample
 from pretrainkit.recipes.fourm.generation.given import Example, File, Given
 from pretrainkit.recipes.fourm.generation.show import picture, structure, values_of
 from pretrainkit.recipes.fourm.model import build
 from pretrainkit.recipes.fourm.presets import tiny_modalities
-from pretrainkit.recipes.fourm.sample import sample
 from pretrainkit.recipes.fourm.source import bind, open_source
 from pretrainkit.recipes.fourm.text import TextVocabulary
+from support.fourm_data import write_set, write_tokenizer
 
 SETTINGS = (
     "model.hidden_size=16",

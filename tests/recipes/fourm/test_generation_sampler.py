@@ -5,16 +5,15 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from fourm_batches import CAPTION, DEPTH, GLOBAL, MODALITIES, RGB, VECTORS, small
 
-from pretrainkit.recipes.fourm.generation.guidance import guided
-from pretrainkit.recipes.fourm.generation.known import Known, Places, encoder_rows, whole
+from pretrainkit.recipes.fourm.batch import with_places
+from pretrainkit.recipes.fourm.generation.known import Known, Places, encoder_rows
 from pretrainkit.recipes.fourm.generation.plan import GenerationPlan, TargetConfig
-from pretrainkit.recipes.fourm.generation.sampler import Sampler
-from pretrainkit.recipes.fourm.generation.token_by_token import TokenByToken
+from pretrainkit.recipes.fourm.generation.sampler import Sampler, TokenByToken, guided
 from pretrainkit.recipes.fourm.inputs import read_batch
 from pretrainkit.recipes.fourm.model import FourM, build
 from pretrainkit.recipes.fourm.sequences import merge_spans
+from support.fourm_batches import CAPTION, DEPTH, GLOBAL, MODALITIES, RGB, VECTORS, small
 
 EOS, SENTINELS = 3, tuple(range(4, 12))
 EXAMPLES = [7, 8, 9]
@@ -81,7 +80,7 @@ def logits_of(model: FourM, known: Known, row: int, places: Sequence[int], hidde
         "decoder_ids": np.zeros((1, num), np.int32),
         "decoder_target": np.zeros((1, num), np.int32),
     }
-    tensors = {name: torch.from_numpy(values) for name, values in whole(batch, {}, MODALITIES).items()}
+    tensors = {name: torch.from_numpy(values) for name, values in with_places(batch, MODALITIES).items()}
     tensors = {name: value.double() if value.is_floating_point() else value for name, value in tensors.items()}
     inputs = read_batch(tensors, model.config)
     with torch.no_grad():
@@ -115,7 +114,7 @@ def test_kept_keys_and_values_change_no_logits(changes: dict[str, object]) -> No
             batch["decoder_modality"] = np.full((1, length), MODALITIES.index(CAPTION), np.uint8)
             batch["decoder_segment"] = np.zeros((1, length), np.uint8)
             batch["decoder_length"] = np.array([length], np.int32)
-            tensors = {name: torch.from_numpy(values) for name, values in whole(batch, {}, MODALITIES).items()}
+            tensors = {name: torch.from_numpy(values) for name, values in with_places(batch, MODALITIES).items()}
             tensors = {name: value.double() if value.is_floating_point() else value for name, value in tensors.items()}
             inputs = read_batch(tensors, model.config)
             with torch.no_grad():

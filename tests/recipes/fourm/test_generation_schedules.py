@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.fourm.generation.schedules import cosine, linear, temperatures, token_counts
+from pretrainkit.recipes.fourm.generation.plan import cosine, linear, temperatures, token_counts
 
 
 def test_schedules_have_the_published_numbers() -> None:

@@ -4,8 +4,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.fourm.catalogue import MOD7, MOD21, Modalities, published
-from pretrainkit.recipes.fourm.modality import Modality
+from pretrainkit.recipes.fourm.modality import MOD7, MOD21, Modalities, Modality, published
 from pretrainkit.recipes.fourm.readers import reader_of
 
 MODALITIES = TypeAdapter(Modalities)

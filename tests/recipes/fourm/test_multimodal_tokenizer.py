@@ -6,8 +6,7 @@ import pytest
 
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.fourm.text import TextVocabulary
-from pretrainkit.tokenizers.coco_classes import COCO_CLASSES
-from pretrainkit.tokenizers.subwords import train_multimodal
+from pretrainkit.tokenizers.subwords import COCO_CLASSES, train_multimodal
 from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
 
 WORDS = {"a": 50, "dog": 20, "and": 30, "wine": 10, "glass": 10, "Café!": 3, "sits": 9, "sitting": 8, "airplanes": 4}

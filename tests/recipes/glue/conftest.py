@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from glue_toys import write_encoder, write_glue
+
+from support.glue_toys import write_encoder, write_glue
 
 
 @pytest.fixture(scope="session")

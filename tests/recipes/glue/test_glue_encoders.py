@@ -6,7 +6,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from glue_toys import QUICK, write_encoder, write_tokenizer
 
 from pretrainkit import api
 from pretrainkit.errors import CheckpointError
@@ -14,10 +13,10 @@ from pretrainkit.exporting.native import write_native
 from pretrainkit.recipes.bert.inputs import read_texts
 from pretrainkit.recipes.glue.answers import records_of
 from pretrainkit.recipes.t5.config import T5DataConfig, T5ModelConfig, T5Run
-from pretrainkit.recipes.t5.model import build
-from pretrainkit.recipes.t5.text_encoder import T5TextEncoder
+from pretrainkit.recipes.t5.model import T5TextEncoder, build
 from pretrainkit.training.optimizers.config import OptimizerConfig
-from whole_runs import assert_exports_are_the_run
+from support.glue_toys import QUICK, write_encoder, write_tokenizer
+from support.whole_runs import assert_exports_are_the_run
 
 
 def finetuned(encoder, glue, out, *more):

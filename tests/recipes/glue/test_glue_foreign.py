@@ -4,11 +4,11 @@ import json
 
 import pytest
 import torch
-from glue_toys import QUICK, SPECIAL, WORDS, write_encoder, write_tokenizer
 
 from pretrainkit import api
 from pretrainkit.errors import CheckpointError, InputError
-from whole_runs import assert_exports_are_the_run
+from support.glue_toys import QUICK, SPECIAL, WORDS, write_encoder, write_tokenizer
+from support.whole_runs import assert_exports_are_the_run
 
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 FAMILIES = {

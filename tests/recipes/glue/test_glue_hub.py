@@ -5,12 +5,12 @@ A stand-in answers instead of the network. It has the columns of the hub's data 
 
 import pytest
 
-from hub_stand_in import stand_in
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.glue.config import GlueDataConfig
 from pretrainkit.recipes.glue.kinds.texts import numbered
 from pretrainkit.recipes.glue.source import read_place, rows_of, task_of, valid_splits
 from pretrainkit.recipes.glue.tasks import TASKS
+from support.hub_stand_in import stand_in
 
 PAIR = {"sentence1": "It rains.", "sentence2": "Wet."}
 NLI = {"premise": "It rains.", "hypothesis": "Wet."}

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from glue_toys import QUICK, write_encoder
 
 from pretrainkit import api
 from pretrainkit.errors import InputError
-from pretrainkit.recipes.glue.pooling import pooled, pooled_width
+from pretrainkit.recipes.glue.heads.texts import pooled, pooled_width
+from support.glue_toys import QUICK, write_encoder
 
 X_TD = torch.randn(9, 3, generator=torch.Generator().manual_seed(0))
 BATCH = {"cu_seqlens": torch.tensor([0, 5, 9], dtype=torch.int32)}

@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from probed_bert import NO_DROPOUT, PROBES, pretrain, write_shards
 
 from pretrainkit import api
 from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.eval.linear_fit import fit_linear
 from pretrainkit.recipes.capabilities import EncodesText
 from pretrainkit.recipes.registry import able, find_recipe
-from two_processes import run_two
+from support import SUPPORT
+from support.probed_bert import NO_DROPOUT, PROBES, pretrain, write_shards
+from support.two_processes import run_two
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def test_a_run_that_is_resumed_finds_the_same(probed, shards, glue, tmp_path):
 
 def test_two_ranks_with_sharded_weights_find_the_same_numbers_as_one(shards, glue, tmp_path):
     alone = pretrain(shards, glue, tmp_path / "alone", PROBES, *NO_DROPOUT)
-    said = run_two(Path(__file__).with_name("probed_ranks.py"), str(shards), str(glue), str(tmp_path / "run"))
+    said = run_two(SUPPORT / "probed_ranks.py", str(shards), str(glue), str(tmp_path / "run"))
     first, second = (json.loads(text.split("METRICS ")[1].splitlines()[0]) for text in said)
     assert first == second
     for name, value in first.items():

@@ -9,13 +9,13 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from glue_toys import QUICK
 from typer.testing import CliRunner
 
 from pretrainkit import api
 from pretrainkit.cli.main import app, main
 from pretrainkit.errors import InputError
 from pretrainkit.recipes.glue.answers import records_of
+from support.glue_toys import QUICK
 
 
 def finetune(task, encoder, glue, out, *more):

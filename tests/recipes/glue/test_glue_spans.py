@@ -5,7 +5,6 @@ import random
 
 import numpy as np
 import pytest
-from glue_toys import BAD, GOOD, OTHER, QUICK
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from pretrainkit import api
 from pretrainkit.recipes.glue.config import SpanConfig
 from pretrainkit.recipes.glue.kinds.spans import Question, SpanExamples, candidates, slots_of
 from pretrainkit.recipes.token_reader import ControlTokens, TokenReader
+from support.glue_toys import BAD, GOOD, OTHER, QUICK
 
 SCORES = st.integers(-9, 9).map(float)
 

@@ -5,11 +5,11 @@ import random
 
 import numpy as np
 import pytest
-from glue_toys import BAD, GOOD, OTHER, QUICK, sentence
 
 from pretrainkit import api
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.glue.answers import records_of
+from support.glue_toys import BAD, GOOD, OTHER, QUICK, sentence
 
 ONE_STEP = ("data.num_epochs=null", "num_steps=1")
 

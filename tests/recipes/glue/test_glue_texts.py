@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from glue_toys import WORDS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from pretrainkit.recipes.glue.tasks import TASKS
 from pretrainkit.recipes.token_reader import pair_lengths
 from pretrainkit.running.initial import with_encoder
 from pretrainkit.tasks.row_files import open_rows
+from support.glue_toys import WORDS
 
 
 def cut_one_by_one(first, second, room):

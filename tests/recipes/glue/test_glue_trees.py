@@ -6,13 +6,13 @@ import random
 import numpy as np
 import pytest
 import torch
-from glue_toys import BAD, GOOD, QUICK, sentence
 from torch import nn
 
 from pretrainkit import api
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.recipes.glue.answers import records_of
 from pretrainkit.recipes.glue.heads.trees import TreeHead, TreeObjective, spans_mean
+from support.glue_toys import BAD, GOOD, QUICK, sentence
 
 
 class Vectors(nn.Module):

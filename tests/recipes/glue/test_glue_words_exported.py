@@ -8,14 +8,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from glue_toys import GOOD, QUICK, WORDS, sentence, write_encoder, write_tokenizer
 
 from pretrainkit import api
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.recipes.glue.answers import records_of
 from pretrainkit.recipes.registry import find_recipe
-from remedies import followed
-from whole_runs import assert_exports_are_the_run
+from support.glue_toys import GOOD, QUICK, WORDS, sentence, write_encoder, write_tokenizer
+from support.remedies import followed
+from support.whole_runs import assert_exports_are_the_run
 
 
 def write_tags(path):
@@ -141,7 +141,7 @@ def test_a_head_of_several_layers_is_refused_and_its_encoder_is_read_as_the_mess
     settings = [*rows, "optimizer.peak_lr=1e-12", f"init_from={tmp_path}/hf", "init.recipe=huggingface"]
     with pytest.raises(CheckpointError, match="not one linear layer") as caught:
         find_recipe("huggingface").import_text_classifier(tmp_path / "hf")
-    advice = followed(caught.value, "recipes/huggingface/convert_slots.py: the head of …, a …, is not")
+    advice = followed(caught.value, "recipes/huggingface/convert.py: the head of …, a …, is not")
     assert advice.endswith(settings[-1])
     api.train(api.load_config("glue/tags", settings), tmp_path / "on", device="cpu")
     theirs = transformers.AutoModel.from_pretrained(tmp_path / "hf").state_dict()
@@ -163,6 +163,6 @@ def test_families_without_such_a_class_are_refused(tmp_path, transformers, monke
     monkeypatch.setattr(transformers.models.auto.modeling_auto, "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING", {})
     with pytest.raises(InputError) as error:
         api.export(run, "huggingface", tmp_path / "hf")
-    advice = followed(error.value, "recipes/huggingface/convert_slots.py: a … with a head on … cannot be exported")
+    advice = followed(error.value, "recipes/huggingface/convert.py: a … with a head on … cannot be exported")
     api.export(run, re.search(r"--format (\w+)", advice)[1], tmp_path / "ours")
     assert api.open_model(tmp_path / "ours").config.recipe == "glue"

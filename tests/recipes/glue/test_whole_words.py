@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretrainkit.recipes.glue.kinds.spans import candidates, slots_of
-from pretrainkit.recipes.glue.kinds.whole_words import whole_words
+from pretrainkit.recipes.glue.kinds.spans import candidates, slots_of, whole_words
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,8 @@ import torch
 
 from pretrainkit import rng
 from pretrainkit.recipes.image_tokenizer import draws
-from pretrainkit.recipes.image_tokenizer.codebook import Codebook
-from pretrainkit.recipes.image_tokenizer.finite_scalar import FiniteScalar
-from pretrainkit.recipes.image_tokenizer.memcodes import Memcodes
 from pretrainkit.recipes.image_tokenizer.model_config import CodebookConfig, FiniteScalarConfig, MemcodesConfig
+from pretrainkit.recipes.image_tokenizer.quantizers import Codebook, FiniteScalar, Memcodes
 
 KEYS = torch.arange(6) * 977 + 5
 

@@ -5,9 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pretrainkit.recipes.image_tokenizer.diffusion import DiffusionDecoder
+from pretrainkit.recipes.image_tokenizer.diffusion import DiffusionDecoder, signal_shares, trailing_times
 from pretrainkit.recipes.image_tokenizer.model_config import NoiseConfig
-from pretrainkit.recipes.image_tokenizer.noise_schedule import signal_shares, trailing_times
 
 SCHEDULES = ("linear", "squared_cosine", "shifted_cosine")
 IMAGES = torch.linspace(-0.9, 0.9, 2 * 3 * 4 * 4).view(2, 3, 4, 4)

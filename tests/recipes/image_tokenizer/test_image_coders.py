@@ -2,15 +2,15 @@
 
 import pytest
 import torch
-from tokenizer_data import CODER, RGB, model
 
 from pretrainkit.config.base import unread
-from pretrainkit.recipes.image_tokenizer.domain import DOMAINS, Domain
-from pretrainkit.recipes.image_tokenizer.grid_positions import grid_table, stretched
+from pretrainkit.recipes.image_tokenizer.coders import grid_table, stretched
 from pretrainkit.recipes.image_tokenizer.model import build, prepared
 from pretrainkit.recipes.image_tokenizer.model_config import (
+    DOMAINS,
     CodebookConfig,
     ConvCoderConfig,
+    Domain,
     FiniteScalarConfig,
     MemcodesConfig,
     MLPCoderConfig,
@@ -18,6 +18,7 @@ from pretrainkit.recipes.image_tokenizer.model_config import (
     UNetConfig,
     UViTConfig,
 )
+from support.tokenizer_data import CODER, RGB, model
 
 CONV = ConvCoderConfig(width=8, multipliers=(1, 2, 1, 2))
 MLP = MLPCoderConfig(width=12, num_blocks=2)

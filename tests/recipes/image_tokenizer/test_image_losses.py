@@ -87,7 +87,7 @@ def timm():
 
 @pytest.mark.parametrize("distance", ["cosine", "mse", "l1"])
 def test_another_network_sees_what_differs(timm, distance: str) -> None:
-    from pretrainkit.recipes.image_tokenizer.perceptual import Perceptual
+    from pretrainkit.recipes.image_tokenizer.losses import Perceptual
 
     perceptual = Perceptual(PerceptualConfig(weight=1.0, distance=distance, **SMALL))
     made = A.clone().requires_grad_()
@@ -102,7 +102,7 @@ def test_another_network_sees_what_differs(timm, distance: str) -> None:
 
 
 def test_networks_that_cannot_be_opened_are_told(timm, tmp_path) -> None:
-    from pretrainkit.recipes.image_tokenizer.perceptual import Perceptual
+    from pretrainkit.recipes.image_tokenizer.losses import Perceptual
 
     broken = tmp_path / "weights.safetensors"
     broken.write_bytes(b"no weights")
@@ -152,7 +152,7 @@ def test_lpips_is_a_distance_with_the_weights_of_a_file(timm, tmp_path) -> None:
     lpips = pytest.importorskip("lpips", reason="LPIPS is measured with the package lpips")
     from safetensors.torch import save_model
 
-    from pretrainkit.recipes.image_tokenizer.perceptual import Perceptual
+    from pretrainkit.recipes.image_tokenizer.losses import Perceptual
 
     torch.manual_seed(1)
     network = lpips.LPIPS(net="alex", pnet_rand=True, verbose=False).eval()

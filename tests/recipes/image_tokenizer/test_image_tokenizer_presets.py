@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pretrainkit.recipes.fourm.catalogue import published
+from pretrainkit.recipes.fourm.modality import published
 from pretrainkit.recipes.image_tokenizer.config import (
     ImageTokenizerDataConfig,
     ImageTokenizerObjectiveConfig,

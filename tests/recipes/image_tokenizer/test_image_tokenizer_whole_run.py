@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tokenizer_data import write_images
 from typer.testing import CliRunner
 
 import pretrainkit
@@ -19,7 +18,13 @@ from pretrainkit.errors import DataError, InputError
 from pretrainkit.recipes.image_tokenizer import original
 from pretrainkit.recipes.image_tokenizer.source import open_source
 from pretrainkit.training.checkpoints.checkpoint import read_weights
-from whole_runs import assert_exports_are_the_run, assert_goes_on_exactly, assert_two_processes_train_as_one, weights
+from support.tokenizer_data import write_images
+from support.whole_runs import (
+    assert_exports_are_the_run,
+    assert_goes_on_exactly,
+    assert_two_processes_train_as_one,
+    weights,
+)
 
 STEPS = 4
 SETTINGS = (
@@ -219,8 +224,7 @@ def test_tokens_lie_beside_the_images_and_fourm_reads_them(run: Path, images: Pa
     assert tokenize_images(run, data, num_parts=3, min_scale=0.5)["kept"] == 6
 
     from pretrainkit.data.aligned_crops import stored_part
-    from pretrainkit.recipes.fourm.catalogue import published
-    from pretrainkit.recipes.fourm.modality import Modality
+    from pretrainkit.recipes.fourm.modality import Modality, published
     from pretrainkit.recipes.fourm.readers import Request, reader_of
 
     modality = Modality(**{**published("tok_rgb@16").model_dump(), "patch_size": 8, "vocab_size": 16})

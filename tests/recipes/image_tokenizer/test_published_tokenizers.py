@@ -3,7 +3,6 @@
 import pytest
 import torch
 from safetensors import safe_open
-from tokenizer_data import CODER, model
 
 from pretrainkit.dist.weights import allocate
 from pretrainkit.errors import CheckpointError, InputError
@@ -15,10 +14,18 @@ from pretrainkit.recipes.image_tokenizer.model_config import (
     UNetConfig,
     UViTConfig,
 )
-from pretrainkit.recipes.image_tokenizer.original import config_of, model_of, read_original, write_original
-from pretrainkit.recipes.image_tokenizer.original_names import from_original, original_name, to_original
+from pretrainkit.recipes.image_tokenizer.original import (
+    config_of,
+    from_original,
+    model_of,
+    original_name,
+    read_original,
+    to_original,
+    write_original,
+)
 from pretrainkit.recipes.image_tokenizer.presets import PRESETS
-from remedies import followed
+from support.remedies import followed
+from support.tokenizer_data import CODER, model
 
 PUBLISHED = [name for name in PRESETS if not name.startswith("tiny")]
 NAMES = {
@@ -145,5 +152,5 @@ def test_files_that_do_not_say_what_they_are_take_the_config_as_advised(tmp_path
     deeper = model(encoder=CODER.model_copy(update={"num_layers": CODER.num_layers + 1}))
     with pytest.raises(CheckpointError) as error:
         read_original(tmp_path / "model.safetensors", deeper)
-    followed(error.value, "recipes/image_tokenizer/original_names.py: the file is of another tokenizer")
+    followed(error.value, "recipes/image_tokenizer/original.py: the file is of another tokenizer")
     assert read_original(tmp_path / "model.safetensors", model())[0] == model()

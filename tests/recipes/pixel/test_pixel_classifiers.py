@@ -15,13 +15,11 @@ from pretrainkit.cli.import_ import app
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.safetensors import read_tensors
 from pretrainkit.recipes.exchange import TextClassifier
-from pretrainkit.recipes.glue.imported import read_classifier as read_run
 from pretrainkit.recipes.glue.recipe import RECIPE as GLUE
 from pretrainkit.recipes.pixel.convert_classifier import read_classifier, write_classifier
-from pretrainkit.recipes.pixel.model import build
-from pretrainkit.recipes.pixel.positions import position_table
+from pretrainkit.recipes.pixel.model import build, position_table
 from pretrainkit.recipes.pixel.text_encoder import build_text_encoder
-from remedies import followed
+from support.remedies import followed
 
 SMALL = (
     "model.positions=grid",
@@ -127,19 +125,19 @@ def test_the_originals_poolings_are_told_apart_or_asked_for(
 ) -> None:
     model = as_original(tmp_path / "original", pooling, *settings)
     given = None if pooling == "cls" else pooling
-    run, state = read_run(GLUE, tmp_path / "original", given)
+    run, state = GLUE.import_huggingface(tmp_path / "original", given)
     trained = GLUE.build_model(run)
     trained.load_state_dict(state)
     torch.testing.assert_close(vectors_of(trained.encoder), vectors_of(model.encoder), rtol=1e-4, atol=1e-5)
     if pooling == "cls":
         with pytest.raises(InputError, match="pools by cls, not by max\n  leave --pooling out") as caught:
-            read_run(GLUE, tmp_path / "original", "max")
+            GLUE.import_huggingface(tmp_path / "original", "max")
         followed(caught.value, "recipes/pixel/convert_classifier.py: … pools by …, not by")  # that is `given` None
     else:
         with pytest.raises(InputError, match="cannot pool by 'cls'") as caught:
-            read_run(GLUE, tmp_path / "original", "cls")
+            GLUE.import_huggingface(tmp_path / "original", "cls")
         advice = followed(caught.value, "recipes/pixel/convert_classifier.py: … cannot pool by")
-        read_run(GLUE, tmp_path / "original", re.search(r"--pooling (\w+)", advice)[1])
+        GLUE.import_huggingface(tmp_path / "original", re.search(r"--pooling (\w+)", advice)[1])
 
 
 def test_a_folder_that_does_not_say_how_it_pools_is_imported_as_its_message_says(tmp_path: Path) -> None:
@@ -186,7 +184,7 @@ def test_the_originals_pooling_by_attention_is_refused_with_what_to_do(tmp_path:
 @pytest.mark.parametrize("case", CASES)
 def test_what_was_written_is_read_with_the_same_features(case: str, zero: str, tmp_path: Path) -> None:
     model, _ = published(case, tmp_path / "out", f"model.pixel_zero={zero}")
-    run, state = read_run(GLUE, tmp_path / "out")
+    run, state = GLUE.import_huggingface(tmp_path / "out")
     assert run.data.kind == {"examples": "classes", "words": "tags", "spans": "spans"}[CASES[case][0]]
     assert run.data.max_seq_length == 36
     assert run.model.classes == model.classes

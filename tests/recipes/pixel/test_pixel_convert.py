@@ -8,7 +8,6 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from pixel_batches import pictures, small_model, small_run
 from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError
@@ -22,14 +21,13 @@ from pretrainkit.recipes.pixel.convert import (
     with_length,
     write_huggingface,
 )
-from pretrainkit.recipes.pixel.inputs import read_batch
-from pretrainkit.recipes.pixel.model import PixelForPretraining, build
+from pretrainkit.recipes.pixel.model import PixelForPretraining, build, position_table, read_batch
 from pretrainkit.recipes.pixel.objective import PixelObjective
-from pretrainkit.recipes.pixel.positions import position_table
 from pretrainkit.recipes.pixel.presets import base
 from pretrainkit.recipes.pixel.recipe import RECIPE
 from pretrainkit.rendering import Renderer, RendererConfig, load_renderer, save_renderer
 from pretrainkit.rendering.identity import describe
+from support.pixel_batches import pictures, small_model, small_run
 
 Reader = Callable[[PixelForPretraining], nn.Module]
 

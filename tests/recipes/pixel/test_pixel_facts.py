@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from pixel_batches import small_run
 
 import pretrainkit
 from pretrainkit.recipes.pixel.batch import pack
@@ -15,6 +14,7 @@ from pretrainkit.recipes.pixel.objective import PixelObjective
 from pretrainkit.recipes.pixel.presets import FINAL_LR, base, tiny
 from pretrainkit.recipes.pixel.recipe import RECIPE
 from pretrainkit.rng import fold
+from support.pixel_batches import small_run
 
 PATCHES = 529
 

@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pixel_encoders import SHORT, SMALL, require_exact_resume, write_encoder
 
 from pretrainkit import api
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.glue.answers import records_of
-from pretrainkit.recipes.pixel.model import build
-from pretrainkit.recipes.pixel.positions import position_table
+from pretrainkit.recipes.pixel.model import build, position_table
 from pretrainkit.recipes.pixel.relevance import explain
 from pretrainkit.running.initial import load_initial
-from whole_runs import assert_exports_are_the_run
+from support.pixel_encoders import SHORT, SMALL, require_exact_resume, write_encoder
+from support.whole_runs import assert_exports_are_the_run
 
 pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
 

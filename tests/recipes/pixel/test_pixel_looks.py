@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pretrainkit.data.source import Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.pixel.batch import pack
-from pretrainkit.recipes.pixel.data_config import PixelAugmentConfig
+from pretrainkit.recipes.pixel.config import PixelAugmentConfig
 from pretrainkit.recipes.pixel.model import build
 from pretrainkit.recipes.pixel.objective import TERM, PixelObjective
 from pretrainkit.recipes.pixel.presets import PRESETS
@@ -21,7 +21,7 @@ from pretrainkit.recipes.pixel.source import bind, open_source
 from pretrainkit.rendering import Renderer, RendererConfig
 from pretrainkit.rendering.documents import find_documents
 from pretrainkit.rendering.prerender import RenderSettings, prerender
-from toy_words import WORDS
+from support.toy_words import WORDS
 
 pytest.importorskip("freetype")
 pytest.importorskip("pyarrow")

@@ -5,15 +5,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pixel_batches import batch_of, pictures, small_model, small_run
 
 from pretrainkit.nn.cuda.attention import VarlenLayout
-from pretrainkit.recipes.pixel import inputs
+from pretrainkit.recipes.pixel import model as inputs
 from pretrainkit.recipes.pixel.batch import pack
-from pretrainkit.recipes.pixel.inputs import read_batch
-from pretrainkit.recipes.pixel.model import PixelForPretraining, build
+from pretrainkit.recipes.pixel.model import PixelForPretraining, build, position_table, read_batch
 from pretrainkit.recipes.pixel.objective import PixelObjective, target_pixels
-from pretrainkit.recipes.pixel.positions import position_table
+from support.pixel_batches import batch_of, pictures, small_model, small_run
 
 LENGTHS = st.lists(st.integers(2, 16), min_size=1, max_size=5)
 

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from pixel_batches import batch_of, pictures, small_model, small_run
 
 from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.nn.cuda.attention import VarlenLayout
-from pretrainkit.recipes.pixel import inputs
+from pretrainkit.recipes.pixel import model as inputs
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import PixelRun
 from pretrainkit.recipes.pixel.convert import (
@@ -19,6 +18,7 @@ from pretrainkit.recipes.pixel.convert import (
 )
 from pretrainkit.recipes.pixel.model import PixelForPretraining, build
 from pretrainkit.running.configs import check_config
+from support.pixel_batches import batch_of, pictures, small_model, small_run
 
 
 def made(**settings: object) -> PixelForPretraining:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pixel_encoders import SHORT, require_exact_resume, write_encoder
 
 from pretrainkit import api
 from pretrainkit.recipes.glue.answers import records_of
-from whole_runs import assert_exports_are_the_run
+from support.pixel_encoders import SHORT, require_exact_resume, write_encoder
+from support.whole_runs import assert_exports_are_the_run
 
 pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
 

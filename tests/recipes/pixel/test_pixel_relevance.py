@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 import torch
-from pixel_batches import small_run
 from torch import Tensor, nn
 
 from pretrainkit.errors import InputError
+from pretrainkit.recipes.pixel.config import PixelTextConfig
 from pretrainkit.recipes.pixel.model import build
 from pretrainkit.recipes.pixel.relevance import RecordedAttention, explain, relevance, rollout
-from pretrainkit.recipes.pixel.text_config import PixelTextConfig
 from pretrainkit.recipes.pixel.text_encoder import PixelTextEncoder, build_text_encoder
 from pretrainkit.recipes.pixel.text_reader import stream
 from pretrainkit.rendering import Renderer, RendererConfig
+from support.pixel_batches import small_run
 
 TOLD = 5
 """The one token with a value."""

@@ -10,14 +10,14 @@ from pretrainkit.data.loader import Loader
 from pretrainkit.data.order import Order
 from pretrainkit.data.source import Records
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.recipes.pixel.open_rows import renderer_folder
 from pretrainkit.recipes.pixel.presets import PRESETS
 from pretrainkit.recipes.pixel.recipe import RECIPE
+from pretrainkit.recipes.pixel.rows import renderer_folder
 from pretrainkit.recipes.pixel.source import bind, open_source
 from pretrainkit.rendering import Renderer, RendererConfig, save_renderer
 from pretrainkit.rendering.documents import find_documents
 from pretrainkit.rendering.prerender import RenderSettings, prerender
-from toy_words import WORDS
+from support.toy_words import WORDS
 
 pytest.importorskip("freetype")
 pyarrow = pytest.importorskip("pyarrow")

@@ -5,19 +5,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pixel_batches import pictures, small_run
 from torch import Tensor
 
 from pretrainkit.nn.cuda.attention import VarlenLayout
 from pretrainkit.recipes.pixel import text_encoder
 from pretrainkit.recipes.pixel.batch import pack
-from pretrainkit.recipes.pixel.config import PixelRun
-from pretrainkit.recipes.pixel.inputs import read_batch
-from pretrainkit.recipes.pixel.model import PixelForPretraining, build
-from pretrainkit.recipes.pixel.positions import position_table
-from pretrainkit.recipes.pixel.text_config import PixelTextConfig
+from pretrainkit.recipes.pixel.config import PixelRun, PixelTextConfig
+from pretrainkit.recipes.pixel.model import PixelForPretraining, build, position_table, read_batch
 from pretrainkit.recipes.pixel.text_encoder import PixelTextEncoder, build_text_encoder, encoder_flops
 from pretrainkit.recipes.pixel.text_reader import stream
+from support.pixel_batches import pictures, small_run
 
 LENGTHS = st.lists(st.integers(2, 16), min_size=1, max_size=5)
 POOLINGS = ("mean", "max", "cls", "pma:4")

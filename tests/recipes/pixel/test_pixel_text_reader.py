@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from pretrainkit.errors import ConfigError, DataError, MissingPackageError
-from pretrainkit.recipes.pixel.clean_up import clean_up
-from pretrainkit.recipes.pixel.config import PixelRun
+from pretrainkit.recipes.pixel.config import PixelRun, PixelTextConfig
 from pretrainkit.recipes.pixel.presets import tiny
 from pretrainkit.recipes.pixel.recipe import RECIPE
-from pretrainkit.recipes.pixel.text_config import PixelTextConfig
-from pretrainkit.recipes.pixel.text_reader import PixelReader, open_reader
+from pretrainkit.recipes.pixel.text_reader import PixelReader, clean_up, open_reader
 from pretrainkit.rendering import Renderer, RendererConfig, load_renderer, save_renderer
 from pretrainkit.rendering.pango_library import pango_library
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pixel_encoders import SHORT, require_exact_resume, write_encoder
 
 from pretrainkit import api
-from whole_runs import assert_exports_are_the_run
+from support.pixel_encoders import SHORT, require_exact_resume, write_encoder
+from support.whole_runs import assert_exports_are_the_run
 
 pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
 

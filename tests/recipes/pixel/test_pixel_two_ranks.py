@@ -12,7 +12,8 @@ import torch
 
 import pretrainkit
 from pretrainkit.training.checkpoints.checkpoint import read_weights
-from two_processes import run_two
+from support import SUPPORT
+from support.two_processes import run_two
 
 pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
 
@@ -91,7 +92,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         tags = [f"init_from={folder}/whole", *files, *TAGS]
         (folder / "tags.json").write_text(json.dumps(tags), "utf-8")
         pretrainkit.train(pretrainkit.load_config("glue/tags", tags), folder / "tags-whole", device="cpu")
-        run_two(Path(__file__).with_name("pixel_two_ranks.py"), str(folder), *settings)
+        run_two(SUPPORT / "pixel_two_ranks.py", str(folder), *settings)
         yield folder
 
 

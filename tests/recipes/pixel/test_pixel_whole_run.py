@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import pretrainkit
-from page_runner import run_here
 from pretrainkit.errors import InputError
 from pretrainkit.recipes.pixel.recipe import RECIPE
 from pretrainkit.report.page import write_report
-from whole_runs import assert_exports_are_the_run, assert_goes_on_exactly, weights
+from support.page_runner import run_here
+from support.whole_runs import assert_exports_are_the_run, assert_goes_on_exactly, weights
 
 pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
 

@@ -1,7 +1,8 @@
 """Data of the runs in `t5_runs`, made once: tasks of a module are known to the whole process."""
 
 import pytest
-from t5_runs import shards_of, write_tasks
+
+from support.t5_runs import shards_of, write_tasks
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from pretrainkit.tasks.sources import FunctionSource
 from pretrainkit.tasks.supply import RunVocabulary, Supply
 from pretrainkit.tasks.task import REGISTRY, Mixture, Task, TaskRegistry
 from pretrainkit.tasks.vocabulary import ByteVocabulary
-from remedies import followed
+from support.remedies import followed
 
 TASKS = (*unlabelled.TASKS, *glue.TASKS, *super_glue.TASKS, *texts.TASKS)
 SUITES = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "mnli_matched", "mnli_mismatched", "qnli", "rte", "wnli", "ax")

@@ -6,12 +6,12 @@ A stand-in answers instead of the network. It has the columns of the hub's data 
 import pytest
 
 import pretrainkit.recipes.t5.catalogue  # noqa: F401  (makes the tasks known)
-from hub_stand_in import stand_in
 from pretrainkit.errors import DataError
 from pretrainkit.tasks.named_data import NamedData
 from pretrainkit.tasks.supply import Supply
 from pretrainkit.tasks.task import REGISTRY
 from pretrainkit.tasks.vocabulary import ByteVocabulary
+from support.hub_stand_in import stand_in
 
 GLUE, SUPER_GLUE = "nyu-mll/glue", "aps/super_glue"
 PAIR = {"sentence1": "It rains.", "sentence2": "Wet.", "idx": 0}

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from t5_batches import examples, model_config, packed_batch, random_model, row_batch
 
 from pretrainkit.api import import_model
 from pretrainkit.errors import CheckpointError, InputError
@@ -22,6 +21,7 @@ from pretrainkit.recipes.t5.convert import (
 from pretrainkit.recipes.t5.inputs import read_batch
 from pretrainkit.recipes.t5.model import T5
 from pretrainkit.recipes.t5.presets import FAMILIES, PRESETS, model_of
+from support.t5_batches import examples, model_config, packed_batch, random_model, row_batch
 
 
 def config_of(family):

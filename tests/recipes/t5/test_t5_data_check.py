@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from t5_runs import records, run_of, task_run
 
 import pretrainkit
 from pretrainkit.errors import ConfigError
@@ -12,6 +11,7 @@ from pretrainkit.recipes.t5.source import bind, open_source
 from pretrainkit.tasks.cache_writer import cache_task
 from pretrainkit.tasks.task import REGISTRY
 from pretrainkit.tasks.user_modules import import_modules
+from support.t5_runs import records, run_of, task_run
 
 
 def test_of_token_shards_plans_sentinels_rows_and_the_first_loss_are_told(folders):

@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 import torch
-from t5_batches import model_config, random_model
 
 from pretrainkit.recipes.t5.convert import write_huggingface
 from pretrainkit.recipes.t5.decode import CachedDecoder, beam_search, brevity_penalty, sample
 from pretrainkit.recipes.t5.inputs import read_batch
+from support.t5_batches import model_config, random_model
 
 LENGTH = 9
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.t5.denoising import Denoiser, DenoiserConfig, DenoisingConfig, TextIds, named
+from pretrainkit.recipes.t5.denoising import NAMED, Denoiser, DenoiserConfig, DenoisingConfig, TextIds
 from pretrainkit.recipes.t5.ragged import Ragged
 from pretrainkit.rng import fold
 
@@ -99,7 +99,7 @@ def test_ul2_has_seven_denoisers_each_with_its_length_and_its_mode():
     assert abs(share - 0.25) < 0.02
     with pytest.raises(ConfigError, match="needs 128 sentinels"):
         denoisers("ul2")
-    rates = [one.rate for one in named("ul2r")]
+    rates = [one.rate for one in NAMED["ul2r"]]
     assert (rates[0], sum(rates[1:3]), rates[3]) == (0.25, 0.25, 0.5)
 
 

@@ -15,7 +15,7 @@ from pretrainkit.tasks.vocabulary import ByteVocabulary
 from pretrainkit.tasks.vocabulary_folder import open_vocabulary, save_vocabulary
 from pretrainkit.tokenizers.encode import encode_corpus
 from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
-from whole_runs import assert_exports_are_the_run
+from support.whole_runs import assert_exports_are_the_run
 
 SHAPE = (
     *("model.hidden_size=16", "model.num_heads=2", "model.head_size=8", "model.intermediate_size=24"),

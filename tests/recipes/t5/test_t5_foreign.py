@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from t5_batches import model_config, random_model, row_batch
-from t5_foreign_files import bfloat16_bits, logits, mesh_names, write_bundle, write_t5x
 from typer.testing import CliRunner
 
 import pretrainkit
@@ -16,6 +14,8 @@ from pretrainkit.recipes.t5.foreign import read_foreign
 from pretrainkit.recipes.t5.inputs import read_batch
 from pretrainkit.recipes.t5.model import build
 from pretrainkit.recipes.t5.original import names, to_original
+from support.t5_batches import model_config, random_model, row_batch
+from support.t5_foreign_files import bfloat16_bits, logits, mesh_names, write_bundle, write_t5x
 
 FAMILIES = ["1.0", "1.1", "umt5"]
 

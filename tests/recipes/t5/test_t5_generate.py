@@ -6,13 +6,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from t5_batches import model_config, random_model, run_config
 
 from pretrainkit.errors import InputError
 from pretrainkit.recipes.t5.decode import sample
 from pretrainkit.recipes.t5.recipe import RECIPE
 from pretrainkit.recipes.t5.texts import decode, encode, fill
 from pretrainkit.tasks.vocabulary import ByteVocabulary, SentencePieceVocabulary
+from support.t5_batches import model_config, random_model, run_config
 
 BYTES = ByteVocabulary(100)
 WORDS = [("the", 50), ("boat", 20), ("on", 30), ("river", 15), ("is", 40), ("Thank", 5), ("you", 25), ("inviting", 5)]

@@ -7,7 +7,6 @@ import textwrap
 import numpy as np
 import pytest
 import torch
-from t5_batches import model_config, random_model, run_config
 from test_t5_decode import ends
 from typer.testing import CliRunner
 
@@ -20,6 +19,7 @@ from pretrainkit.recipes.t5.predictor import Predictor
 from pretrainkit.recipes.t5.texts import decode
 from pretrainkit.tasks.vocabulary import SentencePieceVocabulary
 from pretrainkit.training.run import PrecisionConfig
+from support.t5_batches import model_config, random_model, run_config
 
 SHORT = {"decoding": {"max_length": 6}, "batch_size": 4, "chunk_batches": 2}
 WORDS = "the boat on a river is old and the man in it was not so"

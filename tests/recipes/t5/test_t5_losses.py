@@ -4,17 +4,16 @@ import math
 
 import pytest
 import torch
-from t5_batches import VOCAB_SIZE, model_config, packed_batch, random_model, row_batch, run_config
 from torch import nn
 
 from pretrainkit.nn.linear_cross_entropy import TokenLoss
 from pretrainkit.recipes.t5.inputs import read_batch
-from pretrainkit.recipes.t5.losses import log_likelihoods, smoothed_entropy, token_losses
 from pretrainkit.recipes.t5.model import TokenScores
-from pretrainkit.recipes.t5.objective import T5Objective
+from pretrainkit.recipes.t5.objective import T5Objective, smoothed_entropy, token_losses
 from pretrainkit.training.accumulate import accumulate
 from pretrainkit.training.optimizers.config import OptimizerConfig
 from pretrainkit.training.precision import Precision
+from support.t5_batches import VOCAB_SIZE, model_config, packed_batch, random_model, row_batch, run_config
 
 FLOAT32 = Precision(device=torch.device("cpu"), compute_dtype=torch.float32, uses_tf32=False, scaler=None)
 
@@ -199,7 +198,8 @@ def test_fact_12_z_loss_is_part_of_the_loss_and_not_of_scores():
     sums = T5Objective(config).losses(model, batch | {"num_examples": torch.tensor([config.data.batch_size])})
     expected = 1e-4 * (targets.weight_K * scores.loss.log_sum_K.square()).sum()
     torch.testing.assert_close(sums["z_loss"].mean(), expected)
-    found = log_likelihoods(scores, targets)
+    log_probs_K = -scores.loss.nll_K * targets.weight_K
+    found = torch.zeros(targets.num_groups).index_add(0, targets.example_K, log_probs_K)
     probability = torch.log_softmax(model(inputs), -1).gather(1, targets.token_K[:, None])[:, 0]
     by_row = torch.stack([probability[targets.example_K == e].sum() for e in targets.example_K.unique()])
     torch.testing.assert_close(found[targets.example_K.unique()], by_row, rtol=1e-5, atol=1e-5)

@@ -4,14 +4,14 @@ import math
 
 import pytest
 import torch
-from t5_batches import VOCAB_SIZE, examples, model_config, packed_batch, random_model, row_batch
 
 from pretrainkit.recipes.t5.inputs import read_batch
 from pretrainkit.recipes.t5.model import T5, Attention, FeedForward, build
 from pretrainkit.recipes.t5.presets import FAMILIES, PRESETS, model_of, tiny
+from support.t5_batches import VOCAB_SIZE, examples, model_config, packed_batch, random_model, row_batch
 
 
-def logits(model, batch, layout="auto"):
+def logits(model, batch, layout=None):
     inputs, targets = read_batch(batch, model.config.kind, layout=layout)
     return model(inputs), targets
 

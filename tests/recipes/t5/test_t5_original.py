@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from t5_batches import model_config, random_model
 
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.recipes.t5.original import from_original, read_original, to_original, write_original
-from remedies import followed
+from support.remedies import followed
+from support.t5_batches import model_config, random_model
 
 FAMILIES = ["1.0", "1.1", "umt5", "lm", "mlm"]
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from t5_batches import model_config, random_model, run_config
 from test_t5_decode import ends, whole_logits
 
 from pretrainkit.errors import InputError
 from pretrainkit.recipes.t5.decode import beam_search, sample
 from pretrainkit.recipes.t5.decoding_config import DecodingConfig, decoding_of
 from pretrainkit.recipes.t5.predictor import Predictor
+from support.t5_batches import model_config, random_model, run_config
 
 GREEDY, BEAM = DecodingConfig(max_length=7), DecodingConfig(method="beam", num_beams=3, max_length=7)
 DRAWS = DecodingConfig(method="sample", temperature=2.0, top_p=0.9, max_length=7, seed=3)

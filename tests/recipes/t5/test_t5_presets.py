@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
-from t5_batches import model_config, run_config
 
 import pretrainkit
 from pretrainkit.errors import ConfigError
@@ -18,6 +17,7 @@ from pretrainkit.recipes.t5.presets import PRESETS
 from pretrainkit.training.optimizers.config import AdafactorConfig
 from pretrainkit.training.optimizers.schedule import learning_rate
 from pretrainkit.training.run import PrecisionConfig
+from support.t5_batches import model_config, run_config
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretrainkit.recipes.t5 import segment_cache, segments
-from pretrainkit.recipes.t5.segment_cache import segments_of
-from pretrainkit.recipes.t5.segments import segment_index
+from pretrainkit.recipes.t5 import segments
+from pretrainkit.recipes.t5.segments import segment_index, segments_of
 from pretrainkit.tokenizers.shard_writer import write_shards
 from pretrainkit.tokenizers.shards import TokenShards
 from pretrainkit.tokenizers.special import SpecialIds
@@ -145,7 +144,7 @@ def test_kept_segments_are_those_that_are_found_and_are_found_once(tmp_path, set
     assert len([path for path in (tmp_path / "s").iterdir() if path.name.startswith("segments-")]) == 1
     for name in ("lengths_G", "group_ends", "segment_ends", "piece_ends", "piece_starts"):
         np.testing.assert_array_equal(getattr(found, name), getattr(kept, name))
-    monkeypatch.setattr(segment_cache, "index_blocks", None)
+    monkeypatch.setattr(segments, "index_blocks", None)
     again = segments_of(shards, 64, min_documents=1, **settings)
     every = np.arange(len(found))
     np.testing.assert_array_equal(again.read(shards, every).values, found.read(shards, every).values)
@@ -162,7 +161,7 @@ def test_other_settings_are_kept_apart_and_a_folder_that_cannot_be_written_only_
     def full(*arguments):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(segment_cache, "_write", full)
+    monkeypatch.setattr(segments, "_write", full)
     assert len(segments_of(shards, 40, min_documents=1, **settings)) == 25
     assert "are not kept" in caplog.text
     assert not [path for path in (tmp_path / "s").iterdir() if path.name.startswith(".segments")]

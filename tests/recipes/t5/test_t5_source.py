@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from t5_runs import LAYERS, records, run_of
 
 import pretrainkit
 from pretrainkit.data.loader import Loader
@@ -15,6 +14,7 @@ from pretrainkit.recipes.t5.denoising import DenoiserConfig
 from pretrainkit.recipes.t5.features import lay_out
 from pretrainkit.recipes.t5.recipe import RECIPE
 from pretrainkit.recipes.t5.source import bind, component_names, open_source
+from support.t5_runs import LAYERS, records, run_of
 
 
 def test_bind_takes_the_vocabulary_with_sentinels_from_the_data(folders):

@@ -10,7 +10,7 @@ import pretrainkit
 import pretrainkit.api
 from pretrainkit.dist.env import World
 from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.t5.task_evaluation import task_evaluations
+from pretrainkit.recipes.t5.evaluation import task_evaluations
 from pretrainkit.recipes.t5.task_source import TaskBatches
 from pretrainkit.tasks.task import REGISTRY
 from pretrainkit.training.precision import resolve_precision

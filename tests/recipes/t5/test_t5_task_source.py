@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from t5_runs import records, run_of, task_run
 
 import pretrainkit
 from pretrainkit.errors import ConfigError, DataError
@@ -12,6 +11,7 @@ from pretrainkit.recipes.t5.recipe import RECIPE
 from pretrainkit.recipes.t5.source import bind, open_source
 from pretrainkit.tasks.preprocessors import keep_if
 from pretrainkit.tasks.task import REGISTRY, Mixture, add_mixture, add_task
+from support.t5_runs import records, run_of, task_run
 
 
 @pytest.mark.parametrize("packing", [False, True])

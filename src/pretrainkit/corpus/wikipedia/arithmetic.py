@@ -136,7 +136,7 @@ def python_value(expression: str) -> str | None:
     if len(expression) > _MAX_LENGTH or not _ALLOWED_IN_PYTHON.fullmatch(expression):
         return None
     try:
-        value = _value(ast.parse(expression, mode="eval").body, _OPERATORS, _NAMES)
+        value = _value(ast.parse(expression, mode="eval").body)
     except _ERRORS:
         return None
     return str(value)
@@ -148,31 +148,28 @@ def _power(base: Any, power: Any) -> Any:
     return base**power
 
 
-def _value(node: ast.AST, operators: dict[type[ast.AST], Callable[[Any, Any], Any]], names: dict[str, Any]) -> Any:
-    def value(inner: ast.AST) -> Any:
-        return _value(inner, operators, names)
-
+def _value(node: ast.AST) -> Any:
     match node:
         case ast.Constant(value=int() | float() as number):
             return number
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -value(operand)
+            return -_value(operand)
         case ast.UnaryOp(op=ast.UAdd(), operand=operand):
-            return value(operand)
+            return _value(operand)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return not value(operand)
+            return not _value(operand)
         case ast.BinOp(left=left, op=sign, right=right):
-            return operators[type(sign)](value(left), value(right))
+            return _OPERATORS[type(sign)](_value(left), _value(right))
         case ast.Compare(left=left, ops=[sign], comparators=[right]):
-            return operators[type(sign)](value(left), value(right))
-        case ast.BoolOp(op=ast.And(), values=[first, *_]) if not value(first):
-            return value(first)
-        case ast.BoolOp(op=ast.Or(), values=[first, *_]) if value(first):
-            return value(first)
+            return _OPERATORS[type(sign)](_value(left), _value(right))
+        case ast.BoolOp(op=ast.And(), values=[first, *_]) if not _value(first):
+            return _value(first)
+        case ast.BoolOp(op=ast.Or(), values=[first, *_]) if _value(first):
+            return _value(first)
         case ast.BoolOp(op=sign, values=[_, second, *others]):
-            return value(ast.BoolOp(op=sign, values=[second, *others]) if others else second)
-        case ast.Name(id=name) if not callable(names[name]):
-            return names[name]
-        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if callable(names[name]):
-            return names[name](*map(value, arguments))
+            return _value(ast.BoolOp(op=sign, values=[second, *others]) if others else second)
+        case ast.Name(id=name) if not callable(_NAMES[name]):
+            return _NAMES[name]
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if callable(_NAMES[name]):
+            return _NAMES[name](*map(_value, arguments))
     raise ValueError(f"{type(node).__name__} is no arithmetic")

@@ -10,12 +10,9 @@ from html.entities import html5
 from operator import itemgetter
 
 from pretrainkit.corpus.wikipedia.elements import BAR, PREFORMATTED, strip_elements, unguard
-from pretrainkit.corpus.wikipedia.languages import INTERLANGUAGE, INTERWIKI
-from pretrainkit.corpus.wikipedia.lines import text_lines
 from pretrainkit.corpus.wikipedia.nesting import Nesting
 from pretrainkit.corpus.wikipedia.options import Extraction
-from pretrainkit.corpus.wikipedia.site import Site
-from pretrainkit.corpus.wikipedia.tables import table_rows
+from pretrainkit.corpus.wikipedia.site import INTERLANGUAGE, INTERWIKI, Site
 from pretrainkit.corpus.wikipedia.templates import Templates
 from pretrainkit.corpus.wikipedia.word_lists import words
 
@@ -35,6 +32,19 @@ _BEFORE_SIGN = re.compile(r" ([,.;])(?=[\s)]|$)", re.MULTILINE)
 _ENTITIES = (
     ("&nbsp;", " "), ("&ndash;", "–"), ("&mdash;", "—"), ("&thinsp;", " "), ("&minus;", "−"), ("&times;", "×"),
 )  # fmt: skip
+
+_ATTRIBUTES = re.compile(
+    r"(?:(?:col|row)span|style|class|v?align|bgcolor|width|height|scope|id|border|data-[a-z-]++|nowrap|abbr|title)"
+    r" *+= *+(?:\"[^\"]*+\"|'[^']*+'|[^\s\"'|]++)\s*+",
+    re.IGNORECASE,
+)
+
+_HEADING = re.compile(r"(={1,6})(.+?)\1\s*")
+_SIGNS = frozenset({*"*#:;={|!}", BAR, PREFORMATTED})
+_ENDS_OF_SENTENCES = (".", "!", "?", ":", ";", "…", "。", "।", ")", '"', "”")
+_TERM = re.compile(r"(.*?\w.*?)(?:\s+:\s*|:\s+)(.*)")
+_MIN_PREFORMATTED = 60
+"""Characters from which a line that begins with a space is taken for a paragraph, not for a listing."""
 
 
 class Cleaner:
@@ -139,6 +149,118 @@ def _without_bold(text: str) -> str:
             line = _APOSTROPHE.sub("'", line, count=1)
         lines[number] = line.replace("'''", "") if bold else line
     return "\n".join(lines)
+
+
+def table_rows(content: str) -> list[list[str]]:
+    """Rows of cells of what stands between `{|` and `|}`, nested tables already gone. Attributes are left out."""
+    rows: list[list[str]] = [[]]
+    for line in content.split("\n")[1:]:
+        line = line.strip()
+        if line.startswith("|-"):
+            rows.append([])
+        elif line.startswith("|+"):
+            rows[-1].append(_content(line[2:]))
+            rows.append([])
+        elif line[:1] in ("|", "!"):
+            body = line[1:].replace("!!", "||") if line[0] == "!" else line[1:]
+            rows[-1] += [_content(cell) for cell in body.split("||")]
+        elif line and rows[-1]:
+            rows[-1][-1] = f"{rows[-1][-1]} {line}".strip()
+    return [cells for row in rows if any(cells := [cell for cell in row if cell])]
+
+
+def _content(cell: str) -> str:
+    attributes, bar, text = cell.partition("|")
+    if bar and "=" in attributes:
+        return text.strip()
+    # Attributes without a bar behind them: the template that held it and the text gave nothing.
+    cell, position = cell.strip(), 0
+    while found := _ATTRIBUTES.match(cell, position):
+        position = found.end()
+    return cell[position:].replace("|", " ").strip()
+
+
+def text_lines(text: str, options: Extraction) -> list[str]:
+    """Paragraphs and definitions, one per line. Section titles and list items only where they are asked for, a title
+    only where text follows in its section."""
+    out: list[str] = []
+    pending: dict[int, str] = {}
+    goes_on = False  # the last line was running text, and nothing stands between
+    term = ""  # of the last line, whose definition may follow
+    for line in text.split("\n"):
+        known_term, term = term, ""
+        if not line:
+            goes_on = False
+            continue
+        first = line[0]
+        is_running = False
+        if first in _SIGNS:
+            if first == "=" and (found := _HEADING.fullmatch(line)):
+                level = len(found[1])
+                pending = {known: title for known, title in pending.items() if known < level}
+                pending[level] = found[2].strip()
+                goes_on = False
+                continue
+            if first == ";":
+                line, term = _definition(line)
+                line = line or (term if options.lists else "")
+            elif first == ":" and known_term and not options.lists:
+                line = f"{known_term}: {line.lstrip(':').strip()}"
+            else:
+                line = _marked(line, first, options)
+        else:
+            is_running = True
+        line = line.strip()
+        if not line or not _is_text(line):
+            goes_on = False
+            continue
+        if goes_on and is_running:
+            out[-1] += " " + line
+            continue
+        goes_on = is_running
+        if pending:
+            if options.sections:
+                out += pending.values()
+            pending = {}
+        out.append(line)
+    return out
+
+
+def _definition(line: str) -> tuple[str, str]:
+    """(A term with its definition, "") or ("", a term alone)."""
+    body = line.lstrip("*#:;").strip()
+    found = _TERM.fullmatch(body)
+    return (f"{found[1]}: {found[2]}", "") if found and found[2] else ("", body)
+
+
+def _marked(line: str, first: str, options: Extraction) -> str:
+    """A line that begins with a sign of wikitext; "" where it is no text."""
+    if first == BAR:
+        return line[1:]
+    if first in "*#:;":
+        body = line.lstrip("*#:;").strip()
+        marks = line[: len(line) - len(line.lstrip("*#:;"))]
+        if marks[-1] == ":" and "*" not in marks and "#" not in marks:
+            # An indented paragraph; what is short there is a formula or points elsewhere.
+            return body if options.lists or _is_sentence(body) else ""
+        if not options.lists or not body:
+            return ""
+        return "- " + body
+    if first == PREFORMATTED:
+        line = line[1:].strip()
+        return line if len(line) >= _MIN_PREFORMATTED else ""
+    if first in "{|}":
+        return ""
+    return "" if first == "!" and "|" in line else line
+
+
+def _is_sentence(text: str) -> bool:
+    return len(text) >= _MIN_PREFORMATTED and text.endswith(_ENDS_OF_SENTENCES)
+
+
+def _is_text(line: str) -> bool:
+    """False for what is left of a line whose words were all templates."""
+    return any(map(str.isalnum, line))
 
 
 _COMMAND = re.compile(r"\\([a-zA-Z]+)")

@@ -7,7 +7,7 @@ closed keeps what follows it on the page from being read.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from html.entities import name2codepoint
 from itertools import zip_longest
 from typing import NamedTuple
@@ -61,7 +61,7 @@ _PLACEHOLDERS = {
     )
     for name, placeholder in (("math", "formula"), ("code", "codice"))
 }
-_BRACES, _LINKS = (re.compile(r"\{\{"), re.compile(r"\}\}")), (re.compile(r"\[\["), re.compile(r"\]\]"))
+_BRACES = (re.compile(r"\{\{"), re.compile(r"\}\}"))
 _TABLES = (re.compile(r"\{\|"), re.compile(r"\|\}"))
 _RUNS_OF_BRACES = re.compile(r"\{{2,}|\}{2,}")
 _RUNS_OF_BRACKETS = re.compile(r"\{{2,}|\}{2,}|\[{2,}|\]{2,}")
@@ -87,7 +87,6 @@ def wikiextractor_text(wikitext: str, title: str, kept: Kept = _NOTHING, *, quot
 
     Args:
         wikitext: No longer escaped for XML.
-        title: Of the page.
         kept: What the original has options for.
         quotes_are_escaped: The dump has `&quot;` for `"`, as MediaWiki writes it: the original does not see them then.
     """
@@ -109,7 +108,6 @@ def _balanced(text: str, is_template: bool) -> Iterator[Span]:
     """Where runs of brackets open and close, outermost first; none from one on that is never closed.
 
     Args:
-        text: Wikitext.
         is_template: Only braces count; otherwise double square brackets do, too.
     """
     runs = _RUNS_OF_BRACES if is_template else _RUNS_OF_BRACKETS
@@ -179,13 +177,9 @@ class _Expander:
         if self._depth >= _MAX_DEPTH:
             return ""
         self._depth += 1
-        parts: list[str] = []
-        position = 0
-        for start, end in _balanced(text, is_template=True):
-            parts += (text[position:start], self._template(text[start + 2 : end - 2]))
-            position = end
+        text = _replaced(text, _balanced(text, is_template=True), self._template)
         self._depth -= 1
-        return "".join([*parts, text[position:]])
+        return text
 
     def _template(self, body: str) -> str:
         head, *parts = _arguments(body)
@@ -293,13 +287,15 @@ def _without_nested(text: str, opening: re.Pattern[str], closing: re.Pattern[str
             if closed is None:
                 spans = [(spans[0][0] if spans else start.start(), end)]
         depth += opened is not start
-    return _without_spans(text, spans)
+    return _replaced(text, spans, lambda inside: "")
 
 
-def _without_spans(text: str, spans: list[Span]) -> str:
-    parts, position = [], 0
+def _replaced(text: str, spans: Iterable[Span], read: Callable[[str], str]) -> str:
+    """The text with what `read` makes of the inside of each pair of double brackets."""
+    parts: list[str] = []
+    position = 0
     for start, end in spans:
-        parts.append(text[position:start])
+        parts += (text[position:start], read(text[start + 2 : end - 2]))
         position = end
     return "".join([*parts, text[position:]])
 
@@ -315,10 +311,10 @@ def _quotes(text: str) -> str:
     return text.replace("'''", "").replace("''", '"')
 
 
-def _pairs(text: str, start: int, end: int) -> Iterator[Span]:
+def _pairs(text: str) -> Iterator[Span]:
     """Where outermost double square brackets open and close; none from one on that is never closed."""
     depth, begin = 0, 0
-    for found in re.compile(r"\[\[|\]\]").finditer(text, start, end):
+    for found in re.finditer(r"\[\[|\]\]", text):
         if found[0] == "[[":
             begin = begin if depth else found.start()
             depth += 1
@@ -330,12 +326,7 @@ def _pairs(text: str, start: int, end: int) -> Iterator[Span]:
 
 def _internal_links(text: str) -> str:
     """Labels of outermost links, with the brackets of those within; links whose target holds a colon go with them."""
-    parts: list[str] = []
-    position = 0
-    for start, end in _pairs(text, 0, len(text)):
-        parts += (text[position:start], _label(text[start + 2 : end - 2]))
-        position = end
-    return "".join([*parts, text[position:]])
+    return _replaced(text, _pairs(text), _label)
 
 
 def _label(link: str) -> str:
@@ -344,7 +335,7 @@ def _label(link: str) -> str:
     if bar >= 0:
         target = link[:bar].rstrip()
         position = bar + 1
-        for start, end in _pairs(link, 0, len(link)):
+        for start, end in _pairs(link):
             bar = max(bar, link.rfind("|", position, start))
             position = end
         label = link[bar + 1 :].strip()
@@ -370,6 +361,7 @@ def _character(found: re.Match[str]) -> str:
 def _unescape_but_code(text: str) -> str:
     parts: list[str] = []
     position = 0
+    # The expression must not search where it can find no end, which would take quadratic time.
     last = text.rfind("&lt;/syntaxhighlight&gt;")
     for found in _CODE.finditer(text, 0, last + 24 if last >= 0 else 0):
         parts += (_unescape(text[position : found.start()]), found[1])
@@ -380,7 +372,7 @@ def _unescape_but_code(text: str) -> str:
 def _clean(text: str) -> str:
     """HTML, formulas and spaces."""
     if "<" in text:
-        text = _without_spans(text, list(_marked_up(text)))
+        text = _replaced(text, _marked_up(text), lambda inside: "")
         names = {name.lower() for name in _OPENED.findall(text)}
         for name, patterns in _DISCARDED.items():
             if name in names:
@@ -399,6 +391,7 @@ def _clean(text: str) -> str:
 def _marked_up(text: str) -> Iterator[Span]:
     """Comments, tags that close themselves, and tags that go without their content."""
     position, has_end = 0, True
+    # Behind the last > nothing can match, and the expression would look for it again and again.
     for found in _MARKUP.finditer(text, 0, text.rfind(">") + 1):
         start, end = found.span()
         if start < position:

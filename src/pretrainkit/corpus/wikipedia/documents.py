@@ -1,7 +1,8 @@
 """Documents of a dump: pages that are articles, as text."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,39 +26,30 @@ def dump_documents(source: SourceFile, skips: Skips, on_bytes: OnBytes = None) -
         DataError: The file cannot be read, or has bad input beyond the budget.
     """
     options = source.options if isinstance(source.options, Extraction) else Extraction()
-    if options.redirects is None:
-        yield from _articles(source, options, skips, on_bytes, lambda title, target: None)
-        return
-    with kept_redirects(Path(options.redirects), source) as keep:
-        yield from _articles(source, options, skips, on_bytes, keep)
-
-
-def _articles(
-    source: SourceFile, options: Extraction, skips: Skips, on_bytes: OnBytes, on_redirect: Callable[[str, str], None]
-) -> Iterator[tuple[str, dict[str, Any]]]:
+    redirects = kept_redirects(Path(options.redirects), source) if options.redirects else nullcontext(None)
     cleaner = Cleaner(read_site(source), options)
     kept = Kept(options.sections, options.lists, options.tables)
     last_id = None
-    for page in read_pages(source, skips, on_bytes):
-        if page.namespace != 0:
-            skips.leave_out("page_of_another_namespace", source.address, f"page {page.title!r}")
-            continue
-        if page.redirect is not None:
-            on_redirect(page.title, page.redirect)
-            skips.leave_out("redirect", source.address, f"page {page.title!r}")
-            continue
-        if page.id == last_id:
-            skips.leave_out("page_again", source.address, f"page {page.title!r}")
-            continue
-        last_id = page.id
-        if not options.disambiguations and _DISAMBIGUATION.search(page.text):
-            skips.leave_out("disambiguation", source.address, f"page {page.title!r}")
-            continue
-        if options.compat == "wikiextractor":
-            text = wikiextractor_text(page.text, page.title, kept, quotes_are_escaped=page.quotes_are_escaped)
-        else:
-            text = cleaner.clean(page.text, page.title)
-        if not text and options.compat == "none":
-            skips.leave_out("page_without_text", source.address, f"page {page.title!r}")
-            continue
-        yield text, {"dataset": source.dataset or "Wikipedia", "id": page.id, "title": page.title}
+    with redirects as keep_redirect:
+        for page in read_pages(source, skips, on_bytes):
+            text = problem = ""
+            if page.namespace != 0:
+                problem = "page_of_another_namespace"
+            elif page.redirect is not None:
+                problem = "redirect"
+                if keep_redirect:
+                    keep_redirect(page.title, page.redirect)
+            elif page.id == last_id:
+                problem = "page_again"
+            elif not options.disambiguations and _DISAMBIGUATION.search(page.text):
+                problem, last_id = "disambiguation", page.id
+            else:
+                last_id = page.id
+                if options.compat == "wikiextractor":
+                    text = wikiextractor_text(page.text, page.title, kept, quotes_are_escaped=page.quotes_are_escaped)
+                elif not (text := cleaner.clean(page.text, page.title)):
+                    problem = "page_without_text"
+            if problem:
+                skips.leave_out(problem, source.address, f"page {page.title!r}")
+                continue
+            yield text, {"dataset": source.dataset or "Wikipedia", "id": page.id, "title": page.title}

@@ -143,14 +143,6 @@ def _plain_pieces(file: BinaryIO, place: int, end: int | None, on_bytes: OnBytes
 
 
 def _gz_pieces(file: BinaryIO, source: SourceFile, skips: Skips, on_bytes: OnBytes) -> Iterator[Piece]:
-    def decoder() -> Any:
-        return zlib.decompressobj(wbits=31)
-
-    def plain(frame: Any, chunk: bytes) -> Iterator[bytes]:
-        yield frame.decompress(chunk, _PLAIN_BYTES)
-        while frame.unconsumed_tail:
-            yield frame.decompress(frame.unconsumed_tail, _PLAIN_BYTES)
-
     frame: Any = None
     place = 0
     while chunk := file.read(_READ_BYTES):
@@ -158,9 +150,11 @@ def _gz_pieces(file: BinaryIO, source: SourceFile, skips: Skips, on_bytes: OnByt
         if on_bytes:
             on_bytes(len(chunk))
         while chunk:
-            frame = frame or decoder()
+            frame = frame or zlib.decompressobj(wbits=31)
             try:
-                yield from plain(frame, chunk)
+                yield frame.decompress(chunk, _PLAIN_BYTES)
+                while frame.unconsumed_tail:
+                    yield frame.decompress(frame.unconsumed_tail, _PLAIN_BYTES)
             except zlib.error as error:
                 _damaged(skips, source, f"before byte {place}", "gzip", error)
                 yield Mark.gap
@@ -217,6 +211,7 @@ def _bz2_pieces(
             continue
         chunk = b""
         if decoder.eof:
+            # Behind the end of a stream the next one begins.
             chunk, decoder = decoder.unused_data, None
             place -= len(chunk)
     if ended:  # what is damaged behind this stretch is counted by the one in which it lies
@@ -233,6 +228,7 @@ def _next_stream(file: BinaryIO, chunk: bytes, place: int) -> tuple[bytes, int]:
         if found:
             return chunk[found.start() :], place + found.start()
         more = file.read(_READ_BYTES)
+        # A mark may lie across two reads.
         kept = chunk[-MARK_BYTES:]
         place += len(chunk) - len(kept)
         if not more:
@@ -273,10 +269,12 @@ def _page_xml(pieces: Iterator[Piece], source: SourceFile, skips: Skips) -> Iter
             start = rest.find(b"<page>", position)
             if start < 0:
                 is_whole = is_whole or rest.find(_END_OF_DUMP, position) >= 0
+                # The beginning of a mark may stand at the end of the piece, and is kept.
                 position = max(position, len(rest) - len(_END_OF_DUMP) + 1)
                 break
             if own is not None and start >= own:
                 return
+            # Behind the six bytes of the <page> that was found.
             again = rest.find(b"<page>", start + 6)
             end = rest.find(b"</page>", start, again if again >= 0 else len(rest))
             if again >= 0 and end < 0:

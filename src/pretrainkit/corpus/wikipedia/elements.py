@@ -17,20 +17,10 @@ _DROPPED = frozenset(
     )
 )
 """Whose content is no running text. `math` and `pre` are looked at before."""
-_BREAKS = {
-    "br": "\n\n",
-    "hr": "\n\n",
-    "p": "\n\n",
-    "div": "\n\n",
-    "blockquote": "\n\n",
-    "center": "\n\n",
-    "poem": "\n\n",
+_BREAKS = dict.fromkeys(words("br hr p div blockquote center poem ul ol dl"), "\n\n") | {
     "li": "\n* ",
     "dd": "\n: ",
     "dt": "\n; ",
-    "ul": "\n\n",
-    "ol": "\n\n",
-    "dl": "\n\n",
 }
 _KEPT = frozenset(
     words(
@@ -55,8 +45,8 @@ BAR = chr(0xF0100)
 PREFORMATTED = chr(0xF0102)
 """At the start of a line that began with a space in the wikitext."""
 
-_SUPERSCRIPTS = str.maketrans("0123456789+-−=()n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿ")
-_SUBSCRIPTS = str.maketrans("0123456789+-−=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎")
+SUPERSCRIPTS = str.maketrans("0123456789+-−=()n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿ")
+SUBSCRIPTS = str.maketrans("0123456789+-−=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎")
 _RAISED = re.compile(r"<(su[bp])\b[^<>]*>([^<>\n]{1,40})</su[bp]>", re.IGNORECASE)
 _SIGNS = re.compile(r"[0-9+\-−=()]+|n")
 
@@ -75,7 +65,6 @@ def strip_elements(text: str, on_formula: Callable[[str], str]) -> str:
     """Removes comments and tags, and the content of those that hold no text.
 
     Args:
-        text: Wikitext.
         on_formula: The TeX of a formula to its text.
 
     Returns:
@@ -159,4 +148,4 @@ def _raised(found: re.Match[str]) -> str:
     inner = found[2].strip()
     if not _SIGNS.fullmatch(inner):
         return found[2]
-    return inner.translate(_SUPERSCRIPTS if found[1].lower() == "sup" else _SUBSCRIPTS)
+    return inner.translate(SUPERSCRIPTS if found[1].lower() == "sup" else SUBSCRIPTS)

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pretrainkit.corpus.wikipedia.numerals import group_digits
 from pretrainkit.corpus.wikipedia.units import BELOW, Unit, find_unit
 
 _NUMBER = re.compile(r"([-−+±~]?)([\d,   ]*\.?\d+|\d[\d,   ]*\.)(?:e([-+−]?\d{1,3}))?", re.IGNORECASE)
@@ -24,6 +23,13 @@ _BETWEEN = {
 """Words between two numbers: before the unit's name, and before its sign."""
 _AMERICAN = (("litre", "liter"), ("metre", "meter"), ("tonne", "metric ton"))
 _MAX_DECIMALS = 12
+_GROUPS = {"en": (",", "."), "": (",", "."), "de": (".", ","), "fr": ("\u202f", ","), "es": ("\u00a0", ","),
+           "it": (".", ","), "nl": (".", ","), "pt": (".", ","), "ru": ("\u00a0", ","), "pl": ("\u00a0", ","),
+           "bg": ("\u00a0", ","), "uk": ("\u00a0", ","), "cs": ("\u00a0", ","), "sv": ("\u00a0", ","),
+           "fi": ("\u00a0", ","), "tr": (".", ","), "id": (".", ","), "ca": (".", ","), "da": (".", ","),
+           "el": (".", ","), "ro": (".", ","), "sr": (".", ","), "vi": (".", ","), "no": ("\u00a0", ","),
+           "hu": ("\u00a0", ",")}  # fmt: skip
+"""Language to the signs between thousands and before decimals."""
 _TOO_LARGE = 1e18
 _MAX_CHARACTERS = 40
 """Of a number: longer ones are none, and matching them would take long."""
@@ -40,13 +46,22 @@ class Value:
     is_fraction: bool
 
 
+def group_digits(number: str, language: str) -> str:
+    """`1234567.8` as the language writes it; what is no plain number stays as it is."""
+    found = re.fullmatch(r"([-−+]?)(\d+)(?:\.(\d+))?", number.replace(",", ""))
+    if not found:
+        return number
+    comma, point = _GROUPS.get(language, ("\u00a0", ","))
+    # Python refuses to convert longer numbers.
+    grouped = f"{int(found[2]):,}".replace(",", comma) if len(found[2]) < 4000 else found[2]
+    return found[1] + grouped + (point + found[3] if found[3] else "")
+
+
 def convert(places: Sequence[str], named: Mapping[str, str], *, is_short: bool) -> str:
     """The text of `{{convert|...}}`; "" where it has no measure. Equal measures, which come again and again, are worked
     out once.
 
     Args:
-        places: Arguments without a name.
-        named: Arguments with one.
         is_short: Signs of units rather than names (`{{cvt}}`).
     """
     return _converted_text(tuple(places), tuple(named.items()), is_short)
@@ -215,6 +230,7 @@ def _default_precision(result: float, base: float, value: Value, given: "_Measur
 
 def _rounded(number: float, decimals: int, step: float) -> str:
     factor = 10.0**decimals / step
+    # Halves go away from zero; the last term is for halves that have no exact binary form.
     whole = math.floor(abs(number) * factor + 0.5 + 1e-9)
     size = whole / factor
     shown = group_digits(f"{size:.{max(decimals, 0)}f}", "en")

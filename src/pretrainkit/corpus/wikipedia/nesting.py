@@ -74,6 +74,7 @@ class Nesting:
     def _close(self, stack: list[Frame], out: list[str], num_open: dict[str, int]) -> list[str]:
         kind, outer = stack.pop()
         num_open[kind] -= 1
+        # What is deeper gives nothing, but closes what it opened.
         if len(stack) < MAX_DEPTH:
             content = out[0] if len(out) == 1 else "".join(out)
             made = self._readers[kind](content)

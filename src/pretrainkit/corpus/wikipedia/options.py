@@ -11,7 +11,7 @@ class Extraction:
     """Choices of `corpus wikipedia`. Part of a source's identity: other choices are other documents."""
 
     sections: bool = False
-    """Keep section titles, as lines of their own before the text of their section."""
+    """Keep section titles, as lines of their own."""
     lists: bool = False
     """Keep list items, as lines that begin with "- "."""
     tables: bool = False

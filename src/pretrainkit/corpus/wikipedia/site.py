@@ -1,32 +1,45 @@
-"""What a dump says about its wiki: language, address, names of namespaces."""
+"""What a dump says about its wiki: language, address, names of namespaces; prefixes of links to others."""
 
 import html
 import re
 from dataclasses import dataclass
 
-_CANONICAL = {
-    -2: "Media",
-    -1: "Special",
-    1: "Talk",
-    2: "User",
-    3: "User talk",
-    4: "Project",
-    5: "Project talk",
-    6: "File",
-    7: "File talk",
-    8: "MediaWiki",
-    9: "MediaWiki talk",
-    10: "Template",
-    11: "Template talk",
-    12: "Help",
-    13: "Help talk",
-    14: "Category",
-    15: "Category talk",
+from pretrainkit.corpus.wikipedia.word_lists import words
+
+# Even numbers are kinds of pages, the odd ones behind them the talk about these.
+_CANONICAL = {-2: "Media", -1: "Special", 1: "Talk"} | {
+    2 * number + is_talk: name + " talk" * is_talk
+    for number, name in enumerate(words("User Project File MediaWiki Template Help Category"), 1)
+    for is_talk in (0, 1)
 }
 """Names that every edition knows besides its own."""
 _HIDDEN = frozenset({-2, 6, 14})
 """Media, File, Category: links there show nothing of themselves in the running text."""
 _TEMPLATE = 10
+INTERLANGUAGE = frozenset(
+    words(
+        "ab ace ady af ak als am an ang ar arc ary arz as ast atj av avk awa ay az azb ba ban bar bat-smg bcl be "
+        "be-tarask be-x-old bg bh bi bjn bm bn bo bpy br bs bug bxr ca cbk-zam cdo ce ceb ch cho chr chy ckb co cr "
+        "crh cs csb cu cv cy da de din diq dsb dty dv dz ee el eml en eo es et eu ext fa ff fi fiu-vro fj fo fr frp "
+        "frr fur fy ga gag gan gcr gd gl glk gn gom gor got gu gv ha hak haw he hi hif ho hr hsb ht hu hy hyw hz ia "
+        "id ie ig ii ik ilo inh io is it iu ja jam jbo jv ka kaa kab kbd kbp kg ki kj kk kl km kn ko koi kr krc ks "
+        "ksh ku kv kw ky la lad lb lbe lez lfn lg li lij lld lmo ln lo lrc lt ltg lv mad mai map-bms mdf mg mh mhr mi "
+        "min mk ml mn mni mnw mr mrj ms mt mus mwl my myv mzn na nah nap nds nds-nl ne new ng nia nl nn no nov nqo "
+        "nrm nso nv ny oc olo om or os pa pag pam pap pcd pdc pfl pi pih pl pms pnb pnt ps pt qu rm rmy rn ro roa-rup "
+        "roa-tara ru rue rw sa sah sat sc scn sco sd se sg sh shi shn si simple sk skr sl sm smn sn so sq sr srn ss "
+        "st stq su sv sw szl szy ta tay tcy te tet tg th ti tk tl tn to tpi tr trv ts tt tum tw ty tyv udm ug uk ur "
+        "uz ve vec vep vi vls vo wa war wo wuu xal xh xmf yi yo yue za zea zh zh-classical zh-min-nan zh-yue zu"
+    )
+)
+"""Language codes: a link that begins with one stands in the margin, not in the text."""
+
+INTERWIKI = frozenset(
+    words(
+        "w wikt wiktionary wikipedia s wikisource q wikiquote b wikibooks n wikinews v wikiversity voy wikivoyage "
+        "species wikispecies commons c m meta d wikidata mw mediawikiwiki foundation doi arxiv imdbtitle imdbname"
+    )
+)
+"""Other wikis: their prefix is no part of what a link shows."""
 
 
 @dataclass(frozen=True)

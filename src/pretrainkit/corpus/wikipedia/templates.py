@@ -11,8 +11,7 @@ from urllib.parse import quote_plus
 
 from pretrainkit.corpus.wikipedia.arithmetic import evaluate
 from pretrainkit.corpus.wikipedia.elements import ERROR, guard
-from pretrainkit.corpus.wikipedia.measures import convert
-from pretrainkit.corpus.wikipedia.numerals import group_digits
+from pretrainkit.corpus.wikipedia.measures import convert, group_digits
 from pretrainkit.corpus.wikipedia.site import Site
 from pretrainkit.corpus.wikipedia.word_lists import words
 
@@ -21,6 +20,7 @@ Arguments = dict[str, str]
 
 _MAX_SOUND = 6
 """Characters of what is a single sound, with its brackets."""
+_RAISED, _LOWERED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"), str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 _MONTHS = words("January February March April May June July August September October November December")
 
 
@@ -94,15 +94,6 @@ def _second(call: Call) -> str:
     return call.get("2", "1")
 
 
-def _last(call: Call) -> str:
-    places = [place for place in call.places() if place]
-    return places[-1] if places else ""
-
-
-def _language(call: Call) -> str:
-    return call.get("2", "text", "1")
-
-
 def _circa(call: Call) -> str:
     first, second = call.get("1"), call.get("2")
     return f"c. {first} – c. {second}" if second else f"c. {first}".rstrip()
@@ -162,23 +153,10 @@ def _listed(call: Call) -> str:
     return ", ".join(item for item in items if item)
 
 
-def _quotation(call: Call) -> str:
-    text = call.get("1", "text", "quote")
-    return f"\n{text}\n" if text else ""
-
-
 def _nihongo(call: Call) -> str:
     english, native, roman = call.get("1"), call.get("2"), call.get("3")
     inside = ", ".join(word for word in (native, roman) if word)
     return f"{english} ({inside})" if english and inside else english or inside
-
-
-def _ship(call: Call) -> str:
-    return " ".join(word for word in (call.name.upper(), call.get("1")) if word)
-
-
-def _ship_named(call: Call) -> str:
-    return " ".join(word for word in (call.get("1"), call.get("2")) if word)
 
 
 def _money(sign: str) -> Expansion:
@@ -187,27 +165,6 @@ def _money(sign: str) -> Expansion:
 
 def _said(text: str) -> Expansion:
     return lambda call: text
-
-
-def _formatnum(call: Call) -> str:
-    return group_digits(call.get("1"), call.language)
-
-
-def _chemistry(call: Call) -> str:
-    signs = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
-    return "".join(place.translate(signs) if place.isdigit() else place for place in call.places())
-
-
-def _power(call: Call) -> str:
-    return f" × 10^{call.get('1')}"
-
-
-def _raised(call: Call) -> str:
-    return "".join(call.places()).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
-
-
-def _lowered(call: Call) -> str:
-    return "".join(call.places()).translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉"))
 
 
 def _sound(call: Call) -> str:
@@ -220,10 +177,6 @@ def _sound(call: Call) -> str:
     return sound if sound[0] in "/[" else ""
 
 
-def _if(call: Call) -> str:
-    return call.get("2") if call.get("1") else call.get("3")
-
-
 def _are_equal(first: str, second: str) -> bool:
     """As texts or as numbers."""
     if first == second:
@@ -234,19 +187,10 @@ def _are_equal(first: str, second: str) -> bool:
         return False
 
 
-def _if_equal(call: Call) -> str:
-    return call.get("3") if _are_equal(call.get("1"), call.get("2")) else call.get("4")
-
-
 def _if_error(call: Call) -> str:
     if ERROR in call.get("1"):
         return call.get("2")
     return call.get("3") if "3" in call.arguments else call.get("1")
-
-
-def _if_exists(call: Call) -> str:
-    """Which pages there are is not known here: the text for none, or else the other."""
-    return call.get("3", "2")
 
 
 def _switch(call: Call) -> str:
@@ -290,12 +234,12 @@ _BY_FUNCTION: list[tuple[Expansion, str]] = [
         "tlit; asiantitle",
     ),
     (_second, "color; colour; font color; fontcolor; script/hebrew; angbr ipa; translation; nativename; native name"),
-    (_last, "transl; transliteration; transliterated; lang-rus"),
-    (_language, "lang; langue; lang-text"),
+    (lambda call: next(filter(None, reversed(call.places())), ""), "transl; transliteration; transliterated; lang-rus"),
+    (lambda call: call.get("2", "text", "1"), "lang; langue; lang-text"),
     (lambda call: f"⟨{call.get('1')}⟩", "angbr; angle bracket; angular brackets"),
     (_convert, "convert; cvt; conv"),
     (_val, "val"),
-    (_formatnum, "formatnum; formatnum:; num; nombre; numero"),
+    (lambda call: group_digits(call.get("1"), call.language), "formatnum; formatnum:; num; nombre; numero"),
     (_circa, "circa; c.; ca.; ca; около"),
     (
         _date,
@@ -307,10 +251,16 @@ _BY_FUNCTION: list[tuple[Expansion, str]] = [
     (_fraction, "frac; fraction; sfrac; tfrac; nicefrac"),
     (_french_measure, "unité; unite"),
     (_listed, "hlist; plainlist; unbulleted list; ubl; ubt; flatlist; flat list; plain list; csv"),
-    (_quotation, "quote; blockquote; cquote; bquote; quotation; rquote; quote box2; poemquote; цитат; citation bloc"),
+    (
+        lambda call: f"\n{text}\n" if (text := call.get("1", "text", "quote")) else "",
+        "quote; blockquote; cquote; bquote; quotation; rquote; quote box2; poemquote; цитат; citation bloc",
+    ),
     (_nihongo, "nihongo; nihongo2; nihongo3; nihongo foot; nihongo krt"),
-    (_ship, "uss; hms; hmcs; hmas; rms; usns; uscgc; hmnzs; sms; mv; ms"),
-    (_ship_named, "ship; sclass; sclass2; sclass-; sclass2-"),
+    (
+        lambda call: f"{call.name.upper()} {call.get('1')}".rstrip(),
+        "uss; hms; hmcs; hmas; rms; usns; uscgc; hmnzs; sms; mv; ms",
+    ),
+    (lambda call: " ".join(filter(None, map(call.get, "12"))), "ship; sclass; sclass2; sclass-; sclass2-"),
     (_money("$"), "us$; usd; us dollar"),
     (_money("€"), "€; eur; euro"),
     (_money("£"), "£; gbp; pound sterling"),
@@ -318,15 +268,19 @@ _BY_FUNCTION: list[tuple[Expansion, str]] = [
     (_money("¥"), "¥; jpy"),
     (_money("A$"), "aud; a$"),
     (_money("C$"), "cad; c$"),
-    (_chemistry, "chem; chem2; chemical formula"),
-    (_power, "e; x10^"),
-    (_raised, "sup; superscript"),
-    (_lowered, "sub; subscript; su"),
+    (
+        lambda call: "".join(place.translate(_LOWERED) if place.isdigit() else place for place in call.places()),
+        "chem; chem2; chemical formula",
+    ),
+    (lambda call: f" × 10^{call.get('1')}", "e; x10^"),
+    (lambda call: "".join(call.places()).translate(_RAISED), "sup; superscript"),
+    (lambda call: "".join(call.places()).translate(_LOWERED), "sub; subscript; su"),
     (_sound, "ipa; ipablink; ipaslink"),
-    (_if, "#if:"),
-    (_if_equal, "#ifeq:"),
+    (lambda call: call.get("2" if call.get("1") else "3"), "#if:"),
+    (lambda call: call.get("3" if _are_equal(call.get("1"), call.get("2")) else "4"), "#ifeq:"),
     (_if_error, "#iferror:"),
-    (_if_exists, "#ifexist:"),
+    # Which pages there are is not known here: the text for none, or else the other.
+    (lambda call: call.get("3", "2"), "#ifexist:"),
     (_switch, "#switch:"),
     (_expression, "#expr:"),
     (_if_expression, "#ifexpr:"),

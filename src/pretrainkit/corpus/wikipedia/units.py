@@ -194,17 +194,17 @@ def _units() -> dict[str, Unit]:
     return found
 
 
-_UNITS = _units()
+UNITS = _units()
 
 
 def find_unit(code: str) -> Unit | None:
     """The unit that a code of `convert` stands for: `km2`, `e6acre`, `koilbbl/d`; None: not known."""
     code = code.strip()
-    unit = _UNITS.get(_BY_CASE.get(code, code.casefold()))
+    unit = UNITS.get(_BY_CASE.get(code, code.casefold()))
     if unit is not None:
         return unit
     found = _POWERED.fullmatch(code)
-    base = _UNITS.get((found[2] or found[4]).casefold()) if found else None
+    base = UNITS.get((found[2] or found[4]).casefold()) if found else None
     if found is None or base is None:
         return None
     prefix = (found[1] or found[3]).casefold()

@@ -84,6 +84,7 @@ class TiledLayout(AttentionLayout):
     def _tiles_of(self, asked_W: Tensor, window: int | None) -> list[Tile]:
         """Of the examples that have tokens that ask."""
         ends = torch.tensor(self.lengths).cumsum(0)
+        # asked_W ascends, so the tokens of an example that ask are those between two of these places.
         last_of = torch.searchsorted(asked_W, ends).tolist()
         tiles, first, start = [], 0, 0
         for last, end in zip(last_of, ends.tolist(), strict=True):
@@ -114,6 +115,7 @@ def _window_tiles(lengths: tuple[int, ...], reach: int) -> list[Tile]:
         for first in range(0, length, _QUERIES_PER_TILE):
             last = min(first + _QUERIES_PER_TILE, length)
             key_first, key_last = max(0, first - reach), min(length, last + reach)
+            # The two corners of the tile: its first query with its last key, and its last query with its first key.
             is_all_near = max(key_last - 1 - first, last - 1 - key_first) <= reach
             hidden = None if is_all_near else _far(last - first, key_last - key_first, first - key_first, reach)
             queries, keys = slice(start + first, start + last), slice(start + key_first, start + key_last)
@@ -204,16 +206,8 @@ def attend(
     scale: float,
 ) -> Tensor:
     """softmax(scale q k + bias) v over the keys that each query sees, (T, H, K). Zeros for queries of no tile.
-
-    Args:
-        q_THK: Queries; None: they are the first of the three in `kv`.
-        kv: (S, 2, H, K) keys and values, or (T, 3, H, K) queries, keys and values.
-        bias_HQP: By position within the example; at least as long as the longest one.
-        tiles: No two have the same queries.
-        num_tokens: T.
-        dropout_rate: On the attention probabilities, in [0, 1).
-        scale: Factor of the scores before the bias.
-    """
+    Arguments are those of `PairLayout.attend`, but for the bias, which is by position within the example and at least
+    as long as the longest one; no two tiles have the same queries."""
     found: Tensor = _TiledAttention.apply(q_THK, kv, bias_HQP, tiles, num_tokens, dropout_rate, scale)
     return found
 
@@ -251,6 +245,7 @@ class _TiledAttention(torch.autograd.Function):
                 torch.bmm(share_HQP.to(kv.dtype), v_HSK[heads, tile.keys], out=mixed_HTK[heads, tile.queries])
         ctx.save_for_backward(q_THK, kv, mixed_THK, *saved)
         ctx.tiles, ctx.has_dropout, ctx.scale = tiles, bool(dropout_rate), scale
+        # Only the shape is needed backwards: one number that looks like the whole bias.
         ctx.bias_like = None if bias_HQP is None else bias_HQP.new_empty(()).expand(bias_HQP.shape)
         return mixed_THK
 
@@ -258,6 +253,7 @@ class _TiledAttention(torch.autograd.Function):
     def backward(ctx: Any, grad_THK: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None, None, None, None]:
         q_THK, kv, mixed_THK, *saved = ctx.saved_tensors
         tiles, nothing = ctx.tiles, kv.new_empty(())
+        # Memory that every tile fills needs no zeros first.
         is_covered = all(tile.has_own_keys for tile in tiles)
         is_covered &= sum(_size(tile.queries) for tile in tiles) == len(grad_THK)
         is_covered &= sum(_size(tile.keys) for tile in tiles) == len(kv)

@@ -66,6 +66,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_nll_K: Tensor, _grad_is_right: Tensor, grad_log_sum_K: Tensor) -> Any:
         x_KD, weight_VD, target_K, share_NK, *exponentials = ctx.saved_tensors
+        # The target's own part of the gradient, -1 x its row of W; softmax adds the rest chunk by chunk.
         grad_x_KD = weight_VD[target_K].mul_(-grad_nll_K[:, None])
         grad_weight_VD = torch.empty_like(weight_VD)
         grad_bias_V = weight_VD.new_empty(len(weight_VD)) if ctx.has_bias else None
@@ -94,6 +95,7 @@ def _exponentials(logits_KC: Tensor, target_K: Tensor, found_3K: Tensor, first: 
     these entries, which begin with id `first`) into `found_3K`."""
     num = logits_KC.shape[1]
     is_here_K = (target_K >= first) & (target_K < first + num)
+    # Targets of other chunks are clamped to any entry of this one, and not taken below.
     entry_K = logits_KC.gather(1, (target_K - first).clamp(0, num - 1)[:, None])[:, 0]
     torch.where(is_here_K, entry_K, found_3K[2], out=found_3K[2])
     torch.amax(logits_KC, 1, out=found_3K[0])

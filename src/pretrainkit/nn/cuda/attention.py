@@ -28,19 +28,25 @@ class VarlenLayout(AttentionLayout):
     """T, with the unused tokens at the end."""
     padded: PaddedLayout = field(init=False)
     """The same, where the kernel cannot be used."""
+    ends: Tensor = field(init=False)
+    """int32: `cu_seqlens`, and where pieces of the unused tokens end. The kernel writes nothing for tokens of no
+    example, forwards or backwards: what lay in that memory, maybe NaN, would go into the gradients of weights."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "padded", padded_layout(self.cu_seqlens, self.max_length, self.num_tokens))
+        num_pieces = -(-self.num_tokens // self.max_length)  # as many as there can be; the others are empty
+        piece = torch.arange(1, num_pieces + 1, dtype=torch.int32, device=self.cu_seqlens.device)
+        rest = (self.cu_seqlens[-1] + piece * self.max_length).clamp(max=self.num_tokens)
+        object.__setattr__(self, "ends", torch.cat((self.cu_seqlens, rest)))
 
     def attend(self, qkv_T3HK: Tensor, *, window: int | None, dropout_rate: float) -> Tensor:
-        # The flash kernel takes half precision only and no dropout.
-        if dropout_rate or qkv_T3HK.dtype not in (torch.bfloat16, torch.float16):
+        if dropout_rate or not has_varlen(qkv_T3HK):
             return self.padded.attend(qkv_T3HK, window=window, dropout_rate=dropout_rate)
         from torch.nn.attention.varlen import varlen_attn
 
         reach = (-1, -1) if window is None else (window // 2, window // 2)
         q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
-        ends, longest = self.cu_seqlens, self.max_length
+        ends, longest = self.ends, self.max_length
         mixed_THK = varlen_attn(q_THK, k_THK, v_THK, ends, ends, longest, longest, window_size=reach)
         assert isinstance(mixed_THK, Tensor)  # a pair only where more was asked for
         return mixed_THK
@@ -68,7 +74,7 @@ class FlexPairs(RowPairs):
             assert prepared is not None
             return score + prepared[head, key - query + num_before]
 
-        mixed_BHQK = _flex_attention(q_BHQK.device.type)(
+        mixed_BHQK = _flex_attention(q_BHQK)(
             q_BHQK,
             k_BHPK,
             v_BHPK,
@@ -80,11 +86,28 @@ class FlexPairs(RowPairs):
         return self._stream(mixed_BHQK)
 
 
-def _flex_attention(device_type: str) -> Callable[..., Any]:
+def has_varlen(qkv_T3HK: Tensor) -> bool:
+    """Whether the flash kernel for variable lengths takes these: half precision, heads of a multiple of 8 numbers, on
+    cards from sm80 on. It has no dropout."""
+    is_half = qkv_T3HK.dtype in (torch.bfloat16, torch.float16)
+    return is_half and qkv_T3HK.shape[-1] % 8 == 0 and _capability(qkv_T3HK.device) >= (8, 0)
+
+
+def has_flex(some: Tensor, head_width: int) -> bool:
+    """Whether FlexAttention has a fused kernel on the device of a tensor, for heads of this width."""
+    return some.is_cuda and head_width >= 16
+
+
+@cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
+
+
+def _flex_attention(some: Tensor) -> Callable[..., Any]:
     """The fused kernel on a GPU, within a compiled block or on its own; elsewhere plain operations."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    if device_type != "cuda" or torch.compiler.is_compiling():
+    if not some.is_cuda or torch.compiler.is_compiling():
         return flex_attention
     return _compiled_flex_attention()
 

@@ -16,18 +16,9 @@ from pretrainkit.data.subsets import slots
 from pretrainkit.recipes.bert.masking import Masking, choose, hide
 from pretrainkit.recipes.bert.segments import Segments
 from pretrainkit.rng import Keys
+from pretrainkit.tokenizers.special import SpecialIds
 
 Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Special:
-    """Ids of control tokens."""
-
-    cls: int
-    sep: int
-    mask: int
-    pad: int
 
 
 @dataclass(frozen=True)
@@ -60,15 +51,12 @@ class Examples:
         return np.minimum(self.first_lengths + 2, self.lengths)
 
 
-def assemble(segments: Segments, text: NDArray[np.integer], keys: Keys, masking: Masking, special: Special) -> Examples:
+def assemble(
+    segments: Segments, text: NDArray[np.integer], keys: Keys, masking: Masking, special: SpecialIds
+) -> Examples:
     """[CLS] first [SEP] second [SEP] or [CLS] first [SEP], with predictions chosen and hidden.
 
-    Args:
-        segments: What the examples consist of.
-        text: (M,) the tokens of all segments in order, example by example.
-        keys: (B,) one per example.
-        masking: What to hide.
-        special: Ids of the control tokens.
+    `text`: (M,) the tokens of all segments in order, example by example; `keys`: (B,) one per example.
     """
     num_text, is_pair = segments.num_text, segments.is_pair
     first = segments.lengths_B2[:, 0]
@@ -76,11 +64,12 @@ def assemble(segments: Segments, text: NDArray[np.integer], keys: Keys, masking:
     ends = np.concatenate([[0], np.cumsum(lengths)])
     ids = np.empty(int(ends[-1]), np.int32)
     is_text = np.ones(len(ids), np.bool_)
-    begins, middles = ends[:-1], (ends[:-1] + 1 + first)[is_pair]
+    begins, middles = ends[:-1], (ends[:-1] + 1 + first)[is_pair]  # of [CLS], and of the [SEP] between segments
     is_text[begins] = is_text[middles] = is_text[ends[1:] - 1] = False
     ids[is_text] = text
     ids[begins], ids[middles], ids[ends[1:] - 1] = special.cls, special.sep, special.sep
 
+    # Candidates are numbered within the text of an example; then they move past the control tokens before them.
     text_begins = np.cumsum(num_text) - num_text
     segment_begins = np.concatenate([text_begins, (text_begins + first)[is_pair]])
     num, candidates = choose(masking, keys, lengths, num_text, text, segment_begins)
@@ -91,7 +80,7 @@ def assemble(segments: Segments, text: NDArray[np.integer], keys: Keys, masking:
 
 
 def rows(
-    examples: Examples, special: Special, *, width: int, num_slots: int, sentence_order: bool
+    examples: Examples, special: SpecialIds, *, width: int, num_slots: int, sentence_order: bool
 ) -> dict[str, np.ndarray]:
     """One example per row.
 
@@ -129,27 +118,22 @@ def rows(
 
 def packed(
     examples: Examples,
-    special: Special,
+    special: SpecialIds,
     *,
     sentence_order: bool,
     capacity: int | None = None,
     masking_rate: float = 0.0,
 ) -> dict[str, np.ndarray]:
-    """All examples one after another.
+    """All examples, maybe none, one after another.
 
     input_ids, token_type_ids, positions (T,) int32, positions from 0 in every example; cu_seqlens (B + 1,) int32, where
     examples begin and end; lengths (B,) int32; masked_lm_positions (K,) int32 indices into the T tokens, ascending;
     masked_lm_ids (K,) int32; masked_lm_weights (K,) float32; next_sentence_label (B,) int64 only with `sentence_order`.
     All tokens are attended to within their example, also a random <pad>.
 
-    Args:
-        examples: The examples, maybe none.
-        special: For the id of padding.
-        sentence_order: Whether labels are wanted.
-        capacity: Fill up to this many tokens (or the next multiple, where there are more) with padding that belongs to
-            no example: it lies behind cu_seqlens[-1]. Predictions are filled up to masking_rate x capacity (or the
-            next multiple) with weight 0.
-        masking_rate: For the above.
+    `capacity`: fill up to this many tokens (or the next multiple, where there are more) with padding that belongs to no
+    example: it lies behind cu_seqlens[-1]. Predictions are filled up to masking_rate x capacity (or the next multiple)
+    with weight 0.
     """
     lengths = examples.lengths
     num_tokens = room_tokens = len(examples.ids)
@@ -158,6 +142,7 @@ def packed(
         room_tokens = _next_multiple(num_tokens, capacity)
         room_predictions = _next_multiple(num_predictions, max(1, int(masking_rate * capacity)))
     types = np.zeros(room_tokens, np.int32)
+    # As many zeros as the first segment of each example has tokens, then as many ones as the second.
     parts = np.stack([examples.second_begins, lengths - examples.second_begins], axis=1)
     types[:num_tokens] = np.repeat(np.tile(np.array([0, 1], np.int32), len(lengths)), parts.ravel())
     batch: dict[str, np.ndarray] = {

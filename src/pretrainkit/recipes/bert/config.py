@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag, model_validator
 
@@ -87,6 +87,9 @@ class ModernModelConfig(EncoderConfig):
     """Base of the rotary wavelengths in local layers."""
     scale_output_layers: bool = True
     """Initialise the layers that write into the residual stream smaller by sqrt(2 x num_layers), as Megatron does."""
+
+
+AnyModelConfig: TypeAlias = BertModelConfig | ModernModelConfig
 
 
 def _arch_of(value: Any) -> Any:

@@ -3,43 +3,40 @@
 Nothing here imports transformers: its folders are `config.json`, `model.safetensors` and tokenizer files.
 """
 
-import json
 import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError
-from pretrainkit.exporting.folder import new_folder
-from pretrainkit.exporting.safetensors import read_tensors, write_tensors
-from pretrainkit.recipes.bert.config import Activation, BertModelConfig, ModernModelConfig
+from pretrainkit.exporting.safetensors import read_tensors
+from pretrainkit.exporting.transformers_folder import (
+    new_transformers_folder,
+    only,
+    our_activation,
+    read_config,
+    their_names,
+    to_ours,
+    to_theirs,
+)
+from pretrainkit.recipes.bert.config import Activation, AnyModelConfig, BertModelConfig, ModernModelConfig
 from pretrainkit.recipes.bert.model import fresh_heads, is_local
 from pretrainkit.recipes.bert.original import newest_original, read_original
 from pretrainkit.tokenizers.special import SpecialIds
 
 logger = logging.getLogger(__name__)
 
-AnyModelConfig: TypeAlias = BertModelConfig | ModernModelConfig
 State = Mapping[str, Tensor]
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "sentencepiece.model")
 
-_HF_ACTIVATIONS: dict[Activation, str] = {
-    "gelu_tanh": "gelu_new",
-    "gelu": "gelu",
-    "relu": "relu",
-    "swish": "silu",
-}
-_OUR_ACTIVATIONS: dict[str, Activation] = {
-    **{theirs: ours for ours, theirs in _HF_ACTIVATIONS.items()},
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "swish": "swish",
-}
-
+_HF_ACTIVATIONS: dict[Activation, str] = {"gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu", "swish": "silu"}
+_OUR_ACTIVATIONS: dict[str, Activation] = {theirs: ours for ours, theirs in _HF_ACTIVATIONS.items()}
+_OUR_ACTIVATIONS |= {"gelu_pytorch_tanh": "gelu_tanh", "swish": "swish"}
 
 _MASKED_WORD_HEADS = {"bert": "cls.predictions.", "modern": "decoder."}
 """What names of tensors begin with that only a model of masked words has."""
@@ -50,7 +47,11 @@ DEFAULT_SPECIAL_IDS = SpecialIds(unk=256, cls=257, sep=258, mask=259, pad=260)
 """The layout of our SentencePiece vocabularies, which is Sabertooth's."""
 
 
-# ---------------------------------------------------------------------------------------------- names of Hugging Face
+def special_ids(tokenizer: Path | None) -> SpecialIds:
+    """Of a tokenizer's folder; the usual ones where there is none."""
+    from pretrainkit.tokenizers.load import load_tokenizer
+
+    return DEFAULT_SPECIAL_IDS if tokenizer is None else load_tokenizer(tokenizer).special
 
 
 def _same_tensors(config: AnyModelConfig, *, has_sentence_order: bool) -> dict[str, str]:
@@ -72,10 +73,7 @@ def _same_tensors(config: AnyModelConfig, *, has_sentence_order: bool) -> dict[s
             f"{ours}.feed_forward_norm": f"{theirs}.output.LayerNorm",
         }
     if has_sentence_order:
-        modules |= {
-            "sentence_order.pooler": "bert.pooler.dense",
-            "sentence_order.classifier": "cls.seq_relationship",
-        }
+        modules |= {"sentence_order.pooler": "bert.pooler.dense", "sentence_order.classifier": "cls.seq_relationship"}
     return {
         "embeddings.word.weight": "bert.embeddings.word_embeddings.weight",
         "embeddings.position.weight": "bert.embeddings.position_embeddings.weight",
@@ -102,7 +100,7 @@ def _modern_tensors(config: ModernModelConfig) -> dict[str, str]:
             f"{ours}.feed_forward.up": f"{theirs}.mlp.Wi",
             f"{ours}.feed_forward.down": f"{theirs}.mlp.Wo",
         }
-        if layer:
+        if layer:  # the first layer has no norm of its own: the embeddings are normalised
             modules[f"{ours}.attention_norm"] = f"{theirs}.attn_norm"
     return {
         "masked_lm.decoder_bias": "decoder.bias",
@@ -116,15 +114,13 @@ def encoder_names(config: AnyModelConfig) -> dict[str, str]:
     return {ours: theirs for ours, theirs in same.items() if not ours.startswith("masked_lm.")}
 
 
-def split_tensors(config: AnyModelConfig) -> dict[str, tuple[str, str, str]]:
+def split_tensors(config: AnyModelConfig) -> dict[str, tuple[str, ...]]:
     """Our fused tensors to Hugging Face's three: queries, keys, values one below the other."""
     if isinstance(config, ModernModelConfig):
         return {}
     return {
-        f"layers.{layer}.attention.qkv.{kind}": (
-            f"bert.encoder.layer.{layer}.attention.self.query.{kind}",
-            f"bert.encoder.layer.{layer}.attention.self.key.{kind}",
-            f"bert.encoder.layer.{layer}.attention.self.value.{kind}",
+        f"layers.{layer}.attention.qkv.{kind}": tuple(
+            f"bert.encoder.layer.{layer}.attention.self.{part}.{kind}" for part in ("query", "key", "value")
         )
         for layer in range(config.num_layers)
         for kind in ("weight", "bias")
@@ -134,16 +130,12 @@ def split_tensors(config: AnyModelConfig) -> dict[str, tuple[str, str, str]]:
 def to_huggingface_state(state: State, config: AnyModelConfig) -> dict[str, Tensor]:
     """Our state dict in Hugging Face's names. ModernBERT's has no sentence-order head: left out, with a warning."""
     has_sentence_order = "sentence_order.classifier.weight" in state
-    same = _same_tensors(config, has_sentence_order=has_sentence_order)
-    found = {theirs: state[ours] for ours, theirs in same.items()}
-    split = split_tensors(config)
-    for ours, theirs in split.items():
-        found |= zip(theirs, state[ours].chunk(3))
+    same, split = _same_tensors(config, has_sentence_order=has_sentence_order), split_tensors(config)
     left_out = sorted(set(state) - set(same) - set(split))
     if left_out:
         modules = ", ".join(sorted({name.split(".")[0] for name in left_out}))
         logger.warning("not exported, because ModernBertForMaskedLM has no place for it: %s", modules)
-    return found
+    return to_theirs(state, same, split)
 
 
 def from_huggingface_state(state: State, config: AnyModelConfig) -> dict[str, Tensor]:
@@ -162,11 +154,8 @@ def from_huggingface_state(state: State, config: AnyModelConfig) -> dict[str, Te
     drawn = {} if is_whole else _drawn_heads(config, missing)
     same = {ours: theirs for ours, theirs in same.items() if ours not in drawn}
     split = split_tensors(config)
-    wanted = [*same.values(), *(name for names in split.values() for name in names)]
-    _check_names(state, wanted, config)
-    found = {ours: state[theirs] for ours, theirs in same.items()}
-    found |= {ours: torch.cat([state[name] for name in names]) for ours, names in split.items()}
-    return found | drawn
+    _check_names(state, their_names(same, split), config)
+    return to_ours(state, same, split) | drawn
 
 
 def in_full_names(state: State, config: AnyModelConfig) -> dict[str, Tensor]:
@@ -223,9 +212,6 @@ def _check_names(state: State, wanted: list[str], config: AnyModelConfig) -> Non
             f"{len(left_over)} tensors have no place in this model, such as {', '.join(left_over[:3])}\n"
             "  the weights belong to another architecture than config.json says"
         )
-
-
-# --------------------------------------------------------------------------------------------- config of Hugging Face
 
 
 def to_huggingface_config(
@@ -299,10 +285,6 @@ def from_huggingface_config(values: Mapping[str, Any]) -> AnyModelConfig:
     if kind not in ("bert", "modernbert"):
         raise CheckpointError(f"config.json has model_type {kind!r}\n  the bert recipe reads 'bert' and 'modernbert'")
     activation = values.get("hidden_act" if kind == "bert" else "hidden_activation", "gelu")
-    if activation not in _OUR_ACTIVATIONS:
-        raise CheckpointError(
-            f"config.json has the activation {activation!r}\n  this recipe has {', '.join(sorted(_OUR_ACTIVATIONS))}"
-        )
     shared = {
         "vocab_size": values["vocab_size"],
         "hidden_size": values["hidden_size"],
@@ -310,10 +292,10 @@ def from_huggingface_config(values: Mapping[str, Any]) -> AnyModelConfig:
         "num_heads": values["num_attention_heads"],
         "intermediate_size": values["intermediate_size"],
         "initializer_range": values.get("initializer_range", 0.02),
-        "activation": _OUR_ACTIVATIONS[activation],
+        "activation": our_activation(activation, _OUR_ACTIVATIONS),
     }
     if kind == "bert":
-        _refuse(values, {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False})
+        only(values, {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False})
         return BertModelConfig(
             **shared,
             max_positions=values.get("max_position_embeddings", 512),
@@ -322,8 +304,8 @@ def from_huggingface_config(values: Mapping[str, Any]) -> AnyModelConfig:
             attention_dropout=values.get("attention_probs_dropout_prob", 0.1),
             layer_norm_epsilon=values.get("layer_norm_eps", 1e-12),
         )
-    _refuse(values, {"classifier_activation": activation, "mlp_dropout": values.get("embedding_dropout", 0.0)})
-    _refuse(values, dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), False))
+    only(values, {"classifier_activation": activation, "mlp_dropout": values.get("embedding_dropout", 0.0)})
+    only(values, dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), False))
     rope = values.get("rope_parameters") or {}
     config = ModernModelConfig(
         **shared,
@@ -336,7 +318,8 @@ def from_huggingface_config(values: Mapping[str, Any]) -> AnyModelConfig:
         global_rope_theta=_theta(rope, "full_attention", values.get("global_rope_theta", 160_000.0)),
         local_rope_theta=_theta(rope, "sliding_attention", values.get("local_rope_theta", 10_000.0)),
     )
-    _refuse(values, {"layer_types": to_huggingface_config(config)["layer_types"]})
+    # The layers must be local and global by turns as ours are, which a list could say otherwise.
+    only(values, {"layer_types": to_huggingface_config(config)["layer_types"]})
     return config
 
 
@@ -355,16 +338,6 @@ def _theta(rope: Mapping[str, Any], kind: str, default: float) -> float:
     return values.get("rope_theta", default)
 
 
-def _refuse(values: Mapping[str, Any], only: Mapping[str, Any]) -> None:
-    """Features that are present with another value than the only one we have."""
-    for name, value in only.items():
-        if values.get(name, value) != value:
-            raise CheckpointError(f"config.json has {name} {values[name]!r}\n  this recipe only has {value!r}")
-
-
-# -------------------------------------------------------------------------------------------- folders of Hugging Face
-
-
 def write_huggingface(
     state: State,
     config: AnyModelConfig,
@@ -379,9 +352,12 @@ def write_huggingface(
         InputError: `out` exists and is not an empty folder, or cannot be written.
     """
     values = to_huggingface_config(config, special, has_sentence_order="sentence_order.classifier.weight" in state)
-    with new_folder(out) as folder:
-        write_tensors(folder / "model.safetensors", to_huggingface_state(state, config))
-        (folder / "config.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+    write_folder(out, values, to_huggingface_state(state, config), tokenizer)
+
+
+def write_folder(out: Path, values: Mapping[str, Any], state: State, tokenizer: Path | None) -> None:
+    """Write config, weights under Hugging Face's names, and the files of a tokenizer's folder."""
+    with new_transformers_folder(out, values, state) as folder:
         for name in TOKENIZER_FILES:
             if tokenizer is not None and (tokenizer / name).is_file():
                 shutil.copyfile(tokenizer / name, folder / name)
@@ -393,13 +369,7 @@ def read_huggingface(folder: Path) -> tuple[AnyModelConfig, dict[str, Tensor]]:
     Raises:
         CheckpointError: A file is missing or broken, or the model is of another kind.
     """
-    path = folder / "config.json"
-    if not path.is_file():
-        raise CheckpointError(f"{folder} has no config.json\n  give a folder written by save_pretrained")
-    try:
-        config = from_huggingface_config(json.loads(path.read_text("utf-8")))
-    except (json.JSONDecodeError, KeyError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error!r}\n  copy it again") from None
+    config, _ = read_config(folder, from_huggingface_config)
     if isinstance(config, BertModelConfig) and not any(folder.glob("*.safetensors")):
         original = newest_original(folder)
         if original is not None:

@@ -1,9 +1,6 @@
 """A fine-tuned encoder for Hugging Face's `BertForSequenceClassification`, `BertForTokenClassification`,
 `BertForQuestionAnswering`, and those of ModernBERT."""
 
-import json
-import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,75 +9,57 @@ from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError
 from pretrainkit.exporting.class_names import HEADS, Reads, class_names, class_settings, read_by_head
-from pretrainkit.exporting.folder import new_folder
-from pretrainkit.exporting.safetensors import read_tensors, write_tensors
+from pretrainkit.exporting.safetensors import read_tensors
+from pretrainkit.exporting.transformers_folder import read_config, their_names, to_ours, to_theirs
 from pretrainkit.nn.initialise import initialise_layer
-from pretrainkit.recipes.bert.config import BertModelConfig, ModernModelConfig
+from pretrainkit.recipes.bert.config import AnyModelConfig, BertModelConfig, ModernModelConfig
 from pretrainkit.recipes.bert.convert import (
-    TOKENIZER_FILES,
     encoder_names,
     from_huggingface_config,
     in_full_names,
+    special_ids,
     split_tensors,
     to_huggingface_config,
+    write_folder,
 )
 from pretrainkit.recipes.exchange import TextClassifier
 from pretrainkit.tokenizers.special import SpecialIds
 
 
-def write_classifier(
-    model: TextClassifier,
-    config: BertModelConfig | ModernModelConfig,
-    out: Path,
-    *,
-    tokenizer: Path | None,
-    special: SpecialIds,
-) -> None:
+def write_classifier(model: TextClassifier, config: AnyModelConfig, out: Path, *, tokenizer: Path | None) -> None:
     """Write a folder that `AutoModelForSequenceClassification.from_pretrained` loads, or of words and spans
     `AutoModelForTokenClassification` and `AutoModelForQuestionAnswering`.
 
     Raises:
         InputError: `out` exists and is not an empty folder, or cannot be written.
     """
-    with new_folder(out) as folder:
-        write_tensors(folder / "model.safetensors", classifier_state(model, config))
-        values = classifier_config(model, config, special)
-        (folder / "config.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
-        for name in TOKENIZER_FILES:
-            if tokenizer is not None and (tokenizer / name).is_file():
-                shutil.copyfile(tokenizer / name, folder / name)
-
-
-def classifier_state(model: TextClassifier, config: BertModelConfig | ModernModelConfig) -> dict[str, Tensor]:
-    """In Hugging Face's names."""
-    state = model.encoder.state_dict()
-    names = encoder_names(config) | (_pooler_names(config) if _has_pooler(config, model.reads) else {})
-    found = {theirs: state[ours] for ours, theirs in names.items()}
-    for ours, three in split_tensors(config).items():
-        found |= zip(three, state[ours].chunk(3))
+    state = to_theirs(model.encoder.state_dict(), _encoder_names(config, model.reads), split_tensors(config))
     head = _head_name(config, model.reads)
-    return found | {f"{head}.{name}": tensor for name, tensor in model.head.state_dict().items()}
+    state |= {f"{head}.{name}": tensor for name, tensor in model.head.state_dict().items()}
+    write_folder(out, _classifier_config(model, config, special_ids(tokenizer)), state, tokenizer)
 
 
-def _head_name(config: BertModelConfig | ModernModelConfig, reads: Reads) -> str:
+def _head_name(config: AnyModelConfig, reads: Reads) -> str:
     return "qa_outputs" if isinstance(config, BertModelConfig) and reads == "spans" else "classifier"
 
 
-def _has_pooler(config: BertModelConfig | ModernModelConfig, reads: Reads) -> bool:
+def _has_pooler(config: AnyModelConfig, reads: Reads) -> bool:
     """Only on whole examples BERT has its pooler; ModernBERT's goes over every token."""
     return reads == "examples" or not isinstance(config, BertModelConfig)
 
 
-def _pooler_names(config: BertModelConfig | ModernModelConfig) -> dict[str, str]:
-    """Our names of the pooler's tensors to Hugging Face's."""
+def _encoder_names(config: AnyModelConfig, reads: Reads) -> dict[str, str]:
+    """Our names of the encoder's tensors, its pooler's included where it has one, to Hugging Face's."""
+    if not _has_pooler(config, reads):
+        return encoder_names(config)
     if isinstance(config, ModernModelConfig):
-        return {"pooler.dense.weight": "head.dense.weight", "pooler.norm.weight": "head.norm.weight"}
-    return {f"pooler.dense.{kind}": f"bert.pooler.dense.{kind}" for kind in ("weight", "bias")}
+        pooler = {"pooler.dense.weight": "head.dense.weight", "pooler.norm.weight": "head.norm.weight"}
+    else:
+        pooler = {f"pooler.dense.{kind}": f"bert.pooler.dense.{kind}" for kind in ("weight", "bias")}
+    return encoder_names(config) | pooler
 
 
-def classifier_config(
-    model: TextClassifier, config: BertModelConfig | ModernModelConfig, special: SpecialIds
-) -> dict[str, Any]:
+def _classifier_config(model: TextClassifier, config: AnyModelConfig, special: SpecialIds) -> dict[str, Any]:
     """The contents of `config.json`."""
     values = to_huggingface_config(config, special)
     is_bert = isinstance(config, BertModelConfig)
@@ -93,58 +72,44 @@ def classifier_config(
     return values
 
 
-@dataclass(frozen=True)
-class PublishedClassifier:
-    """What `write_classifier` wrote, or transformers."""
-
-    config: BertModelConfig | ModernModelConfig
-    encoder: dict[str, Tensor]
-    head: dict[str, Tensor]
-    classes: tuple[str, ...]
-    """By number; empty where the head gives a number, or reads spans."""
-    reads: Reads
-
-
-def read_classifier(folder: Path) -> PublishedClassifier:
+def read_classifier(
+    folder: Path,
+) -> tuple[AnyModelConfig, dict[str, Tensor], dict[str, Tensor], tuple[str, ...], Reads]:
     """What `write_classifier` wrote, or transformers. BERT's pooler, which heads on words and spans lack, is drawn,
     always the same one.
+
+    Returns:
+        The config, the encoder's tensors, the head's, the classes by number (none where the head gives a number, or
+        reads spans), and what the head reads.
 
     Raises:
         CheckpointError: A file is missing or broken, or the model is of another kind.
     """
-    path = folder / "config.json"
-    try:
-        values = json.loads(path.read_bytes())
-        config = from_huggingface_config(values)
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error!r}\n  copy it again") from None
+    config, values = read_config(folder, from_huggingface_config)
     reads = read_by_head(values) or "examples"
     if reads == "examples" and values.get("classifier_pooling", "cls") != "cls":
         raise CheckpointError(
-            f"{path} has classifier_pooling {values['classifier_pooling']!r}; this recipe reads 'cls' alone\n"
-            "  read it as transformers computes it: init.recipe=huggingface"
+            f"{folder}/config.json has classifier_pooling {values['classifier_pooling']!r}; this recipe reads 'cls' "
+            "alone\n  read it as transformers computes it: init.recipe=huggingface"
         )
     state = in_full_names(read_tensors(folder), config)
-    names = encoder_names(config) | (_pooler_names(config) if _has_pooler(config, reads) else {})
-    split = split_tensors(config)
-    head_name = _head_name(config, reads)
+    names, split, head_name = _encoder_names(config, reads), split_tensors(config), _head_name(config, reads)
     heads = {part: f"{head_name}.{part}" for part in ("weight", "bias")}
-    wanted = [*names.values(), *(name for three in split.values() for name in three), *heads.values()]
+    wanted = [*their_names(names, split), *heads.values()]
     if missing := [name for name in wanted if name not in state]:
         raise CheckpointError(
             f"{folder} lacks {len(missing)} tensors of its classifier, such as {', '.join(missing[:3])}\n"
             "  copy it again"
         )
-    encoder = {ours: state[theirs] for ours, theirs in names.items()}
-    encoder |= {ours: torch.cat([state[name] for name in three]) for ours, three in split.items()}
+    encoder = to_ours(state, names, split)
     if not _has_pooler(config, reads):
         encoder |= _drawn_pooler(config)
     head = {part: state[name] for part, name in heads.items()}
     classes = () if reads == "spans" else class_names(values, len(head["weight"]))
-    return PublishedClassifier(config, encoder, head, classes, reads)
+    return config, encoder, head, classes, reads
 
 
-def _drawn_pooler(config: BertModelConfig | ModernModelConfig) -> dict[str, Tensor]:
+def _drawn_pooler(config: AnyModelConfig) -> dict[str, Tensor]:
     with torch.random.fork_rng(), torch.device("cpu"), torch.no_grad():
         torch.manual_seed(0)
         dense = nn.Linear(config.hidden_size, config.hidden_size)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pretrainkit.nn.attention import AttentionLayout, PaddedLayout
 from pretrainkit.nn.cpu.attention import TiledLayout
+from pretrainkit.nn.cpu.dispatch import drops_padding
 from pretrainkit.nn.layouts import stream_layout
 from pretrainkit.training.objective import Batch
 
@@ -48,40 +49,36 @@ class BertTargets:
 
 
 def read_batch(batch: Batch, max_length: int) -> tuple[BertInputs, BertTargets]:
-    """The inputs and targets of a `rows` or `packed` batch (told apart by `cu_seqlens`).
-
-    Args:
-        batch: Tensors on the model's device, named as the data side makes them.
-        max_length: No example is longer.
-    """
-    if "cu_seqlens" in batch:
-        return _read_packed(batch, max_length)
-    return _read_rows(batch)
+    """The inputs and targets of a `rows` or `packed` batch (told apart by `cu_seqlens`), whose tensors are on the
+    model's device. No example is longer than `max_length`."""
+    if "cu_seqlens" not in batch:
+        return _read_rows(batch)
+    inputs = read_texts(batch, max_length, batch["masked_lm_positions"].long())
+    targets = BertTargets(batch["masked_lm_ids"].long(), batch["masked_lm_weights"], batch.get("next_sentence_label"))
+    return inputs, targets
 
 
 def _read_rows(batch: Batch) -> tuple[BertInputs, BertTargets]:
     ids_BS, is_real_BS, slots_BP = batch["input_ids"], batch["input_mask"].bool(), batch["masked_lm_positions"].long()
-    num_rows, length = ids_BS.shape
-    device = ids_BS.device
-    row_B = torch.arange(num_rows, device=device)
+    (num_rows, length), device = ids_BS.shape, ids_BS.device
     slot_S = torch.arange(length, device=device)
     targets = BertTargets(
         batch["masked_lm_ids"].long().flatten(), batch["masked_lm_weights"].flatten(), batch.get("next_sentence_label")
     )
-    if device.type != "cpu":
-        layout = PaddedLayout(num_rows, length, is_real_BS)
-        first_B = row_B * length
+    if not drops_padding(ids_BS):
+        first_B = torch.arange(num_rows, device=device) * length
         inputs = BertInputs(
             ids_T=ids_BS.flatten(),
             type_ids_T=batch["token_type_ids"].flatten(),
             positions_T=slot_S.expand(num_rows, length).flatten(),
-            layout=layout,
+            layout=PaddedLayout(num_rows, length, is_real_BS),
             first_B=first_B,
             predicted_K=(first_B[:, None] + slots_BP).flatten(),
         )
         return inputs, targets
     # The last real slot decides, so that a hole inside a row (Sabertooth's random pad tokens) stays a token.
     lengths_B = torch.where(is_real_BS, slot_S + 1, 0).amax(1)
+    # Indices of the real slots among all slots of all rows; their remainders are their positions.
     keep_T = (slot_S < lengths_B[:, None]).flatten().nonzero()[:, 0]
     first_B = lengths_B.cumsum(0) - lengths_B
     is_used_K = targets.weight_K > 0
@@ -96,12 +93,6 @@ def _read_rows(batch: Batch) -> tuple[BertInputs, BertTargets]:
     return inputs, BertTargets(targets.token_K[is_used_K], targets.weight_K[is_used_K], targets.is_swapped_B)
 
 
-def _read_packed(batch: Batch, max_length: int) -> tuple[BertInputs, BertTargets]:
-    inputs = read_texts(batch, max_length, batch["masked_lm_positions"].long())
-    targets = BertTargets(batch["masked_lm_ids"].long(), batch["masked_lm_weights"], batch.get("next_sentence_label"))
-    return inputs, targets
-
-
 def read_texts(batch: Batch, max_length: int, predicted_K: Tensor) -> BertInputs:
     """The inputs of a `packed` batch, of which no more is read than `input_ids`, `token_type_ids`, `positions` and
     `cu_seqlens`."""
@@ -112,7 +103,7 @@ def read_texts(batch: Batch, max_length: int, predicted_K: Tensor) -> BertInputs
         # A microbatch without examples, which a rank gets when another needs one more: the model reads padding as one
         # example, so that every parameter has its (zero) gradient to share. Its predictions have weight 0.
         cu_seqlens = torch.arange(2, dtype=torch.int32, device=ids_T.device) * min(num_tokens, max_length)
-    if ids_T.device.type == "cpu":
+    if drops_padding(ids_T):
         num_tokens = int(cu_seqlens[-1])  # without the room left at the end
     return BertInputs(
         ids_T=ids_T[:num_tokens],

@@ -65,13 +65,8 @@ class Chosen(NamedTuple):
 
 
 def num_predictions(masking: Masking, lengths: Ints, num_text: Ints) -> Ints:
-    """(B,) budget: min(max_predictions, max(1, floor(rate x length))), never more than there are text tokens.
-
-    Args:
-        masking: The settings.
-        lengths: (B,) tokens with [CLS] and [SEP].
-        num_text: (B,) tokens without them, at least 1.
-    """
+    """(B,) budget: min(max_predictions, max(1, floor(rate x length))), never more than there are text tokens. `lengths`
+    count [CLS] and [SEP], `num_text`, at least 1, does not."""
     wanted = np.maximum(1, (masking.rate * lengths).astype(np.int64))
     return np.minimum(np.minimum(wanted, masking.max_predictions), num_text)
 
@@ -79,14 +74,10 @@ def num_predictions(masking: Masking, lengths: Ints, num_text: Ints) -> Ints:
 def choose(
     masking: Masking, keys: Keys, lengths: Ints, num_text: Ints, text: NDArray[np.integer], begins: Ints
 ) -> Chosen:
-    """What to predict.
+    """What to predict; keys, lengths and num_text as for `num_predictions`.
 
     Args:
-        masking: The settings.
-        keys: (B,) one per example.
-        lengths: (B,) tokens with [CLS] and [SEP].
-        num_text: (B,) text tokens per example, at least 1.
-        text: (M,) their ids; only read by unit=whole_word.
+        text: (M,) ids of the text tokens; only read by unit=whole_word.
         begins: Indices into `text` at which a word begins whatever the id (first tokens of segments).
     """
     num = num_predictions(masking, lengths, num_text)
@@ -113,6 +104,7 @@ def _spans(place_keys: Keys, cut_keys: Keys, num: Ints, num_text: Ints, mean_len
     gaps = subsets(place_keys, num_spans, num_text - num + 1)
     cuts = subsets(cut_keys, num_spans - 1, num - 1) + 1
     row_begin = np.cumsum(num) - num
+    # Hidden token k of a row lies k places behind its span's gap, as gaps count the tokens that stay alone.
     is_cut = np.zeros(int(num.sum()), np.int64)
     is_cut[cuts + np.repeat(row_begin, num_spans - 1)] = 1
     is_cut[row_begin[1:]] = 1  # the first span of the next row
@@ -163,21 +155,15 @@ def _whole_words(keys: Keys, num: Ints, num_text: Ints, is_start: NDArray[np.boo
 
 
 def hide(masking: Masking, keys: Keys, num: Ints, ids: NDArray[np.int32], where: Ints) -> NDArray[np.int32]:
-    """Replace `ids[where]` in place: kept, `mask_id`, or random, by one draw each.
+    """Replace `ids[where]` in place: kept, `mask_id`, or random, by one draw each; returns the original ids, (K,).
 
-    Args:
-        masking: The settings.
-        keys: (B,) one per example.
-        num: (B,) predictions per example.
-        ids: Tokens of the whole batch, flat; changed in place.
-        where: (K,) indices into `ids`, example after example.
-
-    Returns:
-        (K,) the original ids.
+    `num`: (B,) predictions per example; `where`: (K,) indices into the tokens of the whole batch, example after
+    example.
     """
     original = ids[where]
     place = slots(num)
     kind_keys, id_keys = fold(keys, _REPLACEMENT_STREAMS)
+    # The upper 53 bits as a number in [0, 1); shares lie on it as keep, mask, random.
     kind = (fold(np.repeat(kind_keys, num), place) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     keep_share = max(0.0, 1.0 - masking.mask_share - masking.random_share)
     is_random = kind >= keep_share + masking.mask_share if masking.random_share > 0 else np.zeros(len(kind), np.bool_)
@@ -186,6 +172,7 @@ def hide(masking: Masking, keys: Keys, num: Ints, ids: NDArray[np.int32], where:
     if masking.random_share > 0:
         row = np.repeat(np.arange(len(num)), num)[is_random]
         draws = fold(id_keys[row], place[is_random])
+        # 32 random bits x n / 2^32: an index below n without division.
         picked = ((draws >> _32) * np.uint64(len(masking.replacement_ids))) >> _32
         ids[where[is_random]] = masking.replacement_ids[picked.astype(np.int64)]
     return original

@@ -9,7 +9,7 @@ Sources: Devlin et al. 2018, https://arxiv.org/abs/1810.04805; Warner et al. 202
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from pretrainkit.nn.activations import ACTIVATIONS
 from pretrainkit.nn.blocks import LayerNorm, PostNormBlock, PreNormBlock
 from pretrainkit.nn.dropout import dropout
-from pretrainkit.nn.initialise import SkipInitialisation, initialise_layer
+from pretrainkit.nn.initialise import SkipInitialisation, built, initialise_layer
 from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy, linear_logits
 from pretrainkit.nn.rotary import Rotation, rotation
-from pretrainkit.recipes.bert.config import BertModelConfig, ModernModelConfig
+from pretrainkit.recipes.bert.config import AnyModelConfig, BertModelConfig, ModernModelConfig
 from pretrainkit.recipes.bert.inputs import BertInputs
 
 
@@ -100,7 +100,7 @@ class SentenceOrderHead(nn.Module):
 class BertForPretraining(nn.Module):
     """Embeddings, blocks and heads, of either architecture."""
 
-    def __init__(self, config: BertModelConfig | ModernModelConfig, *, has_sentence_order: bool) -> None:
+    def __init__(self, config: AnyModelConfig, *, has_sentence_order: bool) -> None:
         """`config.vocab_size` must be known by now. Weights are not initialised: see `initialise`."""
         super().__init__()
         if config.vocab_size is None:
@@ -109,11 +109,11 @@ class BertForPretraining(nn.Module):
         self.embeddings: BertEmbeddings | ModernEmbeddings
         if isinstance(config, BertModelConfig):
             self.embeddings = BertEmbeddings(config, config.vocab_size)
-            self.layers = nn.ModuleList(_post_norm_block(config) for _ in range(config.num_layers))
-            self.final_norm: nn.Module = nn.Identity()
         else:
             self.embeddings = ModernEmbeddings(config, config.vocab_size)
-            self.layers = nn.ModuleList(_pre_norm_block(config, layer) for layer in range(config.num_layers))
+        self.layers = nn.ModuleList(_block(config, layer) for layer in range(config.num_layers))
+        self.final_norm: nn.Module = nn.Identity()
+        if isinstance(config, ModernModelConfig):
             self.final_norm = LayerNorm(config.hidden_size, config.layer_norm_epsilon, has_bias=False)
         self.masked_lm = _masked_word_head(config, config.vocab_size)
         self.sentence_order = SentenceOrderHead(config.hidden_size) if has_sentence_order else None
@@ -156,7 +156,7 @@ class BertForPretraining(nn.Module):
             self.masked_lm.decoder_bias.zero_()
 
 
-def _initialise(root: nn.Module, config: BertModelConfig | ModernModelConfig) -> None:
+def _initialise(root: nn.Module, config: AnyModelConfig) -> None:
     scale = config.initializer_range
     small = scale
     if isinstance(config, ModernModelConfig) and config.scale_output_layers:
@@ -166,7 +166,7 @@ def _initialise(root: nn.Module, config: BertModelConfig | ModernModelConfig) ->
         initialise_layer(module, small if into_residual else scale)
 
 
-def fresh_heads(config: BertModelConfig | ModernModelConfig) -> nn.ModuleDict:
+def fresh_heads(config: AnyModelConfig) -> nn.ModuleDict:
     """Heads by the names they have in `BertForPretraining`, initialised from torch's global generator."""
     assert config.vocab_size is not None
     with SkipInitialisation():
@@ -178,7 +178,7 @@ def fresh_heads(config: BertModelConfig | ModernModelConfig) -> nn.ModuleDict:
     return heads
 
 
-def _masked_word_head(config: BertModelConfig | ModernModelConfig, vocab_size: int) -> MaskedWordHead:
+def _masked_word_head(config: AnyModelConfig, vocab_size: int) -> MaskedWordHead:
     return MaskedWordHead(
         config.hidden_size,
         vocab_size,
@@ -188,7 +188,7 @@ def _masked_word_head(config: BertModelConfig | ModernModelConfig, vocab_size: i
     )
 
 
-def rotations_of(config: BertModelConfig | ModernModelConfig, positions_T: Tensor) -> list[Rotation | None]:
+def rotations_of(config: AnyModelConfig, positions_T: Tensor) -> list[Rotation | None]:
     """Of each layer; None where positions are in the embeddings."""
     if isinstance(config, BertModelConfig):
         return [None] * config.num_layers
@@ -203,36 +203,22 @@ def is_local(config: ModernModelConfig, layer: int) -> bool:
     return layer % config.global_every != 0
 
 
-def _post_norm_block(config: BertModelConfig) -> PostNormBlock:
-    return PostNormBlock(
-        config.hidden_size,
-        config.num_heads,
-        config.intermediate_size,
-        activation=config.activation,
-        dropout_rate=config.hidden_dropout,
-        attention_dropout_rate=config.attention_dropout,
-        epsilon=config.layer_norm_epsilon,
-    )
+def _block(config: AnyModelConfig, layer: int) -> PostNormBlock | PreNormBlock:
+    sizes = (config.hidden_size, config.num_heads, config.intermediate_size)
+    settings: dict[str, Any] = {
+        "activation": config.activation,
+        "dropout_rate": config.hidden_dropout,
+        "attention_dropout_rate": config.attention_dropout,
+        "epsilon": config.layer_norm_epsilon,
+    }
+    if isinstance(config, BertModelConfig):
+        return PostNormBlock(*sizes, **settings)
+    window = config.local_window if is_local(config, layer) else None
+    return PreNormBlock(*sizes, **settings, window=window, has_attention_norm=layer > 0)
 
 
-def _pre_norm_block(config: ModernModelConfig, layer: int) -> PreNormBlock:
-    return PreNormBlock(
-        config.hidden_size,
-        config.num_heads,
-        config.intermediate_size,
-        activation=config.activation,
-        dropout_rate=config.hidden_dropout,
-        attention_dropout_rate=config.attention_dropout,
-        epsilon=config.layer_norm_epsilon,
-        window=config.local_window if is_local(config, layer) else None,
-        has_attention_norm=layer > 0,
-    )
-
-
-def build(config: BertModelConfig | ModernModelConfig, *, has_sentence_order: bool) -> BertForPretraining:
+def build(config: AnyModelConfig, *, has_sentence_order: bool) -> BertForPretraining:
     """The model on torch's default device, initialised from its global generator; on "meta" without values."""
-    with SkipInitialisation():  # torch's own, which would cost time and draw numbers
-        model = BertForPretraining(config, has_sentence_order=has_sentence_order)
-    if torch.get_default_device().type != "meta":
-        model.initialise()
-    return model
+    return built(
+        lambda: BertForPretraining(config, has_sentence_order=has_sentence_order), BertForPretraining.initialise
+    )

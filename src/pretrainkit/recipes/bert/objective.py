@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrainkit.recipes.bert.config import BertModelConfig, BertRun, ModernModelConfig
+from pretrainkit.recipes.bert.config import AnyModelConfig, BertModelConfig, BertRun
 from pretrainkit.recipes.bert.inputs import BertTargets, read_batch
 from pretrainkit.recipes.bert.model import BertOutputs, is_local
 from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
@@ -34,8 +34,7 @@ class BertObjective(SeparableObjective):
         return found
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
-        outputs, targets = self._forward(model, batch)
-        return self._loss_sums(outputs, targets)
+        return self._loss_sums(*self._forward(model, batch))
 
     @torch.no_grad()
     def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
@@ -52,7 +51,28 @@ class BertObjective(SeparableObjective):
         return found
 
     def cost(self, batch: HostBatch) -> Cost:
-        return count_cost(self._config, batch)
+        """Examples, tokens and FLOPs of one forward and backward pass over real tokens and predictions.
+
+        2 FLOPs per multiply-add, backward = 2 x forward, matrix products only: per block 6 x its weights per token and
+        12 D t^2 for the attention of an example of t tokens (12 D t w with a window of w < t); per prediction 6 (D V +
+        D^2); per example 6 (D^2 + 2 D) for sentence order. Lookups, norms and anything computed on padding do not
+        count.
+        """
+        config = self._config
+        model = config.model
+        width, vocab_size = model.hidden_size, model.vocab_size or 0
+        lengths_B = np.asarray(batch["lengths"], np.float64)
+        num_predictions = float(np.count_nonzero(batch["masked_lm_weights"]))
+        flops = encoder_flops(model, lengths_B)
+        flops += 6 * num_predictions * (width * vocab_size + width**2)
+        if config.objective.sentence_order:
+            flops += 6 * len(lengths_B) * (width**2 + 2 * width)
+        return Cost(
+            examples=int(np.count_nonzero(lengths_B)),
+            tokens=int(lengths_B.sum()),
+            slots=int(batch["input_ids"].size),
+            flops=flops,
+        )
 
     def _forward(self, model: nn.Module, batch: Batch) -> tuple[BertOutputs, BertTargets]:
         inputs, targets = read_batch(batch, self._config.data.max_seq_length)
@@ -81,37 +101,13 @@ def _has_two_segments(batch: Batch) -> Tensor:
     types = batch["token_type_ids"] != 0
     if "cu_seqlens" not in batch:
         return (types & batch["input_mask"].bool()).any(1)
-    ends_B1 = batch["cu_seqlens"].long()
-    num_before = F.pad(types.long().cumsum(0), (1, 0))[ends_B1]
+    # Tokens of type 1 before the beginning of each example, and before its end.
+    num_before = F.pad(types.long().cumsum(0), (1, 0))[batch["cu_seqlens"].long()]
     return num_before.diff() > 0
 
 
-def count_cost(config: BertRun, batch: HostBatch) -> Cost:
-    """Examples, tokens and FLOPs of one forward and backward pass over real tokens and predictions.
-
-    2 FLOPs per multiply-add, backward = 2 x forward, matrix products only: per block 6 x its weights per token and
-    12 D t^2 for the attention of an example of t tokens (12 D t w with a window of w < t); per prediction
-    6 (D V + D^2); per example 6 (D^2 + 2 D) for sentence order. Lookups, norms and anything computed on padding do not
-    count.
-    """
-    model = config.model
-    width, vocab_size = model.hidden_size, model.vocab_size or 0
-    lengths_B = np.asarray(batch["lengths"], np.float64)
-    num_predictions = float(np.count_nonzero(batch["masked_lm_weights"]))
-    flops = encoder_flops(model, lengths_B)
-    flops += 6 * num_predictions * (width * vocab_size + width**2)
-    if config.objective.sentence_order:
-        flops += 6 * len(lengths_B) * (width**2 + 2 * width)
-    return Cost(
-        examples=int(np.count_nonzero(lengths_B)),
-        tokens=int(lengths_B.sum()),
-        slots=int(batch["input_ids"].size),
-        flops=flops,
-    )
-
-
-def encoder_flops(model: BertModelConfig | ModernModelConfig, lengths_B: np.ndarray) -> float:
-    """Of the blocks alone, over examples of so many tokens; see `count_cost`."""
+def encoder_flops(model: AnyModelConfig, lengths_B: np.ndarray) -> float:
+    """Of the blocks alone, over examples of so many tokens; see `BertObjective.cost`."""
     width, inner = model.hidden_size, model.intermediate_size
     lengths_B = np.asarray(lengths_B, np.float64)
     if isinstance(model, BertModelConfig):
@@ -120,7 +116,7 @@ def encoder_flops(model: BertModelConfig | ModernModelConfig, lengths_B: np.ndar
     else:
         weights_per_block = 4 * width**2 + 3 * width * inner
         num_local = sum(is_local(model, layer) for layer in range(model.num_layers))
-        window = model.local_window + 1
+        window = model.local_window + 1  # half before a token, half after, and itself
     seen_globally = float((lengths_B**2).sum())
     seen_locally = float((lengths_B * np.minimum(lengths_B, window)).sum())
     flops = 6 * model.num_layers * weights_per_block * float(lengths_B.sum())

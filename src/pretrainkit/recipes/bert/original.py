@@ -109,6 +109,7 @@ def from_original(arrays: State, config: BertModelConfig) -> dict[str, Tensor]:
         found |= {f"{ours}.weight": take(f"{theirs}/kernel").t(), f"{ours}.bias": take(f"{theirs}/bias")}
     for layer in range(config.num_layers):
         ours, theirs = f"layers.{layer}.attention", f"bert/encoder_layer_{layer}/self_attention"
+        # Kernels are (D, H, K): heads side by side, then transposed to (H K, D).
         kernels = [take(f"{theirs}/{name}/kernel").reshape(width, width).t() for name in ("query", "key", "value")]
         biases = [take(f"{theirs}/{name}/bias").reshape(width) for name in ("query", "key", "value")]
         found |= {f"{ours}.qkv.weight": torch.cat(kernels), f"{ours}.qkv.bias": torch.cat(biases)}

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from pretrainkit.recipes.bert.config import (
+    AnyModelConfig,
     BertDataConfig,
     BertModelConfig,
     BertObjectiveConfig,
@@ -28,20 +29,35 @@ def _bert(num_layers: int, hidden_size: int, vocab_size: int | None = None) -> B
     )
 
 
+def _small(
+    num_steps: int,
+    model: AnyModelConfig,
+    optimizer: OptimizerConfig,
+    *,
+    batch_size: int,
+    num_warmup_steps: int,
+    every_steps: int,
+    num_examples: int = 512,
+) -> BertRun:
+    """A run for little compute, saved and evaluated `every_steps`."""
+    return BertRun(
+        num_steps=num_steps,
+        model=model,
+        data=BertDataConfig(batch_size=batch_size),
+        optimizer=optimizer,
+        schedule=ScheduleConfig(num_warmup_steps=num_warmup_steps),
+        checkpoint=CheckpointConfig(every_steps=every_steps),
+        evaluate=EvaluateConfig(every_steps=every_steps, num_examples=num_examples),
+    )
+
+
 def tiny() -> BertRun:
     """2 layers x 128: for tests and try-outs. Learns visibly in about two minutes on 2 CPU cores.
 
     0.40 M parameters in the blocks; with the embeddings of 8 000 pieces 1.5 M. Takes the vocabulary of its data.
     """
-    return BertRun(
-        num_steps=600,
-        model=_bert(2, 128),
-        data=BertDataConfig(batch_size=64),
-        optimizer=OptimizerConfig(peak_lr=2e-3, beta2=0.98, weight_decay=0.01),
-        schedule=ScheduleConfig(num_warmup_steps=60),
-        checkpoint=CheckpointConfig(every_steps=200),
-        evaluate=EvaluateConfig(every_steps=200, num_examples=512),
-    )
+    optimizer = OptimizerConfig(peak_lr=2e-3, beta2=0.98, weight_decay=0.01)
+    return _small(600, _bert(2, 128), optimizer, batch_size=64, num_warmup_steps=60, every_steps=200)
 
 
 def modern_tiny() -> BertRun:
@@ -51,17 +67,11 @@ def modern_tiny() -> BertRun:
     look at a word's neighbours from the start, which learned positions must find out first. With sentence order, and
     all layers see the whole example. Takes the vocabulary of its data.
     """
-    return BertRun(
-        num_steps=1_500,
-        model=ModernModelConfig(
-            hidden_size=128, num_layers=2, num_heads=2, intermediate_size=256, global_every=1, max_positions=512
-        ),
-        data=BertDataConfig(batch_size=32),
-        optimizer=OptimizerConfig(peak_lr=3e-3, beta2=0.98, weight_decay=0.01),
-        schedule=ScheduleConfig(num_warmup_steps=100),
-        checkpoint=CheckpointConfig(every_steps=250),
-        evaluate=EvaluateConfig(every_steps=250, num_examples=512),
+    model = ModernModelConfig(
+        hidden_size=128, num_layers=2, num_heads=2, intermediate_size=256, global_every=1, max_positions=512
     )
+    optimizer = OptimizerConfig(peak_lr=3e-3, beta2=0.98, weight_decay=0.01)
+    return _small(1_500, model, optimizer, batch_size=32, num_warmup_steps=100, every_steps=250)
 
 
 def mini() -> BertRun:
@@ -69,14 +79,9 @@ def mini() -> BertRun:
 
     3.2 M parameters in the blocks; with the embeddings of 16 000 pieces 7.5 M. Takes the vocabulary of its data.
     """
-    return BertRun(
-        num_steps=6_000,
-        model=_bert(4, 256),
-        data=BertDataConfig(batch_size=64),
-        optimizer=OptimizerConfig(peak_lr=1e-3, beta2=0.98, weight_decay=0.01),
-        schedule=ScheduleConfig(num_warmup_steps=600),
-        checkpoint=CheckpointConfig(every_steps=500),
-        evaluate=EvaluateConfig(every_steps=500, num_examples=1024),
+    optimizer = OptimizerConfig(peak_lr=1e-3, beta2=0.98, weight_decay=0.01)
+    return _small(
+        6_000, _bert(4, 256), optimizer, batch_size=64, num_warmup_steps=600, every_steps=500, num_examples=1024
     )
 
 
@@ -88,16 +93,10 @@ def modern_mini() -> BertRun:
     at 4.7 after 600: rotary positions let it see neighbours at once. All layers see the whole example; masked words
     alone, by Muon. Takes the vocabulary of its data.
     """
-    return BertRun(
-        num_steps=6_000,
-        model=ModernModelConfig(hidden_size=256, num_layers=4, num_heads=4, intermediate_size=640, global_every=1),
-        objective=BertObjectiveConfig(sentence_order=False),
-        data=BertDataConfig(batch_size=32),
-        optimizer=OptimizerConfig(name="muon", peak_lr=3e-3, momentum=0.95, beta2=0.98, weight_decay=0.01),
-        schedule=ScheduleConfig(num_warmup_steps=100),
-        checkpoint=CheckpointConfig(every_steps=500),
-        evaluate=EvaluateConfig(every_steps=500, num_examples=1024),
-    )
+    model = ModernModelConfig(hidden_size=256, num_layers=4, num_heads=4, intermediate_size=640, global_every=1)
+    optimizer = OptimizerConfig(name="muon", peak_lr=3e-3, momentum=0.95, beta2=0.98, weight_decay=0.01)
+    run = _small(6_000, model, optimizer, batch_size=32, num_warmup_steps=100, every_steps=500, num_examples=1024)
+    return run.changed(objective={"sentence_order": False})
 
 
 def base() -> BertRun:
@@ -120,7 +119,7 @@ def base() -> BertRun:
 
 def large() -> BertRun:
     """24 layers x 1024, 337 872 258 parameters with heads: BERT-large on one node or more. Otherwise as bert/base."""
-    return base().model_copy(update={"model": _bert(24, 1024, SABERTOOTH_VOCAB_SIZE)})
+    return base().changed(model=_bert(24, 1024, SABERTOOTH_VOCAB_SIZE))
 
 
 def modern_base() -> BertRun:
@@ -152,13 +151,11 @@ def recipe_a() -> BertRun:
     As the code of the published results computed it: rows of 128, batch rows that read on in their documents, random
     replacements from the whole vocabulary, and the squared-norm clip (a gradient of norm g > 1 is scaled to norm 1/g).
     """
-    return base().model_copy(
-        update={
-            "objective": BertObjectiveConfig(random_replacement="whole_vocabulary_compat"),
-            "data": BertDataConfig(batch_size=1024, batching="rows", order="lanes", chunking="sabertooth"),
-            "optimizer": OptimizerConfig(peak_lr=1e-4, clip="squared_norm_legacy"),
-            "log": LogConfig(every_steps=200),
-        }
+    return base().changed(
+        objective=BertObjectiveConfig(random_replacement="whole_vocabulary_compat"),
+        data=BertDataConfig(batch_size=1024, batching="rows", order="lanes", chunking="sabertooth"),
+        optimizer=OptimizerConfig(peak_lr=1e-4, clip="squared_norm_legacy"),
+        log=LogConfig(every_steps=200),
     )
 
 
@@ -168,22 +165,17 @@ def recipe_b() -> BertRun:
     Half the examples of recipe A (a TPU v3-32 in the original). The squared-norm clip at 0.4 acts on gradients of norm
     0.632 and more. Otherwise as recipe A.
     """
-    return recipe_a().model_copy(
-        update={
-            "num_steps": 125_000,
-            "data": BertDataConfig(batch_size=4096, batching="rows", order="lanes", chunking="sabertooth"),
-            "optimizer": OptimizerConfig(
-                peak_lr=1e-3,
-                beta1=0.9,
-                beta2=0.98,
-                epsilon=1e-11,
-                weight_decay=0.1,
-                max_grad_norm=0.4,
-                clip="squared_norm_legacy",
-            ),
-            "schedule": ScheduleConfig(num_warmup_steps=3_125),
-        }
+    optimizer = OptimizerConfig(
+        peak_lr=1e-3,
+        beta1=0.9,
+        beta2=0.98,
+        epsilon=1e-11,
+        weight_decay=0.1,
+        max_grad_norm=0.4,
+        clip="squared_norm_legacy",
     )
+    schedule = ScheduleConfig(num_warmup_steps=3_125)
+    return recipe_a().changed(num_steps=125_000, data={"batch_size": 4096}, optimizer=optimizer, schedule=schedule)
 
 
 PRESETS: dict[str, Callable[[], BertRun]] = {

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pretrainkit.recipes.bert.config import BertModelConfig, BertRun, ModernModelConfig
+from pretrainkit.recipes.bert.config import AnyModelConfig, BertRun
 from pretrainkit.recipes.bert.presets import PRESETS, base, modern_base
 from pretrainkit.recipes.capabilities import EncodesText, Generates, PlansWithoutData
 from pretrainkit.recipes.exchange import (
@@ -86,7 +86,7 @@ class Bert(
 
     def baselines(self, config: BertRun) -> dict[str, float]:
         """The cross-entropy of guessing by word frequency, and of guessing blindly, in nats per token."""
-        from pretrainkit.recipes.bert.baseline import uniform_loss, unigram_loss
+        from pretrainkit.recipes.bert.source import uniform_loss, unigram_loss
 
         return {"unigram_loss": unigram_loss(config), "uniform_loss": uniform_loss(config)}
 
@@ -130,34 +130,23 @@ class Bert(
         return encoder_flops(config.model, lengths_B)
 
     def export_text_classifier(self, config: BertRun, model: TextClassifier, tokenizer: Path | None, out: Path) -> None:
-        from pretrainkit.recipes.bert.convert import DEFAULT_SPECIAL_IDS
         from pretrainkit.recipes.bert.convert_classifier import write_classifier
-        from pretrainkit.tokenizers.load import load_tokenizer
 
-        special = load_tokenizer(tokenizer).special if tokenizer is not None else DEFAULT_SPECIAL_IDS
-        write_classifier(model, config.model, out, tokenizer=tokenizer, special=special)
+        write_classifier(model, config.model, out, tokenizer=tokenizer)
 
     def import_text_classifier(self, folder: Path, pooling: str | None = None) -> ImportedTextClassifier:
         from pretrainkit.recipes.bert.convert_classifier import read_classifier
 
-        found = read_classifier(folder)
-        return ImportedTextClassifier(
-            self._run_of(found.config),
-            found.encoder,
-            found.head,
-            found.classes,
-            found.config.max_positions,
-            found.reads,
-        )
+        model, encoder, head, classes, reads = read_classifier(folder)
+        return ImportedTextClassifier(self._run_of(model), encoder, head, classes, model.max_positions, reads)
 
     huggingface_types = ("bert", "modernbert")
     reads_unnamed_huggingface = True  # Sabertooth's folders
 
     def export_huggingface(self, config: BertRun, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
-        from pretrainkit.recipes.bert.convert import DEFAULT_SPECIAL_IDS, write_huggingface
-        from pretrainkit.tokenizers.load import load_tokenizer
+        from pretrainkit.recipes.bert.convert import special_ids, write_huggingface
 
-        special = load_tokenizer(tokenizer).special if tokenizer is not None else DEFAULT_SPECIAL_IDS
+        special = special_ids(tokenizer)
         write_huggingface(model.state_dict(), config.model, out, tokenizer=tokenizer, special=special)
 
     def import_huggingface(self, folder: Path) -> tuple[BertRun, Mapping[str, Any]]:
@@ -167,14 +156,12 @@ class Bert(
         model, state = read_huggingface(folder)
         config = self._run_of(model)
         has_sentence_order = "sentence_order.classifier.weight" in state
-        objective = config.objective.model_copy(update={"sentence_order": has_sentence_order})
-        return config.model_copy(update={"objective": objective}), state
+        return config.changed(objective={"sentence_order": has_sentence_order}), state
 
-    def _run_of(self, model: BertModelConfig | ModernModelConfig) -> BertRun:
+    def _run_of(self, model: AnyModelConfig) -> BertRun:
         config = base() if model.arch == "bert" else modern_base()
         length = min(config.data.max_seq_length, model.max_positions)
-        data = config.data.model_copy(update={"max_seq_length": length})
-        return config.model_copy(update={"model": model, "data": data})
+        return config.changed(model=model, data={"max_seq_length": length})
 
 
 RECIPE = Bert()

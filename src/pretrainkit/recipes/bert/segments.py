@@ -70,8 +70,7 @@ def draw_segments(
     segment loses follows from the lengths, and how many of those at the front is binomial, so nothing is simulated.
 
     Args:
-        index: The chunks.
-        rows: (B,) which chunks.
+        rows: (B,) which chunks of the index.
         keys: (B,) one per example.
         max_tokens: max_seq_length - 2.
         sentence_order: False: every chunk is one segment of up to max_tokens, and nothing is swapped.
@@ -111,6 +110,7 @@ def draw_segments(
         is_swapped = (draws < swap_probability) & (second_length > 0)
         if pair == "next":
             is_swapped &= len(index) > 1
+            # Another chunk than its own: 1 to N - 1 chunks further on, past the end from the first one on.
             other = (rows + 1 + _below(elsewhere_keys, np.full_like(rows, len(index) - 1))) % len(index)
             last = index.starts[-1] + index.lengths[-1] - lengths_B2[:, 1]
             starts_B2[is_swapped, 1] = np.minimum(index.starts[other], last)[is_swapped]
@@ -138,6 +138,7 @@ def coin_tosses(keys: Keys, num: Ints) -> Ints:
     num_words = (num + 63) // 64
     row = np.repeat(np.arange(len(num)), num_words)
     word = np.arange(len(row)) - np.repeat(np.cumsum(num_words) - num_words, num_words)
+    # Of a key's last word only as many bits count as there are coins left: the others are shifted out.
     unused = np.maximum(0, (word + 1) * 64 - num[row]).astype(np.uint64)
     heads = np.bitwise_count(fold(keys[row], word) >> unused)
     return np.bincount(row, heads, minlength=len(num)).astype(np.int64)

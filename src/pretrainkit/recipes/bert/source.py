@@ -4,6 +4,7 @@ Dimensions: B examples, D documents.
 """
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,16 +16,16 @@ from numpy.typing import NDArray
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.bert import batch as layouts
-from pretrainkit.recipes.bert.batch import Examples, Special
-from pretrainkit.recipes.bert.chunks import ChunkIndex
+from pretrainkit.recipes.bert.batch import Examples
+from pretrainkit.recipes.bert.chunks import ChunkIndex, chunks_of
 from pretrainkit.recipes.bert.config import BertRun
-from pretrainkit.recipes.bert.index_cache import chunks_of
 from pretrainkit.recipes.bert.masking import Masking, num_predictions
 from pretrainkit.recipes.bert.segments import Segments, draw_segments, example_lengths
 from pretrainkit.rng import Keys, fold, stream_key
-from pretrainkit.tokenizers.agreement import refuse_different_tokenizers, refuse_shared_documents
 from pretrainkit.tokenizers.load import load_tokenizer
-from pretrainkit.tokenizers.shards import TokenShards
+from pretrainkit.tokenizers.shards import TokenShards, refuse_different_tokenizers, refuse_shared_documents
+from pretrainkit.tokenizers.special import SpecialIds
+from pretrainkit.training.data_config import SourceConfig
 
 Split = Literal["train", "valid"]
 
@@ -49,16 +50,9 @@ class BertSource(BatchSource):
     """
 
     def __init__(self, config: BertRun, split: Split, components: Sequence[Component], masking: Masking) -> None:
-        """
-        Args:
-            config: A bound config.
-            split: Whose masks.
-            components: In the order of the config.
-            masking: What to hide.
-        """
-        special = components[0].shards.special
+        """`config` is bound; `components` are in its order."""
         self.config, self.split, self.components, self.masking = config, split, tuple(components), masking
-        self.special = Special(cls=special.cls, sep=special.sep, mask=special.mask, pad=special.pad)
+        self.special = components[0].shards.special
         self._max_tokens = config.data.max_seq_length - 2
 
     @property
@@ -140,23 +134,8 @@ class BertSource(BatchSource):
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
         """A `rows` or `packed` batch, see `batch.py`."""
-        data, objective = self.config.data, self.config.objective
-        examples = self.examples(records)
-        if data.batching == "rows":
-            return layouts.rows(
-                examples,
-                self.special,
-                width=data.max_seq_length,
-                num_slots=self.config.num_predictions,
-                sentence_order=objective.sentence_order,
-            )
-        return layouts.packed(
-            examples,
-            self.special,
-            sentence_order=objective.sentence_order,
-            capacity=data.microbatch_tokens,
-            masking_rate=self.masking.rate,
-        )
+        examples, capacity = self.examples(records), self.config.data.microbatch_tokens
+        return _laid_out(self.config, examples, self.special, self.masking.rate, capacity)
 
     def examples(self, records: Records) -> Examples:
         """The masked examples, before they are laid out."""
@@ -249,8 +228,7 @@ def bind(config: BertRun) -> BertRun:
     refuse_shared_documents(train, valid)
     tokenizer = train[0]
     if config.model.vocab_size is None:
-        model = config.model.model_copy(update={"vocab_size": tokenizer.vocab_size})
-        config = config.model_copy(update={"model": model})
+        config = config.changed(model={"vocab_size": tokenizer.vocab_size})
     problems = config.problems()
     assert config.model.vocab_size is not None
     if config.model.vocab_size < tokenizer.vocab_size:
@@ -332,7 +310,7 @@ def without_data(config: BertRun) -> tuple[BertRun, str]:
     """The config with a vocabulary, and what `assumed_batch` assumes."""
     told = f"examples of data.max_seq_length={config.data.max_seq_length} tokens"
     if config.model.vocab_size is None:
-        config = config.model_copy(update={"model": config.model.model_copy(update={"vocab_size": _USUAL_VOCABULARY})})
+        config = config.changed(model={"vocab_size": _USUAL_VOCABULARY})
         told += f", a vocabulary of {_USUAL_VOCABULARY:,} pieces"
     return config, told
 
@@ -345,7 +323,7 @@ def assumed_batch(config: BertRun, num_examples: int) -> dict[str, np.ndarray]:
     second = num_text // 2 if objective.sentence_order else 0
     lengths_B2 = np.tile(np.array([num_text - second, second], np.int64), (num_examples, 1))
     segments = Segments(np.zeros_like(lengths_B2), lengths_B2, np.zeros(num_examples, bool))
-    special = layouts.Special(cls=1, sep=2, mask=3, pad=0)
+    special = SpecialIds(unk=0, cls=1, sep=2, mask=3, pad=0)
     masking = Masking(
         rate=objective.masking_rate,
         max_predictions=config.num_predictions,
@@ -357,14 +335,45 @@ def assumed_batch(config: BertRun, num_examples: int) -> dict[str, np.ndarray]:
     )
     text, keys = np.zeros(num_examples * num_text, np.int32), np.arange(num_examples, dtype=np.uint64)
     examples = layouts.assemble(segments, text, keys, masking, special)
-    if data.batching == "rows":
-        return layouts.rows(
-            examples,
-            special,
-            width=data.max_seq_length,
-            num_slots=config.num_predictions,
-            sentence_order=objective.sentence_order,
-        )
-    return layouts.packed(
-        examples, special, sentence_order=objective.sentence_order, capacity=None, masking_rate=masking.rate
-    )
+    return _laid_out(config, examples, special, masking.rate, None)
+
+
+def _laid_out(
+    config: BertRun, examples: Examples, special: SpecialIds, masking_rate: float, capacity: int | None
+) -> dict[str, np.ndarray]:
+    """A `rows` or `packed` batch, as the config says."""
+    has_order = config.objective.sentence_order
+    if config.data.batching == "rows":
+        width, num_slots = config.data.max_seq_length, config.num_predictions
+        return layouts.rows(examples, special, width=width, num_slots=num_slots, sentence_order=has_order)
+    return layouts.packed(examples, special, sentence_order=has_order, capacity=capacity, masking_rate=masking_rate)
+
+
+def unigram_loss(config: BertRun) -> float:
+    """Cross-entropy on held-out tokens of the add-one-smoothed token frequencies of the training data, in nats/token.
+
+    Counts the first 10 M training tokens and scores the first 1 M held-out ones.
+    """
+    vocab_size = int(config.model.vocab_size or 0)
+    counts = _count(config.data.train, 10_000_000, vocab_size) + 1
+    held_out = _count(config.data.valid, 1_000_000, vocab_size)
+    nll_V = math.log(counts.sum()) - np.log(counts)
+    return float((held_out * nll_V).sum() / held_out.sum())
+
+
+def uniform_loss(config: BertRun) -> float:
+    """ln of the vocabulary size: every token equally likely."""
+    return math.log(int(config.model.vocab_size or 0))
+
+
+def _count(sources: Sequence[SourceConfig], num_tokens: int, vocab_size: int) -> NDArray[np.int64]:
+    """How often each id occurs among the first `num_tokens` tokens."""
+    counts = np.zeros(vocab_size, np.int64)
+    opened = map(TokenShards.open, (source.path for source in sources))
+    for tokens in (shards.tokens(shard) for shards in opened for shard in range(shards.num_shards)):
+        tokens = tokens[:num_tokens]
+        counts += np.bincount(tokens, minlength=vocab_size)
+        num_tokens -= len(tokens)
+        if num_tokens <= 0:
+            break
+    return counts

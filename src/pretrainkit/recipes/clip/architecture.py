@@ -43,7 +43,7 @@ def bind_model(config: ClipRun) -> ClipRun:
         updates["image"] = bind_timm(image)
     if isinstance(text, HuggingFaceTextConfig) and text.architecture is None:
         updates["text"] = text.model_copy(update={"architecture": read_architecture(text.name)})
-    return config.model_copy(update={"model": config.model.model_copy(update=updates)}) if updates else config
+    return config.with_model(**updates) if updates else config
 
 
 def bind_timm(config: TimmConfig) -> TimmConfig:

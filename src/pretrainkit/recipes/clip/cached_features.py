@@ -26,8 +26,8 @@ from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.eval.retrieval import first_of_each
 from pretrainkit.files.manifest import sync
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, tokenizer_folder
+from pretrainkit.recipes.clip.checks import Tower, cached_towers
 from pretrainkit.recipes.clip.config import ClipRun
-from pretrainkit.recipes.clip.frozen_towers import Tower, cached_towers
 from pretrainkit.recipes.clip.held_out import caption_batches, every_image
 from pretrainkit.recipes.clip.model import DualEncoder
 from pretrainkit.recipes.clip.open_pairs import open_pairs
@@ -68,10 +68,12 @@ class FeatureSource(ClipSource):
             batch[f"{tower}_features"] = features_BD
         return batch
 
-    def _fill(self, out: NDArray, source: int, row: int, draws: Any) -> tuple[int, str, int]:
+    def _fill(
+        self, out: NDArray, source: int, row: int, column: float, transforms: int, replacement: int
+    ) -> tuple[int, str, int]:
         if "image" not in self._towers:
-            return super()._fill(out, source, row, draws)
-        caption = self.sets[source].caption(row, draws.column)  # no pixel is read
+            return super()._fill(out, source, row, column, transforms, replacement)
+        caption = self.sets[source].caption(row, column)  # no pixel is read
         if not caption:
             raise _no_caption(self.sets[source], row)
         return row, caption, 0
@@ -98,11 +100,8 @@ def with_cached_features(
 
     Args:
         config: Bound.
-        source: Of the training pairs.
         model: The model before training, or as it was saved last: its frozen towers are the same. On the device.
-        cache: Where folders of features are.
-        world: Each rank computes its share and writes it in place: all must see the same folder.
-        precision: Of the forward passes, as in training.
+        cache: Where folders of features are. Each rank writes its share in place: all must see the same folder.
 
     Raises:
         DataError: A row of the training data is bad.
@@ -126,7 +125,6 @@ def with_cached_features(
 def _compute(
     config: ClipRun, model: DualEncoder, pairs: Pairs, tower: Tower, file: Path, world: World, precision: Precision
 ) -> None:
-    """This rank's rows of one file."""
     out_ID = np.load(file, mmap_mode="r+")
 
     def forward(batch: dict[str, Tensor]) -> Tensor:
@@ -172,14 +170,11 @@ def _no_caption(pairs: Pairs, row: int) -> DataError:
 
 def _image_number(pairs: Pairs) -> NDArray[np.int64]:
     """(N,) the row of each pair's image in the file of features: images in the order of their first pair."""
-    ids, number_N = np.unique(pairs.image_ids, return_inverse=True)
-    place = np.empty(len(ids), np.int64)
-    place[number_N[first_of_each(pairs.image_ids)]] = np.arange(len(ids))
-    return place[number_N]
+    _, first, number_N = np.unique(pairs.image_ids, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[number_N]  # twice: the rank of each image's first pair among those of all
 
 
 def _start(config: ClipRun, model: DualEncoder, source: ClipSource, partial: Path, towers: Sequence[Tower]) -> None:
-    """Empty files of the right size."""
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     for number, pairs in enumerate(source.sets):

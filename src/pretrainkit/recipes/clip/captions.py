@@ -1,10 +1,16 @@
-"""Captions to token ids, with any tokenizer: a folder of ours, one of transformers, or a name on the hub.
+"""Captions to token ids, with any tokenizer: a folder of ours, one of transformers, or a name on the hub; and changed
+captions in training.
 
 What stands before and behind a text, such as [CLS] and [SEP] or <s> and </s>, is what the tokenizer itself puts there.
 A control token spelled out in a caption is text. `transformers` is imported only for folders that have neither
 tokenizer.json nor vocab.txt.
 
-Dimensions: B captions, T tokens of the longest.
+Captions are changed as in Cui et al. 2022 (ZeroVL), https://arxiv.org/abs/2112.09331: pieces become mask tokens or
+other pieces, or are removed, and as in its code the pieces that are left are joined to text, which is tokenised once
+more. Its code draws from Python's global stream and takes random pieces in the order of a hash table; here draws come
+from the example's generator, and pieces are in the order of their ids.
+
+Dimensions: B captions, T tokens of the longest, P pieces of a caption.
 """
 
 import hashlib
@@ -19,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.recipes.clip.config import ClipRun, HuggingFaceTextConfig
+from pretrainkit.recipes.clip.config import ClipRun, HuggingFaceTextConfig, TextAugmentConfig
 
 if TYPE_CHECKING:
     import tokenizers
@@ -43,10 +49,7 @@ class CaptionTokenizer:
     """Text to ids with a fixed longest length. Safe for threads; picklable."""
 
     def __init__(self, folder: Path, *, reads_control_tokens: bool = False) -> None:
-        """
-        Args:
-            folder: Of the tokenizer.
-            reads_control_tokens: A control token spelled out in a text is that token, and not text.
+        """`reads_control_tokens`: a control token spelled out in a text is that token, and not text.
 
         Raises:
             DataError: There is no tokenizer in `folder`, or it is broken.
@@ -66,7 +69,6 @@ class CaptionTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Ids are below this."""
         return len(self.pieces)
 
     @property
@@ -75,22 +77,16 @@ class CaptionTokenizer:
         return type(self._model.model).__name__ == "WordPiece"
 
     @property
-    def mask_token(self) -> str | None:
-        """Its text form."""
-        return None if self.mask_id is None else self.pieces[self.mask_id]
-
-    @property
     def fingerprint(self) -> str:
         """Changes whenever ids could."""
         return hashlib.blake2b(self._model.to_str().encode(), digest_size=16).hexdigest()
 
     def save(self, path: Path) -> None:
-        """Write it as a `tokenizer.json`."""
         self._model.save(str(path))
 
-    def special_ids(self) -> set[int]:
-        """Of control tokens."""
-        return {index for index, token in self._model.get_added_tokens_decoder().items() if token.special}
+    def special_ids(self) -> list[int]:
+        """Of control tokens, ascending."""
+        return sorted(index for index, token in self._model.get_added_tokens_decoder().items() if token.special)
 
     def reading_control_tokens(self) -> "CaptionTokenizer":
         """This one, but for control tokens spelled out in a text."""
@@ -107,12 +103,7 @@ class CaptionTokenizer:
         return [*self.prefix, *bare[: max(0, room)], *self.suffix]
 
     def pad(self, rows: Sequence[Sequence[int]], num_columns: int | None = None) -> Encoded:
-        """Rows of ids as one array.
-
-        Args:
-            rows: B rows.
-            num_columns: T; None: that of the longest.
-        """
+        """Rows of ids as one array with `num_columns` columns; None: as many as the longest row has."""
         num_tokens = np.fromiter(map(len, rows), np.int32, len(rows))
         width = int(num_tokens.max(initial=1)) if num_columns is None else num_columns
         input_ids = np.full((len(rows), width), self.pad_id, np.int32)
@@ -121,20 +112,13 @@ class CaptionTokenizer:
         return Encoded(input_ids, np.maximum(num_tokens, 1))
 
     def encode(self, texts: Sequence[str], max_length: int, *, num_columns: int | None = None) -> Encoded:
-        """Captions as a batch.
-
-        Args:
-            texts: B captions.
-            max_length: Longest, in tokens, with those before and behind; longer ones lose their end.
-            num_columns: T; None: that of the longest.
-        """
+        """Captions as a batch, `pad`ded; those of more than `max_length` tokens lose their end."""
         return self.pad([self.whole(ids, max_length) for ids in self.encode_bare(texts)], num_columns)
 
     def _surroundings(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What the tokenizer puts before and behind a text."""
-        probe = "a"
-        bare = self._model.encode(probe, add_special_tokens=False).ids
-        whole = self._model.encode(probe, add_special_tokens=True).ids
+        """What the tokenizer puts before and behind a text: what is around a short one."""
+        bare = self._model.encode("a", add_special_tokens=False).ids
+        whole = self._model.encode("a", add_special_tokens=True).ids
         num_before = next((n for n in range(len(whole)) if whole[n : n + len(bare)] == bare), 0) if bare else 0
         return tuple(whole[:num_before]), tuple(whole[num_before + len(bare) :])
 
@@ -243,11 +227,8 @@ def _bert_wordpiece(folder: Path) -> "tokenizers.Tokenizer":
 
 def _pieces(model: "tokenizers.Tokenizer") -> list[str]:
     """Text form of each id; "" for ids that none has."""
-    vocabulary = model.get_vocab(with_added_tokens=True)
-    pieces = [""] * (max(vocabulary.values(), default=-1) + 1)
-    for piece, index in vocabulary.items():
-        pieces[index] = piece
-    return pieces
+    by_id = {index: piece for piece, index in model.get_vocab(with_added_tokens=True).items()}
+    return [by_id.get(index, "") for index in range(max(by_id, default=-1) + 1)]
 
 
 def _roles(folder: Path, ids: dict[str, int]) -> dict[str, int]:
@@ -271,3 +252,88 @@ def _content(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise DataError(f"{path} is not JSON: {error}\n  restore the folder from a copy") from error
     return content if isinstance(content, dict) else {}
+
+
+_MAX_GLUED = 2
+"""Pieces inside a word that are joined to its first; ZeroVL loses the others."""
+_INSIDE = "##"
+_REMOVED = -1
+
+
+class CaptionAugment:
+    """Bare captions to bare ids. WordPiece as in ZeroVL. Other tokenizers keep the ids that are left as they are, and
+    random pieces are never control tokens: their text cannot be put together piece by piece."""
+
+    def __init__(self, config: TextAugmentConfig, tokenizer: CaptionTokenizer) -> None:
+        """
+        Raises:
+            ConfigError: Mask tokens are wanted and the tokenizer has none, or the shares add up to more than 1.
+        """
+        if config.mask_share + config.random_share > 1:
+            raise ConfigError(
+                f"data.text_augment: mask_share {config.mask_share} and random_share {config.random_share} are more "
+                "than 1 together\n  they are shares of the pieces that change; the rest is removed"
+            )
+        if config.mask_share and config.probability and tokenizer.mask_id is None:
+            raise ConfigError(
+                f"data.text_augment.mask_share is {config.mask_share}, but the tokenizer in {tokenizer.folder} has no "
+                "mask token\n  set data.text_augment.mask_share=0, or take another tokenizer"
+            )
+        self.config, self.tokenizer = config, tokenizer
+        self._mask_id = tokenizer.mask_id if tokenizer.mask_id is not None else _REMOVED
+        everything = np.arange(tokenizer.vocab_size)
+        is_wordpiece = tokenizer.is_wordpiece  # ZeroVL draws from all pieces, control tokens too
+        self._random_ids = everything if is_wordpiece else np.setdiff1d(everything, tokenizer.special_ids())
+        self._with_control = tokenizer.reading_control_tokens() if is_wordpiece else None
+
+    def __call__(self, captions: Sequence[str], generators: Sequence[np.random.Generator]) -> list[list[int]]:
+        """Bare ids of each caption, changed by draws from its generator."""
+        changed = [
+            changed_pieces(np.array(ids, np.int64), generator, self.config, self._mask_id, self._random_ids)
+            for ids, generator in zip(self.tokenizer.encode_bare(captions), generators, strict=True)
+        ]
+        if self._with_control is None:
+            return [ids.tolist() for ids in changed]
+        pieces = self.tokenizer.pieces
+        mask = "" if self.tokenizer.mask_id is None else pieces[self.tokenizer.mask_id]
+        return self._with_control.encode_bare([joined([pieces[index] for index in ids], mask) for ids in changed])
+
+
+def changed_pieces(
+    ids_P: NDArray[np.int64],
+    generator: np.random.Generator,
+    config: TextAugmentConfig,
+    mask_id: int,
+    random_ids: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """(P,) ids to those that are left, each kept, masked, replaced or removed independently of the others.
+
+    One uniform number below `probability` decides that a piece changes; divided by it, into what.
+    """
+    # All pieces draw both numbers, whatever becomes of them, so that one piece does not change the draws of others.
+    drawn_P = generator.random(len(ids_P))
+    random_P = random_ids[generator.integers(len(random_ids), size=len(ids_P))]
+    masked = config.probability * config.mask_share
+    replaced = masked + config.probability * config.random_share
+    found_P = np.where(drawn_P < config.probability, _REMOVED, ids_P)
+    found_P = np.where(drawn_P < replaced, random_P, found_P)
+    found_P = np.where(drawn_P < masked, mask_id, found_P)
+    return found_P[found_P != _REMOVED]
+
+
+def joined(pieces: Sequence[str], mask: str) -> str:
+    """The text of WordPiece pieces as ZeroVL puts it together: at most two ## pieces stay with the word before them;
+    those behind a mask token, or without a word, are lost."""
+    words: list[str] = []
+    num_glued: int | None = None  # None: there is no word to glue to
+    for piece in pieces:
+        if piece == mask:
+            words.append(piece)
+            num_glued = None
+        elif not piece.startswith(_INSIDE):
+            words.append(piece)
+            num_glued = 0
+        elif num_glued is not None and num_glued < _MAX_GLUED:
+            words[-1] += piece[len(_INSIDE) :]
+            num_glued += 1
+    return " ".join(words)

@@ -5,17 +5,19 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from shlex import quote
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.recipes.clip.bad_rows import rounded_up
+from pretrainkit.images.ops import CenterCrop, Resize, ResizeShorter
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, find_folder
 from pretrainkit.recipes.clip.config import ClipDataConfig, ClipRun, set_name
-from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split, whole_numbers
+from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split, rounded_up, whole_numbers
 from pretrainkit.recipes.clip.pixels import PixelReader
 
+Tower = Literal["image", "text"]
 _logger = logging.getLogger(__name__)
 
 
@@ -108,6 +110,42 @@ def size_problems(data: ClipDataConfig, train: Sequence[Pairs]) -> list[str]:
     ]
 
 
+def cached_towers(config: ClipRun) -> tuple[list[Tower], list[str]]:
+    """The towers whose features `data.cache_frozen` keeps, and what stands in the way for the others."""
+    data, found, obstacles = config.data, list[Tower](), list[str]()
+    moving = [op.op for op in data.train_transforms if not isinstance(op, Resize | ResizeShorter | CenterCrop)]
+    if config.model.image.trainable:
+        obstacles.append("model.image.trainable=true")
+    elif moving:
+        obstacles.append(f"data.train_transforms has {', '.join(moving)}, which is random")
+    elif config.objective.mixup is not None:
+        obstacles.append("objective.mixup mixes images")
+    else:
+        found.append("image")
+    if config.model.text.trainable:
+        obstacles.append("model.text.trainable=true")
+    elif data.text_augment is not None:
+        obstacles.append("data.text_augment changes captions")
+    elif any(isinstance(source.caption_key, dict) for source in data.train):
+        obstacles.append("data.train draws from several captions")
+    else:
+        found.append("text")
+    return found, obstacles
+
+
+def check_cache(config: ClipRun) -> None:
+    """Raises ConfigError where `data.cache_frozen` would keep nothing."""
+    if not config.data.cache_frozen:
+        return
+    found, obstacles = cached_towers(config)
+    if not found:
+        raise ConfigError(
+            f"data.cache_frozen=true, but no tower has features that stay as they are: {'; '.join(obstacles)}\n"
+            "  freeze one (model.image.trainable=false) and give it fixed inputs (resize, resize_shorter or "
+            "center_crop alone), or leave the cache out"
+        )
+
+
 def check_held_out(train: Sequence[Pairs], valid: Sequence[Pairs]) -> None:
     """No held-out image may be in the training data. Files of one name are compared byte for byte; files that only
     share name and caption (the same image stored anew, or names that mean little) are warned about.
@@ -164,9 +202,7 @@ def packing(path: str, num_bad: int) -> str:
 def check_whole(valid: Sequence[Pairs], num_examples: int | None) -> None:
     """Every held-out row is needed, so what can be seen without decoding is not left to the first evaluation.
 
-    Args:
-        valid: The held-out sets.
-        num_examples: Only the first so many rows of each are used; None: all.
+    Of each set only the first `num_examples` rows are used; None: all.
 
     Raises:
         DataError: A caption is empty, or the file of an image is missing.
@@ -193,6 +229,7 @@ def _check_images(trained: Pairs, held_out: Pairs) -> None:
     is_known = whole_numbers(pc.indices_nonzero(places.is_valid()))
     if not len(is_known):
         return
+    # Of a name that occurs several times the first row counts, which is the last to be put into the table.
     trained_row = dict(zip((trained.image_names[int(row)].as_py() for row in is_known[::-1]), is_known[::-1].tolist()))
     known_rows = pc.index_in(own, value_set=pa.array(list(trained_row), pa.large_string()))
     valid_row: dict[str, int] = {}

@@ -1,9 +1,9 @@
-"""Our own towers in the names and settings of transformers' CLIP, both ways. Nothing here imports transformers.
-
-Dimensions: D width, P patch size.
+"""Our own towers in the names and settings of transformers' CLIP, both ways, and names with prefixes. Nothing here
+imports transformers.
 """
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import torch
@@ -12,13 +12,42 @@ from torch import Tensor
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
 from pretrainkit.recipes.clip.config import TextTransformerConfig, VitConfig
+from pretrainkit.recipes.clip.model import DualEncoder
 
 State = Mapping[str, Tensor]
 
 _CHANNELS = 3
+_SETTINGS = {
+    "hidden_size": "hidden_size",
+    "intermediate_size": "intermediate_size",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "hidden_act": "activation",
+    "layer_norm_eps": "layer_norm_epsilon",
+    "attention_dropout": "attention_dropout",
+}
+"""Their name to ours, of settings that both towers have."""
+_DEFAULTS = {"num_hidden_layers": 12, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "attention_dropout": 0.0}
+_PATCH = "embeddings.patch_embedding.weight"
+_VISION = {
+    "class_token": "embeddings.class_embedding",
+    "patch.weight": _PATCH,
+    "position_embedding": "embeddings.position_embedding.weight",
+}
+_TEXT = {
+    "token.weight": "embeddings.token_embedding.weight",
+    "position_embedding": "embeddings.position_embedding.weight",
+}
 _VISION_NORMS = {"norm_before": "pre_layrnorm", "norm_after": "post_layernorm"}
 _TEXT_NORMS = {"norm_after": "final_layer_norm"}
-"""Our name to theirs (their spelling)."""
+_LAYER = {
+    "attention_norm": "layer_norm1",
+    "attention.out": "self_attn.out_proj",
+    "feed_forward_norm": "layer_norm2",
+    "feed_forward.up": "mlp.fc1",
+    "feed_forward.down": "mlp.fc2",
+}
+"""Our names to theirs (their spelling): of tensors, of norms, and of the modules of a layer."""
 _LEGACY_EOS = 2
 """With this `eos_token_id` transformers reads the token of the highest id in place of the end token."""
 
@@ -53,7 +82,6 @@ def refuse_text(config: TextTransformerConfig, tokenizer: CaptionTokenizer) -> N
 
 
 def vision_values(config: VitConfig) -> dict[str, Any]:
-    """`vision_config` of `config.json`."""
     return {
         "model_type": "clip_vision_model",
         **_shared_values(config),
@@ -64,7 +92,6 @@ def vision_values(config: VitConfig) -> dict[str, Any]:
 
 
 def text_values(config: TextTransformerConfig, tokenizer: CaptionTokenizer) -> dict[str, Any]:
-    """`text_config` of `config.json`."""
     return {
         "model_type": "clip_text_model",
         **_shared_values(config),
@@ -77,22 +104,14 @@ def text_values(config: TextTransformerConfig, tokenizer: CaptionTokenizer) -> d
 
 
 def _shared_values(config: VitConfig | TextTransformerConfig) -> dict[str, Any]:
-    return {
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "hidden_act": config.activation,
-        "layer_norm_eps": config.layer_norm_epsilon,
-        "attention_dropout": config.attention_dropout,
-    }
+    return {theirs: getattr(config, ours) for theirs, ours in _SETTINGS.items()}
 
 
 def vision_config(values: Mapping[str, Any]) -> VitConfig:
     """Our tower for a `vision_config`. Keys that are missing have the defaults of transformers."""
     if values.get("num_channels", _CHANNELS) != _CHANNELS:
         raise CheckpointError(f"config.json has num_channels {values['num_channels']}\n  this recipe only has 3")
-    defaults = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+    defaults = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}
     return VitConfig(
         image_size=values.get("image_size", 224),
         patch_size=values.get("patch_size", 32),
@@ -103,7 +122,7 @@ def vision_config(values: Mapping[str, Any]) -> VitConfig:
 
 def text_config(values: Mapping[str, Any]) -> TextTransformerConfig:
     """Our tower for a `text_config`. Keys that are missing have the defaults of transformers."""
-    defaults = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 8}
+    defaults = {"hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8}
     return TextTransformerConfig(
         vocab_size=values.get("vocab_size", 49_408),
         max_positions=values.get("max_position_embeddings", 77),
@@ -114,89 +133,64 @@ def text_config(values: Mapping[str, Any]) -> TextTransformerConfig:
 
 
 def _shared_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    activation = values.get("hidden_act", "quick_gelu")
-    if activation not in ("gelu", "quick_gelu"):
-        raise CheckpointError(f"config.json has hidden_act {activation!r}\n  this recipe has gelu and quick_gelu")
-    return {
-        "hidden_size": values["hidden_size"],
-        "intermediate_size": values["intermediate_size"],
-        "num_layers": values["num_hidden_layers"],
-        "num_heads": values["num_attention_heads"],
-        "activation": activation,
-        "layer_norm_epsilon": values.get("layer_norm_eps", 1e-5),
-        "attention_dropout": values.get("attention_dropout", 0.0),
-    }
+    values = {**_DEFAULTS, **values}
+    if values["hidden_act"] not in ("gelu", "quick_gelu"):
+        raise CheckpointError(
+            f"config.json has hidden_act {values['hidden_act']!r}\n  this recipe has gelu and quick_gelu"
+        )
+    return {ours: values[theirs] for theirs, ours in _SETTINGS.items()}
 
 
-def vision_to_transformers(state: State, config: VitConfig) -> dict[str, Tensor]:
-    """The tensors of `VisionTransformer` under the names of `CLIPVisionModel`."""
-    size = config.patch_size
-    return {
-        "embeddings.class_embedding": state["class_token"],
-        "embeddings.patch_embedding.weight": state["patch.weight"].unflatten(1, (_CHANNELS, size, size)),
-        "embeddings.position_embedding.weight": state["position_embedding"],
-        **_to_transformers(state, _VISION_NORMS, config.num_layers),
-    }
-
-
-def vision_from_transformers(state: State, config: VitConfig) -> dict[str, Tensor]:
-    """The other way round."""
-    return {
-        "class_token": state["embeddings.class_embedding"],
-        "patch.weight": state["embeddings.patch_embedding.weight"].flatten(1),
-        "position_embedding": state["embeddings.position_embedding.weight"],
-        **_from_transformers(state, _VISION_NORMS, config.num_layers),
-    }
-
-
-def text_to_transformers(state: State, config: TextTransformerConfig) -> dict[str, Tensor]:
-    """The tensors of `TextTransformer` under the names of `CLIPTextModel`."""
-    return {
-        "embeddings.token_embedding.weight": state["token.weight"],
-        "embeddings.position_embedding.weight": state["position_embedding"],
-        **_to_transformers(state, _TEXT_NORMS, config.num_layers),
-    }
-
-
-def text_from_transformers(state: State, config: TextTransformerConfig) -> dict[str, Tensor]:
-    """The other way round."""
-    return {
-        "token.weight": state["embeddings.token_embedding.weight"],
-        "position_embedding": state["embeddings.position_embedding.weight"],
-        **_from_transformers(state, _TEXT_NORMS, config.num_layers),
-    }
-
-
-def _layer_modules(layer: int) -> dict[str, str]:
-    ours, theirs = f"layers.{layer}", f"encoder.layers.{layer}"
-    return {
-        f"{ours}.attention_norm": f"{theirs}.layer_norm1",
-        f"{ours}.attention.out": f"{theirs}.self_attn.out_proj",
-        f"{ours}.feed_forward_norm": f"{theirs}.layer_norm2",
-        f"{ours}.feed_forward.up": f"{theirs}.mlp.fc1",
-        f"{ours}.feed_forward.down": f"{theirs}.mlp.fc2",
-    }
-
-
-def _to_transformers(state: State, modules: Mapping[str, str], num_layers: int) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
-    for kind in ("weight", "bias"):
-        found |= {f"{theirs}.{kind}": state[f"{ours}.{kind}"] for ours, theirs in modules.items()}
-        for layer in range(num_layers):
-            found |= {f"{theirs}.{kind}": state[f"{ours}.{kind}"] for ours, theirs in _layer_modules(layer).items()}
-            parts = state[f"layers.{layer}.attention.qkv.{kind}"].chunk(3)
-            for name, part in zip("qkv", parts, strict=True):
-                found[f"encoder.layers.{layer}.self_attn.{name}_proj.{kind}"] = part
+def to_transformers(state: State, config: VitConfig | TextTransformerConfig) -> dict[str, Tensor]:
+    """The tensors of one of our encoders under the names of `CLIPVisionModel` or `CLIPTextModel`."""
+    found = {theirs: state[ours] for ours, theirs in _names(config).items()}
+    if isinstance(config, VitConfig):  # rows of pixels there are the kernel of a convolution
+        found[_PATCH] = found[_PATCH].unflatten(1, (_CHANNELS, config.patch_size, config.patch_size))
+    for layer, kind in product(range(config.num_layers), ("weight", "bias")):
+        parts = state[f"layers.{layer}.attention.qkv.{kind}"].chunk(3)
+        found |= {_projection(layer, name, kind): part for name, part in zip("qkv", parts, strict=True)}
     return found
 
 
-def _from_transformers(state: State, modules: Mapping[str, str], num_layers: int) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
-    for kind in ("weight", "bias"):
-        found |= {f"{ours}.{kind}": state[f"{theirs}.{kind}"] for ours, theirs in modules.items()}
-        for layer in range(num_layers):
-            found |= {f"{ours}.{kind}": state[f"{theirs}.{kind}"] for ours, theirs in _layer_modules(layer).items()}
-            attention = f"encoder.layers.{layer}.self_attn"
-            parts = [state[f"{attention}.{name}_proj.{kind}"] for name in "qkv"]
-            found[f"layers.{layer}.attention.qkv.{kind}"] = torch.cat(parts)
+def from_transformers(state: State, config: VitConfig | TextTransformerConfig) -> dict[str, Tensor]:
+    """The other way round."""
+    found = {ours: state[theirs] for ours, theirs in _names(config).items()}
+    if isinstance(config, VitConfig):
+        found["patch.weight"] = found["patch.weight"].flatten(1)
+    for layer, kind in product(range(config.num_layers), ("weight", "bias")):
+        parts = [state[_projection(layer, name, kind)] for name in "qkv"]
+        found[f"layers.{layer}.attention.qkv.{kind}"] = torch.cat(parts)
     return found
+
+
+def _names(config: VitConfig | TextTransformerConfig) -> dict[str, str]:
+    """Our names of tensors to theirs, but for queries, keys and values, which are one tensor here and three there."""
+    is_vision = isinstance(config, VitConfig)
+    modules = dict(_VISION_NORMS if is_vision else _TEXT_NORMS)
+    for layer in range(config.num_layers):
+        modules |= {f"layers.{layer}.{ours}": f"encoder.layers.{layer}.{theirs}" for ours, theirs in _LAYER.items()}
+    kinds = ("weight", "bias")
+    names = {f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in modules.items() for kind in kinds}
+    return (_VISION if is_vision else _TEXT) | names
+
+
+def _projection(layer: int, name: str, kind: str) -> str:
+    return f"encoder.layers.{layer}.self_attn.{name}_proj.{kind}"
+
+
+def projections(model: DualEncoder) -> dict[str, Tensor]:
+    """The tensors beside the towers, under their names in transformers."""
+    state = model.state_dict()
+    return {
+        "visual_projection.weight": state["image_projection.linear.weight"],
+        "text_projection.weight": state["text_projection.linear.weight"],
+        "logit_scale": model.logit_scale().detach().log(),
+    }
+
+
+def with_prefix(prefix: str, tensors: State) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
+
+
+def without_prefix(prefix: str, tensors: State) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -207,14 +207,9 @@ class ClipModelConfig(Config):
     @property
     def has_learning_part(self) -> bool:
         """Whether a tower, a projection or the temperature is trained."""
-        is_trained = (
-            self.image.trainable,
-            self.text.trainable,
-            self.projection.image_trainable,
-            self.projection.text_trainable,
-            self.temperature.kind != "constant",
-        )
-        return any(is_trained)
+        has_tower = self.image.trainable or self.text.trainable
+        has_projection = self.projection.image_trainable or self.projection.text_trainable
+        return has_tower or has_projection or self.temperature.kind != "constant"
 
 
 class MixupConfig(Config):
@@ -427,6 +422,14 @@ class ClipRun(RunConfig):
     """What the model is fed."""
     evaluate: ClipEvaluateConfig = ClipEvaluateConfig()
     """Evaluation while training."""
+
+    def with_model(self, **updates: Any) -> "ClipRun":
+        """With other fields of `model`, which are not validated."""
+        return self.model_copy(update={"model": self.model.model_copy(update=updates)})
+
+    def with_data(self, **updates: Any) -> "ClipRun":
+        """The same for `data`."""
+        return self.model_copy(update={"data": self.data.model_copy(update=updates)})
 
     @property
     def trained_length(self) -> int:

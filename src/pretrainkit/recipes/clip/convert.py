@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError, InputError
@@ -22,7 +21,6 @@ from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.exporting.settings import SETTINGS
 from pretrainkit.images.ops import CenterCrop, ImageTransform, RandomResizeCrop, Resize, ResizeShorter
-from pretrainkit.recipes.clip import clip_layout as clip
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
 from pretrainkit.recipes.clip.config import (
     ClipRun,
@@ -33,16 +31,12 @@ from pretrainkit.recipes.clip.config import (
     TimmConfig,
     VitConfig,
 )
-from pretrainkit.recipes.clip.dual_layout import check_equal, dual_folder, read_dual
+from pretrainkit.recipes.clip.dual_layout import CLIP, DUAL, check_equal, dual_folder, read_dual
 from pretrainkit.recipes.clip.model import DualEncoder
 from pretrainkit.recipes.clip.presets import vit_b_16
-from pretrainkit.recipes.clip.tensors import projections, tower_state, with_prefix, without_prefix
 
 logger = logging.getLogger(__name__)
 
-State = Mapping[str, Tensor]
-
-_CLIP, _DUAL = "clip", "vision-text-dual-encoder"
 _OTHER_FILES = frozenset({"config.json", "model.safetensors", "preprocessor_config.json", "manifest.json", SETTINGS})
 """Of a tokenizer's folder: not copied beside a model."""
 _RESAMPLING = {"bilinear": 2, "bicubic": 3}
@@ -64,8 +58,8 @@ def write_huggingface(config: ClipRun, model: nn.Module, tokenizer: Path | None,
         )
     words = CaptionTokenizer(tokenizer)
     dual_encoder = cast(DualEncoder, model)
-    is_clip = isinstance(config.model.image, VitConfig) and isinstance(config.model.text, TextTransformerConfig)
-    values, tensors = (_clip_folder if is_clip else dual_folder)(config, dual_encoder, words)
+    values, tensors = dual_folder(config, dual_encoder, words)
+    is_clip = values["model_type"] == CLIP
     with new_folder(out) as folder:
         write_tensors(folder / "model.safetensors", tensors)
         _write_json(folder / "config.json", values)
@@ -88,35 +82,6 @@ def _refuse(config: ClipRun) -> None:
         raise InputError(
             f"the dual encoders of transformers have no form of {' and '.join(reasons)}\n  use --format safetensors"
         )
-
-
-def _clip_folder(
-    config: ClipRun, model: DualEncoder, tokenizer: CaptionTokenizer
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """`config.json` and tensors of a `CLIPModel`."""
-    image, text = config.model.image, config.model.text
-    assert isinstance(image, VitConfig)
-    assert isinstance(text, TextTransformerConfig)
-    clip.refuse_vision(image)
-    clip.refuse_text(text, tokenizer)
-    dim = config.model.projection.dim
-    values = {
-        "model_type": _CLIP,
-        "architectures": ["CLIPModel"],
-        "projection_dim": dim,
-        "logit_scale_init_value": math.log(1 / config.model.temperature.value),
-        "vision_config": {**clip.vision_values(image), "projection_dim": dim},
-        "text_config": {**clip.text_values(text, tokenizer), "projection_dim": dim},
-    }
-    tensors = {
-        **with_prefix("vision_model.", clip.vision_to_transformers(tower_state(model, "image"), image)),
-        **with_prefix("text_model.", clip.text_to_transformers(tower_state(model, "text"), text)),
-        **projections(model),
-    }
-    return values, tensors
-
-
-# ----------------------------------------------------------------------------------------------------- processor
 
 
 def _write_tokenizer(tokenizer: CaptionTokenizer, max_length: int, folder: Path) -> None:
@@ -224,9 +189,6 @@ def _transforms_of(values: Mapping[str, Any], image_size: int) -> tuple[ImageTra
     return (resize, CenterCrop(size=crop["height"] if isinstance(crop, Mapping) else crop))
 
 
-# ------------------------------------------------------------------------------------------------------ reading back
-
-
 def read_huggingface(folder: Path) -> tuple[ClipRun, dict[str, Tensor]]:
     """A complete config, that of clip/vit-b-16 with what the folder says, and the state dict of its model.
 
@@ -239,17 +201,10 @@ def read_huggingface(folder: Path) -> tuple[ClipRun, dict[str, Tensor]]:
         raise CheckpointError(f"{folder}/config.json cannot be read: {error}\n  copy the folder again") from None
     tensors = read_tensors(folder)
     kind = values.get("model_type")
-    image: VitConfig | TimmConfig
-    text: TextTransformerConfig | HuggingFaceTextConfig
+    if kind not in (CLIP, DUAL):
+        raise CheckpointError(f"config.json has model_type {kind!r}\n  the clip recipe reads {CLIP!r} and {DUAL!r}")
     try:
-        if kind == _CLIP:
-            image, text, state = _read_clip(values, tensors)
-        elif kind == _DUAL:
-            image, text, state = read_dual(values, tensors)
-        else:
-            raise CheckpointError(
-                f"config.json has model_type {kind!r}\n  the clip recipe reads {_CLIP!r} and {_DUAL!r}"
-            )
+        image, text, state = read_dual(values, tensors)
         state["image_projection.linear.weight"] = tensors["visual_projection.weight"]
         state["text_projection.linear.weight"] = (
             state["text_projection.linear.weight"] * tensors["text_projection.weight"]
@@ -259,19 +214,6 @@ def read_huggingface(folder: Path) -> tuple[ClipRun, dict[str, Tensor]]:
         raise CheckpointError(f"{folder} has no tensor or setting {error}\n  copy the folder again") from None
     state["temperature.log_scale"] = scale.reshape(1).float()
     return _complete(folder, values, image, text, scale), state
-
-
-def _read_clip(values: Mapping[str, Any], tensors: State) -> tuple[VitConfig, TextTransformerConfig, dict[str, Tensor]]:
-    image, text = (
-        clip.vision_config(values.get("vision_config") or {}),
-        clip.text_config(values.get("text_config") or {}),
-    )
-    state = {
-        **with_prefix("image.encoder.", clip.vision_from_transformers(without_prefix("vision_model.", tensors), image)),
-        **with_prefix("text.encoder.", clip.text_from_transformers(without_prefix("text_model.", tensors), text)),
-        "text_projection.linear.weight": torch.ones(()),
-    }
-    return image, text, state
 
 
 def _complete(
@@ -295,15 +237,12 @@ def _complete(
     updates["max_length"] = min(filter(None, longest))
     value = math.exp(-log_scale.item())
     temperature = TemperatureConfig(value=value, smallest=min(value, base.model.temperature.smallest))
-    model = base.model.model_copy(
-        update={
-            "image": image,
-            "text": text,
-            "projection": ProjectionConfig(dim=values.get("projection_dim", 512)),
-            "temperature": temperature,
-        }
+    return base.with_data(**updates).with_model(
+        image=image,
+        text=text,
+        projection=ProjectionConfig(dim=values.get("projection_dim", 512)),
+        temperature=temperature,
     )
-    return base.model_copy(update={"model": model, "data": base.data.model_copy(update=updates)})
 
 
 def _longest_caption(folder: Path) -> int | None:

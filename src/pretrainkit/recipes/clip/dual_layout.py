@@ -1,6 +1,6 @@
-"""Models with towers of timm or transformers as `VisionTextDualEncoderModel`, both ways.
+"""Our models as `CLIPModel`, or with towers of timm or transformers as `VisionTextDualEncoderModel`, both ways.
 
-That class reads the *pooled* caption, which BERT makes with a dense layer and a tanh; ours is the hidden state itself.
+The latter reads the *pooled* caption, which BERT makes with a dense layer and a tanh; ours is the hidden state itself.
 With s x identity as the dense layer, tanh(s x) is s x to within (s x)^2 / 3, and the projection is divided by s. s is a
 power of two, so that both scalings are exact.
 
@@ -19,20 +19,14 @@ from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.recipes.clip import clip_layout as clip
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
-from pretrainkit.recipes.clip.config import (
-    ClipRun,
-    HuggingFaceTextConfig,
-    TextTransformerConfig,
-    TimmConfig,
-    VitConfig,
-)
-from pretrainkit.recipes.clip.huggingface_tower import HuggingFaceTower
+from pretrainkit.recipes.clip.config import ClipRun, HuggingFaceTextConfig, TextTransformerConfig, TimmConfig, VitConfig
+from pretrainkit.recipes.clip.foreign_towers import PUBLISHED, HuggingFaceTower, TimmTower, registered
 from pretrainkit.recipes.clip.model import DualEncoder
-from pretrainkit.recipes.clip.tensors import projections, tower_state, with_prefix, without_prefix
-from pretrainkit.recipes.clip.timm_tower import PUBLISHED, TimmTower, registered
 
 State = Mapping[str, Tensor]
 
+CLIP, DUAL = "clip", "vision-text-dual-encoder"
+_CLIP_VISION, _CLIP_TEXT = "clip_vision_model", "clip_text_model"
 POOLER_SCALE = 2.0**-16
 _POOLER = "pooler.dense"
 _ALLOWED = 1e-4
@@ -42,36 +36,40 @@ _ALLOWED = 1e-4
 def dual_folder(
     config: ClipRun, model: DualEncoder, tokenizer: CaptionTokenizer
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """`config.json` and tensors.
+    """`config.json` and tensors: of a `CLIPModel` where both towers are our own.
 
     Raises:
         InputError: A tower has no equal there.
     """
     image, text = config.model.image, config.model.text
-    found = projections(model)
+    found = clip.projections(model)
+    vision, words = (clip.without_prefix(f"{name}.encoder.", model.state_dict()) for name in ("image", "text"))
     if isinstance(image, VitConfig):
         clip.refuse_vision(image)
         vision_values = clip.vision_values(image)
-        vision = clip.vision_to_transformers(tower_state(model, "image"), image)
+        vision = clip.to_transformers(vision, image)
     else:
         vision_values = _timm_values(image, cast(TimmTower, model.image))
-        vision = with_prefix("timm_model.", tower_state(model, "image"))
+        vision = clip.with_prefix("timm_model.", vision)
     if isinstance(text, TextTransformerConfig):
         clip.refuse_text(text, tokenizer)
-        text_values: dict[str, Any] = clip.text_values(text, tokenizer)
-        words = clip.text_to_transformers(tower_state(model, "text"), text)
+        text_values = clip.text_values(text, tokenizer)
+        words = clip.to_transformers(words, text)
     else:
-        text_values, words = _with_pooler(text, cast(HuggingFaceTower, model.text), tower_state(model, "text"))
+        text_values, words = _with_pooler(text, cast(HuggingFaceTower, model.text), words)
         found["text_projection.weight"] = found["text_projection.weight"] / POOLER_SCALE
+    width = {"projection_dim": config.model.projection.dim}
+    if is_clip := isinstance(image, VitConfig) and isinstance(text, TextTransformerConfig):
+        vision_values, text_values = vision_values | width, text_values | width
     values = {
-        "model_type": "vision-text-dual-encoder",
-        "architectures": ["VisionTextDualEncoderModel"],
-        "projection_dim": config.model.projection.dim,
+        "model_type": CLIP if is_clip else DUAL,
+        "architectures": ["CLIPModel" if is_clip else "VisionTextDualEncoderModel"],
+        **width,
         "logit_scale_init_value": math.log(1 / config.model.temperature.value),
         "vision_config": vision_values,
         "text_config": text_values,
     }
-    return values, {**with_prefix("vision_model.", vision), **with_prefix("text_model.", words), **found}
+    return values, {**clip.with_prefix("vision_model.", vision), **clip.with_prefix("text_model.", words), **found}
 
 
 def _timm_values(config: TimmConfig, tower: TimmTower) -> dict[str, Any]:
@@ -122,6 +120,7 @@ def check_equal(config: ClipRun, model: DualEncoder, folder: Path) -> None:
     rows = text.vocab_size if isinstance(text, TextTransformerConfig) else theirs.config.text_config.vocab_size
     ids = torch.randint(0, rows or 1, (2, 5), generator=generator)
     if isinstance(text, TextTransformerConfig):
+        # The end token at the end and nowhere else: transformers reads the first one that it finds.
         ids[:, -1] = theirs.config.text_config.eos_token_id
         ids[:, :-1] = torch.where(ids[:, :-1] == ids[:, -1:], 0, ids[:, :-1])
     was_training = model.training
@@ -151,31 +150,35 @@ def read_dual(
     Raises:
         CheckpointError: A tower is of another kind, or its pooler is one that ours lack.
     """
-    vision, words = without_prefix("vision_model.", tensors), without_prefix("text_model.", tensors)
-    vision_values, text_values = dict(values["vision_config"]), dict(values["text_config"])
+    vision, words = (clip.without_prefix(prefix, tensors) for prefix in ("vision_model.", "text_model."))
+    if values["model_type"] == CLIP:  # whose parts need not say what they are
+        vision_values = {"model_type": _CLIP_VISION, **(values.get("vision_config") or {})}
+        text_values = {"model_type": _CLIP_TEXT, **(values.get("text_config") or {})}
+    else:
+        vision_values, text_values = dict(values["vision_config"]), dict(values["text_config"])
     state = {"text_projection.linear.weight": torch.ones(())}
     image: VitConfig | TimmConfig
     text: TextTransformerConfig | HuggingFaceTextConfig
-    if vision_values["model_type"] == "clip_vision_model":
+    if vision_values["model_type"] == _CLIP_VISION:
         image = clip.vision_config(vision_values)
-        state |= with_prefix("image.encoder.", clip.vision_from_transformers(vision, image))
+        state |= clip.with_prefix("image.encoder.", clip.from_transformers(vision, image))
     elif vision_values["model_type"] == "timm_wrapper":
         options = dict(vision_values.get("model_args") or {})
         size = options.pop("img_size", None)
         image = TimmConfig(name=vision_values["architecture"], pretrained=False, image_size=size, options=options)
-        state |= with_prefix("image.encoder.", without_prefix("timm_model.", vision))
+        state |= clip.with_prefix("image.encoder.", clip.without_prefix("timm_model.", vision))
     else:
         raise CheckpointError(
             f"config.json has a vision tower of model_type {vision_values['model_type']!r}\n"
             "  this recipe reads 'clip_vision_model' and 'timm_wrapper'"
         )
-    if text_values["model_type"] == "clip_text_model":
+    if text_values["model_type"] == _CLIP_TEXT:
         text = clip.text_config(text_values)
-        state |= with_prefix("text.encoder.", clip.text_from_transformers(words, text))
+        state |= clip.with_prefix("text.encoder.", clip.from_transformers(words, text))
     else:
         state["text_projection.linear.weight"] = torch.tensor(_pooler_scale(words))
         text = HuggingFaceTextConfig(name=text_values["model_type"], pretrained=False, architecture=text_values)
-        state |= with_prefix("text.encoder.", words)
+        state |= clip.with_prefix("text.encoder.", words)
     return image, text, state
 
 

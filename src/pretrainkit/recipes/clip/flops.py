@@ -36,6 +36,7 @@ def transformer_flops(
         reads_one: One token's output is used: the last block needs no more than keys and values of the others.
     """
     width, inner = config.hidden_size, config.intermediate_size
+    # Four products of width x width (queries, keys, values, output) and two of width x inner; 2 per multiply-add.
     per_token, keys_and_values = 8 * width**2 + 4 * width * inner, 4 * width**2
     attention = 4 * width * num_tokens**2 * (0.5 if is_causal else 1)
     block = per_token * num_tokens + attention

@@ -1,33 +1,46 @@
-"""Held-out sets of a config: pairs from `data.valid`, class folders, and any other images and captions.
+"""Held-out sets of a config and CLIP's metrics on them: zero-shot retrieval on sets of pairs, and zero-shot
+classification of class folders.
 
-Dimensions: B rows of a batch.
+Dimensions: N rows, I images, T captions, C classes, P templates, B rows of a batch, D width of the embeddings.
+
+Every distinct image and every caption is embedded exactly once, in evaluation mode, whatever the number of ranks.
+Embeddings are float32 unless `evaluate.precision` says otherwise, as in ZeroVL; with FSDP2 on a GPU the blocks compute
+in the training's number format all the same.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from shlex import quote
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
+from pretrainkit.dist.devices import has_float64
 from pretrainkit.dist.env import World
+from pretrainkit.dist.parallelize import gather_root_weights, unwrap
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.eval.classification import captions_of
-from pretrainkit.eval.embed import BuildRows
-from pretrainkit.eval.retrieval import first_of_each
+from pretrainkit.eval.classification import accuracies, captions_of, class_vectors
+from pretrainkit.eval.embed import BuildRows, embed_rows
+from pretrainkit.eval.evaluator import evaluation_mode
+from pretrainkit.eval.retrieval import Rows, first_of_each, first_of_each_up_to, retrieval
 from pretrainkit.images.class_folders import class_folders, class_names
+from pretrainkit.recipes.capabilities import Evaluator
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, tokenizer_folder
 from pretrainkit.recipes.clip.checks import check_torn, packing
-from pretrainkit.recipes.clip.config import ClassificationConfig, ClipRun, class_set_name, set_name
-from pretrainkit.recipes.clip.csv_pairs import read_file
+from pretrainkit.recipes.clip.config import ClassificationConfig, ClipEvaluateConfig, ClipRun, class_set_name, set_name
+from pretrainkit.recipes.clip.folder_pairs import read_file
 from pretrainkit.recipes.clip.open_pairs import open_pairs
 from pretrainkit.recipes.clip.pairs import BadImage, Pairs
 from pretrainkit.recipes.clip.pixels import PixelReader, look_at
 from pretrainkit.rng import fold, stream_key
 from pretrainkit.training.objective import HostBatch
+from pretrainkit.training.precision import Precision
 
 _IMAGES = stream_key(0, "clip", "held-out images")
 _NUM_NAMED = 5
@@ -36,8 +49,6 @@ _NUM_NAMED = 5
 
 @dataclass(frozen=True)
 class PairSet:
-    """Held-out pairs."""
-
     name: str
     """In the names of metrics."""
     image_ids_N: NDArray[np.int64]
@@ -79,10 +90,12 @@ def pair_sets(config: ClipRun) -> list[PairSet]:
         return []
     captions = caption_batches(config)
     names = _distinct([set_name(source) for source in config.data.valid], "data.valid")
-    opened = [open_pairs(source, "valid") for source in config.data.valid]
-    for pairs in opened:
+    found = []
+    for name, source in zip(names, config.data.valid, strict=True):
+        pairs = open_pairs(source, "valid")
         check_torn(pairs, "valid", "error")
-    return [_pair_set(config, name, pairs, captions) for name, pairs in zip(names, opened)]
+        found.append(_pair_set(config, name, pairs, captions))
+    return found
 
 
 def class_sets(config: ClipRun) -> list[ClassSet]:
@@ -115,11 +128,11 @@ def caption_batches(config: ClipRun) -> Callable[[Sequence[str]], HostBatch]:
 
 def image_batches(config: ClipRun, files: Sequence[Path]) -> BuildRows:
     """Rows of `files` to a batch with `image`."""
-    return every_image(_exact_pixels(config), partial(_content, files), lambda row: str(files[row]))
+    return every_image(_exact_pixels(config), _reader(files), lambda row: str(files[row]))
 
 
-def _content(files: Sequence[Path], row: int) -> bytes:
-    return read_file(files[row])
+def _reader(files: Sequence[Path]) -> Callable[[int], bytes]:
+    return lambda row: read_file(files[row])
 
 
 def _exact_pixels(config: ClipRun) -> PixelReader:
@@ -146,7 +159,7 @@ def check_images(config: ClipRun, world: World) -> None:
             )
     for classes in config.evaluate.classification:
         files = class_folders(Path(classes.path)).files
-        if bad := _undecodable(partial(_content, files), np.arange(len(files)), config, world):
+        if bad := _undecodable(_reader(files), np.arange(len(files)), config, world):
             names = "".join(f"\n  {files[row]}: {reason}" for row, reason in bad[:_NUM_NAMED])
             problems.append(
                 f"{len(bad):,} of {len(files):,} images of evaluate.classification={classes.path} cannot be used:"
@@ -247,3 +260,104 @@ def _templates(wanted: ClassificationConfig) -> list[str]:
     except OSError as error:
         raise DataError(f"cannot read templates from {wanted.templates_file}: {error.strerror or error}") from None
     return [line.strip() for line in lines if line.strip()]
+
+
+Towers = Callable[[BuildRows, int], Tensor]
+"""`embed` with a model."""
+
+
+def build_evaluator(config: ClipRun, world: World, precision: Precision) -> Evaluator:
+    """A function of the model, on every rank: its metrics on `data.valid` and `evaluate.classification`.
+
+    Raises:
+        DataError: A held-out image cannot be decoded: found here, not by the first evaluation of a training.
+    """
+    pairs, classes = pair_sets(config), class_sets(config)
+    check_images(config, world)
+    autocast = precision.autocast if config.evaluate.precision == "as_training" else nullcontext
+    num_threads = config.data.loader_workers[1]
+    return lambda model: held_out_metrics(
+        model, pairs, classes, config.evaluate, world=world, autocast=autocast, num_threads=num_threads
+    )
+
+
+def held_out_metrics(
+    model: nn.Module,
+    pairs: Sequence[PairSet],
+    classes: Sequence[ClassSet],
+    config: ClipEvaluateConfig,
+    *,
+    world: World,
+    autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
+    num_threads: int = 0,
+) -> dict[str, float]:
+    """Metrics by name, the same on all ranks; a collective.
+
+    Returns:
+        For each set of pairs `<set>_I2T-R@1` ... `<set>_T2I-R@10` and `<set>_RSUM` (percent, and their sum); `RSUM`,
+        the mean over sets; for each folder of classes `<folder>_zeroshot_acc1` and `_acc5` (percent); `temperature`.
+    """
+    towers = partial(
+        embed, model, batch_size=config.batch_size, world=world, autocast=autocast, num_threads=num_threads
+    )
+    metrics: dict[str, float] = {"RSUM": 0.0} if pairs else {}  # the headline of a report
+    with evaluation_mode(model), torch.no_grad():
+        gather_root_weights(model)
+        metrics["temperature"] = 1 / float(unwrap(model).logit_scale())  # type: ignore[operator]
+        for pair_set in pairs:
+            found = _retrieval(towers, pair_set, config, world)
+            metrics |= {f"{pair_set.name}_{name}": value for name, value in found.items()}
+        if pairs:
+            metrics["RSUM"] = float(np.mean([metrics[f"{pair_set.name}_RSUM"] for pair_set in pairs]))
+        for class_set in classes:
+            found = _classification(towers, class_set, config, world)
+            metrics |= {f"{class_set.name}_zeroshot_{name}": value for name, value in found.items()}
+    return metrics
+
+
+def embed(
+    model: nn.Module,
+    build: BuildRows,
+    num_rows: int,
+    *,
+    batch_size: int,
+    world: World,
+    autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
+    num_threads: int = 0,
+) -> Tensor:
+    """The embeddings (N, D) of images or of captions, whichever `build` makes of rows: a collective."""
+
+    def forward(batch: Mapping[str, Tensor]) -> Tensor:
+        with autocast():
+            (vectors_BD,) = model(**batch).values()
+        return vectors_BD
+
+    vectors_ND = embed_rows(build, forward, num_rows, batch_size=batch_size, world=world, num_threads=num_threads)
+    # Scores are computed in float64.
+    return vectors_ND if has_float64(vectors_ND.device) else vectors_ND.cpu()
+
+
+def _retrieval(towers: Towers, pairs: PairSet, config: ClipEvaluateConfig, world: World) -> dict[str, float]:
+    text_rows = first_of_each_up_to(pairs.image_ids_N[: config.num_examples], config.max_captions_per_image)
+    text_ids = pairs.image_ids_N[text_rows]
+    which = first_of_each(text_ids)
+    image_rows = text_rows[which]
+    image_ID = towers(lambda rows: pairs.images(image_rows[rows]), len(image_rows))
+    text_TD = towers(lambda rows: pairs.captions(text_rows[rows]), len(text_rows))
+    return retrieval(
+        Rows(image_ID, text_ids[which]),
+        Rows(text_TD, text_ids),
+        num_folds=config.num_folds,
+        with_ranks=config.ranks,
+        megabytes=config.scores_megabytes,
+        world=world,
+    )
+
+
+def _classification(towers: Towers, classes: ClassSet, config: ClipEvaluateConfig, world: World) -> dict[str, float]:
+    num_captions = classes.num_classes * classes.num_templates
+    text_CPD = towers(classes.captions, num_captions).unflatten(0, (classes.num_classes, -1))
+    image_ID = towers(classes.images, len(classes.labels_I))
+    return accuracies(
+        image_ID, classes.labels_I, class_vectors(text_CPD), megabytes=config.scores_megabytes, world=world
+    )

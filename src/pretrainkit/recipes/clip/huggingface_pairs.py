@@ -9,13 +9,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError, MissingPackageError
-from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
-from pretrainkit.recipes.clip.csv_pairs import read_file
+from pretrainkit.recipes.clip.config import ClipSourceConfig
+from pretrainkit.recipes.clip.folder_pairs import read_file
 from pretrainkit.recipes.clip.pairs import (
     MissingImage,
     Pairs,
     Split,
-    caption_weights,
+    chosen_captions,
     chosen_column,
     split_names,
     whole_numbers,
@@ -30,16 +30,9 @@ class HuggingFacePairs(Pairs):
 
     has_names = False
 
-    def __init__(
-        self, name: str, where: str, table: pa.Table, weights: list[float], images: Any, rows: NDArray[np.int64]
-    ) -> None:
-        """
-        Args:
-            name, where, table, weights: As for `Pairs`.
-            images: The data set with its column of images alone, not decoded.
-            rows: (N,) row of the data set for each pair.
-        """
-        super().__init__(name, where, table, weights, {})
+    def __init__(self, source: ClipSourceConfig, table: pa.Table, images: Any, rows: NDArray[np.int64]) -> None:
+        """`images`: the data set with its column of images alone, not decoded; `rows`: (N,) its row for each pair."""
+        super().__init__(source, table)
         self._images, self._rows = images, rows
         self._column = images.column_names[0]
 
@@ -72,10 +65,7 @@ def open_huggingface(source: ClipSourceConfig, split: Split) -> HuggingFacePairs
     present = dataset.column_names
     where = f"{source.path} ({dataset.split or 'one split'})"
     image = chosen_column(present, source.image_key, _IMAGES, "image", where)
-    if isinstance(source.caption_key, dict):
-        texts = [chosen_column(present, key, (), "caption", where) for key in source.caption_key]
-    else:
-        texts = [chosen_column(present, source.caption_key, _CAPTIONS, "caption", where)]
+    texts = chosen_captions(present, source, _CAPTIONS, where)
     if isinstance(dataset.features[image], datasets.Image):
         dataset = dataset.cast_column(image, datasets.Image(decode=False))
     elif not _may_be_images(dataset.features[image], datasets):
@@ -86,12 +76,12 @@ def open_huggingface(source: ClipSourceConfig, split: Split) -> HuggingFacePairs
         )
     numbers = [name for name in ("image_id", "caption_id") if name in present]
     plain = dataset.select_columns([*texts, *numbers]).with_format("arrow")[:]
-    columns = {f"caption_{n}": _chunked(plain.column(text)) for n, text in enumerate(texts)}
-    ids = {name: _chunked(plain.column(name)) for name in numbers}
+    columns = {f"caption_{n}": plain.column(text).combine_chunks() for n, text in enumerate(texts)}
+    ids = {name: plain.column(name).combine_chunks() for name in numbers}
     columns, rows = _one_row_per_caption(columns, ids, where)
     columns["image"] = pa.array([f"row {row}" for row in rows.tolist()], pa.string())
     images = dataset.select_columns([image])
-    return HuggingFacePairs(set_name(source), source.path, pa.table(columns), caption_weights(source), images, rows)
+    return HuggingFacePairs(source, pa.table(columns), images, rows)
 
 
 def _load(datasets: Any, source: ClipSourceConfig, split: Split) -> Any:
@@ -124,10 +114,6 @@ def _may_be_images(feature: Any, datasets: Any) -> bool:
     return isinstance(feature, datasets.Value) and feature.dtype in ("string", "large_string", "binary", "large_binary")
 
 
-def _chunked(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks()
-
-
 def _one_row_per_caption(
     captions: dict[str, pa.Array], ids: dict[str, pa.Array], where: str
 ) -> tuple[dict[str, pa.Array], NDArray[np.int64]]:
@@ -141,6 +127,7 @@ def _one_row_per_caption(
             "  give a single caption_key: then each caption of the list is a pair of its own"
         )
     if is_list[0]:
+        # The list that each of the flattened captions comes from.
         rows = whole_numbers(pa.compute.list_parent_indices(first))
         captions = {"caption_0": pa.compute.list_flatten(first)}
     found = {name: column.cast(pa.large_string()) for name, column in captions.items()}

@@ -12,11 +12,13 @@ al. 2022, https://arxiv.org/abs/2112.09331); SigLIP (Zhai et al. 2023, https://a
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from pretrainkit.nn.autocast import in_float32
 
 Duplicates = Literal["negatives", "ignore", "positives"]
 
@@ -83,13 +85,6 @@ class RowScores(NamedTuple):
     """Rows whose most similar column is the main target."""
 
 
-class Score(Protocol):
-    """A loss by rows."""
-
-    def __call__(self, logits_CM: Tensor, pairs_C: Tensor) -> tuple[RowScores, Tensor]:
-        """Scores rows, and the derivative (C, M) of their loss by the logits, in whose memory it may lie."""
-
-
 def _num_right(logits_CM: Tensor, pairs_C: Tensor, matches: Matches) -> Tensor:
     """Of equal logits the first counts, so that embeddings that are all the same are not called right."""
     best_C1 = logits_CM.argmax(1, keepdim=True)
@@ -123,12 +118,13 @@ class SoftmaxScore:
             finite_CM = logits_CM if ignored_CM is None else logits_CM.masked_fill(ignored_CM, 0.0)
             target_logit_C = (1 - smoothing) * target_logit_C + smoothing * (finite_CM * smooth_CM).sum(1)
 
+        # From here on the memory of the logits holds their exponentials, then the probabilities, then the slope.
         largest_C1 = logits_CM.amax(1, keepdim=True)
         logits_CM.sub_(largest_C1).exp_()
         sum_C1 = logits_CM.sum(1, keepdim=True)
         log_sum_C = (largest_C1 + sum_C1.log())[:, 0]
         slope_CM = logits_CM.div_(sum_C1)
-        for weight, _, where in wanted:
+        for weight, _, where in wanted:  # d loss / d logits = probabilities - target
             weight = (1 - smoothing) * weight
             if where.dtype == torch.bool:
                 slope_CM -= weight * where.to(slope_CM.dtype) / where.sum(1, keepdim=True)
@@ -172,6 +168,10 @@ class SigmoidScore:
         return RowScores(loss, torch.zeros_like(loss), num_right), logits_CM.sigmoid_().mul_(sign_CM)
 
 
+Score = SoftmaxScore | SigmoidScore
+"""Scores the logits (C, M) of rows, and gives the derivative of their loss by the logits, in whose memory it may be."""
+
+
 def score_rows(
     queries_bD: Tensor,
     keys_MD: Tensor,
@@ -198,7 +198,7 @@ def score_rows(
     inputs: Sequence[Tensor | None] = (queries_bD, keys_MD, scale, bias)
     if not torch.is_grad_enabled():
         inputs = [None if tensor is None else tensor.detach() for tensor in inputs]
-    with torch.autocast(queries_bD.device.type, enabled=False):
+    with in_float32(queries_bD):
         return RowScores(*_RowsByChunks.apply(*inputs, score, first_row, num_rows))
 
 
@@ -234,6 +234,7 @@ class _RowsByChunks(torch.autograd.Function):
                 grad_keys_MD.addmm_(slope_CM.t(), chunk_CD)
             if grad_bias is not None:
                 grad_bias += slope_CM.sum()
+        # logits = scale x q . k, so the slope by the scale is the sum of slope x (q . k), which is that by q times q.
         grad_scale = (grad_queries_bD * queries_bD).sum() if needs_scale and grad_queries_bD is not None else None
         for grad in (grad_queries_bD, grad_keys_MD):
             if grad is not None:

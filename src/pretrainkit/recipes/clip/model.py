@@ -4,49 +4,208 @@ Dimensions: B pairs, T tokens, D width of a tower, E width of the embeddings.
 Sources: Radford et al. 2021, https://arxiv.org/abs/2103.00020; Cui et al. 2022, https://arxiv.org/abs/2112.09331.
 """
 
+import logging
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrainkit.recipes.clip.base_tower import Color, ImageTower, TextTower
-from pretrainkit.recipes.clip.config import ClipRun
-from pretrainkit.recipes.clip.projections import Projection, build_projection
-from pretrainkit.recipes.clip.temperature import Temperature
-from pretrainkit.recipes.clip.towers import build_image_tower, build_text_tower
+from pretrainkit.dist.devices import from_host
+from pretrainkit.dist.parallelize import is_dtensor
+from pretrainkit.errors import ConfigError
+from pretrainkit.nn.blocks import LayerNorm
+from pretrainkit.nn.dropout import dropout
+from pretrainkit.recipes.clip.config import (
+    ClipModelConfig,
+    ClipRun,
+    HuggingFaceTextConfig,
+    ProjectionConfig,
+    TemperatureConfig,
+    TextTransformerConfig,
+    TimmConfig,
+    TowerConfig,
+    VitConfig,
+)
+from pretrainkit.recipes.clip.foreign_towers import HuggingFaceTower, TimmTower
+from pretrainkit.recipes.clip.towers import Color, ImageTower, OwnImageTower, OwnTextTower, TextTower, Tower
 
 _NORM_EPSILON = 1e-8
 """Added to the length of an embedding, so that zeros stay zeros."""
+_PROJECTION_EPSILON = 1e-5
+_log = logging.getLogger(__name__)
+_ROUNDING = 1e-3
+"""Share by which a temperature may be beyond a limit, as one that was learned up to it is."""
+
+
+class Temperature(nn.Module):
+    """A constant, the temperature itself, or the logarithm of its inverse (CLIP's logit scale).
+
+    Learned ones are parameters of shape (1,), because FSDP2 cannot shard scalars.
+    """
+
+    def __init__(self, config: TemperatureConfig) -> None:
+        super().__init__()
+        self.config = config
+        if config.kind == "parameter":
+            self.temperature = nn.Parameter(torch.full((1,), config.value))
+        elif config.kind == "log_parameter":
+            self.log_scale = nn.Parameter(torch.full((1,), -math.log(config.value)))
+
+    def logit_scale(self, device: torch.device | None = None) -> Tensor:
+        """1 / temperature, a scalar within the limits; its gradient is zero where the parameter is outside of them. A
+        constant is made on `device`."""
+        config = self.config
+        if config.kind == "parameter":
+            return 1 / self.temperature.clamp(config.smallest, config.largest)[0]
+        if config.kind == "log_parameter":
+            return self.log_scale.clamp(max=-math.log(config.smallest)).exp()[0]
+        return torch.full((), 1 / min(max(config.value, config.smallest), config.largest), device=device)
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Set a learned temperature that is outside of its limits to the limit, unless the config says not to."""
+        config = self.config
+        if not config.project_back:
+            return
+        if config.kind == "parameter":
+            _local(self.temperature).clamp_(config.smallest, config.largest)
+        elif config.kind == "log_parameter":
+            _local(self.log_scale).clamp_(max=-math.log(config.smallest))
+
+
+_PARAMETER, _LOG_PARAMETER = "temperature.temperature", "temperature.log_scale"
+"""Names in a model's weights."""
+
+
+def with_kind_of(
+    wanted: ClipModelConfig, given: ClipModelConfig, weights: Mapping[str, Tensor]
+) -> tuple[ClipModelConfig, Mapping[str, Tensor]]:
+    """`given` and its `weights` with their temperature as the parameter that `wanted` learns; as they are where it
+    learns none.
+
+    Raises:
+        ConfigError: The temperature is beyond the limits of `wanted`, which would use the limit instead.
+    """
+    here, there = wanted.temperature, given.temperature
+    if here.kind == "constant":
+        return given, weights
+    rest = {name: tensor for name, tensor in weights.items() if name not in (_PARAMETER, _LOG_PARAMETER)}
+    if _PARAMETER in weights:
+        temperature_1 = weights[_PARAMETER]
+    elif _LOG_PARAMETER in weights:
+        temperature_1 = weights[_LOG_PARAMETER].neg().exp()
+    else:
+        temperature_1 = torch.full((1,), there.value)
+    value = float(temperature_1)
+    if value < here.smallest * (1 - _ROUNDING):
+        raise _beyond_limit(value, "smallest", here.smallest)
+    if here.kind == "parameter" and value > here.largest * (1 + _ROUNDING):
+        raise _beyond_limit(value, "largest", here.largest)
+    if not math.isclose(value, here.value, rel_tol=_ROUNDING):
+        _log.warning(
+            "the weights have learned the temperature %.6g: the run starts with it, and model.temperature.value=%g is "
+            "not used",
+            *(value, here.value),
+        )
+    name = _PARAMETER if here.kind == "parameter" else _LOG_PARAMETER
+    own = weights.get(name)
+    rest[name] = own if own is not None else temperature_1 if name == _PARAMETER else temperature_1.log().neg()
+    same = there.model_copy(update={"kind": here.kind})
+    return given.model_copy(update={"temperature": same}), rest
+
+
+def _beyond_limit(value: float, limit: str, here: float) -> ConfigError:
+    return ConfigError(
+        f"the weights have learned the temperature {value:.6g}, but model.temperature.{limit} is {here:g}, which would "
+        f"be used instead\n  set model.temperature.{limit}={value:.4g}, or another limit beyond it"
+    )
+
+
+def _local(parameter: nn.Parameter) -> Tensor:
+    """What of it lies on this rank (maybe nothing); shares its memory."""
+    return parameter.to_local() if is_dtensor(parameter) else parameter  # type: ignore[attr-defined]
+
+
+def build_image_tower(config: VitConfig | TimmConfig) -> ImageTower:
+    """The tower on torch's default device, with its weights (none on "meta"); what shall not learn is frozen."""
+    tower: ImageTower = OwnImageTower(config) if isinstance(config, VitConfig) else TimmTower(config)
+    _freeze(tower, config, "model.image")
+    return tower
+
+
+def build_text_tower(config: TextTransformerConfig | HuggingFaceTextConfig) -> TextTower:
+    """As `build_image_tower`."""
+    tower: TextTower = OwnTextTower(config) if isinstance(config, TextTransformerConfig) else HuggingFaceTower(config)
+    _freeze(tower, config, "model.text")
+    return tower
+
+
+def _freeze(tower: Tower, config: TowerConfig, name: str) -> None:
+    if not config.trainable:
+        tower.requires_grad_(False)
+    elif config.num_trainable_layers == 0:
+        raise ConfigError(f"{name}.num_trainable_layers=0 lets nothing learn\n  say {name}.trainable=false")
+    elif (num_layers := config.num_trainable_layers) is not None:
+        blocks = tower.blocks()
+        if num_layers > len(blocks):
+            raise ConfigError(
+                f"{name}.num_trainable_layers={num_layers}, but the tower has {len(blocks)} blocks\n"
+                "  give at most as many, or null for the whole tower"
+            )
+        # The last blocks learn, and what is registered behind them: parameters are in the order of the layers.
+        first, learns = next(blocks[-num_layers].parameters()), False
+        for parameter in tower.parameters():
+            learns = learns or parameter is first
+            parameter.requires_grad_(learns)
+
+
+class ResidualProjection(nn.Module):
+    """Linear, GELU, linear, dropout, sum with the first, layer norm: the `complex` projection of ZeroVL."""
+
+    def __init__(self, width: int, dim: int, dropout_rate: float) -> None:
+        super().__init__()
+        self.dropout_rate = dropout_rate
+        self.linear = nn.Linear(width, dim)
+        self.inner = nn.Linear(dim, dim)
+        self.norm = LayerNorm(dim, _PROJECTION_EPSILON)
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        x_BE = self.linear(x_BD)
+        inner_BE = dropout(self.inner(F.gelu(x_BE)), self.dropout_rate, is_training=self.training)
+        return self.norm(x_BE + inner_BE)
+
+
+def build_projection(config: ProjectionConfig, width: int, *, learns: bool) -> nn.Module:
+    """(B, D) to (B, E), for a tower of this width."""
+    if config.kind == "residual":
+        return ResidualProjection(width, config.dim, config.dropout).requires_grad_(learns)
+    linear = nn.Linear(width, config.dim, bias=False)
+    return nn.Sequential(OrderedDict(linear=linear)).requires_grad_(learns)  # by name, as checkpoints have it
 
 
 class DualEncoder(nn.Module):
     """Images and captions to embeddings, one after the other or both in one call."""
 
-    def __init__(
-        self,
-        image: ImageTower,
-        text: TextTower,
-        *,
-        image_projection: Projection,
-        text_projection: Projection,
-        temperature: Temperature,
-        siglip_bias: float | None,
-        mean_and_deviation: tuple[Color, Color],
-        is_normalized: bool,
-    ) -> None:
+    def __init__(self, config: ClipRun) -> None:
         """
-        Args:
-            siglip_bias: Initial bias of the logits, learned; None: there is none.
-            mean_and_deviation: Of pixels in [0, 1], to normalize uint8 images.
-            is_normalized: Embeddings have length 1.
+        Raises:
+            ConfigError: A tower cannot be built so.
+            MissingPackageError: A tower needs a package that is not installed.
         """
         super().__init__()
-        self.image, self.text = image, text
-        self.image_projection, self.text_projection = image_projection, text_projection
-        self.temperature = temperature
-        self.logit_bias = None if siglip_bias is None else nn.Parameter(torch.full((1,), siglip_bias))
-        self.mean_and_deviation = mean_and_deviation
-        self.is_normalized = is_normalized
+        projection = config.model.projection
+        self.image, self.text = build_image_tower(config.model.image), build_text_tower(config.model.text)
+        self.image_projection = build_projection(projection, self.image.width, learns=projection.image_trainable)
+        self.text_projection = build_projection(projection, self.text.width, learns=projection.text_trainable)
+        self.temperature = Temperature(config.model.temperature)
+        has_bias = config.objective.loss == "siglip"
+        self.logit_bias = nn.Parameter(torch.full((1,), config.objective.siglip_bias)) if has_bias else None
+        self.mean_and_deviation: tuple[Color, Color] = config.data.normalize or self.image.mean_and_deviation
+        self.is_normalized = projection.normalize
 
     def blocks(self) -> list[nn.Module]:
         """The submodules to compile, shard and recompute one by one."""
@@ -54,10 +213,10 @@ class DualEncoder(nn.Module):
 
     def logit_scale(self) -> Tensor:
         """1 / temperature, a scalar within its limits; no gradient outside of them."""
-        return self.temperature.logit_scale()
+        return self.temperature.logit_scale(next(self.image_projection.parameters()).device)
 
     def project_temperature(self) -> None:
-        """Bring a learned temperature back into its limits. Does not wait for the device."""
+        """Bring a learned temperature back into its limits."""
         self.temperature.project()
 
     def train(self, mode: bool = True) -> "DualEncoder":
@@ -108,13 +267,11 @@ class DualEncoder(nn.Module):
         """uint8 (B, 3, H, W) to floats of about mean 0 and deviation 1; floats are taken as they are."""
         if image.is_floating_point():
             return image
-        mean_311, deviation_311 = (
-            torch.tensor(values, device="cpu").view(3, 1, 1).to(image.device, non_blocking=True)
-            for values in self.mean_and_deviation
-        )
+        mean_311, deviation_311 = (from_host(values, image.device).view(3, 1, 1) for values in self.mean_and_deviation)
         dtype = next(self.image_projection.parameters()).dtype
         if not self.training:  # in the order of torchvision, so that evaluation agrees with it to the last bit
             return image.float().div_(255).sub_(mean_311).div_(deviation_311).to(dtype)
+        # (x / 255 - mean) / deviation as one product and one sum.
         scale_311, shift_311 = (1 / (255 * deviation_311)).to(dtype), (-mean_311 / deviation_311).to(dtype)
         return image.to(dtype).mul_(scale_311).add_(shift_311)
 
@@ -141,24 +298,5 @@ def _mirrored(x: Tensor, share: Tensor | None) -> Tensor:
 
 
 def build(config: ClipRun) -> DualEncoder:
-    """The model on torch's default device, initialised from its global generator; on "meta" without values.
-
-    Raises:
-        ConfigError: A tower cannot be built so.
-        MissingPackageError: A tower needs a package that is not installed.
-    """
-    image, text = build_image_tower(config.model.image), build_text_tower(config.model.text)
-    projection = config.model.projection
-    model = DualEncoder(
-        image,
-        text,
-        image_projection=build_projection(projection, image.width),
-        text_projection=build_projection(projection, text.width),
-        temperature=Temperature(config.model.temperature),
-        siglip_bias=config.objective.siglip_bias if config.objective.loss == "siglip" else None,
-        mean_and_deviation=config.data.normalize or image.mean_and_deviation,
-        is_normalized=projection.normalize,
-    )
-    model.image_projection.requires_grad_(projection.image_trainable)
-    model.text_projection.requires_grad_(projection.text_trainable)
-    return model
+    """The model on torch's default device, initialised from its global generator; on "meta" without values."""
+    return DualEncoder(config)

@@ -3,36 +3,25 @@
 Dimensions: b pairs of a microbatch or rank, B of the whole batch, D embedding width.
 """
 
-from typing import Protocol, cast
+from functools import partial
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from pretrainkit.dist.parallelize import gather_root_weights, unwrap
-from pretrainkit.recipes.clip.bad_rows import REASONS
 from pretrainkit.recipes.clip.config import ClipRun
 from pretrainkit.recipes.clip.flops import PairFlops
-from pretrainkit.recipes.clip.losses import Matches, RowScores, Score, SigmoidScore, SoftmaxScore, score_rows
+from pretrainkit.recipes.clip.losses import Matches, SigmoidScore, SoftmaxScore, score_rows
+from pretrainkit.recipes.clip.model import DualEncoder
+from pretrainkit.recipes.clip.pairs import REASONS
 from pretrainkit.training.objective import Batch, Cost, CoupledObjective, Embedded, HostBatch, LossSum
 
 _INPUTS = ("image", "image_features", "input_ids", "num_tokens", "text_features")
 """What a batch may hold for the model."""
 _GROUPS = ("image_group", "caption_group")
 _BAD_ROWS = tuple(f"bad_{reason.replace(' ', '_')}" for reason in REASONS[1:])
-
-
-class HasTemperature(Protocol):
-    """What the loss needs of the model besides its forward pass."""
-
-    logit_bias: Tensor | None
-    """(1,), of a sigmoid loss."""
-
-    def logit_scale(self) -> Tensor:
-        """Scalar: 1 / temperature."""
-
-    def project_temperature(self) -> None:
-        """Bring the temperature back into its limits."""
 
 
 class ClipObjective(CoupledObjective):
@@ -80,26 +69,26 @@ class ClipObjective(CoupledObjective):
         self, model: nn.Module, vectors: dict[str, Tensor], labels: dict[str, Tensor], rows: slice
     ) -> dict[str, LossSum]:
         settings = self._settings
-        plain = cast(HasTemperature, unwrap(model))
+        plain = cast(DualEncoder, unwrap(model))
         image_BD, text_BD = vectors["image"], vectors["text"]
         scale = plain.logit_scale().to(image_BD)
         matches = self._matches(labels, rows, len(image_BD))
         columns = slice(matches.first_column, matches.first_column + matches.num_columns)
+        score = partial(score_rows, scale=scale, first_row=rows.start, megabytes=settings.logits_megabytes)
         if settings.loss == "siglip":
             assert plain.logit_bias is not None
-            score: Score = SigmoidScore(matches)
-            bias = plain.logit_bias[0].to(image_BD)
-            i2t = self._score(image_BD[rows], text_BD[columns], scale, bias, score, rows)
+            sigmoid, bias = SigmoidScore(matches), plain.logit_bias[0].to(image_BD)
+            i2t = score(image_BD[rows], text_BD[columns], bias=bias, score=sigmoid)
             with torch.no_grad():  # the same logits: for the accuracy alone
-                t2i = self._score(text_BD[rows], image_BD[columns], scale, bias, score, rows)
+                t2i = score(text_BD[rows], image_BD[columns], bias=bias, score=sigmoid)
             loss = i2t.loss
         else:
-            score = SoftmaxScore(matches, settings.label_smoothing)
+            softmax = SoftmaxScore(matches, settings.label_smoothing)
             image_MD, text_MD = image_BD[columns], text_BD[columns]
             if not settings.gather_gradient:
                 image_MD, text_MD = image_MD.detach(), text_MD.detach()
-            i2t = self._score(image_BD[rows], text_MD, scale, None, score, rows)
-            t2i = self._score(text_BD[rows], image_MD, scale, None, score, rows)
+            i2t = score(image_BD[rows], text_MD, bias=None, score=softmax)
+            t2i = score(text_BD[rows], image_MD, bias=None, score=softmax)
             loss = (i2t.loss + t2i.loss) / 2
         one = torch.ones_like(scale).detach()
         num_pairs = one * (rows.stop - rows.start)
@@ -114,24 +103,12 @@ class ClipObjective(CoupledObjective):
             terms["hard_loss"] = LossSum(hard_loss, num_pairs)
         return terms
 
-    def _score(
-        self, queries_bD: Tensor, keys_MD: Tensor, scale: Tensor, bias: Tensor | None, score: Score, rows: slice
-    ) -> RowScores:
-        return score_rows(
-            queries_bD,
-            keys_MD,
-            scale,
-            bias,
-            score,
-            first_row=rows.start,
-            megabytes=self._settings.logits_megabytes,
-        )
-
     def _matches(self, labels: dict[str, Tensor], rows: slice, num_pairs: int) -> Matches:
         settings = self._settings
         first, stop = 0, num_pairs
         num_rows = rows.stop - rows.start
         num_ranks_together = 1 if not settings.gather else settings.gather_group_size
+        # Ranks hold equally many rows one after another, so those of a group of ranks are one block of the batch.
         if num_ranks_together is not None and num_rows:
             num_together = num_rows * num_ranks_together
             first = rows.start // num_together * num_together
@@ -157,7 +134,7 @@ class ClipObjective(CoupledObjective):
         return self.loss_from(model, vectors, labels, slice(0, len(vectors["image"])))
 
     def after_update(self, model: nn.Module) -> None:
-        cast(HasTemperature, unwrap(model)).project_temperature()
+        cast(DualEncoder, unwrap(model)).project_temperature()
 
     def cost(self, batch: HostBatch) -> Cost:
         """Pairs; tokens and slots of captions (not patches); the rows that others stand in for, by reason."""
@@ -168,9 +145,7 @@ class ClipObjective(CoupledObjective):
             tokens=int(num_tokens_b.sum()),
             slots=int(batch["input_ids"].size) if "input_ids" in batch else int(num_tokens_b.sum()),
             flops=self._flops(
-                batch["image"].shape[2:] if "image" in batch else None,
-                num_tokens_b,
-                has_captions="input_ids" in batch,
+                batch["image"].shape[2:] if "image" in batch else None, num_tokens_b, has_captions="input_ids" in batch
             ),
             notes={} if num_by_reason is None else dict(zip(_BAD_ROWS, num_by_reason[1:].tolist(), strict=True)),
         )

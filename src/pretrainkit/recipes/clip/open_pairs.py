@@ -1,11 +1,24 @@
 """Opens a set of pairs in whatever format it has."""
 
+from collections.abc import Callable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.clip.config import ClipSourceConfig
+from pretrainkit.recipes.clip.folder_pairs import open_csv, open_img2dataset
+from pretrainkit.recipes.clip.huggingface_pairs import open_huggingface
 from pretrainkit.recipes.clip.pairs import SPLIT_NAMES, Pairs, Split, split_names
+from pretrainkit.recipes.clip.tar_pairs import open_tars
+
+Format = Literal["csv", "webdataset", "img2dataset", "huggingface"]
+_OPENERS: Mapping[Format, Callable[[ClipSourceConfig, Split], Pairs]] = {
+    "csv": open_csv,
+    "webdataset": open_tars,
+    "img2dataset": open_img2dataset,
+    "huggingface": open_huggingface,
+}
 
 
 def open_pairs(source: ClipSourceConfig, split: Split) -> Pairs:
@@ -16,24 +29,10 @@ def open_pairs(source: ClipSourceConfig, split: Split) -> Pairs:
         MissingPackageError: `datasets` is needed and not installed.
     """
     kind = detect_format(source, split) if source.format == "auto" else source.format
-    if kind == "csv":
-        from pretrainkit.recipes.clip.csv_pairs import open_csv
-
-        return open_csv(source, split)
-    if kind == "webdataset":
-        from pretrainkit.recipes.clip.tar_pairs import open_tars
-
-        return open_tars(source, split)
-    if kind == "img2dataset":
-        from pretrainkit.recipes.clip.img2dataset import open_img2dataset
-
-        return open_img2dataset(source, split)
-    from pretrainkit.recipes.clip.huggingface_pairs import open_huggingface
-
-    return open_huggingface(source, split)
+    return _OPENERS[kind](source, split)
 
 
-def detect_format(source: ClipSourceConfig, split: Split) -> Literal["csv", "webdataset", "img2dataset", "huggingface"]:
+def detect_format(source: ClipSourceConfig, split: Split) -> Format:
     """By what the folder holds.
 
     Raises:
@@ -48,8 +47,8 @@ def detect_format(source: ClipSourceConfig, split: Split) -> Literal["csv", "web
             "  check the spelling; a data set of the Hugging Face hub needs format: huggingface beside its path"
         )
     folders = [path, *(path / name for name in split_names(source, split))]
-    if any((path / f"{name}_anno.csv").is_file() for names in SPLIT_NAMES.values() for name in names) or any(
-        (path / f"{name}_anno.csv").is_file() for name in split_names(source, split)
+    if any(
+        (path / f"{name}_anno.csv").is_file() for name in (*chain(*SPLIT_NAMES.values()), *split_names(source, split))
     ):
         return "csv"
     if any((folder / name).is_file() for folder in folders for name in ("dataset_dict.json", "dataset_info.json")):

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.exporting.published_files import read_pickle
 from pretrainkit.recipes.clip.architecture import bind_model
 from pretrainkit.recipes.clip.config import ClipRun, HuggingFaceTextConfig, TimmConfig
 from pretrainkit.recipes.clip.model import DualEncoder, build
@@ -29,8 +30,6 @@ _TEMPERATURE = "loss.temperature"
 _POSITIONS = "image.encoder.pos_embed"
 _LEFTOVERS = ("image_encoder.model.model.pre_logits.", "text_encoder.model.model.embeddings.position_ids")
 """In files written with older libraries; nothing reads them."""
-_STATES = ("state_dict", "model_state_dict", "model")
-"""Keys of a checkpoint that may hold the weights."""
 
 
 def read_original(path: Path) -> dict[str, Tensor]:
@@ -41,22 +40,8 @@ def read_original(path: Path) -> dict[str, Tensor]:
     Raises:
         CheckpointError: It cannot be read so, or holds no weights.
     """
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise CheckpointError(
-            f"there is no file {path}\n  give a checkpoint of ZeroVL, such as zerovl_14m.pth"
-        ) from None
-    except Exception as error:  # torch raises what the pickle's bytes provoke
-        raise CheckpointError(
-            f"{path} cannot be read without running what it holds: {str(error).splitlines()[0][:200]}\n"
-            "  copy it again; if you trust who made it, save its state_dict alone with torch.save"
-        ) from None
-    found = content
-    if isinstance(content, Mapping):
-        found = next((content[key] for key in _STATES if isinstance(content.get(key), Mapping)), content)
-    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise CheckpointError(f"{path} holds no weights: none of {', '.join(_STATES)} is a table of tensors")
+    keys = ("state_dict", "model_state_dict", "model")
+    found = read_pickle(path, keys, "a checkpoint of ZeroVL, such as zerovl_14m.pth")
     return {name.removeprefix("module."): tensor for name, tensor in found.items()}
 
 
@@ -141,7 +126,7 @@ def interpolate_positions(positions_1TD: Tensor, num_tokens: int) -> Tensor:
     _, given, width = positions_1TD.shape
     if given == num_tokens:
         return positions_1TD
-    for num_extra in (1, 2, 0):
+    for num_extra in (1, 2, 0):  # the class token; with a distillation token, as DeiT has; none
         old, new = math.isqrt(given - num_extra), math.isqrt(num_tokens - num_extra)
         if old**2 == given - num_extra and new**2 == num_tokens - num_extra:
             break
@@ -167,15 +152,14 @@ def import_original(path: Path, config: ClipRun) -> tuple[ClipRun, dict[str, Ten
             f"{config.model.text.kind}\n  give a config of the clip recipe with those: --config clip/zerovl-14m"
         )
     tensors = read_original(path)
-    model = _with_file(config, tensors)
-    config = bind_model(config.model_copy(update={"model": model}))
+    config = bind_model(_with_file(config, tensors))
     with torch.device("meta"):
         empty = build(config)
     return config, from_original(tensors, empty)
 
 
-def _with_file(config: ClipRun, tensors: State) -> Any:
-    """The model config with what the file decides: the temperature's kind, the width of the embeddings."""
+def _with_file(config: ClipRun, tensors: State) -> ClipRun:
+    """The config with what the file decides: the temperature's kind, the width of the embeddings."""
     temperature = config.model.temperature
     updates: dict[str, Any] = {
         "image": config.model.image.model_copy(update={"pretrained": False}),
@@ -190,4 +174,4 @@ def _with_file(config: ClipRun, tensors: State) -> Any:
     if "image_projection.linear.weight" in tensors:
         dim = len(tensors["image_projection.linear.weight"])
         updates["projection"] = config.model.projection.model_copy(update={"dim": dim})
-    return config.model.model_copy(update=updates)
+    return config.with_model(**updates)

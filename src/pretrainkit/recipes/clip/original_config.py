@@ -38,41 +38,24 @@ from pretrainkit.training.run import CheckpointConfig, LogConfig, PrecisionConfi
 DEFAULTS: dict[str, Any] = {
     "epoch": None,
     "seed": None,
-    "mae_seed": False,
-    "inference": False,
     "runner.name": "clip",
     "runner.val_interval": 1,
     "runner.val_interval_steps": -1,
-    "runner.stable_random": "none",
-    "runner.log_interval": 1,
-    "dist.name": "torch",
     "dist.fp16": True,
-    "dist.enable_adasum": False,
-    "dist.enable_adascale": False,
     "log.interval_train": 1,
-    "log.interval_val": 1,
     "wandb.enable": False,
     "wandb.project": "your_proj",
-    "wandb.entity": "your_entity",
-    "wandb.train_record_keys": ["loss", "i2t_acc", "t2i_acc", "lr"],
     "ckpt.dir": "./output",
     "ckpt.step_interval": 2000,
-    "ckpt.filename": "step_checkpoint.pth",
-    "ckpt.auto_resume": True,
     "ckpt.external_resume": None,
-    "ckpt.only_load_image_encoder": False,
-    "ckpt.only_load_text_encoder": False,
-    "ckpt.soft_resume": False,
     "optim.name": "torch.optim.AdamW",
     "optim.lr.name": "cosine_schedule_with_warmup",
     "optim.lr.init": 1e-4,
     "optim.lr.warmup_proportion": 0.025,
     "optim.lr.warmup_epoch": None,
     "data.exp_name": "test",
-    "data.name": "parquet",
     "data.train_type": "sequential",
     "data.train_steps": None,
-    "data.val_steps": None,
     "data.train_name": ["cc"],
     "data.valid_name": ["f30k", "coco"],
     "data.data_path": "./data/",
@@ -81,8 +64,6 @@ DEFAULTS: dict[str, Any] = {
     "data.batch_size_val": 256,
     "data.num_workers": 8,
     "data.enable_valid": True,
-    "data.single_eval": True,
-    "data.cuda_eval": True,
     "transforms.train_transforms": ["resize"],
     "transforms.valid_transforms": ["resize"],
     "transforms.input_size": 224,
@@ -102,52 +83,31 @@ DEFAULTS: dict[str, Any] = {
     "transforms.gaussian_blur.p": 0.5,
     "transforms.gaussian_blur.radius_min": 0.1,
     "transforms.gaussian_blur.radius_max": 2.0,
-    "transforms.random_augment.N": 2,
-    "transforms.random_augment.M": 9,
-    "transforms.mixup": 0.8,
-    "transforms.cutmix": 1.0,
-    "transforms.cutmix_minmax": None,
-    "transforms.mixup_prob": 1.0,
-    "transforms.mixup_switch_prob": 0.5,
-    "transforms.mixup_mode": "batch",
-    "model.name": "clip",
     "model.max_length": 25,
     "model.syncbn": True,
-    "model.interpolate_pos_embed": False,
     "model.freeze_cnn_bn": False,
-    "model.pretrain_prefix_change_list": [],
-    "model.image_encoder.name": "timm_modelzoo",
     "model.image_encoder.tag": "vit_base_patch16_224_in21k",
-    "model.image_encoder.embedding_dim": 768,
     "model.image_encoder.pretrained": True,
     "model.image_encoder.trainable": True,
-    "model.image_encoder.vit.only_cls_token": True,
-    "model.text_encoder.name": "huggingface_modelzoo",
     "model.text_encoder.tag": "bert-base-uncased",
-    "model.text_encoder.embedding_dim": 768,
     "model.text_encoder.pretrained": True,
     "model.text_encoder.trainable": True,
     "model.text_encoder.target_token_idx": 0,
-    "model.text_encoder.only_cls_token": False,
     "model.projection.name": "simple",
     "model.projection.dim": 512,
     "model.projection.image_projector_trainable": True,
     "model.projection.text_projector_trainable": True,
     "model.projection.complex_projection.drop_out": 0.1,
-    "model.pool.name": "identity",
     "loss.name": "NCE",
     "loss.global_reduce": True,
     "loss.group_size": -1,
     "loss.smoothing": 0.0,
-    "loss.extra_losses": [],
     "loss.nce_loss.gather_backward": False,
     "loss.mixup.beta": 0.1,
     "loss.temperature.name": "constant",
     "loss.temperature.value": 0.02,
-    "loss.triplet_loss.margin": 0.2,
-    "loss.triplet_loss.reduce_mode": "max",
 }
-"""Key to its value in the `clip` task."""
+"""Key to its value in the `clip` task, where that matters here."""
 
 WHOLE_MAPPINGS: dict[str, Any] = {
     "optim.param": {"betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.1},
@@ -171,16 +131,19 @@ MUST_STAY: dict[str, tuple[Any, ...]] = {
     "ckpt.only_load_text_encoder": (False,),
     "inference": (False,),
 }
-"""Keys that have no counterpart here, with the values under which they change nothing."""
+"""Keys that have no counterpart here, with the values under which they change nothing; the first is the default."""
 
+_UNUSED = (
+    *("mae_seed", "runner.log_interval", "dist.enable_adasum", "dist.enable_adascale"),
+    *("transforms.random_augment.N", "transforms.random_augment.M", "transforms.mixup", "transforms.cutmix"),
+    *("transforms.cutmix_minmax", "transforms.mixup_prob", "transforms.mixup_switch_prob", "transforms.mixup_mode"),
+    "model.text_encoder.only_cls_token",
+)
 WITHOUT_EFFECT = {
-    "mae_seed": "unused by ZeroVL",
+    **dict.fromkeys(_UNUSED, "unused by ZeroVL"),
     "runner.stable_random": "dropout is always replayed exactly, without seeding global generators",
-    "runner.log_interval": "unused by ZeroVL",
     "dist.name": "data parallel, by torch; another strategy: parallel.strategy",
     "dist.param": "for apex only",
-    "dist.enable_adasum": "unused by ZeroVL",
-    "dist.enable_adascale": "unused by ZeroVL",
     "log.interval_val": "evaluations are logged whole",
     "wandb.entity": "set WANDB_ENTITY in the environment",
     "wandb.train_record_keys": "all metrics are logged",
@@ -190,38 +153,14 @@ WITHOUT_EFFECT = {
     "data.val_steps": "evaluation is always on whole sets",
     "data.single_eval": "every row is scored exactly once on any number of ranks",
     "data.cuda_eval": "scored where the model is",
-    "transforms.random_augment.N": "unused by ZeroVL",
-    "transforms.random_augment.M": "unused by ZeroVL",
-    "transforms.mixup": "unused by ZeroVL",
-    "transforms.cutmix": "unused by ZeroVL",
-    "transforms.cutmix_minmax": "unused by ZeroVL",
-    "transforms.mixup_prob": "unused by ZeroVL",
-    "transforms.mixup_switch_prob": "unused by ZeroVL",
-    "transforms.mixup_mode": "unused by ZeroVL",
     "model.interpolate_pos_embed": "positions are interpolated where a file of weights is imported for another size",
     "model.image_encoder.embedding_dim": "known from the encoder",
     "model.text_encoder.embedding_dim": "known from the encoder",
-    "model.text_encoder.only_cls_token": "unused by ZeroVL",
     "loss.triplet_loss.margin": "for the triplet loss only, which ZeroVL cannot build",
     "loss.triplet_loss.reduce_mode": "for the triplet loss only, which ZeroVL cannot build",
 }
 """Keys that are read and change nothing here, with the reason."""
 
-PROBE_DEFAULTS: dict[str, Any] = {
-    "model.classifier.num_classes": 512,
-    "optim.name": "LARS",
-    "optim.param": {"momentum": 0.9, "weight_decay": 0.0},
-    "optim.lr.init": 6.4,
-    "optim.lr.warmup_proportion": 0.1111,
-    "epoch": 90,
-    "ckpt.only_load_image_encoder": True,
-    "transforms.train_transforms": ["random_resize_crop", "autoaug"],
-    "transforms.random_resize_crop.scale": [0.08, 1.0],
-    "transforms.valid_transforms": ["resize", "center_crop"],
-    "transforms.resize.size": 256,
-    "data.name": "imagenet_local",
-}
-"""What ZeroVL's `linear_prob` task has besides, or otherwise, where its file does not say."""
 PROBE_MUST_STAY: dict[str, tuple[Any, ...]] = {
     "model.name": ("clip", "linear_prob"),
     "data.name": ("imagenet_local", "local"),
@@ -234,7 +173,14 @@ PROBE_MUST_STAY: dict[str, tuple[Any, ...]] = {
     "transforms.random_resize_crop.scale": ([0.08, 1.0], (0.08, 1.0)),
     "transforms.valid_transforms": (["resize", "center_crop"],),
 }
-"""What `pretrainkit probe` does without being told; anything else is for its Python function."""
+"""What `pretrainkit probe` does without being told, defaults first; anything else is for its Python function."""
+PROBE_DEFAULTS: dict[str, Any] = {key: fine[0] for key, fine in PROBE_MUST_STAY.items()} | {
+    "model.classifier.num_classes": 512,
+    "optim.lr.init": 6.4,
+    "epoch": 90,
+    "transforms.resize.size": 256,
+}
+"""What ZeroVL's `linear_prob` task has besides, or otherwise, where its file does not say."""
 
 SCHEDULES: dict[str, Any] = {
     "cosine_schedule_with_warmup": "cosine",
@@ -250,7 +196,7 @@ _NAMES = (
     (r"\bloss\\?\.temperature", "temperature"),
 )
 """Parts of patterns for ZeroVL's names of parameters, and what stands for them in patterns for ours."""
-OPTIMIZERS: dict[str, Any] = {"adamw": "adamw", "sgd": "sgd", "lars": "lars"}
+OPTIMIZERS = ("adamw", "lars", "sgd")
 
 
 def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> ImportedConfig:
@@ -266,7 +212,8 @@ def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> I
     """
     given = [_read(path), *map(_nested, settings)]
     is_probe = any(key.startswith("model.classifier") for tree in given for key in flatten(tree))
-    values: dict[str, Any] = {**DEFAULTS, **WHOLE_MAPPINGS, **(PROBE_DEFAULTS if is_probe else {})}
+    values: dict[str, Any] = {key: fine[0] for key, fine in MUST_STAY.items()} | dict.fromkeys(WITHOUT_EFFECT)
+    values |= {**DEFAULTS, **WHOLE_MAPPINGS, **(PROBE_DEFAULTS if is_probe else {})}
     problems = [problem for tree in given for problem in _lay(tree, values)]
     problems += [
         f"{path}: {key}={values[key]!r} is no mapping\n  write it as {key}={{NAME: VALUE}}"
@@ -285,19 +232,14 @@ def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> I
     ]
     if problems:
         raise ConfigError(problems)
-    written = flatten(given[0])
-    ignored = {
-        key: why
-        for key, why in WITHOUT_EFFECT.items()
-        if any(path == key or path.startswith(f"{key}.") for path in written)
-    }
+    written = [f"{key}." for key in flatten(given[0])]
+    ignored = {key: why for key, why in WITHOUT_EFFECT.items() if any(one.startswith(f"{key}.") for one in written)}
     if is_probe:
         is_half = list(values["transforms.normalize.mean"]) == [0.5, 0.5, 0.5]
         preset = "clip/zerovl-100m" if is_half else "clip/zerovl-14m"
         command = _weights_command(values)
-        return ImportedConfig(
-            None, [], _probe_command(values), ignored, (*command, "--config", preset) if command else ()
-        )
+        weights_command = (*command, "--config", preset) if command else ()
+        return ImportedConfig(None, [], _probe_command(values), ignored, weights_command)
     notes: list[str] = []
     try:
         config = _convert(values, nproc)
@@ -458,11 +400,9 @@ def _objective(v: dict[str, Any], is_accumulating: bool) -> ClipObjectiveConfig:
 
 
 def _optimizer(v: dict[str, Any]) -> OptimizerConfig:
-    name = v["optim.name"].rpartition(".")[2].lower()
+    name: Any = v["optim.name"].rpartition(".")[2].lower()
     if name not in OPTIMIZERS:
-        raise ConfigError(
-            f"optim.name={v['optim.name']!r} has no counterpart\n  there are: {', '.join(sorted(OPTIMIZERS))}"
-        )
+        raise ConfigError(f"optim.name={v['optim.name']!r} has no counterpart\n  there are: {', '.join(OPTIMIZERS)}")
     param = dict(v["optim.param"])
     beta1, beta2 = param.pop("betas", (0.9, 0.999))
     settings: dict[str, Any] = {"beta1": beta1, "beta2": beta2, "epsilon": param.pop("eps", 1e-8)}
@@ -477,7 +417,7 @@ def _optimizer(v: dict[str, Any]) -> OptimizerConfig:
     if unknown:
         raise ConfigError([f"{key} has no counterpart\n  leave it out" for key in unknown])
     return OptimizerConfig(
-        name=OPTIMIZERS[name],
+        name=name,
         peak_lr=v["optim.lr.init"],
         decay_mask="all",
         groups=tuple(_group(name, rule, v["optim.lr.init"]) for name, rule in v["optim.param_group_rules"].items()),
@@ -530,21 +470,16 @@ def _weights_folder(file: str | None) -> str | None:
 
 
 def _schedule(v: dict[str, Any]) -> ScheduleConfig:
-    name, param = v["optim.lr.name"], dict(v["optim.lr.param"])
-    if name not in SCHEDULES:
-        raise ConfigError(f"optim.lr.name={name!r} has no counterpart\n  there are: {', '.join(SCHEDULES)}")
+    theirs, name, param = v["optim.lr.name"], _choice(v, "optim.lr.name", SCHEDULES), dict(v["optim.lr.param"])
     if param.pop("num_cycles", 0.5) != 0.5:
         raise ConfigError("optim.lr.param.num_cycles has no counterpart\n  the cosine goes down once: 0.5")
-    default_floor = 0.01 if name.endswith("min_lr_scale") else 0.0
-    floor = param.pop("min_lr_scale", default_floor)
+    floor = param.pop("min_lr_scale", 0.01 if theirs.endswith("min_lr_scale") else 0.0)
     if param:
         raise ConfigError(f"optim.lr.param has {sorted(param)}, which have no counterpart")
     share = v["optim.lr.warmup_proportion"]
     if v["optim.lr.warmup_epoch"] is not None:
         share = v["optim.lr.warmup_epoch"] / v["epoch"]
-    return ScheduleConfig(
-        name=SCHEDULES[name], floor=floor, warmup_share=None if name == "constant_schedule" else share
-    )
+    return ScheduleConfig(name=name, floor=floor, warmup_share=None if theirs == "constant_schedule" else share)
 
 
 def _transforms(v: dict[str, Any], key: str, *, is_training: bool) -> tuple[ImageTransform, ...]:

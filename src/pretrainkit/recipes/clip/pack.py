@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from pretrainkit.errors import DataError
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.files.manifest import HashingFile, atomic_file, fingerprint, made_by, write_manifest
-from pretrainkit.recipes.clip.bad_rows import REASONS, EmptyCaption, explain, reason_of
-from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split
+from pretrainkit.recipes.clip.pairs import BadImage, EmptyCaption, Pairs, Split
 from pretrainkit.recipes.clip.pixels import look_at
 from pretrainkit.recipes.clip.tar_pairs import IMAGE_ENDINGS
 from pretrainkit.workers.processes import Progress, Quiet
@@ -24,17 +23,9 @@ _FORMAT = "pretrainkit image-text pairs 1"
 class _Sample(NamedTuple):
     """An image with its captions."""
 
-    ending: str
-    image: bytes
-    about: dict[str, Any]
-
-    def files(self) -> dict[str, bytes]:
-        """Content by ending."""
-        return {
-            self.ending: self.image,
-            "txt": self.about["caption"][0].encode(),
-            "json": json.dumps(self.about, ensure_ascii=False).encode(),
-        }
+    files: dict[str, bytes]
+    """By ending."""
+    num_pairs: int
 
 
 def pack(
@@ -46,12 +37,9 @@ def pack(
     caption, which is what other tools read) and NUMBER.json (all captions, their ids, the image's id and name).
 
     Args:
-        splits: Name to set.
-        out: Folder to be made.
         shard_bytes: A shard ends with the sample that reaches it.
         max_bad: So many images that are missing or cannot be decoded, rows without a caption, and archives that break
             off may be left out (and counted).
-        progress: Told how far it is.
 
     Returns:
         The manifests.
@@ -72,9 +60,7 @@ def pack(
                 "made_by": made_by(),
                 "set": pairs.name,
                 "source": pairs.fingerprint,
-                "num_pairs": sum(shard["num_pairs"] for shard in shards),
-                "num_images": sum(shard["num_images"] for shard in shards),
-                "num_bytes": sum(shard["num_bytes"] for shard in shards),
+                **{key: sum(shard[key] for shard in shards) for key in ("num_pairs", "num_images", "num_bytes")},
                 "left_out": dict(left_out.counts),
                 "shards": shards,
                 "fingerprint": fingerprint([shard["sha256"] for shard in shards]),
@@ -113,11 +99,11 @@ class _LeftOut:
         """Raises DataError beyond the budget."""
         if self.counts.total() >= self._max_bad:
             raise DataError(
-                f"{explain(self._pairs, row, error)}\n"
+                f"{self._pairs.explain(row, error)}\n"
                 "  mend it, or leave such rows out with --max-bad N; all are listed by: "
                 f"pretrainkit data check {self._pairs.path}"
             ) from error
-        self.counts[REASONS[reason_of(error)]] += 1
+        self.counts[error.reason] += 1
 
 
 def _samples(pairs: Pairs, left_out: _LeftOut, progress: Progress) -> Iterator[_Sample]:
@@ -142,23 +128,22 @@ def _samples(pairs: Pairs, left_out: _LeftOut, progress: Progress) -> Iterator[_
         if captions:
             name = pairs.image_names[rows[0]].as_py()
             ending = name.rpartition(".")[2].lower()
-            yield _Sample(
-                ending if ending in IMAGE_ENDINGS else IMAGE_ENDINGS[0],
-                content,
-                {
-                    "caption": list(captions.values()),
-                    "caption_id": pairs.caption_ids[list(captions)].tolist(),
-                    "image_id": image,
-                    "image": name,
-                },
-            )
+            ids = pairs.caption_ids[list(captions)].tolist()
+            texts = list(captions.values())
+            about = {"caption": texts, "caption_id": ids, "image_id": image, "image": name}
+            files = {
+                ending if ending in IMAGE_ENDINGS else IMAGE_ENDINGS[0]: content,
+                "txt": texts[0].encode(),
+                "json": json.dumps(about, ensure_ascii=False).encode(),
+            }
+            yield _Sample(files, len(ids))
 
 
 def _write_shards(samples: Iterator[_Sample], folder: Path, shard_bytes: int) -> list[dict[str, Any]]:
     """What the manifest says about each shard."""
     shards: list[dict[str, Any]] = []
     number = 0
-    sample = next(samples, None)
+    sample = next(samples, None)  # looked at ahead, so that no shard is begun that would stay empty
     while sample is not None:
         path = folder / f"{len(shards):05d}.tar"
         num_images = num_pairs = num_bytes = 0
@@ -166,20 +151,13 @@ def _write_shards(samples: Iterator[_Sample], folder: Path, shard_bytes: int) ->
             file = HashingFile(raw)
             with tarfile.open(fileobj=file, mode="w|", format=tarfile.USTAR_FORMAT) as archive:  # type: ignore[call-overload]
                 while sample is not None and (num_images == 0 or num_bytes < shard_bytes):
-                    for ending, content in sample.files().items():
+                    for ending, content in sample.files.items():
                         entry = tarfile.TarInfo(f"{number:09d}.{ending}")
                         entry.size = len(content)
                         archive.addfile(entry, io.BytesIO(content))
                         num_bytes += len(content)
-                    num_images, num_pairs, number = num_images + 1, num_pairs + len(sample.about["caption"]), number + 1
+                    num_images, num_pairs, number = num_images + 1, num_pairs + sample.num_pairs, number + 1
                     sample = next(samples, None)
-        shards.append(
-            {
-                "name": path.name,
-                "num_images": num_images,
-                "num_pairs": num_pairs,
-                "num_bytes": file.num_bytes,
-                "sha256": file.sha256,
-            }
-        )
+        counts = {"num_images": num_images, "num_pairs": num_pairs, "num_bytes": file.num_bytes}
+        shards.append({"name": path.name, **counts, "sha256": file.sha256})
     return shards

@@ -4,9 +4,13 @@ A row is one pair: an image with five captions has five rows. Dimensions: N rows
 """
 
 import hashlib
+import logging
+import threading
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from shlex import quote
 from typing import Literal
 
 import numpy as np
@@ -15,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
-from pretrainkit.recipes.clip.config import ClipSourceConfig
+from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
 
 Split = Literal["train", "valid"]
 
@@ -29,17 +33,36 @@ _NO_TEXT = frozenset({"", "nan", "NaN"})
 class BadImage(Exception):
     """An image that cannot be used; the text says which and why."""
 
+    reason: str
+    """What such images are counted as."""
+
 
 class MissingImage(BadImage):
     """There is no such file."""
+
+    reason = "missing image"
 
 
 class BrokenImage(BadImage):
     """It cannot be decoded."""
 
+    reason = "broken image"
+
 
 class OversizedImage(BadImage):
     """It has more pixels than are decoded."""
+
+    reason = "oversized image"
+
+
+class EmptyCaption(BadImage):
+    """The row has no caption."""
+
+    reason = "empty caption"
+
+
+REASONS = ("good", *(kind.reason for kind in (MissingImage, BrokenImage, EmptyCaption, OversizedImage)))
+"""What the numbers of a batch's `bad` mean."""
 
 
 class Pairs(ABC):
@@ -48,32 +71,30 @@ class Pairs(ABC):
     has_names = True
     """Images have names that were given to them, so that equal names hint at equal images."""
 
-    def __init__(
-        self, name: str, path: str, table: pa.Table, weights: Sequence[float], skipped: Mapping[str, int]
-    ) -> None:
+    def __init__(self, source: ClipSourceConfig, table: pa.Table, skipped: Mapping[str, int] | None = None) -> None:
         """
         Args:
-            name: Of the set, for messages and metrics.
-            path: As in the config, for messages and to tell equal images of one set.
+            source: The set.
             table: (N rows) `image`, the name of each image's file; `caption_0`, `caption_1`, ..., texts; maybe
                 `image_id` and `caption_id`, int64.
-            weights: How often each of the caption columns is drawn.
             skipped: Number of entries left out when the set was opened, by reason.
 
         Raises:
             DataError: There are no rows.
         """
-        self.name, self.path, self.table, self.skipped = name, path, table, dict(skipped)
+        self.name, self.path, self.table, self.skipped = set_name(source), source.path, table, dict(skipped or {})
         self.torn: tuple[str, ...] = ()
         """Files of the set of which a part cannot be read, each with the reason; rows from there are not in `table`."""
         self.num_lost = 0
         """About so many rows those are."""
+        weights = list(source.caption_key.values()) if isinstance(source.caption_key, dict) else [1.0]
         self.weights = np.asarray(weights, np.float64) / sum(weights)
+        """How often each of the caption columns is drawn."""
         self.captions = [table.column(f"caption_{column}") for column in range(len(weights))]
         self.image_names = table.column("image")
         if not table.num_rows:
             left_out = "".join(f"\n  {count:,} left out: {reason}" for reason, count in self.skipped.items())
-            raise DataError(f"{path} holds no image-text pairs{left_out}\n  leave the set out, or check its files")
+            raise DataError(f"{self.path} holds no image-text pairs{left_out}\n  leave the set out, or check its files")
 
     @abstractmethod
     def read_image(self, row: int) -> bytes:
@@ -103,6 +124,7 @@ class Pairs(ABC):
         weights = self.weights * [bool(text) for text in texts]
         if not weights.any():
             return ""
+        # Weights of texts that are not there are 0, so that their share of [0, 1) is empty.
         return texts[int(np.searchsorted(np.cumsum(weights), draw * weights.sum(), side="right"))]
 
     @property
@@ -111,8 +133,11 @@ class Pairs(ABC):
         return self.num_lost / (len(self) + self.num_lost)
 
     def describe(self, row: int) -> str:
-        """For messages."""
         return f"set {self.name}, row {row} ({self.image_names[row].as_py()})"
+
+    def explain(self, row: int, error: BadImage) -> str:
+        """Set, row, file and reason."""
+        return f"{self.describe(row)}: {error.reason}: {error}"
 
     @cached_property
     def image_ids(self) -> NDArray[np.int64]:
@@ -171,11 +196,6 @@ def caption_columns(source: ClipSourceConfig, usual: Sequence[str]) -> list[str]
     return [source.caption_key] if isinstance(source.caption_key, str) else list(source.caption_key)
 
 
-def caption_weights(source: ClipSourceConfig) -> list[float]:
-    """How often each caption key is drawn."""
-    return list(source.caption_key.values()) if isinstance(source.caption_key, dict) else [1.0]
-
-
 def chosen_column(present: Sequence[str], wanted: str | None, usual: Sequence[str], what: str, where: str) -> str:
     """The column to read: `wanted`, or the first of the `usual` ones that is `present`.
 
@@ -192,6 +212,83 @@ def chosen_column(present: Sequence[str], wanted: str | None, usual: Sequence[st
     )
 
 
+def chosen_captions(present: Sequence[str], source: ClipSourceConfig, usual: Sequence[str], where: str) -> list[str]:
+    """The columns of `caption_key`, or the first of the `usual` ones. Raises DataError where one is not there."""
+    if source.caption_key is None:
+        return [chosen_column(present, None, usual, "caption", where)]
+    return [chosen_column(present, key, (), "caption", where) for key in caption_columns(source, ())]
+
+
 def split_names(source: ClipSourceConfig, split: Split) -> tuple[str, ...]:
     """What the part of the set that is asked for may be called."""
     return SPLIT_NAMES[split] if source.split is None else (source.split,)
+
+
+_NUM_NAMED = 5
+"""Rows of a set that are named in the log."""
+_FEW_ROWS = 10_000
+"""Before so many rows of a set were seen, the budget is that of so many."""
+_logger = logging.getLogger(__name__)
+
+
+class BadRows:
+    """What one process has met of one set. Safe for threads.
+
+    The budget is a share of the images (a broken one with five captions is one) and, for empty captions, of the rows:
+    of those seen, of the first 10,000, or of the whole set where that has fewer. So three bad images of 300 pass with
+    1 %, and a folder that was never mounted ends the run at once. What archives that break off lack counts from the
+    start.
+    """
+
+    def __init__(self, pairs: Pairs, max_fraction: float) -> None:
+        """`max_fraction`: share of the images and captions that may be bad."""
+        self._pairs, self._max_fraction = pairs, max_fraction
+        self._images: dict[int, str] = {}
+        self._captions: set[int] = set()
+        self._num_seen = 0
+        self._lock = threading.Lock()
+
+    def see(self, num_rows: int) -> None:
+        with self._lock:
+            self._num_seen += num_rows
+
+    def add(self, row: int, error: BadImage) -> None:
+        """Counts a bad image, or a row without a caption, once. Raises DataError where there are too many."""
+        is_caption = isinstance(error, EmptyCaption)
+        image = int(self._pairs.image_ids[row])
+        with self._lock:
+            if row in self._captions if is_caption else image in self._images:
+                return
+            if is_caption:
+                self._captions.add(row)
+            else:
+                self._images[image] = error.reason
+            num_bad = len(self._images) + len(self._captions)
+            counts = Counter(self._images.values())
+            num_rows = min(len(self._pairs), max(self._num_seen, _FEW_ROWS))
+            # The budget grows with the rows that were seen, from that of the first 10,000; images in proportion.
+            num_images = max(round(self._num_all_images * num_rows / len(self._pairs)), 1)
+        share = sum(counts.values()) / num_images + len(self._captions) / num_rows + self._pairs.lost_share
+        if share > self._max_fraction:
+            told = [f"{count} of {num_images:,} images ({name})" for name, count in counts.items()]
+            told += [f"{len(self._captions)} of {num_rows:,} captions (empty)"] if self._captions else []
+            told += [f"about {self._pairs.num_lost:,} pairs (torn file)"] if self._pairs.num_lost else []
+            raise DataError(
+                f"{self._pairs.explain(row, error)}\n"
+                f"  with it these are bad: {', '.join(told)}; that is a share of {share:.2g}, more than "
+                f"data.max_bad_fraction={self._max_fraction:g}\n"
+                f"  list them with: pretrainkit data check {quote(self._pairs.path)}\n"
+                f"  mend the set, or allow more: data.max_bad_fraction={rounded_up(share)}"
+            )
+        if num_bad <= _NUM_NAMED:
+            more = "; further ones are only counted" if num_bad == _NUM_NAMED else ""
+            _logger.warning("%s (another row of the set takes its place%s)", self._pairs.explain(row, error), more)
+
+    @cached_property
+    def _num_all_images(self) -> int:
+        return len(np.unique(self._pairs.image_ids))
+
+
+def rounded_up(share: float) -> str:
+    """Twice the share, as a short number of at most 1: the next bad image shall not end the run again."""
+    return f"{min(float(f'{2 * share:.1g}'), 1.0):g}"

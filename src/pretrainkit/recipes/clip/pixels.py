@@ -52,7 +52,6 @@ class PixelReader:
     ) -> None:
         """
         Args:
-            ops: In their order.
             normalize: Mean and deviation of the colours; needed for random_erasing only.
             is_exact: Decode whole and resize by Pillow, as evaluation does.
             is_fast: Decode JPEG a tenth faster and 1 to 2 of 255 off.
@@ -72,7 +71,6 @@ class PixelReader:
 
     @property
     def dtype(self) -> type[np.uint8] | type[np.float32]:
-        """Of the pixels."""
         return np.uint8 if self._transform.erasing is None else np.float32
 
     def __call__(self, data: bytes, generator: np.random.Generator, out: NDArray) -> None:

@@ -74,21 +74,13 @@ def siglip() -> ClipRun:
     """ViT-B/16 with a sigmoid for each pair in place of the softmax (Zhai et al. 2023,
     https://arxiv.org/abs/2303.15343): no normalisation over the batch, so that smaller batches do well."""
     base = _own_towers(patch_size=16)
-    temperature = TemperatureConfig(kind="log_parameter", value=0.1, smallest=0.001)
-    return base.model_copy(
-        update={
-            "model": base.model.model_copy(
-                update={
-                    "image": base.model.image.model_copy(update={"pool": "mean"}),
-                    "text": base.model.text.model_copy(update={"causal": False, "pool": "mean"}),
-                    "temperature": temperature,
-                }
-            ),
-            "objective": ClipObjectiveConfig(loss="siglip"),
-            "data": base.data.model_copy(update={"batch_size": 16_384, "normalize": HALF, "max_length": 64}),
-            "optimizer": OptimizerConfig(peak_lr=1e-3, beta2=0.95, weight_decay=1e-4),
-        }
+    run = base.with_data(batch_size=16_384, normalize=HALF, max_length=64).with_model(
+        image=base.model.image.model_copy(update={"pool": "mean"}),
+        text=base.model.text.model_copy(update={"causal": False, "pool": "mean"}),
+        temperature=TemperatureConfig(kind="log_parameter", value=0.1, smallest=0.001),
     )
+    optimizer = OptimizerConfig(peak_lr=1e-3, beta2=0.95, weight_decay=1e-4)
+    return run.model_copy(update={"objective": ClipObjectiveConfig(loss="siglip"), "optimizer": optimizer})
 
 
 def zerovl() -> ClipRun:
@@ -105,33 +97,27 @@ def zerovl_dga() -> ClipRun:
 
     `configs/clip/zerovl_dga.yaml` of the original.
     """
-    base = _zerovl(batch_size=16_384)
-    return base.model_copy(
-        update={
-            "objective": ClipObjectiveConfig(mixup=MixupConfig()),
-            "data": base.data.model_copy(update={"order": "debias", "microbatch_size": 128}),
-            "evaluate": ClipEvaluateConfig(every_epochs=1, batch_size=128),
-        }
-    )
+    run = _zerovl(batch_size=16_384).with_data(order="debias", microbatch_size=128)
+    evaluate = ClipEvaluateConfig(every_epochs=1, batch_size=128)
+    return run.model_copy(update={"objective": ClipObjectiveConfig(mixup=MixupConfig()), "evaluate": evaluate})
 
 
 def zerovl_14m() -> ClipRun:
     """The baseline with a learned temperature: what the published 14M weights are evaluated with."""
-    return _learned_temperature(_zerovl(batch_size=1024))
+    run = _zerovl(batch_size=1024)
+    return run.with_model(temperature=run.model.temperature.model_copy(update={"kind": "parameter"}))
 
 
 def zerovl_100m() -> ClipRun:
     """As `zerovl-14m` with pixels normalised by 0.5: what the published 100M weights are evaluated with."""
-    base = _learned_temperature(_zerovl(batch_size=1024))
-    return base.model_copy(update={"data": base.data.model_copy(update={"normalize": HALF})})
+    return zerovl_14m().with_data(normalize=HALF)
 
 
 def _own_towers(patch_size: int) -> ClipRun:
     return ClipRun(
         num_steps=400_000,
         model=ClipModelConfig(
-            image=VitConfig(image_size=224, patch_size=patch_size),
-            text=TextTransformerConfig(vocab_size=49_408),
+            image=VitConfig(image_size=224, patch_size=patch_size), text=TextTransformerConfig(vocab_size=49_408)
         ),
         data=ClipDataConfig(
             batch_size=32_768,
@@ -171,11 +157,6 @@ def _zerovl(batch_size: int) -> ClipRun:
         log=LogConfig(every_steps=10),
         evaluate=ClipEvaluateConfig(every_steps=100, batch_size=128),
     )
-
-
-def _learned_temperature(run: ClipRun) -> ClipRun:
-    temperature = run.model.temperature.model_copy(update={"kind": "parameter"})
-    return run.model_copy(update={"model": run.model.model_copy(update={"temperature": temperature})})
 
 
 PRESETS: dict[str, Callable[[], ClipRun]] = {

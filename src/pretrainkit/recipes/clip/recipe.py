@@ -71,11 +71,10 @@ class Clip(
 
     def bind(self, config: ClipRun) -> ClipRun:
         from pretrainkit.recipes.clip.architecture import bind_model
-        from pretrainkit.recipes.clip.frozen_towers import check_cache
+        from pretrainkit.recipes.clip.checks import check_cache
         from pretrainkit.recipes.clip.source import bind
 
         check_cache(config)
-
         return bind(bind_model(config))
 
     def without_data(self, config: ClipRun) -> tuple[ClipRun, str]:
@@ -94,18 +93,12 @@ class Clip(
         return open_source(config, split)
 
     def build_order(self, config: ClipRun, source: BatchSource) -> Order:
-        from pretrainkit.recipes.clip.order import build_order
+        from pretrainkit.recipes.clip.source import build_order
 
         return build_order(config, source.sizes)
 
     def with_cached_features(
-        self,
-        config: ClipRun,
-        source: Any,
-        model: Callable[[], Any],
-        cache: Path,
-        world: World,
-        precision: Precision,
+        self, config: ClipRun, source: Any, model: Callable[[], Any], cache: Path, world: World, precision: Precision
     ) -> BatchSource:
         """The features of towers that do not learn, where `data.cache_frozen` says so."""
         if not config.data.cache_frozen:
@@ -115,7 +108,7 @@ class Clip(
         return with_cached_features(config, source, model, cache, world, precision)
 
     def build_evaluator(self, config: ClipRun, world: World, precision: Precision) -> Evaluator:
-        from pretrainkit.recipes.clip.evaluate import build_evaluator
+        from pretrainkit.recipes.clip.held_out import build_evaluator
 
         return build_evaluator(config, world, precision)
 
@@ -129,7 +122,7 @@ class Clip(
     ) -> tuple[ClipRun, Mapping[str, Tensor]]:
         """A temperature in the form that is wanted, and the encoder of timm under the name that is."""
         from pretrainkit.recipes.clip.architecture import with_name_of
-        from pretrainkit.recipes.clip.temperature import with_kind_of
+        from pretrainkit.recipes.clip.model import with_kind_of
 
         model, weights = with_kind_of(config.model, given.model, weights)
         return given.model_copy(update={"model": with_name_of(config.model, model)}), weights
@@ -147,12 +140,12 @@ class Clip(
     def sample(self, config: ClipRun, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
         """Retrieved pairs of the first held-out set."""
         from pretrainkit.recipes.clip.held_out import pair_sets
-        from pretrainkit.recipes.clip.sample import retrieved_pairs
+        from pretrainkit.recipes.clip.retrieve import retrieved_pairs
 
         return retrieved_pairs(model, pair_sets(config)[0], num, config.evaluate.batch_size)
 
     def with_tokenizer(self, config: ClipRun, tokenizer: Path) -> ClipRun:
-        return config.model_copy(update={"data": config.data.model_copy(update={"tokenizer": str(tokenizer)})})
+        return config.with_data(tokenizer=str(tokenizer))
 
     def input_ids(self, config: ClipRun, tokenizer: Path, texts: Sequence[str]) -> list[list[int]]:
         from pretrainkit.recipes.clip.captions import CaptionTokenizer
@@ -174,13 +167,18 @@ class Clip(
         return ("images", "top")
 
     def image_encoder(self, config: ClipRun, model: Any) -> ImageEncoder:
-        """The image tower without its projection."""
-        from pretrainkit.recipes.clip.image_encoder import image_encoder
+        """The image tower, neither projected nor normalised, for images of the size that the run evaluated on: for a
+        vision transformer with `pool: cls` the features are its class token."""
+        from pretrainkit.eval.image_encoder import ImageEncoder
+        from pretrainkit.images.transforms import compose
 
-        return image_encoder(config, model)
+        def encode(image_B3HW: Tensor) -> Tensor:
+            return model.image(model.normalized(image_B3HW))
+
+        return ImageEncoder(model.image, encode, compose(config.data.valid_transforms).size)
 
     def published_image_encoder(self, name: str) -> ImageEncoder | None:
-        from pretrainkit.recipes.clip.image_encoder import timm_encoder
+        from pretrainkit.recipes.clip.foreign_towers import timm_encoder
 
         return timm_encoder(name.removeprefix("timm:")) if name.startswith("timm:") else None
 
@@ -188,7 +186,7 @@ class Clip(
         self, config: ClipRun, model: Any, tokenizer: Path, prompts: list[str], **options: Any
     ) -> list[dict[str, Any]]:
         """The images of a folder that fit each caption best. Options: images, the folder; top, how many."""
-        from pretrainkit.recipes.clip.generate import find_images
+        from pretrainkit.recipes.clip.retrieve import find_images
 
         return find_images(config, model, tokenizer, prompts, **options)
 
@@ -233,9 +231,9 @@ class Clip(
 
     @property
     def keys_of_other_configs(self) -> frozenset[str]:
-        from pretrainkit.recipes.clip.original_config import DEFAULTS
+        from pretrainkit.recipes.clip.original_config import DEFAULTS, MUST_STAY, WITHOUT_EFFECT
 
-        return frozenset(key.partition(".")[0] for key in DEFAULTS)
+        return frozenset(key.partition(".")[0] for key in (*DEFAULTS, *WITHOUT_EFFECT, *MUST_STAY))
 
     def import_config(self, path: Path, settings: Iterable[str], nproc: int) -> ImportedConfig:
         from pretrainkit.recipes.clip.original_config import import_config

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.recipes.clip.bad_rows import REASONS, EmptyCaption, explain, reason_of
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
-from pretrainkit.recipes.clip.pairs import BadImage, Pairs
+from pretrainkit.recipes.clip.pairs import REASONS, BadImage, EmptyCaption, Pairs
 from pretrainkit.recipes.clip.pixels import look_at
 from pretrainkit.workers.processes import Progress, Quiet, available_cores
 
@@ -34,13 +33,10 @@ def scan(
     """What a set holds and what is wrong with it, as JSON values. Every image is decoded once.
 
     Args:
-        pairs: The set.
         size: Pixels; images with a shorter side below it are counted.
         batch_size: To state how many whole batches there are and what is left.
-        tokenizer: For the lengths of captions.
-        max_length: Tokens; longer captions are counted.
+        tokenizer: For the lengths of captions; those of more than `max_length` tokens are counted.
         workers: Threads; None: as many as cores.
-        progress: Told how far it is.
 
     Returns:
         Among others `bad`: reason to {count of rows, examples}.
@@ -107,18 +103,12 @@ def _look(
 def _bad_rows(
     pairs: Pairs, problems: dict[int, BadImage], image_N: NDArray[np.intp], captions: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
-    """Reason to {count of rows, examples}."""
-    bad: dict[int, list[str]] = {}
-    for row in np.flatnonzero(np.isin(image_N, list(problems))).tolist():
-        problem = problems[int(image_N[row])]
-        bad.setdefault(reason_of(problem), []).append(explain(pairs, row, problem))
-    no_text = EmptyCaption("there is no text")
-    for row, caption in enumerate(captions):
-        if not caption:
-            bad.setdefault(reason_of(no_text), []).append(explain(pairs, row, no_text))
-    return {
-        REASONS[reason]: {"count": len(rows), "examples": rows[:_NUM_EXAMPLES]} for reason, rows in sorted(bad.items())
-    }
+    found = [(row, problems[int(image_N[row])]) for row in np.flatnonzero(np.isin(image_N, list(problems))).tolist()]
+    found += [(row, EmptyCaption("there is no text")) for row, caption in enumerate(captions) if not caption]
+    bad: dict[str, list[str]] = {reason: [] for reason in REASONS}
+    for row, problem in found:
+        bad[problem.reason].append(pairs.explain(row, problem))
+    return {reason: {"count": len(rows), "examples": rows[:_NUM_EXAMPLES]} for reason, rows in bad.items() if rows}
 
 
 def _lengths(tokenizer: CaptionTokenizer, captions: list[str]) -> NDArray[np.int64]:

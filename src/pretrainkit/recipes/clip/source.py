@@ -5,23 +5,23 @@ Dimensions: B pairs, T tokens of the longest caption, H x W pixels.
 
 import hashlib
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pretrainkit.data.order import Mode, Order
 from pretrainkit.data.source import BatchSource, Records
+from pretrainkit.data.turns import Debias
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.clip import checks
 from pretrainkit.recipes.clip.architecture import bind_model
-from pretrainkit.recipes.clip.bad_rows import BadRows, EmptyCaption, explain, reason_of
-from pretrainkit.recipes.clip.caption_augment import CaptionAugment
-from pretrainkit.recipes.clip.captions import CaptionTokenizer, Encoded, tokenizer_folder
-from pretrainkit.recipes.clip.config import ClipRun
+from pretrainkit.recipes.clip.captions import CaptionAugment, CaptionTokenizer, Encoded, tokenizer_folder
+from pretrainkit.recipes.clip.config import ClipRun, MixupConfig, set_name
 from pretrainkit.recipes.clip.open_pairs import open_pairs
-from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split
+from pretrainkit.recipes.clip.pairs import REASONS, BadImage, BadRows, EmptyCaption, Pairs, Split
 from pretrainkit.recipes.clip.pixels import PixelReader
 from pretrainkit.rng import Keys, fold, stream_key, uniform
 
@@ -29,17 +29,7 @@ _VALID = stream_key(0, "clip", "valid")
 _IMAGE, _CAPTION, _CAPTION_COLUMN, _REPLACEMENT = range(4)
 """Streams of one example's key."""
 _MAX_REPLACEMENTS = 100
-
-
-class _Draws(NamedTuple):
-    """What is drawn for one pair."""
-
-    column: float
-    """In [0, 1): which of several captions."""
-    image: int
-    """Seed of the transforms."""
-    replacement: int
-    """Key of the rows that may take its place."""
+_FEWEST_STEPS = 1024
 
 
 class ClipSource(BatchSource):
@@ -47,7 +37,7 @@ class ClipSource(BatchSource):
 
     A batch has `image` uint8 (B, 3, H, W), RGB, or float32 normalized where boxes are erased; `input_ids` int32 (B, T),
     `num_tokens` int32 (B,); `image_group` and `caption_group` int64 (B,), equal where rows show the same image or have
-    the same caption; `bad` int8 (B,), why a row was replaced (bad_rows.REASONS); in evaluation also `image_id` and
+    the same caption; `bad` int8 (B,), why a row was replaced (pairs.REASONS); in evaluation also `image_id` and
     `caption_id` int64 (B,).
 
     Crops, augmented captions and replacements are functions of the records' keys; "valid" ignores those, so that
@@ -55,13 +45,7 @@ class ClipSource(BatchSource):
     """
 
     def __init__(self, config: ClipRun, split: Split, sets: Sequence[Pairs], tokenizer: CaptionTokenizer) -> None:
-        """
-        Args:
-            config: A bound config.
-            split: Whose transforms, and whether bad rows may be replaced.
-            sets: In the order of the config.
-            tokenizer: Of the captions.
-        """
+        """`config` is bound; `sets` are in its order."""
         data = config.data
         self.config, self.split, self.sets, self.tokenizer = config, split, tuple(sets), tokenizer
         self._ops = data.train_transforms if split == "train" else data.valid_transforms
@@ -75,7 +59,6 @@ class ClipSource(BatchSource):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Pairs per set."""
         return tuple(map(len, self.sets))
 
     @cached_property
@@ -121,9 +104,7 @@ class ClipSource(BatchSource):
         mixup = self.config.objective.mixup
         if mixup is None or self.split == "valid":
             return {}
-        from pretrainkit.recipes.clip.mixup import mixup_of_step
-
-        return {"mixup": np.asarray(mixup_of_step(mixup, step), np.float32)}
+        return {"mixup": mixup_of_step(mixup, step)}
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
         """The batch of these pairs.
@@ -143,23 +124,36 @@ class ClipSource(BatchSource):
         columns = uniform(fold(keys, _CAPTION_COLUMN), 1)[:, 0].tolist()
         draws = zip(columns, fold(keys, _IMAGE).tolist(), fold(keys, _REPLACEMENT).tolist())
         for place, (source, row, drawn) in enumerate(zip(records.source.tolist(), rows.tolist(), draws)):
-            rows[place], caption, reason = self._fill(batch["image"][place], source, row, _Draws(*drawn))
+            rows[place], caption, reason = self._fill(batch["image"][place], source, row, *drawn)
             captions.append(caption)
             batch["bad"][place] = reason
+        if self.split == "valid":
+            batch |= {name: np.empty(num, np.int64) for name in ("image_id", "caption_id")}
         for source in np.unique(records.source).tolist():
             own, pairs = np.flatnonzero(records.source == source), self.sets[source]
             self._bad[source].see(len(own))
+            # Numbers of images are those of their set: salted, they differ from those of other sets.
             groups = fold(self._image_salts[source], pairs.image_ids[rows[own]])
             batch["image_group"][own] = groups.view(np.int64)
+            if self.split == "valid":
+                batch["image_id"][own], batch["caption_id"][own] = (
+                    pairs.image_ids[rows[own]],
+                    pairs.caption_ids[rows[own]],
+                )
         batch["caption_group"] = np.array([_text_group(caption) for caption in captions], np.int64)
         encoded = self._encode(captions, keys)
         batch["input_ids"], batch["num_tokens"] = encoded.input_ids, encoded.num_tokens
-        if self.split == "valid":
-            batch |= self._ids(records.source, rows)
         return batch
 
-    def _fill(self, out: NDArray, source: int, row: int, draws: "_Draws") -> tuple[int, str, int]:
+    def _fill(
+        self, out: NDArray, source: int, row: int, column: float, transforms: int, replacement: int
+    ) -> tuple[int, str, int]:
         """Write the image of a row, or of one that replaces it, into `out` (3, H, W).
+
+        Args:
+            column: In [0, 1): which of several captions.
+            transforms: Seed of the transforms.
+            replacement: Key of the rows that may take its place.
 
         Returns:
             The row that was used, its caption, and why the first choice was not.
@@ -167,21 +161,21 @@ class ClipSource(BatchSource):
         pairs, first_reason = self.sets[source], 0
         for attempt in range(1 + _MAX_REPLACEMENTS):
             if attempt:
-                row = int(fold(draws.replacement, attempt)) % len(pairs)
+                row = int(fold(replacement, attempt)) % len(pairs)
             try:
-                caption = pairs.caption(row, draws.column)
+                caption = pairs.caption(row, column)
                 if not caption:
                     raise EmptyCaption("there is no text")
-                self._pixels(pairs.read_image(row), np.random.default_rng(draws.image), out)
+                self._pixels(pairs.read_image(row), np.random.default_rng(transforms), out)
             except BadImage as error:
                 if self._is_strict:
                     advice = "evaluation must see every row" if self.split == "valid" else "data.on_bad_sample is error"
                     raise DataError(
-                        f"{explain(pairs, row, error)}\n  {advice}: mend or remove the row; pretrainkit data check "
+                        f"{pairs.explain(row, error)}\n  {advice}: mend or remove the row; pretrainkit data check "
                         f"{pairs.path} lists all that are bad"
                     ) from error
                 self._bad[source].add(row, error)
-                first_reason = first_reason or reason_of(error)
+                first_reason = first_reason or REASONS.index(error.reason)
                 continue
             return row, caption, first_reason
         raise DataError(
@@ -197,14 +191,6 @@ class ClipSource(BatchSource):
             bare = self._augment(captions, [np.random.default_rng(key) for key in fold(keys, _CAPTION).tolist()])
         whole = [self.tokenizer.whole(ids, data.max_length) for ids in bare]
         return self.tokenizer.pad(whole, data.max_length if data.pad_captions == "max_length" else None)
-
-    def _ids(self, sources: NDArray[np.int64], rows: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-        found = {"image_id": np.empty(len(rows), np.int64), "caption_id": np.empty(len(rows), np.int64)}
-        for source in np.unique(sources).tolist():
-            own = np.flatnonzero(sources == source)
-            found["image_id"][own] = self.sets[source].image_ids[rows[own]]
-            found["caption_id"][own] = self.sets[source].caption_ids[rows[own]]
-        return found
 
     def _keys(self, records: Records) -> Keys:
         if self.split == "train":
@@ -241,10 +227,7 @@ def bind(config: ClipRun) -> ClipRun:
     if not data.train:
         raise DataError("there is nothing to train on: data.train names no set\n  give it as data.train=FOLDER")
     tokenizer = CaptionTokenizer(tokenizer_folder(config))
-    text = config.model.text
-    if text.kind == "transformer" and text.vocab_size is None:
-        text = text.model_copy(update={"vocab_size": tokenizer.vocab_size})
-        config = config.model_copy(update={"model": config.model.model_copy(update={"text": text})})
+    config = _with_vocabulary(config, tokenizer.vocab_size)
     problems = [*config.problems(), *checks.text_problems(config, tokenizer), *checks.image_problems(config)]
     problems += checks.name_problems(data)
     if data.text_augment is not None:
@@ -267,6 +250,29 @@ def bind(config: ClipRun) -> ClipRun:
     return config
 
 
+def mixup_of_step(config: MixupConfig, step: int) -> NDArray[np.float32]:
+    """(2,): the share that each pair keeps of itself, in [0, 1], and 1 where images are mixed, 0 where texts are.
+
+    For every step a share is drawn from Beta(beta, beta), then a number in [0, 1), which mixes images if above 0.5,
+    both from one NumPy `RandomState(config.seed)`.
+    """
+    if step < 0:
+        raise ValueError(f"there is no step {step}; the first is 0")
+    num_steps = max(_FEWEST_STEPS, 1 << step.bit_length())  # grows by doubling, so that few lengths are ever drawn
+    return _drawn(config.beta, config.seed, num_steps)[step].copy()
+
+
+@lru_cache(maxsize=4)
+def _drawn(beta: float, seed: int, num_steps: int) -> NDArray[np.float32]:
+    """(num_steps, 2) for the first steps. The two distributions take turns on one stream, so they are drawn one by
+    one."""
+    stream = np.random.RandomState(seed)
+    rows = [(stream.beta(beta, beta), stream.uniform() > 0.5) for _ in range(num_steps)]
+    found = np.array(rows, np.float32)
+    found.flags.writeable = False
+    return found
+
+
 def _text_group(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
@@ -279,12 +285,16 @@ def without_data(config: ClipRun) -> tuple[ClipRun, str]:
     """The config with its architectures and a vocabulary, and what `assumed_batch` assumes."""
     config = bind_model(config)
     told = f"captions of data.max_length={config.data.max_length} tokens"
+    bound = _with_vocabulary(config, _USUAL_VOCABULARY)
+    return bound, told if bound is config else f"{told}, a vocabulary of {_USUAL_VOCABULARY:,} pieces"
+
+
+def _with_vocabulary(config: ClipRun, size: int) -> ClipRun:
+    """With as many embeddings of pieces, where the config does not say how many."""
     text = config.model.text
-    if text.kind == "transformer" and text.vocab_size is None:
-        text = text.model_copy(update={"vocab_size": _USUAL_VOCABULARY})
-        config = config.model_copy(update={"model": config.model.model_copy(update={"text": text})})
-        told += f", a vocabulary of {_USUAL_VOCABULARY:,} pieces"
-    return config, told
+    if text.kind != "transformer" or text.vocab_size is not None:
+        return config
+    return config.with_model(text=text.model_copy(update={"vocab_size": size}))
 
 
 def assumed_batch(config: ClipRun, num_examples: int) -> dict[str, np.ndarray]:
@@ -299,3 +309,33 @@ def assumed_batch(config: ClipRun, num_examples: int) -> dict[str, np.ndarray]:
         "input_ids": np.ones((num_examples, data.max_length), np.int32),
         "num_tokens": np.full(num_examples, data.max_length, np.int32),
     }
+
+
+_MODES: dict[str, Mode] = {"shuffle": "shuffle", "sequential": "set_by_set", "debias": "debias"}
+
+
+def build_order(config: ClipRun, sizes: Sequence[int]) -> Order:
+    """The order over sets of so many pairs, as `config.data` says.
+
+    Raises:
+        ConfigError, DataError: Settings, or sets, that do not fit together.
+    """
+    data = config.data
+    if data.order != "shuffle" and data.small_set == "error":
+        small = [f"{set_name(s)} ({size})" for s, size in zip(data.train, sizes, strict=True) if size < data.batch_size]
+        if small:
+            raise DataError(
+                f"data.order={data.order} takes each batch of {data.batch_size} pairs from one set, but fewer are in: "
+                f"{', '.join(small)}\n  leave these out, use smaller batches or data.order=shuffle,\n"
+                "  or data.small_set=wrap, to let pairs occur several times in a batch"
+            )
+    return Order(
+        sizes,
+        seed=config.seed,
+        mode=_MODES[data.order],
+        weights=[source.weight for source in data.train],
+        batch_size=data.batch_size,
+        debias=Debias(exponent=data.debias_exponent, draw=data.debias_draw, seed=data.debias_seed),
+        may_repeat=data.small_set == "wrap",
+        is_static=data.compat_static_order,
+    )

@@ -19,16 +19,8 @@ from numpy.typing import NDArray
 
 from pretrainkit.data.tar import Member, TarReader, cached_tables, expand_braces, members
 from pretrainkit.errors import DataError
-from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
-from pretrainkit.recipes.clip.pairs import (
-    MissingImage,
-    Pairs,
-    Split,
-    caption_columns,
-    caption_weights,
-    split_names,
-    whole_numbers,
-)
+from pretrainkit.recipes.clip.config import ClipSourceConfig
+from pretrainkit.recipes.clip.pairs import MissingImage, Pairs, Split, caption_columns, split_names, whole_numbers
 
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "bmp", "gif")
 USUAL_CAPTIONS = ("json:caption", "json:text", "txt", "caption", "text")
@@ -41,15 +33,13 @@ _BREAKS_OFF = b"breaks off"
 class TarPairs(Pairs):
     """Images inside archives."""
 
-    def __init__(
-        self, name: str, archives: Sequence[Path], tables: Sequence[pa.Table], weights: Sequence[float], where: str
-    ) -> None:
+    def __init__(self, source: ClipSourceConfig, archives: Sequence[Path], tables: Sequence[pa.Table]) -> None:
         skipped: Counter[str] = Counter()
-        torn: list[str] = []
-        for archive, table in zip(archives, tables, strict=True):
-            about = table.schema.metadata or {}
-            skipped.update(json.loads(about.get(_SKIPPED, b"{}")))
-            torn += [f"{archive.name}: {reason}" for reason in json.loads(about.get(_TORN, b"[]"))]
+        for table in tables:
+            skipped.update(_noted(table, _SKIPPED, {}))
+        torn = [
+            f"{file.name}: {reason}" for file, table in zip(archives, tables) for reason in _noted(table, _TORN, [])
+        ]
         if torn:
             skipped[f"file that cannot be read to its end, such as {torn[0]}"] = len(torn)
         rows = [table.replace_schema_metadata(None) for table in tables]
@@ -60,7 +50,7 @@ class TarPairs(Pairs):
         for column in ("image_id", "caption_id"):
             if whole.column(column).null_count:
                 whole = whole.drop_columns(column)
-        super().__init__(name, where, whole, weights, skipped)
+        super().__init__(source, whole, skipped)
         self.torn = tuple(torn)
         self.num_lost = _num_lost(tables)
 
@@ -84,7 +74,7 @@ class TarPairs(Pairs):
         starts = np.concatenate([[0], self._ends[:-1]])
         archive = np.repeat(np.arange(len(self._ends)), np.diff(self._ends, prepend=0))
         offsets = whole_numbers(self.table.column("offset"))
-        is_new = np.ones(len(self), np.bool_)
+        is_new = np.ones(len(self), np.bool_)  # pairs of one image are neighbours with the same offset
         is_new[1:] = (np.diff(offsets) != 0) | (np.diff(archive) != 0)
         is_new[starts[starts < len(self)]] = True
         return np.cumsum(is_new) - 1
@@ -93,14 +83,19 @@ class TarPairs(Pairs):
 def _num_lost(tables: Sequence[pa.Table]) -> int:
     """Of an archive that breaks off, what it lacks of the rows that the whole ones have on average, but at least one;
     and each sample of the others that cannot be read."""
-    breaks_off = [_BREAKS_OFF in (table.schema.metadata or {}) for table in tables]
+    breaks_off = [bool(_noted(table, _BREAKS_OFF, 0)) for table in tables]
     whole = [table.num_rows for table, is_short in zip(tables, breaks_off, strict=True) if not is_short]
     usual = round(sum(whole) / len(whole)) if whole else 0
     found = 0
     for table, is_short in zip(tables, breaks_off, strict=True):
-        reasons = len(json.loads((table.schema.metadata or {}).get(_TORN, b"[]")))
+        reasons = len(_noted(table, _TORN, []))
         found += max(usual - table.num_rows, reasons) if is_short else reasons
     return found
+
+
+def _noted(table: pa.Table, key: bytes, default: Any) -> Any:
+    about = table.schema.metadata or {}
+    return json.loads(about[key]) if key in about else default
 
 
 def open_tars(source: ClipSourceConfig, split: Split) -> TarPairs:
@@ -115,7 +110,7 @@ def open_tars(source: ClipSourceConfig, split: Split) -> TarPairs:
     is_drawn = isinstance(source.caption_key, dict)
     settings = json.dumps([endings, keys, is_drawn])
     tables = cached_tables(archives, settings, lambda path: index_archive(path, endings, keys, is_drawn))
-    return TarPairs(set_name(source), archives, tables, caption_weights(source), source.path)
+    return TarPairs(source, archives, tables)
 
 
 def _find(source: ClipSourceConfig, split: Split) -> list[Path]:
@@ -143,10 +138,8 @@ def index_archive(path: Path, endings: Sequence[str], keys: Sequence[str], is_dr
     """The pairs of one archive; a sample whose caption is a list is one pair for each.
 
     Args:
-        path: The archive.
         endings: Of images.
-        keys: Of captions (see USUAL_CAPTIONS): the first that the sample has, or a column each.
-        is_drawn: A column each.
+        keys: Of captions (see USUAL_CAPTIONS): the first that the sample has, or where one is drawn, a column each.
 
     Returns:
         Columns image, offset, num_bytes, image_id, caption_id (null where the sample has none), caption_0, ...; in its

@@ -3,21 +3,50 @@
 Dimensions: B images or captions, T tokens, D width of the tower.
 """
 
-import torch
+from typing import Any
+
 from torch import Tensor, nn
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.nn.initialise import SkipInitialisation
+from pretrainkit.nn.initialise import built
 from pretrainkit.nn.text_transformer import TextTransformer
 from pretrainkit.nn.vit import VisionTransformer
-from pretrainkit.recipes.clip.base_tower import HALF, ImageTower, TextTower, Tower
 from pretrainkit.recipes.clip.config import (
-    HuggingFaceTextConfig,
     TextTransformerConfig,
-    TimmConfig,
-    TowerConfig,
     VitConfig,
 )
+
+Color = tuple[float, float, float]
+"""Red, green, blue."""
+
+HALF: tuple[Color, Color] = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+"""Mean and deviation that bring pixels in [0, 1] to [-1, 1]."""
+
+
+class Tower(nn.Module):
+    """An encoder of images or of captions."""
+
+    width: int
+    """D."""
+    encoder: Any
+
+    def blocks(self) -> list[nn.Module]:
+        """The submodules to compile, shard and recompute one by one."""
+        return self.encoder.blocks()
+
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        return self.encoder(*inputs, **named)
+
+
+class ImageTower(Tower):
+    """forward: normalized pixels (B, 3, H, W) to (B, D)."""
+
+    mean_and_deviation: tuple[Color, Color]
+    """What the encoder was trained with, of pixels in [0, 1]."""
+
+
+class TextTower(Tower):
+    """forward: int ids (B, T) and the numbers of real tokens (B,), None where all are, to (B, D)."""
 
 
 class OwnImageTower(ImageTower):
@@ -35,8 +64,8 @@ class OwnImageTower(ImageTower):
             )
         _require_whole_heads("image", config)
         self.width = config.hidden_size
-        with SkipInitialisation():
-            self.encoder = VisionTransformer(
+        self.encoder = built(
+            lambda: VisionTransformer(
                 image_size=config.image_size,
                 patch_size=config.patch_size,
                 width=config.hidden_size,
@@ -48,14 +77,9 @@ class OwnImageTower(ImageTower):
                 patch_dropout_rate=config.patch_dropout,
                 attention_dropout_rate=config.attention_dropout,
                 epsilon=config.layer_norm_epsilon,
-            )
-        _initialise(self.encoder)
-
-    def blocks(self) -> list[nn.Module]:
-        return self.encoder.blocks()
-
-    def forward(self, pixels_BCHW: Tensor) -> Tensor:
-        return self.encoder(pixels_BCHW)
+            ),
+            VisionTransformer.initialise,
+        )
 
 
 class OwnTextTower(TextTower):
@@ -63,13 +87,14 @@ class OwnTextTower(TextTower):
 
     def __init__(self, config: TextTransformerConfig) -> None:
         super().__init__()
-        if config.vocab_size is None:
+        vocab_size = config.vocab_size
+        if vocab_size is None:
             raise ValueError("model.text.vocab_size is not known: bind the config to its data, or set it")
         _require_whole_heads("text", config)
         self.width = config.hidden_size
-        with SkipInitialisation():
-            self.encoder = TextTransformer(
-                vocab_size=config.vocab_size,
+        self.encoder = built(
+            lambda: TextTransformer(
+                vocab_size=vocab_size,
                 max_positions=config.max_positions,
                 width=config.hidden_size,
                 num_layers=config.num_layers,
@@ -80,64 +105,9 @@ class OwnTextTower(TextTower):
                 pool=config.pool,
                 attention_dropout_rate=config.attention_dropout,
                 epsilon=config.layer_norm_epsilon,
-            )
-        _initialise(self.encoder)
-
-    def blocks(self) -> list[nn.Module]:
-        return self.encoder.blocks()
-
-    def forward(self, ids_BT: Tensor, num_tokens_B: Tensor | None = None) -> Tensor:
-        return self.encoder(ids_BT, num_tokens_B)
-
-
-def build_image_tower(config: VitConfig | TimmConfig) -> ImageTower:
-    """The tower on torch's default device, with its weights (none on "meta"); what shall not learn is frozen."""
-    tower: ImageTower
-    if isinstance(config, VitConfig):
-        tower = OwnImageTower(config)
-    else:
-        from pretrainkit.recipes.clip.timm_tower import TimmTower
-
-        tower = TimmTower(config)
-    _freeze(tower, config, "model.image")
-    return tower
-
-
-def build_text_tower(config: TextTransformerConfig | HuggingFaceTextConfig) -> TextTower:
-    """As `build_image_tower`."""
-    tower: TextTower
-    if isinstance(config, TextTransformerConfig):
-        tower = OwnTextTower(config)
-    else:
-        from pretrainkit.recipes.clip.huggingface_tower import HuggingFaceTower
-
-        tower = HuggingFaceTower(config)
-    _freeze(tower, config, "model.text")
-    return tower
-
-
-def _freeze(tower: Tower, config: TowerConfig, name: str) -> None:
-    if not config.trainable:
-        tower.requires_grad_(False)
-    elif config.num_trainable_layers == 0:
-        raise ConfigError(f"{name}.num_trainable_layers=0 lets nothing learn\n  say {name}.trainable=false")
-    elif config.num_trainable_layers is not None:
-        _freeze_all_but(tower, config.num_trainable_layers, name)
-
-
-def _freeze_all_but(tower: Tower, num_layers: int, name: str) -> None:
-    """Only the last so many blocks learn, and what is registered behind them (the final norm)."""
-    blocks = tower.blocks()
-    if num_layers > len(blocks):
-        raise ConfigError(
-            f"{name}.num_trainable_layers={num_layers}, but the tower has {len(blocks)} blocks\n"
-            "  give at most as many, or null for the whole tower"
+            ),
+            TextTransformer.initialise,
         )
-    first = next(blocks[-num_layers].parameters())
-    learns = False
-    for parameter in tower.parameters():
-        learns = learns or parameter is first
-        parameter.requires_grad_(learns)
 
 
 def _require_whole_heads(name: str, config: VitConfig | TextTransformerConfig) -> None:
@@ -147,8 +117,3 @@ def _require_whole_heads(name: str, config: VitConfig | TextTransformerConfig) -
             f"model.{name}.num_heads={config.num_heads}\n  a head of 64 is usual: "
             f"model.{name}.num_heads={max(1, config.hidden_size // 64)}"
         )
-
-
-def _initialise(encoder: VisionTransformer | TextTransformer) -> None:
-    if torch.get_default_device().type != "meta":
-        encoder.initialise()

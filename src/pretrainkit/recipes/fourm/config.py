@@ -1,19 +1,153 @@
-"""Settings of the 4M recipe. Torch-free.
+"""Settings of the 4M recipe: what is given and asked for, what is fed, how long. Torch-free.
 
-`FourMRun` is a `RunConfig` whose model, objective, masking and data are the classes below and in `model_config.py` and
-`data_config.py`. Presets (complete configs) are in `presets.py`.
+`FourMRun` is a `RunConfig` whose model is in `model_config.py`. Presets (complete configs) are in `presets.py`.
 """
 
-from typing import Any, Literal, Self
+import math
+import re
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
 from pretrainkit.config.base import DEFAULT, Config, Conflict
-from pretrainkit.config.fields import NonNegativeFloat
-from pretrainkit.recipes.fourm.data_config import FourMDataConfig, MaskingConfig
-from pretrainkit.recipes.fourm.lengths import LengthConfig
+from pretrainkit.config.fields import NonNegativeFloat, Rate
+from pretrainkit.config.paths import IsPath
+from pretrainkit.data.aligned_crops import CropConfig
+from pretrainkit.recipes.fourm.mixtures import PUBLISHED, Mixture
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig
+from pretrainkit.training.data_config import DataConfig, SourceConfig, as_sources
 from pretrainkit.training.run import RunConfig
+
+
+class MaskingConfig(Config):
+    """Which tokens of a sample the encoder sees and which the decoder predicts."""
+
+    num_input_tokens: PositiveInt = 128
+    """Slots of the encoder; the most tokens of an example."""
+    num_target_tokens: PositiveInt = 128
+    """Slots of the decoder; the most tokens of an example."""
+    min_input_tokens: PositiveInt | None = None
+    """The budget of an example's inputs is uniform from this to num_input_tokens; null: always num_input_tokens."""
+    min_target_tokens: PositiveInt | None = None
+    """The same for targets."""
+    mixture: Mixture = PUBLISHED["mod7-all2all-rgb2all"]
+    """How budgets are divided among modalities: components, or the name of a published mixture."""
+    unused: Literal["pack", "pad"] = "pack"
+    """What becomes of slots that a draw leaves empty, as texts are shorter and images smaller than their budget. pack:
+    further draws of the same mixture for the same sample, apart from each other, with what is left as their budget.
+    pad: nothing, as in 4M."""
+    min_packed_tokens: PositiveInt = 6
+    """pack only: no further draw for fewer empty slots than this in the encoder or in the decoder."""
+    max_packed: Annotated[int, Field(ge=1, le=255)] = 16
+    """pack only: at most so many draws for one sample."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        for side in ("input", "target"):
+            least, most = getattr(self, f"min_{side}_tokens"), getattr(self, f"num_{side}_tokens")
+            if least is not None and least > most:
+                raise ValueError(f"min_{side}_tokens {least} is more than num_{side}_tokens {most}; exchange the two")
+        return self
+
+
+class FourMSetConfig(SourceConfig):
+    """One data set. On the command line a plain path stands for {path: PATH}."""
+
+    path: Annotated[str, IsPath()]
+    """A folder with one folder for each modality, whose files lie in MODALITY/ANY/STEM.EXTENSION; or tar files, one for
+    each modality, as in s3://bucket/[rgb,caption,tok_rgb]/shard-{00000..00099}.tar."""
+    name: str | None = None
+    """In messages; null: the last part of the path."""
+    modalities: tuple[str, ...] | None = None
+    """Names of those that are used; null: all of the model's that it has."""
+    folders: dict[str, str] = Field(default={})
+    """Folder of a modality where it is not the usual one, by name: {"tok_semseg@224": "semseg_tokens"}."""
+    mixture: Mixture | None = None
+    """In place of `masking.mixture`; null: that one."""
+
+
+_COMMA = re.compile(r",(?![^\[]*\])(?![^{]*\})")
+"""Those outside of brackets and braces."""
+
+
+def _as_sets(value: object) -> object:
+    if isinstance(value, str):
+        value = [part for part in _COMMA.split(value) if part]
+    return as_sources(value)
+
+
+FourMSets = Annotated[
+    tuple[FourMSetConfig, ...],
+    BeforeValidator(_as_sets, json_schema_input_type=str | tuple[str | FourMSetConfig, ...]),
+]
+
+
+class FourMDataConfig(DataConfig):
+    """What the model is fed: samples whose modalities belong together."""
+
+    train: FourMSets = ()
+    """To train on: one path, several separated by commas, or a list of {path, weight, …}."""
+    valid: FourMSets = ()
+    """Held out; the same kinds of paths."""
+    order: Literal["shuffle", "sequential"] = "shuffle"
+    """shuffle: every sample independently permuted, anew each epoch. sequential: as stored."""
+    tokenizer: Annotated[str | None, IsPath()] = None
+    """Folder of the text tokenizer, with sentinels; null only without sequences."""
+    crop: CropConfig = CropConfig()
+    """Which part of a sample is used."""
+    aligned_captions: bool = True
+    """Where a sample has as many captions as parts, each part has its own; else one is drawn."""
+    min_box_score: Rate = 0.6
+    """Boxes that were found with less confidence are left out."""
+    max_boxes: PositiveInt | None = None
+    """At most so many boxes of a sample, those with the highest scores; null: all."""
+    box_order: Literal["distance", "area", "score", "random"] = "distance"
+    """Order of boxes: distance of the upper left corner from that of the image, ascending; area or score, descending;
+    random."""
+    min_box_visibility: Rate = 0.0
+    """Boxes of which less than this share lies inside the part that is used are left out."""
+    workers: Literal["threads", "processes"] = "threads"
+    """What prepares batches ahead."""
+    num_workers: NonNegativeInt = 2
+    """How many per rank."""
+
+    @property
+    def loader_workers(self) -> tuple[Literal["threads", "processes"], int]:
+        return self.workers, self.num_workers
+
+
+class LengthConfig(Config):
+    """Lengths in tokens. One is a slot of the largest budgets (masking.num_input_tokens + masking.num_target_tokens of
+    each example), filled or not."""
+
+    num_tokens: PositiveInt | None = None
+    """Of the run, rounded up to whole steps; null: num_steps says it."""
+    num_epoch_examples: PositiveInt | None = None
+    """Round up to whole epochs of so many examples instead, of which each has only whole steps, as in the original;
+    null: to steps."""
+    num_warmup_tokens: PositiveInt | None = None
+    """Until peak_lr is reached, rounded up to whole steps, of which the last one has it, as in the original; null:
+    schedule.num_warmup_steps says it."""
+    num_cooldown_tokens: PositiveInt | None = None
+    """Of the decay at the end (schedule.name wsd), rounded up; null: schedule.num_decay_steps says it."""
+
+    def num_steps(self, step_tokens: int, batch_size: int) -> int:
+        """Updates of the run. `step_tokens`: slots of an example x `batch_size`."""
+        assert self.num_tokens is not None
+        if self.num_epoch_examples is None:
+            return math.ceil(self.num_tokens / step_tokens)
+        num_epochs = math.ceil(self.num_tokens * batch_size / (step_tokens * self.num_epoch_examples))
+        return num_epochs * max(1, self.num_epoch_examples // batch_size)
+
+    def num_warmup_steps(self, step_tokens: int) -> int:
+        """Updates before the one that has the peak."""
+        assert self.num_warmup_tokens is not None
+        return max(1, math.ceil(self.num_warmup_tokens / step_tokens)) - 1
+
+    def num_decay_steps(self, step_tokens: int) -> int:
+        """Updates of the decay at the end."""
+        assert self.num_cooldown_tokens is not None
+        return math.ceil(self.num_cooldown_tokens / step_tokens)
 
 
 class FourMObjectiveConfig(Config):
@@ -83,10 +217,8 @@ class FourMRun(RunConfig):
         for path, value in problem.remedies:
             name, given = tokens.get(path, ("", None))
             if given is not None:
-                num_tokens = value if value is DEFAULT else max(1, value * self.step_tokens)
-                remedies.append((f"length.{name}", num_tokens))
-            else:
-                remedies.append((path, value))
+                path, value = f"length.{name}", value if value is DEFAULT else max(1, value * self.step_tokens)
+            remedies.append((path, value))
         return Conflict(problem, remedies, "length.num_tokens", *problem.settings)
 
     def _length_problems(self) -> list[str]:
@@ -126,7 +258,7 @@ class FourMRun(RunConfig):
         return found
 
     def _model_problems(self) -> list[str]:
-        found, model = [], self.model
+        found, model, weights = [], self.model, self.objective.modality_weights
         if model.hidden_size % model.num_heads:
             found.append(
                 f"model.hidden_size {model.hidden_size} cannot be split over model.num_heads {model.num_heads}\n"
@@ -137,14 +269,10 @@ class FourMRun(RunConfig):
             found.append("model.modalities has no input or no target\n  add one; pixels and vectors can be inputs only")
         found += [
             f"objective.modality_weights names {name!r}, which is no target of the model\n  it has {', '.join(targets)}"
-            for name in self.objective.modality_weights
+            for name in weights
             if name not in targets
         ]
-        if (
-            targets
-            and self.objective.modality_weights
-            and not any(self.objective.modality_weights.get(name, 1.0) for name in targets)
-        ):
+        if targets and weights and not any(weights.get(name, 1.0) for name in targets):
             found.append("objective.modality_weights leaves nothing to learn: all are 0\n  give one more")
         if model.num_registers and self.masking.unused == "pack":
             found.append(

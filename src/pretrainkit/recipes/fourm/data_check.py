@@ -6,30 +6,28 @@ from concurrent.futures import ThreadPoolExecutor
 from pretrainkit import rng
 from pretrainkit.data.aligned_crops import centre_square
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.recipes.fourm.config import FourMRun
+from pretrainkit.recipes.fourm.config import FourMRun, FourMSetConfig
 from pretrainkit.recipes.fourm.source import (
+    UNKNOWN_SIZE,
     FourMSource,
     Sample,
-    Split,
     absent_modalities,
     open_set,
     open_vocabulary,
     set_name,
+    with_vocabulary,
 )
+from pretrainkit.recipes.recipe import Split
 from pretrainkit.workers.processes import Progress, available_cores
 
 _KEY = rng.stream_key(0, "fourm", "data check")
 _SAMPLES_AT_ONCE = 64
-_ANY_SIZE = (224, 224)
-"""(height, width) where a sample does not say; parts are scaled to each file."""
 
 
 def check_files(config: FourMRun, progress: Progress) -> list[str]:
     """Read every file of all data sets as training and evaluation do, with all stored parts.
 
-    Args:
-        config: Not bound: data that do not fit it are reported, too.
-        progress: Told of samples.
+    The config is not bound: data that do not fit it are reported, too.
 
     Returns:
         What cannot be used: absent modalities, broken or truncated files, NaN, ids out of range, shapes that do not
@@ -40,16 +38,11 @@ def check_files(config: FourMRun, progress: Progress) -> list[str]:
     """
     data, modalities = config.data, config.model.modalities
     vocabulary = open_vocabulary(data, modalities)
-    if vocabulary is not None:
-        modalities = tuple(
-            one.model_copy(update={"vocab_size": vocabulary.size}) if one.kind == "sequence" else one
-            for one in modalities
-        )
+    modalities = with_vocabulary(modalities, vocabulary)
     problems: list[str] = []
-    splits: tuple[Split, ...] = ("train", "valid")
-    for split in splits:
+    splits: tuple[tuple[Split, tuple[FourMSetConfig, ...]], ...] = (("train", data.train), ("valid", data.valid))
+    for split, named in splits:
         sets = []
-        named = data.train if split == "train" else data.valid
         for one in named:
             try:
                 sets.append(open_set(one, modalities, config.masking, vocabulary))
@@ -78,23 +71,22 @@ def _problems(source: FourMSource, progress: Progress) -> Iterator[str]:
 
 def _of_sample(source: FourMSource, number: int, index: int) -> list[str]:
     """What is wrong with the files of a sample."""
-    one, problems = source.sets[number], dict[str, None]()
-    files: dict[int, bytes] = {}
+    one, problems, files = source.sets[number], list[str](), dict[int, bytes]()
     for modality, folder in one.folders.items():
         try:
             files[modality] = one.samples.read(folder, index)
         except DataError as error:
-            problems[str(error)] = None
+            problems.append(str(error))
     try:
         parts = one.parts(index, files)
     except DataError as error:
-        problems[str(error)] = None
-        parts = [centre_square(*_ANY_SIZE)]
+        problems.append(str(error))
+        parts = [centre_square(*UNKNOWN_SIZE)]
     for modality, content in files.items():
         try:
             for part in parts:
                 found = one.read_file(modality, index, content, part, _KEY, source.data, is_training=False)
                 source.contents([Sample(one.samples.keys[index], part, {modality: found})])
         except DataError as error:
-            problems[str(error)] = None
-    return list(problems)
+            problems.append(str(error))
+    return list(dict.fromkeys(problems))

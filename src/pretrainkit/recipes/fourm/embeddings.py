@@ -1,24 +1,54 @@
 """From the tokens of one modality to vectors, and back to its vocabulary.
 
-Dimensions: n tokens, D width, V vocabulary, B rows, C channels, F values of a patch, E width of a given
-vector.
+Dimensions: n tokens, D width, V vocabulary, B rows, C channels, F values of a patch, E width of a given vector, P
+positions, W wavelengths.
+Sources of positions: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762; in two dimensions Chen et al. 2021,
+https://arxiv.org/abs/2104.02057. On grids that are no squares the original's rows and columns change places; ours do
+not.
 """
 
 import math
+from functools import lru_cache
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pretrainkit.recipes.fourm.inputs import InputTokens
 from pretrainkit.recipes.fourm.modality import MAX_POSITIONS, Modality
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig
-from pretrainkit.recipes.fourm.positions import grid_table, line_table
 
 PIXEL_MEAN: tuple[float, ...] = (0.485, 0.456, 0.406)
 PIXEL_DEVIATION: tuple[float, ...] = (0.229, 0.224, 0.225)
 """Of ImageNet's colours, in [0, 1]: images of three channels are standardized by them, others to [-1, 1]."""
+
+
+def line_table(num: int, width: int) -> Tensor:
+    """float32 (P, D) of positions 0 to num - 1: all sines, then all cosines. D is even."""
+    return torch.from_numpy(_line(num, width).copy())
+
+
+@lru_cache(maxsize=4)
+def _line(num: int, width: int) -> NDArray[np.float32]:
+    """As `line_table`. Modalities have equal tables, in a model of 21 of them dozens."""
+    return _waves(np.arange(num), width // 2).astype(np.float32)
+
+
+def grid_table(rows: int, columns: int, width: int) -> Tensor:
+    """float32 (P, D) of the places of a grid, row by row: sines and cosines of the row, then of the column. D is a
+    multiple of 4."""
+    row, column = np.divmod(np.arange(rows * columns), columns)
+    by_row, by_column = _waves(np.arange(rows), width // 4), _waves(np.arange(columns), width // 4)
+    table = np.concatenate((by_row[row], by_column[column]), axis=1)
+    return torch.from_numpy(table.astype(np.float32))
+
+
+def _waves(position_P: NDArray[np.int64], num: int) -> NDArray[np.float64]:
+    """(P, 2 W)."""
+    angle_PW = position_P[:, None] * 10_000.0 ** -(np.arange(num) / num)
+    return np.concatenate((np.sin(angle_PW), np.cos(angle_PW)), axis=1)
 
 
 class Places(nn.Module):
@@ -61,9 +91,12 @@ class InputEmbedding(Places):
             assert modality.patch_size is not None
             assert modality.num_channels is not None
             self.patch = nn.Linear(modality.num_channels * modality.patch_size**2, width, bias=False)
-            scale_C, shift_C = _standardization(modality.num_channels)
-            self.register_buffer("pixel_scale", scale_C, persistent=False)
-            self.register_buffer("pixel_shift", shift_C, persistent=False)
+            is_rgb = modality.num_channels == len(PIXEL_MEAN)
+            mean_C = np.array(PIXEL_MEAN if is_rgb else (0.5,) * modality.num_channels)
+            deviation_C = np.array(PIXEL_DEVIATION if is_rgb else (0.5,) * modality.num_channels)
+            # A factor and a summand turn bytes into numbers around 0; made by NumPy to have values on "meta" too.
+            for name, values_C in (("scale", (deviation_C * 255) ** -1), ("shift", -mean_C / deviation_C)):
+                self.register_buffer(f"pixel_{name}", torch.from_numpy(values_C.astype(np.float32)), persistent=False)
             self.pixel_scale: Tensor
             self.pixel_shift: Tensor
         elif modality.kind == "vectors":
@@ -122,7 +155,7 @@ class TargetEmbedding(Places):
         assert self.table is not None
         return F.embedding(ids_n, self.table)
 
-    def output_table(self) -> Tensor:
+    def output_table(self) -> nn.Parameter:
         """(V, D): what predicts ids."""
         found = self.table if self.head is None else self.head
         assert found is not None
@@ -131,10 +164,8 @@ class TargetEmbedding(Places):
     def initialise(self, deviation: float) -> None:
         """Tables that are only read are normal, those that predict uniform."""
         super().initialise(deviation)
-        predicts = self.table if self.head is None else self.head
-        assert predicts is not None
-        limit = math.sqrt(6 / sum(predicts.shape))
-        predicts.uniform_(-limit, limit)
+        limit = math.sqrt(6 / sum(self.output_table().shape))
+        self.output_table().uniform_(-limit, limit)
         if self.head is not None and self.table is not None:
             self.table.normal_(std=deviation)
 
@@ -144,13 +175,3 @@ def cut_patches(pixels_BCHW: Tensor, patch_size: int) -> Tensor:
     B, C, height, width = pixels_BCHW.shape
     rows, columns = height // patch_size, width // patch_size
     return pixels_BCHW.view(B, C, rows, patch_size, columns, patch_size).permute(0, 2, 4, 3, 5, 1)
-
-
-def _standardization(num_channels: int) -> tuple[Tensor, Tensor]:
-    """float32 (C,) twice: factor and summand that turn bytes into numbers around 0."""
-    mean, deviation = PIXEL_MEAN, PIXEL_DEVIATION
-    if num_channels != len(mean):
-        mean = deviation = (0.5,) * num_channels
-    found = (np.array(deviation) * 255) ** -1, -np.array(mean) / deviation
-    scale_C, shift_C = (torch.from_numpy(values.astype(np.float32)) for values in found)
-    return scale_C, shift_C

@@ -13,21 +13,22 @@ modality; of those, an image's all, a sequence's up to itself.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pretrainkit.dist.devices import from_host
 from pretrainkit.nn.biased_attention import PairLayout, RowPairs, visible_pairs
 from pretrainkit.nn.cpu.attention import Pair, TiledPairs
 from pretrainkit.nn.cuda.attention import flex_pairs
+from pretrainkit.nn.layouts import PairKind, best_pairs
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig
 from pretrainkit.training.objective import Batch
 
-LayoutChoice = Literal["auto", "tiles", "rows", "flex"]
 _NUMBERS = 256
 """Modalities, and segments of a row, are numbered below this."""
 _NOTHING = slice(0, 0)
@@ -35,32 +36,32 @@ _NOTHING = slice(0, 0)
 
 @dataclass(frozen=True, eq=False)
 class InputTokens:
-    """What the encoder sees of one modality."""
+    """What the encoder sees of one modality. Indices are int64."""
 
     slots_n: Tensor
-    """int64: where they are in the encoder's stream."""
+    """Where they are in the encoder's stream."""
     positions_n: Tensor
-    """int64: rows of the table of positions."""
+    """Rows of the table of positions."""
     ids_n: Tensor
-    """int64: token ids. Of pixels and vectors: number of the patch or vector in its row of `values`; -1: zeros."""
+    """Token ids. Of pixels and vectors: number of the patch or vector in its row of `values`; -1: zeros."""
     rows_n: Tensor
-    """int64: the row of the batch that each is in."""
+    """The row of the batch that each is in."""
     values: Tensor | None
     """Of pixels uint8 images (B, C, height, width), of vectors float (B, L, E); None for tokens."""
 
 
 @dataclass(frozen=True, eq=False)
 class TargetTokens:
-    """What the decoder is asked about one modality."""
+    """What the decoder is asked about one modality. All are int64."""
 
     slots_n: Tensor
-    """int64: where they are in the decoder's stream."""
+    """Where they are in the decoder's stream."""
     positions_n: Tensor
-    """int64: rows of the table of positions."""
+    """Rows of the table of positions."""
     ids_n: Tensor
-    """int64: of sequences the token before, which the decoder reads; of images anything."""
+    """Of sequences the token before, which the decoder reads; of images anything."""
     true_n: Tensor
-    """int64: the ids to predict."""
+    """The ids to predict."""
 
 
 class Layouts(NamedTuple):
@@ -79,9 +80,7 @@ class FourMInputs:
     inputs: Mapping[str, InputTokens]
     """By modality, every input of the model."""
     targets: Mapping[str, TargetTokens]
-    """By modality, every target of the model."""
     layouts: Layouts
-    """Who sees whom."""
     example_T: Tensor
     """int64: a number for each token of the encoder that those of its example share."""
     example_U: Tensor
@@ -119,12 +118,10 @@ class Slots:
 
     def in_stream(self, places_n: Tensor) -> tuple[Tensor, Tensor]:
         """Rows, and places in the stream, of slots of the batch."""
-        num_slots = self.is_real_BN.shape[1]
-        rows_n = places_n // (num_slots - self.num_added)
+        rows_n = places_n // (self.is_real_BN.shape[1] - self.num_added)
+        # Every row up to and with its own has added slots in front.
         slots_n = places_n + (rows_n + 1) * self.num_added
-        if self.kept is None:
-            return rows_n, slots_n
-        return rows_n, self._place[slots_n]
+        return rows_n, slots_n if self.kept is None else self._place[slots_n]
 
     @cached_property
     def _place(self) -> Tensor:
@@ -132,17 +129,16 @@ class Slots:
         return self.is_real_BN.flatten().cumsum(0) - 1
 
 
-def read_batch(batch: Batch, config: FourMModelConfig, *, layout: LayoutChoice = "auto") -> FourMInputs:
+def read_batch(batch: Batch, config: FourMModelConfig, *, layout: PairKind | None = None) -> FourMInputs:
     """The inputs and targets of a batch.
 
     Args:
         batch: Tensors on the model's device, as `batch.with_places` leaves them.
         config: Of the model, bound to its data.
-        layout: auto: tiles on a CPU, FlexAttention on CUDA. rows are the reference and know all rules, so they are
-            used where the decoder's tokens see those of other modalities.
+        layout: Of attention; None: the device's best. Where the decoder's tokens see those of other modalities it is
+            rows, which know all rules.
     """
-    if layout == "auto":
-        layout = {"cpu": "tiles", "cuda": "flex"}.get(batch["encoder_length"].device.type, "rows")  # type: ignore[assignment]
+    layout = layout or best_pairs(batch["encoder_length"], config.hidden_size // config.num_heads)
     if not config.separate_targets:
         layout = "rows"
     is_stream = layout == "tiles"
@@ -150,7 +146,10 @@ def read_batch(batch: Batch, config: FourMModelConfig, *, layout: LayoutChoice =
     decoder = _slots(batch, "decoder", 0, is_stream=is_stream)
     register_slots = None
     if config.num_registers:
-        first_B = F.pad(encoder.is_real_BN.sum(1).cumsum(0), (1, 0))[:-1] if is_stream else _starts(encoder.is_real_BN)
+        num_rows, num_slots = encoder.is_real_BN.shape
+        # A row begins behind the real slots of the rows before it, or behind all their slots.
+        lengths_B = encoder.is_real_BN.sum(1) if is_stream else encoder.segment_BN.new_full((num_rows,), num_slots)
+        first_B = F.pad(lengths_B.cumsum(0), (1, 0))[:-1]
         register_slots = first_B[:, None] + torch.arange(config.num_registers, device=first_B.device)
     return FourMInputs(
         inputs={m.name: _input_tokens(batch, m, encoder) for m in config.modalities if m.is_input},
@@ -161,11 +160,6 @@ def read_batch(batch: Batch, config: FourMModelConfig, *, layout: LayoutChoice =
         num_examples=len(encoder.is_real_BN) * _NUMBERS,
         register_slots=register_slots,
     )
-
-
-def _starts(is_real_BN: Tensor) -> Tensor:
-    num_rows, num_slots = is_real_BN.shape
-    return torch.arange(num_rows, device=is_real_BN.device) * num_slots
 
 
 def _slots(batch: Batch, side: str, num_added: int, *, is_stream: bool) -> Slots:
@@ -195,7 +189,7 @@ def _target_tokens(batch: Batch, modality: Modality, decoder: Slots) -> TargetTo
     return TargetTokens(decoder.in_stream(places_n)[1], *found)
 
 
-def _in_rows(encoder: Slots, decoder: Slots, config: FourMModelConfig, layout: LayoutChoice) -> Layouts:
+def _in_rows(encoder: Slots, decoder: Slots, config: FourMModelConfig, layout: PairKind) -> Layouts:
     if layout == "flex":
         block_BM, is_open_BM = _blocks(decoder, config)
         return Layouts(
@@ -204,15 +198,12 @@ def _in_rows(encoder: Slots, decoder: Slots, config: FourMModelConfig, layout: L
             flex_pairs(decoder.segment_BN, encoder.segment_BN),
         )
 
-    def rows(is_visible_BQP: Tensor) -> RowPairs:
-        num_rows, num_queries, num_keys = is_visible_BQP.shape
-        return RowPairs(num_rows, num_queries, num_keys, is_visible_BQP)
-
-    return Layouts(
-        rows(visible_pairs(encoder.segment_BN, encoder.segment_BN)),
-        rows(visible_targets(decoder, config)),
-        rows(visible_pairs(decoder.segment_BN, encoder.segment_BN)),
+    visible = (
+        visible_pairs(encoder.segment_BN, encoder.segment_BN),
+        visible_targets(decoder, config),
+        visible_pairs(decoder.segment_BN, encoder.segment_BN),
     )
+    return Layouts(*(RowPairs(len(one), one.shape[1], one.shape[2], is_visible_BQP=one) for one in visible))
 
 
 def visible_targets(decoder: Slots, config: FourMModelConfig) -> Tensor:
@@ -230,28 +221,21 @@ def _blocks(decoder: Slots, config: FourMModelConfig) -> tuple[Tensor, Tensor]:
     """int64 (B, M): number of the modality of an example, 0 is padding; bool: whether its tokens all see each other."""
     is_real_BM, modality_BM = decoder.is_real_BN, decoder.modality_BN
     block_BM = (decoder.segment_BN * _NUMBERS + modality_BM) * is_real_BM
-    is_open_M = torch.tensor(
-        [modality.kind == "image" and not config.causal_targets for modality in config.modalities],
-        device="cpu",
-    )
-    if modality_BM.device.type != "cpu":
-        is_open_M = is_open_M.pin_memory().to(modality_BM.device, non_blocking=True)
-    return block_BM, is_open_M[modality_BM]
+    is_open_M = [modality.kind == "image" and not config.causal_targets for modality in config.modalities]
+    return block_BM, from_host(is_open_M, modality_BM.device)[modality_BM]
 
 
 def _tiled(encoder: Slots, decoder: Slots, config: FourMModelConfig) -> Layouts:
     asked, asking = _runs(encoder.example), _runs(decoder.example)
     block_BM, is_open_BM = _blocks(decoder, config)
+    # Numbers of blocks repeat from row to row; with that of the example in front they do not.
     blocks = _runs(decoder.of_stream(block_BM) + decoder.example * _NUMBERS**2)
     is_open = decoder.of_stream(is_open_BM).tolist()
     num_T, num_U = len(encoder.example), len(decoder.example)
+    own = tuple(Pair(s, s, s.stop - s.start if is_open[s.start] else 0) for s in blocks.values())
     return Layouts(
         TiledPairs(tuple(Pair(s, s) for s in asked.values()), num_T),
-        TiledPairs(
-            tuple(Pair(s, s, s.stop - s.start if is_open[s.start] else 0) for s in blocks.values()),
-            num_U,
-            is_causal=True,
-        ),
+        TiledPairs(own, num_U, is_causal=True),
         TiledPairs(tuple(Pair(s, asked.get(key, _NOTHING)) for key, s in asking.items()), num_U),
     )
 

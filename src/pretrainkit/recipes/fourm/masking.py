@@ -12,19 +12,19 @@ Every segment follows the published law for its budget, so components occur as o
 modalities stay within one point.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit import rng
-from pretrainkit.recipes.fourm.bound_mixture import Bound
 from pretrainkit.recipes.fourm.budgets import Shares, component_of, whole_number
-from pretrainkit.recipes.fourm.data_config import MaskingConfig
-from pretrainkit.recipes.fourm.mixtures import KEEPS
+from pretrainkit.recipes.fourm.config import MaskingConfig
+from pretrainkit.recipes.fourm.mixtures import KEEPS, Bound
 from pretrainkit.recipes.fourm.modality import Modality
-from pretrainkit.recipes.fourm.sequences import Ids, Ragged, hide_spans, spans
+from pretrainkit.recipes.fourm.sequences import Ids, Ints, Ragged, hide_spans, spans
 
 _COMPONENT, _NUM_INPUTS, _NUM_TARGETS, _INPUTS, _TARGETS, _PLACES, _SPANS, _KEEP = range(8)
 """Streams of a segment's key."""
@@ -32,6 +32,7 @@ _HELD_BACK = 0.15
 """Target tokens that a draw leaves to the next ones, for each slot of the encoder that it leaves empty. With 0 the
 decoder is full first, and 91 % of the encoder with the published mixture of 21 modalities; with this 98 % and 96 %."""
 _PLACE = np.uint64((1 << 14) - 1)
+"""Bits of a place, which take the lowest ones of a random number (`modality.py` has the limit)."""
 
 
 @dataclass(frozen=True)
@@ -52,20 +53,16 @@ class Masking:
     def __init__(
         self, config: MaskingConfig, modalities: Sequence[Modality], mixture: Bound, first_sentinel: int
     ) -> None:
-        """
-        Args:
-            config: Budgets.
-            modalities: Of the model, in order.
-            mixture: Of the data set.
-            first_sentinel: Id of the first sentinel of sequences.
-        """
+        """`modalities`: of the model, in order; `first_sentinel`: the id of sequences' first one."""
         self.config, self.modalities, self._mixture = config, tuple(modalities), mixture
         self._first_sentinel = first_sentinel
         self._inputs, self._targets = Shares(mixture.inputs_KD), Shares(mixture.targets_KD)
         self._most_D = np.array([modality.max_tokens for modality in modalities], np.int64)
         self._is_image_D = np.array([modality.kind in ("image", "pixels") for modality in modalities])
+        self._is_vectors_D = np.array([modality.kind == "vectors" for modality in modalities])
+        self._is_target_D = np.array([modality.is_target for modality in modalities])
         self._positions_D = np.array([modality.max_length for modality in modalities], np.int64)
-        sizes = sorted({modality.max_tokens for modality in modalities if modality.kind in ("image", "pixels")})
+        sizes = np.unique(self._most_D[self._is_image_D]).tolist()
         self._by_size = [(size, np.flatnonzero(self._is_image_D & (self._most_D == size))) for size in sizes]
 
     def __call__(self, contents: Contents, keys_B: rng.Keys) -> dict[str, np.ndarray]:
@@ -82,7 +79,7 @@ class Masking:
         return out.batch
 
     def _draw_segment(
-        self, contents: Contents, images: Sequence[Ids], rows: NDArray[np.int64], keys: rng.Keys, out: "_Slots"
+        self, contents: Contents, images: Sequence[Ids], rows: Ints, keys: rng.Keys, out: "_Slots"
     ) -> None:
         config = self.config
         component = component_of(rng.fold(keys, _COMPONENT), self._mixture.weights_K)
@@ -93,33 +90,23 @@ class Masking:
         most = np.broadcast_to(self._most_D, (len(rows), len(self._most_D)))
         inputs = self._inputs.draw(rng.fold(keys, _INPUTS), component, num_in, most)
         num_out = self._target_budget(contents, rows, keys, inputs, out)
-        targets = self._targets.draw(
-            rng.fold(keys, _TARGETS), component, num_out, np.where(self._is_image_D, most - inputs, most)
-        )
-        pieces = [
-            *self._draw_images(images, rows, keys, inputs, targets),
-            *self._draw_sequences(contents, rows, keys, component, inputs, targets),
-        ]
-        given = [piece for piece, _ in pieces]
-        asked = [piece for _, piece in pieces if piece is not None]
-        has_inputs = np.zeros(len(rows), np.bool_)
-        for piece in given:
-            has_inputs[piece.row_R[piece.length_R > 0]] = True
-        has_targets = np.zeros(len(rows), np.bool_)
-        for piece in asked:
-            has_targets[piece.row_R[piece.length_R > 0]] = True
+        # Places of an image that the encoder sees are not asked for; of a sequence any run may be.
+        left = np.where(self._is_image_D, most - inputs, most)
+        targets = self._targets.draw(rng.fold(keys, _TARGETS), component, num_out, left)
+        draw = _Draw(rows, keys, component, inputs, targets)
+        sides = list(zip(*self._draw_images(images, draw), *self._draw_sequences(contents, draw), strict=True))
         # An answer without a question, or a question without one, helps nobody; and attention needs something to see.
-        is_used = has_inputs & has_targets
-        out.add(rows, is_used, given, asked, len(self.modalities), is_sequence_D=~self._is_image_D)
+        is_used = np.ones(len(rows), np.bool_) if sides else np.zeros(len(rows), np.bool_)
+        for pieces in sides:
+            has_tokens = np.zeros(len(rows), np.bool_)
+            for piece in pieces:
+                has_tokens[piece.row_R[piece.length_R > 0]] = True
+            is_used &= has_tokens
+        for side, pieces in zip(("encoder", "decoder"), sides, strict=False):
+            out.add(side, rows, is_used, pieces, is_sequence_D=~self._is_image_D)
+        out.num_segments_B[rows] += is_used
 
-    def _target_budget(
-        self,
-        contents: Contents,
-        rows: NDArray[np.int64],
-        keys: rng.Keys,
-        inputs: NDArray[np.int64],
-        out: "_Slots",
-    ) -> NDArray[np.int64]:
+    def _target_budget(self, contents: Contents, rows: Ints, keys: rng.Keys, inputs: Ints, out: "_Slots") -> Ints:
         """(B,) target tokens to divide among modalities."""
         config = self.config
         drawn = _amount(rng.fold(keys, _NUM_TARGETS), config.min_target_tokens, config.num_target_tokens)
@@ -133,29 +120,22 @@ class Masking:
         held_back = (empty * _HELD_BACK).astype(np.int64)
         return np.minimum(drawn, np.maximum(left - held_back, np.minimum(left, config.min_packed_tokens)))
 
-    def _draw_images(
-        self,
-        images: Sequence[Ids],
-        rows: NDArray[np.int64],
-        keys: rng.Keys,
-        inputs: NDArray[np.int64],
-        targets: NDArray[np.int64],
-    ) -> "list[tuple[_Piece, _Piece | None]]":
-        found: list[tuple[_Piece, _Piece | None]] = []
+    def _draw_images(self, images: Sequence[Ids], draw: "_Draw") -> "Iterator[tuple[_Piece, _Piece]]":
+        """Inputs and targets, for each size of image."""
         for (size, own), tokens_OBP in zip(self._by_size, images, strict=True):
-            row_R, column_R = np.nonzero(inputs[:, own] + targets[:, own])
+            row_R, column_R = np.nonzero(draw.inputs[:, own] + draw.targets[:, own])
             if not len(row_R):
                 continue
             number_R = own[column_R]
-            num_in, num_out = inputs[row_R, number_R], targets[row_R, number_R]
-            chosen = _pick(rng.fold(rng.fold(keys[row_R], _PLACES), number_R), size, num_in, num_out)
-            begin_R = (column_R * tokens_OBP.shape[1] + rows[row_R]) * size
+            num_in, num_out = draw.inputs[row_R, number_R], draw.targets[row_R, number_R]
+            chosen = _pick(rng.fold(rng.fold(draw.keys[row_R], _PLACES), number_R), size, num_in, num_out)
+            # Where each image begins in the tokens of all, end to end.
+            begin_R = (column_R * tokens_OBP.shape[1] + draw.rows[row_R]) * size
             pieces = []
             for place_F, length_R in zip(chosen, (num_in, num_out), strict=True):
                 ids_F = tokens_OBP.reshape(-1)[np.repeat(begin_R, length_R) + place_F]
                 pieces.append(_Piece(row_R, number_R, length_R, place_F.astype(np.int32), ids_F, ids_F))
-            found.append((pieces[0], pieces[1]))
-        return found
+            yield pieces[0], pieces[1]
 
     def _images(self, contents: Contents) -> list[Ids]:
         """For each size of image (O, B, P): the tokens of its O modalities; of pixels the numbers of places."""
@@ -168,36 +148,23 @@ class Masking:
             found.append(tokens_OBP)
         return found
 
-    def _draw_sequences(
-        self,
-        contents: Contents,
-        rows: NDArray[np.int64],
-        keys: rng.Keys,
-        component: NDArray[np.int64],
-        inputs: NDArray[np.int64],
-        targets: NDArray[np.int64],
-    ) -> "list[tuple[_Piece, _Piece | None]]":
+    def _draw_sequences(self, contents: Contents, draw: "_Draw") -> "Iterator[tuple[_Piece, _Piece]]":
         """All of them in one go: pairs of a sample and a modality, ordered by modality."""
-        parts, row_parts, number_parts = [], [], []
-        for number, sequence in contents.sequences.items():
-            wanted = np.flatnonzero(inputs[:, number] + targets[:, number])
-            parts.append(sequence.take(rows[wanted]))
-            row_parts.append(wanted)
-            number_parts.append(np.full(len(wanted), number))
-        if not parts or not sum(map(len, row_parts)):
-            return []
-        row_R, number_R = np.concatenate(row_parts), np.concatenate(number_parts)
-        own_keys = rng.fold(rng.fold(keys[row_R], _SPANS), number_R)
+        wanted = {n: np.flatnonzero(draw.inputs[:, n] + draw.targets[:, n]) for n in contents.sequences}
+        if not sum(map(len, wanted.values())):
+            return
+        row_R = np.concatenate(list(wanted.values()))
+        number_R = np.repeat(list(wanted), [len(own) for own in wanted.values()])
+        own_keys = rng.fold(rng.fold(draw.keys[row_R], _SPANS), number_R)
         hidden = hide_spans(
-            _joined(parts),
+            _joined([contents.sequences[number].take(draw.rows[own]) for number, own in wanted.items()]),
             own_keys,
-            _keep_probability(rng.fold(own_keys, _KEEP), self._mixture.keep_KD[component[row_R], number_R]),
-            inputs[row_R, number_R],
-            np.where([self.modalities[n].is_target for n in number_R.tolist()], targets[row_R, number_R], 0),
+            _keep_probability(rng.fold(own_keys, _KEEP), self._mixture.keep_KD[draw.component[row_R], number_R]),
+            draw.inputs[row_R, number_R],
+            np.where(self._is_target_D[number_R], draw.targets[row_R, number_R], 0),
             self._first_sentinel,
         )
-        is_vectors_R = np.array([modality.kind == "vectors" for modality in self.modalities])[number_R]
-        is_vectors_I = np.repeat(is_vectors_R, hidden.input_length_R)
+        is_vectors_I = np.repeat(self._is_vectors_D[number_R], hidden.input_length_R)
         ids_I = np.where(is_vectors_I, hidden.input_from_I, hidden.input_ids_I)
         given = _Piece(row_R, number_R, hidden.input_length_R, _within(hidden.input_length_R), ids_I, ids_I)
         # The first token of a target is only an input, the last one only a target.
@@ -206,24 +173,28 @@ class Masking:
         places = spans(start_R, length_R)
         position_F = _within(length_R)
         position_F = np.where(position_F < np.repeat(self._positions_D[number_R], length_R), position_F, 0)
-        asked = _Piece(
-            row_R,
-            number_R,
-            length_R,
-            position_F.astype(np.int32),
-            hidden.target_ids_T[places],
-            hidden.target_ids_T[places + 1] if len(places) else hidden.target_ids_T[:0],
-        )
-        return [(given, asked)]
+        before_F, true_F = hidden.target_ids_T[places], hidden.target_ids_T[places + 1]
+        yield given, _Piece(row_R, number_R, length_R, position_F.astype(np.int32), before_F, true_F)
 
 
-@dataclass(frozen=True)
-class _Piece:
+class _Draw(NamedTuple):
+    """What is drawn of some rows."""
+
+    rows: Ints
+    """Of the batch."""
+    keys: rng.Keys
+    component: Ints
+    inputs: Ints
+    """(rows, D) budgets."""
+    targets: Ints
+
+
+class _Piece(NamedTuple):
     """Chosen tokens of pairs of a sample and a modality, end to end."""
 
-    row_R: NDArray[np.int64]
-    number_R: NDArray[np.int64]
-    length_R: NDArray[np.int64]
+    row_R: Ints
+    number_R: Ints
+    length_R: Ints
     position_F: Ids
     ids_F: Ids
     target_F: Ids
@@ -233,7 +204,7 @@ class _Slots:
     """The arrays of a batch, filled segment by segment."""
 
     def __init__(self, num: int, N: int, M: int) -> None:
-        self._num_segments_B = np.zeros(num, np.uint8)
+        self.num_segments_B = np.zeros(num, np.uint8)
         self.length_B = np.zeros(num, np.int32)
         self.target_length_B = np.zeros(num, np.int32)
         self.batch: dict[str, np.ndarray] = {
@@ -250,63 +221,47 @@ class _Slots:
 
     def add(
         self,
-        rows: NDArray[np.int64],
-        is_used: NDArray[np.bool_],
-        given: Sequence[_Piece],
-        asked: Sequence[_Piece],
-        num_modalities: int,
-        is_sequence_D: NDArray[np.bool_],
-    ) -> None:
-        """One more segment in `rows` of the batch, where it is used."""
-        for side, pieces, length_B in (("encoder", given, self.length_B), ("decoder", asked, self.target_length_B)):
-            counts = np.zeros((len(rows), num_modalities), np.int64)
-            for piece in pieces:
-                counts[piece.row_R, piece.number_R] = piece.length_R * is_used[piece.row_R]
-            start = length_B[rows, None] + np.cumsum(counts, axis=1) - counts
-            for piece in pieces:
-                self._place(side, piece, rows, is_used, start, is_sequence_D)
-            length_B[rows] += counts.sum(axis=1).astype(np.int32)
-        self._num_segments_B[rows] += is_used
-
-    def _place(
-        self,
         side: str,
-        piece: _Piece,
-        rows: NDArray[np.int64],
+        rows: Ints,
         is_used: NDArray[np.bool_],
-        start: NDArray[np.int64],
+        pieces: Sequence[_Piece],
         is_sequence_D: NDArray[np.bool_],
     ) -> None:
-        # Of pairs first, then of tokens.
-        is_used_R = is_used[piece.row_R]
-        length_R = piece.length_R * is_used_R
-        row_R = rows[piece.row_R]
-        begin_R = start[piece.row_R, piece.number_R]
-        is_text_R = is_sequence_D[piece.number_R]
-        first_R = row_R * self.batch[f"{side}_segment"].shape[1] + begin_R
-        at = spans(first_R, length_R)
-        own_F = slice(None) if is_used_R.all() else np.repeat(is_used_R, piece.length_R)
-        self._put(f"{side}_segment", at, np.repeat(self._num_segments_B[row_R], length_R))
-        self._put(f"{side}_modality", at, np.repeat(piece.number_R, length_R))
-        self._put(f"{side}_position", at, piece.position_F[own_F])
-        if side == "encoder":
-            self._put("encoder_ids", at, piece.ids_F[own_F])
-            return
-        is_text_F = np.repeat(is_text_R, length_R)
-        slot_F = np.repeat(begin_R, length_R)
-        self._put("decoder_start", at, slot_F)
-        self._put("decoder_ids", at, piece.ids_F[own_F] * is_text_F)
-        self._put("decoder_target", at, piece.target_F[own_F])
-        ends_F = np.repeat(begin_R + length_R, length_R)
-        self._put("decoder_end", at, np.where(is_text_F, at - np.repeat(first_R - begin_R, length_R) + 1, ends_F))
+        """One more segment of a side in `rows` of the batch, where it is used."""
+        length_B = self.batch[f"{side}_length"]
+        counts = np.zeros((len(rows), len(is_sequence_D)), np.int64)
+        for piece in pieces:
+            counts[piece.row_R, piece.number_R] = piece.length_R * is_used[piece.row_R]
+        # Behind what the row holds already, one modality after another.
+        start = length_B[rows, None] + np.cumsum(counts, axis=1) - counts
+        for piece in pieces:
+            # Of pairs first, then of tokens.
+            is_used_R, row_R = is_used[piece.row_R], rows[piece.row_R]
+            length_R = piece.length_R * is_used_R
+            begin_R = start[piece.row_R, piece.number_R]
+            first_R = row_R * self.batch[f"{side}_segment"].shape[1] + begin_R
+            at = spans(first_R, length_R)  # slots of all rows end to end
+            own_F = slice(None) if is_used_R.all() else np.repeat(is_used_R, piece.length_R)
+            values: dict[str, np.ndarray] = {
+                "segment": np.repeat(self.num_segments_B[row_R], length_R),
+                "modality": np.repeat(piece.number_R, length_R),
+                "position": piece.position_F[own_F],
+                "ids": piece.ids_F[own_F],
+            }
+            if side == "decoder":
+                is_text_F = np.repeat(is_sequence_D[piece.number_R], length_R)
+                values["ids"] = values["ids"] * is_text_F  # images read that something is missing
+                values["target"] = piece.target_F[own_F]
+                values["start"] = np.repeat(begin_R, length_R)
+                # A token of a sequence sees up to itself, one of an image all of them.
+                own_end_F = at - np.repeat(first_R - begin_R, length_R) + 1
+                values["end"] = np.where(is_text_F, own_end_F, np.repeat(begin_R + length_R, length_R))
+            for name, found in values.items():
+                self.batch[f"{side}_{name}"].reshape(-1)[at] = found
+        length_B[rows] += counts.sum(axis=1).astype(np.int32)
 
-    def _put(self, name: str, at: NDArray[np.int64], values: NDArray[np.generic]) -> None:
-        self.batch[name].reshape(-1)[at] = values
 
-
-def _pick(
-    keys_R: rng.Keys, size: int, num_in: NDArray[np.int64], num_out: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _pick(keys_R: rng.Keys, size: int, num_in: Ints, num_out: Ints) -> tuple[Ints, Ints]:
     """Places of `num_in` random ones of each row's `size`, end to end and rising, and of `num_out` others."""
     draws_RP = rng.bits(keys_R, size)
     draws_RP &= ~_PLACE
@@ -314,32 +269,29 @@ def _pick(
     ordered_RP = np.sort(draws_RP, axis=1)
     rows, whole = np.arange(len(keys_R)), num_in + num_out
     is_in_RP, is_whole_RP = (_smallest(draws_RP, ordered_RP[rows, np.maximum(n - 1, 0)], n) for n in (num_in, whole))
-    is_out_RP = is_whole_RP & ~is_in_RP
     begin_R = rows * size
-    found = []
-    for is_chosen_RP, num_R in ((is_in_RP, num_in), (is_out_RP, num_out)):
-        found.append(np.flatnonzero(is_chosen_RP) - np.repeat(begin_R, num_R))
-    return found[0], found[1]
+    places_in, places_out = np.flatnonzero(is_in_RP), np.flatnonzero(is_whole_RP & ~is_in_RP)
+    return places_in - np.repeat(begin_R, num_in), places_out - np.repeat(begin_R, num_out)
 
 
-def _smallest(draws_RP: NDArray[np.uint64], last_R: NDArray[np.uint64], num_R: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _smallest(draws_RP: NDArray[np.uint64], last_R: NDArray[np.uint64], num_R: Ints) -> NDArray[np.bool_]:
     """Draws up to the last of the `num_R` smallest, or none."""
     is_small_RP = draws_RP <= last_R[:, None]
     is_small_RP[num_R == 0] = False
     return is_small_RP
 
 
-def _keep_probability(keys_R: rng.Keys, keep_R: NDArray[np.int64]) -> NDArray[np.float64]:
+def _keep_probability(keys_R: rng.Keys, keep_R: Ints) -> NDArray[np.float64]:
     uniform_R = rng.uniform(keys_R, 1)[:, 0]
     binary_R = (uniform_R < 0.5).astype(np.float64)
     return np.select([keep_R == KEEPS.index("all"), keep_R == KEEPS.index("binary")], [1.0, binary_R], uniform_R)
 
 
-def _amount(keys: rng.Keys, least: int | None, most: int) -> NDArray[np.int64]:
+def _amount(keys: rng.Keys, least: int | None, most: int) -> Ints:
     return np.full(len(keys), most, np.int64) if least is None else whole_number(keys, least, most)
 
 
-def _within(length_R: NDArray[np.int64]) -> Ids:
+def _within(length_R: Ints) -> Ids:
     """0, 1, 2, … anew in each row, end to end."""
     return spans(np.zeros_like(length_R), length_R).astype(np.int32)
 

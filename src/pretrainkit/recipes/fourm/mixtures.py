@@ -2,16 +2,25 @@
 
 A component says for each modality how strongly it is wanted among inputs and targets; 0 is never. Names may leave out
 the resolution (`rgb` for `rgb@224`), and `*` stands for all that are not named.
+
+Dimensions: K components, D modalities.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, PositiveFloat
 
 from pretrainkit.config.base import Config
 from pretrainkit.config.fields import NonNegativeFloat
+from pretrainkit.errors import ConfigError
+from pretrainkit.recipes.fourm.modality import Modality
 
 Keep = Literal["random", "all", "binary"]
+KEEPS: tuple[Keep, ...] = ("random", "all", "binary")
+"""By number."""
 ALL = "*"
 
 
@@ -108,5 +117,55 @@ Mixture = Annotated[
 """In a config: components, or the name of a published mixture."""
 
 
-KEEPS: tuple[Keep, ...] = ("random", "all", "binary")
-"""By number."""
+class Bound:
+    """A mixture for given modalities, as arrays."""
+
+    def __init__(self, mixture: Sequence[Component], modalities: Sequence[Modality], present: Sequence[str]) -> None:
+        """`modalities`: of the model, in order. `present`: names of those that the data have.
+
+        Raises:
+            ConfigError: A name fits no modality of the model, an input is asked to be a target, or a component wants
+                nothing.
+        """
+        self.weights_K = np.array([component.weight for component in mixture])
+        has = np.array([modality.name in present for modality in modalities])
+        is_input = np.array([modality.is_input for modality in modalities]) & has
+        is_target = np.array([modality.is_target for modality in modalities]) & has
+        self.inputs_KD = _table([c.inputs for c in mixture], modalities, 0.0) * is_input
+        self.targets_KD = _table([c.targets for c in mixture], modalities, 0.0) * is_target
+        keeps = [{name: KEEPS.index(keep) for name, keep in c.keep.items()} for c in mixture]
+        self.keep_KD = _table(keeps, modalities, KEEPS.index("random")).astype(np.int64)
+        problems = [
+            f"component {number} of the mixture names {name!r}, which is no modality of the model\n"
+            f"  it has {', '.join(m.name for m in modalities)}"
+            for field in ("inputs", "targets", "keep")
+            for number, component in enumerate(mixture)
+            for name in getattr(component, field)
+            if name != ALL and all(name not in (m.name, m.key) for m in modalities)
+        ]
+        for number, component in enumerate(mixture):
+            problems += [
+                f"component {number} of the mixture wants {modality.name} as {what}, which it cannot be\n"
+                "  leave it out there"
+                for modality in modalities
+                for row, is_possible, what in (
+                    (component.inputs, modality.is_input, "an input"),
+                    (component.targets, modality.is_target, "a target"),
+                )
+                if row.get(modality.name, row.get(modality.key, 0.0)) and not is_possible
+            ]
+            if not self.inputs_KD[number].any() or not self.targets_KD[number].any():
+                problems.append(
+                    f"component {number} of the mixture wants no inputs or no targets of {', '.join(present)}\n"
+                    "  give it a modality of these data, or leave it out"
+                )
+        if not mixture:
+            problems.append("the mixture has no component\n  give one, such as {inputs: {'*': 1}, targets: {'*': 1}}")
+        if problems:
+            raise ConfigError(list(dict.fromkeys(problems)))
+
+
+def _table(rows: Sequence[Mapping[str, float]], modalities: Sequence[Modality], default: float) -> NDArray[np.float64]:
+    """(K, D): a whole name goes before one without the resolution, and that before `*`."""
+    table = [[row.get(m.name, row.get(m.key, row.get(ALL, default))) for m in modalities] for row in rows]
+    return np.array(table, np.float64).reshape(len(rows), len(modalities))

@@ -2,29 +2,197 @@
 
 Unusual about it: the encoder reads visible tokens and the decoder those to predict, of all modalities in one stream,
 one example after another, without padding on a CPU; every modality has its own tables, and only tokens that occur are
-embedded and scored. Parameters have names of ours; `convert.py` knows the published ones.
+embedded and scored. Parameters have names of ours; `original.py` knows the published ones.
 
-Dimensions: T tokens of the encoder's stream, U of the decoder's, n of one modality, D width, V vocabulary, B rows, C, H
-and W channels, height and width of images, F values of a patch.
+Dimensions: T tokens of the encoder's stream (in blocks: of either), U of the decoder's, S of the stream that is asked,
+n of one modality, D width, F width of the feed-forward layer, H heads, K width of one head, E examples, V vocabulary, B
+rows, C, H and W channels, height and width of images, P patches.
 Sources: Mizrahi et al. 2023, https://arxiv.org/abs/2312.06647; Bachmann et al. 2024, https://arxiv.org/abs/2406.09406.
 """
 
 import math
-from typing import cast
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.nn.initialise import SkipInitialisation
+from pretrainkit.errors import InputError
+from pretrainkit.nn.activations import ACTIVATIONS
+from pretrainkit.nn.biased_attention import PairLayout
+from pretrainkit.nn.blocks import LayerNorm
+from pretrainkit.nn.initialise import built
+from pretrainkit.nn.layouts import row_pairs
 from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy, linear_logits
 from pretrainkit.recipes.fourm.embeddings import InputEmbedding, TargetEmbedding
-from pretrainkit.recipes.fourm.inputs import FourMInputs
-from pretrainkit.recipes.fourm.layers import DecoderBlock, EncoderBlock, Examples, norm
+from pretrainkit.recipes.fourm.inputs import FourMInputs, InputTokens
+from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig
 from pretrainkit.training.optimizers.parameters import stacked_parameters
 
 _DEVIATION = 0.02
 """Of tables and single vectors."""
+
+
+class Attention(nn.Module):
+    """Of tokens to each other."""
+
+    def __init__(self, config: FourMModelConfig) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.heads = (config.num_heads, width // config.num_heads)
+        self.qkv = nn.Linear(width, 3 * width, bias=config.biases)
+        self.out = nn.Linear(width, width, bias=config.biases)
+        self.query_norm, self.key_norm = _head_norms(config)
+
+    def stacked_layers(self) -> dict[str, int]:
+        return {"qkv": 3}
+
+    def forward(self, x_TD: Tensor, layout: PairLayout, prepared: Tensor | None) -> Tensor:
+        """(T, D) to (T, D)."""
+        qkv_T3HK = self.qkv(x_TD).unflatten(-1, (3, *self.heads))
+        q_THK = None
+        if self.query_norm is not None and self.key_norm is not None:
+            q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
+            q_THK, k_THK = self.query_norm(q_THK), self.key_norm(k_THK)
+            qkv_T3HK = torch.stack((k_THK, v_THK.to(k_THK.dtype)), dim=1)
+        scale = self.heads[1] ** -0.5
+        mixed_THK = layout.attend(q_THK, qkv_T3HK, prepared, dropout_rate=0.0, scale=scale)
+        return self.out(mixed_THK.flatten(1))
+
+
+class CrossAttention(nn.Module):
+    """Of the decoder's tokens to the encoder's."""
+
+    def __init__(self, config: FourMModelConfig) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.heads = (config.num_heads, width // config.num_heads)
+        self.query = nn.Linear(width, width, bias=config.biases)
+        self.key_value = nn.Linear(width, 2 * width, bias=config.biases)
+        self.out = nn.Linear(width, width, bias=config.biases)
+        self.query_norm, self.key_norm = _head_norms(config)
+
+    def stacked_layers(self) -> dict[str, int]:
+        return {"key_value": 2}
+
+    def forward(self, x_TD: Tensor, asked_SD: Tensor, layout: PairLayout, prepared: Tensor | None) -> Tensor:
+        """(T, D) to (T, D)."""
+        q_THK = self.query(x_TD).unflatten(-1, self.heads)
+        kv_S2HK = self.key_value(asked_SD).unflatten(-1, (2, *self.heads))
+        if self.query_norm is not None and self.key_norm is not None:
+            q_THK = self.query_norm(q_THK)
+            k_SHK = self.key_norm(kv_S2HK[:, 0])
+            kv_S2HK = torch.stack((k_SHK, kv_S2HK[:, 1].to(k_SHK.dtype)), dim=1)
+        scale = self.heads[1] ** -0.5
+        return self.out(layout.attend(q_THK, kv_S2HK, prepared, dropout_rate=0.0, scale=scale).flatten(1))
+
+
+class FeedForward(nn.Module):
+    """activation(x U) W, or (activation(x G) * x U) W with G above U in one matrix."""
+
+    def __init__(self, config: FourMModelConfig) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[config.activation]
+        self.gated = config.gated
+        num_halves = 2 if config.gated else 1
+        self.up = nn.Linear(config.hidden_size, num_halves * config.intermediate_size, bias=config.biases)
+        self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.biases)
+
+    def stacked_layers(self) -> dict[str, int]:
+        return {"up": 2} if self.gated else {}
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """(T, D) to (T, D)."""
+        if not self.gated:
+            return self.down(self.activation(self.up(x_TD)))
+        gate_TF, up_TF = self.up(x_TD).chunk(2, dim=-1)
+        return self.down(self.activation(gate_TF) * up_TF)
+
+
+class Examples(NamedTuple):
+    """Which example each token is of."""
+
+    example_T: Tensor
+    """int64."""
+    num: int
+    """All numbers are below."""
+
+
+class EncoderBlock(nn.Module):
+    """Self-attention and feed-forward layer."""
+
+    def __init__(self, config: FourMModelConfig, drop_path_rate: float) -> None:
+        super().__init__()
+        self.drop_path_rate = drop_path_rate
+        self.attention_norm = norm(config)
+        self.attention = Attention(config)
+        self.feed_forward_norm = norm(config)
+        self.feed_forward = FeedForward(config)
+
+    def forward(self, x_TD: Tensor, layout: PairLayout, prepared: Tensor | None, examples: Examples) -> Tensor:
+        """(T, D) to (T, D)."""
+        x_TD = _add(self, x_TD, self.attention(self.attention_norm(x_TD), layout, prepared), examples)
+        return _add(self, x_TD, self.feed_forward(self.feed_forward_norm(x_TD)), examples)
+
+
+class DecoderBlock(nn.Module):
+    """Self-attention, attention to the encoder, feed-forward layer."""
+
+    def __init__(self, config: FourMModelConfig, drop_path_rate: float) -> None:
+        super().__init__()
+        self.drop_path_rate = drop_path_rate
+        self.attention_norm = norm(config)
+        self.attention = Attention(config)
+        self.query_norm = norm(config)
+        self.context_norm = norm(config)
+        self.cross_attention = CrossAttention(config)
+        self.feed_forward_norm = norm(config)
+        self.feed_forward = FeedForward(config)
+
+    def forward(
+        self,
+        x_TD: Tensor,
+        context_SD: Tensor,
+        layout: PairLayout,
+        prepared: Tensor | None,
+        cross_layout: PairLayout,
+        cross_prepared: Tensor | None,
+        examples: Examples,
+    ) -> Tensor:
+        """(T, D) to (T, D)."""
+        x_TD = _add(self, x_TD, self.attention(self.attention_norm(x_TD), layout, prepared), examples)
+        asked_SD = self.context_norm(context_SD)
+        mixed_TD = self.cross_attention(self.query_norm(x_TD), asked_SD, cross_layout, cross_prepared)
+        x_TD = _add(self, x_TD, mixed_TD, examples)
+        return _add(self, x_TD, self.feed_forward(self.feed_forward_norm(x_TD)), examples)
+
+
+def norm(config: FourMModelConfig, width: int | None = None) -> LayerNorm:
+    """Of the model's width, or of another."""
+    return LayerNorm(width or config.hidden_size, config.layer_norm_epsilon, has_bias=config.biases)
+
+
+def _head_norms(config: FourMModelConfig) -> tuple[LayerNorm | None, LayerNorm | None]:
+    if not config.query_key_norm:
+        return None, None
+    width = config.hidden_size // config.num_heads
+    return norm(config, width), norm(config, width)
+
+
+def _add(block: EncoderBlock | DecoderBlock, x_TD: Tensor, found_TD: Tensor, examples: Examples) -> Tensor:
+    """Their sum, in training without what is found for some examples, and more of it for the others (Huang et al. 2016,
+    https://arxiv.org/abs/1603.09382).
+
+    In training the sum is in the memory of what a layer has just found, which is in the cache: a hook that keeps
+    outputs of layers must copy them then.
+    """
+    rate = block.drop_path_rate
+    if block.training and rate:
+        is_kept_E = torch.rand(examples.num, device=x_TD.device) >= rate
+        found_TD = found_TD * (is_kept_E / (1 - rate)).to(found_TD.dtype)[examples.example_T][:, None]
+    is_written_into = block.training and found_TD.dtype == x_TD.dtype
+    return found_TD.add_(x_TD) if is_written_into else x_TD + found_TD
 
 
 class FourM(nn.Module):
@@ -37,10 +205,9 @@ class FourM(nn.Module):
         width = config.hidden_size
         inputs = [modality for modality in config.modalities if modality.is_input]
         targets = [modality for modality in config.modalities if modality.is_target]
-        both = [modality.name for modality in config.modalities]
         shared = config.shared_modality_embeddings
-        self.input_modality = _vectors(both if shared else [modality.name for modality in inputs], width)
-        self.target_modality = None if shared else _vectors([modality.name for modality in targets], width)
+        self.input_modality = _vectors(config.modalities if shared else inputs, width)
+        self.target_modality = None if shared else _vectors(targets, width)
         self.inputs = nn.ModuleDict({modality.name: InputEmbedding(modality, config) for modality in inputs})
         self.targets = nn.ModuleDict({modality.name: TargetEmbedding(modality, config) for modality in targets})
         self.registers = nn.Parameter(torch.zeros(config.num_registers, width)) if config.num_registers else None
@@ -95,10 +262,7 @@ class FourM(nn.Module):
         for name, tokens in inputs.targets.items():
             target = cast(TargetEmbedding, self.targets[name])
             place_nD = target.places(tokens.positions_n) + modality[name]
-            if target.table is None:
-                parts.append(self.mask_token + place_nD)
-            else:
-                parts.append(target.look_up(tokens.ids_n) + place_nD)
+            parts.append((self.mask_token if target.table is None else target.look_up(tokens.ids_n)) + place_nD)
         slots = [tokens.slots_n for tokens in inputs.targets.values()]
         x_UD = _put(len(inputs.example_U), slots, parts)
         layout, cross = inputs.layouts.decoder, inputs.layouts.cross
@@ -126,7 +290,9 @@ class FourM(nn.Module):
         stacked = stacked_parameters(self)
         for module in self.modules():
             if isinstance(module, nn.Linear):
-                _xavier(module.weight, num_parts=stacked.get(module.weight, 1))
+                rows, columns = module.weight.shape
+                limit = math.sqrt(6 / (rows / stacked.get(module.weight, 1) + columns))
+                module.weight.uniform_(-limit, limit)
                 if module.bias is not None:
                     module.bias.zero_()
             elif isinstance(module, nn.LayerNorm):
@@ -135,21 +301,14 @@ class FourM(nn.Module):
                     module.bias.zero_()
             elif isinstance(module, InputEmbedding | TargetEmbedding):
                 module.initialise(_DEVIATION)
-        singles = [self.mask_token, *self.input_modality.values()]
-        singles += [] if self.target_modality is None else self.target_modality.values()
-        singles += [] if self.registers is None else [self.registers]
-        for vector in singles:
-            vector.normal_(std=_DEVIATION)
+        target_vectors = [] if self.target_modality is None else self.target_modality.values()
+        for vector in (self.mask_token, *self.input_modality.values(), *target_vectors, self.registers):
+            if vector is not None:
+                vector.normal_(std=_DEVIATION)
 
 
-def _xavier(weight: Tensor, *, num_parts: int = 1) -> None:
-    rows, columns = weight.shape
-    limit = math.sqrt(6 / (rows / num_parts + columns))
-    weight.uniform_(-limit, limit)
-
-
-def _vectors(names: list[str], width: int) -> nn.ParameterDict:
-    return nn.ParameterDict({name: nn.Parameter(torch.zeros(width)) for name in names})
+def _vectors(modalities: Iterable[Modality], width: int) -> nn.ParameterDict:
+    return nn.ParameterDict({modality.name: nn.Parameter(torch.zeros(width)) for modality in modalities})
 
 
 def _put(num: int, slots: list[Tensor], parts: list[Tensor]) -> Tensor:
@@ -160,21 +319,88 @@ def _put(num: int, slots: list[Tensor], parts: list[Tensor]) -> Tensor:
 
 def drop_path_rates(config: FourMModelConfig) -> tuple[list[float], list[float]]:
     """Of the blocks of encoder and decoder."""
-    counts = (config.num_encoder_layers, config.num_decoder_layers)
+
+    def ramp(num: int) -> list[float]:
+        return [config.drop_path_rate * index / max(1, num - 1) for index in range(num)]
+
+    num, num_others = config.num_encoder_layers, config.num_decoder_layers
     if config.shares_drop_path:
-        rates = _ramp(sum(counts), config.drop_path_rate)
-        return rates[: counts[0]], rates[counts[0] :]
-    return _ramp(counts[0], config.drop_path_rate), _ramp(counts[1], config.drop_path_rate)
-
-
-def _ramp(num: int, last: float) -> list[float]:
-    return [last * index / max(1, num - 1) for index in range(num)]
+        rates = ramp(num + num_others)
+        return rates[:num], rates[num:]
+    return ramp(num), ramp(num_others)
 
 
 def build(config: FourMModelConfig) -> FourM:
     """The model on torch's default device, initialised from its global generator; on "meta" without values."""
-    with SkipInitialisation():  # torch's own, which would cost time and draw numbers
-        model = FourM(config)
-    if torch.get_default_device().type != "meta":
-        model.initialise()
-    return model
+    return built(lambda: FourM(config), FourM.initialise)
+
+
+class ImageTower(nn.Module):
+    """The encoder alone, whole images to one vector for each of P patches: what the original calls FourMViT.
+
+    Its parameters have the names they have in `FourM`, so the state dict of one loads with `strict=False`; what is
+    missing then is in `head` alone.
+    """
+
+    def __init__(
+        self, config: FourMModelConfig, name: str | None = None, head: Callable[[int], nn.Module] | None = None
+    ) -> None:
+        """Weights are not initialised. `config`: of the whole model; `name`: of its modality of pixels, None: the only
+        one, or the first; `head`: makes what the encoder's output goes through of its width.
+
+        Raises:
+            InputError: The model reads no pixels.
+        """
+        super().__init__()
+        self.modality = pixels_of(config, name)
+        width = config.hidden_size
+        self.input_modality = nn.ParameterDict({self.modality.name: nn.Parameter(torch.zeros(width))})
+        self.inputs = nn.ModuleDict({self.modality.name: InputEmbedding(self.modality, config)})
+        self.encoder = nn.ModuleList(EncoderBlock(config, rate) for rate in drop_path_rates(config)[0])
+        self.encoder_norm = norm(config)
+        self.head = nn.Identity() if head is None else head(width)
+
+    @classmethod
+    def of(cls, model: FourM, name: str | None = None) -> "ImageTower":
+        """The tower in a trained model; they share their parameters."""
+        with torch.device("meta"):
+            tower = cls(model.config, name)
+        own = tower.modality.name
+        tower.input_modality = nn.ParameterDict({own: model.input_modality[own]})
+        tower.inputs = nn.ModuleDict({own: model.inputs[own]})
+        tower.encoder, tower.encoder_norm = model.encoder, model.encoder_norm
+        return tower.train(model.training)
+
+    def blocks(self) -> list[nn.Module]:
+        """The submodules to compile, shard and recompute one by one."""
+        return list(self.encoder)
+
+    def forward(self, pixels_BCHW: Tensor) -> Tensor:
+        """uint8 (B, C, image_size, image_size) to (B, P, D), or what the head makes of it."""
+        B, P = len(pixels_BCHW), self.modality.max_tokens
+        patch_n = torch.arange(P, device=pixels_BCHW.device).repeat(B)
+        row_n = torch.arange(B, device=pixels_BCHW.device).repeat_interleave(P)
+        embedding: InputEmbedding = self.inputs[self.modality.name]  # type: ignore[assignment]
+        tokens = InputTokens(row_n * P + patch_n, patch_n, patch_n, row_n, pixels_BCHW)
+        x_TD = embedding(tokens) + embedding.places(patch_n) + self.input_modality[self.modality.name]
+        layout, examples = row_pairs(B, P, pixels_BCHW), Examples(row_n, B)
+        for block in self.encoder:
+            x_TD = block(x_TD, layout, None, examples)
+        return self.head(self.encoder_norm(x_TD).unflatten(0, (B, P)))
+
+    def features(self, pixels_BCHW: Tensor) -> Tensor:
+        """uint8 images to (B, D): the mean over patches."""
+        return self(pixels_BCHW).mean(1)
+
+
+def pixels_of(config: FourMModelConfig, name: str | None = None) -> Modality:
+    """The modality of pixels of a model.
+
+    Raises:
+        InputError: It has none, or none of this name.
+    """
+    found = [modality for modality in config.modalities if modality.kind == "pixels" and name in (None, modality.name)]
+    if not found:
+        what = "no pixels" if name is None else f"no pixels {name!r}"
+        raise InputError(f"the model reads {what}\n  it has {', '.join(m.name for m in config.modalities)}")
+    return found[0]

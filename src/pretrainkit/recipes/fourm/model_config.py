@@ -6,7 +6,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from pretrainkit.config.base import Config
 from pretrainkit.config.fields import Rate
-from pretrainkit.recipes.fourm.catalogue import Modalities
+from pretrainkit.recipes.fourm.modality import Modalities
 
 Variant = Literal["gelu", "swiglu", "swiglu-qknorm"]
 
@@ -78,14 +78,8 @@ SIZES = {
 
 
 def published_model(size: str, modalities: Modalities, variant: Variant = "swiglu") -> FourMModelConfig:
-    """A model of the original's registry.
-
-    Args:
-        size: One of `SIZES`.
-        modalities: What it reads and writes.
-        variant: gelu (with all biases), swiglu (`swiglu_nobias`, the released ones) or swiglu-qknorm
-            (`swiglu_qknorm_nobias`).
-    """
+    """A model of the original's registry, of one of `SIZES`. `variant`: gelu (with all biases), swiglu
+    (`swiglu_nobias`, the released ones) or swiglu-qknorm (`swiglu_qknorm_nobias`)."""
     width, num_layers, num_heads = SIZES[size]
     is_gated = variant != "gelu"
     return FourMModelConfig(

@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.nn.layouts import best_pairs
 from pretrainkit.nn.linear_cross_entropy import TokenLoss
 from pretrainkit.recipes.fourm.config import FourMRun
-from pretrainkit.recipes.fourm.inputs import LayoutChoice, read_batch
+from pretrainkit.recipes.fourm.inputs import read_batch
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig
 from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
@@ -38,10 +39,10 @@ class FourMObjective(SeparableObjective):
         return () if self._by_modality else tuple(_term(modality) for modality in self._targets)
 
     def weights(self, batch: Batch) -> dict[str, Tensor]:
-        counts = {modality.name: self._count(batch, modality) for modality in self._targets}
+        counts = [_number(batch[f"decoder_places/{modality.name}"]) for modality in self._targets]
         if self._by_modality:
-            return {_term(modality): counts[modality.name] for modality in self._targets}
-        weighted = [counts[modality.name] * self._token_weight(modality) for modality in self._targets]
+            return {_term(modality): count for modality, count in zip(self._targets, counts, strict=True)}
+        weighted = [n * self._token_weight(modality) for modality, n in zip(self._targets, counts, strict=True)]
         return {TOKEN_LOSS: torch.stack(weighted).sum()}
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
@@ -53,10 +54,7 @@ class FourMObjective(SeparableObjective):
         found = self._forward(model, batch)
         sums = self._sums(found)
         if self._by_modality:
-            sums[TOKEN_LOSS] = LossSum(
-                torch.stack([sums[_term(modality)].total for modality in self._targets]).sum(),
-                torch.stack([sums[_term(modality)].weight for modality in self._targets]).sum(),
-            )
+            sums[TOKEN_LOSS] = LossSum(*(torch.stack(parts).sum() for parts in zip(*sums.values(), strict=True)))
         for modality in self._targets:
             is_right_n = found[modality.name].is_right_K
             sums[f"{modality.name}_accuracy"] = LossSum(is_right_n.sum().float(), _number(is_right_n))
@@ -66,39 +64,27 @@ class FourMObjective(SeparableObjective):
         return count_cost(self._config.model, batch)
 
     def _forward(self, model: nn.Module, batch: Batch) -> dict[str, TokenLoss]:
-        # What is compiled wants shapes that stay: rows. A GPU has them anyway.
-        is_compiled_cpu = self._config.parallel.compile == "on" and batch["encoder_length"].device.type == "cpu"
-        layout: LayoutChoice = "rows" if is_compiled_cpu else "auto"
-        found: dict[str, TokenLoss] = model(read_batch(batch, self._config.model, layout=layout))
+        config, is_compiled = self._config.model, self._config.parallel.compile == "on"
+        width = config.hidden_size // config.num_heads
+        layout = best_pairs(batch["encoder_length"], width, has_static_shapes=is_compiled)
+        found: dict[str, TokenLoss] = model(read_batch(batch, config, layout=layout))
         return found
 
     def _sums(self, found: dict[str, TokenLoss]) -> dict[str, LossSum]:
-        sums = {
-            _term(modality): LossSum(found[modality.name].nll_K.sum(), _number(found[modality.name].nll_K))
-            for modality in self._targets
-        }
+        nll = {_term(modality): found[modality.name].nll_K for modality in self._targets}
+        sums = {name: LossSum(nll_n.sum(), _number(nll_n)) for name, nll_n in nll.items()}
         if self._by_modality:
             return sums
         weights = [self._token_weight(modality) for modality in self._targets]
-        token = LossSum(
-            *(
-                torch.stack([part * w for part, w in zip(parts, weights, strict=True)]).sum()
-                for parts in zip(*sums.values())
-            )
-        )
+        weighted = [[part * w for part, w in zip(parts, weights, strict=True)] for parts in zip(*sums.values())]
+        token = LossSum(*(torch.stack(parts).sum() for parts in weighted))
         return {TOKEN_LOSS: token, **{name: LossSum(s.total.detach(), s.weight) for name, s in sums.items()}}
-
-    def _count(self, batch: Batch, modality: Modality) -> Tensor:
-        return _number(batch[f"decoder_places/{modality.name}"])
 
     def _token_weight(self, modality: Modality) -> float:
         """Of one target of the modality in the mean over tokens."""
         objective = self._config.objective
         weight = objective.modality_weights.get(modality.name, 1.0)
-        if objective.loss == "token_compat":
-            assert modality.vocab_size is not None
-            return weight * modality.vocab_size
-        return weight
+        return weight * (modality.vocab_size or 0) if objective.loss == "token_compat" else weight
 
 
 def _term(modality: Modality) -> str:
@@ -144,14 +130,12 @@ def count_cost(model: FourMModelConfig, batch: HostBatch) -> Cost:
     )
 
 
-def _lengths(batch: HostBatch, side: str) -> dict[int, int]:
-    """Number of an example to its tokens."""
-    return _counted(batch, side, np.zeros_like(batch[f"{side}_segment"], np.int64))
-
-
-def _counted(batch: HostBatch, side: str, kind_BN: np.ndarray) -> dict[int, int]:
+def _lengths(batch: HostBatch, side: str, *, by_modality: bool = False) -> dict[int, int]:
+    """Number of an example (and of a modality of it) to its tokens."""
     segment_BN = batch[f"{side}_segment"].astype(np.int64)
     is_real_BN = np.arange(segment_BN.shape[1]) < batch[f"{side}_length"][:, None]
+    kind_BN = batch[f"{side}_modality"].astype(np.int64) * by_modality
+    # Row, segment and modality as digits to the base of 256.
     key_BN = (np.arange(len(segment_BN))[:, None] * 256 + segment_BN) * 256 + kind_BN
     numbers, counts = np.unique(key_BN[is_real_BN], return_counts=True)
     return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
@@ -163,7 +147,7 @@ def _seen_by_targets(model: FourMModelConfig, batch: HostBatch) -> float:
     if not model.separate_targets:
         return sum(float(length) ** 2 / 2 for length in _lengths(batch, "decoder").values())
     seen = 0.0
-    for key, length in _counted(batch, "decoder", batch["decoder_modality"].astype(np.int64)).items():
+    for key, length in _lengths(batch, "decoder", by_modality=True).items():
         is_open = kinds[key % 256] == "image" and not model.causal_targets
         seen += length**2 / (1 if is_open else 2)
     return seen

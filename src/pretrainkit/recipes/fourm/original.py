@@ -1,30 +1,36 @@
 """Files of published models, both ways: weights as safetensors with their config in the header or beside them.
 
-Source: section 3.14 of the specification; the hub's format of `apple/ml-4m`. The released weights have a licence of
-their own; nothing here fetches them.
+Source: sections 3.13 and 3.14 of the specification; the hub's format and `fm.py` of `apple/ml-4m`. The released
+weights have a licence of their own; nothing here fetches them.
+
+Dimensions: D width, V vocabulary, R registers.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, ConfigError, InputError
 from pretrainkit.exporting.published_files import read_published, write_published
-from pretrainkit.recipes.fourm.catalogue import published
-from pretrainkit.recipes.fourm.modality import Modality
+from pretrainkit.recipes.fourm.embeddings import Places
+from pretrainkit.recipes.fourm.modality import Modality, published
 from pretrainkit.recipes.fourm.model import FourM
-from pretrainkit.recipes.fourm.model_config import FourMModelConfig
-from pretrainkit.recipes.fourm.original_names import State, from_original, to_original
+from pretrainkit.recipes.fourm.model_config import FourMModelConfig, published_model
+
+State = Mapping[str, Tensor]
+Form = Literal["same", "row", "unread"]
+"""How the original's tensor looks: as ours; with dimensions of 1 in front, three in all; never read."""
 
 _ACTIVATIONS = {"SiLU": "swish", "GELU": "gelu"}
 _MODALITIES = "modalities"
 """Our own entry of a header: all modalities as JSON, where the original does not know some. It could not load such a
 model in any case; a file that it can load has no entry that it does not know."""
-_IGNORED = frozenset({"format", "use_act_checkpoint", "image_size", "patch_size"})
-"""Of a config: sizes are those of the modalities."""
+_IGNORED = frozenset({"format", "drop_path_rate_encoder", "drop_path_rate_decoder", "shared_drop_path", _MODALITIES})
+"""Of a config, besides those that `config_of` writes."""
 _DEFAULTS: Mapping[str, Any] = {
     "mlp_ratio": 4.0,
     "act_layer": "GELU",
@@ -36,6 +42,32 @@ _DEFAULTS: Mapping[str, Any] = {
     "share_modality_embeddings": True,
 }
 """Of a config that does not say."""
+_ENCODER = {
+    "attention_norm": "norm1",
+    "attention.qkv": "attn.qkv",
+    "attention.out": "attn.proj",
+    "attention.query_norm": "attn.q_norm",
+    "attention.key_norm": "attn.k_norm",
+    "feed_forward_norm": "norm2",
+    "feed_forward.down": "mlp.fc2",
+}
+_DECODER = {
+    "attention_norm": "norm1",
+    "attention.qkv": "self_attn.qkv",
+    "attention.out": "self_attn.proj",
+    "attention.query_norm": "self_attn.q_norm",
+    "attention.key_norm": "self_attn.k_norm",
+    "query_norm": "query_norm",
+    "context_norm": "context_norm",
+    "cross_attention.query": "cross_attn.q",
+    "cross_attention.key_value": "cross_attn.kv",
+    "cross_attention.out": "cross_attn.proj",
+    "cross_attention.query_norm": "cross_attn.q_norm",
+    "cross_attention.key_norm": "cross_attn.k_norm",
+    "feed_forward_norm": "norm2",
+    "feed_forward.down": "mlp.fc2",
+}
+_UP, _GATED = "feed_forward.up", ("mlp.fc1", "mlp.fc3")
 
 
 def write_original(path: Path, model: FourM) -> None:
@@ -83,6 +115,7 @@ def config_of(config: FourMModelConfig) -> dict[str, Any]:
             f"the original has no feed-forward layers of {config.intermediate_size} at a width of "
             f"{config.hidden_size}\n  use --format safetensors"
         )
+    described = [modality.model_dump(mode="json", exclude_defaults=True) for modality in config.modalities]
     return {
         "domains_in": [modality.name for modality in config.modalities if modality.is_input],
         "domains_out": [modality.name for modality in config.modalities if modality.is_target],
@@ -105,7 +138,8 @@ def config_of(config: FourMModelConfig) -> dict[str, Any]:
         "num_register_tokens": config.num_registers,
         "share_modality_embeddings": config.shared_modality_embeddings,
         "use_act_checkpoint": False,
-    } | ({} if all(map(_is_known, config.modalities)) else {_MODALITIES: _described(config.modalities)})
+        **({} if all(map(_is_known, config.modalities)) else {_MODALITIES: json.dumps(described)}),
+    }
 
 
 def model_of(values: Mapping[str, Any], tensors: State) -> FourMModelConfig:
@@ -124,9 +158,7 @@ def model_of(values: Mapping[str, Any], tensors: State) -> FourMModelConfig:
         raise CheckpointError(
             f"only some layers have biases: {biases}\n  no released model is so, and none here can be"
         )
-    known = set(config_of(_smallest())) | _IGNORED | {"drop_path_rate_encoder", "drop_path_rate_decoder"}
-    known |= {"shared_drop_path", _MODALITIES}
-    unknown = sorted(values.keys() - known)
+    unknown = sorted(values.keys() - config_of(published_model("tiny", (published("rgb@224"),))).keys() - _IGNORED)
     if unknown or values["act_layer"] not in _ACTIVATIONS:
         what = f"options {', '.join(unknown)}" if unknown else f"the activation {values['act_layer']}"
         raise CheckpointError(f"the config has {what}, which no model here has\n  give --config with the model")
@@ -170,12 +202,8 @@ def _is_known(modality: Modality) -> bool:
     return there.model_copy(update={name: getattr(modality, name) for name in free}) == modality
 
 
-def _described(modalities: Sequence[Modality]) -> str:
-    return json.dumps([modality.model_dump(mode="json", exclude_defaults=True) for modality in modalities])
-
-
 def _read_modalities(value: Any) -> tuple[Modality, ...]:
-    """What `_described` wrote; the parser of headers leaves long texts as they are."""
+    """What `config_of` wrote; the parser of headers leaves long texts as they are."""
     try:
         return tuple(Modality(**one) for one in (json.loads(value) if isinstance(value, str) else value))
     except (TypeError, ValueError) as error:
@@ -219,12 +247,135 @@ def _is_tied(modalities: tuple[Modality, ...], tensors: State) -> bool:
     return all(a is not None and b is not None and a.shape == b.shape and bool((a == b).all()) for a, b in pairs)
 
 
-def _smallest() -> FourMModelConfig:
-    return FourMModelConfig(
-        modalities=(published("rgb@224"),),
-        hidden_size=4,
-        num_encoder_layers=1,
-        num_decoder_layers=1,
-        num_heads=1,
-        intermediate_size=10,
-    )
+def to_original(model: FourM) -> dict[str, Tensor]:
+    """All entries of the original's state dict: shared tensors under each of their names, fixed positions, zero biases
+    of norms without one.
+
+    The table of an image among the targets, which the original has and never reads, is that of its head.
+    """
+    state, found = dict(model.state_dict()), dict[str, Tensor]()
+    for ours, theirs, form in _entries(model.config):
+        value = state[ours].reshape(1, -1, state[ours].shape[-1]) if form == "row" else state[ours]
+        found |= zip(theirs, value.chunk(len(theirs)) if len(theirs) > 1 else [value], strict=True)
+    for own, name in _modules(model.config):
+        if "norm" in name.rpartition(".")[2] and not model.config.biases:
+            found[f"{name}.bias"] = torch.zeros_like(state[f"{own}.weight"])
+    for side, embeddings in (("encoder", model.inputs), ("decoder", model.targets)):
+        for name, embedding in embeddings.items():
+            assert isinstance(embedding, Places)
+            if embedding.fixed_positions is not None:
+                found[f"{side}_embeddings.{name}.pos_emb"] = embedding.fixed_positions[None]
+    return found
+
+
+def from_original(original: State, config: FourMModelConfig) -> dict[str, Tensor]:
+    """The state dict of a model.
+
+    Args:
+        original: Float tensors by the original's names. Fixed positions are not read.
+        config: Of the model. With `tied_logits` the table and the head of a modality must be equal.
+
+    Raises:
+        CheckpointError: Something is missing, left over, of another shape, or cannot be said in this config.
+    """
+    unused = {name for name in original if not name.endswith(".pos_emb")}
+    found: dict[str, Tensor] = {}
+    for ours, theirs, form in _entries(config):
+        missing = [name for name in theirs if name not in original]
+        if missing:
+            raise CheckpointError(
+                f"the file has no tensor {missing[0]}\n"
+                "  its architecture is another one: give the config that belongs to it"
+            )
+        unused -= {*theirs}
+        value = torch.cat([original[name] for name in theirs]) if len(theirs) > 1 else original[theirs[0]]
+        if form == "row":
+            value = value.reshape(value.shape[-2:]) if ours.endswith(("registers", "positions")) else value.reshape(-1)
+        if ours in found and form != "unread" and not torch.equal(found[ours], value):
+            if form == "row":
+                raise CheckpointError(
+                    f"{theirs[0]} is not the encoder's, but model.shared_modality_embeddings says so\n  set it to false"
+                )
+            raise CheckpointError(
+                f"{theirs[0]} and the table of its inputs differ, but model.tied_logits says they are one\n"
+                "  set model.tied_logits=false"
+            )
+        if form != "unread":
+            found[ours] = value
+    for _, module in _modules(config):
+        name = f"{module}.bias"
+        if name in unused and original[name].any():
+            raise CheckpointError(
+                f"{name} is not zero, but model.biases is false\n  give the config that belongs to it"
+            )
+        unused.discard(name)
+    if unused:
+        raise CheckpointError(
+            f"the model has no place for {', '.join(sorted(unused)[:4])}{' and more' if len(unused) > 4 else ''}\n"
+            "  its architecture is another one: give the config that belongs to it"
+        )
+    return found
+
+
+def _entries(config: FourMModelConfig) -> Iterator[tuple[str, tuple[str, ...], Form]]:
+    """Our name of every tensor, the original's whose rows it has one above another, and how theirs looks."""
+    for ours, theirs in _modules(config):
+        yield f"{ours}.weight", (f"{theirs}.weight",), "same"
+        is_biased = config.biases and not theirs.startswith("encoder_embeddings")
+        if is_biased or theirs == "decoder_proj_context" or ".emb_proj" in theirs:
+            yield f"{ours}.bias", (f"{theirs}.bias",), "same"
+    if config.gated:
+        for side, layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
+            for layer in range(layers):
+                for leaf in ("weight", "bias") if config.biases else ("weight",):
+                    # Ours has the gate above the other half.
+                    halves = tuple(f"{side}.{layer}.{name}.{leaf}" for name in _GATED)
+                    yield f"{side}.{layer}.{_UP}.{leaf}", halves, "same"
+    yield "mask_token", ("mask_token",), "row"
+    if config.num_registers:
+        yield "registers", ("register_tokens",), "row"
+    for modality in config.modalities:
+        name, is_read = modality.name, modality.kind == "sequence"
+        has_table = modality.kind in ("image", "sequence")
+        ours, theirs = f"inputs.{name}", f"encoder_embeddings.{name}"
+        if modality.is_input:
+            yield f"input_modality.{name}", (f"{theirs}.mod_emb",), "row"
+            if modality.has_learned_positions:
+                yield f"{ours}.positions", (f"{theirs}.pos_emb",), "row"
+            if has_table:
+                yield f"{ours}.table", (f"{theirs}.token_emb.weight",), "same"
+        ours, theirs = f"targets.{name}", f"decoder_embeddings.{name}"
+        if modality.is_target:
+            owner = "input_modality" if config.shared_modality_embeddings else "target_modality"
+            yield f"{owner}.{name}", (f"{theirs}.mod_emb",), "row"
+            if modality.has_learned_positions:
+                yield f"{ours}.positions", (f"{theirs}.pos_emb",), "row"
+            table, head = "table" if is_read else "head", "table" if is_read and config.tied_logits else "head"
+            yield f"{ours}.{table}", (f"{theirs}.token_emb.weight",), "same" if is_read else "unread"
+            yield f"{ours}.{head}", (f"{theirs}.to_logits.weight",), "same"
+
+
+def _modules(config: FourMModelConfig) -> Iterator[tuple[str, str]]:
+    """Our and the original's name of every module with a weight of its own there, but for tables."""
+    for side, layers, names in (
+        ("encoder", config.num_encoder_layers, _ENCODER),
+        ("decoder", config.num_decoder_layers, _DECODER),
+    ):
+        for layer in range(layers):
+            for ours, theirs in names.items():
+                if config.query_key_norm or not ours.endswith((".query_norm", ".key_norm")):
+                    yield f"{side}.{layer}.{ours}", f"{side}.{layer}.{theirs}"
+            if not config.gated:
+                yield f"{side}.{layer}.{_UP}", f"{side}.{layer}.mlp.fc1"
+    yield "encoder_norm", "encoder_norm"
+    yield "decoder_norm", "decoder_norm"
+    yield "context", "decoder_proj_context"
+    for modality in config.modalities:
+        ours, theirs = f"inputs.{modality.name}", f"encoder_embeddings.{modality.name}"
+        if modality.kind == "pixels":
+            yield f"{ours}.patch", f"{theirs}.proj"
+        elif modality.kind == "vectors" and config.vector_bottleneck is None:
+            yield f"{ours}.vector", f"{theirs}.emb_proj"
+        elif modality.kind == "vectors":
+            yield f"{ours}.bottleneck", f"{theirs}.emb_proj.0"
+            yield f"{ours}.vector", f"{theirs}.emb_proj.1"

@@ -16,24 +16,24 @@ from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.data.aligned_crops import CropConfig
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.exchange import ImportedConfig
-from pretrainkit.recipes.fourm.catalogue import published
-from pretrainkit.recipes.fourm.config import FourMObjectiveConfig, FourMRun
-from pretrainkit.recipes.fourm.data_config import FourMDataConfig, FourMSetConfig, MaskingConfig
-from pretrainkit.recipes.fourm.lengths import LengthConfig
+from pretrainkit.recipes.fourm.config import (
+    FourMDataConfig,
+    FourMObjectiveConfig,
+    FourMRun,
+    FourMSetConfig,
+    LengthConfig,
+    MaskingConfig,
+)
 from pretrainkit.recipes.fourm.mixtures import PUBLISHED, Component
-from pretrainkit.recipes.fourm.modality import Modality
+from pretrainkit.recipes.fourm.modality import Modality, published
 from pretrainkit.recipes.fourm.model_config import SIZES, Variant, published_model
 from pretrainkit.training.evaluate_config import EvaluateConfig
 from pretrainkit.training.optimizers.config import OptimizerConfig, ParameterGroup, ScheduleConfig
 from pretrainkit.training.run import CheckpointConfig, ParallelConfig, PrecisionConfig
 
 _BILLION = 1_000_000_000
-_MODEL = re.compile(r"fm_(tiny|small|base|large|xlarge)_\d+e_\d+d_(gelu|swiglu_nobias|swiglu_qknorm_nobias)")
-_VARIANTS: dict[str, Variant] = {
-    "gelu": "gelu",
-    "swiglu_nobias": "swiglu",
-    "swiglu_qknorm_nobias": "swiglu-qknorm",
-}
+_VARIANTS: dict[str, Variant] = {"gelu": "gelu", "swiglu_nobias": "swiglu", "swiglu_qknorm_nobias": "swiglu-qknorm"}
+_MODEL = re.compile(rf"fm_({'|'.join(SIZES)})_\d+e_\d+d_({'|'.join(_VARIANTS)})")
 _DEFAULTS: dict[str, Any] = {
     "seed": 0, "num_workers": 10, "batch_size": 256, "accum_iter": 1, "epochs": 100, "total_tokens": -1,
     "epoch_size": None, "warmup_epochs": 10, "warmup_steps": -1, "warmup_tokens": -1, "cooldown_epochs": 10,
@@ -209,7 +209,10 @@ def _data(
         # What it leaves out is that of the training set of the same name.
         one, _ = _checked({**named.get(name, {}), **given}, _SET_DEFAULTS, _SET_WITHOUT_EFFECT, f"{file}: val: {name}")
         valid.append(_set(name, one, None, values, file, []))
-    modalities = tuple(_modality(name, name in inputs, name in targets) for name in sorted(inputs | targets))
+    modalities = tuple(
+        published(name).model_copy(update={"is_input": name in inputs, "is_target": name in targets})
+        for name in sorted(inputs | targets)
+    )
     micro = values["batch_size"]
     data = FourMDataConfig(
         train=tuple(sets),
@@ -243,7 +246,15 @@ def _set(
             raise ConfigError(f"{file}: {name} has {key}={one[key]}, but the run {wanted}\n  make them equal")
     inputs, targets = _domains(one["in_domains"]), _domains(one["out_domains"])
     if one["alphas_config"]:
-        mixture = _named_mixture(name, str(one["alphas_config"]), inputs, targets, file, notes)
+        alphas = str(one["alphas_config"])
+        try:
+            mixture = _mixture(_read(_find(alphas, file)), inputs, targets)
+        except ConfigError:
+            known = _ABSENT.get(alphas.rpartition("/")[2])
+            if known is None:
+                raise
+            notes.append(f"{file}: {name}: the release lacks {alphas}; the mixture is {known}")
+            mixture = PUBLISHED[known]
     else:
         mixture = (
             Component(inputs=_alphas(one["input_alphas"], inputs), targets=_alphas(one["target_alphas"], targets)),
@@ -258,28 +269,13 @@ def _set(
     )
 
 
-def _named_mixture(
-    name: str, alphas: str, inputs: list[str], targets: list[str], file: Path, notes: list[str]
-) -> tuple[Component, ...]:
-    """That of a file of alphas."""
-    try:
-        return _mixture(_read(_find(alphas, file)), inputs, targets)
-    except ConfigError:
-        known = _ABSENT.get(alphas.rpartition("/")[2])
-        if known is None:
-            raise
-        notes.append(f"{file}: {name}: the release lacks {alphas}; the mixture is {known}")
-        return PUBLISHED[known]
-
-
 def _crop(name: str, one: Mapping[str, Any], file: Path) -> list[CropConfig]:
     """How samples of a data set are cut, unless it has no images, or tokens of parts that were stored."""
     domains = [*_domains(one["in_domains"]), *_domains(one["out_domains"])]
     if all("@" not in domain for domain in domains):
         return []
-    has_parts = any(domain.startswith("tok_") or domain == "sam_instance" for domain in domains)
     given = [key for key in ("hflip", "crop_scale", "crop_ratio") if one[key] is not None]
-    if has_parts:
+    if any(domain.startswith("tok_") or domain == "sam_instance" for domain in domains):
         if given:
             raise ConfigError(
                 f"{file}: {name} gives {', '.join(given)}, but its tokens have parts of their own\n  leave them out"
@@ -322,10 +318,6 @@ def _alphas(given: Any, names: list[str]) -> dict[str, float]:
     if len(values) != len(names):
         raise ConfigError(f"alphas {given!r}: {len(values)} values for {len(names)} modalities\n  give one for each")
     return dict(zip(sorted(names), values, strict=True))
-
-
-def _modality(name: str, is_input: bool, is_target: bool) -> Modality:
-    return published(name).model_copy(update={"is_input": is_input, "is_target": is_target})
 
 
 def _domains(value: str) -> list[str]:

@@ -3,12 +3,9 @@
 from collections.abc import Callable
 from typing import Literal
 
-from pretrainkit.recipes.fourm.catalogue import MOD7, MOD21, published
-from pretrainkit.recipes.fourm.config import FourMRun
-from pretrainkit.recipes.fourm.data_config import FourMDataConfig, MaskingConfig
-from pretrainkit.recipes.fourm.lengths import LengthConfig
+from pretrainkit.recipes.fourm.config import FourMDataConfig, FourMRun, LengthConfig, MaskingConfig
 from pretrainkit.recipes.fourm.mixtures import PUBLISHED
-from pretrainkit.recipes.fourm.modality import Modality
+from pretrainkit.recipes.fourm.modality import MOD7, MOD21, Modality, published
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig, gated_width, published_model
 from pretrainkit.training.evaluate_config import EvaluateConfig
 from pretrainkit.training.optimizers.config import OptimizerConfig, ParameterGroup, ScheduleConfig
@@ -23,24 +20,18 @@ def tiny_modalities(size: int = 64, patch_size: int = 8) -> tuple[Modality, ...]
     """Small pictures and short texts, made of plain folders without image tokenizers: photographs `rgb` as pixels and
     as the colours of patches, maps `depth` and `seg`, captions and boxes."""
 
-    def image(key: str, vocab_size: int, reader: str, folder: str) -> Modality:
-        return Modality(
-            name=f"{key}@{size}",
-            kind="image",
-            vocab_size=vocab_size,
-            image_size=size,
-            patch_size=patch_size,
-            folder=folder,
-            reader=reader,
-        )
+    sides = {"image_size": size, "patch_size": patch_size}
 
-    pixels = {"name": f"rgb@{size}", "image_size": size, "patch_size": patch_size}
+    def image(key: str, vocab_size: int, reader: str, folder: str) -> Modality:
+        names = {"name": f"{key}@{size}", "folder": folder, "reader": reader}
+        return Modality.model_validate({**names, **sides, "kind": "image", "vocab_size": vocab_size})
+
     return (
         published("caption").model_copy(update={"length": 32}),
         image("colors", 512, "colors", "rgb"),
         image("depth", 64, "depth", "depth"),
         published("det").model_copy(update={"length": 64}),
-        published("rgb@224").model_copy(update=pixels),
+        published("rgb@224").model_copy(update={"name": f"rgb@{size}", **sides}),
         image("seg", 256, "classes", "seg"),
     )
 
@@ -146,12 +137,6 @@ def xl_21() -> FourMRun:
 
 
 PRESETS: dict[str, Callable[[], FourMRun]] = {
-    "tiny": tiny,
-    "b-7": b_7,
-    "l-7": l_7,
-    "xl-7": xl_7,
-    "b-21": b_21,
-    "l-21": l_21,
-    "xl-21": xl_21,
+    make.__name__.replace("_", "-"): make for make in (tiny, b_7, l_7, xl_7, b_21, l_21, xl_21)
 }
 """Preset name, without the recipe, to the function that makes it."""

@@ -5,6 +5,7 @@ A reader of your own is an object of a subclass of `Reader`, named in the modali
 Dimensions: P places of a grid, H x W pixels, C channels, L vectors of E numbers.
 """
 
+import contextlib
 import gzip
 import io
 import json
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.data.aligned_crops import Part
-from pretrainkit.data.aligned_values import (
+from pretrainkit.data.aligned_samples import (
     IMAGE_SUFFIXES,
     map_size,
     read_array,
@@ -28,7 +29,7 @@ from pretrainkit.data.aligned_values import (
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.images.decode import open_image
 from pretrainkit.recipes.fourm import serialise
-from pretrainkit.recipes.fourm.data_config import FourMDataConfig
+from pretrainkit.recipes.fourm.config import FourMDataConfig
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.tasks.user_modules import user_object
 
@@ -98,11 +99,11 @@ class Rgb(_Image):
     """Photographs, as pixels of the modality's size."""
 
     def read(self, content: bytes, request: Request) -> NDArray[np.uint8]:
-        size, part = request.modality.image_size, request.part
+        size = request.modality.image_size
         assert size is not None
-        encoded = open_image(content, name=request.name)
-        window = part.resized((encoded.height, encoded.width), size, size, is_exact=not request.is_training)
-        image_HWC = part.flipped(window(encoded.decode(window.wanted())))
+        image_HWC = request.part.read(
+            open_image(content, name=request.name), size, size, is_exact=not request.is_training
+        )
         if request.modality.num_channels == 1:
             image_HWC = image_HWC[:, :, :1]
         return np.ascontiguousarray(image_HWC.transpose(2, 0, 1))
@@ -155,6 +156,7 @@ class ClassMap(_Image):
         found_HW = request.part.nearest(classes_HW, rows * self._samples, columns * self._samples).astype(np.int64)
         found_HW[found_HW == 255] = modality.vocab_size - 1
         votes_PS = _patches(found_HW, rows, columns)
+        # Each patch counts in bins of its own, so that one call counts them all.
         flat = votes_PS + np.arange(len(votes_PS))[:, None] * modality.vocab_size
         counts = np.bincount(flat.ravel(), minlength=len(votes_PS) * modality.vocab_size)
         return counts.reshape(len(votes_PS), -1).argmax(axis=1).astype(np.int32)
@@ -192,8 +194,7 @@ class ColorMap(_Image):
     of each); without a tokenizer."""
 
     def read(self, content: bytes, request: Request) -> NDArray[np.int32]:
-        modality, part = request.modality, request.part
-        rows, columns = modality.grid
+        modality = request.modality
         assert modality.vocab_size is not None
         steps = round(modality.vocab_size ** (1 / 3))
         if steps**3 != modality.vocab_size:
@@ -201,8 +202,9 @@ class ColorMap(_Image):
                 f"the vocabulary of {modality.name}, {modality.vocab_size}, is no cube of a number of steps\n  set 512"
             )
         encoded = open_image(content, name=request.name)
-        window = part.resized((encoded.height, encoded.width), rows, columns, is_exact=not request.is_training)
-        image_HW3 = part.flipped(window(encoded.decode(window.wanted()))).astype(np.int32) * steps // 256
+        image_HW3 = request.part.read(encoded, *modality.grid, is_exact=not request.is_training)
+        image_HW3 = image_HW3.astype(np.int32) * steps // 256
+        # A colour is a number of three digits to the base of `steps`.
         return ((image_HW3[..., 0] * steps + image_HW3[..., 1]) * steps + image_HW3[..., 2]).reshape(-1)
 
 
@@ -220,78 +222,80 @@ class Caption(Reader):
         return texts[int(request.rng.integers(len(texts)))] if request.is_training else texts[0]
 
 
-class Boxes(Reader):
+class JsonReader(Reader):
+    """JSON of one structure, as words."""
+
+    suffixes = JSON_SUFFIXES
+    what: str
+    """What files hold, for messages."""
+
+    @abstractmethod
+    def words(self, found: Any, request: Request) -> Content:
+        """What was found as a sequence; of another structure it may raise any error of a look-up or a conversion."""
+
+    def read(self, content: bytes, request: Request) -> Content:
+        found = _json(content, request.name)
+        try:
+            return self.words(found, request)
+        except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+            raise _unfit(request, self.what) from error
+
+
+class Boxes(JsonReader):
     """JSON {"instances": [{"boxes": [xmin, ymin, xmax, ymax], "class_name": …, "score": …}]}, shares of the image."""
 
-    suffixes = JSON_SUFFIXES
+    what = 'instances of {"boxes": [4 shares of the image], "class_name": text, "score": number}'
 
-    def read(self, content: bytes, request: Request) -> list[str]:
-        data, found = request.data, _json(content, request.name)
-        try:
-            return serialise.boxes(
-                found["instances"],
-                request.part,
-                min_score=data.min_box_score,
-                max_boxes=data.max_boxes,
-                order=data.box_order,
-                min_visibility=data.min_box_visibility,
-                rng=request.rng,
-            )
-        except (KeyError, TypeError, IndexError, ValueError) as error:
-            what = 'instances of {"boxes": [4 shares of the image], "class_name": text, "score": number}'
-            raise _unfit(request, what) from error
+    def words(self, found: Any, request: Request) -> list[str]:
+        data = request.data
+        return serialise.boxes(
+            found["instances"],
+            request.part,
+            min_score=data.min_box_score,
+            max_boxes=data.max_boxes,
+            order=data.box_order,
+            min_visibility=data.min_box_visibility,
+            rng=request.rng,
+        )
 
 
-class Metadata(Reader):
+class Metadata(JsonReader):
     """JSON {name: number} of `serialise.METADATA`."""
 
-    suffixes = JSON_SUFFIXES
+    what = "figures by name"
 
-    def read(self, content: bytes, request: Request) -> Chunks:
-        try:
-            return Chunks(serialise.metadata(_json(content, request.name), request.rng))
-        except (TypeError, ValueError, AttributeError) as error:
-            raise _unfit(request, "figures by name") from error
+    def words(self, found: Any, request: Request) -> Chunks:
+        return Chunks(serialise.metadata(found, request.rng))
 
 
-class Palette(Reader):
+class Palette(JsonReader):
     """JSON [{"1": [[r, g, b]], …, "7": […]}]."""
 
-    suffixes = JSON_SUFFIXES
+    what = 'a list with {"1": [[r, g, b]], "2": …}'
 
-    def read(self, content: bytes, request: Request) -> list[str]:
-        try:
-            return serialise.palette(_json(content, request.name)[0], request.rng)
-        except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
-            raise _unfit(request, 'a list with {"1": [[r, g, b]], "2": …}') from error
+    def words(self, found: Any, request: Request) -> list[str]:
+        return serialise.palette(found[0], request.rng)
 
 
-class Poses(Reader):
+class Poses(JsonReader):
     """JSON of people: bbox_xyxy, pred_smpl_params, pred_cam, pose_tokenized; {} where there is nobody."""
 
-    suffixes = JSON_SUFFIXES
+    what = "bbox_xyxy, pred_smpl_params, pred_cam and pose_tokenized"
 
-    def read(self, content: bytes, request: Request) -> list[str]:
-        try:
-            return serialise.poses(_json(content, request.name), request.part, request.rng)
-        except (KeyError, TypeError, IndexError, ValueError) as error:
-            raise _unfit(request, "bbox_xyxy, pred_smpl_params, pred_cam and pose_tokenized") from error
+    def words(self, found: Any, request: Request) -> list[str]:
+        return serialise.poses(found, request.part, request.rng)
 
 
-class SamInstances(Reader):
+class SamInstances(JsonReader):
     """JSON: a record for each stored part, of points, token_ids and bbox."""
 
-    suffixes = JSON_SUFFIXES
     is_of_parts = True
+    what = "records of points, token_ids and bbox, one for each part"
     _size = 224
 
-    def read(self, content: bytes, request: Request) -> list[str]:
-        try:
-            records = _json(content, request.name)
-            record = records if isinstance(records, dict) else records[request.part.number]
-            return serialise.sam_instances(record, self._size, request.rng)
-        except (KeyError, TypeError, IndexError, ValueError) as error:
-            raise _unfit(request, "records of points, token_ids and bbox, one for each part") from error
+    def words(self, found: Any, request: Request) -> list[str]:
+        record = found if isinstance(found, dict) else found[request.part.number]
+        return serialise.sam_instances(record, self._size, request.rng)
 
 
 class Vectors(Reader):
@@ -355,15 +359,11 @@ def reader_of(modality: Modality) -> Reader:
     return found
 
 
-def crop_table(content: bytes, name: str) -> NDArray[np.integer]:
-    """Stored parts of a sample, (parts, 5)."""
-    return read_array(content, name)
-
-
 def _patches(values_HW: NDArray, rows: int, columns: int) -> NDArray:
     """(rows x columns, values of one patch)."""
-    height, width = values_HW.shape[0] // rows, values_HW.shape[1] // columns
-    return values_HW.reshape(rows, height, columns, width).swapaxes(1, 2).reshape(rows * columns, height * width)
+    return (
+        values_HW.reshape(rows, -1, columns, values_HW.shape[1] // columns).swapaxes(1, 2).reshape(rows * columns, -1)
+    )
 
 
 def _json(content: bytes, name: str) -> Any:
@@ -375,15 +375,12 @@ def _json(content: bytes, name: str) -> Any:
 
 def _texts(content: bytes, name: str) -> list[str]:
     """At least one."""
+    found: Any = content.decode(errors="replace")
     if name.endswith(JSON_SUFFIXES):
         found = _json(content, name)
     elif content[:1] in (b"[", b'"', b"{") or content[:2] == b"\x1f\x8b":
-        try:
+        with contextlib.suppress(DataError):  # a text that begins with a bracket
             found = _json(content, name)
-        except DataError:
-            found = content.decode(errors="replace")  # a text that begins with a bracket
-    else:
-        found = content.decode(errors="replace")
     found = found if isinstance(found, list) else [found]
     texts = [one["caption"] if isinstance(one, dict) and "caption" in one else one for one in found]
     if not texts or not all(isinstance(text, str) for text in texts):

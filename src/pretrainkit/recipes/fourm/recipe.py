@@ -49,12 +49,14 @@ class FourM(
         return bind(config.in_steps())
 
     def without_data(self, config: FourMRun) -> tuple[FourMRun, str]:
-        from pretrainkit.recipes.fourm.source import without_data
-
-        return without_data(config)
+        masking = config.masking
+        return config.in_steps(), (
+            f"all slots filled, masking.num_input_tokens={masking.num_input_tokens} and masking.num_target_tokens="
+            f"{masking.num_target_tokens}, evenly from all modalities"
+        )
 
     def assumed_batch(self, config: FourMRun, num_examples: int) -> HostBatch:
-        from pretrainkit.recipes.fourm.source import assumed_batch
+        from pretrainkit.recipes.fourm.batch import assumed_batch
 
         return assumed_batch(config, num_examples)
 
@@ -97,15 +99,14 @@ class FourM(
         return FourMObjective(config)
 
     def sample(self, config: FourMRun, model: Any, source: BatchSource, num: int) -> list[dict[str, Any]]:
-        from pretrainkit.recipes.fourm.sample import sample
+        from pretrainkit.recipes.fourm.generation.generate import sample
 
         return sample(config, model, source, num)
 
-    @property
-    def generate_options(self) -> tuple[str, ...]:
-        from pretrainkit.recipes.fourm.generation.options import OPTIONS
-
-        return OPTIONS
+    generate_options = (
+        *("given", "to", "plan", "settings", "seed", "temperature", "top_k", "top_p", "num"),
+        *("from_data", "out", "then", "image_decoders", "batch_size", "device"),
+    )
 
     def generate(
         self, config: FourMRun, model: Any, tokenizer: Any, prompts: list[str], **options: Any
@@ -118,7 +119,7 @@ class FourM(
     def image_encoder(self, config: FourMRun, model: Any) -> ImageEncoder:
         """The encoder with all patches of an image, and nothing else; the mean of its output over them."""
         from pretrainkit.eval.image_encoder import ImageEncoder
-        from pretrainkit.recipes.fourm.image_tower import ImageTower
+        from pretrainkit.recipes.fourm.model import ImageTower
 
         tower = ImageTower.of(model)
         assert tower.modality.image_size is not None

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pretrainkit import rng
 
 Ids = NDArray[np.int32]
+Ints = NDArray[np.int64]
 
 _FADE = 0.9
 """What the probability to keep is multiplied with where too much is kept."""
@@ -33,12 +34,12 @@ class Ragged:
     """Sequences end to end."""
 
     ids_F: Ids
-    length_R: NDArray[np.int64]
+    length_R: Ints
     unit_F: Ids | None = None
     """Number of the chunk that each token belongs to, ascending from 0 in each sequence; None: each is a chunk."""
 
     @property
-    def start_R(self) -> NDArray[np.int64]:
+    def start_R(self) -> Ints:
         """Where each begins."""
         return np.cumsum(self.length_R) - self.length_R
 
@@ -56,16 +57,17 @@ class Hidden:
     input_ids_I: Ids
     input_from_I: Ids
     """Place of each input token within its own sequence; -1 for a sentinel."""
-    input_length_R: NDArray[np.int64]
+    input_length_R: Ints
     target_ids_T: Ids
     """With the first token, which is only fed to the decoder."""
-    target_length_R: NDArray[np.int64]
+    target_length_R: Ints
 
 
-def spans(start_R: NDArray[np.int64], length_R: NDArray[np.int64]) -> NDArray[np.int64]:
+def spans(start_R: Ints, length_R: Ints) -> Ints:
     """start … start + length - 1 of each row, end to end."""
     ends_R = np.cumsum(length_R)
     total = int(ends_R[-1]) if len(ends_R) else 0
+    # Within a row counting goes on by itself; the jump to each row's start is added.
     return np.arange(total) + np.repeat(start_R - (ends_R - length_R), length_R)
 
 
@@ -73,8 +75,8 @@ def hide_spans(
     sequences: Ragged,
     keys_R: rng.Keys,
     keep_R: NDArray[np.float64],
-    budget_R: NDArray[np.int64],
-    limit_R: NDArray[np.int64],
+    budget_R: Ints,
+    limit_R: Ints,
     first_sentinel: int,
 ) -> Hidden:
     """Divides sequences between inputs and targets.
@@ -141,9 +143,7 @@ def merge_spans(input_ids: Ids, target_ids: Ids, sentinels: frozenset[int]) -> I
     return np.array(merged, np.int32)
 
 
-def _keep(
-    sequences: Ragged, keys_R: rng.Keys, keep_R: NDArray[np.float64], budget_R: NDArray[np.int64]
-) -> NDArray[np.bool_]:
+def _keep(sequences: Ragged, keys_R: rng.Keys, keep_R: NDArray[np.float64], budget_R: Ints) -> NDArray[np.bool_]:
     """(F,) True where a token is kept; the inputs of every sequence fit its budget.
 
     The first attempt that fits counts. A compiled helper (`_keep.c`) makes the same, where there is one.
@@ -152,34 +152,21 @@ def _keep(
     try:
         import pretrainkit.recipes.fourm._keep as compiled
     except ImportError:
-        return _kept_by_numpy(sequences, keys_R, keep_R, budget_R, attempt_R)
+        return kept_by_numpy(sequences, keys_R, keep_R, budget_R, attempt_R)
     is_kept_F = np.zeros(len(sequences.ids_F), np.bool_)
     units_F = np.empty(0, np.int32) if sequences.unit_F is None else sequences.unit_F
-    compiled.keep(
-        np.ascontiguousarray(keys_R, np.uint64),
-        np.ascontiguousarray(keep_R, np.float64),
-        np.ascontiguousarray(budget_R, np.int64),
-        np.ascontiguousarray(attempt_R, np.int64),
-        np.ascontiguousarray(sequences.length_R, np.int64),
-        _FADED,
-        np.ascontiguousarray(units_F, np.int32),
-        is_kept_F,
+    arrays = (
+        *((keys_R, np.uint64), (keep_R, np.float64), (budget_R, np.int64), (attempt_R, np.int64)),
+        *((sequences.length_R, np.int64), (_FADED, np.float64), (units_F, np.int32)),
     )
+    compiled.keep(*(np.ascontiguousarray(values, dtype) for values, dtype in arrays), is_kept_F)
     return is_kept_F
 
 
-def _kept_by_numpy(
-    sequences: Ragged,
-    keys_R: rng.Keys,
-    keep_R: NDArray[np.float64],
-    budget_R: NDArray[np.int64],
-    attempt_R: NDArray[np.int64],
+def kept_by_numpy(
+    sequences: Ragged, keys_R: rng.Keys, keep_R: NDArray[np.float64], budget_R: Ints, attempt_R: Ints
 ) -> NDArray[np.bool_]:
-    """Several attempts are made at once, the more the fewer tokens are left.
-
-    Args:
-        attempt_R: The number of the first attempt.
-    """
+    """Several attempts are made at once, the more the fewer tokens are left; `attempt_R` is the number of the first."""
     is_kept_F, attempt_R = np.zeros(len(sequences.ids_F), np.bool_), attempt_R.copy()
     whole_start_R, pending = sequences.start_R, np.flatnonzero((budget_R > 0) & (sequences.length_R > 0))
     while len(pending):
@@ -194,7 +181,7 @@ def _kept_by_numpy(
         tried_keys_T = rng.fold(keys_R[row_T], number_T)
         kept_F = rng.uniform(rng.fold(tried_keys_T[tries_F], unit_F), 1)[:, 0]
         kept_F = kept_F <= (keep_R[row_T] * _FADED[np.minimum(number_T, len(_FADED) - 1)])[tries_F]
-        given_F = kept_F | _opens_run(kept_F, start_T)
+        given_F = kept_F | _opens_run(kept_F, start_T)  # tokens, and a sentinel for each run of hidden ones
         fits_T = np.add.reduceat(given_F, start_T, dtype=np.int64) <= budget_R[row_T]
         fits_PT = fits_T.reshape(len(pending), num_tries)
         is_done = fits_PT.any(axis=1)
@@ -207,9 +194,7 @@ def _kept_by_numpy(
     return is_kept_F
 
 
-def _hopeless_attempts(
-    sequences: Ragged, keep_R: NDArray[np.float64], budget_R: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _hopeless_attempts(sequences: Ragged, keep_R: NDArray[np.float64], budget_R: Ints) -> Ints:
     """(R,) how many attempts are left out because fitting would be a wonder.
 
     With an expectation of m chunks kept, b or fewer are with a chance of at most exp(-(m - b)² / 2m) (Chernoff).
@@ -225,7 +210,7 @@ def _hopeless_attempts(
     return np.where(expected_R > hopeful_R, skipped_R, 0)
 
 
-def _opens_run(is_kept_F: NDArray[np.bool_], start_R: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _opens_run(is_kept_F: NDArray[np.bool_], start_R: Ints) -> NDArray[np.bool_]:
     """(F,) True at the first token of each run of hidden ones."""
     before_F = np.empty_like(is_kept_F)
     before_F[1:] = is_kept_F[:-1]
@@ -233,26 +218,18 @@ def _opens_run(is_kept_F: NDArray[np.bool_], start_R: NDArray[np.int64]) -> NDAr
     return before_F & ~is_kept_F
 
 
-def _count_within(flag_F: NDArray[np.bool_], start_R: NDArray[np.int64], row_F: NDArray[np.int64]) -> NDArray[np.int64]:
+def _count_within(flag_F: NDArray[np.bool_], start_R: Ints, row_F: Ints) -> Ints:
     """(F,) how many are True from the beginning of the token's sequence up to and with itself."""
     counted = np.concatenate([[0], np.cumsum(flag_F)])
     return counted[1:] - counted[start_R][row_F]
 
 
-def _cut(
-    keys_R: rng.Keys,
-    whole_R: NDArray[np.int64],
-    limit_R: NDArray[np.int64],
-    num_runs_R: NDArray[np.int64],
-    sentinel_places: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _cut(keys_R: rng.Keys, whole_R: Ints, limit_R: Ints, num_runs_R: Ints, sentinel_places: Ints) -> tuple[Ints, Ints]:
     """Where the part of a target begins that is asked for, and its length.
 
     A target that is too long begins at a random sentinel; where fewer tokens follow than could be asked for, at the
-    earliest one from which all the rest can be.
-
-    Args:
-        sentinel_places: Of all sequences end to end, without the closing ones, each within its own target.
+    earliest one from which all the rest can be. `sentinel_places`: of all sequences end to end, without the closing
+    ones, each within its own target.
     """
     is_long_R = whole_R > limit_R
     if not is_long_R.any():

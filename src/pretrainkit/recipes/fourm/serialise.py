@@ -37,8 +37,6 @@ def boxes(
 ) -> list[str]:
     """Words of the boxes inside a part of an image: four numbers and a class each."""
     found = [one for one in instances if one["score"] >= min_score]
-    if max_boxes is not None and len(found) > max_boxes:
-        found = sorted(found, key=lambda one: -one["score"])[:max_boxes]
     if not found:
         return []
     boxes_N4 = np.array([one["boxes"] for one in found], np.float64)
@@ -49,10 +47,13 @@ def boxes(
     clipped_N4 = moved_N4.clip(0, 1)
     area_N, whole_N = _area(clipped_N4), _area(moved_N4)
     kept = np.flatnonzero((area_N > 0) & (area_N >= min_visibility * whole_N))
+    score_N = np.array([one["score"] for one in found], np.float64)
+    if max_boxes is not None and len(kept) > max_boxes:  # of those inside the part, as in the original
+        kept = kept[np.argsort(-score_N[kept], kind="stable")[:max_boxes]]
     by: dict[BoxOrder, NDArray[np.float64]] = {
         "distance": clipped_N4[:, 0] ** 2 + clipped_N4[:, 1] ** 2,
         "area": -area_N,
-        "score": -np.array([one["score"] for one in found], np.float64),
+        "score": -score_N,
         "random": rng.random(len(found)),
     }
     kept = kept[np.argsort(by[order][kept], kind="stable")]
@@ -195,9 +196,8 @@ def sam_instances(record: Mapping[str, Any], size: int, rng: np.random.Generator
         words += ["point", f"v0={min(int(y), _TOP)}", f"v1={min(int(x), _TOP)}"]
         around = [one for one, outline in enumerate(record["points"]) if contains(np.asarray(outline), x, y)]
         for one in (around[place] for place in rng.permutation(len(around)).tolist()):
-            top, left, bottom, right = (int(value) for value in record["bbox"][one])
-            box = zip(range(4), (left, top, right, bottom), strict=True)
-            words += ["polygon", *(f"v{axis}={min(max(value, 0), _TOP)}" for axis, value in box)]
+            top, left, bottom, right = (min(max(int(value), 0), _TOP) for value in record["bbox"][one])
+            words += ["polygon", f"v0={left}", f"v1={top}", f"v2={right}", f"v3={bottom}"]
             words += code_words(record["token_ids"][one])
         words += [] if around else ["none"]
     return words

@@ -1,72 +1,37 @@
-"""The examples of the 4M recipe: aligned files in, masked batches out, any records in any order.
+"""The examples of the 4M recipe: aligned files in, masked batches out (see `batch.py`), any records in any order.
 
-Dimensions: B samples, N slots of the encoder, M of the decoder.
-
-A batch (arrays start with B; real slots come first in each row, zeros behind):
-
-* `encoder_length`, `decoder_length` int32 (B,): real slots.
-* `encoder_segment` uint8 (B, N), `decoder_segment` (B, M): draws that know nothing of each other, 0, 1, …
-* `encoder_modality`, `decoder_modality` uint8: numbers in `model.modalities`.
-* `encoder_position`, `decoder_position` int32: place in the grid, or number among the visible tokens of a sequence.
-* `encoder_ids` int32: token; of pixels the place of the patch; of vectors the row of `vectors/NAME`, -1 for a sentinel.
-* `decoder_ids` int32: of sequences the token before, of images 0. `decoder_target` int32: the token to predict.
-* `decoder_start`, `decoder_end` int32: a slot may look at slots start … end - 1.
-* `pixels/NAME` uint8 (B, C, H, W), `vectors/NAME` float32 (B, L, E): whole contents.
-* `encoder_places/NAME`, `decoder_places/NAME`: the slots of each modality, see `batch.py`.
+Dimensions: B samples, P places of an image.
 """
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit import rng
-from pretrainkit.config.base import Config
 from pretrainkit.data.aligned_crops import Part, centre_square, draw_part, stored_part
-from pretrainkit.data.aligned_folders import CROP_SETTINGS, FolderSamples, Samples, folders_of
-from pretrainkit.data.aligned_streams import TarSamples, is_stream, stream_folders
+from pretrainkit.data.aligned_samples import CROP_SETTINGS, Samples, folders_of, is_stream, open_samples, read_array
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.recipes.fourm.batch import with_places
-from pretrainkit.recipes.fourm.bound_mixture import Bound
-from pretrainkit.recipes.fourm.catalogue import as_setting
-from pretrainkit.recipes.fourm.data_config import FourMDataConfig, FourMSetConfig, MaskingConfig
+from pretrainkit.recipes.fourm.batch import HostBatch, continuous, with_places
+from pretrainkit.recipes.fourm.config import FourMDataConfig, FourMRun, FourMSetConfig, MaskingConfig
 from pretrainkit.recipes.fourm.masking import Contents, Masking
-from pretrainkit.recipes.fourm.modality import Modality
-from pretrainkit.recipes.fourm.readers import Chunks, Content, Reader, Request, crop_table, reader_of
-from pretrainkit.recipes.fourm.sequences import Ids, Ragged
+from pretrainkit.recipes.fourm.mixtures import Bound
+from pretrainkit.recipes.fourm.modality import Modality, as_setting
+from pretrainkit.recipes.fourm.readers import Chunks, Content, Request, reader_of
+from pretrainkit.recipes.fourm.sequences import Ids, Ragged, spans
 from pretrainkit.recipes.fourm.text import TextVocabulary
-
-Split = Literal["train", "valid"]
+from pretrainkit.recipes.recipe import Split
 
 _VALID = rng.stream_key(0, "fourm", "valid")
 _PART, _MASKS, _READERS = range(3)
 """Streams of an example's key."""
-_PART_ONLY = 1
-_UNKNOWN_SIZE = 224
-
-
-class _Model(Protocol):
-    @property
-    def modalities(self) -> tuple[Modality, ...]: ...
-
-
-class FourMConfig(Protocol):
-    """What of a run's config decides the examples."""
-
-    @property
-    def model(self) -> Any: ...
-    @property
-    def data(self) -> FourMDataConfig: ...
-    @property
-    def masking(self) -> MaskingConfig: ...
-
-
-C = TypeVar("C", bound=Config)
+UNKNOWN_SIZE = (224, 224)
+"""(height, width) where a sample does not say; parts are scaled to each file."""
 
 
 @dataclass(frozen=True)
@@ -90,20 +55,12 @@ class SampleSet:
         present: Sequence[int],
         masking: Masking,
     ) -> None:
-        """
-        Args:
-            config: Of the data set.
-            samples: Its files.
-            modalities: Of the model, in order.
-            present: Numbers of those that the data set has.
-            masking: Bound to the data set.
-        """
+        """`modalities`: of the model, in order; `present`: numbers of those that the data set has; `masking`: bound to
+        it."""
         self.config, self.samples, self.masking = config, samples, masking
         self.modalities, self.present = tuple(modalities), tuple(present)
         self.folders = {number: folder_of(config, modalities[number]) for number in present}
-        self._readers: dict[int, Reader] = {number: reader_of(modalities[number]) for number in present}
-        self._has_parts = samples.has(CROP_SETTINGS)
-        self._is_of_parts = any(reader.is_of_parts for reader in self._readers.values())
+        self._readers = {number: reader_of(modalities[number]) for number in present}
 
     def read(self, index: int, key: int, data: FourMDataConfig, *, is_training: bool) -> Sample:
         """A sample, cut and serialised.
@@ -143,27 +100,31 @@ class SampleSet:
         Raises:
             DataError: A file is broken, or shows another view.
         """
-        size = self._size(index, files)
-        if not self._has_parts:
-            return [centre_square(*(size or (_UNKNOWN_SIZE, _UNKNOWN_SIZE)))]
-        name = self.samples.name(CROP_SETTINGS, index)
-        table = crop_table(self.samples.read(CROP_SETTINGS, index), name)
-        return [stored_part(table, number, size, name) for number in range(max(len(table), 1) if table.ndim else 1)]
+        size, stored = self._size(index, files), self._stored_parts(index)
+        if stored is None:
+            return [centre_square(*(size or UNKNOWN_SIZE))]
+        # Of a broken table one, which `stored_part` refuses.
+        num = max(len(stored[0]), 1) if stored[0].ndim else 1
+        return [stored_part(stored[0], number, size, stored[1]) for number in range(num)]
 
     def _part(
         self, index: int, files: Mapping[int, bytes], key: int, data: FourMDataConfig, *, is_training: bool
     ) -> Part:
-        size = self._size(index, files)
-        if self._has_parts:
-            name = self.samples.name(CROP_SETTINGS, index)
-            table = crop_table(self.samples.read(CROP_SETTINGS, index), name)
+        size, stored = self._size(index, files), self._stored_parts(index)
+        if stored is not None:
+            table, name = stored
             number = _drawn_row(table, rng.generator(key), may_flip=data.crop.flip > 0) if is_training else 0
             return stored_part(table, number, size, name)
-        if size is None:
-            return centre_square(_UNKNOWN_SIZE, _UNKNOWN_SIZE)
-        if not is_training or self._is_of_parts:
-            return centre_square(*size)
+        if size is None or not is_training or any(reader.is_of_parts for reader in self._readers.values()):
+            return centre_square(*(size or UNKNOWN_SIZE))
         return draw_part(data.crop, *size, rng.generator(key))
+
+    def _stored_parts(self, index: int) -> tuple[NDArray[Any], str] | None:
+        """The table of what tokens were made of, and the name of its file; None: there is none."""
+        if CROP_SETTINGS not in self.samples.folders:
+            return None
+        name = self.samples.name(CROP_SETTINGS, index)
+        return read_array(self.samples.read(CROP_SETTINGS, index), name), name
 
     def _size(self, index: int, files: Mapping[int, bytes]) -> tuple[int, int] | None:
         """(height, width) of the first image of a sample, whose view all other images and maps show.
@@ -217,14 +178,7 @@ class FourMSource(BatchSource):
         sets: Sequence[SampleSet],
         vocabulary: TextVocabulary | None,
     ) -> None:
-        """
-        Args:
-            data: Of a bound config.
-            masking: Of the same.
-            split: Whether anything is random.
-            sets: In the order of the config, all for the same modalities.
-            vocabulary: Of sequences; None where there are none.
-        """
+        """The configs are those of a bound run; sets are in its order, all for the same modalities."""
         self.data, self.masking, self.split, self.sets = data, masking, split, tuple(sets)
         self.vocabulary, self.modalities = vocabulary, self.sets[0].modalities
 
@@ -237,7 +191,7 @@ class FourMSource(BatchSource):
     def fingerprint(self) -> str:
         """Of names and of every setting that a batch depends on; not of contents."""
         parts = [self.split, self.masking.model_dump_json(), *(m.model_dump_json() for m in self.modalities)]
-        parts += [self.data.model_dump_json(include=set(_FIELDS_OF_EXAMPLES))]
+        parts += [self.data.model_dump_json(include=_FIELDS_OF_EXAMPLES)]
         for one in self.sets:
             parts += [one.samples.fingerprint, str(one.present), one.config.model_dump_json(exclude={"path", "weight"})]
         parts.append("" if self.vocabulary is None else self.vocabulary.fingerprint)
@@ -245,31 +199,31 @@ class FourMSource(BatchSource):
 
     def summary(self) -> dict[str, Any]:
         """Figures for logs and the report."""
-        return {
-            "fingerprint": self.fingerprint,
-            "examples": sum(self.sizes),
-            "sets": [
-                {
-                    "name": set_name(one.config),
-                    "samples": len(one.samples),
-                    "modalities": [self.modalities[number].name for number in one.present],
-                }
-                for one in self.sets
-            ],
-        }
+        sets = [
+            {
+                "name": set_name(one.config),
+                "samples": len(one.samples),
+                "modalities": [self.modalities[number].name for number in one.present],
+            }
+            for one in self.sets
+        ]
+        return super().summary() | {"sets": sets}
 
     def lengths(self, records: Records) -> NDArray[np.int64]:
         """(B,) slots of encoder and decoder: what is not drawn yet may take all."""
         return np.full(len(records), self.masking.num_input_tokens + self.masking.num_target_tokens, np.int64)
 
-    def build(self, records: Records) -> dict[str, np.ndarray]:
-        """The batch described at the top of the file."""
-        keys = self.keys(records)
-        samples = self.samples(records)
-        out = self._continuous(samples)
+    def build(self, records: Records) -> HostBatch:
+        keys, samples = self.keys(records), self.samples(records)
+        whole = {
+            modality.name: [sample.contents.get(number) for sample in samples]
+            for number, modality in enumerate(self.modalities)
+            if modality.kind in ("pixels", "vectors")
+        }
+        out = continuous(self.modalities, len(samples), whole)
         for number, one in enumerate(self.sets):
             own = np.flatnonzero(records.source == number)
-            if not len(own) and (len(records) or number):
+            if not len(own) and (len(records) or number):  # of an empty batch the first set gives the arrays
                 continue
             contents = self.contents([samples[place] for place in own.tolist()])
             masked = one.masking(contents, rng.fold(keys[own], _MASKS))
@@ -289,7 +243,6 @@ class FourMSource(BatchSource):
 
     def contents(self, samples: Sequence[Sample]) -> Contents:
         """Tokens of samples. A modality that a sample lacks has no token, or of images zeros."""
-        num = len(samples)
         images: dict[int, Ids] = {}
         sequences: dict[int, Ragged] = {}
         for number, modality in enumerate(self.modalities):
@@ -298,35 +251,17 @@ class FourMSource(BatchSource):
                 images[number] = _images(found, modality, samples)
             elif modality.kind == "vectors":
                 lengths = np.array([0 if one is None else len(np.asarray(one)) for one in found], np.int64)
-                sequences[number] = Ragged(_counted(lengths), lengths)
+                # Each stands for itself: its number in `vectors/NAME`.
+                sequences[number] = Ragged(spans(np.zeros_like(lengths), lengths).astype(np.int32), lengths)
             elif modality.kind == "sequence":
                 sequences[number] = self._sequences(found, modality, samples)
-        return Contents(num, images, sequences)
+        return Contents(len(samples), images, sequences)
 
     def keys(self, records: Records) -> rng.Keys:
         """(B,) what all that is random about these examples depends on."""
         if self.split == "train":
             return records.key
         return rng.fold(rng.fold(_VALID, records.source), records.index)
-
-    def _continuous(self, samples: Sequence[Sample]) -> dict[str, np.ndarray]:
-        """Pixels and vectors."""
-        out: dict[str, np.ndarray] = {}
-        for number, modality in enumerate(self.modalities):
-            if modality.kind == "pixels":
-                size, channels = modality.image_size, modality.num_channels
-                values = np.zeros((len(samples), channels or 0, size or 0, size or 0), np.uint8)
-            elif modality.kind == "vectors":
-                values = np.zeros((len(samples), modality.max_tokens, modality.vector_width or 0), np.float32)
-            else:
-                continue
-            for row, sample in zip(values, samples, strict=True):
-                content = sample.contents.get(number)
-                if content is not None:
-                    found = np.asarray(content)
-                    row[: len(found)] = found
-            out[f"{modality.kind}/{modality.name}"] = values
-        return out
 
     def _sequences(self, found: Sequence[Content | None], modality: Modality, samples: Sequence[Sample]) -> Ragged:
         vocabulary = self.vocabulary
@@ -354,6 +289,9 @@ class FourMSource(BatchSource):
         return Ragged(np.array(ids, np.int32), lengths, np.array(units, np.int32) if is_chunked else None)
 
 
+_FIELDS_OF_EXAMPLES = {"crop", "aligned_captions", "min_box_score", "max_boxes", "box_order", "min_box_visibility"}
+
+
 def _add_chunks(ids: list[int], units: list[int], chunks: Sequence[Sequence[int]], modality: Modality) -> None:
     """Those that fit as a whole."""
     left = modality.max_tokens
@@ -365,14 +303,43 @@ def _add_chunks(ids: list[int], units: list[int], chunks: Sequence[Sequence[int]
         units += [number] * len(chunk)
 
 
-_FIELDS_OF_EXAMPLES = (
-    "crop",
-    "aligned_captions",
-    "min_box_score",
-    "max_boxes",
-    "box_order",
-    "min_box_visibility",
-)
+def _ids(values: Content, modality: Modality, vocabulary: TextVocabulary, sample: Sample) -> list[int]:
+    """Ids that a reader gave."""
+    ids = np.asarray(values)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu" or (len(ids) and not 0 <= ids.min() <= ids.max() < vocabulary.size):
+        raise DataError(
+            f"the reader of {modality.name} gave {ids.dtype} {ids.shape}{_bounds(ids)} of sample {sample.key}; "
+            f"the vocabulary has the ids 0 to {vocabulary.size - 1}\n"
+            f"  correct the reader {modality.reader}, or the sample"
+        )
+    found: list[int] = ids.tolist()
+    return found
+
+
+def _images(found: Sequence[Content | None], modality: Modality, samples: Sequence[Sample]) -> Ids:
+    """(B, P) tokens; zeros where a sample has none."""
+    size, vocab_size = modality.max_tokens, modality.vocab_size
+    assert vocab_size is not None
+    nothing = np.zeros(size, np.int32)
+    rows = [nothing if ids is None else np.asarray(ids) for ids in found]
+    if all(row.shape == nothing.shape for row in rows):
+        stacked = np.stack(rows) if rows else np.zeros((0, size), np.int32)
+        if not stacked.size or (stacked.min() >= 0 and stacked.max() < vocab_size):
+            return stacked.astype(np.int32, copy=False)
+    wrong, key = next(
+        (row, sample.key)
+        for row, sample in zip(rows, samples, strict=True)
+        if row.shape != nothing.shape or row.min() < 0 or row.max() >= vocab_size
+    )
+    raise DataError(
+        f"the reader of {modality.name} gave {wrong.shape}{_bounds(wrong)} of sample {key}; it has "
+        f"({size},) tokens from 0 to {vocab_size - 1}\n"
+        f"  correct the reader {modality.reader}, or the sample"
+    )
+
+
+def _bounds(ids: NDArray[Any]) -> str:
+    return f" from {ids.min()} to {ids.max()}" if ids.size else ""
 
 
 def set_name(config: FourMSetConfig) -> str:
@@ -385,7 +352,7 @@ def folder_of(config: FourMSetConfig, modality: Modality) -> str:
     return config.folders.get(modality.name, config.folders.get(modality.key, modality.path))
 
 
-def open_source(config: FourMConfig, split: Split) -> FourMSource:
+def open_source(config: FourMRun, split: Split) -> FourMSource:
     """The examples of a split of a bound config.
 
     Raises:
@@ -418,13 +385,19 @@ def open_vocabulary(data: FourMDataConfig, modalities: Sequence[Modality]) -> Te
         )
     vocabulary = TextVocabulary(data.tokenizer)
     longest = max(modality.max_tokens for modality in sequences)
-    needed = (longest + 1) // 2 + 2
+    needed = (longest + 1) // 2 + 2  # every second token hidden is the most runs; the closing one, and [S_0]
     if len(vocabulary.sentinels) < needed:
         raise DataError(
             f"sequences of {longest} tokens may need {needed} sentinels, but {data.tokenizer} has "
             f"{len(vocabulary.sentinels)}\n  make a tokenizer with more, or set the modality's length lower"
         )
     return vocabulary
+
+
+def with_vocabulary(modalities: Sequence[Modality], vocabulary: TextVocabulary | None) -> tuple[Modality, ...]:
+    """The modalities with the size of the vocabulary in all sequences."""
+    size = {"vocab_size": None if vocabulary is None else vocabulary.size}
+    return tuple(one.model_copy(update=size) if one.kind == "sequence" else one for one in modalities)
 
 
 def open_set(
@@ -440,24 +413,23 @@ def open_set(
         DataError: It is missing or broken.
     """
     names = [modality.name for modality in modalities]
-    unknown = [name for name in (*(config.modalities or ()), *config.folders) if name not in names]
-    unknown = [name for name in unknown if name not in {modality.key for modality in modalities}]
+    known = {*names, *(modality.key for modality in modalities)}
+    unknown = [name for name in (*(config.modalities or ()), *config.folders) if name not in known]
     if unknown:
         raise ConfigError(
             f"{set_name(config)} names {', '.join(unknown)}, which the model has not\n  it has {', '.join(names)}"
         )
-    folders = stream_folders(config.path) if is_stream(config.path) else folders_of(config.path)
+    folders, wanted = folders_of(config.path), [folder_of(config, modality) for modality in modalities]
     present = [
         number
-        for number, modality in enumerate(modalities)
+        for number, (modality, folder) in enumerate(zip(modalities, wanted, strict=True))
         if (
-            folder_of(config, modality) in folders
+            folder in folders
             if config.modalities is None
             else modality.name in config.modalities or modality.key in config.modalities
         )
     ]
     if not present:
-        wanted = [folder_of(config, modality) for modality in modalities]
         splits = () if is_stream(config.path) else sorted(folders)
         below = [path for name in splits if folders_of(path := f"{config.path}/{name}") & {*wanted}]
         has = f"it has the folders {', '.join(sorted(folders)) or 'none'}"
@@ -469,21 +441,21 @@ def open_set(
             f"{config.path} has no modality of the model: {has}, but modalities are read from {', '.join(wanted)}\n"
             "  give the folder of each: data.train='[{path: ..., folders: {MODALITY: FOLDER}}]'"
         )
-    missing = sorted({folder_of(config, modalities[number]) for number in present} - folders)
+    missing = sorted({wanted[number] for number in present} - folders)
     if missing:
         raise DataError(f"{config.path} has no folder {', '.join(missing)}\n  it has {', '.join(sorted(folders))}")
-    suffixes = {folder_of(config, modalities[number]): reader_of(modalities[number]).suffixes for number in present}
+    suffixes = {wanted[number]: reader_of(modalities[number]).suffixes for number in present}
     if CROP_SETTINGS in folders:
         suffixes[CROP_SETTINGS] = (".npy",)
-    opened = TarSamples if is_stream(config.path) else FolderSamples
-    samples: Samples = opened(config.path, suffixes)
+    samples = open_samples(config.path, suffixes)
     mixture = Bound(config.mixture or masking.mixture, modalities, [names[number] for number in present])
     first_sentinel = vocabulary.sentinels[1] if vocabulary else 0
     return SampleSet(config, samples, modalities, present, Masking(masking, modalities, mixture, first_sentinel))
 
 
-def bind(config: Any) -> Any:
-    """The config with the size of the text vocabulary in all sequences, checked against its data.
+def bind(config: FourMRun) -> FourMRun:
+    """The config with the size of the text vocabulary in all sequences, checked against its data: the first sample of
+    every set is read.
 
     Raises:
         ConfigError, DataError: Settings and data do not fit each other.
@@ -494,39 +466,16 @@ def bind(config: Any) -> Any:
     problems = config.problems()
     if problems:
         raise ConfigError(problems)
-    vocabulary = open_vocabulary(data, config.model.modalities)
-    if vocabulary is not None:
-        modalities = tuple(
-            modality.model_copy(update={"vocab_size": vocabulary.size}) if modality.kind == "sequence" else modality
-            for modality in config.model.modalities
-        )
-        config = config.model_copy(update={"model": config.model.model_copy(update={"modalities": modalities})})
-    shared = {one.path for one in data.train} & {one.path for one in data.valid}
-    if shared:
+    modalities = with_vocabulary(config.model.modalities, open_vocabulary(data, config.model.modalities))
+    config = config.model_copy(update={"model": config.model.model_copy(update={"modalities": modalities})})
+    if shared := {one.path for one in data.train} & {one.path for one in data.valid}:
         raise DataError(f"data.valid names data that is in data.train: {', '.join(sorted(shared))}\n  give other data")
-    for split in ("train", "valid") if data.valid else ("train",):
+    splits: tuple[Split, ...] = ("train", "valid") if data.valid else ("train",)
+    for split in splits:
         source = open_source(config, split)
-        first = [0] * len(source.sets)
-        source.build(
-            Records(
-                np.arange(len(source.sets)), np.array(first), np.array(first), np.zeros(len(source.sets), np.uint64)
-            )
-        )
+        first = np.zeros(len(source.sets), np.int64)
+        source.build(Records(np.arange(len(first)), first, first, first.astype(np.uint64)))
     return config
-
-
-def _ids(values: Content, modality: Modality, vocabulary: TextVocabulary, sample: Sample) -> list[int]:
-    """Ids that a reader gave."""
-    ids = np.asarray(values)
-    if ids.ndim != 1 or ids.dtype.kind not in "iu" or (len(ids) and not 0 <= ids.min() <= ids.max() < vocabulary.size):
-        bounds = f" from {ids.min()} to {ids.max()}" if ids.size else ""
-        raise DataError(
-            f"the reader of {modality.name} gave {ids.dtype} {ids.shape}{bounds} of sample {sample.key}; "
-            f"the vocabulary has the ids 0 to {vocabulary.size - 1}\n"
-            f"  correct the reader {modality.reader}, or the sample"
-        )
-    found: list[int] = ids.tolist()
-    return found
 
 
 def absent_modalities(source: FourMSource) -> str | None:
@@ -537,9 +486,7 @@ def absent_modalities(source: FourMSource) -> str | None:
     present = {number for one in source.sets for number in one.present}
     mixture = Bound(source.masking.mixture, source.modalities, [one.name for one in source.modalities])
     is_drawn_D = (mixture.inputs_KD + mixture.targets_KD).any(axis=0)
-    absent = [
-        modality for number, modality in enumerate(source.modalities) if number not in present and is_drawn_D[number]
-    ]
+    absent = [one for number, one in enumerate(source.modalities) if number not in present and is_drawn_D[number]]
     if not absent:
         return None
     others = [source.modalities[number] for number in sorted(present)]
@@ -549,94 +496,3 @@ def absent_modalities(source: FourMSource) -> str | None:
         f"  name its folder: 'data.train=[{{path: FOLDER, folders: {{{absent[0].name}: NAME}}}}]'\n"
         f"  or leave it out of the model: 'model.modalities={as_setting(others)}'"
     )
-
-
-def _images(found: Sequence[Content | None], modality: Modality, samples: Sequence[Sample]) -> Ids:
-    """(B, P) tokens; zeros where a sample has none."""
-    assert modality.vocab_size is not None
-    nothing = np.zeros(modality.max_tokens, np.int32)
-    rows = [nothing if ids is None else np.asarray(ids) for ids in found]
-    if all(row.shape == nothing.shape for row in rows):
-        stacked = np.stack(rows) if rows else np.zeros((0, modality.max_tokens), np.int32)
-        if not stacked.size or (stacked.min() >= 0 and stacked.max() < modality.vocab_size):
-            return stacked.astype(np.int32, copy=False)
-    wrong, key = next(
-        (row, sample.key) for row, sample in zip(rows, samples, strict=True) if not _is_image(row, modality)
-    )
-    bounds = f" from {wrong.min()} to {wrong.max()}" if wrong.size else ""
-    raise DataError(
-        f"the reader of {modality.name} gave {wrong.shape}{bounds} of sample {key}; it has "
-        f"({modality.max_tokens},) tokens from 0 to {modality.vocab_size - 1}\n"
-        f"  correct the reader {modality.reader}, or the sample"
-    )
-
-
-def _is_image(ids: NDArray[Any], modality: Modality) -> bool:
-    assert modality.vocab_size is not None
-    return ids.shape == (modality.max_tokens,) and ids.min() >= 0 and ids.max() < modality.vocab_size
-
-
-def _counted(lengths: NDArray[np.int64]) -> Ids:
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    return (np.arange(total) - np.repeat(ends - lengths, lengths)).astype(np.int32)
-
-
-_USUAL_VOCABULARY = 30_000
-"""Of the original's text tokenizer."""
-
-
-def without_data(config: Any) -> tuple[Any, str]:
-    """The config with lengths in steps and a vocabulary, and what `assumed_batch` assumes."""
-    config = config.in_steps()
-    masking = config.masking
-    told = (
-        f"all slots filled, masking.num_input_tokens={masking.num_input_tokens} and masking.num_target_tokens="
-        f"{masking.num_target_tokens}, evenly from all modalities"
-    )
-    if any(one.kind == "sequence" and one.vocab_size is None for one in config.model.modalities):
-        modalities = tuple(
-            one.model_copy(update={"vocab_size": _USUAL_VOCABULARY})
-            if one.kind == "sequence" and one.vocab_size is None
-            else one
-            for one in config.model.modalities
-        )
-        config = config.model_copy(update={"model": config.model.model_copy(update={"modalities": modalities})})
-        told += f", a text vocabulary of {_USUAL_VOCABULARY:,} pieces"
-    return config, told
-
-
-def assumed_batch(config: Any, num_examples: int) -> dict[str, np.ndarray]:
-    """Examples that fill all slots of encoder and decoder, evenly from all modalities."""
-    batch: dict[str, np.ndarray] = {}
-    modalities = config.model.modalities
-    for side, num_slots in (
-        ("encoder", config.masking.num_input_tokens),
-        ("decoder", config.masking.num_target_tokens),
-    ):
-        of_side = [n for n, one in enumerate(modalities) if (one.is_input if side == "encoder" else one.is_target)]
-        room = {number: modalities[number].max_tokens for number in of_side}
-        numbers, places = list[int](), list[int]()
-        for place in range(max(room.values())):  # one token of each in turn, as long as it has any
-            wanted = [number for number in of_side if place < room[number]][: num_slots - len(numbers)]
-            numbers += wanted
-            places += [place] * len(wanted)
-        order = np.argsort(numbers, kind="stable")
-        modality_N, place_N = np.array(numbers, np.uint8)[order], np.array(places, np.int32)[order]
-        is_pixel_N = np.array([modalities[number].kind == "pixels" for number in modality_N])
-        batch[f"{side}_length"] = np.full(num_examples, len(modality_N), np.int32)
-        for name, values in (
-            ("segment", np.zeros_like(modality_N)),
-            ("modality", modality_N),
-            ("position", place_N),
-            ("ids", place_N * is_pixel_N),
-            *([("target", np.zeros_like(place_N))] if side == "decoder" else []),
-        ):
-            batch[f"{side}_{name}"] = np.tile(values, (num_examples, 1))
-    for one in modalities:
-        if one.kind == "pixels":
-            size = (one.num_channels, one.image_size, one.image_size)
-            batch[f"pixels/{one.name}"] = np.zeros((num_examples, *size), np.uint8)
-        if one.kind == "vectors":
-            batch[f"vectors/{one.name}"] = np.zeros((num_examples, one.max_tokens, one.vector_width), np.float32)
-    return with_places(batch, modalities)

@@ -13,17 +13,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.fourm.sequences import Ids, merge_spans
 
 CONTROL = ("[PAD]", "[UNK]", "[SOS]", "[EOS]")
 _SENTINEL = re.compile(r"\[S_(\d+)\]")
-_TOKENIZER_JSON = "tokenizer.json"
-
-
 _KEPT_WORDS = 100_000
 
 
@@ -45,17 +39,14 @@ class TextVocabulary:
     """Words to ids, and back."""
 
     def __init__(self, path: str | Path) -> None:
-        """
-        Args:
-            path: Folder of a tokenizer, or its JSON file.
+        """`path`: folder of a tokenizer, or its JSON file.
 
         Raises:
             DataError: There is none, or it lacks what sequences need.
         """
         from tokenizers import Tokenizer
 
-        file = Path(path)
-        file = file / _TOKENIZER_JSON if file.is_dir() else file
+        file = Path(path, "tokenizer.json") if Path(path).is_dir() else Path(path)
         try:
             content = file.read_bytes()
             self._tokenizer: Any = Tokenizer.from_str(content.decode())
@@ -80,19 +71,19 @@ class TextVocabulary:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without any mark of its beginning or end."""
-        if self._splits_at_spaces:
-            return [self.encode_words(text.split()) if self._is_plain(text) else self._encode(text) for text in texts]
-        found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in found]
+        if not self._splits_at_spaces:
+            found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+            return [encoding.ids for encoding in found]
+        encode = self._tokenizer.encode
+        return [
+            self.encode_words(text.split()) if self._is_plain(text) else encode(text, add_special_tokens=False).ids
+            for text in texts
+        ]
 
     def encode_chunks(self, chunks: Iterable[Iterable[str]]) -> list[list[int]]:
         """`encode_words` of each chunk."""
         find = self._words.__getitem__
         return [[one for word in chunk for one in find(word)] for chunk in chunks]
-
-    def _encode(self, text: str) -> list[int]:
-        found: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return found
 
     def _is_plain(self, text: str) -> bool:
         """Whether its words have the ids that they have alone: nothing but spaces parts them, and no reserved token of
@@ -104,12 +95,8 @@ class TextVocabulary:
     def _splits_at_spaces(self) -> bool:
         """Whether words have their ids whatever stands around them, as in a vocabulary that we trained."""
         parts = json.loads(self._tokenizer.to_str())
-        kinds = (
-            parts["model"]["type"],
-            (parts["pre_tokenizer"] or {}).get("type"),
-            (parts["normalizer"] or {}).get("type"),
-        )
-        return kinds == ("WordPiece", "BertPreTokenizer", "BertNormalizer")
+        kinds = [(parts[name] or {}).get("type") for name in ("model", "pre_tokenizer", "normalizer")]
+        return kinds == ["WordPiece", "BertPreTokenizer", "BertNormalizer"]
 
     @cached_property
     def _several(self) -> re.Pattern[str] | None:
@@ -130,11 +117,7 @@ class TextVocabulary:
 
     def merge(self, input_ids: Ids, target_ids: Ids) -> Ids:
         """The sequence of which an encoder saw one part and a decoder predicts the other."""
-        return merge_spans(input_ids, target_ids, self._sentinel_set)
-
-    @cached_property
-    def _sentinel_set(self) -> frozenset[int]:
-        return frozenset(self.sentinels)
+        return merge_spans(input_ids, target_ids, frozenset(self.sentinels))
 
     def _consecutive_sentinels(self, path: str) -> tuple[int, ...]:
         numbered = {
@@ -147,8 +130,3 @@ class TextVocabulary:
                 "  make one with: pretrainkit tokenizer train words.tsv --kind multimodal --out DIR"
             )
         return found
-
-
-def numbers(axis: int, values: NDArray[np.integer] | Iterable[int]) -> list[str]:
-    """Words for values along an axis."""
-    return [f"v{axis}={int(value)}" for value in values]

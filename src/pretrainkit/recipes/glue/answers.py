@@ -1,20 +1,32 @@
-"""What a model says about all examples of a source, on all ranks.
+"""What a model says about the examples of a source, on all ranks, and what that is worth by the task's metrics.
 
-Dimensions: B examples of a batch, N of the source.
+Dimensions: B examples of a batch, N of those that are asked about, R rows.
 """
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from pretrainkit.data.source import Records
 from pretrainkit.dist.env import World
+from pretrainkit.dist.weights import on_cpu
+from pretrainkit.errors import InputError
 from pretrainkit.eval.evaluator import dealt, evaluation_mode
+from pretrainkit.eval.inference import Inference, InferenceRequest
+from pretrainkit.recipes.capabilities import Evaluator
+from pretrainkit.recipes.glue.config import GlueRun
+from pretrainkit.recipes.glue.heads.by_kind import build_objective
 from pretrainkit.recipes.glue.kinds.labelled import Said
-from pretrainkit.recipes.glue.objective import GlueObjective
-from pretrainkit.recipes.glue.source import TextSource
-from pretrainkit.training.precision import Precision
+from pretrainkit.recipes.glue.model import GlueObjective
+from pretrainkit.recipes.glue.source import KINDS, TextSource, open_texts, read_place, rows_of, task_of, valid_splits
+from pretrainkit.recipes.glue.tasks import TextTask, named_task
+from pretrainkit.recipes.text_reader import Ints, TextReader
+from pretrainkit.tasks.sources import TaskSource
+from pretrainkit.training.precision import Precision, resolve_precision
+from pretrainkit.training.run import PrecisionConfig
 
 _ALONE = World()
 
@@ -23,16 +35,17 @@ def answers_of(
     model: nn.Module,
     objective: GlueObjective,
     source: TextSource,
-    index_N: NDArray[np.int64],
+    rows_R: Ints,
     *,
     batch_size: int,
     precision: Precision,
     world: World = _ALONE,
 ) -> list[Said]:
-    """What is said about the examples `index_N` of the source, counted over its components; a collective.
+    """What is said about the examples of some rows of the source, counted over its components; a collective.
 
-    Examples of like length are asked about together; the answers come back in the order of `index_N`.
+    Examples of like length are asked about together; the answers come back in the order of the rows.
     """
+    index_N = source.examples.examples_of(rows_R)
     records = records_of(source, index_N)
     order_N = np.argsort(source.lengths(records), kind="stable")
     numbers, num_counted = dealt(-(-len(index_N) // batch_size), world)
@@ -44,7 +57,7 @@ def answers_of(
             batch = {name: torch.from_numpy(array).to(precision.device) for name, array in host.items()}
             with precision.autocast():
                 outputs = objective.outputs(model, batch)
-            if turn < num_counted:
+            if turn < num_counted:  # the others are repeated, so that all ranks take part equally often
                 parts = objective.by_example(outputs, host)
                 said = [source.examples.said(int(i), part) for i, part in zip(index_N[chosen], parts, strict=True)]
                 mine.append((chosen.tolist(), said))
@@ -56,10 +69,112 @@ def answers_of(
     return found
 
 
-def records_of(source: TextSource, index_N: NDArray[np.int64]) -> Records:
+def records_of(source: TextSource, index_N: Ints) -> Records:
     """The records of these examples, counted over the components."""
     sizes = np.asarray(source.sizes, np.int64)
     ends = np.cumsum(sizes)
     component = np.searchsorted(ends, index_N, side="right")
     index = index_N - (ends - sizes)[component]
     return Records(component.astype(np.int64), np.zeros_like(index_N), index, index_N.astype(np.uint64))
+
+
+def build_evaluator(config: GlueRun, reader: TextReader, world: World, precision: Precision) -> Evaluator:
+    """`loss`, the task's metrics in percent, and `score`, the mean of the metrics (of MNLI: of both its held-out sets,
+    the mismatched one's as `mismatched_...`)."""
+    task, objective = task_of(config.data), build_objective(config)
+    splits = [
+        (prefix, open_texts(config, reader, [split], needs_label=True))
+        for split, prefix in valid_splits(config.data, task).items()
+    ]
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        found: dict[str, float] = {}
+        scores = []
+        for prefix, source in splits:
+            rows = spread(len(source.examples.index), config.evaluate.num_examples)
+            batch_size = config.evaluate.batch_size
+            said = answers_of(model, objective, source, rows, batch_size=batch_size, precision=precision, world=world)
+            metrics = source.examples.metrics(rows, said)
+            scores.append(metrics.pop("score"))
+            found |= {f"{prefix}{name}": value for name, value in metrics.items()}
+        return dict(sorted((found | {"score": sum(scores) / len(scores)}).items()))
+
+    return evaluate
+
+
+def spread(size: int, limit: int) -> Ints:
+    """Indices of at most `limit` of `size` examples, evenly spread."""
+    return np.arange(size) if size <= limit else np.linspace(0, size - 1, limit).astype(np.int64)
+
+
+def sample(config: GlueRun, model: nn.Module, source: TextSource, num: int) -> list[dict[str, Any]]:
+    """`num` rows evenly spread over the held-out data, answered on the CPU; see `Labelled.shown`."""
+    model, rows = on_cpu(model), spread(len(source.examples.index), num)
+    precision = resolve_precision(PrecisionConfig(compute="float32"), torch.device("cpu"))
+    said = answers_of(model, build_objective(config), source, rows, batch_size=num, precision=precision)
+    return source.examples.shown(rows, said)
+
+
+class Answers(Inference):
+    """Rows of a task or file, and an object about each; see `Labelled.lines`."""
+
+    def __init__(
+        self,
+        config: GlueRun,
+        model: nn.Module,
+        reader: TextReader,
+        request: InferenceRequest,
+        precision: Precision,
+    ) -> None:
+        """
+        Raises:
+            DataError: The rows are not there, or lack a column.
+            InputError: The task has other classes than the model.
+        """
+        if request.mode != "predict":
+            raise InputError(f"mode {request.mode!r} is for models that write texts\n  leave --mode out")
+        self._config, self._model, self._precision, self._request = config, model, precision, request
+        task, source, split = _asked(config, request)
+        kind = KINDS[task.kind]
+        rows = kind.without_labels(read_place(source, split, task, needs_label=False))
+        examples = kind.examples([rows], config, task, reader)
+        self._source = TextSource(examples, source.fingerprint(split))
+        self._settings = {
+            "task": task.name,
+            "split": split,
+            "rows": self._source.fingerprint,
+            "tokenizer": reader.fingerprint,
+            "max_seq_length": config.data.max_seq_length,
+            **({"spans": config.data.spans.model_dump()} if task.kind == "spans" else {}),
+            **({"heads": config.data.heads} if task.kind == "tree" else {}),
+        }
+
+    def __len__(self) -> int:
+        return len(self._source.examples.index)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return self._settings
+
+    def lines(self, begin: int, end: int) -> list[dict[str, Any]]:
+        rows, objective = np.arange(begin, end), build_objective(self._config)
+        batch_size = self._request.batch_size
+        said = answers_of(self._model, objective, self._source, rows, batch_size=batch_size, precision=self._precision)
+        return self._source.examples.lines(rows, said)
+
+
+def _asked(config: GlueRun, request: InferenceRequest) -> tuple[TextTask, TaskSource, str]:
+    """(columns, rows, split)."""
+    own = task_of(config.data)
+    if request.rows is not None:
+        return own, request.rows, request.split
+    assert request.task is not None
+    task = own if request.task == own.name else named_task(request.task)
+    if task is not own and (task.kind != own.kind or config.model.classes != (task.classes or ())):
+        raise InputError(
+            f"{request.task} has the classes {', '.join(task.classes or ('numbers',))}, the model "
+            f"{', '.join(config.model.classes or ('numbers',))}\n  give a model that was trained on such a task"
+        )
+    data = config.data.changed(train=(), valid=()) if task.data is not None else config.data
+    source, split = rows_of(data, task, request.split)[0]
+    return task, source, split

@@ -94,15 +94,8 @@ def submit(out: Path, trained: Container[str], answers: Answers, num_rows: Mappi
 
 
 def problems_of(path: Path, num_rows: Mapping[str, int] = NUM_ROWS) -> list[str]:
-    """What the leaderboard would refuse in a zip; none: it is complete.
-
-    Args:
-        path: The zip.
-        num_rows: Rows of each file it must have.
-
-    Raises:
-        DataError: It is no zip.
-    """
+    """What the leaderboard would refuse in a zip, by the rows of each file it must have; none: it is complete. Raises
+    DataError where it is no zip."""
     try:
         with zipfile.ZipFile(path) as archive:
             texts = {name: archive.read(name) for name in archive.namelist()}

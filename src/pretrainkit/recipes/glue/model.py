@@ -1,31 +1,33 @@
-"""A text encoder and a head.
+"""A text encoder and a head, and what the losses of all kinds of tasks have in common.
 
 Dimensions: B examples, T slots of all of them.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from pretrainkit.errors import ConfigError
 from pretrainkit.nn.initialise import initialise_layer
-from pretrainkit.recipes.glue.config import GlueModelConfig
+from pretrainkit.recipes.capabilities import EncodesText
+from pretrainkit.recipes.glue.config import GlueModelConfig, GlueRun
+from pretrainkit.recipes.glue.kinds.labelled import Arrays
 from pretrainkit.recipes.recipe import Recipe
-from pretrainkit.recipes.registry import find_recipe
+from pretrainkit.recipes.registry import able, find_recipe
 from pretrainkit.recipes.text_encoder import TextEncoder
-from pretrainkit.training.objective import Batch
+from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
+
+Outputs = tuple[Tensor, ...]
 
 
 class HeadedEncoder(nn.Module, ABC):
     """What is trained."""
 
     def __init__(self, encoder: TextEncoder, head: nn.Module, dropout_rate: float) -> None:
-        """
-        Args:
-            encoder: Gives features.
-            head: Reads them.
-            dropout_rate: Of features in front of the head.
-        """
+        """`dropout_rate` is of the encoder's features in front of the head."""
         super().__init__()
         self.encoder, self.head, self.dropout_rate = encoder, head, dropout_rate
 
@@ -39,13 +41,68 @@ class HeadedEncoder(nn.Module, ABC):
             initialise_layer(module, scale)
 
     @abstractmethod
-    def forward(self, batch: Batch, max_length: int) -> tuple[Tensor, ...]:
+    def forward(self, batch: Batch, max_length: int) -> Outputs:
         """What the loss is taken of; see `TextReader` for the batch. No example is longer than `max_length`."""
 
 
-def encoder_of(config: GlueModelConfig) -> tuple[Recipe, object]:
+def encoder_of(config: GlueModelConfig) -> tuple[Recipe, Any]:
     """The recipe of the encoder, and its config."""
     if config.encoder is None:
         raise ConfigError("there is no encoder to train further\n  name a run, checkpoint or export: init_from=RUN")
     recipe = find_recipe(config.encoder.recipe)
     return recipe, recipe.config_class.model_validate(config.encoder.config)
+
+
+class GlueObjective(SeparableObjective):
+    """A loss on what a head says."""
+
+    terms: tuple[str, ...]
+    """Names of the loss terms, all with factor 1."""
+    options: Mapping[str, Any] = {}
+    """Of the model's `forward`."""
+
+    def __init__(self, config: GlueRun) -> None:
+        self._max_length = config.data.max_seq_length
+        self._encoder, self._encoder_config = encoder_of(config.model)
+
+    @property
+    def scales(self) -> dict[str, float]:
+        return dict.fromkeys(self.terms, 1.0)
+
+    def outputs(self, model: nn.Module, batch: Batch) -> Outputs:
+        """What the model gives; numbers that are no indices in float32."""
+        found: Outputs = model(batch, self._max_length, **self.options)
+        return tuple(one.float() if one.is_floating_point() else one for one in found)
+
+    @abstractmethod
+    def totals(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
+        """The sum of each loss term."""
+
+    def num_right(self, outputs: Outputs, batch: Batch) -> Tensor | None:
+        """How many answers are right, float32, of as many as the loss is of; None: that is not the question."""
+        return None
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
+        return self._sums(self.outputs(model, batch), batch)
+
+    @torch.no_grad()
+    def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
+        """The losses, and of classes the share of right answers."""
+        outputs = self.outputs(model, batch)
+        found = self._sums(outputs, batch)
+        if (num_right := self.num_right(outputs, batch)) is not None:
+            found["accuracy"] = LossSum(num_right, found[self.terms[0]].weight)
+        return found
+
+    def _sums(self, outputs: Outputs, batch: Batch) -> dict[str, LossSum]:
+        weights = self.weights(batch)
+        return {name: LossSum(total, weights[name]) for name, total in self.totals(outputs, batch).items()}
+
+    @abstractmethod
+    def by_example(self, outputs: Outputs, batch: HostBatch) -> list[Arrays]:
+        """The outputs for each example of the batch, as `Labelled.said` wants them."""
+
+    def cost(self, batch: HostBatch) -> Cost:
+        lengths_B, config = batch["lengths"], self._encoder_config
+        num_tokens, encoder = int(lengths_B.sum()), able(self._encoder, EncodesText)
+        return Cost(len(lengths_B), num_tokens, num_tokens, encoder.text_encoder_flops(config, lengths_B))

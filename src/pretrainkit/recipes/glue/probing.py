@@ -20,9 +20,8 @@ from pretrainkit.eval.embed import embed_rows
 from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.eval.linear_fit import fit_linear
 from pretrainkit.recipes.capabilities import EncodesText, Evaluator
-from pretrainkit.recipes.glue.answers import records_of
+from pretrainkit.recipes.glue.answers import records_of, spread
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.evaluate import spread
 from pretrainkit.recipes.glue.heads.texts import TextHead
 from pretrainkit.recipes.glue.presets import PRESETS
 from pretrainkit.recipes.glue.source import TextSource
@@ -61,12 +60,8 @@ class TaskProbe:
     precision: Precision
 
     def run(self, trained: nn.Module) -> dict[str, float]:
-        """Held-out metrics in percent, the same on all ranks; a collective.
-
-        Args:
-            trained: A model of `recipe` on the device, of which nobody else has need: its encoder may change. Draws
-                from torch's global generators.
-        """
+        """Held-out metrics in percent, the same on all ranks; a collective. `trained` is a model of `recipe` on the
+        device, of which nobody else has need: its encoder may change. Draws from torch's global generators."""
         model = cast(TextHead, self.glue.build_model(self.config)).to(self.world.device)
         self.glue.load_encoder(self.config, model, self.recipe.name, self.encoder_config, trained)
         if self.probe.method == "linear":
@@ -160,31 +155,17 @@ def open_probe(
     preset = PRESETS[probe.task]()
     reader = able(recipe, EncodesText)
     positions = None if tokenizer is None else reader.text_reader(encoder_config, tokenizer).max_positions
-    pooling = None if probe.pooling == "own" else probe.pooling
-    config = preset.model_copy(
-        update={
-            "seed": stream_key(0, "probe", probe.task) % 2**31,
-            "model": preset.model.model_copy(update={"pooling": pooling}),
-            "data": preset.data.model_copy(
-                update={
-                    "task_folders": dict(folders),
-                    "max_seq_length": min(probe.max_seq_length, positions or probe.max_seq_length),
-                    "batch_size": probe.batch_size,
-                }
-            ),
-            "optimizer": OptimizerConfig(peak_lr=probe.peak_lr),
-            "evaluate": preset.evaluate.model_copy(update={"num_examples": probe.num_examples}),
-        }
+    config = preset.changed(
+        seed=stream_key(0, "probe", probe.task) % 2**31,
+        model={"pooling": None if probe.pooling == "own" else probe.pooling},
+        data={
+            "task_folders": dict(folders),
+            "max_seq_length": min(probe.max_seq_length, positions or probe.max_seq_length),
+            "batch_size": probe.batch_size,
+        },
+        optimizer=OptimizerConfig(peak_lr=probe.peak_lr),
+        evaluate={"num_examples": probe.num_examples},
     )
     config = glue.bind(glue.with_encoder(config, recipe.name, encoder_config, tokenizer))
-    return TaskProbe(
-        probe,
-        config,
-        glue,
-        recipe,
-        encoder_config,
-        glue.open_data(config, "train"),
-        glue.build_evaluator(config, world, precision),
-        world,
-        precision,
-    )
+    source, evaluator = glue.open_data(config, "train"), glue.build_evaluator(config, world, precision)
+    return TaskProbe(probe, config, glue, recipe, encoder_config, source, evaluator, world, precision)

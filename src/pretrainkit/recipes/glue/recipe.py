@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -25,10 +26,10 @@ from pretrainkit.recipes.exchange import (
     WritesHuggingFace,
 )
 from pretrainkit.recipes.glue.config import EncoderConfig, GlueRun
-from pretrainkit.recipes.glue.presets import PRESETS
+from pretrainkit.recipes.glue.presets import PRESETS, own
 from pretrainkit.recipes.glue.tasks import Kind
 from pretrainkit.recipes.recipe import Recipe, Split
-from pretrainkit.recipes.registry import able, find_recipe
+from pretrainkit.recipes.registry import Recipes, able, find_recipe, recipe_of_huggingface
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from pretrainkit.dist.env import World
     from pretrainkit.eval.inference import Inference, InferenceRequest
     from pretrainkit.recipes.capabilities import TaskProbe
-    from pretrainkit.recipes.glue.objective import GlueObjective
+    from pretrainkit.recipes.glue.model import GlueObjective
     from pretrainkit.recipes.glue.source import TextSource
     from pretrainkit.recipes.text_reader import TextReader
     from pretrainkit.tasks.sources import TaskSource
@@ -78,23 +79,24 @@ class Glue(
         return config.model.encoder is not None
 
     def with_encoder(self, config: GlueRun, recipe: str, encoder_config: Any, tokenizer: Path | None) -> GlueRun:
-        """A fine-tuned model lends its encoder, so that tasks can follow one another."""
-        from pretrainkit.recipes.glue.encoder import fitted
+        """A fine-tuned model lends its encoder, so that tasks can follow one another. `model.encoder_settings` are laid
+        over it, and it is fitted to texts of `data.max_seq_length`."""
+        from pretrainkit.config.loader import flatten, resolve
 
         if recipe == self.name:
             encoder = encoder_config.model.encoder
         else:
-            empty = encoder_config.data.model_copy(update={"train": (), "valid": ()})
-            described = encoder_config.model_copy(update={"data": empty, "init_from": None})
+            described = encoder_config.changed(data={"train": (), "valid": ()}, init_from=None)
             encoder = EncoderConfig(recipe=recipe, config=described.model_dump(mode="json"))
         given = tokenizer if config.data.tokenizer is None else Path(config.data.tokenizer)
-        encoder, given = fitted(encoder, config, given)
-        return config.model_copy(
-            update={
-                "model": config.model.model_copy(update={"encoder": encoder}),
-                "data": config.data.model_copy(update={"tokenizer": given and str(given)}),
-            }
+        settings = flatten(config.model.encoder_settings) if config.model.encoder_settings else {}
+        words = [f"{path}={json.dumps(value)}" for path, value in settings.items()]
+        reader = able(find_recipe(encoder.recipe), EncodesText)
+        described, given = reader.as_text_encoder(
+            resolve(encoder.config, words, Recipes()).config, given, config.data.max_seq_length
         )
+        encoder = EncoderConfig(recipe=encoder.recipe, config=described.model_dump(mode="json"))
+        return config.changed(model={"encoder": encoder}, data={"tokenizer": given and str(given)})
 
     def load_encoder(self, config: GlueRun, model: Any, recipe: str, encoder_config: Any, trained: Any) -> None:
         """Of a fine-tuned model with the same kind of task, classes and pooling the head, too. It may be for texts of
@@ -120,9 +122,8 @@ class Glue(
 
     def bind(self, config: GlueRun) -> GlueRun:
         """Find the classes, and check the lengths."""
-        from pretrainkit.recipes.glue.kinds.by_name import KINDS
         from pretrainkit.recipes.glue.model import encoder_of
-        from pretrainkit.recipes.glue.source import names_in, read_place, rows_of, task_of
+        from pretrainkit.recipes.glue.source import KINDS, names_in, read_place, rows_of, task_of
 
         encoder_of(config.model)
         task = task_of(config.data)
@@ -154,7 +155,7 @@ class Glue(
             )
         if length < 8:
             raise ConfigError(f"data.max_seq_length is {length}; with control tokens it must be at least 8")
-        return config.model_copy(update={"model": config.model.model_copy(update={"classes": classes or ()})})
+        return config.changed(model={"classes": classes or ()})
 
     def without_data(self, config: GlueRun) -> tuple[GlueRun, str]:
         from pretrainkit.recipes.glue.source import without_data
@@ -201,7 +202,7 @@ class Glue(
         )
 
     def build_evaluator(self, config: GlueRun, world: World, precision: Precision) -> Evaluator:
-        from pretrainkit.recipes.glue.evaluate import build_evaluator
+        from pretrainkit.recipes.glue.answers import build_evaluator
 
         return build_evaluator(config, self._reader(config), world, precision)
 
@@ -214,9 +215,7 @@ class Glue(
         return folder
 
     def with_tokenizer(self, config: GlueRun, tokenizer: Path) -> GlueRun:
-        return config.model_copy(
-            update={"data": config.data.model_copy(update={"tokenizer": str(Path(tokenizer).resolve())})}
-        )
+        return config.changed(data={"tokenizer": str(Path(tokenizer).resolve())})
 
     def input_ids(self, config: GlueRun, tokenizer: Path, texts: Sequence[str]) -> list[list[int]] | None:
         from pretrainkit.recipes.glue.model import encoder_of
@@ -235,15 +234,14 @@ class Glue(
         return build_objective(config)
 
     def open_rows(self, config: GlueRun, path: str, split: str) -> TaskSource:
-        from pretrainkit.recipes.glue.kinds.by_name import KINDS
-        from pretrainkit.recipes.glue.source import task_of
+        from pretrainkit.recipes.glue.source import KINDS, task_of
 
         return KINDS[task_of(config.data).kind].open(path, split)
 
     def open_inference(
         self, config: GlueRun, model: nn.Module, tokenizer: Path, request: InferenceRequest, precision: Precision
     ) -> Inference:
-        from pretrainkit.recipes.glue.inference import Answers
+        from pretrainkit.recipes.glue.answers import Answers
 
         return Answers(config, model, self._reader(config), request, precision)
 
@@ -278,16 +276,32 @@ class Glue(
             submit=submit,
         )
 
-    def import_huggingface(self, folder: Path) -> tuple[GlueRun, Mapping[str, Any]]:
-        """A classifier on an encoder of any recipe, such as `BertForSequenceClassification`."""
-        from pretrainkit.recipes.glue.imported import read_classifier
+    def import_huggingface(self, folder: Path, pooling: str | None = None) -> tuple[GlueRun, dict[str, Tensor]]:
+        """A classifier on an encoder of any recipe, such as `BertForSequenceClassification`, with a config like that of
+        glue/own, which names no columns yet.
 
-        return read_classifier(self, folder)
+        Raises:
+            CheckpointError, DataError: The folder is broken, or no recipe reads it.
+        """
+        from pretrainkit.exporting.transformers_folder import read_config
 
-    def import_classifier(self, folder: Path, pooling: str) -> tuple[GlueRun, Mapping[str, Any]]:
-        from pretrainkit.recipes.glue.imported import read_classifier
+        model_type, _ = read_config(folder, lambda values: values.get("model_type"))
+        name = recipe_of_huggingface(model_type, str(folder))
+        recipe = able(find_recipe(name), ConvertsClassifiers)
+        if pooling is not None and not recipe.chooses_pooling:
+            raise InputError(f"classifiers of recipe {name!r} say themselves how they pool\n  leave --pooling out")
+        found = recipe.import_text_classifier(folder, pooling)
+        usual = own()
+        length = found.length or min(usual.data.max_seq_length, found.max_positions or usual.data.max_seq_length)
+        on_examples: Kind = "classes" if found.classes else "numbers"
+        kinds: dict[str, Kind] = {"examples": on_examples, "words": "tags", "spans": "spans"}
+        config = usual.changed(data={"kind": kinds[found.reads], "max_seq_length": length})
+        config = self.with_encoder(config, name, found.config, folder).changed(model={"classes": found.classes})
+        state = {f"encoder.{name}": tensor for name, tensor in found.encoder.items()}
+        return config, state | {f"head.{name}": tensor for name, tensor in found.head.items()}
 
-        return read_classifier(self, folder, pooling)
+    def import_classifier(self, folder: Path, pooling: str) -> tuple[GlueRun, dict[str, Tensor]]:
+        return self.import_huggingface(folder, pooling)
 
     def export_huggingface(self, config: GlueRun, model: Any, tokenizer: Path | None, out: Path) -> None:
         """As the encoder's recipe writes it, such as `BertForSequenceClassification`, `BertForTokenClassification` or
@@ -317,7 +331,7 @@ class Glue(
         return able(recipe, ReadsHuggingFace).carried_weights(encoder_config, weights)
 
     def sample(self, config: GlueRun, model: nn.Module, source: Any, num: int) -> list[dict[str, Any]]:
-        from pretrainkit.recipes.glue.sample import sample
+        from pretrainkit.recipes.glue.answers import sample
 
         return sample(config, model, source, num)
 

@@ -15,24 +15,32 @@ from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import DataError
 from pretrainkit.eval.metrics import accuracy, pearson, spearman
 from pretrainkit.recipes.glue.config import GlueDataConfig, GlueRun
-from pretrainkit.recipes.glue.kinds.by_name import KINDS
-from pretrainkit.recipes.glue.kinds.labelled import Labelled
+from pretrainkit.recipes.glue.kinds.labelled import Labelled, TaskKind
+from pretrainkit.recipes.glue.kinds.spans import SpanKind
+from pretrainkit.recipes.glue.kinds.tags import TagKind
+from pretrainkit.recipes.glue.kinds.texts import TextKind
+from pretrainkit.recipes.glue.kinds.trees import TreeKind
 from pretrainkit.recipes.glue.tasks import LABEL_COLUMNS, Kind, TextTask, named_task
 from pretrainkit.recipes.text_reader import Ints, TextReader
 from pretrainkit.tasks.sources import TaskSource
 from pretrainkit.tasks.supply import Supply
 from pretrainkit.training.data_config import SourceConfig
 
+KINDS: Mapping[Kind, TaskKind] = {
+    "classes": TextKind(has_classes=True),
+    "numbers": TextKind(has_classes=False),
+    "tags": TagKind(),
+    "spans": SpanKind(),
+    "tree": TreeKind(),
+}
+"""By name."""
+
 
 class TextSource(BatchSource):
     """Examples of one or several places, each a component."""
 
     def __init__(self, examples: Labelled, fingerprint: str) -> None:
-        """
-        Args:
-            examples: Of all components.
-            fingerprint: Of the rows and of all settings that examples depend on.
-        """
+        """`examples` are of all components; `fingerprint` is of the rows and of all settings that they depend on."""
         self.examples, self._fingerprint = examples, fingerprint
         self._lengths = examples.read.lengths()
         self._begins = np.cumsum(examples.sizes) - np.array(examples.sizes, np.int64)
@@ -125,7 +133,7 @@ def read_place(source: TaskSource, split: str, task: TextTask, *, needs_label: b
     """The rows of a place, as the kind of the task wants them. Raises DataError where there are none."""
     kind = KINDS[task.kind]
     rows = kind.rows(source, split, task, needs_label=needs_label)
-    if not kind.count(rows):
+    if not len(rows):
         raise DataError(f"there are no rows in {split} of task {task.name}\n  leave it out, or give other files")
     return rows
 
@@ -157,14 +165,13 @@ def without_data(config: GlueRun) -> tuple[GlueRun, str]:
     if data.task is None:
         has_texts = data.texts or data.kind not in ("classes", "numbers")
         valid = data.valid or (SourceConfig(path="held-out data"),)
-        data = data.model_copy(update={"texts": data.texts if has_texts else ("text",), "valid": valid})
-        config = config.model_copy(update={"data": data})
+        config = config.changed(data={"texts": data.texts if has_texts else ("text",), "valid": valid})
     task = task_of(config.data)
     classes = task.classes if config.model.classes is None else config.model.classes
     if classes is None and (num := _USUAL_CLASSES.get(task.kind)):
         classes = tuple(map(str, range(num)))
         told += f", {num} classes"
-    return config.model_copy(update={"model": config.model.model_copy(update={"classes": classes or ()})}), told
+    return config.changed(model={"classes": classes or ()}), told
 
 
 def assumed_truths(config: GlueRun, ends_B1: np.ndarray) -> dict[str, np.ndarray]:
@@ -173,8 +180,9 @@ def assumed_truths(config: GlueRun, ends_B1: np.ndarray) -> dict[str, np.ndarray
     task, begins_B, lengths_B = task_of(config.data), ends_B1[:-1].astype(np.int64), np.diff(ends_B1)
     none_B = np.zeros(len(begins_B), np.int64)
     if task.kind in ("tags", "tree"):
-        slots = [np.arange(begin + 1, begin + length - 1) for begin, length in zip(begins_B, lengths_B, strict=True)]
-        word_W = np.concatenate(slots)
+        # All slots but the first and the last of each example, which are control tokens.
+        spans = zip(begins_B, lengths_B, strict=True)
+        word_W = np.concatenate([np.arange(begin + 1, begin + length - 1) for begin, length in spans])
         words = {"word_begins": word_W, "word_ends": word_W + 1, "num_words": lengths_B.astype(np.int64) - 2}
         truth = np.zeros_like(word_W)
         return words | ({"label": truth} if task.kind == "tags" else {"head": truth, "relation": truth})

@@ -59,59 +59,43 @@ class TextTask:
 
 _ENTAILMENT = ("entailment", "neutral", "contradiction")
 _TWO_WAY = ("entailment", "not_entailment")
+_SENTENCE = (("sentence",),)
 _SENTENCES = (("sentence1",), ("sentence2",))
 _PREMISE = (("premise", "sentence1"), ("hypothesis", "sentence2"))
-_MNLI_FILES = {"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv"}
-_F1: tuple[Metric, ...] = (accuracy, f1_invalid_wrong)
+_STRINGS = (("sentence1", "#1 String"), ("sentence2", "#2 String"))
+_QUESTIONS = (("question1",), ("question2",))
+_GOLD: dict[str, Any] = {"label": ("gold_label", "label")}
+_BINARY: dict[str, Any] = {"file_labels": ("0", "1")}
+_F1: dict[str, Any] = {"metrics": (accuracy, f1_invalid_wrong), **_BINARY}
 
 
-def _task(name: str, texts: tuple[Columns, ...], classes: tuple[str, ...] | None, file: str, **more: Any) -> TextTask:
-    return TextTask(name=name, texts=texts, classes=classes, data=glue_data(name), files={"test": file}, **more)
+def _task(
+    name: str, texts: tuple[Columns, ...], classes: tuple[str, ...] | None, files: str | Mapping[str, str], **more: Any
+) -> TextTask:
+    files = {"test": files} if isinstance(files, str) else files
+    return TextTask(name=name, texts=texts, classes=classes, data=glue_data(name), files=files, **more)
 
 
-_BINARY = ("0", "1")
 TASKS: Mapping[str, TextTask] = {
     task.name: task
     for task in (
-        _task(
-            "cola",
-            (("sentence",),),
-            ("unacceptable", "acceptable"),
-            "CoLA.tsv",
-            metrics=(matthews,),
-            file_labels=_BINARY,
-        ),
-        _task(
-            "mrpc",
-            (("sentence1", "#1 String"), ("sentence2", "#2 String")),
-            ("not_equivalent", "equivalent"),
-            "MRPC.tsv",
-            metrics=_F1,
-            file_labels=_BINARY,
-        ),
-        _task(
-            "qqp",
-            (("question1",), ("question2",)),
-            ("not_duplicate", "duplicate"),
-            "QQP.tsv",
-            metrics=_F1,
-            file_labels=_BINARY,
-        ),
-        _task("sst2", (("sentence",),), ("negative", "positive"), "SST-2.tsv", file_labels=_BINARY),
+        _task("cola", _SENTENCE, ("unacceptable", "acceptable"), "CoLA.tsv", metrics=(matthews,), **_BINARY),
+        _task("mrpc", _STRINGS, ("not_equivalent", "equivalent"), "MRPC.tsv", **_F1),
+        _task("qqp", _QUESTIONS, ("not_duplicate", "duplicate"), "QQP.tsv", **_F1),
+        _task("sst2", _SENTENCE, ("negative", "positive"), "SST-2.tsv", **_BINARY),
         _task("stsb", _SENTENCES, None, "STS-B.tsv", kind="numbers", metrics=(pearson, spearman)),
-        TextTask(
-            name="mnli",
-            texts=_PREMISE,
-            label=("gold_label", "label"),
-            classes=_ENTAILMENT,
-            data=glue_data("mnli"),
+        _task(
+            "mnli",
+            _PREMISE,
+            _ENTAILMENT,
+            {"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv"},
             valid_splits={"validation_matched": "", "validation_mismatched": "mismatched_"},
-            files=_MNLI_FILES,
+            **_GOLD,
         ),
         _task("qnli", (("question",), ("sentence",)), _TWO_WAY, "QNLI.tsv"),
         _task("rte", _SENTENCES, _TWO_WAY, "RTE.tsv"),
-        _task("wnli", _SENTENCES, ("not_entailment", "entailment"), "WNLI.tsv", file_labels=_BINARY),
-        _task("ax", _PREMISE, _ENTAILMENT, "AX.tsv", label=("gold_label", "label"), valid_splits={}),
+        _task("wnli", _SENTENCES, ("not_entailment", "entailment"), "WNLI.tsv", **_BINARY),
+        _task("ax", _PREMISE, _ENTAILMENT, "AX.tsv", valid_splits={}, **_GOLD),
     )
 }
 """In the order of the original's sweep, then WNLI and the diagnostic set, which a model of MNLI answers."""

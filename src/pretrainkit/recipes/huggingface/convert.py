@@ -1,28 +1,28 @@
-"""Folders of transformers, both ways: encoders with whatever head, and classifiers."""
+"""Folders of transformers, both ways: encoders with whatever head, and classifiers of examples, words or spans, the
+latter two as `AutoModelForTokenClassification` and `AutoModelForQuestionAnswering` have them.
+"""
 
 import json
 import logging
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.errors import CheckpointError, DataError
+from pretrainkit.errors import CheckpointError, DataError, InputError
 from pretrainkit.exporting.class_names import Reads, class_names, class_settings, read_by_head
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import write_tensors
 from pretrainkit.exporting.settings import SETTINGS
 from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.nn.foreign import without_weights
-from pretrainkit.nn.initialise import initialise_layer
+from pretrainkit.nn.initialise import builds_on_meta, initialise_layer
 from pretrainkit.recipes.exchange import ImportedTextClassifier, TextClassifier
 from pretrainkit.recipes.huggingface.config import HuggingFaceModelConfig, HuggingFaceRun
-from pretrainkit.recipes.huggingface.convert_slots import slot_classifier, slot_head
 from pretrainkit.recipes.huggingface.encoder import (
     HuggingFaceEncoder,
     classifier_of,
@@ -38,17 +38,6 @@ _NUM_SHOWN = 4
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".ot", ".onnx", ".ckpt")
 
 
-@dataclass(frozen=True)
-class Read:
-    """A folder of transformers."""
-
-    config: HuggingFaceModelConfig
-    encoder: Mapping[str, Tensor]
-    """The state dict of `build(config)`."""
-    classifier: Mapping[str, Tensor]
-    """Weight and bias of its last layer; empty where the folder has none."""
-
-
 def build(config: HuggingFaceModelConfig) -> HuggingFaceEncoder:
     """The encoder on torch's default device, initialised from its global generator; on "meta" without values."""
     found, kind = family_of(config.architecture, "the encoder")
@@ -56,16 +45,13 @@ def build(config: HuggingFaceModelConfig) -> HuggingFaceEncoder:
     def make() -> Any:
         return kind._from_config(found, dtype=torch.float32)
 
-    is_meta = torch.get_default_device().type == "meta"
-    return HuggingFaceEncoder(without_weights(make) if is_meta else make(), has_types=config.second_type > 0)
+    return HuggingFaceEncoder(without_weights(make) if builds_on_meta() else make(), has_types=config.second_type > 0)
 
 
-def read_folder(folder: Path, reads: Reads = "examples") -> Read:
-    """The encoder, its classifier if it has one, and the layers between them.
-
-    Args:
-        folder: What transformers wrote.
-        reads: What the wanted classifier reads.
+def read_folder(
+    folder: Path, reads: Reads = "examples"
+) -> tuple[HuggingFaceModelConfig, dict[str, Tensor], dict[str, Tensor]]:
+    """Config, state dict of `build(config)`, and weight and bias of the classifier, which are empty where it has none.
 
     Raises:
         CheckpointError: It is no encoder of texts, or lacks weights of one.
@@ -98,7 +84,7 @@ def read_folder(folder: Path, reads: Reads = "examples") -> Read:
     config = HuggingFaceModelConfig(
         architecture=architecture, max_positions=positions, drawn=drawn, second_type=_second_type(folder, encoder)
     )
-    return Read(config, encoder.state_dict(), classifier)
+    return config, encoder.state_dict(), classifier
 
 
 def read_classifier(folder: Path) -> ImportedTextClassifier:
@@ -108,15 +94,15 @@ def read_classifier(folder: Path) -> ImportedTextClassifier:
         CheckpointError: It has no classifier, or one of classes that may hold together.
     """
     reads = read_by_head(_architecture(folder)) or "examples"
-    found = read_folder(folder, reads)
-    if set(found.classifier) != {"weight", "bias"}:
+    config, encoder, classifier = read_folder(folder, reads)
+    if set(classifier) != {"weight", "bias"}:
         raise CheckpointError(f"{folder} has no linear classifier with a bias\n  give the encoder it was trained from")
     return ImportedTextClassifier(
-        HuggingFaceRun(model=found.config),
-        found.encoder,
-        found.classifier,
-        () if reads == "spans" else class_names(found.config.architecture, len(found.classifier["weight"])),
-        found.config.max_positions,
+        HuggingFaceRun(model=config),
+        encoder,
+        classifier,
+        () if reads == "spans" else class_names(config.architecture, len(classifier["weight"])),
+        config.max_positions,
         reads,
     )
 
@@ -197,12 +183,8 @@ def _quiet() -> Iterator[None]:
 def _copy_tokenizer(origin: Path, folder: Path) -> None:
     """What lies beside weights, whatever the family calls it."""
     for path in origin.iterdir():
-        is_tokenizers = path.suffix not in _WEIGHTS and path.name not in (
-            "config.json",
-            "generation_config.json",
-            SETTINGS,
-        )
-        if path.is_file() and is_tokenizers and not path.name.startswith("."):
+        is_known = path.suffix in _WEIGHTS or path.name in ("config.json", "generation_config.json", SETTINGS)
+        if path.is_file() and not is_known and not path.name.startswith("."):
             shutil.copyfile(path, folder / path.name)
 
 
@@ -220,3 +202,76 @@ def _second_type(folder: Path, encoder: HuggingFaceEncoder) -> Literal[0, 1]:
         return read_tokenizer(folder)[1].second_type
     except DataError:
         return 1 if encoder.num_types > 1 else 0
+
+
+_NUM_ENDS = 2
+
+
+def slot_classifier(architecture: dict[str, Any], trained: TextClassifier) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """(contents of config.json, tensors in the names of transformers) of a head that reads words or spans.
+
+    Raises:
+        InputError: transformers has no such class for the family, or one with more than a linear layer on the encoder.
+    """
+    assert isinstance(trained.encoder, HuggingFaceEncoder)
+    settings = {"num_labels": _NUM_ENDS} if trained.reads == "spans" else class_settings(trained.classes)
+    kind, config = _class_of({**architecture, **settings}, trained.reads)
+    model = without_weights(lambda: kind._from_config(config))
+    heads = _heads(model)
+    prefix = f"{model.base_model_prefix}."
+    own = trained.encoder.model.base_model.state_dict()
+    state = {f"{prefix}{name}": tensor for name, tensor in own.items()}
+    if len(heads) == 1:
+        state |= {f"{heads[0]}.{name}": tensor for name, tensor in trained.head.state_dict().items()}
+    wanted = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    # What only stands behind whole examples, such as BERT's pooler, has no place there.
+    state = {name: tensor for name, tensor in state.items() if name in wanted}
+    if {name: tensor.shape for name, tensor in state.items()} != wanted:
+        why = f"{type(model).__name__} has more than one linear layer on the encoder"
+        raise _no_class(architecture["model_type"], trained.reads, why)
+    return {**architecture, **settings, "architectures": [type(model).__name__], "dtype": "float32"}, state
+
+
+def slot_head(architecture: dict[str, Any], reads: Reads, folder: Path) -> tuple[str, dict[str, Tensor]]:
+    """(name, weight and bias) of the head on words or spans in a folder that transformers saved.
+
+    Raises:
+        CheckpointError: It is not one linear layer with a bias on the encoder.
+    """
+    kind, config = _class_of(architecture, reads)
+    model, report = kind.from_pretrained(
+        str(folder), config=config, dtype=torch.float32, output_loading_info=True, local_files_only=True
+    )
+    heads = _heads(model)
+    state = model.get_submodule(heads[0]).state_dict() if len(heads) == 1 else {}
+    if set(state) != {"weight", "bias"} or any(key.startswith(f"{heads[0]}.") for key in report["missing_keys"]):
+        raise CheckpointError(
+            f"the head of {folder}, a {kind.__name__}, is not one linear layer with a bias on the encoder\n"
+            "  read its encoder alone: init.recipe=huggingface"
+        )
+    return heads[0], state
+
+
+def _class_of(architecture: dict[str, Any], reads: Reads) -> tuple[Any, Any]:
+    """(class, config) of the family's model with a head on words or spans. Raises InputError where there is none."""
+    values = dict(architecture)
+    kind = values.pop("model_type")
+    config = import_transformers().AutoConfig.for_model(kind, **values)
+    auto = import_transformers().models.auto.modeling_auto
+    is_span = reads == "spans"
+    known = auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING if is_span else auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
+    if type(config) not in known:
+        raise _no_class(kind, reads, "transformers has none for it")
+    return known[type(config)], config
+
+
+def _heads(model: Any) -> list[str]:
+    """Names of the linear layers behind the encoder."""
+    prefix = f"{model.base_model_prefix}."
+    return [
+        name for name, module in model.named_modules() if isinstance(module, nn.Linear) and not name.startswith(prefix)
+    ]
+
+
+def _no_class(kind: str, reads: str, why: str) -> InputError:
+    return InputError(f"a {kind} with a head on {reads} cannot be exported: {why}\n  use --format safetensors")

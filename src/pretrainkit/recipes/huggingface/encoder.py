@@ -60,7 +60,7 @@ class HuggingFaceEncoder(TextEncoder):
                 parameter.requires_grad_(False)
 
     def _padded(self, batch: Batch) -> dict[str, Tensor]:
-        """The examples as rows, (B, S), for transformers."""
+        """The examples of the packed batch as rows, (B, S), for transformers."""
         lengths_B = batch["cu_seqlens"].diff().long()
         # Waits for a GPU; rows of the longest example allowed would cost several times the work.
         length = max(1, int(lengths_B.max())) if len(lengths_B) else 1
@@ -79,14 +79,11 @@ class HuggingFaceEncoder(TextEncoder):
 
 def _examples(batch: Batch) -> Tensor:
     """int64 (T,): the number of the example that each token belongs to."""
-    ends = batch["cu_seqlens"].long()
+    ends = batch[
+        "cu_seqlens"
+    ].long()  # 0, then where each example ends: a token belongs to the first that ends behind it
     tokens = torch.arange(len(batch["input_ids"]), device=ends.device)
     return torch.searchsorted(ends[1:], tokens, right=True)
-
-
-def _poolers(base: Any) -> list[nn.Module]:
-    """What the encoder itself has behind its hidden states; transformers calls it so in all families."""
-    return [module for name, module in base.named_children() if name == "pooler"]
 
 
 def classifier_of(model: Any) -> tuple[str, nn.Linear]:
@@ -145,7 +142,9 @@ def family_of(architecture: Mapping[str, Any], origin: str) -> tuple[Any, Any]:
 def is_behind_encoder(model: Any, module: nn.Module) -> bool:
     """Whether a module of a classification model lies between the hidden states and the classifier."""
     base = model.base_model
-    return module not in set(base.modules()) or any(module in set(pooler.modules()) for pooler in _poolers(base))
+    # What the encoder itself has behind its hidden states is called so in all families.
+    poolers = [child for name, child in base.named_children() if name == "pooler"]
+    return module not in set(base.modules()) or any(module in set(pooler.modules()) for pooler in poolers)
 
 
 def max_positions_of(model: Any) -> int | None:
@@ -154,5 +153,6 @@ def max_positions_of(model: Any) -> int | None:
     if size is None:
         return None
     tables = [module for module in model.base_model.modules() if isinstance(module, nn.Embedding)]
+    # RoBERTa and its kin count positions from padding_idx + 1 on.
     offsets = [1 + t.padding_idx for t in tables if t.num_embeddings == size and t.padding_idx is not None]
     return int(size) - max(offsets, default=0)

@@ -44,6 +44,7 @@ def template_of(folder: Path) -> Template:
     model.no_padding()
     model.no_truncation()
     single, pair = model.encode(_TEXT), model.encode(_TEXT, _TEXT)
+    # Tokens of a text know which one it is; those without are what stands before, between and behind.
     places = [place for place, text in enumerate(pair.sequence_ids) if text is not None]
     if len(single.ids) == single.sequence_ids.count(0) or not places:
         special = load_tokenizer(folder).special
@@ -59,7 +60,6 @@ def template_of(folder: Path) -> Template:
 
 
 def _gives_types(folder: Path) -> bool:
-    """Whether the encoder is told types, as far as the tokenizer's settings say."""
     path = folder / CONFIG_JSON
     names = json.loads(path.read_bytes()).get("model_input_names") if path.is_file() else None
     return names is None or "token_type_ids" in names

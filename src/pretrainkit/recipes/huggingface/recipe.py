@@ -92,8 +92,8 @@ class HuggingFace(
         """The encoder of the folder, with the layers in front of its classifier."""
         from pretrainkit.recipes.huggingface.convert import read_folder
 
-        found = read_folder(folder)
-        return HuggingFaceRun(model=found.config), found.encoder
+        config, encoder, _ = read_folder(folder)
+        return HuggingFaceRun(model=config), encoder
 
 
 def _refuse() -> NoReturn:

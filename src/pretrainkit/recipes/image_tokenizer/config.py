@@ -164,18 +164,18 @@ class ImageTokenizerRun(RunConfig):
         """What the base class finds, and settings of this recipe that cannot work together."""
         found = super().problems(world_size) + self.model.problems()
         kind, loss = self.model.domain.kind, self.objective.reconstruction
-        expected = {"classes": ("cross_entropy",), "mask": ("binary_cross_entropy",)}
-        others = ("mse", "l1", "smooth_l1", "cosine", "cosine_channels")
-        if loss not in expected.get(kind, others):
+        special = {"classes": ("cross_entropy",), "mask": ("binary_cross_entropy",)}
+        fitting = special.get(kind, ("mse", "l1", "smooth_l1", "cosine", "cosine_channels"))
+        if loss not in fitting:
             found.append(
                 Conflict(
                     f"objective.reconstruction={loss} does not fit {kind} of model.domain {self.model.domain.name}\n"
-                    f"  use objective.reconstruction={' or '.join(expected.get(kind, others))}",
-                    [("objective.reconstruction", expected.get(kind, others)[0])],
+                    f"  use objective.reconstruction={' or '.join(fitting)}",
+                    [("objective.reconstruction", fitting[0])],
                     "model.domain",
                 )
             )
-        if self.model.is_diffusion and kind not in expected and loss not in ("mse", "l1", "smooth_l1"):
+        if self.model.is_diffusion and kind not in special and loss not in ("mse", "l1", "smooth_l1"):
             found.append(
                 Conflict(
                     f"objective.reconstruction={loss} does not fit a diffusion decoder\n"

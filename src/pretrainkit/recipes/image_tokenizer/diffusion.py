@@ -1,25 +1,77 @@
-"""Decoders that make images from noise, told the codes: training targets and sampling. What is drawn for an image is a
-function of its key.
+"""Decoders that make images from noise, told the codes: training targets, sampling and two networks. What is drawn for
+an image is a function of its key.
 
-Dimensions: B images, C channels, H x W pixels, D width of codes, h x w places, T times.
+Dimensions: B images, C channels, H x W pixels, D width of codes, h x w places, T times, U channels of a stage or level,
+E width of the time's embedding; P places and M width of UViT's transformer.
 Sources: Shi et al. 2022, https://arxiv.org/abs/2206.00386; sampling: Song et al. 2020,
 https://arxiv.org/abs/2010.02502; velocities: Salimans & Ho 2022, https://arxiv.org/abs/2202.00512; thresholds: Saharia
 et al. 2022, https://arxiv.org/abs/2205.11487, section 2.3.
 """
 
 from abc import ABC, abstractmethod
+from typing import cast
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from pretrainkit.nn.blocks import LayerNorm
 from pretrainkit.recipes.image_tokenizer import draws
-from pretrainkit.recipes.image_tokenizer.model_config import NoiseConfig
-from pretrainkit.recipes.image_tokenizer.noise_schedule import signal_shares, trailing_times
+from pretrainkit.recipes.image_tokenizer.coders import (
+    Double,
+    Halve,
+    PlaceAttention,
+    ResidualBlock,
+    grid_table,
+    group_norm,
+    stretched,
+)
+from pretrainkit.recipes.image_tokenizer.model_config import NoiseConfig, UNetConfig, UViTConfig
 
+_LEAST, _MOST = 1e-4, 0.02
+_OFFSET = 0.008
+_MOST_AT_ONCE = 0.999
+_LARGEST_LOG_RATIO = 15.0
 _TIME, _NOISE, _DROPPED, _NUM_HIDDEN, _HIDDEN, _FIRST = range(21, 27)
 """Streams of an image's key."""
 _QUANTILE = 0.995
+UVIT_GRID = 32
+"""Of the table of positions, which is stretched to whatever grid comes."""
+
+
+def signal_shares(config: NoiseConfig) -> NDArray[np.float64]:
+    """(T,) the share of the image in the variance, from nearly 1 down to (where it ends in noise) 0.
+
+    Sources: Ho et al. 2020, https://arxiv.org/abs/2006.11239; Nichol & Dhariwal 2021, https://arxiv.org/abs/2102.09672;
+    shifted: Hoogeboom et al. 2023, https://arxiv.org/abs/2301.11093; ending in noise: Lin et al. 2023,
+    https://arxiv.org/abs/2305.08891.
+    """
+    num = config.num_times
+    if config.schedule == "shifted_cosine":
+        with np.errstate(divide="ignore"):
+            log_ratio = -2 * (np.log(np.tan(np.pi * np.linspace(0, 1, num) / 2)) + np.log(config.shift))
+        shares_T: NDArray[np.float64] = 1 / (1 + np.exp(-log_ratio.clip(-_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO)))
+        shares_T[-1] = 0.0
+        return shares_T
+    if config.schedule == "linear":
+        variances_T = np.linspace(_LEAST, _MOST, num)
+    else:
+        ends = np.cos((np.arange(num + 1) / num + _OFFSET) / (1 + _OFFSET) * np.pi / 2) ** 2
+        variances_T = np.minimum(1 - ends[1:] / ends[:-1], _MOST_AT_ONCE)
+    shares_T = np.cumprod(1 - variances_T, dtype=np.float64)
+    if not config.ends_in_noise:
+        return shares_T
+    # Roots are shifted so that the last is 0, and scaled so that the first stays (algorithm 1 of Lin et al.).
+    roots_T: NDArray[np.float64] = np.sqrt(shares_T)
+    return ((roots_T - roots_T[-1]) * roots_T[0] / (roots_T[0] - roots_T[-1])) ** 2
+
+
+def trailing_times(num_times: int, num_steps: int) -> list[int]:
+    """Times of a sampling with so many steps, from the last one down, evenly."""
+    num_steps = min(num_steps, num_times)
+    return [round(num_times - place * num_times / num_steps) - 1 for place in range(num_steps)]
 
 
 class DiffusionDecoder(nn.Module, ABC):
@@ -122,6 +174,7 @@ class DiffusionDecoder(nn.Module, ABC):
         if not self.noise.masks_places:
             return is_dropped_B[:, None, None].expand(B, h, w)
         num_B = (draws.uniform(keys_B, _NUM_HIDDEN, 1)[:, 0] * (h * w + 1)).long()
+        # argsort of argsort: each place's rank among random numbers, so the first `num` are a random subset.
         rank_BP = draws.uniform(keys_B, _HIDDEN, h * w).argsort(1).argsort(1)
         return ((rank_BP < num_B[:, None]) & is_dropped_B[:, None]).view(B, h, w)
 
@@ -139,3 +192,219 @@ def _thresholded(image_BCHW: Tensor) -> Tensor:
     limit_B = image_BCHW.abs().flatten(1).quantile(_QUANTILE, dim=1).clamp(min=1)
     limit_B111 = limit_B[:, None, None, None]
     return image_BCHW.clamp(-limit_B111, limit_B111) / limit_B111
+
+
+class Stage(nn.ModuleList):
+    """Layers one after another, of which some are told the time."""
+
+    def forward(self, x_BUHW: Tensor, time_BE: Tensor) -> Tensor:
+        for layer in self:
+            x_BUHW = layer(x_BUHW, time_BE) if isinstance(layer, ResidualBlock) else layer(x_BUHW)
+        return x_BUHW
+
+
+class UNet(DiffusionDecoder):
+    """Convolutions over patches of pixels, which see the codes as further channels: down to a lower resolution and up
+    again, with connections between equal ones.
+
+    Source: section 10.4 of the specification (a); the network is that of Dhariwal & Nichol 2021,
+    https://arxiv.org/abs/2105.05233, without its later changes; patches: Luhman & Luhman 2022,
+    https://arxiv.org/abs/2207.04316.
+    """
+
+    def __init__(self, config: UNetConfig, num_channels: int, codes_width: int, *, is_flat: bool) -> None:
+        super().__init__(config.noise, num_channels, is_flat=is_flat)
+        self.patch_size, self.first_width = config.patch_size, config.width
+        pixels = num_channels * config.patch_size**2
+        time_width = 4 * config.width
+        self.time_1, self.time_2 = nn.Linear(config.width, time_width), nn.Linear(time_width, time_width)
+        width = config.width * config.multipliers[0]
+        self.down = nn.ModuleList([Stage([nn.Conv2d(pixels + codes_width, width, 3, padding=1)])])
+        kept, scale = [width], 1
+        for level, multiplier in enumerate(config.multipliers):
+            if level:
+                self.down.append(Stage([Halve(width)]))
+                kept.append(width)
+                scale *= 2
+            for _ in range(config.num_blocks):
+                layers: list[nn.Module] = [ResidualBlock(width, config.width * multiplier, time_width)]
+                width = config.width * multiplier
+                if scale in config.attention_at:
+                    layers.append(PlaceAttention(width))
+                self.down.append(Stage(layers))
+                kept.append(width)
+        self.middle = Stage(
+            [ResidualBlock(width, width, time_width), PlaceAttention(width), ResidualBlock(width, width, time_width)]
+        )
+        self.up = nn.ModuleList()
+        for level, multiplier in reversed(list(enumerate(config.multipliers))):
+            for number in range(config.num_blocks + 1):
+                layers = [ResidualBlock(width + kept.pop(), config.width * multiplier, time_width)]
+                width = config.width * multiplier
+                if scale in config.attention_at:
+                    layers.append(PlaceAttention(width))
+                if level and number == config.num_blocks:
+                    layers.append(Double(width))
+                    scale //= 2
+                self.up.append(Stage(layers))
+        self.norm = group_norm(width)
+        self.out = nn.Conv2d(width, pixels, 3, padding=1)
+
+    def blocks(self) -> list[nn.Module]:
+        return [*self.down, self.middle, *self.up]
+
+    def initialise_zeros(self) -> None:
+        for module in self.modules():
+            if isinstance(module, ResidualBlock):
+                nn.init.zeros_(module.convolution_2.weight)
+            elif isinstance(module, PlaceAttention):
+                nn.init.zeros_(module.out.weight)
+        nn.init.zeros_(self.out.weight)
+
+    def forward(
+        self, noisy_BCHW: Tensor, time_B: Tensor, codes_BDhw: Tensor, is_hidden_Bhw: Tensor | None = None
+    ) -> Tensor:
+        if is_hidden_Bhw is not None:
+            codes_BDhw = codes_BDhw.masked_fill(is_hidden_Bhw[:, None], 0.0)
+        x_BUHW = F.pixel_unshuffle(noisy_BCHW, self.patch_size)
+        spread_BDHW = F.interpolate(codes_BDhw, x_BUHW.shape[2:], mode="nearest")
+        x_BUHW = torch.cat((x_BUHW, spread_BDHW.to(x_BUHW.dtype)), dim=1)
+        time_BE = self.time_2(F.silu(self.time_1(time_features(time_B, self.first_width))))
+        kept = []
+        for stage in self.down:
+            x_BUHW = stage(x_BUHW, time_BE)
+            kept.append(x_BUHW)
+        x_BUHW = self.middle(x_BUHW, time_BE)
+        for stage in self.up:
+            x_BUHW = stage(torch.cat((x_BUHW, kept.pop()), dim=1), time_BE)
+        return F.pixel_shuffle(self.out(F.silu(self.norm(x_BUHW))), self.patch_size)
+
+
+class TimedLayer(nn.Module):
+    """Attention and feed-forward layer, whose inputs are scaled and shifted, and outputs gated, by the time."""
+
+    def __init__(self, width: int, num_heads: int, time_width: int, dropout: float) -> None:
+        super().__init__()
+        self.num_heads, self.dropout = num_heads, dropout
+        self.attention_norm, self.feed_forward_norm = LayerNorm(width, 1e-5), LayerNorm(width, 1e-5)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.modulation, self.gate = nn.Linear(time_width, 4 * width), nn.Linear(time_width, 2 * width)
+
+    def stacked_layers(self) -> dict[str, int]:
+        return {"qkv": 3}
+
+    def forward(self, x_BPM: Tensor, time_BE: Tensor) -> Tensor:
+        time_BE = F.silu(time_BE)
+        shift_1, scale_1, shift_2, scale_2 = self.modulation(time_BE)[:, None].chunk(4, dim=-1)
+        gate_1, gate_2 = self.gate(time_BE)[:, None].chunk(2, dim=-1)
+        mixed_BPM = self._attend(self.attention_norm(x_BPM) * (1 + scale_1) + shift_1)
+        x_BPM = x_BPM + gate_1 * self._dropped(mixed_BPM)
+        inner_BPM = self.feed_forward_norm(x_BPM) * (1 + scale_2) + shift_2
+        return x_BPM + gate_2 * self._dropped(self.down(F.gelu(self.up(inner_BPM))))
+
+    def _attend(self, x_BPM: Tensor) -> Tensor:
+        B, P, M = x_BPM.shape
+        q, k, v = self.qkv(x_BPM).view(B, P, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(B, P, M))
+
+    def _dropped(self, x_BPM: Tensor) -> Tensor:
+        return F.dropout(x_BPM, self.dropout, self.training) if self.dropout else x_BPM
+
+
+class UViT(DiffusionDecoder):
+    """Convolutions down, a transformer that is told the codes place by place, convolutions up, with connections between
+    equal resolutions.
+
+    Source: section 10.4 of the specification (b); Hoogeboom et al. 2023, https://arxiv.org/abs/2301.11093; norms and
+    gates that depend on the time: Peebles & Xie 2022, https://arxiv.org/abs/2212.09748.
+    """
+
+    def __init__(self, config: UViTConfig, num_channels: int, codes_width: int, *, is_flat: bool) -> None:
+        super().__init__(config.noise, num_channels, is_flat=is_flat)
+        first, last, width = config.widths[0], config.widths[-1], config.hidden_size
+        self.first_width, time_width = first, 4 * first
+        self.patch = nn.Conv2d(num_channels, first, config.patch_size, config.patch_size)
+        self.time_1, self.time_2 = nn.Linear(first, time_width), nn.Linear(time_width, time_width)
+        self.down, self.halves, kept, own = nn.ModuleList(), nn.ModuleList(), [first], first
+        for level, level_width in enumerate(config.widths):
+            if level:
+                self.halves.append(Halve(own))
+                kept.append(own)
+            blocks = nn.ModuleList()
+            for _ in range(config.num_blocks):
+                blocks.append(ResidualBlock(own, level_width, time_width))
+                own = level_width
+                kept.append(own)
+            self.down.append(blocks)
+        self.halve_middle = Halve(last) if config.halves_before_middle else None
+        self.double_middle = Double(last) if config.halves_before_middle else None
+        self.register_buffer("positions_1Dhw", grid_table(UVIT_GRID, UVIT_GRID, width), persistent=False)
+        self.told = nn.Linear(codes_width, width)
+        self.mask_token = nn.Parameter(torch.zeros(width))
+        self.into, self.back = nn.Linear(last, width), nn.Linear(width, last)
+        self.layers = nn.ModuleList(
+            TimedLayer(width, config.num_heads, time_width, config.dropout) for _ in range(config.num_layers)
+        )
+        self.up, self.doubles = nn.ModuleList(), nn.ModuleList()
+        for level, level_width in reversed(list(enumerate(config.widths))):
+            blocks = nn.ModuleList()
+            for _ in range(config.num_blocks + 1):
+                blocks.append(ResidualBlock(own + kept.pop(), level_width, time_width))
+                own = level_width
+            self.up.append(blocks)
+            if level:
+                self.doubles.append(Double(own))
+        self.norm = group_norm(first)
+        self.pixels = nn.ConvTranspose2d(first, num_channels, config.patch_size, config.patch_size)
+
+    positions_1Dhw: Tensor
+
+    def blocks(self) -> list[nn.Module]:
+        return list(self.layers)
+
+    def initialise_zeros(self) -> None:
+        for module in self.modules():
+            if isinstance(module, ResidualBlock):
+                nn.init.zeros_(module.convolution_2.weight)
+            elif isinstance(module, TimedLayer):
+                nn.init.zeros_(module.gate.weight)
+
+    def forward(
+        self, noisy_BCHW: Tensor, time_B: Tensor, codes_BDhw: Tensor, is_hidden_Bhw: Tensor | None = None
+    ) -> Tensor:
+        time_BE = self.time_2(F.silu(self.time_1(time_features(time_B, self.first_width))))
+        x_BUHW = self.patch(noisy_BCHW)
+        kept = [x_BUHW]
+        for level, blocks in enumerate(self.down):
+            if level:
+                x_BUHW = self.halves[level - 1](x_BUHW)
+                kept.append(x_BUHW)
+            for block in cast(nn.ModuleList, blocks):
+                x_BUHW = block(x_BUHW, time_BE)
+                kept.append(x_BUHW)
+        if self.halve_middle is not None and self.double_middle is not None:
+            x_BUHW = self.double_middle(self._middle(self.halve_middle(x_BUHW), time_BE, codes_BDhw, is_hidden_Bhw))
+        else:
+            x_BUHW = self._middle(x_BUHW, time_BE, codes_BDhw, is_hidden_Bhw)
+        for level, blocks in enumerate(self.up):
+            if level:
+                x_BUHW = self.doubles[level - 1](x_BUHW)
+            for block in cast(nn.ModuleList, blocks):
+                x_BUHW = block(torch.cat((x_BUHW, kept.pop()), dim=1), time_BE)
+        return self.pixels(F.silu(self.norm(x_BUHW)))
+
+    def _middle(self, x_BUHW: Tensor, time_BE: Tensor, codes_BDhw: Tensor, is_hidden_Bhw: Tensor | None) -> Tensor:
+        B, U, h, w = x_BUHW.shape
+        codes_BDhw = F.interpolate(codes_BDhw, (h, w), mode="nearest")
+        told_BPM = self.told(codes_BDhw.flatten(2).transpose(1, 2))
+        if is_hidden_Bhw is not None:
+            spread = F.interpolate(is_hidden_Bhw[:, None].float(), (h, w), mode="nearest").flatten(2).transpose(1, 2)
+            told_BPM = torch.where(spread > 0.5, self.mask_token.to(told_BPM.dtype), told_BPM)
+        elif self.training:
+            told_BPM = told_BPM + 0 * self.mask_token  # DDP wants every parameter used
+        positions_1PM = stretched(self.positions_1Dhw, h, w).flatten(2).transpose(1, 2)
+        x_BPM = self.into(x_BUHW.flatten(2).transpose(1, 2)) + told_BPM + positions_1PM
+        for layer in self.layers:
+            x_BPM = layer(x_BPM, time_BE)
+        return self.back(x_BPM).transpose(1, 2).reshape(B, U, h, w)

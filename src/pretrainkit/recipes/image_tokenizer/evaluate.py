@@ -1,25 +1,34 @@
-"""Held-out metrics: those of the objective, and how the codes are used.
+"""Held-out images: metrics, how the codes are used, what the mean image loses, and pictures for the report.
 
 Dimensions: B images, K codes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import nn
 
 from pretrainkit.data.order import Order
+from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.dist.env import World
-from pretrainkit.eval.evaluator import dealt, evaluate
+from pretrainkit.eval.evaluator import dealt, evaluate, evaluation_mode
+from pretrainkit.images.thumbnail import thumbnail
 from pretrainkit.recipes.capabilities import Evaluator
+from pretrainkit.recipes.image_tokenizer.codec import as_pictures, values_of
 from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerRun
-from pretrainkit.recipes.image_tokenizer.model import Pass
+from pretrainkit.recipes.image_tokenizer.model import ImageTokenizer, Pass, prepared
 from pretrainkit.recipes.image_tokenizer.objective import ImageTokenizerObjective
-from pretrainkit.recipes.image_tokenizer.source import open_source
+from pretrainkit.recipes.image_tokenizer.source import ImageSource, open_source
+from pretrainkit.training.objective import HostBatch
 from pretrainkit.training.precision import Precision
+
+_MEAN_OF, _MEAN_BATCH = 512, 16
+"""Training images that the mean image is made of, and how many are read at once."""
 
 
 class _Counting(ImageTokenizerObjective):
@@ -32,8 +41,16 @@ class _Counting(ImageTokenizerObjective):
 
     def seen(self, found: Pass) -> None:
         if self._num_left > 0:
-            self.counts_K += _counts(found.quantized.ids, len(self.counts_K))
+            ids = found.quantized.ids.reshape(-1)
+            self.counts_K += torch.bincount(ids, minlength=len(self.counts_K)).cpu().numpy()
         self._num_left -= 1
+
+
+def _batches(source: ImageSource, num: int, size: int, numbers: Iterable[int] | None = None) -> Iterator[HostBatch]:
+    """The first `num` of a fixed shuffle, `size` at a time; None: all batches, else those of these numbers."""
+    order = Order(source.sizes, weights=[None] * len(source.sizes), mode="shuffle", seed=0, batch_size=1)
+    for number in range(-(-num // size)) if numbers is None else numbers:
+        yield source.build(order.records(np.arange(number * size, min((number + 1) * size, num))))
 
 
 def build_evaluator(config: ImageTokenizerRun, world: World, precision: Precision) -> Evaluator:
@@ -41,31 +58,60 @@ def build_evaluator(config: ImageTokenizerRun, world: World, precision: Precisio
     whatever the number of ranks. `codebook_usage`: the share of ids that occur among their tokens;
     `codebook_perplexity`: how many equally frequent ids would be as hard to guess."""
     source = open_source(config, "valid")
-    order = Order(source.sizes, weights=[None] * len(source.sizes), mode="shuffle", seed=0, batch_size=1)
     num_examples, size = min(config.evaluate.num_examples, sum(source.sizes)), config.evaluate.batch_size
     numbers, num_counted = dealt(-(-num_examples // size), world)
 
-    def batches() -> Iterator[dict[str, np.ndarray]]:
-        for number in numbers:
-            yield source.build(order.records(np.arange(number * size, min((number + 1) * size, num_examples))))
-
     def held_out(model: nn.Module) -> dict[str, float]:
-        objective = _Counting(config, num_counted)
-        metrics = evaluate(objective, model, batches(), precision=precision, world=world, num_counted=num_counted)
+        objective, batches = _Counting(config, num_counted), _batches(source, num_examples, size, numbers)
+        metrics = evaluate(objective, model, batches, precision=precision, world=world, num_counted=num_counted)
         counts_K = np.sum(world.gather_objects(objective.counts_K.tolist()), axis=0)
         share_K = counts_K[counts_K > 0] / counts_K.sum()
-        return dict(
-            sorted(
-                {
-                    **metrics,
-                    "codebook_usage": float((counts_K > 0).mean()),
-                    "codebook_perplexity": float(np.exp(-(share_K * np.log(share_K)).sum())),
-                }.items()
-            )
-        )
+        metrics["codebook_usage"] = float((counts_K > 0).mean())
+        metrics["codebook_perplexity"] = float(np.exp(-(share_K * np.log(share_K)).sum()))
+        return dict(sorted(metrics.items()))
 
     return held_out
 
 
-def _counts(ids: Tensor, num: int) -> np.ndarray:
-    return torch.bincount(ids.reshape(-1), minlength=num).cpu().numpy()
+def mean_image_errors(config: ImageTokenizerRun) -> dict[str, float]:
+    """Errors of held-out images against the mean of at most 512 training images (of classes against the most frequent
+    one of each pixel), by the names of held-out metrics with mean_image_ before them."""
+    domain, objective = config.model.domain, ImageTokenizerObjective(config)
+    valid, own = open_source(config, "valid"), open_source(config, "train")
+    train = ImageSource(config.model, config.data, "valid", own.sets, own.folders, config.seed)
+    total, num = torch.zeros(()), min(_MEAN_OF, sum(train.sizes))
+    for batch in _batches(train, num, _MEAN_BATCH):
+        for one in prepared(torch.from_numpy(batch["image"]), config.model):
+            classes = domain.num_classes
+            total = total + (one if classes is None else F.one_hot(one, classes).permute(2, 0, 1).float())
+    # Of masks logits are compared, so that more than a half is inside.
+    mean = total / num - (0.5 if domain.kind == "mask" else 0.0)
+    sums: dict[str, float] = {}
+    num = min(config.evaluate.num_examples, sum(valid.sizes))
+    for batch in _batches(valid, num, _MEAN_BATCH):
+        values = prepared(torch.from_numpy(batch["image"]), config.model)
+        for name, error_B in objective.errors(mean[None].expand(len(values), *mean.shape), values).items():
+            sums[name] = sums.get(name, 0.0) + float(error_B.sum())
+    return {f"mean_image_{name}": value / num for name, value in sums.items()}
+
+
+@torch.no_grad()
+def sample(config: ImageTokenizerRun, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
+    """`num` images evenly spread over the first held-out set: `input` and `reconstruction`, a picture each."""
+    assert isinstance(model, ImageTokenizer)
+    size = source.sizes[0]
+    if not size:
+        return []
+    index = np.unique(np.linspace(0, size - 1, num, dtype=np.int64))
+    zeros = np.zeros(len(index), np.int64)
+    batch = source.build(Records(zeros, zeros, index, zeros.astype(np.uint64)))
+    device, domain = next(model.parameters()).device, config.model.domain
+    with evaluation_mode(model):
+        values = prepared(torch.from_numpy(batch["image"]).to(device), config.model)
+        keys = torch.from_numpy(batch["key"]).to(device)
+        made = values_of(model.decode(model.encode(values).codes_BDhw, keys), domain)
+    both = as_pictures(torch.cat((values, made)), domain)
+    return [
+        {"input": [{"image": thumbnail(given)}], "reconstruction": [{"image": thumbnail(found)}]}
+        for given, found in zip(both[: len(index)], both[len(index) :], strict=True)
+    ]

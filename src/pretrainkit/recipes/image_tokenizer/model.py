@@ -11,12 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrainkit.recipes.image_tokenizer.codebook import Codebook
-from pretrainkit.recipes.image_tokenizer.conv_coder import ConvDecoder, ConvEncoder
-from pretrainkit.recipes.image_tokenizer.diffusion import DiffusionDecoder
-from pretrainkit.recipes.image_tokenizer.finite_scalar import FiniteScalar
-from pretrainkit.recipes.image_tokenizer.memcodes import Memcodes
-from pretrainkit.recipes.image_tokenizer.mlp_coder import MLPCoder
+from pretrainkit.recipes.image_tokenizer.coders import ConvDecoder, ConvEncoder, MLPCoder, ViTDecoder, ViTEncoder
+from pretrainkit.recipes.image_tokenizer.diffusion import DiffusionDecoder, UNet, UViT
 from pretrainkit.recipes.image_tokenizer.model_config import (
     CodebookConfig,
     ConvCoderConfig,
@@ -26,13 +22,8 @@ from pretrainkit.recipes.image_tokenizer.model_config import (
     UNetConfig,
     ViTCoderConfig,
 )
-from pretrainkit.recipes.image_tokenizer.quantizer import Quantized
-from pretrainkit.recipes.image_tokenizer.unet import UNet
-from pretrainkit.recipes.image_tokenizer.uvit import UViT
-from pretrainkit.recipes.image_tokenizer.vit_coder import ViTDecoder, ViTEncoder
+from pretrainkit.recipes.image_tokenizer.quantizers import Codebook, FiniteScalar, Memcodes, Quantized
 from pretrainkit.training.optimizers.parameters import stacked_parameters
-
-_FROZEN = ("encoder", "to_latents", "quantizer", "class_table")
 
 
 class Pass(NamedTuple):
@@ -67,20 +58,19 @@ class ImageTokenizer(nn.Module):
         self.from_codes = (
             None if isinstance(self.decoder, DiffusionDecoder) else nn.Conv2d(quantizer.width, self.decoder.width, 1)
         )
-        if config.is_encoder_frozen:
-            for name in _FROZEN:
-                part = getattr(self, name)
-                if part is not None:
-                    part.requires_grad_(False)
+        for part in self._frozen():
+            part.requires_grad_(False)
+
+    def _frozen(self) -> list[nn.Module]:
+        """What stays as it is."""
+        parts = (self.encoder, self.to_latents, self.quantizer, self.class_table)
+        return [part for part in parts if part is not None] if self.config.is_encoder_frozen else []
 
     def train(self, mode: bool = True) -> "ImageTokenizer":
         """What is frozen stays in evaluation mode."""
         super().train(mode)
-        if self.config.is_encoder_frozen:
-            for name in _FROZEN:
-                part = getattr(self, name)
-                if part is not None:
-                    part.eval()
+        for part in self._frozen():
+            part.eval()
         return self
 
     def blocks(self) -> list[nn.Module]:
@@ -88,14 +78,9 @@ class ImageTokenizer(nn.Module):
         return [*self.encoder.blocks(), *self.decoder.blocks()]
 
     def forward(self, values: Tensor, keys_B: Tensor, *, samples: bool = False) -> Pass:
-        """A training pass.
-
-        Args:
-            values: As `prepared` gives them.
-            keys_B: int64; what is drawn for an image depends on its key alone.
-            samples: A diffusion decoder makes the images, too. Inside of this pass, because only there the weights of a
-                sharded model are whole.
-        """
+        """A training pass over values as `prepared` gives them. What is drawn for an image depends on its key (int64)
+        alone. `samples`: a diffusion decoder makes the images, too; inside of this pass, because only there the weights
+        of a sharded model are whole."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.is_encoder_frozen):
             quantized = self.encode(values, keys_B)
         if isinstance(self.decoder, DiffusionDecoder):
@@ -107,30 +92,15 @@ class ImageTokenizer(nn.Module):
 
     def encode(self, values: Tensor, keys_B: Tensor | None = None) -> Quantized:
         """Values as `prepared` gives them, to ids and codes."""
-        return self.quantizer(self.to_latents(self.encoder(self.embedded(values))), keys_B)
-
-    def embedded(self, values: Tensor) -> Tensor:
-        """(B, C, H, W): classes by the table."""
-        if self.class_table is None:
-            return values
-        return self.class_table(values).permute(0, 3, 1, 2)
+        if self.class_table is not None:
+            values = self.class_table(values).permute(0, 3, 1, 2)
+        return self.quantizer(self.to_latents(self.encoder(values)), keys_B)
 
     def decode(
-        self,
-        codes_BDhw: Tensor,
-        keys_B: Tensor | None = None,
-        *,
-        num_steps: int | None = None,
-        guidance: float = 1.0,
+        self, codes_BDhw: Tensor, keys_B: Tensor | None = None, *, num_steps: int | None = None, guidance: float = 1.0
     ) -> Tensor:
-        """Codes to float32 (B, E, H, W): values, or logits of classes and masks.
-
-        Args:
-            codes_BDhw: As `encode` or `codes_of` gives them.
-            keys_B: int64, of the noise that a diffusion decoder begins with; None: 0, 1, ….
-            num_steps: Of a diffusion decoder; None: as the config says.
-            guidance: Of a diffusion decoder, see `DiffusionDecoder.sample`.
-        """
+        """Codes to float32 (B, E, H, W): values, or logits of classes and masks. All else is of diffusion decoders, see
+        `DiffusionDecoder.sample`: keys are None for 0, 1, …, `num_steps` for what the config says."""
         if isinstance(self.decoder, DiffusionDecoder):
             if keys_B is None:
                 keys_B = torch.arange(len(codes_BDhw), device=codes_BDhw.device)
@@ -143,8 +113,6 @@ class ImageTokenizer(nn.Module):
         """Ids of images row by row, (B, tokens), in the shape that quantizers read; grids are squares."""
         num_heads = self.config.quantizer.num_heads
         side = round((ids_BN.shape[1] / num_heads) ** 0.5)
-        if side * side * num_heads != ids_BN.shape[1]:
-            raise ValueError(f"{ids_BN.shape[1]} ids are no square grid with {num_heads} ids at each place")
         return ids_BN.view(len(ids_BN), side, side) if num_heads == 1 else ids_BN.view(-1, num_heads, side, side)
 
 

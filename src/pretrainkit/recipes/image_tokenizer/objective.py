@@ -3,21 +3,25 @@
 Dimensions: B images, K codes.
 """
 
+from functools import cache
+from typing import Any, cast
+
 import torch
 from torch import Tensor, nn
 
 from pretrainkit.dist.parallelize import unwrap
-from pretrainkit.recipes.image_tokenizer.codebook import Codebook, Met
+from pretrainkit.nn.autocast import in_float32
 from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerRun
-from pretrainkit.recipes.image_tokenizer.cost import forward_backward_flops
-from pretrainkit.recipes.image_tokenizer.losses import ms_ssim, psnr, reconstruction_loss, ssim
+from pretrainkit.recipes.image_tokenizer.losses import Perceptual, ms_ssim, psnr, reconstruction_loss, ssim
 from pretrainkit.recipes.image_tokenizer.model import ImageTokenizer, Pass, prepared
-from pretrainkit.recipes.image_tokenizer.perceptual import Perceptual
-from pretrainkit.recipes.image_tokenizer.precision import in_float32
+from pretrainkit.recipes.image_tokenizer.model_config import ImageTokenizerModelConfig
+from pretrainkit.recipes.image_tokenizer.quantizers import Codebook, Met
 from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
 
 RECONSTRUCTION, COMMITMENT, PERCEPTUAL = "reconstruction_loss", "commitment_loss", "perceptual_loss"
 USAGE, PERPLEXITY = "codebook_usage", "codebook_perplexity"
+_RARE = 0.1
+"""Of the average use: codes that are used less, such as those just revived, do not count."""
 
 
 class ImageTokenizerObjective(SeparableObjective):
@@ -27,19 +31,16 @@ class ImageTokenizerObjective(SeparableObjective):
         self._config, self._model = config, config.model
         quantizer = config.model.quantizer
         self._learns_codes = quantizer.kind == "codebook" and not config.model.is_encoder_frozen
-        self._pulls_latents = (
-            quantizer.kind == "codebook" and quantizer.commitment_weight > 0 and not config.model.is_encoder_frozen
-        )
+        self._commitment = quantizer.commitment_weight if quantizer.kind == "codebook" and self._learns_codes else 0.0
         self._met: Met | None = None
         perceptual = config.objective.perceptual
         self._perceptual = Perceptual(perceptual) if perceptual.is_used else None
 
     @property
     def scales(self) -> dict[str, float]:
-        scales = {RECONSTRUCTION: 1.0}
-        quantizer, objective = self._model.quantizer, self._config.objective
-        if self._pulls_latents and quantizer.kind == "codebook":
-            scales[COMMITMENT] = quantizer.commitment_weight * objective.commitment_scale
+        scales, objective = {RECONSTRUCTION: 1.0}, self._config.objective
+        if self._commitment:
+            scales[COMMITMENT] = self._commitment * objective.commitment_scale
         if objective.perceptual.weight:
             scales[PERCEPTUAL] = objective.perceptual.weight
         return scales
@@ -103,7 +104,7 @@ class ImageTokenizerObjective(SeparableObjective):
             found["ms_ssim"] = ms_ssim(shown, target, 2.0)
             perceptual = self._config.objective.perceptual
             if self._perceptual is not None and perceptual.is_measured:
-                with torch.no_grad(), in_float32(shown.device):
+                with torch.no_grad(), in_float32(shown):
                     found[perceptual.metric] = self._perceptual(shown, target)
         return found
 
@@ -119,21 +120,23 @@ class ImageTokenizerObjective(SeparableObjective):
         num = len(batch["key"])
         size = len(batch["image_size"]) if "image_size" in batch else self._model.image_size
         num_tokens = num * (size // self._model.patch_size) ** 2 * self._model.quantizer.num_heads
-        flops = num * forward_backward_flops(self._model, size)
+        flops = num * _forward_backward_flops(self._model, size)
         return Cost(examples=num, tokens=num_tokens, slots=num_tokens, flops=flops)
 
     def _sums(self, found: Pass, batch: Batch) -> dict[str, LossSum]:
         weight = _number(batch)
         loss_B = reconstruction_loss(found.prediction_BEHW, found.target, self._config.objective.reconstruction)
         sums = {RECONSTRUCTION: LossSum(loss_B.sum(), weight)}
-        if self._pulls_latents:
+        if self._commitment:
             sums[COMMITMENT] = LossSum(found.quantized.distance_B.sum(), weight)
         if self._perceptual is not None and PERCEPTUAL in self.scales:
             sums[PERCEPTUAL] = LossSum(self._perceptual(found.prediction_BEHW, found.target).sum(), weight)
         return sums
 
     def _codebook(self, model: nn.Module) -> Codebook | None:
-        quantizer = _tokenizer(model).quantizer
+        tokenizer = unwrap(model)
+        assert isinstance(tokenizer, ImageTokenizer)
+        quantizer = tokenizer.quantizer
         return quantizer if self._learns_codes and isinstance(quantizer, Codebook) else None
 
 
@@ -144,17 +147,40 @@ def in_use(use_K: Tensor) -> dict[str, Tensor]:
     return {USAGE: (share_K * len(use_K) > _RARE).float().mean(), PERPLEXITY: entropy.exp()}
 
 
-_RARE = 0.1
-"""Of the average use: codes that are used less, such as those just revived, do not count."""
-
-
-def _tokenizer(model: nn.Module) -> ImageTokenizer:
-    found = unwrap(model)
-    assert isinstance(found, ImageTokenizer)
-    return found
-
-
 def _number(batch: Batch) -> Tensor:
     """float32 scalar: images of the batch. Filled on their device, so that nothing waits."""
     keys_B = batch["key"]
     return torch.full((), len(keys_B), dtype=torch.float32, device=keys_B.device)
+
+
+@cache
+def _forward_backward_flops(config: ImageTokenizerModelConfig, size: int) -> float:
+    """Matmul FLOPs of one image of `size` x `size` pixels: 2 per multiply-add of linear layers, convolutions and
+    attention over places, three times for forward and backward. Counted by the layers of a model on "meta"."""
+    with torch.device("meta"):
+        model: Any = ImageTokenizer(config).to("meta")
+    total = 0.0
+
+    def count(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        nonlocal total
+        weight = cast(Tensor, module.weight)
+        places = output.numel() / (output.shape[-1] if isinstance(module, nn.Linear) else output.shape[1])
+        total += 2.0 * weight.numel() * places
+
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
+            module.register_forward_hook(count)
+    is_of_features = config.domain.kind == "features"
+    side, grid = (config.grid, config.grid) if is_of_features else (size, size // config.patch_size)
+    values = torch.zeros(1, config.domain.num_channels, side, side, device="meta")
+    codes = torch.zeros(1, config.quantizer.width, grid, grid, device="meta")
+    with torch.no_grad():
+        model.to_latents(model.encoder(values))
+        if model.from_codes is None:
+            model.decoder(values, torch.zeros(1, device="meta"), codes)
+        else:
+            model.decoder(model.from_codes(codes))
+    for coder in (config.encoder, config.decoder):
+        if coder.kind == "vit":  # its attention has no layer of its own: scores and mixtures of P x P places
+            total += coder.num_layers * 4.0 * (size // config.patch_size) ** 4 * coder.hidden_size
+    return 3 * total

@@ -1,21 +1,26 @@
 """Files of published tokenizers, both ways: weights as safetensors with their config in the header or beside them.
 
-Source: section 10.1 of the specification; the hub's format of `apple/ml-4m`. The released weights have a licence of
-their own; nothing here fetches them. Constructor's keys to ours: docs/image-tokenizers.md.
+Source: sections 10.1 to 10.4 of the specification; the hub's format of `apple/ml-4m`. The released weights have a
+licence of their own; nothing here fetches them. Constructor's keys to ours: docs/image-tokenizers.md.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.published_files import read_published, write_published
-from pretrainkit.recipes.image_tokenizer.domain import DOMAINS, Domain
+from pretrainkit.recipes.image_tokenizer.coders import grid_table
+from pretrainkit.recipes.image_tokenizer.diffusion import UVIT_GRID
 from pretrainkit.recipes.image_tokenizer.model import ImageTokenizer
 from pretrainkit.recipes.image_tokenizer.model_config import (
+    DOMAINS,
     CodebookConfig,
+    Domain,
     ImageTokenizerModelConfig,
     MemcodesConfig,
     MLPCoderConfig,
@@ -24,7 +29,6 @@ from pretrainkit.recipes.image_tokenizer.model_config import (
     UViTConfig,
     ViTCoderConfig,
 )
-from pretrainkit.recipes.image_tokenizer.original_names import from_original, to_original
 
 _VITS = {"s": (512, 8, 8), "b": (768, 12, 12), "l": (1024, 24, 16)}
 """Width, layers, heads."""
@@ -36,6 +40,73 @@ _PREDICTIONS = {
     "v_prediction-epsilon_loss": ("velocity", "noise"),
 }
 _REVIVALS = {"batch_random": "latents", "linde_buzo_gray": "split"}
+_SCHEDULES = {"linear": "linear", "squaredcos_cap_v2": "squared_cosine", "shifted_cosine": "shifted_cosine"}
+State = Mapping[str, Tensor]
+_PROJECTIONS = {"class_table": "cls_emb", "to_latents": "quant_proj", "from_codes": "post_quant_proj"}
+_QUANTIZERS = {
+    "codes_KD": "_codebook.embed",
+    "use_K": "_codebook.cluster_size",
+    "sums_KD": "_codebook.embed_avg",
+    "is_ready": "_codebook.initted",
+    "codes_HKE": "codes",
+    "keys_HEE": "to_k.weight",
+    "values_HEE": "to_v.weight",
+}
+_TRANSFORMER = (
+    ("layers.", "blocks."),
+    ("attention_norm.", "norm1."),
+    ("attention.qkv.", "attn.qkv."),
+    ("attention.out.", "attn.proj."),
+    ("feed_forward_norm.", "norm2."),
+    ("feed_forward.up.", "mlp.fc1."),
+    ("feed_forward.down.", "mlp.fc2."),
+    ("last_mlp.norm.", "norm_mlp."),
+    ("last_mlp.up.", "post_mlp.fc1."),
+    ("last_mlp.down.", "post_mlp.fc2."),
+)
+_TIMED_UNET = {
+    "norm_1": "in_layers.0",
+    "convolution_1": "in_layers.2",
+    "time": "emb_layers.1",
+    "norm_2": "out_layers.0",
+    "convolution_2": "out_layers.3",
+    "skip": "skip_connection",
+    "norm": "norm",
+    "qkv": "qkv",
+    "out": "proj_out",
+    "convolution": "conv",
+}
+_TIMED_UVIT = {
+    "norm_1": "norm1",
+    "convolution_1": "conv1",
+    "time": "time_emb_proj",
+    "norm_2": "norm2",
+    "convolution_2": "conv2",
+    "skip": "conv_shortcut",
+}
+_LAYER_UVIT = {
+    "attention_norm": "norm1",
+    "feed_forward_norm": "norm2",
+    "qkv": "attn.qkv",
+    "out": "attn.proj",
+    "up": "mlp.fc1",
+    "down": "mlp.fc2",
+    "modulation": "adaLN_modulation",
+    "gate": "adaLN_gate",
+}
+_TOP_UNET = {"time_1": "time_embed.0", "time_2": "time_embed.2", "norm": "out.0", "out": "out.2"}
+_TOP_UVIT = {
+    "patch": "conv_in",
+    "time_1": "time_embedding.linear_1",
+    "time_2": "time_embedding.linear_2",
+    "halve_middle": "downsample_mid.conv",
+    "double_middle.convolution": "upsample_mid.conv",
+    "told": "mid_block.mid_cond_proj",
+    "into": "mid_block.mid_proj_in",
+    "back": "mid_block.mid_proj_out",
+    "norm": "conv_norm_out",
+    "pixels": "conv_out",
+}
 
 
 def write_original(path: Path, model: ImageTokenizer) -> None:
@@ -95,9 +166,7 @@ def config_of(config: ImageTokenizerModelConfig) -> dict[str, Any]:
             "norm_latents": quantizer.normalizes_latents,
             "sync_codebook": False,
             "ema_decay": quantizer.decay,
-            "code_replacement_policy": {ours: theirs for theirs, ours in _REVIVALS.items()}.get(
-                quantizer.revival, "batch_random"
-            ),
+            "code_replacement_policy": _theirs(_REVIVALS, quantizer.revival) or "batch_random",
             "commitment_weight": quantizer.commitment_weight,
             "kmeans_init": quantizer.first_codes == "kmeans",
         }
@@ -134,15 +203,13 @@ def model_of(values: Mapping[str, Any]) -> ImageTokenizerModelConfig:
 
 
 def _domain(channels: int, labels: Any, *, is_features: bool) -> Domain:
-    if labels is not None:
-        same = [one for one in DOMAINS.values() if (one.num_classes, one.num_channels) == (int(labels), channels)]
-        return (
-            same[0] if same else Domain(name="classes", kind="classes", num_channels=channels, num_classes=int(labels))
-        )
-    if is_features:
-        same = [one for one in DOMAINS.values() if one.kind == "features" and one.num_channels == channels]
-        return same[0] if same else Domain(name="features", kind="features", num_channels=channels)
-    return DOMAINS["rgb"] if channels == 3 else DOMAINS["depth"]
+    if labels is None and not is_features:
+        return DOMAINS["rgb"] if channels == 3 else DOMAINS["depth"]
+    kind, num_classes = ("features", None) if labels is None else ("classes", int(labels))
+    wanted = Domain(name=kind, kind=kind, num_channels=channels, num_classes=num_classes)  # type: ignore[arg-type]
+    what = {"name", "folder"}
+    same = (one for one in DOMAINS.values() if one.model_dump(exclude=what) == wanted.model_dump(exclude=what))
+    return next(same, wanted)
 
 
 def _quantizer(values: Mapping[str, Any]) -> CodebookConfig | MemcodesConfig:
@@ -164,20 +231,25 @@ def _quantizer(values: Mapping[str, Any]) -> CodebookConfig | MemcodesConfig:
     )
 
 
+def _theirs(names: Mapping[str, Any], ours: Any) -> str | None:
+    """The original's name of something of ours; None: it has none."""
+    return next((theirs for theirs, own in names.items() if own == ours), None)
+
+
 def _coder_name(coder: Any, side: str) -> str:
     if isinstance(coder, ViTCoderConfig):
-        for size, numbers in _VITS.items():
-            if numbers == (coder.hidden_size, coder.num_layers, coder.num_heads):
-                return f"vit_{size}_{side}"
+        size = _theirs(_VITS, (coder.hidden_size, coder.num_layers, coder.num_heads))
+        if size is not None:
+            return f"vit_{size}_{side}"
     if isinstance(coder, MLPCoderConfig):
         expansion = "" if coder.expansion == 4 else f"-E_{coder.expansion}"
         return f"BottleneckMLP/B_{coder.num_blocks}-Wi_{coder.width}{expansion}"
     if isinstance(coder, UNetConfig) and coder == UNetConfig(noise=coder.noise):
         return "unet_patched"
     if isinstance(coder, UViTConfig) and coder.patch_size == 4 and coder.widths == (128, 256) and coder.num_blocks == 2:
-        for size, numbers in _UVITS.items():
-            if numbers == (coder.hidden_size, coder.num_layers, coder.num_heads):
-                return f"uvit_{size}_p4_f{16 if coder.halves_before_middle else 8}"
+        size = _theirs(_UVITS, (coder.hidden_size, coder.num_layers, coder.num_heads))
+        if size is not None:
+            return f"uvit_{size}_p4_f{16 if coder.halves_before_middle else 8}"
     raise InputError(f"the original has no {side}oder like {coder}\n  use --format safetensors")
 
 
@@ -215,10 +287,9 @@ def _coder(name: str, values: Mapping[str, Any], *, has_last_mlp: bool) -> Any:
 def _noise(values: Mapping[str, Any]) -> NoiseConfig:
     schedule, _, shift = str(values.get("beta_schedule", "squaredcos_cap_v2")).partition(":")
     prediction, loss = _PREDICTIONS[str(values.get("prediction_type", "v_prediction"))]
-    names = {"linear": "linear", "squaredcos_cap_v2": "squared_cosine", "shifted_cosine": "shifted_cosine"}
     return NoiseConfig(
         num_times=int(values.get("num_train_timesteps", 1000)),
-        schedule=names[schedule],  # type: ignore[arg-type]
+        schedule=_SCHEDULES[schedule],  # type: ignore[arg-type]
         shift=float(shift or 1.0),
         ends_in_noise=bool(values.get("zero_terminal_snr", True)),
         prediction=prediction,  # type: ignore[arg-type]
@@ -229,18 +300,136 @@ def _noise(values: Mapping[str, Any]) -> NoiseConfig:
 
 
 def _noise_values(noise: NoiseConfig) -> dict[str, Any]:
-    schedules = {
-        "linear": "linear",
-        "squared_cosine": "squaredcos_cap_v2",
-        "shifted_cosine": f"shifted_cosine:{noise.shift}",
-    }
-    predictions = {ours: theirs for theirs, ours in _PREDICTIONS.items()}
+    schedule = _theirs(_SCHEDULES, noise.schedule)
     return {
         "num_train_timesteps": noise.num_times,
-        "beta_schedule": schedules[noise.schedule],
+        "beta_schedule": f"{schedule}:{noise.shift}" if schedule == "shifted_cosine" else schedule,
         "zero_terminal_snr": noise.ends_in_noise,
-        "prediction_type": predictions[(noise.prediction, noise.loss)],
+        "prediction_type": _theirs(_PREDICTIONS, (noise.prediction, noise.loss)),
         "cls_free_guidance_dropout": noise.dropout,
         "masked_cfg": noise.masks_places,
         "conditioning": "concat",
     }
+
+
+def original_name(name: str, config: ImageTokenizerModelConfig) -> str:
+    """The original's name of one of our tensors.
+
+    Raises:
+        CheckpointError: The original has no such part.
+    """
+    part, _, rest = name.partition(".")
+    if part in _PROJECTIONS:
+        return f"{_PROJECTIONS[part]}.{rest}"
+    if part == "quantizer":
+        return f"quantize.{_QUANTIZERS[rest]}"
+    coder = config.encoder if part == "encoder" else config.decoder
+    match coder.kind:
+        case "vit":
+            return f"{part}.{_of_vit(rest, part)}"
+        case "mlp":
+            return f"{part}.{_of_mlp(rest)}"
+        case "unet":
+            return f"{part}.{_of_unet(rest)}"
+        case "uvit":
+            return f"{part}.{_of_uvit(rest)}"
+    raise CheckpointError(f"the original has no {part} of kind {coder.kind!r}\n  use --format safetensors")
+
+
+def to_original(model: ImageTokenizer) -> dict[str, Tensor]:
+    """The original's state dict, with its tables of positions."""
+    config = model.config
+    found = {original_name(name, config): tensor for name, tensor in model.state_dict().items()}
+    if "quantize._codebook.initted" in found:
+        found["quantize._codebook.initted"] = found["quantize._codebook.initted"].float().reshape(1)
+    return found | _positions(config)
+
+
+def from_original(tensors: State, config: ImageTokenizerModelConfig) -> dict[str, Tensor]:
+    """Our state dict of a model with this config.
+
+    Raises:
+        CheckpointError: Tensors are missing, or there are others.
+    """
+    with torch.device("meta"):
+        names = list(ImageTokenizer(config).state_dict())
+    theirs = {name: original_name(name, config) for name in names}
+    extra = {name for name in tensors if name.startswith("pipeline.")} | _positions(config).keys()
+    missing = sorted(set(theirs.values()) - tensors.keys())
+    unexpected = sorted(tensors.keys() - set(theirs.values()) - extra)
+    if missing or unexpected:
+        raise CheckpointError(
+            "the file is of another tokenizer\n"
+            f"  missing: {', '.join(missing[:4]) or 'none'}\n  unexpected: {', '.join(unexpected[:4]) or 'none'}\n"
+            "  give --config with the model it is of"
+        )
+    found = {name: tensors[other] for name, other in theirs.items()}
+    if "quantizer.is_ready" in found:
+        found["quantizer.is_ready"] = found["quantizer.is_ready"].reshape(()).bool()
+    return found
+
+
+def _positions(config: ImageTokenizerModelConfig) -> dict[str, Tensor]:
+    found = {}
+    for part, coder in (("encoder", config.encoder), ("decoder", config.decoder)):
+        if coder.kind == "vit":
+            found[f"{part}.pos_emb"] = grid_table(config.grid, config.grid, coder.hidden_size)
+        elif coder.kind == "uvit":
+            found[f"{part}.mid_block.mid_pos_emb"] = grid_table(UVIT_GRID, UVIT_GRID, coder.hidden_size)
+    return found
+
+
+def _of_vit(rest: str, part: str) -> str:
+    for ours, theirs in _TRANSFORMER:
+        rest = rest.replace(ours, theirs) if ours in rest else rest
+    if part == "encoder":
+        return re.sub(r"^patch\.", "proj.", rest)
+    rest = re.sub(r"^out\.", "out_proj.", rest)
+    match = re.fullmatch(r"convolutions\.(\d+)\.(.+)", rest)
+    if match is None:
+        return rest
+    inner = match[2].replace("convolution.", "dwconv.").replace("up.", "pwconv1.").replace("down.", "pwconv2.")
+    return f"out_conv.{match[1]}.{'gamma' if inner == 'scale' else inner}"
+
+
+def _of_mlp(rest: str) -> str:
+    match = re.fullmatch(r"layers\.(\d+)\.(norm|up|down)\.(\w+)", rest)
+    if match is None:
+        return rest.replace("first.", "linear_in.").replace("last.", "linear_out.")
+    number, layer, leaf = match.groups()
+    if layer == "norm":
+        return f"layernorms.{number}.{leaf}"
+    return f"blocks.{number}.block.{0 if layer == 'up' else 2}.{leaf}"
+
+
+def _of_unet(rest: str) -> str:
+    # Side, numbers of places, and a layer with its leaf or a leaf alone.
+    match = re.fullmatch(r"(down|middle|up)\.([\d.]*\d)\.(.+)", rest)
+    if match is None:
+        part, leaf = rest.rsplit(".", 1)
+        return f"{_TOP_UNET[part]}.{leaf}"
+    side, numbers, layer = match.groups()
+    block = {"down": "input_blocks", "middle": "middle_block", "up": "output_blocks"}[side]
+    if "." not in layer:  # a convolution itself: the first one, or one that halves
+        return f"{block}.{numbers}.{layer}" if numbers == "0.0" else f"{block}.{numbers}.op.{layer}"
+    name, leaf = layer.split(".")
+    return f"{block}.{numbers}.{_TIMED_UNET[name]}.{leaf}"
+
+
+def _of_uvit(rest: str) -> str:
+    if rest == "mask_token":
+        return "mid_block.mask_token"
+    match = re.fullmatch(r"(down|up)\.(\d+)\.(\d+)\.(\w+)\.(\w+)", rest)
+    if match is not None:
+        side, level, number, layer, leaf = match.groups()
+        return f"{side}_blocks.{level}.resnets.{number}.{_TIMED_UVIT[layer]}.{leaf}"
+    match = re.fullmatch(r"layers\.(\d+)\.(\w+)\.(\w+)", rest)
+    if match is not None:
+        number, layer, leaf = match.groups()
+        return f"mid_block.mid_block.{number}.{_LAYER_UVIT[layer]}.{leaf}"
+    match = re.fullmatch(r"(halves|doubles)\.(\d+)\.(?:convolution\.)?(\w+)", rest)
+    if match is not None:
+        way = "down" if match[1] == "halves" else "up"
+        return f"{way}_blocks.{match[2]}.{way}samplers.0.conv.{match[3]}"
+    part, leaf = rest.rsplit(".", 1)
+    return f"{_TOP_UVIT[part]}.{leaf}"

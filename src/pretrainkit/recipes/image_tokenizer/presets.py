@@ -16,8 +16,8 @@ from pretrainkit.recipes.image_tokenizer.config import (
     PerceptualConfig,
     Reconstruction,
 )
-from pretrainkit.recipes.image_tokenizer.domain import DOMAINS
 from pretrainkit.recipes.image_tokenizer.model_config import (
+    DOMAINS,
     CodebookConfig,
     ConvCoderConfig,
     ImageTokenizerModelConfig,
@@ -248,21 +248,10 @@ def sam_mask() -> ImageTokenizerRun:
 
 
 PRESETS: dict[str, Callable[[], ImageTokenizerRun]] = {
-    "tiny": tiny,
-    "tiny-conv": tiny_conv,
-    "rgb": rgb,
-    "rgb-uvit": rgb_uvit,
-    "rgb-perceptual": rgb_perceptual,
-    "depth": depth,
-    "normal": normal,
-    "canny-edge": canny_edge,
-    "semseg-coco": semseg_coco,
-    "clip-b16": clip_b16,
-    "dinov2-b14": dinov2_b14,
-    "imagebind-h14": imagebind_h14,
-    "dinov2-global": dinov2_global,
-    "imagebind-global": imagebind_global,
-    "human-poses": human_poses,
-    "sam-mask": sam_mask,
+    make.__name__.replace("_", "-"): make
+    for make in (
+        *(tiny, tiny_conv, rgb, rgb_uvit, rgb_perceptual, depth, normal, canny_edge),
+        *(semseg_coco, clip_b16, dinov2_b14, imagebind_h14, dinov2_global, imagebind_global, human_poses, sam_mask),
+    )
 }
-"""By name."""
+"""Preset name, without the recipe, to the function that makes it."""

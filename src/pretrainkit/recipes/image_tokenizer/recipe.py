@@ -48,15 +48,13 @@ class ImageTokenizer(
 
         bound = bind(config)
         if bound.objective.perceptual.is_used:
-            from pretrainkit.recipes.image_tokenizer.perceptual import Perceptual
+            from pretrainkit.recipes.image_tokenizer.losses import Perceptual
 
             Perceptual(bound.objective.perceptual).require()
         return bound
 
     def without_data(self, config: ImageTokenizerRun) -> tuple[ImageTokenizerRun, str]:
-        from pretrainkit.recipes.image_tokenizer.source import without_data
-
-        return without_data(config)
+        return config, f"images of model.image_size={config.model.image_size} pixels"
 
     def assumed_batch(self, config: ImageTokenizerRun, num_examples: int) -> HostBatch:
         from pretrainkit.recipes.image_tokenizer.source import assumed_batch
@@ -94,7 +92,7 @@ class ImageTokenizer(
 
     def sample(self, config: ImageTokenizerRun, model: Any, source: BatchSource, num: int) -> list[dict[str, Any]]:
         """Images beside what their tokens give."""
-        from pretrainkit.recipes.image_tokenizer.sample import sample
+        from pretrainkit.recipes.image_tokenizer.evaluate import sample
 
         return sample(config, model, source, num)
 
@@ -131,7 +129,7 @@ class ImageTokenizer(
 
     def baselines(self, config: ImageTokenizerRun) -> dict[str, float]:
         """What is lost where every image is the mean of the training images."""
-        from pretrainkit.recipes.image_tokenizer.baseline import mean_image_errors
+        from pretrainkit.recipes.image_tokenizer.evaluate import mean_image_errors
 
         return mean_image_errors(config)
 

@@ -14,24 +14,101 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit import rng
-from pretrainkit.data.aligned_crops import centre_square, draw_part
-from pretrainkit.data.aligned_folders import FolderSamples, Samples, folders_of
-from pretrainkit.data.aligned_streams import TarSamples, is_stream, stream_folders
+from pretrainkit.data.aligned_crops import Part, centre_square, draw_part
+from pretrainkit.data.aligned_samples import (
+    IMAGE_SUFFIXES,
+    Samples,
+    folders_of,
+    open_samples,
+    read_array,
+    read_map,
+    standardised,
+)
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.recipes.image_tokenizer.config import (
-    ImageSetConfig,
-    ImageTokenizerDataConfig,
-    ImageTokenizerRun,
-)
-from pretrainkit.recipes.image_tokenizer.model_config import ImageTokenizerModelConfig
-from pretrainkit.recipes.image_tokenizer.reading import image_size, read_image, suffixes_of
+from pretrainkit.images.decode import open_image
+from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerDataConfig, ImageTokenizerRun
+from pretrainkit.recipes.image_tokenizer.model_config import Domain, ImageTokenizerModelConfig
 
 Split = Literal["train", "valid"]
 
 _VALID = rng.stream_key(0, "image_tokenizer", "valid")
 _PART, _DRAWS = range(2)
 """Streams of an image's key."""
+
+
+def suffixes_of(domain: Domain) -> tuple[str, ...]:
+    """Of the files of a domain, in lower case."""
+    if domain.kind == "features":
+        return (".npy",)
+    if domain.kind in ("depth", "classes", "mask"):
+        return (".png", ".npy")
+    return IMAGE_SUFFIXES
+
+
+def image_size(content: bytes, domain: Domain, name: str) -> tuple[int, int]:
+    """(height, width) of what a file holds; of features the places."""
+    if domain.kind == "features":
+        found = read_array(content, name)
+        return (1, 1) if found.ndim == 1 else (found.shape[-2], found.shape[-1])
+    if domain.kind in ("depth", "classes", "mask"):
+        height, width = read_map(content, name).shape
+        return height, width
+    encoded = open_image(content, name=name)
+    return encoded.height, encoded.width
+
+
+def read_image(
+    content: bytes, model: ImageTokenizerModelConfig, part: Part, name: str, *, is_exact: bool
+) -> NDArray[Any]:
+    """uint8 (C, H, W) of colours, grey, normals and masks; float32 (C, H, W) of depth and features; int16 (H, W) of
+    classes.
+
+    `is_exact`: a JPEG is decoded whole and resized by Pillow, not at a part of its size.
+
+    Raises:
+        DataError: The file is broken or does not fit the model.
+    """
+    domain, size = model.domain, model.image_size
+    if domain.kind == "features":
+        return _features(content, model, name)
+    if domain.kind == "depth":
+        depth_HW = part.nearest(read_map(content, name).astype(np.float32), size, size)
+        return standardised(depth_HW).astype(np.float32)[None]
+    if domain.kind == "mask":
+        return (part.nearest(read_map(content, name), size, size) > 0).astype(np.uint8)[None]
+    if domain.kind == "classes":
+        return _classes(part.nearest(read_map(content, name).astype(np.int64), size, size), domain, name)
+    image_HWC = part.read(open_image(content, name=name), size, size, is_exact=is_exact)
+    if domain.kind == "normals" and part.is_flipped:
+        image_HWC = np.concatenate((255 - image_HWC[:, :, :1], image_HWC[:, :, 1:]), axis=2)
+    if domain.kind == "grey":
+        image_HWC = image_HWC[:, :, :1]
+    return np.ascontiguousarray(image_HWC.transpose(2, 0, 1))
+
+
+def _classes(classes_HW: NDArray[np.int64], domain: Domain, name: str) -> NDArray[np.int16]:
+    assert domain.num_classes is not None
+    largest = int(np.where(classes_HW == 255, -1, classes_HW).max())
+    if largest >= domain.num_classes - 1:
+        raise DataError(
+            f"{name} has class {largest}, but model.domain has num_classes={domain.num_classes} with one for none, so "
+            f"the last is {domain.num_classes - 2}\n  set model.domain.num_classes={largest + 2} or more"
+        )
+    return classes_HW.astype(np.int16)
+
+
+def _features(content: bytes, model: ImageTokenizerModelConfig, name: str) -> NDArray[np.float32]:
+    found = read_array(content, name)
+    found = found[:, None, None] if found.ndim == 1 else found
+    wanted = (model.domain.num_channels, model.grid, model.grid)
+    if found.shape != wanted or found.dtype.kind != "f":
+        raise DataError(
+            f"{name} holds {found.dtype} {found.shape}, but model.domain {model.domain.name} at model.image_size="
+            f"{model.image_size} needs floats {wanted}\n  set image_size to the places of a side x patch_size, or "
+            "make the features anew"
+        )
+    return found.astype(np.float32)
 
 
 class ImageSource(BatchSource):
@@ -109,31 +186,27 @@ def open_source(config: ImageTokenizerRun, split: Split) -> ImageSource:
     configs = config.data.train if split == "train" else config.data.valid
     if not configs:
         raise DataError(f"data.{split} names no data\n  give it as data.{split}=FOLDER")
-    folders = [folder_of(one, config.model) for one in configs]
-    sets = [open_set(one.path, folder, config.model) for one, folder in zip(configs, folders, strict=True)]
+    domain = config.model.domain
+    folders = [one.folder or domain.path for one in configs]
+    for one, folder in zip(configs, folders, strict=True):
+        require_folder(one.path, folder, domain, "model.domain.folder=NAME, or . for files in the folder itself")
+    suffixes = suffixes_of(domain)
+    sets = [open_samples(one.path, {folder: suffixes}) for one, folder in zip(configs, folders, strict=True)]
     return ImageSource(config.model, config.data, split, sets, folders, config.seed)
 
 
-def folder_of(config: ImageSetConfig, model: ImageTokenizerModelConfig) -> str:
-    """Where a data set has the images."""
-    return config.folder or model.domain.path
-
-
-def open_set(path: str, folder: str, model: ImageTokenizerModelConfig) -> Samples:
-    """The images of one data set.
+def require_folder(path: str, folder: str, domain: Domain, setting: str) -> None:
+    """Refuse a data set without the folder of its images. `setting`: what says where they are.
 
     Raises:
-        DataError: They are missing.
+        DataError: It lacks it.
     """
-    known = stream_folders(path) if is_stream(path) else folders_of(path)
+    known = folders_of(path)
     if folder != "." and folder not in known:
         raise DataError(
-            f"{path} has no folder {folder}, where images of {model.domain.name} are looked for\n"
-            f"  it has {', '.join(sorted(known)) or 'none'}; say where they are: model.domain.folder=NAME, or . for "
-            "files in the folder itself"
+            f"{path} has no folder {folder}, where images of {domain.name} are looked for\n"
+            f"  it has {', '.join(sorted(known)) or 'none'}; say where they are: {setting}"
         )
-    opened = TarSamples if is_stream(path) else FolderSamples
-    return opened(path, {folder: suffixes_of(model.domain)})
 
 
 def bind(config: ImageTokenizerRun) -> ImageTokenizerRun:
@@ -147,25 +220,15 @@ def bind(config: ImageTokenizerRun) -> ImageTokenizerRun:
     problems = config.problems()
     if problems:
         raise ConfigError(problems)
-    shared = {(one.path, one.folder) for one in config.data.train} & {
-        (one.path, one.folder) for one in config.data.valid
-    }
-    if shared:
-        raise DataError(
-            f"data.valid names data that is in data.train: {', '.join(sorted(path for path, _ in shared))}\n"
-            "  give other data"
-        )
+    train, valid = ({(one.path, one.folder) for one in sets} for sets in (config.data.train, config.data.valid))
+    if shared := train & valid:
+        names = ", ".join(sorted(path for path, _ in shared))
+        raise DataError(f"data.valid names data that is in data.train: {names}\n  give other data")
     for split in ("train", "valid") if config.data.valid else ("train",):
         source = open_source(config, split)
-        num = len(source.sets)
-        first = np.zeros(num, np.int64)
-        source.build(Records(np.arange(num), first, first, np.zeros(num, np.uint64)))
+        first = np.zeros(len(source.sets), np.int64)
+        source.build(Records(np.arange(len(first)), first, first, first.astype(np.uint64)))
     return config
-
-
-def without_data(config: ImageTokenizerRun) -> tuple[ImageTokenizerRun, str]:
-    """The config, and what `assumed_batch` assumes."""
-    return config, f"images of model.image_size={config.model.image_size} pixels"
 
 
 def assumed_batch(config: ImageTokenizerRun, num_examples: int) -> dict[str, np.ndarray]:

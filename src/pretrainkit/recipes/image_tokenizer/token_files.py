@@ -26,15 +26,13 @@ from numpy.typing import NDArray
 
 from pretrainkit import rng
 from pretrainkit.data.aligned_crops import CropConfig, Part, centre_square, draw_part, stored_part
-from pretrainkit.data.aligned_folders import CROP_SETTINGS, FolderSamples, Samples, folders_of
-from pretrainkit.data.aligned_streams import TarSamples, archives_of, is_stream, stream_folders
-from pretrainkit.data.aligned_values import read_array
+from pretrainkit.data.aligned_samples import CROP_SETTINGS, Samples, archives_of, is_stream, open_samples, read_array
 from pretrainkit.data.tar import is_address
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.files.manifest import MANIFEST_NAME, atomic_file
 from pretrainkit.recipes.image_tokenizer.codec import ImageCodec
 from pretrainkit.recipes.image_tokenizer.model_config import ImageTokenizerModelConfig
-from pretrainkit.recipes.image_tokenizer.reading import image_size, read_image, suffixes_of
+from pretrainkit.recipes.image_tokenizer.source import image_size, read_image, require_folder, suffixes_of
 from pretrainkit.workers.processes import Progress, Quiet
 
 _LARGEST_INT16 = 1 << 15
@@ -43,33 +41,22 @@ _THREADS = 4
 
 @dataclass(frozen=True)
 class TokenSettings:
-    """What tokens are made."""
+    """What tokens are made; what each setting is, says `capabilities.ImageTokenOptions`."""
 
     num_parts: int = 1
-    """Of each image: the largest centre square, and random parts after it."""
     min_scale: float = 0.8
-    """Smallest share of the area of a random part."""
     seed: int = 0
-    """Of random parts."""
     folder: str | None = None
-    """Of the images; None: as the tokenizer's domain says."""
     out: str | None = None
-    """Name of the folder of tokens; None: tok_DOMAIN@PIXELS, of published domains as their modality is called."""
     shard: tuple[int, int] = (0, 1)
-    """This part of so many, from 0: of all images, or of all archives."""
 
 
 def write_tokens(
     codec: ImageCodec, path: str, fingerprint: str, settings: TokenSettings, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Tokenize a data set.
+    """Tokenize a data set: a folder with a folder for each modality, or tar files as in `ROOT/[rgb]/{00..09}.tar`.
 
-    Args:
-        codec: The tokenizer.
-        path: A folder with a folder for each modality, or tar files as in `ROOT/[rgb]/{00..09}.tar`.
-        fingerprint: Of the tokenizer's weights.
-        settings: What tokens are made.
-        progress: Told how far the work is.
+    `fingerprint` is that of the tokenizer's weights.
 
     Returns:
         The manifest, with `written` and `kept`, numbers of files.
@@ -78,11 +65,12 @@ def write_tokens(
         DataError: Images are missing or broken, or tokens and parts there do not fit.
         InputError: Settings cannot be.
     """
-    progress = progress or Quiet()
     work = _Work(codec, settings)
-    if is_stream(path):
-        return _of_archives(work, path, fingerprint, progress)
-    return _of_folders(work, path, fingerprint, progress)
+    if is_stream(path) and is_address(path):
+        raise InputError(f"{path} is not on a disk\n  tokens are written beside the images: copy those archives first")
+    require_folder(path, work.folder, codec.domain, "--folder NAME")
+    write = _of_archives if is_stream(path) else _of_folders
+    return write(work, path, work.manifest(fingerprint), progress or Quiet())
 
 
 _MODALITIES: Mapping[str, str] = {
@@ -135,13 +123,8 @@ class _Work:
         }
 
     def parts(self, key: str, size: tuple[int, int], table: NDArray[Any] | None, name: str) -> list[Part]:
-        """Of an image of `size` (height, width).
-
-        Args:
-            key: Of the sample.
-            table: Parts that are stored already; None: they are drawn.
-            name: Of the file they are stored in, for messages.
-        """
+        """Of an image of `size` (height, width). `table`: those that are stored already, in the file `name`; None: they
+        are drawn."""
         if table is None:
             crop = CropConfig(scale=(self.settings.min_scale, 1.0))
             drawn_from = rng.generator(rng.stream_key(self.settings.seed, CROP_SETTINGS, key))
@@ -180,59 +163,48 @@ class _Work:
             ahead = [pool.submit(self.read, *job) for job in groups[0]] if groups else []
             for number in range(len(groups)):
                 found = [one.result() for one in ahead]
-                following = groups[number + 1] if number + 1 < len(groups) else []
-                ahead = [pool.submit(self.read, *job) for job in following]
+                # The next group is read while this one is on the device.
+                ahead = [pool.submit(self.read, *job) for group in groups[number + 1 : number + 2] for job in group]
                 ids = self.codec.encode(np.concatenate([images for images, _ in found])).astype(self.dtype)
                 for place, (_, parts) in enumerate(found):
-                    own = slice(place * len(parts), (place + 1) * len(parts))
-                    yield ids[own], _table(parts)
+                    rows = [(part.top, part.left, part.height, part.width, int(part.is_flipped)) for part in parts]
+                    yield ids[place * len(parts) : (place + 1) * len(parts)], np.array(rows, np.int32)
 
 
-def _table(parts: Sequence[Part]) -> NDArray[np.int32]:
-    rows = [(part.top, part.left, part.height, part.width, int(part.is_flipped)) for part in parts]
-    return np.array(rows, np.int32)
-
-
-def _of_folders(work: _Work, path: str, fingerprint: str, progress: Progress) -> dict[str, Any]:
+def _of_folders(work: _Work, path: str, manifest: dict[str, Any], progress: Progress) -> dict[str, Any]:
     root = Path(path)
-    known = folders_of(path)
-    _require(work, path, known)
-    manifest, kept = work.manifest(fingerprint), root / work.out / MANIFEST_NAME
+    kept = root / work.out / MANIFEST_NAME
     _require_alike(kept, manifest)
-    samples = FolderSamples(path, {work.folder: suffixes_of(work.model.domain)})
+    samples = open_samples(path, {work.folder: suffixes_of(work.model.domain)})
     number, num = work.settings.shard
     mine = range(number, len(samples), num)
-    wanted = [index for index in mine if not _file(root, work.out, samples.keys[index]).is_file()]
     jobs = []
-    for index in wanted:
-        table = _file(root, CROP_SETTINGS, samples.keys[index])
-        stored = read_array(table.read_bytes(), str(table)) if table.is_file() else None
-        jobs.append((samples, index, stored, str(table)))
+    for index in mine:
+        own, table = (root / folder / f"{samples.keys[index]}.npy" for folder in (work.out, CROP_SETTINGS))
+        if not own.is_file():
+            stored = read_array(table.read_bytes(), str(table)) if table.is_file() else None
+            jobs.append((samples, index, stored, str(table)))
     progress.stage(f"tokenizing {path} into {work.out}", len(jobs), "image")
-    for job, (ids, parts) in zip(jobs, work.tokens(jobs), strict=True):
-        key = samples.keys[job[1]]
+    for (_, index, stored, table_name), (ids, parts) in zip(jobs, work.tokens(jobs), strict=True):
         _keep_manifest(kept, manifest)
-        if work.has_parts and job[2] is None:
-            _save(_file(root, CROP_SETTINGS, key), parts)
-        _save(_file(root, work.out, key), ids)
+        if work.has_parts and stored is None:
+            _save(Path(table_name), parts)
+        _save(root / work.out / f"{samples.keys[index]}.npy", ids)
         progress.advance(1)
     return manifest | {"folder": str(root / work.out), "written": len(jobs), "kept": len(mine) - len(jobs)}
 
 
-def _of_archives(work: _Work, path: str, fingerprint: str, progress: Progress) -> dict[str, Any]:
-    if is_address(path):
-        raise InputError(f"{path} is not on a disk\n  tokens are written beside the images: copy those archives first")
-    _require(work, path, stream_folders(path))
+def _of_archives(work: _Work, path: str, manifest: dict[str, Any], progress: Progress) -> dict[str, Any]:
     images, out = archives_of(path, work.folder), archives_of(path, work.out)
     tables = archives_of(path, CROP_SETTINGS)
-    manifest, kept = work.manifest(fingerprint), Path(out[0]).parent / MANIFEST_NAME
+    kept = Path(out[0]).parent / MANIFEST_NAME
     _require_alike(kept, manifest)
     number, num = work.settings.shard
     mine = range(number, len(images), num)
     wanted = [place for place in mine if not Path(out[place]).is_file()]
     progress.stage(f"tokenizing {path} into {work.out}", len(wanted), "archive")
     for place in wanted:
-        samples = TarSamples(images[place], {work.folder: suffixes_of(work.model.domain)})
+        samples = open_samples(images[place], {work.folder: suffixes_of(work.model.domain)})
         stored = _stored_tables(tables[place], len(samples))
         jobs = [(samples, index, stored(index), tables[place]) for index in range(len(samples))]
         found = list(work.tokens(jobs))
@@ -242,25 +214,13 @@ def _of_archives(work: _Work, path: str, fingerprint: str, progress: Progress) -
             _save_archive(Path(tables[place]), keys, [parts for _, parts in found])
         _save_archive(Path(out[place]), keys, [ids for ids, _ in found])
         progress.advance(1)
-    return manifest | {
-        "folder": str(Path(out[0]).parent),
-        "written": len(wanted),
-        "kept": len(mine) - len(wanted),
-    }
-
-
-def _require(work: _Work, path: str, known: frozenset[str]) -> None:
-    if work.folder != "." and work.folder not in known:
-        raise DataError(
-            f"{path} has no folder {work.folder}, where images of {work.model.domain.name} are looked for\n"
-            f"  it has {', '.join(sorted(known)) or 'none'}; say where they are: --folder NAME"
-        )
+    return manifest | {"folder": str(kept.parent), "written": len(wanted), "kept": len(mine) - len(wanted)}
 
 
 def _stored_tables(path: str, num: int) -> Callable[[int], NDArray[Any] | None]:
     if not Path(path).is_file():
         return lambda index: None
-    stored = TarSamples(path, {CROP_SETTINGS: (".npy",)})
+    stored = open_samples(path, {CROP_SETTINGS: (".npy",)})
     if len(stored) != num:
         raise DataError(f"{path} has {len(stored)} samples, the images beside it {num}\n  remove it, or make it whole")
     return lambda index: read_array(stored.read(CROP_SETTINGS, index), stored.name(CROP_SETTINGS, index))
@@ -297,10 +257,6 @@ def _other_parts(name: str, num_there: int, num_asked: int) -> DataError:
         f"{name} has {num_there} parts of each image, but {num_asked} are asked for\n"
         f"  give --crops {num_there}: parts are the same for all modalities of a data set"
     )
-
-
-def _file(root: Path, folder: str, key: str) -> Path:
-    return root / folder / f"{key}.npy"
 
 
 def _save(path: Path, values: NDArray[Any]) -> None:

@@ -55,21 +55,21 @@ def pack(
     visible_starts = _starts(lengths_B + 1 - num_targets_B)
 
     is_visible_T = np.ones(int(starts[-1]), np.bool_)
-    is_visible_T[_after_class_tokens(starts, is_real_BN)] = ~is_target_BN[is_real_BN]
+    row, column = np.nonzero(is_real_BN)
+    is_visible_T[starts[row] + 1 + column] = ~is_target_BN[is_real_BN]  # 1: behind the text's class token
     positions_T = np.arange(len(is_visible_T)) - np.repeat(starts[:-1], lengths_B + 1)
     visible_slots, target_slots = np.flatnonzero(is_visible_T), np.flatnonzero(~is_visible_T)
     visible_positions = positions_T[visible_slots]
 
     num_visible, num_targets = len(visible_slots), len(target_slots)
-    is_class_token = visible_positions == 0
+    is_class_token = visible_positions == 0  # the others are the visible patches, in the same order
     visible = np.zeros((_up(num_visible, pad_to), F), np.uint8)
     visible[:num_visible][~is_class_token] = patches_BN[is_real_BN & ~is_target_BN].reshape(-1, F)
     targets = np.zeros((_up(num_targets, pad_to), F), np.uint8)
     targets[:num_targets] = patches_BN[is_target_BN].reshape(-1, F)
-    num_tokens = len(positions_T)
-    if len(visible) > num_visible or len(targets) > num_targets:
-        num_tokens += 1  # a slot that no text has
-    num_tokens = _up(num_tokens, pad_to)
+    # Padding of the other two streams goes to a slot that no text has.
+    is_padded = len(visible) > num_visible or len(targets) > num_targets
+    num_tokens = _up(len(positions_T) + is_padded, pad_to)
     return {
         "visible_patches": visible,
         "visible_positions": _padded(visible_positions, len(visible), 0),
@@ -96,12 +96,6 @@ def _as_patches(pixels: NDArray[np.uint8], num_patches: int) -> NDArray[np.uint8
 
 def _starts(lengths_B: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(lengths_B)])
-
-
-def _after_class_tokens(starts: NDArray[np.int64], is_real_BN: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The decoder's slot of each real patch."""
-    row, column = np.nonzero(is_real_BN)
-    return starts[row] + 1 + column
 
 
 def _up(number: int, unit: int) -> int:

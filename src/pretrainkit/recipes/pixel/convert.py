@@ -19,12 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError, InputError
-from pretrainkit.exporting.folder import new_folder
-from pretrainkit.exporting.safetensors import read_tensors, write_tensors
+from pretrainkit.exporting import transformers_folder
+from pretrainkit.exporting.safetensors import read_tensors
+from pretrainkit.exporting.transformers_folder import new_transformers_folder, their_names, to_ours, to_theirs
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, Activation, PixelModelConfig, PixelRun, Zero
-from pretrainkit.recipes.pixel.inputs import read_batch
-from pretrainkit.recipes.pixel.positions import fitted_table, position_table
+from pretrainkit.recipes.pixel.model import fitted_table, position_table, read_batch
 from pretrainkit.rendering.folder import copy_renderer
 
 _logger = logging.getLogger(__name__)
@@ -40,37 +40,22 @@ _TABLES = {
 }
 _TOKENS = {"encoder.class_token": "vit.embeddings.cls_token", "decoder.mask_token": "decoder.mask_token"}
 _PATCH = ("encoder.patch", "vit.embeddings.patch_embeddings.projection")
-_SIZES = {
-    "hidden_size": "hidden_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
-    "decoder_hidden_size": "decoder_hidden_size",
-    "decoder_num_layers": "decoder_num_hidden_layers",
-    "decoder_num_heads": "decoder_num_attention_heads",
-    "decoder_intermediate_size": "decoder_intermediate_size",
-    "patch_size": "patch_size",
-    "hidden_dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-    "layer_norm_epsilon": "layer_norm_eps",
-    "initializer_range": "initializer_range",
+_FIELDS: dict[str, tuple[str, Any]] = {
+    "hidden_size": ("hidden_size", 768),
+    "num_layers": ("num_hidden_layers", 12),
+    "num_heads": ("num_attention_heads", 12),
+    "intermediate_size": ("intermediate_size", 3072),
+    "decoder_hidden_size": ("decoder_hidden_size", 512),
+    "decoder_num_layers": ("decoder_num_hidden_layers", 8),
+    "decoder_num_heads": ("decoder_num_attention_heads", 16),
+    "decoder_intermediate_size": ("decoder_intermediate_size", 2048),
+    "patch_size": ("patch_size", 16),
+    "hidden_dropout": ("hidden_dropout_prob", 0.1),
+    "attention_dropout": ("attention_probs_dropout_prob", 0.1),
+    "layer_norm_epsilon": ("layer_norm_eps", 1e-12),
+    "initializer_range": ("initializer_range", 0.02),
 }
-_DEFAULTS = {
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "decoder_hidden_size": 512,
-    "decoder_num_hidden_layers": 8,
-    "decoder_num_attention_heads": 16,
-    "decoder_intermediate_size": 2048,
-    "patch_size": 16,
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "layer_norm_eps": 1e-12,
-    "initializer_range": 0.02,
-}
-"""Of the original's config class, for keys that a config.json leaves out."""
+"""Our field to the original's, and the default of its config class, for keys that a config.json leaves out."""
 _PROCESSOR = {
     "image_processor_type": "ViTImageProcessor",
     "do_convert_rgb": True,
@@ -82,89 +67,84 @@ _PROCESSOR = {
 """Pictures of rendered text keep their size and their colours, in [0, 1]."""
 
 
-# ------------------------------------------------------------------------------------------------------------- tensors
-
-
-def _linear_layers(config: PixelModelConfig) -> dict[str, str]:
-    """Our module to theirs, for all that have equal weights and biases."""
-    found = {
+def _names(config: PixelModelConfig, part: str) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
+    """Our names that begin with `part` to theirs: of tensors that are equal but for leading dimensions of 1, and of
+    queries, keys and values, which are three there."""
+    blocks = {f"encoder.layers.{layer}": f"vit.encoder.layer.{layer}" for layer in range(config.num_layers)}
+    blocks |= {f"decoder.layers.{j}": f"decoder.decoder_layers.{j}" for j in range(config.decoder_num_layers)}
+    modules = {
         "encoder.final_norm": "vit.layernorm",
         "decoder.embed": "decoder.decoder_embed",
         "decoder.final_norm": "decoder.decoder_norm",
         "decoder.predict": "decoder.decoder_pred",
     }
-    for ours, theirs in _blocks(config):
-        found |= {
+    for ours, theirs in blocks.items():
+        modules |= {
             f"{ours}.attention.out": f"{theirs}.attention.output.dense",
             f"{ours}.attention_norm": f"{theirs}.layernorm_before",
             f"{ours}.feed_forward_norm": f"{theirs}.layernorm_after",
             f"{ours}.feed_forward.up": f"{theirs}.intermediate.dense",
             f"{ours}.feed_forward.down": f"{theirs}.output.dense",
         }
-    return found
-
-
-def _blocks(config: PixelModelConfig) -> list[tuple[str, str]]:
-    encoder = [(f"encoder.layers.{layer}", f"vit.encoder.layer.{layer}") for layer in range(config.num_layers)]
-    decoder = [(f"decoder.layers.{j}", f"decoder.decoder_layers.{j}") for j in range(config.decoder_num_layers)]
-    return encoder + decoder
-
-
-def same_tensors(config: PixelModelConfig) -> dict[str, str]:
-    """Our name to theirs, for all that are equal but for leading dimensions of 1."""
-    linear = {
-        f"{ours}.{kind}": f"{theirs}.{kind}"
-        for ours, theirs in _linear_layers(config).items()
-        for kind in ("weight", "bias")
-    }
-    return {**_TOKENS, **_TABLES, f"{_PATCH[0]}.bias": f"{_PATCH[1]}.bias", **linear}
-
-
-def split_tensors(config: PixelModelConfig) -> dict[str, tuple[str, str, str]]:
-    """Our queries, keys and values to their three tensors."""
-    return {
-        f"{ours}.attention.qkv.{kind}": (
-            f"{theirs}.attention.attention.query.{kind}",
-            f"{theirs}.attention.attention.key.{kind}",
-            f"{theirs}.attention.attention.value.{kind}",
+    kinds = ("weight", "bias")
+    same = {**_TOKENS, **_TABLES, f"{_PATCH[0]}.bias": f"{_PATCH[1]}.bias"}
+    same |= {f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in modules.items() for kind in kinds}
+    split = {
+        f"{ours}.attention.qkv.{kind}": tuple(
+            f"{theirs}.attention.attention.{name}.{kind}" for name in ("query", "key", "value")
         )
-        for ours, theirs in _blocks(config)
-        for kind in ("weight", "bias")
+        for ours, theirs in blocks.items()
+        for kind in kinds
     }
+    return (
+        {ours: theirs for ours, theirs in same.items() if ours.startswith(part)},
+        {ours: names for ours, names in split.items() if ours.startswith(part)},
+    )
 
 
-def to_huggingface_state(state: State, config: PixelModelConfig) -> dict[str, Tensor]:
-    """Our state dict under the published names."""
-    found = {theirs: state[ours] for ours, theirs in same_tensors(config).items()}
-    for theirs in _TOKENS.values():
-        found[theirs] = found[theirs][None, None]
-    for theirs in _TABLES.values():
-        found[theirs] = found[theirs][None]
-    for ours, names in split_tensors(config).items():
-        found |= zip(names, state[ours].chunk(3), strict=True)
-    return found | patch_to_huggingface(state, config, f"{_PATCH[0]}.")
+def published_names(config: PixelModelConfig, part: str = "") -> list[str]:
+    """The published names of all tensors whose names here begin with `part`: everything, or "encoder."."""
+    return [*their_names(*_names(config, part)), f"{_PATCH[1]}.weight"]
 
 
-def patch_to_huggingface(state: State, config: PixelModelConfig, prefix: str) -> dict[str, Tensor]:
-    """The layer that embeds patches, of our names after `prefix`, under the published ones."""
-    P, weight, bias = config.patch_size, state[f"{prefix}weight"], state[f"{prefix}bias"]
-    if config.pixel_zero == "white":  # W (1 - x) + b = -W x + (b + W 1)
-        weight, bias = -weight, bias + weight.sum(1)
-    weight = weight.unflatten(1, (P, P, NUM_CHANNELS)).permute(0, 3, 1, 2)
-    return {f"{_PATCH[1]}.weight": weight, f"{_PATCH[1]}.bias": bias}
+def to_huggingface_state(state: State, config: PixelModelConfig, part: str = "") -> dict[str, Tensor]:
+    """Our state dict, or the tensors whose names begin with `part`, under the published names."""
+    same, split = _names(config, part)
+    found = to_theirs(state, same, split)
+    for ours, theirs in same.items():
+        if ours in _TOKENS:
+            found[theirs] = found[theirs][None, None]
+        elif ours in _TABLES:
+            found[theirs] = found[theirs][None]
+    weight, bias = _with_zero(state, config.pixel_zero)
+    # Ours are flattened row by row, column by column, colour fastest; theirs are a convolution's.
+    weight = weight.unflatten(1, (config.patch_size, config.patch_size, NUM_CHANNELS)).permute(0, 3, 1, 2)
+    return found | {f"{_PATCH[1]}.weight": weight, f"{_PATCH[1]}.bias": bias}
+
+
+def _with_zero(state: State, zero: Zero) -> tuple[Tensor, Tensor]:
+    """Weight and bias of the layer that embeds patches, turned between a model that reads black as 0, and one that
+    reads `zero` so and computes the same."""
+    weight, bias = (state[f"{_PATCH[0]}.{kind}"] for kind in ("weight", "bias"))
+    if zero == "black":
+        return weight, bias
+    return -weight, bias + weight.sum(1)  # W (1 - x) + b = -W x + (b + W 1), which is its own inverse
 
 
 def patch_for_zero(state: State, zero: Zero) -> dict[str, Tensor]:
     """Our state dict of a model that reads black as zero, for one that reads `zero` so and computes the same."""
-    weight, bias = (state[f"{_PATCH[0]}.{name}"] for name in ("weight", "bias"))
-    if zero == "white":
-        weight, bias = -weight, bias + weight.sum(1)
+    weight, bias = _with_zero(state, zero)
     return {**state, f"{_PATCH[0]}.weight": weight, f"{_PATCH[0]}.bias": bias}
 
 
-def patch_from_huggingface(state: State) -> Tensor:
-    """The weight of the layer that embeds patches, ours."""
-    return state[f"{_PATCH[1]}.weight"].permute(0, 2, 3, 1).flatten(1)
+def to_our_state(state: State, config: PixelModelConfig, part: str = "") -> dict[str, Tensor]:
+    """Published tensors under our names, of those that begin with `part`; all `published_names` must be there."""
+    found = to_ours(state, *_names(config, part))
+    for ours in found.keys() & _TOKENS.keys():
+        found[ours] = found[ours].flatten()
+    for ours in found.keys() & _TABLES.keys():
+        found[ours] = found[ours][0]
+    return found | {f"{_PATCH[0]}.weight": state[f"{_PATCH[1]}.weight"].permute(0, 2, 3, 1).flatten(1)}
 
 
 def from_huggingface_state(state: State, config: PixelModelConfig) -> dict[str, Tensor]:
@@ -175,9 +155,7 @@ def from_huggingface_state(state: State, config: PixelModelConfig) -> dict[str, 
     """
     # transformers 5 saves the decoder's layers under a name that it makes up by mistake.
     state = {name.replace("decoder.decoder_encoder.layer.", "decoder.decoder_layers."): t for name, t in state.items()}
-    same, split = same_tensors(config), split_tensors(config)
-    patch = f"{_PATCH[1]}.weight"
-    wanted = [*same.values(), *(name for names in split.values() for name in names), patch]
+    wanted = published_names(config)
     if missing := [name for name in wanted if name not in state]:
         raise CheckpointError(
             f"{len(missing)} of {len(wanted)} tensors are missing, such as {', '.join(missing[:3])}\n"
@@ -189,13 +167,7 @@ def from_huggingface_state(state: State, config: PixelModelConfig) -> dict[str, 
             f"{len(left_over)} tensors have no place in this model, such as {', '.join(left_over[:3])}\n"
             "  the weights belong to another architecture than config.json says"
         )
-    found = {ours: state[theirs] for ours, theirs in same.items()}
-    for ours in _TOKENS:
-        found[ours] = found[ours].flatten()
-    for ours in _TABLES:
-        found[ours] = found[ours][0]
-    found |= {ours: torch.cat([state[name] for name in names]) for ours, names in split.items()}
-    return found | {f"{_PATCH[0]}.weight": patch_from_huggingface(state)}
+    return to_our_state(state, config)
 
 
 def with_length(state: State, config: PixelModelConfig, max_patches: int) -> tuple[PixelModelConfig, dict[str, Tensor]]:
@@ -206,14 +178,10 @@ def with_length(state: State, config: PixelModelConfig, max_patches: int) -> tup
     """
     found = dict(state)
     if config.positions == "rotary":
-        return config.model_copy(update={"max_patches": max_patches}), found
+        return config.changed(max_patches=max_patches), found
     for name in _TABLES:
         found[name] = fitted_table(state[name], max_patches, config.position_grid_width)
-    update = {"max_patches": max_patches, "grid_width": config.position_grid_width}
-    return config.model_copy(update=update), found
-
-
-# -------------------------------------------------------------------------------------------------------------- config
+    return config.changed(max_patches=max_patches, grid_width=config.position_grid_width), found
 
 
 def to_huggingface_config(config: PixelRun, model_type: str = "pixel") -> dict[str, Any]:
@@ -223,7 +191,7 @@ def to_huggingface_config(config: PixelRun, model_type: str = "pixel") -> dict[s
     return {
         "model_type": model_type,
         "architectures": [architecture],
-        **{theirs: getattr(model, ours) for ours, theirs in _SIZES.items()},
+        **{theirs: getattr(model, ours) for ours, (theirs, _) in _FIELDS.items()},
         "hidden_act": _HF_ACTIVATIONS[model.activation],
         "qkv_bias": True,
         "num_channels": NUM_CHANNELS,
@@ -243,16 +211,10 @@ def from_huggingface_config(values: Mapping[str, Any]) -> tuple[PixelModelConfig
     kind = values.get("model_type")
     if kind not in ("pixel", "vit_mae"):
         raise CheckpointError(f"config.json has model_type {kind!r}\n  the pixel recipe reads 'pixel' and 'vit_mae'")
-    for name, only in (("qkv_bias", True), ("num_channels", NUM_CHANNELS)):
-        if values.get(name, only) != only:
-            raise CheckpointError(f"config.json has {name} {values[name]!r}\n  this recipe only has {only!r}")
-    activation = values.get("hidden_act", "gelu")
-    if activation not in _OUR_ACTIVATIONS:
-        raise CheckpointError(
-            f"config.json has the activation {activation!r}\n  this recipe has {', '.join(sorted(_OUR_ACTIVATIONS))}"
-        )
-    sizes = {ours: values.get(theirs, _DEFAULTS[theirs]) for ours, theirs in _SIZES.items()}
-    height, width = _image_size(values.get("image_size", [16, 8464]))
+    transformers_folder.only(values, {"qkv_bias": True, "num_channels": NUM_CHANNELS})
+    sizes = {ours: values.get(theirs, usual) for ours, (theirs, usual) in _FIELDS.items()}
+    size = values.get("image_size", [16, 8464])
+    height, width = (size, size) if isinstance(size, int) else (size[0], size[1])
     patch_size = sizes["patch_size"]
     if height % patch_size or width % patch_size:
         raise CheckpointError(
@@ -263,7 +225,7 @@ def from_huggingface_config(values: Mapping[str, Any]) -> tuple[PixelModelConfig
     model = PixelModelConfig(
         **sizes,
         decoder_norm_epsilon=_PIXEL_EPSILON if is_pixel else sizes["layer_norm_epsilon"],
-        activation=_OUR_ACTIVATIONS[activation],
+        activation=transformers_folder.our_activation(values.get("hidden_act", "gelu"), _OUR_ACTIVATIONS),
         max_patches=(height // patch_size) * (width // patch_size),
     )
     objective = {
@@ -273,25 +235,11 @@ def from_huggingface_config(values: Mapping[str, Any]) -> tuple[PixelModelConfig
     return model, objective
 
 
-def _image_size(value: int | list[int]) -> tuple[int, int]:
-    """(height, width)."""
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
-
-
-# ------------------------------------------------------------------------------------------------------------- folders
-
-
 def write_huggingface(
     state: State, config: PixelRun, out: Path, *, renderer: Path | None = None, model_type: str = "pixel"
 ) -> None:
-    """Write a folder in the layout of the published models.
-
-    Args:
-        state: Ours.
-        config: Of the run.
-        out: The new folder.
-        renderer: Folder of a renderer, whose files are copied into it.
-        model_type: pixel, or vit_mae for transformers itself.
+    """Write a folder in the layout of the published models, or for transformers itself with model_type vit_mae. The
+    files of the folder `renderer` are copied into it.
 
     Raises:
         InputError: The model has no such form, or `out` exists and is not an empty folder, or cannot be written.
@@ -312,10 +260,8 @@ def require_grid(config: PixelRun) -> None:
 def write_folder(out: Path, values: Mapping[str, Any], state: State, renderer: Path | None) -> None:
     """The new folder `out` with `config.json`, weights under published names, the files of a renderer's folder, and the
     image processor of transformers that makes its pictures what the model reads."""
-    with new_folder(out) as folder:
-        write_tensors(folder / "model.safetensors", dict(state))
-        for name, content in (("config.json", values), ("preprocessor_config.json", _PROCESSOR)):
-            (folder / name).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+    with new_transformers_folder(out, values, state) as folder:
+        (folder / "preprocessor_config.json").write_text(json.dumps(_PROCESSOR, indent=2) + "\n", "utf-8")
         if renderer is not None:
             copy_renderer(renderer, folder)
 
@@ -330,7 +276,7 @@ def read_huggingface(folder: Path) -> tuple[PixelModelConfig, dict[str, Any], di
     state = from_huggingface_state(published_tensors(folder), config)
     table = state["encoder.position_embedding"]
     require_length(table, config, folder)
-    return config.model_copy(update={"grid_width": grid_width_of(table, config)}), objective, state
+    return config.changed(grid_width=grid_width_of(table, config)), objective, state
 
 
 def read_config(folder: Path) -> tuple[PixelModelConfig, dict[str, Any], dict[str, Any]]:
@@ -339,14 +285,9 @@ def read_config(folder: Path) -> tuple[PixelModelConfig, dict[str, Any], dict[st
     Raises:
         CheckpointError: It is missing or broken, or the model is of another kind.
     """
-    path = folder / "config.json"
-    if not path.is_file():
-        raise CheckpointError(f"{folder} has no config.json\n  give a folder with a model of type pixel or vit_mae")
-    try:
-        values = json.loads(path.read_text("utf-8"))
-        return *from_huggingface_config(values), values
-    except (json.JSONDecodeError, KeyError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error!r}\n  copy it again") from None
+    kind = "with a model of type pixel or vit_mae"
+    (model, objective), values = transformers_folder.read_config(folder, from_huggingface_config, kind)
+    return model, objective, values
 
 
 def require_length(table: Tensor, config: PixelModelConfig, folder: Path) -> None:

@@ -8,39 +8,33 @@ Dimensions: L patches, D width.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, InputError
-from pretrainkit.exporting.class_names import class_names, class_settings
+from pretrainkit.exporting.class_names import HEADS, Reads, class_names, class_settings
 from pretrainkit.recipes.exchange import TextClassifier
 from pretrainkit.recipes.pixel.config import PixelModelConfig, PixelRun
 from pretrainkit.recipes.pixel.convert import (
-    patch_from_huggingface,
-    patch_to_huggingface,
+    published_names,
     published_tensors,
     read_config,
     require_grid,
     require_length,
-    same_tensors,
-    split_tensors,
     to_huggingface_config,
+    to_huggingface_state,
+    to_our_state,
     write_folder,
 )
-from pretrainkit.recipes.pixel.positions import position_table
+from pretrainkit.recipes.pixel.model import position_table
 
-Reads = Literal["examples", "words", "spans"]
-_ARCHITECTURES: dict[Reads, str] = {
-    "examples": "PIXELForSequenceClassification",
-    "words": "PIXELForTokenClassification",
-    "spans": "PIXELForQuestionAnswering",
-}
+_ARCHITECTURES = {reads: f"PIXEL{name}" for reads, name in HEADS.items()}
 _READS = {name: reads for reads, name in _ARCHITECTURES.items()}
 _HEADS: dict[Reads, str] = {"examples": "classifier", "words": "classifier", "spans": "qa_outputs"}
 _PUBLISHED_GRID = 23
 _OURS = "encoder."
+"""In front of the names of the encoder's tensors in a pretraining model."""
 _POOLINGS = {
     "cls": {"pooling.dense": "vit.pooler.dense"},
     "patches": {"pooling.dense": "pooler.linear", "pooling.norm": "pooler.ln"},
@@ -74,7 +68,7 @@ def write_classifier(model: TextClassifier, config: PixelRun, out: Path, *, rend
             "  use --format safetensors"
         )
     state = model.encoder.state_dict()
-    found = _encoder_to_huggingface(state, config.model)
+    found = to_huggingface_state({f"{_OURS}{name}": value for name, value in state.items()}, config.model, _OURS)
     if model.reads == "examples":
         names = _POOLINGS["cls" if pooling == "cls" else "patches"]
         found |= {
@@ -94,11 +88,8 @@ def write_classifier(model: TextClassifier, config: PixelRun, out: Path, *, rend
 
 
 def read_classifier(folder: Path, pooling: str | None = None) -> PublishedClassifier:
-    """A fine-tuned model that `write_classifier` wrote, or the original.
-
-    Args:
-        folder: The model's.
-        pooling: mean or max, which the original's files do not tell apart.
+    """A fine-tuned model that `write_classifier` wrote, or the original, whose files do not tell the `pooling` mean
+    from max.
 
     Raises:
         CheckpointError: A file is missing or broken, or the model is of another kind.
@@ -136,10 +127,15 @@ def read_classifier(folder: Path, pooling: str | None = None) -> PublishedClassi
     head_name = _HEADS[reads]
     pairs = {f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in names.items() for part in ("weight", "bias")}
     heads = {part: f"{head_name}.{part}" for part in ("weight", "bias")}
-    encoder = _encoder_from_huggingface(state, model, [*pairs.values(), *heads.values()], folder)
+    wanted = [*published_names(model, _OURS), *pairs.values(), *heads.values()]
+    if missing := [name for name in wanted if name not in state]:
+        raise CheckpointError(
+            f"{folder} lacks {len(missing)} of {len(wanted)} tensors, such as {', '.join(missing[:3])}\n  copy it again"
+        )
+    encoder = {name.removeprefix(_OURS): value for name, value in to_our_state(state, model, _OURS).items()}
     table = encoder["position_embedding"]
     require_length(table, model, folder)
-    model = model.model_copy(update={"grid_width": nearest_grid_width(table, model)})
+    model = model.changed(grid_width=nearest_grid_width(table, model))
     head = {part: state[name] for part, name in heads.items()}
     classes = () if reads == "spans" else class_names(values, len(head["weight"]))
     encoder |= {ours: state[theirs] for ours, theirs in pairs.items()}
@@ -173,43 +169,8 @@ def _is_untrained_norm(state: Mapping[str, Tensor], name: str | None) -> bool:
 def nearest_grid_width(table: Tensor, config: PixelModelConfig) -> int | None:
     """Of a trained table: the published width of the grid, or the one that its length stands for (None), whichever is
     nearer."""
-    own = config.position_grid_width
-    rows = min(len(table) - 1, config.max_patches)
+    rows, widths = min(len(table) - 1, config.max_patches), (config.position_grid_width, _PUBLISHED_GRID)
     own_distance, published = (
-        (table - position_table(rows, table.shape[1], width)).abs().mean().item() for width in (own, _PUBLISHED_GRID)
+        (table - position_table(rows, table.shape[1], width)).abs().mean().item() for width in widths
     )
     return _PUBLISHED_GRID if published < own_distance else None
-
-
-def _names(config: PixelModelConfig) -> tuple[dict[str, str], dict[str, tuple[str, str, str]]]:
-    """Tensors of the text encoder to theirs: those that are equal, and those that are three there."""
-    same = {ours.removeprefix(_OURS): theirs for ours, theirs in same_tensors(config).items() if ours.startswith(_OURS)}
-    split = {ours.removeprefix(_OURS): names for ours, names in split_tensors(config).items() if ours.startswith(_OURS)}
-    return same, split
-
-
-def _encoder_to_huggingface(state: Mapping[str, Tensor], config: PixelModelConfig) -> dict[str, Tensor]:
-    same, split = _names(config)
-    found = {theirs: state[ours] for ours, theirs in same.items()}
-    found[same["class_token"]] = state["class_token"][None, None]
-    found[same["position_embedding"]] = state["position_embedding"][None]
-    for ours, names in split.items():
-        found |= zip(names, state[ours].chunk(3), strict=True)
-    return found | patch_to_huggingface(state, config, "patch.")
-
-
-def _encoder_from_huggingface(
-    state: Mapping[str, Tensor], config: PixelModelConfig, more: list[str], folder: Path
-) -> dict[str, Tensor]:
-    """Raises CheckpointError where something is missing; `more` is wanted too."""
-    same, split = _names(config)
-    wanted = [*same.values(), *(name for names in split.values() for name in names), *more]
-    if missing := [name for name in wanted if name not in state]:
-        raise CheckpointError(
-            f"{folder} lacks {len(missing)} of {len(wanted)} tensors, such as {', '.join(missing[:3])}\n  copy it again"
-        )
-    found = {ours: state[theirs] for ours, theirs in same.items()}
-    found["class_token"] = found["class_token"].flatten()
-    found["position_embedding"] = found["position_embedding"][0]
-    found |= {ours: torch.cat([state[name] for name in names]) for ours, names in split.items()}
-    return found | {"patch.weight": patch_from_huggingface(state)}

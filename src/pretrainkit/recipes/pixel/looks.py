@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.recipes.pixel.data_config import PixelAugmentConfig
-from pretrainkit.rendering.colors import parse_color, ramp
+from pretrainkit.recipes.pixel.config import PixelAugmentConfig
 from pretrainkit.rendering.folder import validated
 from pretrainkit.rendering.fonts import font_files, font_sha256
+from pretrainkit.rendering.painting import parse_color, ramp
 from pretrainkit.rendering.renderer import Renderer
 from pretrainkit.rng import Keys, fold, uniform
 
@@ -83,6 +83,7 @@ class Looks:
 
     def _choices(self, keys: Keys) -> NDArray[np.int64]:
         """(4, B): numbers of font, size, ink and paper; 0 is a row's own."""
+        # Four choices, and whether the row is varied at all: always drawn, so that no setting moves another's draw.
         draws_B5 = uniform(fold(keys, _STREAM), 5)
         counts = np.array([len(self._fonts), len(self._sizes), len(self._tables), len(self._tables[0])])
         chosen_B4 = (draws_B5[:, :4] * counts).astype(np.int64)

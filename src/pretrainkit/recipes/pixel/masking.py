@@ -27,7 +27,6 @@ _REST = 1
 """Names the stream that completes masks."""
 _TURNS = 64
 """Tries whose numbers are drawn at once."""
-_SCALE = 2.0**-53
 
 
 @dataclass(frozen=True)
@@ -38,11 +37,6 @@ class SpanRule:
     """S rising shares of runs of at most 1, 2, ... patches; the last is 1."""
     spacing: int | None
     """Visible patches on both sides; None: as many as the run has."""
-
-    @property
-    def longest(self) -> int:
-        """S."""
-        return len(self.cumulative_weights)
 
 
 def span_rule(config: PixelObjectiveConfig) -> SpanRule:
@@ -55,13 +49,8 @@ def span_rule(config: PixelObjectiveConfig) -> SpanRule:
 def draw_masks(
     config: PixelObjectiveConfig, keys: Keys, num_text_patches_B: NDArray[np.integer], num_patches: int
 ) -> Bools:
-    """The hidden patches of texts.
-
-    Args:
-        config: What to hide.
-        keys: (B,) that all draws depend on.
-        num_text_patches_B: Patches before each end patch, at most N - 1.
-        num_patches: N; that of the canvas, if the ratio is spent on it.
+    """The hidden patches of texts with so many patches before each end patch, at most N - 1; N is `num_patches`, that
+    of the canvas, if the ratio is spent on it. All draws depend on `keys`, (B,).
 
     Returns:
         bool (B, N): of each row exactly ceil(mask_ratio x M), at least one of them of the text, where M is the length
@@ -91,7 +80,7 @@ def complete(is_masked_BN: Bools, keys: Keys, sizes_B: Ints, wanted_B: Ints) -> 
     if len(rows):
         noise_RN = uniform(keys[rows], is_masked_BN.shape[1])
         noise_RN[is_masked_BN[rows] | (np.arange(is_masked_BN.shape[1]) >= sizes_B[rows, None])] = np.inf
-        rank_RN = noise_RN.argsort(1).argsort(1)
+        rank_RN = noise_RN.argsort(1).argsort(1)  # its place among the row's: hidden ones and the blank come last
         is_masked_BN[rows] |= rank_RN < missing_B[rows, None]
     return is_masked_BN
 
@@ -105,7 +94,7 @@ def draw_spans(rule: SpanRule, keys: Keys, lengths_B: Ints, sizes_B: Ints, wante
     try:
         import pretrainkit.recipes.pixel._masks as compiled
     except ImportError:
-        return _draw_spans(rule, keys, lengths_B, sizes_B, wanted_B, num_patches)
+        return draw_spans_by_numpy(rule, keys, lengths_B, sizes_B, wanted_B, num_patches)
     is_masked_BN = np.zeros((len(keys), num_patches), np.bool_)
     compiled.draw_spans(
         np.ascontiguousarray(keys, np.uint64),
@@ -119,17 +108,21 @@ def draw_spans(rule: SpanRule, keys: Keys, lengths_B: Ints, sizes_B: Ints, wante
     return is_masked_BN
 
 
-def _draw_spans(rule: SpanRule, keys: Keys, lengths_B: Ints, sizes_B: Ints, wanted_B: Ints, num_patches: int) -> Bools:
+def draw_spans_by_numpy(
+    rule: SpanRule, keys: Keys, lengths_B: Ints, sizes_B: Ints, wanted_B: Ints, num_patches: int
+) -> Bools:
     """`draw_spans` without the helper: every round, each row that is not done tries one run."""
-    gap_max = rule.longest if rule.spacing is None else rule.spacing
-    reach = rule.longest + 2 * gap_max
+    weights, longest = np.array(rule.cumulative_weights), len(rule.cumulative_weights)
+    # By length of a run, which of the columns around it are its own, and which must stay visible.
+    gap_max = longest if rule.spacing is None else rule.spacing
+    reach = longest + 2 * gap_max
     offsets_X = np.arange(reach) - gap_max
-    length_S1 = np.arange(1, rule.longest + 1)[:, None]
+    length_S1 = np.arange(1, longest + 1)[:, None]
     gap_S1 = length_S1 if rule.spacing is None else np.full_like(length_S1, rule.spacing)
     is_run_SX = (offsets_X >= 0) & (offsets_X < length_S1)
     is_gap_SX = (offsets_X >= -gap_S1) & (offsets_X < length_S1 + gap_S1) & ~is_run_SX
-    weights = np.array(rule.cumulative_weights)
 
+    # Columns before and behind the row, so that a window at its edge needs no clipping.
     padded = np.zeros((len(keys), num_patches + reach + gap_max), np.bool_)
     counts_B, fails_B, is_first_B = np.zeros_like(wanted_B), np.zeros_like(wanted_B), np.ones(len(keys), np.bool_)
     rows, turn = np.flatnonzero(wanted_B > 0), 0
@@ -138,10 +131,11 @@ def _draw_spans(rule: SpanRule, keys: Keys, lengths_B: Ints, sizes_B: Ints, want
     while len(rows):
         if turn % _TURNS == 0:
             drawn_rows = rows
-            draws = (_draws(keys[rows], 2 * turn, 2 * _TURNS) >> np.uint64(11)).astype(np.float64) * _SCALE
-        of_R = np.searchsorted(drawn_rows, rows)
+            whole = bits(keys[rows], 2 * (turn + _TURNS))[:, 2 * turn :]
+            draws = (whole >> np.uint64(11)).astype(np.float64) * 2.0**-53  # 53 bits, as many as a float64 has
+        of_R = np.searchsorted(drawn_rows, rows)  # their rows in `draws`, which has those that were left back then
         at = 2 * (turn % _TURNS)
-        index_R = np.minimum(np.searchsorted(weights, draws[of_R, at], "right"), rule.longest - 1)
+        index_R = np.minimum(np.searchsorted(weights, draws[of_R, at], "right"), longest - 1)
         length_R = index_R + 1
         is_short_R = length_R < sizes_B[rows]
         room_R = np.where(is_first_B[rows], np.maximum(0, lengths_B[rows] - length_R), sizes_B[rows] - length_R)
@@ -151,7 +145,7 @@ def _draw_spans(rule: SpanRule, keys: Keys, lengths_B: Ints, sizes_B: Ints, want
         window_RX = padded[rows[:, None], columns_RX]
         is_run_RX = is_run_SX[index_R]
         num_new_R = length_R - (window_RX & is_run_RX).sum(1)
-        budget_R = np.minimum(wanted_B[rows] - counts_B[rows], rule.longest)
+        budget_R = np.minimum(wanted_B[rows] - counts_B[rows], longest)
         is_good_R = is_short_R & ~(window_RX & is_gap_SX[index_R]).any(1) & (num_new_R > 0) & (num_new_R <= budget_R)
         good = np.flatnonzero(is_good_R)
         padded[rows[good][:, None], columns_RX[good]] |= is_run_RX[good]
@@ -160,11 +154,6 @@ def _draw_spans(rule: SpanRule, keys: Keys, lengths_B: Ints, sizes_B: Ints, want
         rows = rows[(counts_B[rows] < wanted_B[rows]) & (fails_B[rows] < _TRIES)]
         turn += 1
     return padded[:, gap_max : gap_max + num_patches]
-
-
-def _draws(keys: Keys, first: int, num: int) -> NDArray[np.uint64]:
-    """Draws `first` ... of `rng.bits`: (R, num)."""
-    return bits(keys, first + num)[:, first:]
 
 
 def original_mask(

@@ -5,22 +5,58 @@ the three colours; the decoder's last block and its output layer compute hidden 
 `ViTMAEForPreTraining` of transformers with its attention mask (tests/recipes/pixel/test_pixel_convert.py).
 
 Dimensions: V tokens of the encoder, T of the decoder, K patches to predict, D and E widths of encoder and decoder, F
-values of a patch.
+values of a patch, L patches of a table of positions.
 Sources: Rust et al. 2022, https://arxiv.org/abs/2207.06991; He et al. 2021, https://arxiv.org/abs/2111.06377.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretrainkit.nn.attention import AttentionLayout
 from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
-from pretrainkit.nn.initialise import SkipInitialisation
+from pretrainkit.nn.initialise import built
+from pretrainkit.nn.layouts import stream_layout
 from pretrainkit.nn.rotary import Rotation, rotation
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelModelConfig, Zero
-from pretrainkit.recipes.pixel.inputs import PixelInputs
-from pretrainkit.recipes.pixel.positions import position_table
+from pretrainkit.training.objective import Batch
+
+
+@dataclass(frozen=True, eq=False)
+class PixelInputs:
+    """What the model reads."""
+
+    patches_VF: Tensor
+    """uint8: of every visible token; anything for class tokens."""
+    visible_positions_V: Tensor
+    """int32: 0 for class tokens, 1 + i for patch i."""
+    visible_slots_V: Tensor
+    """int64: where in the decoder's stream each is."""
+    visible_layout: AttentionLayout
+    """Where the texts lie in the encoder's stream."""
+    positions_T: Tensor
+    """int32: as `visible_positions_V`, of the decoder's tokens."""
+    layout: AttentionLayout
+    """Where the texts lie in the decoder's stream."""
+    target_slots_K: Tensor
+    """int64: what to predict, in the decoder's stream."""
+
+
+def read_batch(batch: Batch, max_patches: int) -> PixelInputs:
+    """The inputs in a batch of `batch.pack`, on the model's device; no text has more than `max_patches`."""
+    return PixelInputs(
+        patches_VF=batch["visible_patches"],
+        visible_positions_V=batch["visible_positions"],
+        visible_slots_V=batch["visible_slots"].long(),
+        visible_layout=stream_layout(batch["visible_starts"], max_patches + 1, len(batch["visible_positions"])),
+        positions_T=batch["positions"],
+        layout=stream_layout(batch["starts"], max_patches + 1, len(batch["positions"])),
+        target_slots_K=batch["target_slots"].long(),
+    )
 
 
 class PixelOutputs(NamedTuple):
@@ -62,7 +98,7 @@ def patch_vectors(patch: nn.Linear, class_token: Tensor, patches_VF: Tensor, pos
     """uint8 patches to (V, D), before positions are added; `class_token` (D,) where the position is 0."""
     weight = patch.weight
     if patches_VF.shape[1] != weight.shape[1]:
-        weight = weight.unflatten(1, (-1, NUM_CHANNELS)).sum(-1)
+        weight = weight.unflatten(1, (-1, NUM_CHANNELS)).sum(-1)  # grey: one product instead of three
     values_VF = patches_VF.to(weight.dtype) / 255
     if zero == "white":
         values_VF = 1 - values_VF
@@ -171,8 +207,28 @@ def _block(config: PixelModelConfig, width: int, num_heads: int, inner_width: in
 
 def build(config: PixelModelConfig) -> PixelForPretraining:
     """The model on torch's default device, initialised from its global generator; on "meta" without values."""
-    with SkipInitialisation():  # torch's own, which would cost time and draw numbers
-        model = PixelForPretraining(config)
-    if torch.get_default_device().type != "meta":
-        model.initialise()
-    return model
+    return built(lambda: PixelForPretraining(config), PixelForPretraining.initialise)
+
+
+def position_table(num_patches: int, width: int, grid_width: int) -> Tensor:
+    """Fixed sine-cosine positions of patches, as a grid of the square images that the masked autoencoder was made for:
+    float32 (1 + L, D); row 0, of the class token, is 0. Computed in float64.
+
+    Source: https://github.com/facebookresearch/mae (util/pos_embed.py), whose columns come first. A longer table begins
+    with the rows of a shorter one of the same `grid_width`, the patches of a row of the grid, so lengths change without
+    training. `width` is a multiple of 4.
+    """
+    omega = 10_000.0 ** -(np.arange(width // 4) / (width / 4))
+    row_L, column_L = np.divmod(np.arange(num_patches), grid_width)
+    angles = [column_L[:, None] * omega, row_L[:, None] * omega]
+    table = np.zeros((1 + num_patches, width))
+    table[1:] = np.concatenate([wave(angle) for angle in angles for wave in (np.sin, np.cos)], axis=1)
+    return torch.from_numpy(table.astype(np.float32))
+
+
+def fitted_table(table: Tensor, num_patches: int, grid_width: int) -> Tensor:
+    """A copy of a table, (1 + patches, D), for another number of patches: cut, or going on by the formula, whatever its
+    rows are by now."""
+    longer = position_table(num_patches, table.shape[1], grid_width).to(table)
+    kept = min(len(table), len(longer))
+    return torch.cat((table[:kept], longer[kept:]))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelRun
-from pretrainkit.recipes.pixel.inputs import read_batch
+from pretrainkit.recipes.pixel.model import read_batch
 from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
 
 TERM = "masked_patch_loss"
@@ -40,18 +40,43 @@ class PixelObjective(SeparableObjective):
         error_K = self._errors(model, batch)
         weight_K, patches = batch["target_weights"], batch["target_patches"]
         has_ink_K = _has_ink(patches, self._config.model.patch_size)
-        blind_K = self._target(patches).square().mean((1, 2)) if self._config.objective.normalize_target else None
         found = {
             TERM: _mean_over(error_K, self._weights(batch)),
             "inked_patch_loss": _mean_over(error_K, weight_K * has_ink_K),
             "blank_patch_loss": _mean_over(error_K, weight_K * (1 - has_ink_K)),
         }
-        if blind_K is not None:
-            found["blind_loss"] = _mean_over(blind_K, weight_K)
+        if self._config.objective.normalize_target:
+            found["blind_loss"] = _mean_over(self._target(patches).square().mean((1, 2)), weight_K)
         return found
 
     def cost(self, batch: HostBatch) -> Cost:
-        return count_cost(self._config, batch)
+        """Examples, patches and FLOPs of one forward and backward pass over real patches.
+
+        2 FLOPs per multiply-add, backward = 2 x forward, matrix products only: in encoder and decoder 6 x the weights
+        of a block per token and 12 x width x t^2 for the attention of a text of t tokens, of which the encoder has the
+        visible ones; embedding of visible patches with three colours, prediction of hidden ones. That the last block
+        leaves tokens out is not counted.
+        """
+        model = self._config.model
+        lengths_B = np.diff(batch["starts"]).astype(np.float64)
+        visible_B = np.diff(batch["visible_starts"]).astype(np.float64)
+        num_targets = float(batch["target_weights"].sum())
+        flops = 0.0
+        for tokens_B, width, inner, layers in (
+            (visible_B, model.hidden_size, model.intermediate_size, model.num_layers),
+            (lengths_B, model.decoder_hidden_size, model.decoder_intermediate_size, model.decoder_num_layers),
+        ):
+            flops += 6 * layers * (4 * width**2 + 2 * width * inner) * float(tokens_B.sum())
+            flops += 12 * layers * width * float((tokens_B**2).sum())
+        flops += 6 * model.patch_values * model.hidden_size * (float(visible_B.sum()) - len(visible_B))
+        flops += 6 * model.hidden_size * model.decoder_hidden_size * float(visible_B.sum())
+        flops += 6 * model.decoder_hidden_size * model.patch_values * num_targets
+        return Cost(
+            examples=len(batch["lengths"]),
+            tokens=int(batch["lengths"].sum(dtype=np.int64)),
+            slots=len(batch["positions"]) - len(lengths_B),
+            flops=flops,
+        )
 
     def _weights(self, batch: Batch) -> Tensor:
         """float32 (K,): what each hidden patch counts."""
@@ -74,22 +99,15 @@ class PixelObjective(SeparableObjective):
 
 
 def target_pixels(patches: Tensor, patch_size: int, *, is_normalized: bool) -> Tensor:
-    """What to predict.
-
-    Args:
-        patches: uint8 (K, S) of grey or (K, S * 3) of coloured patches.
-        patch_size: Root of S.
-        is_normalized: Standardize each patch, with the unbiased variance over all its values in three colours.
-
-    Returns:
-        float32 (K, S, 1) for grey, where the three colours are one, or (K, S, 3); unless normalised in [0, 1].
-    """
+    """What to predict of uint8 (K, S) of grey or (K, S * 3) of coloured patches, S = patch_size^2: float32 (K, S, 1)
+    for grey, where the three colours are one, or (K, S, 3). In [0, 1], or standardized within each patch, with the
+    unbiased variance over all its values in three colours."""
     values_KSC = patches.float().div(255).unflatten(1, (patch_size**2, -1))
     if not is_normalized:
         return values_KSC
     mean_K11 = values_KSC.mean((1, 2), keepdim=True)
     centred_KSC = values_KSC - mean_K11
-    num = patch_size**2 * NUM_CHANNELS
+    num = patch_size**2 * NUM_CHANNELS  # grey values count three times, as in the original
     variance_K11 = centred_KSC.square().mean((1, 2), keepdim=True) * (num / (num - 1))
     return centred_KSC * torch.rsqrt(variance_K11 + _EPSILON)
 
@@ -102,33 +120,3 @@ def _has_ink(patches: Tensor, patch_size: int) -> Tensor:
 
 def _mean_over(values_K: Tensor, weight_K: Tensor) -> LossSum:
     return LossSum((values_K * weight_K).sum(), weight_K.sum())
-
-
-def count_cost(config: PixelRun, batch: HostBatch) -> Cost:
-    """Examples, patches and FLOPs of one forward and backward pass over real patches.
-
-    2 FLOPs per multiply-add, backward = 2 x forward, matrix products only: in encoder and decoder 6 x the weights of a
-    block per token and 12 x width x t^2 for the attention of a text of t tokens, of which the encoder has the visible
-    ones; embedding of visible patches with three colours, prediction of hidden ones. That the last block leaves tokens
-    out is not counted.
-    """
-    model = config.model
-    lengths_B = np.diff(batch["starts"]).astype(np.float64)
-    visible_B = np.diff(batch["visible_starts"]).astype(np.float64)
-    num_targets = float(batch["target_weights"].sum())
-    flops = 0.0
-    for tokens_B, width, inner, layers in (
-        (visible_B, model.hidden_size, model.intermediate_size, model.num_layers),
-        (lengths_B, model.decoder_hidden_size, model.decoder_intermediate_size, model.decoder_num_layers),
-    ):
-        flops += 6 * layers * (4 * width**2 + 2 * width * inner) * float(tokens_B.sum())
-        flops += 12 * layers * width * float((tokens_B**2).sum())
-    flops += 6 * model.patch_values * model.hidden_size * (float(visible_B.sum()) - len(visible_B))
-    flops += 6 * model.hidden_size * model.decoder_hidden_size * float(visible_B.sum())
-    flops += 6 * model.decoder_hidden_size * model.patch_values * num_targets
-    return Cost(
-        examples=len(batch["lengths"]),
-        tokens=int(batch["lengths"].sum(dtype=np.int64)),
-        slots=len(batch["positions"]) - len(lengths_B),
-        flops=flops,
-    )

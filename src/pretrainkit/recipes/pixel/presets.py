@@ -55,7 +55,7 @@ def tiny_grid() -> PixelRun:
     run = tiny()
     model = run.model.model_dump() | {"positions": "grid", "decoder_norm_epsilon": run.model.layer_norm_epsilon}
     del model["rotary_theta"]
-    return run.model_copy(update={"model": PixelModelConfig.model_validate(model)})
+    return run.changed(model=PixelModelConfig.model_validate(model))
 
 
 def small() -> PixelRun:
@@ -71,7 +71,7 @@ def small() -> PixelRun:
         decoder_num_heads=6,
         decoder_intermediate_size=1056,
     )
-    return base().model_copy(update={"model": model})
+    return base().changed(model=model)
 
 
 def base() -> PixelRun:

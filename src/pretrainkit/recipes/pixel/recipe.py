@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.capabilities import EncodesText, FitsWeights, KeepsTokenizer, PlansWithoutData
+from pretrainkit.recipes.capabilities import CorruptsWords, EncodesText, FitsWeights, KeepsTokenizer, PlansWithoutData
 from pretrainkit.recipes.exchange import (
     ComparesWithHuggingFace,
     ConvertsClassifiers,
@@ -42,6 +42,7 @@ class Pixel(
     ReadsHuggingFace[PixelRun],
     WritesHuggingFace[PixelRun],
     ComparesWithHuggingFace[PixelRun],
+    CorruptsWords[PixelRun],
 ):
     """Hidden patches of rendered text, drawn again by a masked autoencoder."""
 
@@ -86,13 +87,13 @@ class Pixel(
 
     def tokenizer_folder(self, config: PixelRun) -> Path | None:
         """Text is drawn, not cut into tokens: the folder of the renderer, where the data say."""
-        from pretrainkit.recipes.pixel.open_rows import renderer_folder
+        from pretrainkit.recipes.pixel.rows import renderer_folder
 
         return renderer_folder(config.data)
 
     def with_tokenizer(self, config: PixelRun, tokenizer: Path) -> PixelRun:
         """Text is drawn by the renderer that was kept."""
-        return config.model_copy(update={"data": config.data.model_copy(update={"renderer": str(tokenizer)})})
+        return config.changed(data={"renderer": str(tokenizer)})
 
     def has_own_vocabulary(self, config: PixelRun) -> bool:
         return True
@@ -128,12 +129,12 @@ class Pixel(
         if tokenizer is not None and (text.renderer or tokenizer.is_file()):
             tokenizer = changed_renderer(tokenizer, text.renderer)
         grid_width = model.position_grid_width if model.positions == "grid" else None
-        update = {
-            "model": model.model_copy(update={"max_patches": max_length, "grid_width": grid_width}),
-            "data": data.model_copy(update={"max_patches": min(data.max_patches, max_length)}),
-            "text": text.model_copy(update={"renderer": {}}),
-        }
-        return config.model_copy(update=update), tokenizer
+        config = config.changed(
+            model={"max_patches": max_length, "grid_width": grid_width},
+            data={"max_patches": min(data.max_patches, max_length)},
+            text={"renderer": {}},
+        )
+        return config, tokenizer
 
     def build_text_encoder(self, config: PixelRun, model: Any) -> TextEncoder:
         from pretrainkit.recipes.pixel.text_encoder import build_text_encoder
@@ -157,8 +158,7 @@ class Pixel(
             )
         if wanted.max_patches != trained.max_patches:
             trained, weights = with_length(weights, trained, wanted.max_patches)
-        trained = trained.model_copy(update={"grid_width": wanted.grid_width})
-        return given.model_copy(update={"model": trained}), weights
+        return given.changed(model=trained.changed(grid_width=wanted.grid_width)), weights
 
     def fitted_text_encoder(
         self, config: PixelRun, given: PixelRun, weights: Mapping[str, Tensor], fresh: Mapping[str, Tensor]
@@ -179,13 +179,8 @@ class Pixel(
 
         found, config = read_classifier(folder, pooling), base()
         length = found.model.max_patches
-        run = config.model_copy(
-            update={
-                "model": found.model,
-                "data": config.data.model_copy(update={"max_patches": min(config.data.max_patches, length)}),
-                "text": config.text.model_copy(update=found.text),
-            }
-        )
+        data = {"max_patches": min(config.data.max_patches, length)}
+        run = config.changed(model=found.model, data=data, text=found.text)
         return ImportedTextClassifier(
             run, found.encoder, found.head, found.classes, length, reads=found.reads, length=length
         )
@@ -219,9 +214,8 @@ class Pixel(
 
         model, scored, state = read_huggingface(folder)
         config = base()
-        data = config.data.model_copy(update={"max_patches": min(config.data.max_patches, model.max_patches)})
-        objective = config.objective.model_copy(update=scored)
-        return config.model_copy(update={"model": model, "data": data, "objective": objective}), state
+        data = {"max_patches": min(config.data.max_patches, model.max_patches)}
+        return config.changed(model=model, data=data, objective=scored), state
 
     def carried_weights(self, carried: PixelRun, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Published weights are for black zeros, whatever they were trained for."""
@@ -233,6 +227,11 @@ class Pixel(
         from pretrainkit.recipes.pixel.convert import difference_from_huggingface
 
         return difference_from_huggingface(config, model, folder)
+
+    def write_noisy(self, source: Path, out: Path, attack: Any, severity: float, **settings: Any) -> int:
+        from pretrainkit.recipes.pixel.noise import write_noisy
+
+        return write_noisy(source, out, attack, severity, **settings)
 
 
 RECIPE = Pixel()

@@ -21,9 +21,8 @@ from torch import Tensor, nn
 
 from pretrainkit.errors import InputError
 from pretrainkit.nn.attention import AttentionLayout
-from pretrainkit.recipes.pixel.pooling import ClassPooling
 from pretrainkit.recipes.pixel.sample import as_patches
-from pretrainkit.recipes.pixel.text_encoder import PixelTextEncoder
+from pretrainkit.recipes.pixel.text_encoder import ClassPooling, PixelTextEncoder
 from pretrainkit.recipes.pixel.text_reader import stream
 from pretrainkit.rendering.page import Text
 from pretrainkit.rendering.renderer import Renderer
@@ -64,15 +63,13 @@ class Explained:
     """Attention alone, of whatever answer; not negative."""
 
     def picture(self, weight_N: NDArray[np.floating] | None = None) -> NDArray[np.uint8]:
-        """uint8 RGB (rows, columns, 3): the text in lines of 32 patches, the redder the more weight.
-
-        Args:
-            weight_N: None: `relevance_N`.
-        """
+        """uint8 RGB (rows, columns, 3): the text in lines of 32 patches, the redder the more weight, by default
+        `relevance_N`."""
         weight_N = self.relevance_N if weight_N is None else weight_N
         P = self.columns_XP.shape[1]
         patches_NPP3 = as_patches(self.columns_XP.swapaxes(0, 1), P).astype(np.float64)
         share_N111 = (weight_N / max(float(weight_N.max()), 1e-30))[:, None, None, None]
+        # Towards red with the weight: white becomes red, black stays black.
         patches_NPP3 *= 1 - share_N111 * (1 - _RED / 255)
         num_lines = -(-len(patches_NPP3) // _PATCHES_PER_LINE)
         width = min(len(patches_NPP3), _PATCHES_PER_LINE)
@@ -84,14 +81,11 @@ class Explained:
 def explain(
     model: Callable[..., Any], encoder: PixelTextEncoder, renderer: Renderer, text: Text, target: int | None = None
 ) -> Explained:
-    """Why a fine-tuned model answers about a text as it does.
+    """Why a fine-tuned model answers about a text or a pair as it does.
 
     Args:
         model: Of one answer about a text: classes, or a number. Called with a batch and its longest text's patches, it
-            gives (1, C) first. Its dropout must be off (`model.eval()`).
-        encoder: That of the model.
-        renderer: That of the model.
-        text: A text or a pair.
+            gives (1, C) first. Its dropout must be off (`model.eval()`). Encoder and renderer are the model's.
         target: Number of the class that is asked about; None: the one that the model says.
 
     Raises:

@@ -1,5 +1,5 @@
 """Rows of rendered text in parquet files, by index: pictures that are stored, or text that is drawn when it is asked
-for.
+for. A path names a folder of `pretrainkit render`, a published set, or text.
 
 Dimensions: N rows, R rows that are asked for, P pixels of a patch's side, U patches of a row up to and with its end
 patch, C = 3 colours (absent in greyscale).
@@ -7,37 +7,49 @@ patch, C = 3 colours (absent in greyscale).
 
 from __future__ import annotations
 
+import hashlib
 import io
+import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pretrainkit.data.line_index import cache_folder
 from pretrainkit.errors import ConfigError, DataError, MissingPackageError
+from pretrainkit.files.manifest import fingerprint, verify
+from pretrainkit.recipes.pixel.config import PixelDataConfig
 from pretrainkit.recipes.pixel.looks import OWN, Look, dressed
+from pretrainkit.rendering.documents import Documents, find_documents
 from pretrainkit.rendering.folder import load_renderer
+from pretrainkit.rendering.identity import describe
+from pretrainkit.rendering.named import open_renderer
+from pretrainkit.rendering.prerender import RENDERER_FOLDER, RenderSettings, prerender
+from pretrainkit.rendering.relayout import is_rendered, opened_parquet, row_files
 from pretrainkit.rendering.renderer import Renderer
 from pretrainkit.rendering.row_files import PATCHES, PIXELS
 
 _OPEN_FILES = 256
 _KEPT_GROUPS = 4
+_LARGE_GROUP = 128
+_POORLY_FILLED = 0.5
+_TEXT_ONLY = RenderSettings(with_pixels=False)
+_logger = logging.getLogger(__name__)
 
 
 class ParquetTable:
     """Random access to the rows of files, by groups of rows. Threads may share it; it is pickled as its paths."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        """`paths`: at least one.
-
-        Raises:
-            DataError: One cannot be read.
-        """
+        """`paths`: at least one. What cannot be read raises DataError when it is opened."""
         self.paths = tuple(paths)
         self._lock = threading.Lock()
         self._files: OrderedDict[int, Any] = OrderedDict()
@@ -52,14 +64,14 @@ class ParquetTable:
     @cached_property
     def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Of each group of rows: its file, its number there, and the rows up to its end."""
-        files, numbers, sizes = [], [], []
-        for index in range(len(self.paths)):
-            metadata = self._file(index).metadata
-            for number in range(metadata.num_row_groups):
-                files.append(index)
-                numbers.append(number)
-                sizes.append(metadata.row_group(number).num_rows)
-        return np.array(files, np.int64), np.array(numbers, np.int64), np.cumsum(sizes, dtype=np.int64)
+        groups = [
+            (index, number, metadata.row_group(number).num_rows)
+            for index in range(len(self.paths))
+            for metadata in [self._file(index).metadata]
+            for number in range(metadata.num_row_groups)
+        ]
+        files, numbers, sizes = np.array(groups, np.int64).reshape(-1, 3).T
+        return files, numbers, np.cumsum(sizes)
 
     def __len__(self) -> int:
         ends = self._places[2]
@@ -101,18 +113,7 @@ class ParquetTable:
             return values
 
     def _file(self, index: int) -> Any:
-        import pyarrow
-        import pyarrow.parquet
-
-        opened = self._files.pop(index, None)
-        if opened is None:
-            try:
-                opened = pyarrow.parquet.ParquetFile(self.paths[index], memory_map=True)
-            except (pyarrow.ArrowException, OSError) as error:
-                raise DataError(
-                    f"{self.paths[index]}: not a parquet file, or damaged: {error}\n  fetch or make it again"
-                ) from error
-        self._files[index] = opened
+        self._files[index] = opened = self._files.pop(index, None) or opened_parquet(self.paths[index])
         while len(self._files) > _OPEN_FILES:
             self._files.popitem(last=False)
         return opened
@@ -122,13 +123,8 @@ class Rows(ABC):
     """Rendered rows, some of which may be left out."""
 
     def __init__(self, table: ParquetTable, fingerprint: str, name: str, rendering: str | None = None) -> None:
-        """
-        Args:
-            table: Has a column `num_patches`.
-            fingerprint: Of the rows.
-            name: For messages.
-            rendering: Fingerprint of what draws, or drew, them; None: unknown.
-        """
+        """`table` has a column `num_patches`; `name` is for messages; `rendering` is the fingerprint of what draws, or
+        drew, the rows; None: unknown."""
         self.table, self.fingerprint, self.name, self.rendering = table, fingerprint, name, rendering
         self.num_patches_N = table.column(PATCHES).astype(np.int32)
         self.kept_N = np.arange(len(self.num_patches_N), dtype=np.int64)
@@ -178,10 +174,7 @@ class StoredRows(Rows):
         self, rows_R: NDArray[np.int64], num_patches_R: NDArray[np.int32], looks: Sequence[Look] | None
     ) -> list[NDArray[np.uint8]]:
         stored = self.table.values(PIXELS, rows_R)
-        return [
-            self._strip(int(row), picture, num_patches)
-            for row, picture, num_patches in zip(rows_R, stored, num_patches_R.tolist(), strict=True)
-        ]
+        return list(map(self._strip, rows_R.tolist(), stored, num_patches_R.tolist()))
 
     def _strip(self, row: int, picture: Any, num_patches: int) -> NDArray[np.uint8]:
         try:
@@ -241,3 +234,120 @@ class DrawnRows(Rows):
 def folder_renderer(folder: Path) -> Renderer:
     """The renderer of a folder, once in each process."""
     return load_renderer(folder)
+
+
+def open_rows(path: str, data: PixelDataConfig) -> Rows:
+    """The rows that a path names; text is cut first, if that was not done before.
+
+    Raises:
+        DataError: There are none, or plain text and no renderer, or rows lie one folder deeper.
+    """
+    folder = Path(path)
+    if is_rendered(folder):
+        return _rendered_rows(folder)
+    files = row_files(folder)
+    if files:
+        return _published_rows(folder, files)
+    if splits := [f"{path}/{split}" for split in ("train", "valid") if is_rendered(folder / split)]:
+        raise DataError(f"{path} holds folders of rendered rows\n  name {' or '.join(splits)}")
+    return _cut(path, data)
+
+
+def renderer_folder(data: PixelDataConfig) -> Path | None:
+    """The folder of the renderer that the training data were, or are, drawn by; None: nobody knows."""
+    named = [data.renderer] if data.renderer else []
+    for path in map(Path, [*named, *(f"{source.path}/{RENDERER_FOLDER}" for source in data.train)]):
+        if path.is_dir():
+            return path
+    for source in data.train:
+        if data.renderer and not is_rendered(Path(source.path)) and not row_files(source.path):
+            return _place(source.path, data)[0] / RENDERER_FOLDER
+    return None
+
+
+def _rendered_rows(folder: Path) -> Rows:
+    manifest = verify(folder, checksums=False)
+    rendering = (manifest["rendering"] or {}).get("fingerprint")
+    table = ParquetTable([folder / shard["name"] for shard in manifest["shards"]])
+    if manifest["has_pixels"]:
+        return StoredRows(table, manifest["fingerprint"], str(folder), rendering)
+    opened = partial(folder_renderer, folder / RENDERER_FOLDER)
+    return DrawnRows(table, manifest["fingerprint"], str(folder), opened, rendering)
+
+
+def _published_rows(folder: Path, files: list[Path]) -> Rows:
+    table = ParquetTable(files)
+    if table.rows_per_group > _LARGE_GROUP:
+        _logger.warning(
+            "%s has %.0f rows in a group, all of which are read for one; `pretrainkit render %s --out FOLDER` writes "
+            "it in smaller ones",
+            *(folder, table.rows_per_group, folder),
+        )
+    rows = StoredRows(table, "", str(folder))
+    numbers = hashlib.blake2b(rows.num_patches_N.tobytes(), digest_size=16).hexdigest()
+    rows.fingerprint = fingerprint([[(path.name, path.stat().st_size) for path in files], numbers])
+    return rows
+
+
+def _cut(path: str, data: PixelDataConfig) -> Rows:
+    """The pieces of plain text, from a folder that is made in the cache if it is not there."""
+    out, documents, renderer = _place(path, data)
+    with _alone(out):
+        made = prerender({"train": documents}, renderer, out.parent, _TEXT_ONLY, progress=_Logged())["train"]
+    rows = _rendered_rows(out)
+    if made["fill_rate"] < _POORLY_FILLED:
+        shorter = max(1, int(data.max_patches * made["fill_rate"]))
+        rows.remark = (
+            f"the rows of {path} are {100 * made['fill_rate']:.0f} % full, as documents are short (in plain text each "
+            f"paragraph is a document)\n  of books: pretrainkit render {quote(path)} --format book --renderer "
+            f"{quote(str(data.renderer))} --max-patches {data.max_patches} --out FOLDER, and then "
+            f"data.train=FOLDER/train; else shorten the rows, such as data.max_patches={shorter}"
+        )
+    return rows
+
+
+def _place(path: str, data: PixelDataConfig) -> tuple[Path, Documents, Renderer]:
+    """Where the pieces of plain text belong, the text, and what draws it."""
+    named = data.renderer or next(
+        (str(found) for source in data.train if (found := Path(source.path) / RENDERER_FOLDER).is_dir()), None
+    )
+    if not Path(path).exists() and "://" not in path:
+        raise DataError(f"{path} does not exist\n  name a folder of pretrainkit render, or text")
+    if named is None:
+        raise DataError(
+            f"{path} is plain text, and nothing says how to draw it\n"
+            "  name a renderer or a font: data.renderer=FONT.ttf; or render it with pretrainkit render"
+        )
+    documents = find_documents([path])
+    if len(documents) > 1:
+        raise DataError(f"{path} holds training and held-out data\n  name {path}/train or {path}/valid")
+    renderer = open_renderer(named, data.max_patches)
+    key = fingerprint([documents["train"].identity, describe(renderer)["fingerprint"], data.max_patches])
+    return cache_folder() / "rendered" / key / "train", documents["train"], renderer
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """One process after another: ranks ask for the same text."""
+    lock_path = out.parent.with_suffix(".lock")
+    lock_path.parent.mkdir(parents=True, exist_ok=True)
+    with open(lock_path, "w") as lock:
+        try:
+            import fcntl
+        except ImportError:  # not a Unix: a second process that writes the same is then refused
+            yield
+            return
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+class _Logged:
+    """Progress for the log."""
+
+    def stage(self, name: str, total: int, unit: str) -> None:
+        _logger.info("%s: %.1f MB of text are cut into rows", name, total / 1e6)
+
+    def advance(self, amount: Any) -> None: ...
+
+    def note(self, message: str) -> None:
+        _logger.info("%s", message)

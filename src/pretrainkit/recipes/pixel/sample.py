@@ -3,7 +3,6 @@
 Dimensions: B texts, N patches of a row, P pixels of a patch's side, K hidden patches, S = P * P.
 """
 
-import copy
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from pretrainkit.data.source import BatchSource, Records
+from pretrainkit.dist.weights import on_cpu
+from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.images.thumbnail import thumbnail
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelRun
-from pretrainkit.recipes.pixel.inputs import read_batch
+from pretrainkit.recipes.pixel.model import read_batch
 from pretrainkit.recipes.pixel.source import PixelSource
 
 _PATCHES_PER_LINE = 24
@@ -64,25 +65,14 @@ def reconstruct(
     num_text_patches_B: NDArray[np.integer],
     is_hidden_BN: NDArray[np.bool_],
 ) -> list[NDArray[np.uint8]]:
-    """What the model puts in the place of hidden patches, computed on the CPU.
+    """What the model puts in the place of hidden patches, computed on the CPU: of each text uint8 (K, P, P, 3).
 
-    Args:
-        config: Of the run.
-        model: Its model; it is not changed.
-        pixels: uint8 (B, P, N * P) or (B, P, N * P, 3).
-        num_text_patches_B: Patches before each end patch.
-        is_hidden_BN: Hidden patches, none of them after an end patch.
-
-    Returns:
-        Of each text uint8 (K, P, P, 3).
+    `pixels` are uint8 (B, P, N * P) or (B, P, N * P, 3); no hidden patch lies after the end patch of its text.
     """
-    if next(model.parameters()).device.type != "cpu":
-        model = copy.deepcopy(model).cpu()
-    was_training = model.training
-    model.eval()
+    model = on_cpu(model)
     batch = {name: torch.from_numpy(array) for name, array in pack(pixels, num_text_patches_B, is_hidden_BN).items()}
-    predicted_KF = model(read_batch(batch, is_hidden_BN.shape[1])).predicted_KF.float()
-    model.train(was_training)
+    with evaluation_mode(model):
+        predicted_KF = model(read_batch(batch, is_hidden_BN.shape[1])).predicted_KF.float()
     if config.objective.normalize_target:
         target_KF = batch["target_patches"].float() / 255
         if target_KF.shape[1] != predicted_KF.shape[1]:

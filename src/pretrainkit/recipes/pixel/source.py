@@ -19,12 +19,10 @@ from numpy.typing import NDArray
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.pixel.batch import pack
-from pretrainkit.recipes.pixel.config import PixelRun
-from pretrainkit.recipes.pixel.data_config import PixelAugmentConfig
+from pretrainkit.recipes.pixel.config import PixelAugmentConfig, PixelRun
 from pretrainkit.recipes.pixel.looks import Look, Looks
 from pretrainkit.recipes.pixel.masking import draw_masks
-from pretrainkit.recipes.pixel.open_rows import open_rows
-from pretrainkit.recipes.pixel.rows import Rows
+from pretrainkit.recipes.pixel.rows import Rows, open_rows
 from pretrainkit.rendering.identity import describe
 from pretrainkit.rendering.named import open_renderer
 from pretrainkit.rng import Keys, fold, stream_key, uniform
@@ -59,12 +57,7 @@ class PixelSource(BatchSource):
     """
 
     def __init__(self, config: PixelRun, split: Split, components: Sequence[Rows]) -> None:
-        """
-        Args:
-            config: A bound config.
-            split: Whose masks.
-            components: In the order of the config, without the rows that are left out.
-        """
+        """`config` is bound; `components` are in its order, without the rows that are left out."""
         self.config, self.split, self.components = config, split, tuple(components)
         self._looks = Looks(config.data.augment if split == "train" else PixelAugmentConfig())
 
@@ -178,6 +171,7 @@ def open_source(config: PixelRun, split: Split) -> PixelSource:
 
 def _is_held_out(num_rows: int, share: float) -> NDArray[np.bool_]:
     """(N,) the rows that are held out: all of a block of neighbours or none. At least one block of several."""
+    # A block's place in [0, 1) follows from its number alone, so a larger share holds out the same blocks and more.
     blocks = np.arange(-(-num_rows // _NEIGHBOURS))
     place = uniform(fold(_HELD_OUT, blocks), 1)[:, 0]
     chosen = place < share
@@ -232,15 +226,9 @@ def bind(config: PixelRun) -> PixelRun:
 
 
 def _check_renderer(named: str | None, drawn: Mapping[str, str]) -> None:
-    """A named renderer becomes that of the model, so rows that are drawn already must be drawn by it.
-
-    Args:
-        named: data.renderer.
-        drawn: Fingerprints of the renderers that drew rows, and a folder of each.
-
-    Raises:
-        DataError: None of the rows were.
-    """
+    """A renderer that data.renderer names becomes that of the model, so rows that are drawn already must be drawn by
+    it: `drawn` has the fingerprints of their renderers, and a folder of each. Raises DataError where none of them
+    were."""
     if named is None or not drawn:
         return
     found = describe(open_renderer(named))["fingerprint"]

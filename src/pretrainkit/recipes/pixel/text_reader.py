@@ -9,6 +9,7 @@ values of a patch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -20,7 +21,6 @@ from numpy.typing import NDArray
 from pretrainkit.data.line_index import cache_folder
 from pretrainkit.data.subsets import slots
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.recipes.pixel.clean_up import clean_up
 from pretrainkit.recipes.pixel.config import PixelRun
 from pretrainkit.recipes.text_reader import Ints, ReadExamples, ReadPassages, ReadWords, TextReader
 from pretrainkit.rendering.drawer import Drawer
@@ -28,9 +28,8 @@ from pretrainkit.rendering.folder import load_renderer, save_renderer
 from pretrainkit.rendering.identity import describe
 from pretrainkit.rendering.named import open_renderer
 from pretrainkit.rendering.page import Page, Text
-from pretrainkit.rendering.parts import Part, RunningPart
+from pretrainkit.rendering.parts import Part, RunningPart, is_rtl
 from pretrainkit.rendering.renderer import Renderer
-from pretrainkit.rendering.rtl import is_rtl
 from pretrainkit.rendering.windows import NoRoomError, Window, windows
 
 _CONTROL_PATCHES = 2
@@ -39,17 +38,31 @@ NO_ANSWER_SLOT = 0
 """The class token. The original puts it last; which slot it has changes no number."""
 
 
+_BEFORE = re.compile(r"\s+([,.;:!?%)\]}”’…]|n't\b|'(?:s|m|d|re|ve|ll)\b)", re.IGNORECASE)
+_AFTER = re.compile(r"([(\[{“‘$#])\s+")
+_LATEX_QUOTES = re.compile(r"``\s*(.*?)\s*''")
+_QUOTED = re.compile(r"(?<!\S)([\"'])\s+(.*?)\s+\1(?!\w)")
+
+
+def clean_up(text: str) -> str:
+    """Tokenized text as people write it: `He said : " I do n't ( really ) know . "` to
+    `He said: "I don't (really) know."`.
+
+    The original does the same with the texts of GLUE and XNLI before they are drawn. It is naive: where both sides of a
+    straight quotation mark have a space, it opens and closes by turns.
+    """
+    text = _LATEX_QUOTES.sub(r'"\1"', text)
+    text = _BEFORE.sub(r"\1", text)
+    text = _AFTER.sub(r"\1", text)
+    return _QUOTED.sub(r"\1\2\1", text)
+
+
 class PixelReader(TextReader):
     """A renderer, whose canvas is as long as what is asked for."""
 
     def __init__(self, renderer: Renderer, fingerprint: str, max_patches: int, *, cleans_up: bool) -> None:
-        """
-        Args:
-            renderer: Draws.
-            fingerprint: Of its fonts, settings and pixels.
-            max_patches: Most patches of a text that the encoder has positions for.
-            cleans_up: Whether texts lose the spaces around their punctuation.
-        """
+        """`fingerprint` is of the renderer's fonts, settings and pixels; the encoder has positions for `max_patches`
+        patches of a text; it `cleans_up` where texts lose the spaces around their punctuation."""
         self._renderer, self._cleans_up = renderer, cleans_up
         self.fingerprint = f"{fingerprint} {cleans_up}"
         self.max_positions = max_patches
@@ -72,7 +85,7 @@ class PixelReader(TextReader):
         return DrawnPassages(self._canvas(max_length), pairs, stride, max_first)
 
     def _canvas(self, max_length: int) -> Renderer:
-        return Renderer(self._renderer.config.model_copy(update={"max_seq_length": max_length}))
+        return Renderer(self._renderer.config.changed(max_seq_length=max_length))
 
 
 class DrawnExamples(ReadExamples):
@@ -100,6 +113,7 @@ class DrawnExamples(ReadExamples):
     def _lengths(self) -> Ints:
         P = self._renderer.config.pixels_per_patch
         ends = (self.page(index).end for index in range(len(self._texts)))
+        # The class token and the end patch come on top of the patches before it.
         return np.fromiter((end // P + _CONTROL_PATCHES for end in ends), np.int64, len(self._texts))
 
     def build(self, index_B: Ints) -> dict[str, np.ndarray]:
@@ -123,7 +137,7 @@ def _first_patches(page: Page, renderer: Renderer) -> int | None:
     room = geometry.num_patches - _CONTROL_PATCHES
     num_first = first.end // geometry.patch
     num_second = Page(renderer.drawer, page.text[1]).end // geometry.patch
-    limit = max(room - room // 2, room - num_second)
+    limit = max(room - room // 2, room - num_second)  # half of the room, or what a shorter second text leaves
     return limit if num_first > limit else None
 
 
@@ -211,18 +225,14 @@ class DrawnPassages(DrawnExamples, ReadPassages):
 
 
 def stream(strips: Sequence[NDArray[np.uint8]], patch_size: int, *, has_color: bool) -> dict[str, np.ndarray]:
-    """The batch of `DrawnExamples.build`.
-
-    Args:
-        strips: uint8 (X, P) or (X, P, 3) of each text: its columns up to and with the end patch.
-        patch_size: P.
-        has_color: Whether patches have three colours.
-    """
+    """The batch of `DrawnExamples.build`; `strips` are uint8 (X, P) or (X, P, 3) of each text: its columns up to and
+    with the end patch."""
     lengths = np.array([1 + len(strip) // patch_size for strip in strips], np.int64)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     colors = (3,) if has_color else ()
     patches = np.zeros((int(starts[-1]), patch_size, patch_size, *colors), np.uint8)
     for start, end, strip in zip(starts[:-1].tolist(), starts[1:].tolist(), strips, strict=True):
+        # A strip's columns, cut into squares; within them columns become rows again. Slot 0 stays a class token.
         patches[start + 1 : end] = strip.reshape(-1, patch_size, *strip.shape[1:]).swapaxes(1, 2)
     return {
         "patches": patches.reshape(len(patches), patch_size**2 * (3 if has_color else 1)),

@@ -1,28 +1,36 @@
-"""The same weights for Hugging Face's `T5ForConditionalGeneration`, `MT5…` and `UMT5…`, both ways.
+"""The same weights for Hugging Face's `T5ForConditionalGeneration`, `MT5…` and `UMT5…`, both ways; and a fine-tuned
+encoder for `T5EncoderModel` (`UMT5…`, `MT5…`), with its linear head in a file beside it: transformers' own
+`T5ForSequenceClassification` asks the decoder, which a fine-tuned encoder has not.
 
-Nothing here imports transformers: its folders are `config.json`, `model.safetensors` and tokenizer files. Tensors are
-equal in both, one by one; only names differ.
+Its folders are `config.json`, `model.safetensors` and tokenizer files. Tensors are equal in both, one by one; only
+names differ. transformers is imported only to compare logits.
 """
 
 import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.exporting.class_names import class_names, class_settings
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
+from pretrainkit.recipes.exchange import TextClassifier
 from pretrainkit.recipes.t5.config import Activation, T5ModelConfig
 from pretrainkit.recipes.t5.decode import END_ID
+from pretrainkit.recipes.t5.features import encoder_decoder
+from pretrainkit.recipes.t5.inputs import read_batch
+from pretrainkit.recipes.t5.original import tensors
+from pretrainkit.recipes.t5.ragged import ragged
 from pretrainkit.tasks.vocabulary import Vocabulary
 
 State = Mapping[str, Tensor]
-HuggingFaceType = Literal["t5", "mt5", "umt5"]
-
+HEAD = "classifier.safetensors"
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -31,11 +39,10 @@ TOKENIZER_FILES = (
     "spiece.model",
 )
 
-_ARCHITECTURES: dict[HuggingFaceType, str] = {
-    "t5": "T5ForConditionalGeneration",
-    "mt5": "MT5ForConditionalGeneration",
-    "umt5": "UMT5ForConditionalGeneration",
-}
+_ARCHITECTURES = {"t5": "T5", "mt5": "MT5", "umt5": "UMT5"}
+"""Beginnings of the names of classes by the type of model."""
+_OF_ENCODER = ("embedding.", "encoder.")
+"""What a text encoder has of a T5."""
 _FEED_FORWARD: dict[tuple[Activation, ...], str] = {
     ("relu",): "relu",
     ("gelu_tanh",): "gelu_new",
@@ -51,46 +58,18 @@ _ACTIVATIONS: dict[str, tuple[Activation, ...]] = {
     "gated-gelu_new": ("gelu_tanh", "linear"),
 }
 _MT5_VOCAB_SIZE = 250_112
+_LENGTHS = ((17, 9), (150, 40), (1, 1))
+"""(input, target) tokens of examples to compare logits of: nearby and far positions, and hardly any."""
 
 
 def huggingface_names(config: T5ModelConfig) -> dict[str, str]:
     """Our name to Hugging Face's."""
-    found = {"embedding.weight": "shared.weight"}
-    if config.num_encoder_layers is None or config.num_decoder_layers is None:
+    if config.kind != "encoder_decoder":
         raise InputError(
             f"a model of kind {config.kind} has no Hugging Face form\n"
             "  only kind encoder_decoder is T5ForConditionalGeneration; use --format safetensors"
         )
-    for stack, num_layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
-        found[f"{stack}.final_norm.weight"] = f"{stack}.final_layer_norm.weight"
-        biased_layers = range(num_layers) if config.bias_per_layer else range(1)
-        for layer in biased_layers:
-            ours = f"{stack}.layers.{layer}" if config.bias_per_layer else stack
-            theirs = f"{stack}.block.{layer}.layer.0.SelfAttention.relative_attention_bias.weight"
-            found[f"{ours}.relative_bias.weight"] = theirs
-        for layer in range(num_layers):
-            ours, theirs = f"{stack}.layers.{layer}", f"{stack}.block.{layer}.layer"
-            sublayers = [("attention", "SelfAttention"), ("feed_forward", "DenseReluDense")]
-            if stack == "decoder":
-                sublayers.insert(1, ("cross_attention", "EncDecAttention"))
-            for number, (part, their_part) in enumerate(sublayers):
-                norm = "cross_norm" if part == "cross_attention" else f"{part}_norm"
-                found[f"{ours}.{norm}.weight"] = f"{theirs}.{number}.layer_norm.weight"
-                modules = _feed_forward_names(config) if part == "feed_forward" else _ATTENTION_NAMES
-                for module, their_module in modules.items():
-                    found[f"{ours}.{part}.{module}.weight"] = f"{theirs}.{number}.{their_part}.{their_module}.weight"
-    if not config.tied_logits:
-        found["logits.weight"] = "lm_head.weight"
-    return found
-
-
-_ATTENTION_NAMES = {"query": "q", "key": "k", "value": "v", "out": "o"}
-
-
-def _feed_forward_names(config: T5ModelConfig) -> dict[str, str]:
-    num = len(config.activations)
-    ups = {"up.0": "wi"} if num == 1 else {f"up.{index}": f"wi_{index}" for index in range(num)}
-    return {**ups, "down": "wo"}
+    return {ours: theirs for ours, _, theirs in tensors(config)}
 
 
 def to_huggingface_state(state: State, config: T5ModelConfig) -> dict[str, Tensor]:
@@ -102,20 +81,16 @@ def to_huggingface_state(state: State, config: T5ModelConfig) -> dict[str, Tenso
 
 
 def from_huggingface_state(state: State, config: T5ModelConfig) -> dict[str, Tensor]:
-    """Hugging Face's state dict in our names.
-
-    Raises:
-        CheckpointError: A tensor is missing, one is left over, or copies of one differ.
-    """
+    """Hugging Face's state dict in our names. Raises CheckpointError where a tensor is missing, one is left over, or
+    copies of one differ."""
     names = huggingface_names(config)
     state = dict(state)
     copies = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
     if config.tied_logits:
         copies.append("lm_head.weight")
-    if "shared.weight" not in state:
-        found = next((name for name in copies if name in state), None)
-        if found is not None:
-            state["shared.weight"] = state[found]
+    # Some checkpoints have the table under the name of a copy alone.
+    if "shared.weight" not in state and (found := [name for name in copies if name in state]):
+        state["shared.weight"] = state[found[0]]
     missing = [name for name in names.values() if name not in state]
     if missing:
         raise CheckpointError(
@@ -143,12 +118,12 @@ def to_huggingface_config(config: T5ModelConfig, *, end_id: int = 1) -> dict[str
             f"model.activations {list(config.activations)} have no Hugging Face form\n"
             f"  it has {'; '.join(', '.join(names) for names in _FEED_FORWARD)}"
         )
-    kind: HuggingFaceType = "umt5" if config.bias_per_layer else "t5"
+    kind = "umt5" if config.bias_per_layer else "t5"
     if config.vocab_size == _MT5_VOCAB_SIZE and kind == "t5" and not config.tied_logits:
         kind = "mt5"
     return {
         "model_type": kind,
-        "architectures": [_ARCHITECTURES[kind]],
+        "architectures": [f"{_ARCHITECTURES[kind]}ForConditionalGeneration"],
         "vocab_size": config.vocab_size,
         "d_model": config.hidden_size,
         "d_kv": config.head_size,
@@ -218,18 +193,9 @@ def write_huggingface(
     tokenizer: Path | None = None,
     vocabulary: Vocabulary | None = None,
 ) -> None:
-    """Write a folder that `from_pretrained` loads.
-
-    Args:
-        state: Our state dict.
-        config: Of the model.
-        out: New folder.
-        tokenizer: Folder whose files are copied into it.
-        vocabulary: What the run read from that folder.
-
-    Raises:
-        InputError: The model has no Hugging Face form; `out` exists and is not an empty folder, or cannot be written.
-    """
+    """Write the new folder `out`, which `from_pretrained` loads, with the files of the folder `tokenizer`, of which the
+    run read `vocabulary`. Raises InputError where the model has no Hugging Face form; `out` exists and is not an empty
+    folder, or cannot be written."""
     end_id = END_ID if vocabulary is None else vocabulary.eos_id
     values, tensors = to_huggingface_config(config, end_id=end_id), to_huggingface_state(state, config)
     with new_folder(out) as folder:
@@ -260,11 +226,8 @@ def write_tokenizer(origin: Path, vocabulary: Vocabulary, folder: Path) -> None:
 
 
 def read_huggingface(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor]]:
-    """The config and our state dict of a folder that transformers wrote.
-
-    Raises:
-        CheckpointError: A file is missing or broken, or the model is of another kind.
-    """
+    """The config and our state dict of a folder that transformers wrote. Raises CheckpointError where a file is missing
+    or broken, or the model is of another kind."""
     path = folder / "config.json"
     if not path.is_file():
         raise CheckpointError(f"{folder} has no config.json\n  give a folder written by save_pretrained")
@@ -290,3 +253,79 @@ def _has_logits(state: State, values: Mapping[str, Any]) -> bool:
     table = state.get("shared.weight")
     is_copy = table is not None and torch.equal(state["lm_head.weight"], table)
     return not (is_copy and values.get("tie_word_embeddings", True))
+
+
+def write_encoder(
+    trained: TextClassifier, config: T5ModelConfig, out: Path, *, tokenizer: Path | None, vocabulary: Vocabulary | None
+) -> None:
+    """Write a folder whose encoder `T5EncoderModel.from_pretrained` loads.
+
+    `classifier.safetensors` has `weight` and `bias` of the head, which reads the mean over an example's last hidden
+    states; the end mark counts, padding does not. The classes are in `config.json`. Raises InputError where the model
+    has no Hugging Face form; `out` exists and is not an empty folder, or cannot be written.
+    """
+    state = trained.encoder.state_dict()
+    tensors = {theirs: state[ours] for ours, theirs in huggingface_names(config).items() if ours in state}
+    end_id = END_ID if vocabulary is None else vocabulary.eos_id
+    values = to_huggingface_config(config, end_id=end_id)
+    values |= class_settings(trained.classes)
+    architecture = f"{_ARCHITECTURES[values['model_type']]}EncoderModel"
+    values |= {"architectures": [architecture], "is_encoder_decoder": False, "use_cache": False}
+    with new_folder(out) as folder:
+        write_tensors(folder / "model.safetensors", tensors)
+        write_tensors(folder / HEAD, trained.head.state_dict())
+        (folder / "config.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+        if tokenizer is not None and vocabulary is not None:
+            write_tokenizer(tokenizer, vocabulary, folder)
+
+
+def read_encoder(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor], dict[str, Tensor], tuple[str, ...]]:
+    """What `write_encoder` wrote: (config, encoder's tensors, head's, names of the classes). Raises CheckpointError
+    where a file is missing or broken, or the model is of another kind."""
+    path = folder / "config.json"
+    try:
+        values = json.loads(path.read_bytes())
+        config = from_huggingface_config(values)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error!r}\n  copy it again") from None
+    if not (folder / HEAD).is_file():
+        raise CheckpointError(
+            f"{folder} has no {HEAD}: classifiers of T5 are read as this recipe exports them, an encoder with a head "
+            f"beside it, and this is a {', '.join(values.get('architectures') or ['T5'])}\n"
+            "  give the T5 it was trained from: init_from=FOLDER init.recipe=t5"
+        )
+    tensors, head = read_tensors(folder), read_tensors(folder, HEAD.removesuffix(".safetensors"))
+    names = {ours: theirs for ours, theirs in huggingface_names(config).items() if ours.startswith(_OF_ENCODER)}
+    missing = [theirs for theirs in names.values() if theirs not in tensors]
+    if missing or set(head) != {"weight", "bias"}:
+        raise CheckpointError(f"{folder} lacks tensors, such as {(*missing, HEAD)[0]}\n  copy it again")
+    encoder = {ours: tensors[theirs] for ours, theirs in names.items()}
+    return config, encoder, head, class_names(values, len(head["weight"]))
+
+
+@torch.no_grad()
+def difference_from_huggingface(config: T5ModelConfig, model: nn.Module, folder: Path) -> float:
+    """The largest difference of a logit at a real target position, for examples of random ids, between a model of kind
+    encoder_decoder, on CPU and in float32, and the same weights for transformers in `folder`."""
+    import transformers
+
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32).eval()
+    # transformers 5 sets the flag of umT5 itself and then scales its logits, which are not tied.
+    is_scaled = config.bias_per_layer and not config.tied_logits and theirs.config.tie_word_embeddings
+    batch = _random_batch(config)
+    inputs, _ = read_batch(batch)
+    found = model(inputs)
+    expected = theirs(
+        input_ids=batch["encoder_input_tokens"].long(),
+        attention_mask=(batch["encoder_input_tokens"] != 0).long(),
+        decoder_input_ids=batch["decoder_input_tokens"].long(),
+    ).logits[batch["decoder_target_tokens"] != 0]
+    scale = config.hidden_size**0.5 if is_scaled else 1.0
+    return float((found - expected * scale).abs().max())
+
+
+def _random_batch(config: T5ModelConfig) -> dict[str, Any]:
+    rng, lengths = np.random.default_rng(0), list(zip(*_LENGTHS, strict=True))
+    inputs, targets = (ragged([rng.integers(2, config.vocab_size, num) for num in nums]) for nums in lengths)
+    arrays = encoder_decoder(inputs, targets, *map(max, lengths))
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -1,10 +1,12 @@
-"""What the data of a run are before anything is trained: vocabulary, lengths, fill, first loss, first examples."""
+"""What the data of a run are before anything is trained: vocabulary, lengths, fill, first loss, first examples; and
+what a model scores that has learned nothing but how frequent each target token is: the plateau to leave."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pretrainkit.data.source import Records
 from pretrainkit.errors import PretrainKitError
@@ -12,7 +14,7 @@ from pretrainkit.recipes.capabilities import DataCheck
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.denoising import describe
 from pretrainkit.recipes.t5.features import num_packed_rows
-from pretrainkit.recipes.t5.source import DenoisingSource
+from pretrainkit.recipes.t5.source import DenoisingSource, open_source
 from pretrainkit.recipes.t5.task_source import TaskBatches, registry_of, warn_of_lacking
 from pretrainkit.rng import fold, stream_key
 from pretrainkit.tasks.shares import Share, spread
@@ -29,6 +31,9 @@ _LARGE = 100_000
 """Examples of a task from which on a cache is worth mentioning."""
 _NUM_PACKED = 16
 """Microbatches whose rows are counted."""
+MAX_EXAMPLES = {"train": 16_384, "valid": 2_048}
+_BLOCK = 512
+_BASELINE_KEY = stream_key(0, "t5", "baseline")
 
 
 def check_data(
@@ -44,7 +49,7 @@ def check_data(
         config: Bound.
         source: Of the training examples.
         rows: Of the mixture, from the summary of the source.
-        records: Of the batch of a step.
+        records: Those of the batch of a step.
         num: Examples to show of each component.
     """
     warn_of_lacking(config, "valid")
@@ -70,7 +75,8 @@ def check_data(
         notes += _cut(source)
         notes += _uncached(source)
     examples = _task_examples(source, num) if isinstance(source, TaskBatches) else _segment_examples(source, num)
-    return DataCheck(figures, notes, [*examples, {"first row": "\n".join(_row(batch))}])
+    first_row = "\n".join(f"  {name}: {_ids(array.astype(np.int64))}" for name, array in batch[0].items())
+    return DataCheck(figures, notes, [*examples, {"first row": first_row}])
 
 
 def _of_tasks(source: TaskBatches) -> dict[str, Any]:
@@ -91,7 +97,7 @@ def _of_denoisers(source: DenoisingSource) -> dict[str, Any]:
     }
     plans = []
     for denoiser in {one.denoiser.config: one.denoiser for one in source.components}.values():
-        plan = denoiser.config.lengths(denoiser.input_length, denoiser.target_length, denoiser.num_before)
+        plan = denoiser.plan
         needed = f", up to {plan[2]} sentinels" if plan[2] else ""
         plans.append(
             f"{describe(denoiser.config)}: {plan[0]} tokens of text make inputs of up to {denoiser.input_length} and "
@@ -110,12 +116,6 @@ def _rows(source: DenoisingSource | TaskBatches, records: Records) -> tuple[list
         filled, slots = filled + int(np.count_nonzero(tokens)), slots + tokens.size
     whole = {name: array for name, array in batch.items() if name != "num_examples"}
     return [{name: array[row] for name, array in whole.items()} for row in range(len(tokens))], filled / slots
-
-
-def _row(batch: list[dict[str, np.ndarray]]) -> Iterator[str]:
-    """The first row as the model gets it."""
-    for name, array in batch[0].items():
-        yield f"  {name}: {_ids(array.astype(np.int64))}"
 
 
 def _segment_examples(source: DenoisingSource, num: int) -> Iterator[dict[str, str]]:
@@ -157,7 +157,6 @@ def _task_examples(source: TaskBatches, num: int) -> Iterator[dict[str, str]]:
 
 
 def _uncached(source: TaskBatches) -> list[str]:
-    """Large tasks that could have a cache."""
     registry = registry_of(source.config)
     names = [
         task.name
@@ -203,3 +202,34 @@ def _ids(values: np.ndarray) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+
+
+def unigram_loss(config: T5Run) -> float:
+    """Cross-entropy of held-out targets under the add-one-smoothed frequencies of training targets, in nats per token.
+
+    From at most 16 384 training and 2 048 held-out examples, spread over each component.
+    """
+    counts = _count(config, "train") + 1
+    held_out = _count(config, "valid")
+    nll_V = math.log(counts.sum()) - np.log(counts)
+    return float((held_out * nll_V).sum() / held_out.sum())
+
+
+def uniform_loss(config: T5Run) -> float:
+    """ln of the vocabulary size: every token equally likely."""
+    return math.log(int(config.model.vocab_size or 0))
+
+
+def _count(config: T5Run, split: Literal["train", "valid"]) -> NDArray[np.int64]:
+    source = open_source(config, split)
+    counts = np.zeros(int(config.model.vocab_size or 0), np.int64)
+    weights = np.array([size if weight is None else weight for size, weight in zip(source.sizes, source.weights)])
+    for number, size in enumerate(source.sizes):
+        num = min(size, max(1, round(MAX_EXAMPLES[split] * weights[number] / weights.sum())))
+        chosen = np.array(spread(size, num), np.int64)
+        for begin in range(0, len(chosen), _BLOCK):
+            index = chosen[begin : begin + _BLOCK]
+            zeros = np.zeros(len(index), np.int64)
+            _, targets = source.examples(Records(zeros + number, zeros, index, fold(_BASELINE_KEY, index)))
+            counts += np.bincount(targets.values, minlength=len(counts))
+    return counts

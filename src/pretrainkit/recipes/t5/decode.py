@@ -1,10 +1,16 @@
 """Targets from inputs: greedy, by sampling, by beam search. Keys and values of earlier tokens are kept.
 
+A step of decoding is a product of a few tokens with every weight, so its time is that of reading the weights. These are
+made once for all steps of an answer: side by side where the same tokens meet them, in the type of the activations, and
+on a CPU transposed, which products of few tokens read faster.
+
 Dimensions: B sequences (of a search N beams for each of I inputs), S slots of the encoder, L slots of the decoder, P of
-the prompt, D width, H heads, C width of one head, V vocabulary, A of the B or I that are not finished.
+the prompt, D width, E widths side by side, F feed-forward width, H heads, C width of one head, V vocabulary, A of the B
+or I that are not finished.
 Source: T5X (`t5x/decoding.py`), whose scores, penalties and rules for stopping these are.
 """
 
+import functools
 from collections.abc import Callable
 from copy import copy
 from typing import NamedTuple
@@ -14,10 +20,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pretrainkit.eval.evaluator import evaluation_mode
+from pretrainkit.nn.activations import ACTIVATIONS
+from pretrainkit.nn.autocast import activation_dtype, in_float32
 from pretrainkit.nn.biased_attention import RowPairs, visible_pairs
+from pretrainkit.nn.cpu.dispatch import laid_out
 from pretrainkit.nn.relative_bias import RelativeBias
-from pretrainkit.recipes.t5.model import T5, Block, activation_dtype
-from pretrainkit.recipes.t5.step_weights import BlockWeights, Logits
+from pretrainkit.recipes.t5.model import T5, Block
 
 START_ID, END_ID = 0, 1
 IMPOSSIBLE = -1e7
@@ -25,8 +33,6 @@ IMPOSSIBLE = -1e7
 
 
 class Decoded(NamedTuple):
-    """What was generated."""
-
     ids_BL: Tensor
     """int64, without the start token; 0 after the end mark. (B, N, L) from a beam search, the best beam last."""
     scores_B: Tensor
@@ -35,17 +41,55 @@ class Decoded(NamedTuple):
     N."""
 
 
+class _BlockWeights:
+    """Of one block, in the dtype of the activations."""
+
+    def __init__(self, block: Block, dtype: torch.dtype) -> None:
+        own, cross = block.attention, block.cross_attention
+        qkv_ED = torch.cat([own.query.weight, own.key.weight, own.value.weight])
+        self.qkv_DE, self.out_ED = _transposed(qkv_ED, dtype), _transposed(own.out.weight, dtype)
+        if cross is not None:
+            self.cross_query_DE = _transposed(cross.query.weight, dtype)
+            self.cross_out_ED = _transposed(cross.out.weight, dtype)
+        self._activations = block.feed_forward.activations
+        self._up_DE = _transposed(torch.cat(list(block.feed_forward.up.parameters())), dtype)
+        self._down_FD = _transposed(block.feed_forward.down.weight, dtype)
+
+    def feed_forward(self, x_BD: Tensor) -> Tensor:
+        """(B, D) to (B, D), as `FeedForward` where nothing is dropped."""
+        parts = (x_BD @ self._up_DE).chunk(len(self._activations), -1)
+        activated = [
+            part_BF if name == "linear" else ACTIVATIONS[name](part_BF)
+            for name, part_BF in zip(self._activations, parts, strict=True)
+        ]
+        return functools.reduce(torch.mul, activated) @ self._down_FD
+
+
+class _Logits:
+    def __init__(self, model: T5) -> None:
+        weight_VD = model.embedding.weight if model.logits is None else model.logits.weight
+        self._scale = model.config.hidden_size**-0.5 if model.logits is None else 1.0
+        self.dtype = torch.promote_types(weight_VD.dtype, torch.float32)
+        self._table_DV = _transposed(weight_VD, self.dtype)
+
+    def __call__(self, hidden_BD: Tensor, out_BV: Tensor | None = None) -> Tensor:
+        """(B, V), where `out_BV` is or in fresh memory."""
+        wide_BD = hidden_BD.to(self.dtype) * self._scale
+        with in_float32(wide_BD):
+            return torch.mm(wide_BD, self._table_DV, out=out_BV)
+
+
+def _transposed(weight_ED: Tensor, dtype: torch.dtype) -> Tensor:
+    """(D, E)."""
+    return laid_out(weight_ED.detach().to(dtype).t())
+
+
 class CachedDecoder:
     """The decoder of a model, token by token."""
 
     def __init__(self, model: T5, encoder_ids_BS: Tensor | None, num_sequences: int, max_length: int) -> None:
-        """
-        Args:
-            model: In evaluation mode.
-            encoder_ids_BS: Inputs, padded with 0 at their ends; None for a decoder on its own.
-            num_sequences: B.
-            max_length: Most decoder positions, the start token counted in.
-        """
+        """`encoder_ids_BS`: inputs, padded with 0 at their ends; None for a decoder on its own. `num_sequences`: B.
+        `max_length`: most decoder positions, the start token counted in. The model is in evaluation mode."""
         if model.decoder is None:
             raise ValueError("a model of kind encoder_only cannot decode")
         self.model, self.stack = model, model.decoder
@@ -62,17 +106,13 @@ class CachedDecoder:
         if model.encoder is not None:
             assert encoder_ids_BS is not None
             self._encode(encoder_ids_BS)
-        # Of the distance 0, -1, ... to earlier keys, for each layer.
-        biases = [self._bias_of(block).by_distance(1 - max_length, 0).flip(1) for block in self.blocks]
-        self.bias_HL = [bias.to(dtype) for bias in biases]
-        self._weights = [BlockWeights(block, dtype) for block in self.blocks]
-        self._logits = Logits(model)
-        self.kept_B: Tensor | None = None
-
-    @property
-    def logits_dtype(self) -> torch.dtype:
+        # Of the distance 0, -1, ... to earlier keys, for each layer, so that a step reads its first `position` + 1.
+        self.bias_HL = [self._bias_of(block).by_distance(1 - max_length, 0).flip(1).to(dtype) for block in self.blocks]
+        self._weights = [_BlockWeights(block, dtype) for block in self.blocks]
+        self._logits = _Logits(model)
+        self.logits_dtype = self._logits.dtype
         """float32, or that of a wider model."""
-        return self._logits.dtype
+        self.kept_B: Tensor | None = None
 
     def _bias_of(self, block: Block) -> RelativeBias:
         bias = self.stack.relative_bias if block.relative_bias is None else block.relative_bias
@@ -95,12 +135,8 @@ class CachedDecoder:
         self.cross_mask = ((segment_BS > 0) | ~self.has_input_I[:, None])[:, None, None]
 
     def prefill(self, ids_BP: Tensor, num_prefix_B: Tensor) -> None:
-        """Read a prefix whose tokens all see each other; `step` leaves what is known of them as it is.
-
-        Args:
-            ids_BP: The start token and the prompt.
-            num_prefix_B: How many of them are the prefix, of each sequence.
-        """
+        """Read prefixes, the first `num_prefix_B` of the start token and the prompt, whose tokens all see each other;
+        `step` leaves what is known of them as it is."""
         num_rows, length = ids_BP.shape
         segment_BP = (torch.arange(length, device=ids_BP.device) < num_prefix_B[:, None]).long()
         layout = RowPairs(num_rows, length, length, visible_pairs(segment_BP, segment_BP))
@@ -109,10 +145,8 @@ class CachedDecoder:
             normal_TD = block.attention_norm(x_TD)
             rows = block.attention.query_key_value(normal_TD).unflatten(0, (num_rows, length)).permute(2, 0, 3, 1, 4)
             self.keys[number][:, :, :length], self.values[number][:, :, :length] = rows[1], rows[2]
-            prepared = (
-                None if self.stack.relative_bias is None else layout.prepare(self.stack.relative_bias, x_TD.dtype)
-            )
-            x_TD = block(x_TD, layout, prepared)
+            shared = self.stack.relative_bias
+            x_TD = block(x_TD, layout, None if shared is None else layout.prepare(shared, x_TD.dtype))
         self.kept_B = num_prefix_B
 
     def step(self, ids_B: Tensor, position: int, out_BV: Tensor | None = None) -> Tensor:
@@ -124,7 +158,7 @@ class CachedDecoder:
 
     def _block(self, number: int, block: Block, x_BD: Tensor, position: int) -> Tensor:
         weights, heads = self._weights[number], block.attention.heads
-        q_BHC, k_BHC, v_BHC = (block.attention_norm(x_BD) @ weights.own.in_DE).unflatten(-1, (3, *heads)).unbind(1)
+        q_BHC, k_BHC, v_BHC = (block.attention_norm(x_BD) @ weights.qkv_DE).unflatten(-1, (3, *heads)).unbind(1)
         keys, values = self.keys[number], self.values[number]
         if self.kept_B is not None:
             is_kept = (position < self.kept_B)[:, None, None]
@@ -133,12 +167,13 @@ class CachedDecoder:
         keys[:, :, position], values[:, :, position] = k_BHC, v_BHC
         seen = slice(0, position + 1)
         bias_H1L = self.bias_HL[number][:, seen].flip(1)[:, None]
-        mixed = self._mix(q_BHC, keys[:, :, seen], values[:, :, seen], bias_H1L[None])
-        x_BD = x_BD + mixed @ weights.own.out_ED
-        if weights.cross is not None:
-            assert block.cross_norm is not None
-            q_BHC = (block.cross_norm(x_BD) @ weights.cross.in_DE).unflatten(-1, heads)
-            x_BD = x_BD + self._ask(number, q_BHC) @ weights.cross.out_ED
+        mixed_BH1C = F.scaled_dot_product_attention(
+            q_BHC[:, :, None], keys[:, :, seen], values[:, :, seen], attn_mask=bias_H1L[None], scale=1.0
+        )
+        x_BD = x_BD + mixed_BH1C[:, :, 0].flatten(1) @ weights.out_ED
+        if block.cross_norm is not None:
+            q_BHC = (block.cross_norm(x_BD) @ weights.cross_query_DE).unflatten(-1, heads)
+            x_BD = x_BD + self._ask(number, q_BHC) @ weights.cross_out_ED
         return x_BD + weights.feed_forward(block.feed_forward_norm(x_BD))
 
     def _ask(self, number: int, q_BHC: Tensor) -> Tensor:
@@ -151,11 +186,6 @@ class CachedDecoder:
         mixed_INHC = mixed_IHNC.transpose(1, 2) * self.has_input_I[:, None, None, None]
         return mixed_INHC.flatten(0, 1).flatten(1)
 
-    @staticmethod
-    def _mix(q_BHC: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        mixed = F.scaled_dot_product_attention(q_BHC[:, :, None], key, value, attn_mask=mask, scale=1.0)
-        return mixed[:, :, 0].flatten(1)
-
     def repeat(self, num: int) -> None:
         """Make `num` sequences of each, beside each other. They share what is known of their input."""
         self.num_per_input *= num
@@ -165,12 +195,8 @@ class CachedDecoder:
             self.kept_B = self.kept_B.repeat_interleave(num)
 
     def reorder(self, sequence_B: Tensor, num_read: int) -> None:
-        """Go on with these sequences (int64 indices), each in the place of one with the same input.
-
-        Args:
-            sequence_B: One may be there several times.
-            num_read: Positions that were read so far, by `prefill` too: nothing else is moved.
-        """
+        """Go on with these sequences (int64 indices, maybe one several times), each in the place of one with the same
+        input. `num_read`: positions that were read so far, by `prefill` too; nothing else is moved."""
         for kept in (*self.keys, *self.values):
             kept[:, :, :num_read] = kept[:, :, :num_read].index_select(0, sequence_B)
 
@@ -226,13 +252,10 @@ def sample(
         raise ValueError(f"temperature is {temperature}; it must be above 0 (top_k=1 is greedy)")
     if top_k and top_p:
         raise ValueError(f"top_k={top_k} and top_p={top_p} are both set; set one of them to 0")
-    num = _num_sequences(encoder_ids_BS, prompt_BP)
     device = model.embedding.weight.device
-    prompt_BP = torch.zeros(num, 0, dtype=torch.int64, device=device) if prompt_BP is None else prompt_BP.long()
     with evaluation_mode(model):
-        decoder = CachedDecoder(model, encoder_ids_BS, num, max_length)
-        if is_prefix:
-            decoder.prefill(*_prefix(prompt_BP, max_length))
+        decoder, prompt_BP = _started(model, encoder_ids_BS, prompt_BP, max_length, is_prefix=is_prefix)
+        num = len(prompt_BP)
         ids_BL = torch.zeros(num, max_length, dtype=torch.int64, device=device)
         scores_B = torch.zeros(num, device=device)
         # What is not finished: A of the B sequences.
@@ -271,17 +294,20 @@ def sample(
     return Decoded(ids_BL, scores_B)
 
 
-def _prefix(prompt_BP: Tensor, max_length: int) -> tuple[Tensor, Tensor]:
-    """What `CachedDecoder.prefill` takes."""
-    started_BP = F.pad(prompt_BP, (1, 0), value=START_ID)[:, :max_length]
-    return started_BP, ((prompt_BP != 0).sum(1) + 1).clamp(max=max_length)
-
-
-def _num_sequences(encoder_ids_BS: Tensor | None, prompt_BP: Tensor | None) -> int:
+def _started(
+    model: T5, encoder_ids_BS: Tensor | None, prompt_BP: Tensor | None, max_length: int, *, is_prefix: bool
+) -> tuple[CachedDecoder, Tensor]:
+    """The decoder, which has read the prefix, and the prompts as int64, of no width where there are none."""
     given = encoder_ids_BS if encoder_ids_BS is not None else prompt_BP
     if given is None:
         raise ValueError("give encoder_ids_BS or prompt_BP: one of them says how many sequences to make")
-    return len(given)
+    prompt_BP = given.new_zeros(len(given), 0) if prompt_BP is None else prompt_BP
+    prompt_BP = prompt_BP.to(model.embedding.weight.device, torch.int64)
+    decoder = CachedDecoder(model, encoder_ids_BS, len(given), max_length)
+    if is_prefix:
+        started_BP = F.pad(prompt_BP, (1, 0), value=START_ID)[:, :max_length]
+        decoder.prefill(started_BP, ((prompt_BP != 0).sum(1) + 1).clamp(max=max_length))
+    return decoder, prompt_BP
 
 
 def _draw(
@@ -294,11 +320,13 @@ def _draw(
         log_probs_BV = log_probs_BV.masked_fill(log_probs_BV < least, -torch.inf)
     if top_p:
         ordered_BV, index_BV = log_probs_BV.sort(-1, descending=True)
+        # A token is out where those before it have the probability already; the first never is.
         before_BV = ordered_BV.exp().cumsum(-1) - ordered_BV.exp()
         is_out_BV = torch.zeros_like(before_BV, dtype=torch.bool).scatter(1, index_BV, before_BV >= top_p)
         log_probs_BV = log_probs_BV.masked_fill(is_out_BV, -torch.inf)
     if uniform_B is None:
         return torch.multinomial(log_probs_BV.exp(), 1, generator=generator)[:, 0]
+    # The inverse of the cumulative distribution, in float64: its steps are smaller than those of float32 near 1.
     cumulative_BV = log_probs_BV.exp().double().cumsum(-1)
     place_B1 = (uniform_B.double()[:, None] * cumulative_BV[:, -1:]).contiguous()
     index_B = torch.searchsorted(cumulative_BV, place_B1, right=True)[:, 0]
@@ -324,29 +352,16 @@ def beam_search(
     is_prefix: bool = False,
     end_id: int = END_ID,
 ) -> Decoded:
-    """The best sequences of a search that keeps `num_beams` unfinished ones, from worst to best.
+    """The best sequences of a search that keeps `num_beams` (N) unfinished ones, from worst to best. Arguments are
+    those of `sample`; `alpha` is the exponent of the brevity penalty, 0: none.
 
-    Finished and unfinished ones are kept apart. The search ends when no unfinished one can become better than the
-    worst finished one, or at `max_length`.
-
-    Args:
-        model: Its dropout is switched off meanwhile.
-        encoder_ids_BS: As for `sample`.
-        max_length: As for `sample`.
-        num_beams: N.
-        alpha: Exponent of the brevity penalty; 0: none.
-        prompt_BP: As for `sample`.
-        is_prefix: As for `sample`.
-        end_id: As for `sample`.
+    Finished and unfinished ones are kept apart. The search ends when no unfinished one can become better than the worst
+    finished one, or at `max_length`.
     """
-    num, device = _num_sequences(encoder_ids_BS, prompt_BP), model.embedding.weight.device
-    prompt_BP = torch.zeros(num, 0, dtype=torch.int64, device=device) if prompt_BP is None else prompt_BP.long()
+    device = model.embedding.weight.device
     with evaluation_mode(model):
-        decoder = CachedDecoder(model, encoder_ids_BS, num, max_length)
-        num_read = 0
-        if is_prefix:
-            decoder.prefill(*_prefix(prompt_BP, max_length))
-            num_read = prompt_BP.shape[1] + 1
+        decoder, prompt_BP = _started(model, encoder_ids_BS, prompt_BP, max_length, is_prefix=is_prefix)
+        num, num_read = len(prompt_BP), (prompt_BP.shape[1] + 1) * is_prefix
         decoder.repeat(num_beams)
         found = _Beams(num, num_beams, max_length, device)
         beams, row_A = _Beams(num, num_beams, max_length, device), torch.arange(num, device=device)

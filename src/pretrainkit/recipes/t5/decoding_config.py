@@ -64,15 +64,8 @@ class DecodingConfig(Config):
 
 
 def decoding_of(*, beams: int | None = None, **settings: Any) -> DecodingConfig:
-    """The config with the method that the given settings are read by: that of the command line.
-
-    Args:
-        beams: `num_beams`.
-        settings: Other fields but `method`; None: not given.
-
-    Raises:
-        InputError: They belong to different methods, or one is out of range.
-    """
+    """The config with the method that the given settings are read by: that of the command line. `beams` is `num_beams`;
+    None: not given. Raises InputError where they belong to different methods, or one is out of range."""
     given = {name: value for name, value in {"num_beams": beams, **settings}.items() if value is not None}
     methods = {_READ_BY[name] for name in given if name in _READ_BY}
     if len(methods) > 1:

@@ -10,8 +10,7 @@ Dimensions: B segments.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
@@ -101,14 +100,8 @@ class DenoiserConfig(Config):
         return "sentinels" in (self.inputs, self.targets)
 
     def lengths(self, input_length: int, target_length: int, num_before: int) -> tuple[int, int, int]:
-        """Tokens of a segment, of the longest targets that are to be expected, and most sentinels needed (0: any
-        number will do).
-
-        Args:
-            input_length: Slots of the inputs.
-            target_length: Slots of the targets.
-            num_before: Tokens that are put before the inputs.
-        """
+        """Tokens of a segment, of the longest targets that are to be expected, and most sentinels needed (0: any number
+        will do), for so many slots of inputs and targets. `num_before`: tokens that are put before the inputs."""
         end = int(self.end_of_segment)
         if self.pairs:
             return 2 * input_length, input_length, 0
@@ -116,19 +109,15 @@ class DenoiserConfig(Config):
             return target_length - end, target_length, 0
         whole = input_length - num_before - end
         if self.mask == "random_spans" and self.inputs in ("sentinels", "shared_sentinel", "drop"):
-            has_marks = int(self.inputs != "drop"), int(self.targets != "drop")
             # A rolled mask may have a run more, and so a sentinel more on each side.
-            plan = spans.plan_lengths(
-                input_length - num_before - self.random_roll - self.reserved_for_packing,
-                self.noise_density,
-                self.mean_span_length,
-                extra_inputs=has_marks[0],
-                extra_targets=has_marks[1],
-            )
+            room = input_length - num_before - self.random_roll - self.reserved_for_packing
+            marks = {"extra_inputs": int(self.inputs != "drop"), "extra_targets": int(self.targets != "drop")}
+            plan = spans.plan_lengths(room, self.noise_density, self.mean_span_length, **marks)
             num_targets = plan.num_tokens + 1 if self.targets == "keep" else plan.num_targets + self.random_roll
             return plan.num_tokens, num_targets, (plan.num_spans + self.random_roll) * self.hides_runs
         if self.targets == "keep":
             return whole, whole + end, 0
+        # What is expected of random masks: runs begin where noise follows what is none, share * (1 - share) of tokens.
         share = 1.0 if self.mask == "everything" else self.noise_density
         num_runs = round(whole * share * (1 - share)) if self.mask == "iid" else 0
         if self.mask == "suffix":
@@ -137,60 +126,41 @@ class DenoiserConfig(Config):
         return whole, round(whole * share) + num_runs * (self.targets != "drop") + end, num_runs * self.hides_runs
 
 
-def _spans(mean: float, density: float, rate: float = 1.0, mode: Mode | None = None) -> DenoiserConfig:
-    return DenoiserConfig(rate=rate, noise_density=density, mean_span_length=mean, mode=mode)
+def _spans(mean: float, density: float, **more: Any) -> DenoiserConfig:
+    return DenoiserConfig(noise_density=density, mean_span_length=mean, **more)
 
 
-def _prefix_lm(density: float, rate: float = 1.0, mode: Mode | None = None) -> DenoiserConfig:
-    return DenoiserConfig(
-        rate=rate, mask="suffix", noise_density=density, inputs="drop", targets="drop", group_size=1, mode=mode
-    )
+def _prefix_lm(density: float, *, group_size: int | None = 1, **more: Any) -> DenoiserConfig:
+    more |= {"inputs": "drop", "targets": "drop", "group_size": group_size}
+    return DenoiserConfig(mask="suffix", noise_density=density, **more)
 
 
-def named(name: ObjectiveName) -> tuple[DenoiserConfig, ...]:
-    """The denoisers of a named objective."""
-    match name:
-        case "span_corruption":
-            return (DenoiserConfig(),)
-        case "iid_denoising":
-            return (DenoiserConfig(mask="iid"),)
-        case "bert_style":
-            return (DenoiserConfig(mask="iid", inputs="random_or_sentinel", targets="keep"),)
-        case "mass_style":
-            return (DenoiserConfig(mask="iid", inputs="sentinel_per_token", targets="keep"),)
-        case "drop_tokens":
-            return (DenoiserConfig(mask="iid", inputs="drop", targets="drop"),)
-        case "deshuffling":
-            return (DenoiserConfig(mask="everything", inputs="permute", targets="keep", group_size=1),)
-        case "prefix_lm":
-            return (_prefix_lm(0.5),)
-        case "packed_prefix_lm":
-            return (
-                DenoiserConfig(
-                    mask="suffix",
-                    noise_density=0.5,
-                    inputs="drop",
-                    targets="drop",
-                    end_of_segment=False,
-                    end_of_document=True,
-                    pairs=True,
-                ),
-            )
-        case "lm":
-            return (DenoiserConfig(mask="everything", inputs=None, targets="keep", group_size=1),)
-        case "full_lm":
-            return (
-                DenoiserConfig(
-                    mask="everything", inputs=None, targets="keep", end_of_segment=False, end_of_document=True
-                ),
-            )
-        case "ul2":
-            regular = [_spans(mean, 0.15, mode="R") for mean in (3, 8)]
-            extreme = [_spans(mean, density, mode="X") for mean, density in ((3, 0.5), (8, 0.5), (64, 0.15), (64, 0.5))]
-            return (*regular, *extreme, _prefix_lm(0.25, mode="S"))
-        case "ul2r":
-            extreme = [_spans(3, 0.5, 0.125, "X"), _spans(32, 0.15, 0.125, "X")]
-            return (_spans(3, 0.15, 0.25, "R"), *extreme, _prefix_lm(0.25, 0.5, "S"))
+NAMED: dict[ObjectiveName, tuple[DenoiserConfig, ...]] = {
+    "span_corruption": (DenoiserConfig(),),
+    "iid_denoising": (DenoiserConfig(mask="iid"),),
+    "bert_style": (DenoiserConfig(mask="iid", inputs="random_or_sentinel", targets="keep"),),
+    "mass_style": (DenoiserConfig(mask="iid", inputs="sentinel_per_token", targets="keep"),),
+    "drop_tokens": (DenoiserConfig(mask="iid", inputs="drop", targets="drop"),),
+    "deshuffling": (DenoiserConfig(mask="everything", inputs="permute", targets="keep", group_size=1),),
+    "prefix_lm": (_prefix_lm(0.5),),
+    "packed_prefix_lm": (_prefix_lm(0.5, group_size=None, end_of_segment=False, end_of_document=True, pairs=True),),
+    "lm": (DenoiserConfig(mask="everything", inputs=None, targets="keep", group_size=1),),
+    "full_lm": (
+        DenoiserConfig(mask="everything", inputs=None, targets="keep", end_of_segment=False, end_of_document=True),
+    ),
+    "ul2": (
+        *(_spans(mean, 0.15, mode="R") for mean in (3, 8)),
+        *(_spans(mean, density, mode="X") for mean, density in ((3, 0.5), (8, 0.5), (64, 0.15), (64, 0.5))),
+        _prefix_lm(0.25, mode="S"),
+    ),
+    "ul2r": (
+        _spans(3, 0.15, rate=0.25, mode="R"),
+        _spans(3, 0.5, rate=0.125, mode="X"),
+        _spans(32, 0.15, rate=0.125, mode="X"),
+        _prefix_lm(0.25, rate=0.5, mode="S"),
+    ),
+}
+"""The denoisers of the named objectives."""
 
 
 class DenoisingConfig(Config):
@@ -231,16 +201,25 @@ class DenoisingConfig(Config):
             raise ValueError("chunk_start=uniform needs max_document_tokens, which says how long a chunk is")
         return self
 
+    def segment_settings(self, denoiser: DenoiserConfig, end: int) -> dict[str, Any]:
+        """Of `segments_of`, for one of `all` and the id of the end mark."""
+        return {
+            "group_size": denoiser.group_size or self.group_size,
+            "max_document_tokens": self.max_document_tokens,
+            "end_mark": end if denoiser.end_of_document else None,
+            "is_random_length": denoiser.is_random_length,
+            "is_uniform_start": self.chunk_start == "uniform",
+        }
+
     @property
     def all(self) -> tuple[DenoiserConfig, ...]:
         """The denoisers, with what this config says about all of them."""
         changes = {"noise_density": self.noise_density, "mean_span_length": self.mean_span_length}
         given = {name: value for name, value in changes.items() if value is not None}
         found = []
-        for denoiser in self.denoisers or named(self.name):
-            own = dict(given)
-            own["random_roll"] = denoiser.random_roll or (self.random_roll and denoiser.mask == "random_spans")
-            own["group_size"] = denoiser.group_size or self.group_size
+        for denoiser in self.denoisers or NAMED[self.name]:
+            is_rolled = denoiser.random_roll or (self.random_roll and denoiser.mask == "random_spans")
+            own = given | {"random_roll": is_rolled, "group_size": denoiser.group_size or self.group_size}
             if denoiser.end_of_document is None:
                 own["end_of_document"] = self.end_of_document
             found.append(DenoiserConfig(**denoiser.model_dump() | own))
@@ -260,74 +239,44 @@ class TextIds:
     """The ids of each mode's text."""
 
 
-@dataclass(frozen=True)
 class Denoiser:
     """A denoiser for rows of given lengths and a given vocabulary."""
 
-    config: DenoiserConfig
-    input_length: int
-    target_length: int
-    ids: TextIds
-
-    def __post_init__(self) -> None:
+    def __init__(self, config: DenoiserConfig, input_length: int, target_length: int, ids: TextIds) -> None:
         """Raises ConfigError where the lengths or the sentinels do not suffice."""
-        config, name = self.config, describe(self.config)
-        _, num_targets, num_sentinels = self._lengths
-        if num_targets > self.target_length:
+        self.config, self.input_length, self.target_length, self.ids = config, input_length, target_length, ids
+        self._before = ids.modes.get(config.mode, ()) if config.mode is not None else ()
+        self._hiding = spans.HidingIds(np.array(ids.sentinels, np.int32), ids.text_size)
+        self.plan = config.lengths(input_length, target_length, len(self._before))
+        """See `DenoiserConfig.lengths`."""
+        self.segment_length, num_targets, num_sentinels = self.plan
+        name = describe(config)
+        if num_targets > target_length:
             raise ConfigError(
-                f"{name} makes targets of {num_targets} tokens from inputs of {self.input_length}, but "
-                f"data.target_length is {self.target_length}\n  set data.target_length={num_targets}, or a lower "
+                f"{name} makes targets of {num_targets} tokens from inputs of {input_length}, but "
+                f"data.target_length is {target_length}\n  set data.target_length={num_targets}, or a lower "
                 "data.input_length"
             )
         if self.segment_length < 2:
             raise ConfigError(
-                f"{name} leaves {self.segment_length} tokens of text in inputs of {self.input_length} and targets of "
-                f"{self.target_length}\n  make data.input_length and data.target_length larger"
+                f"{name} leaves {self.segment_length} tokens of text in inputs of {input_length} and targets of "
+                f"{target_length}\n  make data.input_length and data.target_length larger"
             )
-        if num_sentinels > len(self.ids.sentinels):
+        if num_sentinels > len(ids.sentinels):
             raise ConfigError(
-                f"{name} needs {num_sentinels} sentinels for inputs of {self.input_length} tokens, but the vocabulary "
-                f"has {len(self.ids.sentinels)}\n  set data.denoising.num_sentinels={num_sentinels}, or longer spans\n"
+                f"{name} needs {num_sentinels} sentinels for inputs of {input_length} tokens, but the vocabulary "
+                f"has {len(ids.sentinels)}\n  set data.denoising.num_sentinels={num_sentinels}, or longer spans\n"
                 f"  or: pretrainkit tasks show NAME --sentinels {num_sentinels}"
             )
         needs_one = {"sentinels", "shared_sentinel", "sentinel_per_token", "random_or_sentinel"}
-        if not self.ids.sentinels and needs_one & {config.inputs, config.targets}:
+        if not ids.sentinels and needs_one & {config.inputs, config.targets}:
             raise ConfigError(
                 f"{name} needs a sentinel, and the vocabulary has none\n  set data.denoising.num_sentinels=100"
             )
 
-    @property
-    def segment_length(self) -> int:
-        """Tokens of a full segment."""
-        return self._lengths[0]
-
-    @cached_property
-    def _lengths(self) -> tuple[int, int, int]:
-        return self.config.lengths(self.input_length, self.target_length, self.num_before)
-
-    @property
-    def num_before(self) -> int:
-        """Tokens of its mode, which are put before the inputs."""
-        return len(self._before)
-
-    @property
-    def _before(self) -> tuple[int, ...]:
-        return self.ids.modes.get(self.config.mode, ()) if self.config.mode is not None else ()
-
-    @cached_property
-    def _hiding(self) -> spans.HidingIds:
-        return spans.HidingIds(np.array(self.ids.sentinels, np.int32), self.ids.text_size)
-
     def examples(self, text: Ragged, keys: Keys) -> tuple[Ragged | None, Ragged]:
-        """Inputs and targets, cut to their rows and ended.
-
-        Args:
-            text: Segments of at most `segment_length` tokens.
-            keys: (B,) one for each.
-
-        Returns:
-            (B,) sequences each, or (2 B,) of `pairs`.
-        """
+        """Inputs and targets, (B,) or of `pairs` (2 B,) sequences each, cut to their rows and ended, of segments of at
+        most `segment_length` tokens with a key for each."""
         config = self.config
         if config.pairs:
             lengths, prefix = spans.paired_prefixes(keys, text.lengths, self.input_length)
@@ -364,6 +313,7 @@ class Denoiser:
             return lengths
         if config.inputs is None:
             return np.minimum(lengths + end, self.target_length)
+        # Whatever is hidden on one side is kept on the other, so no token is there more than twice.
         most = 2 * (lengths + end) + len(self._before)
         if config.mask == "random_spans" and config.inputs == config.targets == "sentinels":
             _, num_spans = spans.count_noise(lengths, config.noise_density, config.mean_span_length)
@@ -378,10 +328,8 @@ class Denoiser:
             case "suffix":
                 return spans.suffix(keys, lengths, config.noise_density)
             case "random_spans":
-                roll = config.random_roll
-                return spans.random_spans(
-                    keys, lengths, config.noise_density, config.mean_span_length, random_roll=roll
-                )
+                rates = config.noise_density, config.mean_span_length
+                return spans.random_spans(keys, lengths, *rates, random_roll=config.random_roll)
             case "iid":
                 is_noise = spans.iid(keys, lengths, config.noise_density)
             case "regular":

@@ -14,8 +14,7 @@ Source: SeqIO (`seqio/feature_converters.py`), whose names these are.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,19 +37,9 @@ BOS = 0
 def encoder_decoder(
     inputs: Ragged, targets: Ragged, input_length: int, target_length: int, *, packer: Packer | None = None
 ) -> Arrays:
-    """For an encoder and a decoder.
-
-    Args:
-        inputs: What the encoder reads.
-        targets: What the decoder is to say.
-        input_length: Slots of the encoder's rows.
-        target_length: Slots of the decoder's rows.
-        packer: How to lay several examples into a row; None: one each.
-
-    Raises:
-        DataError: A sequence is longer than a row, or has an id 0 at its end, which nothing but segment ids could tell
-            from padding.
-    """
+    """For an encoder and a decoder, with rows of so many slots. `packer`: how to lay several examples into a row; None:
+    one each. Raises DataError where a sequence is longer than a row, or has an id 0 at its end, which nothing but
+    segment ids could tell from padding."""
     rows = _Rows({"inputs": inputs, "targets": targets}, {"inputs": input_length, "targets": target_length}, packer)
     return {
         "encoder_input_tokens": rows.lay("inputs", inputs.values),
@@ -73,20 +62,17 @@ def prefix_language_model(
     loss_on_targets_only: bool = True,
     packer: Packer | None = None,
 ) -> Arrays:
-    """For a decoder alone, which reads inputs as a whole and is to say the targets.
+    """For a decoder alone, which reads inputs as a whole and is to say the targets, both in rows of `length` slots.
 
     Args:
-        inputs: The prefix.
-        targets: What follows it.
-        length: Slots of a row, for both together.
         suffixes: What follows the targets. Adds `target_suffix_weights`: 1 on the suffix, and on the targets of
             examples that have none.
         loss_on_targets_only: Else the inputs are to be said as well.
-        packer: As for `encoder_decoder`.
     """
     behind = targets if suffixes is None else joined(targets, suffixes)
     whole = joined(inputs, behind)
     rows = _Rows({"targets": whole}, {"targets": length}, packer)
+    # Of each token of an example: its place in it, and how many tokens the prefix has.
     place, num_inputs = slots(whole.lengths), np.repeat(inputs.lengths, whole.lengths)
     found = _decoder(rows, "targets", whole)
     if loss_on_targets_only:
@@ -100,18 +86,8 @@ def prefix_language_model(
 
 
 def encoder(inputs: Ragged, targets: Ragged, length: int, *, mask_id: int, packer: Packer | None = None) -> Arrays:
-    """For an encoder alone, which is to say what stood in the place of each `mask_id`.
-
-    Args:
-        inputs: What it reads.
-        targets: The text, token by token beside the inputs.
-        length: Slots of a row.
-        mask_id: Id that hides a token.
-        packer: As for `encoder_decoder`.
-
-    Raises:
-        DataError: Inputs and targets differ in length.
-    """
+    """For an encoder alone, which is to say what stood in the place of each `mask_id`. `targets`: the text, token by
+    token beside the inputs. Raises DataError where inputs and targets differ in length."""
     if (inputs.lengths != targets.lengths).any():
         row = int(np.flatnonzero(inputs.lengths != targets.lengths)[0])
         raise DataError(
@@ -206,6 +182,7 @@ def _components(batch: Arrays, side: str, component: Ints, placement: Placement 
     """int32 (R, W): of the example of each slot; anything where there is none."""
     if placement is None:
         return np.repeat(component.astype(np.int32)[:, None], batch[f"{side}_target_tokens"].shape[1], axis=1)
+    # The component by row and number within it, looked up by the numbers of the slots.
     table = np.zeros((placement.num_rows, int(placement.number.max(initial=0)) + 1), np.int32)
     table[placement.row, placement.number] = component
     return np.take_along_axis(table, batch[f"{side}_segment_ids"], axis=1)
@@ -215,10 +192,12 @@ def _decoder(rows: "_Rows", name: str, targets: Ragged) -> Arrays:
     said = rows.lay(name, targets.values)
     is_token = rows.is_token(name)
     if is_token is not None:
+        # One example in a row: what is read is what is said, a slot later.
         read = np.zeros_like(said)
         np.multiply(said[:, :-1], is_token[:, 1:], out=read[:, 1:])
         weights = is_token.astype(np.float32)
     else:
+        # All tokens one place later, but for the first of each example.
         before = np.empty_like(targets.values)
         before[1:] = targets.values[:-1]
         before[targets.begins[targets.lengths > 0]] = BOS
@@ -229,28 +208,6 @@ def _decoder(rows: "_Rows", name: str, targets: Ragged) -> Arrays:
         "decoder_loss_weights": weights,
         **rows.numbering("decoder", name),
     }
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Of one sequence of every example."""
-
-    begins: Ints
-    """(B,) index of each first token among the tokens."""
-    starts: Ints
-    """(B,) its slot in the flattened rows."""
-    lengths: Ints
-    width: int
-
-    @cached_property
-    def where(self) -> Ints:
-        """Slot of each token in the flattened rows."""
-        return np.repeat(self.starts - self.begins, self.lengths) + np.arange(int(self.lengths.sum()))
-
-    @cached_property
-    def copies(self) -> tuple[list[int], list[int], list[int]]:
-        """Begins, starts and lengths."""
-        return self.begins.tolist(), self.starts.tolist(), self.lengths.tolist()
 
 
 class _Rows:
@@ -264,26 +221,30 @@ class _Rows:
                     f"example {int(sizes.argmax())} has {int(sizes.max())} {name}, more than the {widths[name]} slots "
                     "of a row\n  cut examples to the row before they are converted, or make rows longer"
                 )
-        self._is_packed = packer is not None
-        placement = (
-            one_per_row(len(next(iter(lengths.values()))), widths) if packer is None else packer(lengths, widths)
-        )
-        self._placement, self._places = placement, {}
+        self._is_packed, self._lengths, self._widths = packer is not None, lengths, widths
+        num = len(next(iter(lengths.values())))
+        self._placement = one_per_row(num, widths) if packer is None else packer(lengths, widths)
+        self._places: dict[str, Ints | list[tuple[int, int, int]]] = {}
         for name, sequence in sequences.items():
             if packer is None:
                 _check_last_ids(name, sequence)
-            starts = placement.row * widths[name] + placement.offset[name]
-            self._places[name] = _Place(sequence.begins, starts, sequence.lengths, widths[name])
+            # Slots of the flattened rows: of each token, or first token, first slot and length of each sequence.
+            starts = self._placement.row * widths[name] + self._placement.offset[name]
+            if len(sequence.values) < _LONG * len(sequence):
+                begins = np.repeat(starts - sequence.begins, sequence.lengths)
+                self._places[name] = begins + np.arange(len(sequence.values))
+            else:
+                columns = (sequence.begins.tolist(), starts.tolist(), sequence.lengths.tolist())
+                self._places[name] = list(zip(*columns, strict=True))
 
     def lay(self, name: str, values: NDArray) -> NDArray:
         """(R, W): `values`, one for each token of a sequence, in their slots."""
-        place = self._places[name]
-        rows = np.zeros((self._placement.num_rows, place.width), values.dtype)
-        flat = rows.reshape(-1)
-        if len(values) < _LONG * len(place.lengths):
-            flat[place.where] = values
+        rows = np.zeros((self._placement.num_rows, self._widths[name]), values.dtype)
+        flat, places = rows.reshape(-1), self._places[name]
+        if isinstance(places, np.ndarray):
+            flat[places] = values
             return rows
-        for begin, start, length in zip(*place.copies, strict=True):
+        for begin, start, length in places:
             flat[start : start + length] = values[begin : begin + length]
         return rows
 
@@ -291,14 +252,13 @@ class _Rows:
         """(R, W): whether a slot holds a token of a sequence; None where rows hold several examples."""
         if self._is_packed:
             return None
-        place = self._places[name]
-        return np.arange(place.width) < place.lengths[:, None]
+        return np.arange(self._widths[name]) < self._lengths[name][:, None]
 
     def numbering(self, side: str, name: str) -> Arrays:
         """Segment ids and positions, where rows hold several examples."""
         if not self._is_packed:
             return {}
-        lengths = self._places[name].lengths
+        lengths = self._lengths[name]
         return {
             f"{side}_segment_ids": self.lay(name, np.repeat(self._placement.number.astype(np.int32), lengths)),
             f"{side}_positions": self.lay(name, slots(lengths).astype(np.int32)),

@@ -1,9 +1,10 @@
 """Models of T5X and Mesh TensorFlow as ours, from the files that they wrote."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,17 +13,28 @@ from torch import Tensor
 from pretrainkit.errors import CheckpointError
 from pretrainkit.formats.t5x_checkpoint import open_t5x
 from pretrainkit.formats.tf_checkpoint import TensorFlowCheckpoint
-from pretrainkit.recipes.t5 import mesh_tensorflow, original
+from pretrainkit.recipes.t5 import original
 from pretrainkit.recipes.t5.config import T5ModelConfig
 
-ForeignFormat = Literal["t5x", "mesh_tf"]
-FORMATS: tuple[ForeignFormat, ...] = ("t5x", "mesh_tf")
+_SLOT = re.compile(r"_slot_(?:vr|vc|v|m)$")
+_STACK = r"(?P<stack>encoder|decoder|transformer)"
+_LAYER = rf"{_STACK}/block_(?P<block>\d+)/layer_(?P<layer>\d+)"
+_ATTENTION = re.compile(rf"{_LAYER}/(?P<kind>SelfAttention|EncDecAttention)/(?P<part>[qkvo])")
+_BIAS = re.compile(rf"{_LAYER}/SelfAttention/relative_attention_bias")
+_FEED_FORWARD = re.compile(rf"{_LAYER}/DenseReluDense/(?P<part>wi|wi_\d+|wo)/kernel")
+_NORM = re.compile(rf"{_LAYER}/(?:layer|rms)_norm/scale")
+_FINAL_NORM = re.compile(rf"{_STACK}/(?:final_layer|rms)_norm/scale")
+_LOGITS = re.compile(r"(?:decoder|transformer)/logits/kernel")
+_PARTS = {"q": "query", "k": "key", "v": "value", "o": "out"}
+_NORMS = {
+    "encoder": ("attention", "mlp"),
+    "decoder": ("self_attention", "cross_attention", "mlp"),
+    "transformer": ("self_attention", "mlp"),
+}
 
 
 @dataclass(frozen=True)
 class Foreign:
-    """A model of another system in our terms."""
-
     model: T5ModelConfig
     state: dict[str, Tensor]
     """float32, by our names."""
@@ -32,17 +44,14 @@ class Foreign:
     """Updates it was trained for, where the checkpoint says."""
 
 
-def read_foreign(path: Path, format: ForeignFormat, model: T5ModelConfig | None = None) -> Foreign:
-    """A checkpoint's model.
+def read_foreign(path: Path, format: str, model: T5ModelConfig | None = None) -> Foreign:
+    """A checkpoint's model. Raises CheckpointError where it cannot be read, or is of another architecture than `model`.
 
     Args:
         path: t5x: the folder of a checkpoint, or an .npz or .safetensors file of parameters with names joined by "/".
             mesh_tf: the prefix or folder of a checkpoint of TensorFlow.
         format: Who wrote it.
         model: The architecture; None: as the shapes say. One without vocab_size takes that of the checkpoint.
-
-    Raises:
-        CheckpointError: It cannot be read, or is of another architecture than `model`.
     """
     arrays, named, step = _arrays(path, format)
     parameters = original.parameters_of(arrays)
@@ -79,36 +88,79 @@ def _agreed(model: T5ModelConfig | None, seen: T5ModelConfig) -> T5ModelConfig:
     return model
 
 
-def _arrays(path: Path, format: ForeignFormat) -> tuple[dict[str, Tensor], dict[str, str], int | None]:
+def _arrays(path: Path, format: str) -> tuple[dict[str, Tensor], dict[str, str], int | None]:
     """(parameters by T5X's names, the checkpoint's own names by those, step)."""
     checkpoint: Mapping[str, np.ndarray[Any, Any]]
     if format == "t5x" and path.suffix in (".npz", ".safetensors"):
         arrays = original.read_original(path)
         step = arrays.get("state/step")
-        own = {name: name for name in arrays}
-        return _floats(arrays), _without_target(own), None if step is None else int(step)
+        found = {name: array.float() for name, array in arrays.items() if not name.startswith("state/")}
+        own_names = {name.removeprefix("target/"): name for name in arrays}
+        return found, own_names, None if step is None else int(step)
     if format == "t5x":
         checkpoint = open_t5x(path)
         own = {name: name for name in checkpoint if name.startswith("target/")}
         step_name = "state/step"
     else:
         checkpoint = TensorFlowCheckpoint(path)
-        own = {t5x: name for name, t5x in mesh_tensorflow.names(checkpoint).items()}
+        own = {t5x: name for name, t5x in mesh_names(checkpoint).items()}
         step_name = "global_step"
     found = {name: torch.from_numpy(np.array(checkpoint[theirs], np.float32)) for name, theirs in own.items()}
     step_value = int(checkpoint[step_name]) if step_name in checkpoint else None
-    return found, _without_target(own), step_value
-
-
-def _floats(arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: array.float() for name, array in arrays.items() if not name.startswith("state/")}
-
-
-def _without_target(names: Mapping[str, str]) -> dict[str, str]:
-    return {name.removeprefix("target/"): own for name, own in names.items()}
+    return found, {name.removeprefix("target/"): theirs for name, theirs in own.items()}, step_value
 
 
 def _stacked(name: str) -> str:
     """The name that a layer's tensor has in the scalable variant."""
     stack, _, rest = name.partition("/")
     return f"{stack}/{stack}/{rest.partition('/')[2]}"
+
+
+def mesh_names(variables: Iterable[str]) -> dict[str, str]:
+    """T5X's name of each variable that is a parameter; the optimizer's slots and the step are left out. Raises
+    CheckpointError where a variable has no place in a T5."""
+    given = [name for name in variables if not _SLOT.search(name) and name != "global_step"]
+    tables = [name for name in given if _BIAS.fullmatch(name)]
+    bias_per_layer = any("/block_000/" not in name for name in tables)
+    found = {name: _mesh_name(name, bias_per_layer) for name in given}
+    unknown = sorted(name for name, theirs in found.items() if theirs is None)
+    if unknown:
+        raise CheckpointError(
+            f"{len(unknown)} variables are none of a T5, such as {', '.join(unknown[:3])}\n"
+            "  give a checkpoint of T5 1.0, 1.1, mT5 or ByT5"
+        )
+    return {name: theirs for name, theirs in found.items() if theirs is not None}
+
+
+def _mesh_name(name: str, bias_per_layer: bool) -> str | None:
+    """T5X's name; None: there is none. A decoder alone is called transformer there."""
+    if name == "shared/embedding":
+        return "token_embedder/embedding"
+    if _LOGITS.fullmatch(name):
+        return "decoder/logits_dense/kernel"
+    if found := _FINAL_NORM.fullmatch(name):
+        return f"{_tower(found)}/{_tower(found)}_norm/scale"
+    for pattern in (_ATTENTION, _BIAS, _FEED_FORWARD, _NORM):
+        if found := pattern.fullmatch(name):
+            return _in_layer(pattern, found, bias_per_layer)
+    return None
+
+
+def _in_layer(pattern: re.Pattern[str], found: re.Match[str], bias_per_layer: bool) -> str | None:
+    layer = f"{_tower(found)}/layers_{int(found['block'])}"
+    if pattern is _BIAS:
+        return f"{layer if bias_per_layer else _tower(found)}/relpos_bias/rel_embedding"
+    if pattern is _FEED_FORWARD:
+        return f"{layer}/mlp/{found['part']}/kernel"
+    if pattern is _NORM:
+        # A norm is named by the part of the block that it stands before, here by its number.
+        parts = _NORMS[found["stack"]]
+        number = int(found["layer"])
+        return f"{layer}/pre_{parts[number]}_layer_norm/scale" if number < len(parts) else None
+    own = "attention" if found["stack"] == "encoder" else "self_attention"
+    kind = "encoder_decoder_attention" if found["kind"] == "EncDecAttention" else own
+    return f"{layer}/{kind}/{_PARTS[found['part']]}/kernel"
+
+
+def _tower(found: re.Match[str]) -> str:
+    return "decoder" if found["stack"] == "transformer" else found["stack"]

@@ -1,10 +1,10 @@
-"""Many examples of a task, or rows of a file, and what a model says about them."""
+"""Answers to prompts; and many examples of a task, or rows of a file, and what a model says about them."""
 
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -16,11 +16,10 @@ from pretrainkit.eval.inference import Inference, InferenceRequest
 from pretrainkit.files.manifest import fingerprint
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.decoding_config import decoding_of
-from pretrainkit.recipes.t5.generate import prompting
 from pretrainkit.recipes.t5.model import T5
-from pretrainkit.recipes.t5.predictor import Predictor
-from pretrainkit.recipes.t5.task_source import run_tasks, task_names
-from pretrainkit.recipes.t5.texts import decode, encode, vocabulary_of
+from pretrainkit.recipes.t5.predictor import Answer, Predictor
+from pretrainkit.recipes.t5.task_source import declared_features, run_tasks, task_names
+from pretrainkit.recipes.t5.texts import SENTINEL, decode, encode, fill, vocabulary_of
 from pretrainkit.tasks.bound_task import BoundTask
 from pretrainkit.tasks.identity import identity
 from pretrainkit.tasks.preprocessors import format_strings
@@ -34,8 +33,6 @@ _INPUT_NAMES, _TARGET_NAMES = ("inputs", "text", "prompt"), ("targets",)
 
 
 class T5Inference(Inference):
-    """Examples with a predictor."""
-
     def __init__(
         self,
         request: InferenceRequest,
@@ -44,16 +41,9 @@ class T5Inference(Inference):
         predictor: Predictor,
         data: str,
     ) -> None:
-        """
-        Args:
-            request: What is asked.
-            examples: With `inputs`, `targets` or both as ids.
-            vocabulary: Of both.
-            predictor: Of the model.
-            data: Changes whenever the examples would.
-        """
-        self._request, self._examples, self._predictor, self._data = request, examples, predictor, data
-        self._vocabulary = vocabulary
+        """`examples`: with `inputs`, `targets` or both as ids. `data`: changes whenever the examples would."""
+        self._request, self._examples, self._data = request, examples, data
+        self._vocabulary, self._predictor = vocabulary, predictor
 
     def __len__(self) -> int:
         return len(self._examples)
@@ -91,11 +81,11 @@ class T5Inference(Inference):
         if mode == "predict":
             return [self._said(ids) for ids in self._predictor.predict(examples)]
         found, values = self._predictor.predict_with_values(examples)
-        aux = [
-            {"scores": _rounded(score), "token_scores": [_rounded(one) for one in tokens]}
-            for score, tokens in zip(values["scores"], values["token_scores"], strict=True)
+        scores = zip(found, values["scores"], values["token_scores"], strict=True)
+        return [
+            {**self._said(ids), "aux": {"scores": _rounded(score), "token_scores": list(map(_rounded, tokens))}}
+            for ids, score, tokens in scores
         ]
-        return [{**self._said(ids), "aux": one} for ids, one in zip(found, aux, strict=True)]
 
     def _said(self, ids: Sequence[int] | np.ndarray) -> dict[str, Any]:
         ids = np.asarray(ids).tolist()
@@ -136,24 +126,13 @@ def open_inference(
         bound = _row_examples(request, request.rows, vocabulary, has_end=has_end)
         data, is_prefix = request.rows.fingerprint(request.split), not goes_on
         data = fingerprint([data, request.inputs, request.targets, has_end])
-    predictor = Predictor(
-        config,
-        model,
-        decoding,
-        batch_size=request.batch_size,
-        end_id=vocabulary.eos_id,
-        is_prefix=is_prefix,
-        autocast=autocast,
-    )
+    options: dict[str, Any] = {"batch_size": request.batch_size, "end_id": vocabulary.eos_id, "is_prefix": is_prefix}
+    predictor = Predictor(config, model, decoding, **options, autocast=autocast)
     return T5Inference(request, bound, vocabulary, predictor, data)
 
 
 def tasks_of_mixture(config: T5Run, tokenizer: Path | None, name: str, split: str) -> tuple[str, ...] | None:
-    """See `Recipe.tasks_of_mixture`.
-
-    Raises:
-        InputError: None of its tasks has the split.
-    """
+    """See `Recipe.tasks_of_mixture`. Raises InputError where none of its tasks has the split."""
     config = _asked_of(config, tokenizer, name)
     if task_names(config) == [name]:
         return None
@@ -206,12 +185,8 @@ def _row_examples(request: InferenceRequest, rows: TaskSource, vocabulary: Vocab
     if wants_targets and (targets := _pattern(request.targets, _TARGET_NAMES, names, "targets")) is not None:
         given["targets"] = targets
     feature = Feature(vocabulary, required=False)
-    task = Task(
-        name="rows",
-        source=rows,
-        features={"inputs": feature, "targets": feature},
-        preprocessors=[_Texts(given), _Encode(vocabulary, has_end)],
-    )
+    steps = [partial(_texts, patterns=given), partial(_encoded, vocabulary=vocabulary, has_end=has_end)]
+    task = Task("rows", rows, {"inputs": feature, "targets": feature}, steps)
     return task.bind(request.split, request.lengths)
 
 
@@ -235,7 +210,6 @@ def _pattern(given: str | None, usual: Sequence[str], columns: Sequence[str], op
 
 
 def _fields(pattern: str, option: str) -> list[str]:
-    """The columns that a pattern names."""
     try:
         return [re.split(r"[.\[]", name)[0] for _, name, _, _ in Formatter().parse(pattern) if name is not None]
     except ValueError as error:
@@ -245,34 +219,23 @@ def _fields(pattern: str, option: str) -> list[str]:
         ) from None
 
 
-@dataclass(frozen=True)
-class _Texts:
+def _texts(example: Example, patterns: Mapping[str, str]) -> Example:
     """Feature to a column, or to a pattern of columns."""
-
-    patterns: Mapping[str, str]
-
-    def __call__(self, example: Example) -> Example:
-        columns = {name: str(example[one]) for name, one in self.patterns.items() if one in example}
-        rest = {name: one for name, one in self.patterns.items() if name not in columns}
-        made = {name: value for name, value in example.items() if name not in ("inputs", "targets")}
-        return made | columns | {name: format_strings(**{name: one})(example)[name] for name, one in rest.items()}
+    columns = {name: str(example[one]) for name, one in patterns.items() if one in example}
+    rest = {name: one for name, one in patterns.items() if name not in columns}
+    made = {name: value for name, value in example.items() if name not in ("inputs", "targets")}
+    return made | columns | {name: format_strings(**{name: one})(example)[name] for name, one in rest.items()}
 
 
-@dataclass(frozen=True)
-class _Encode:
+def _encoded(example: Example, vocabulary: Vocabulary, has_end: bool) -> Example:
     """Texts to ids, with sentinels spelled out in them. Targets are ended always, inputs where the model expects it."""
-
-    vocabulary: Vocabulary
-    has_end: bool
-
-    def __call__(self, example: Example) -> Example:
-        made = dict(example)
-        for name in ("inputs", "targets"):
-            if name in example:
-                end = [self.vocabulary.eos_id] if name == "targets" or self.has_end else []
-                made[f"{name}_pretokenized"] = example[name]
-                made[name] = np.array([*encode(example[name], self.vocabulary), *end], np.int32)
-        return made
+    made = dict(example)
+    for name in ("inputs", "targets"):
+        if name in example:
+            end = [vocabulary.eos_id] if name == "targets" or has_end else []
+            made[f"{name}_pretokenized"] = example[name]
+            made[name] = np.array([*encode(example[name], vocabulary), *end], np.int32)
+    return made
 
 
 def _rounded(value: float) -> float:
@@ -280,16 +243,91 @@ def _rounded(value: float) -> float:
     return round(float(value), 5)
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """For JSON."""
-    return {name: _plain_value(value) for name, value in values.items()}
-
-
-def _plain_value(value: Any) -> Any:
+def _plain(value: Any) -> Any:
+    """As JSON has it."""
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     if isinstance(value, Mapping):
-        return {str(name): _plain_value(one) for name, one in value.items()}
+        return {str(name): _plain(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain_value(one) for one in value]
+        return [_plain(one) for one in value]
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
+
+def generate(
+    config: T5Run,
+    model: T5,
+    tokenizer: Path | None,
+    prompts: Sequence[str],
+    *,
+    num: int = 1,
+    batch_size: int = 64,
+    **decoding: Any,
+) -> list[dict[str, Any]]:
+    """`num` answers to each prompt, of which `batch_size` are read at a time. Raises InputError where settings do not
+    go together, or a sentinel does not exist.
+
+    Args:
+        config: Bound.
+        model: As it was trained.
+        tokenizer: See `texts.vocabulary_of`.
+        prompts: Inputs as a task would make them; or texts with `<extra_id_0>`, `<extra_id_1>`, … in place of what is
+            to be filled in; or beginnings, for a language model.
+        decoding: See `decoding_of`.
+
+    Returns:
+        Per prompt: "prompt"; "answers", the best first, each with "text", "score" (log-probability; of a beam search,
+        over the brevity penalty) and, where the prompt has sentinels, "filled"; "text": what to show people: the
+        answers, the filled prompts, or the prompt gone on with, in lines.
+    """
+    vocabulary = vocabulary_of(config, tokenizer)
+    goes_on, has_end = prompting(config, has_tokenizer=tokenizer is not None)
+    options: dict[str, Any] = {"batch_size": batch_size, "end_id": vocabulary.eos_id, "is_prefix": not goes_on}
+    predictor = Predictor(config, model, decoding_of(**decoding), **options)
+    end = [vocabulary.eos_id] * has_end
+    inputs = [[*encode(prompt, vocabulary), *end] for prompt in prompts]
+
+    def described(prompt: str, ids: list[int], answer: Answer) -> dict[str, Any]:
+        found = {"text": decode(answer.ids, vocabulary), "score": answer.score}
+        if SENTINEL.search(prompt):
+            found["filled"] = fill(ids, answer.ids, vocabulary)
+        elif goes_on:
+            found["filled"] = decode([*ids, *answer.ids.tolist()], vocabulary)
+        return found
+
+    made = []
+    found = predictor.answers([{"inputs": ids} for ids in inputs], num)
+    for prompt, ids, answers in zip(prompts, inputs, found, strict=True):
+        shown = [described(prompt, ids, answer) for answer in answers]
+        text = "\n".join(one.get("filled", one["text"]) for one in shown)
+        made.append({"prompt": prompt, "answers": shown, "text": text})
+    return made
+
+
+def score(
+    config: T5Run, model: T5, tokenizer: Path | None, pairs: Sequence[tuple[str, str]], *, batch_size: int = 64
+) -> list[float]:
+    """The log-probability of each answer, its end mark too, given its prompt, of `pairs` of both. See `generate`."""
+    vocabulary = vocabulary_of(config, tokenizer)
+    goes_on, has_end = prompting(config, has_tokenizer=tokenizer is not None)
+    predictor = Predictor(config, model, batch_size=batch_size, end_id=vocabulary.eos_id, is_prefix=not goes_on)
+    end = [vocabulary.eos_id]
+    examples = [
+        {"inputs": [*encode(prompt, vocabulary), *end * has_end], "targets": encode(answer, vocabulary) + end}
+        for prompt, answer in pairs
+    ]
+    return predictor.score(examples).tolist()
+
+
+def prompting(config: T5Run, *, has_tokenizer: bool) -> tuple[bool, bool]:
+    """(whether prompts are beginnings of what the model says, whether they get an end mark). `has_tokenizer`: the model
+    can be used without the module that its tasks are defined in."""
+    is_decoder = config.model.kind == "decoder_only"
+    if config.data.task is None:
+        first = config.data.denoising.all[0]
+        goes_on = is_decoder and first.inputs is None
+        return goes_on, first.end_of_segment and not goes_on
+    if has_tokenizer and not is_decoder:
+        return False, True
+    inputs = declared_features(config).get("inputs")
+    return is_decoder and inputs is None, inputs is not None and inputs.add_eos

@@ -23,16 +23,14 @@ from torch import Tensor
 from pretrainkit.nn.biased_attention import PairLayout, RowPairs, visible_pairs
 from pretrainkit.nn.cpu.attention import Pair, TiledPairs
 from pretrainkit.nn.cuda.attention import flex_pairs
+from pretrainkit.nn.layouts import PairKind, best_pairs
 from pretrainkit.training.objective import Batch
 
 Kind = Literal["encoder_decoder", "decoder_only", "encoder_only"]
-LayoutChoice = Literal["auto", "tiles", "rows", "flex"]
 
 
 @dataclass(frozen=True, eq=False)
 class T5Inputs:
-    """What the model reads."""
-
     encoder_ids_S: Tensor | None
     """Integer token ids; None without encoder."""
     decoder_ids_T: Tensor | None
@@ -49,8 +47,6 @@ class T5Inputs:
 
 @dataclass(frozen=True, eq=False)
 class T5Targets:
-    """What the model is to say."""
-
     token_K: Tensor
     """int64: the true id of each predicted token."""
     weight_K: Tensor
@@ -64,19 +60,11 @@ class T5Targets:
 
 
 def read_batch(
-    batch: Batch, kind: Kind = "encoder_decoder", *, layout: LayoutChoice = "auto", has_dropout: bool = False
+    batch: Batch, kind: Kind = "encoder_decoder", *, layout: PairKind | None = None
 ) -> tuple[T5Inputs, T5Targets]:
-    """The inputs and targets of a batch.
-
-    Args:
-        batch: Tensors on the model's device.
-        kind: Of the model.
-        layout: auto: tiles on a CPU, FlexAttention on a GPU; rows are the reference and take dropout on a GPU.
-        has_dropout: Whether attention probabilities are to be dropped.
-    """
-    device = next(iter(batch.values())).device
-    if layout == "auto":
-        layout = "tiles" if device.type == "cpu" else "rows" if has_dropout or device.type != "cuda" else "flex"
+    """The inputs and targets of a batch on the model's device. `layout`: of attention; None: tiles on a CPU, else rows,
+    which take heads of any width."""
+    layout = layout or best_pairs(next(iter(batch.values())), head_width=0)
     is_encoder_only = kind == "encoder_only"
     encoder = None if kind == "decoder_only" else _segments(batch, "encoder", "encoder_input_tokens")
     decoder = None if is_encoder_only else _segments(batch, "decoder", "decoder_target_tokens")
@@ -99,17 +87,14 @@ def read_batch(
 
 
 def target_examples(batch: Batch, side: str) -> Tensor:
-    """int64 of the shape of the targets: for each position, a number that all positions of its example share.
-
-    Args:
-        batch: As for `read_batch`.
-        side: encoder or decoder: where the targets are.
-    """
+    """int64 of the shape of the targets, which are on that side (encoder or decoder): for each position, a number that
+    all positions of its example share."""
     tokens = "encoder_input_tokens" if side == "encoder" else "decoder_target_tokens"
     return _numbered(_segments(batch, side, tokens))
 
 
 def _numbered(segments: Tensor) -> Tensor:
+    # A row has numbers from 0 (padding) to `length`, so rows are `length` + 1 apart.
     num_rows, length = segments.shape
     return segments + torch.arange(num_rows, device=segments.device)[:, None] * (length + 1)
 
@@ -124,7 +109,7 @@ def _segments(batch: Batch, side: str, tokens: str) -> Tensor:
 
 
 def _in_rows(
-    batch: Batch, encoder: Tensor | None, decoder: Tensor | None, prefix: Tensor | None, layout: LayoutChoice
+    batch: Batch, encoder: Tensor | None, decoder: Tensor | None, prefix: Tensor | None, layout: PairKind
 ) -> tuple[T5Inputs, None]:
     def pairs(query: Tensor, key: Tensor, *, is_causal: bool = False) -> PairLayout:
         prefix_ = prefix if is_causal else None
@@ -162,6 +147,7 @@ def _stream(segments: Tensor) -> _Stream:
         return _Stream(torch.zeros(1, dtype=torch.int64), {(0, 0): slice(0, 1)})
     length = host.shape[1]
     kept = np.flatnonzero(host)
+    # Row and number of the example as one integer: numbers are at most `length`. It changes where an example ends.
     key = (kept // length) * (length + 1) + host.reshape(-1)[kept]
     starts = np.flatnonzero(np.diff(key, prepend=-1))
     stops = np.append(starts[1:], len(key))
@@ -178,7 +164,7 @@ _NOTHING = slice(0, 0)
 
 
 def _tiled(
-    batch: Batch, encoder: Tensor | None, decoder: Tensor | None, prefix: Tensor | None, layout: LayoutChoice
+    batch: Batch, encoder: Tensor | None, decoder: Tensor | None, prefix: Tensor | None, layout: PairKind
 ) -> tuple[T5Inputs, Tensor]:
     asked = None if encoder is None else _stream(encoder)
     asking = None if decoder is None else _stream(decoder)
@@ -196,6 +182,7 @@ def _tiled(
     last = asking if asking is not None else asked
     assert last is not None
     weight = batch["decoder_loss_weights" if asking is not None else "encoder_loss_weights"]
+    # Indices into the stream, whose tokens without a loss need no logits.
     predicted = weight.flatten()[last.kept_T].nonzero()[:, 0]
     inputs = T5Inputs(
         encoder_ids_S=None if asked is None else batch["encoder_input_tokens"].flatten()[asked.kept_T],

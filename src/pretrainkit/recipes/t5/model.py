@@ -16,15 +16,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretrainkit.errors import InputError
 from pretrainkit.nn.activations import ACTIVATIONS
+from pretrainkit.nn.autocast import activation_dtype, in_float32
 from pretrainkit.nn.biased_attention import PairLayout
+from pretrainkit.nn.blocks import RMSNorm
 from pretrainkit.nn.dropout import dropout
-from pretrainkit.nn.initialise import SkipInitialisation, truncated_normal_
+from pretrainkit.nn.initialise import built, truncated_normal_
+from pretrainkit.nn.layouts import example_numbers, stream_pairs
 from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy, linear_logits
 from pretrainkit.nn.relative_bias import RelativeBias
-from pretrainkit.nn.rms_norm import RMSNorm
 from pretrainkit.recipes.t5.config import T5ModelConfig
 from pretrainkit.recipes.t5.inputs import T5Inputs
+from pretrainkit.recipes.text_encoder import TextEncoder
+from pretrainkit.training.objective import Batch
 
 _TRUNCATED_DEVIATION = 0.87962566103423978
 """Of a standard normal distribution cut at two."""
@@ -88,13 +93,14 @@ class FeedForward(nn.Module):
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """(T, D) to (T, D)."""
-        rate = self.dropout_rate if self.training else 0.0
-        inner_TF = None
-        for name, up in zip(self.activations, self.up, strict=True):
-            part_TF = up(x_TD) if name == "linear" else ACTIVATIONS[name](up(x_TD))
-            inner_TF = part_TF if inner_TF is None else inner_TF * part_TF
-        assert inner_TF is not None
-        return self.down(dropout(inner_TF, rate, is_training=self.training))
+        parts = [
+            up(x_TD) if name == "linear" else ACTIVATIONS[name](up(x_TD))
+            for name, up in zip(self.activations, self.up, strict=True)
+        ]
+        inner_TF = parts[0]
+        for part_TF in parts[1:]:
+            inner_TF = inner_TF * part_TF
+        return self.down(dropout(inner_TF, self.dropout_rate, is_training=self.training))
 
 
 class Block(nn.Module):
@@ -106,11 +112,8 @@ class Block(nn.Module):
         self.attention_norm = RMSNorm(config.hidden_size, config.norm_epsilon)
         self.attention = Attention(config)
         self.relative_bias = _relative_bias(config, is_causal=is_causal) if config.bias_per_layer else None
-        if has_cross_attention:
-            self.cross_norm: RMSNorm | None = RMSNorm(config.hidden_size, config.norm_epsilon)
-            self.cross_attention: Attention | None = Attention(config)
-        else:
-            self.cross_norm = self.cross_attention = None
+        self.cross_norm = RMSNorm(config.hidden_size, config.norm_epsilon) if has_cross_attention else None
+        self.cross_attention = Attention(config) if has_cross_attention else None
         self.feed_forward_norm = RMSNorm(config.hidden_size, config.norm_epsilon)
         self.feed_forward = FeedForward(config)
 
@@ -193,13 +196,7 @@ class T5(nn.Module):
     def forward(
         self, inputs: T5Inputs, token_K: Tensor | None = None, *, has_logit_sum: bool = False
     ) -> TokenScores | Tensor:
-        """Scores of the true tokens `token_K` at `inputs.predicted_K`, or float32 logits (K, V) where not given.
-
-        Args:
-            inputs: Where everything lies.
-            token_K: Integer ids in [0, V).
-            has_logit_sum: Give the sum of the logits too.
-        """
+        """Scores of the true tokens `token_K` at `inputs.predicted_K`, or float32 logits (K, V) where not given."""
         hidden_TD = self.hidden(inputs)
         hidden_KD = hidden_TD if inputs.predicted_K is None else hidden_TD[inputs.predicted_K]
         return self.head(hidden_KD, token_K, has_logit_sum=has_logit_sum)
@@ -231,7 +228,7 @@ class T5(nn.Module):
         if self.logits is None:
             hidden_KD = hidden_KD * self.config.hidden_size**-0.5
         weight_VD = weight_VD.to(hidden_KD.dtype)  # of another type as FSDP2 gathers it
-        with torch.autocast(hidden_KD.device.type, enabled=False):
+        with in_float32(hidden_KD):
             if token_K is None:
                 return linear_logits(hidden_KD, weight_VD, None)
             loss = linear_cross_entropy(hidden_KD, weight_VD, None, token_K)
@@ -276,24 +273,42 @@ def _normal(weight: Tensor, deviation: float, *, is_cut: bool = False) -> None:
 
 
 def _relative_bias(config: T5ModelConfig, *, is_causal: bool) -> RelativeBias:
-    return RelativeBias(
-        config.num_heads,
-        num_buckets=config.num_buckets,
-        max_distance=config.max_distance,
-        is_bidirectional=not is_causal,
-    )
-
-
-def activation_dtype(x: Tensor) -> torch.dtype:
-    """What autocast computes in, where it is on: the residual stream has this type too, as in T5X."""
-    kind = x.device.type
-    return torch.get_autocast_dtype(kind) if kind != "meta" and torch.is_autocast_enabled(kind) else x.dtype
+    sizes = {"num_buckets": config.num_buckets, "max_distance": config.max_distance}
+    return RelativeBias(config.num_heads, **sizes, is_bidirectional=not is_causal)
 
 
 def build(config: T5ModelConfig) -> T5:
     """The model on torch's default device, initialised from its global generator; on "meta" without values."""
-    with SkipInitialisation():  # torch's own, which would cost time and draw numbers
-        model = T5(config)
-    if torch.get_default_device().type != "meta":
-        model.initialise()
-    return model
+    return built(lambda: T5(config), T5.initialise)
+
+
+class T5TextEncoder(TextEncoder):
+    """Embeddings and encoder; `token_type_ids` and `positions` are not read."""
+
+    def __init__(self, model: T5) -> None:
+        """Raises InputError where the model has no encoder."""
+        super().__init__()
+        if model.encoder is None:
+            raise InputError("this T5 is a decoder alone\n  give one with an encoder")
+        self.width, self.dropout_rate = model.config.hidden_size, model.config.dropout
+        self.head_width = model.config.head_size
+        self.embedding, self.encoder = model.embedding, model.encoder
+
+    def blocks(self) -> list[torch.nn.Module]:
+        return list(self.encoder.layers)
+
+    def forward(self, batch: Batch, max_length: int) -> Tensor:
+        return self.vectors_and_tokens(batch, max_length)[0]
+
+    def vectors_and_tokens(self, batch: Batch, max_length: int) -> tuple[Tensor, Tensor]:
+        x_TD, ends = self.tokens(batch, max_length), batch["cu_seqlens"].long()
+        example_T = example_numbers(ends, len(x_TD))
+        sum_BD = x_TD.new_zeros(len(ends) - 1, self.width).index_add_(0, example_T, x_TD)
+        return sum_BD / ends.diff()[:, None], x_TD
+
+    def tokens(self, batch: Batch, max_length: int) -> Tensor:
+        x_TD = self.embedding(batch["input_ids"])
+        x_TD = x_TD.to(activation_dtype(x_TD))
+        has_dropout = self.training and self.dropout_rate > 0
+        starts = batch["cu_seqlens"].long()
+        return self.encoder(x_TD, stream_pairs(starts, len(x_TD), self.head_width, has_dropout=has_dropout))

@@ -1,43 +1,99 @@
-"""Target tokens given inputs: two sums with weights.
+"""Target tokens given inputs: cross-entropy with label smoothing, and the z-loss; two sums with weights.
 
-Dimensions: R rows, Q slots of a decoder row, K target tokens.
+Dimensions: R rows, Q slots of a decoder row, K target tokens, G numbers of examples, V vocabulary.
+Source of the losses: T5X (`t5x/losses.py`). The constant that it subtracts with label smoothing makes a perfect
+prediction score 0.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.recipes.t5.config import T5ModelConfig, T5Run
-from pretrainkit.recipes.t5.inputs import LayoutChoice, T5Targets, read_batch, target_examples
-from pretrainkit.recipes.t5.losses import (
-    ACCURACY,
-    CROSS_ENTROPY,
-    PER_TOKEN,
-    Z_LOSS,
-    TokenLosses,
-    component_sums,
-    loss_sums,
-    loss_weight,
-    token_losses,
-    token_sums,
-)
+from pretrainkit.nn.layouts import best_pairs
+from pretrainkit.recipes.t5.config import T5ModelConfig, T5ObjectiveConfig, T5Run
+from pretrainkit.recipes.t5.inputs import T5Targets, read_batch, target_examples
 from pretrainkit.recipes.t5.model import TokenScores
 from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
+
+CROSS_ENTROPY, Z_LOSS = "cross_ent_loss", "z_loss"
+PER_TOKEN, ACCURACY = "loss_per_nonpadding_target_token", "accuracy"
+
+
+class TokenLosses(NamedTuple):
+    """Of each target token, float32, before weights."""
+
+    cross_entropy_K: Tensor
+    z_K: Tensor
+
+
+def token_losses(scores: TokenScores, vocab_size: int, *, label_smoothing: float, z_loss: float) -> TokenLosses:
+    """Both losses of each token; the training loss is their sum.
+
+    With probability 1 - s on the target and q = s / (V - 1) on every other token, the cross-entropy is logsumexp(x) -
+    (1 - s - q) x_target - q sum(x), less the entropy of that distribution. s is `label_smoothing`, in [0, 1); where it
+    is not 0, `scores` have `logit_sum_K`. `z_loss` is the factor of logsumexp(x) ** 2.
+    """
+    log_sum_K = scores.loss.log_sum_K
+    z_K = z_loss * log_sum_K.square() if z_loss else torch.zeros_like(log_sum_K)
+    if not label_smoothing:
+        return TokenLosses(scores.loss.nll_K, z_K)
+    if scores.logit_sum_K is None:
+        raise ValueError(f"label_smoothing is {label_smoothing}, but the model was not asked for the sum of its logits")
+    other = label_smoothing / (vocab_size - 1)
+    # nll = logsumexp - x_target, so that no logits have to be kept.
+    target_logit_K = log_sum_K - scores.loss.nll_K
+    soft_K = log_sum_K - (1 - label_smoothing - other) * target_logit_K - other * scores.logit_sum_K
+    return TokenLosses(soft_K - smoothed_entropy(label_smoothing, vocab_size), z_K)
+
+
+def smoothed_entropy(label_smoothing: float, vocab_size: int) -> float:
+    """Of the smoothed target, in nats."""
+    kept, other = 1 - label_smoothing, label_smoothing / (vocab_size - 1)
+    return -(kept * math.log(kept) + (vocab_size - 1) * other * math.log(other + 1e-20))
+
+
+def loss_weight(weight_RQ: Tensor, example_RQ: Tensor, config: T5ObjectiveConfig) -> Tensor:
+    """What a microbatch adds to the divisor of the loss, a float32 scalar, from the loss weights of all its target
+    positions and from `target_examples`."""
+    if config.normalize_by == "real_target_tokens":
+        return weight_RQ.sum(dtype=torch.float32)
+    if config.normalize_by == "average_per_sequence":
+        num_groups = len(example_RQ) * (example_RQ.shape[1] + 1)
+        sums = _sum_by_example(weight_RQ.float().flatten(), example_RQ.flatten(), num_groups)
+        return (sums > 0).sum(dtype=torch.float32)
+    # Divided by nothing or by a number: `loss_scale` makes up for this count of the examples of a step.
+    num = weight_RQ.numel() if config.normalize_by == "total_target_tokens" else len(weight_RQ)
+    return torch.full((), num, dtype=torch.float32, device=weight_RQ.device)
+
+
+def loss_scale(config: T5ObjectiveConfig, examples_per_step: int) -> float:
+    """The factor of both sums where `loss_weight` counts examples, but the divisor is none or a number."""
+    if config.normalize_by == "none":
+        return float(examples_per_step)
+    return examples_per_step / config.normalize_by if isinstance(config.normalize_by, float) else 1.0
+
+
+def _share_of_example(targets: T5Targets) -> Tensor:
+    """float32 (K,): the weights of each example scaled to a sum of 1."""
+    sums = _sum_by_example(targets.weight_K, targets.example_K, targets.num_groups)
+    return targets.weight_K / sums[targets.example_K].clamp(min=torch.finfo(torch.float32).tiny)
+
+
+def _sum_by_example(value: Tensor, example: Tensor, num_groups: int) -> Tensor:
+    return value.new_zeros(num_groups).index_add(0, example, value)
 
 
 class T5Objective(SeparableObjective):
     """The loss is (cross-entropy + z-loss) / what `objective.normalize_by` says, over the global batch."""
 
     def __init__(self, config: T5Run, components: Sequence[str] = ()) -> None:
-        """
-        Args:
-            config: Bound.
-            components: Names of those of the training mixture, whose losses and target tokens are logged one by one;
-                batches then have `components`.
-        """
+        """`components`: names of those of the training mixture, whose losses and target tokens are logged one by one;
+        batches then have `components`."""
         assert config.model.vocab_size is not None
         self._config = config
         self._vocab_size = config.model.vocab_size
@@ -55,25 +111,22 @@ class T5Objective(SeparableObjective):
         return (*(() if is_per_token else (PER_TOKEN,)), ACCURACY, *self._component_losses)
 
     def weights(self, batch: Batch) -> dict[str, Tensor]:
-        weight = self._weight(batch)
-        return {CROSS_ENTROPY: weight, Z_LOSS: weight}
+        return dict.fromkeys((CROSS_ENTROPY, Z_LOSS), self._weight(batch))
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
-        scores, targets = self._forward(model, batch)
-        losses = self._token_losses(scores)
+        scores, targets, losses = self._scored(model, batch)
         found = self._loss_sums(losses, targets, batch)
         with torch.no_grad():
-            notes = token_sums(losses, scores, targets)
+            notes = self._per_token(losses, scores, targets)
             if self._components:
-                notes |= component_sums(losses, targets, self._component_losses)
+                notes |= self._by_component(losses, targets)
         return found | {name: notes[name] for name in self.logged}
 
     @torch.no_grad()
     def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
         """The losses, and per target token: their sum, the negative log-likelihood, and the share of right guesses."""
-        scores, targets = self._forward(model, batch)
-        losses = self._token_losses(scores)
-        found = self._loss_sums(losses, targets, batch) | token_sums(losses, scores, targets)
+        scores, targets, losses = self._scored(model, batch)
+        found = self._loss_sums(losses, targets, batch) | self._per_token(losses, scores, targets)
         weight_K = targets.weight_K
         found["nll_per_target_token"] = LossSum((scores.loss.nll_K * weight_K).sum(), weight_K.sum())
         return found
@@ -87,32 +140,58 @@ class T5Objective(SeparableObjective):
         names = [f"target_tokens/{name}" for name in self._components]
         return replace(cost, notes=dict(zip(names, counts, strict=True)))
 
-    def _forward(self, model: nn.Module, batch: Batch) -> tuple[TokenScores, T5Targets]:
-        config = self._config
-        has_dropout = model.training and config.model.dropout > 0
-        # What is compiled wants shapes that stay: rows. A GPU has them anyway.
-        is_compiled_cpu = config.parallel.compile == "on" and batch[f"{self._side}_loss_weights"].device.type == "cpu"
-        layout: LayoutChoice = "rows" if is_compiled_cpu else "auto"
-        inputs, targets = read_batch(batch, config.model.kind, layout=layout, has_dropout=has_dropout)
-        has_logit_sum = config.objective.label_smoothing > 0
-        return model(inputs, targets.token_K, has_logit_sum=has_logit_sum), targets
+    def _scored(self, model: nn.Module, batch: Batch) -> tuple[TokenScores, T5Targets, TokenLosses]:
+        config, objective = self._config, self._config.objective
+        layout = best_pairs(
+            batch[f"{self._side}_loss_weights"],
+            config.model.head_size,
+            has_dropout=model.training and config.model.dropout > 0,
+            has_static_shapes=config.parallel.compile == "on",
+        )
+        inputs, targets = read_batch(batch, config.model.kind, layout=layout)
+        smoothing = objective.label_smoothing
+        scores = model(inputs, targets.token_K, has_logit_sum=smoothing > 0)
+        losses = token_losses(scores, self._vocab_size, label_smoothing=smoothing, z_loss=objective.z_loss)
+        return scores, targets, losses
 
     def _loss_sums(self, losses: TokenLosses, targets: T5Targets, batch: Batch) -> dict[str, LossSum]:
-        config = self._config
-        return loss_sums(losses, targets, self._weight(batch), config.objective, config.data.batch_size)
+        """Both losses, to be added over microbatches and ranks; the training loss of a step is the sum of their means,
+        over `data.batch_size` examples in all microbatches and ranks."""
+        config, weight = self._config.objective, self._weight(batch)
+        is_mean = config.normalize_by == "average_per_sequence"
+        weight_K = _share_of_example(targets) if is_mean else targets.weight_K
+        scale = loss_scale(config, self._config.data.batch_size)
+        return {
+            CROSS_ENTROPY: LossSum((losses.cross_entropy_K * weight_K).sum() * scale, weight),
+            Z_LOSS: LossSum((losses.z_K * weight_K).sum() * scale, weight),
+        }
+
+    def _per_token(self, losses: TokenLosses, scores: TokenScores, targets: T5Targets) -> dict[str, LossSum]:
+        """Per target token, without gradient: both losses together, and the share of right guesses."""
+        weight_K = targets.weight_K
+        both_K = (losses.cross_entropy_K + losses.z_K).detach()
+        total = weight_K.sum()
+        return {
+            PER_TOKEN: LossSum((both_K * weight_K).sum(), total),
+            ACCURACY: LossSum((scores.loss.is_right_K * weight_K).sum(), total),
+        }
+
+    def _by_component(self, losses: TokenLosses, targets: T5Targets) -> dict[str, LossSum]:
+        """Both losses together per target token of each component, by the name of its metric; without gradient."""
+        names = self._component_losses
+        if targets.component_K is None:
+            raise ValueError(f"the batch does not say which of {len(names)} components its examples are of")
+        both_K = (losses.cross_entropy_K + losses.z_K).detach()
+        totals = _sum_by_example(both_K * targets.weight_K, targets.component_K, len(names))
+        weights = _sum_by_example(targets.weight_K, targets.component_K, len(names))
+        return {name: LossSum(*pair) for name, *pair in zip(names, totals.unbind(), weights.unbind(), strict=True)}
 
     def _weight(self, batch: Batch) -> Tensor:
-        weight_RQ = batch[f"{self._side}_loss_weights"]
         normalize_by = self._config.objective.normalize_by
         if "num_examples" in batch and (normalize_by == "none" or isinstance(normalize_by, float)):
             return batch["num_examples"].sum(dtype=torch.float32)  # rows hold several; a step has a known number
+        weight_RQ = batch[f"{self._side}_loss_weights"]
         return loss_weight(weight_RQ, target_examples(batch, self._side), self._config.objective)
-
-    def _token_losses(self, scores: TokenScores) -> TokenLosses:
-        objective = self._config.objective
-        return token_losses(
-            scores, self._vocab_size, label_smoothing=objective.label_smoothing, z_loss=objective.z_loss
-        )
 
 
 def count_cost(model: T5ModelConfig, batch: HostBatch) -> Cost:
@@ -129,11 +208,13 @@ def count_cost(model: T5ModelConfig, batch: HostBatch) -> Cost:
         tokens += int(own.sum())
         slots += int(batch[f"{side}_input_tokens"].size)
         flops += 6 * num_layers * (4 * width * inner + feed_forward) * float(own.sum())
+        # A decoder's tokens see half of the pairs: those before them.
         seen = float((own**2).sum()) / (2 if side == "decoder" else 1)
         flops += 12 * num_layers * inner * seen
     if model.num_encoder_layers is not None and model.num_decoder_layers is not None:
         asked, asking = lengths["encoder"], lengths["decoder"]
         crossed = sum(length * asked.get(key, 0) for key, length in asking.items())
+        # Of the cross-attention: queries and output over the decoder's tokens, keys and values over the encoder's.
         both = 2 * width * inner * (sum(asked.values()) + sum(asking.values()))
         flops += model.num_decoder_layers * (6 * both + 12 * inner * crossed)
     side = "encoder" if model.kind == "encoder_only" else "decoder"
@@ -145,10 +226,11 @@ def _lengths(batch: HostBatch, side: str) -> dict[tuple[int, int], int]:
     """(row, number) to real tokens of each example."""
     if f"{side}_segment_ids" in batch:
         segments = np.asarray(batch[f"{side}_segment_ids"])
-        row = np.broadcast_to(np.arange(len(segments))[:, None], segments.shape)
-        keys, counts = np.unique(np.stack((row[segments > 0], segments[segments > 0])), axis=1, return_counts=True)
-        return {(int(r), int(n)): int(count) for (r, n), count in zip(keys.T, counts, strict=True)}
+        row, slot = np.nonzero(segments)
+        keys, counts = np.unique(np.stack((row, segments[row, slot])), axis=1, return_counts=True)
+        return {(r, n): count for (r, n), count in zip(keys.T.tolist(), counts.tolist(), strict=True)}
     name = f"{side}_target_tokens" if f"{side}_target_tokens" in batch else f"{side}_input_tokens"
     is_token = np.asarray(batch[name]) != 0
+    # An example reaches up to the last id of its row that is not 0.
     last = np.where(is_token.any(1), is_token.shape[1] - np.argmax(is_token[:, ::-1], axis=1), 0)
     return {(row, 1): int(length) for row, length in enumerate(last) if length}

@@ -6,7 +6,7 @@ buckets). The embedding table is as ours. In the "scalable" variant the layers o
 
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,45 +18,49 @@ from pretrainkit.recipes.t5.config import T5ModelConfig
 
 State = Mapping[str, Tensor]
 
-_ATTENTION = {"query": "query", "key": "key", "value": "value", "out": "out"}
 _SCAN_DIM = 1
 """Where T5X puts the layers (`param_scan_axis`)."""
 _LAYER = re.compile(r"(encoder|decoder)/layers_(\d+)/")
 
 
-def names(config: T5ModelConfig) -> dict[str, str]:
-    """Our name to T5X's, of every tensor."""
-    found = {"embedding.weight": "token_embedder/embedding"}
+def tensors(config: T5ModelConfig) -> Iterator[tuple[str, str, str]]:
+    """Our name, T5X's, and Hugging Face's of every tensor."""
+    yield "embedding.weight", "token_embedder/embedding", "shared.weight"
     if not config.tied_logits:
-        found["logits.weight"] = "decoder/logits_dense/kernel"
-    stacks = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
-    for stack, num_layers in stacks.items():
+        yield "logits.weight", "decoder/logits_dense/kernel", "lm_head.weight"
+    num_ups = len(config.activations)
+    ups = ["wi"] if num_ups == 1 else [f"wi_{index}" for index in range(num_ups)]
+    feed_forward = [*((f"up.{index}", up, up) for index, up in enumerate(ups)), ("down", "wo", "wo")]
+    attention = [(part, part, part[0]) for part in ("query", "key", "value", "out")]
+    for stack, num_layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
         if num_layers is None:
             continue
-        found[f"{stack}.final_norm.weight"] = f"{stack}/{stack}_norm/scale"
-        if not config.bias_per_layer:
-            found[f"{stack}.relative_bias.weight"] = f"{stack}/relpos_bias/rel_embedding"
+        own = "attention" if stack == "encoder" else "self_attention"
+        # Our names of the norm and what follows it, T5X's, Hugging Face's of what follows, and the tensors of that.
+        sublayers = [("attention_norm", "attention", own, own, "SelfAttention", attention)]
+        if stack == "decoder" and config.kind == "encoder_decoder":
+            cross = ("cross_norm", "cross_attention", "cross_attention", "encoder_decoder_attention", "EncDecAttention")
+            sublayers.append((*cross, attention))
+        sublayers.append(("feed_forward_norm", "feed_forward", "mlp", "mlp", "DenseReluDense", feed_forward))
+        yield f"{stack}.final_norm.weight", f"{stack}/{stack}_norm/scale", f"{stack}.final_layer_norm.weight"
         for layer in range(num_layers):
-            found |= _layer_names(config, stack, f"{stack}.layers.{layer}", f"{stack}/layers_{layer}")
-    return found
+            ours, t5x, hf = f"{stack}.layers.{layer}", f"{stack}/layers_{layer}", f"{stack}.block.{layer}.layer"
+            if config.bias_per_layer or layer == 0:
+                # A table that layers share is that of the stack, but of the first layer in Hugging Face.
+                place, their_place = (ours, t5x) if config.bias_per_layer else (stack, stack)
+                table = f"{hf}.0.SelfAttention.relative_attention_bias.weight"
+                yield f"{place}.relative_bias.weight", f"{their_place}/relpos_bias/rel_embedding", table
+            for number, (norm, part, t5x_norm, t5x_part, hf_part, modules) in enumerate(sublayers):
+                theirs = f"{hf}.{number}"
+                yield f"{ours}.{norm}.weight", f"{t5x}/pre_{t5x_norm}_layer_norm/scale", f"{theirs}.layer_norm.weight"
+                for module, in_t5x, in_hf in modules:
+                    name = f"{ours}.{part}.{module}.weight"
+                    yield name, f"{t5x}/{t5x_part}/{in_t5x}/kernel", f"{theirs}.{hf_part}.{in_hf}.weight"
 
 
-def _layer_names(config: T5ModelConfig, stack: str, ours: str, theirs: str) -> dict[str, str]:
-    own = "attention" if stack == "encoder" else "self_attention"
-    found = {f"{ours}.attention_norm.weight": f"{theirs}/pre_{own}_layer_norm/scale"}
-    found |= {f"{ours}.attention.{a}.weight": f"{theirs}/{own}/{b}/kernel" for a, b in _ATTENTION.items()}
-    if config.bias_per_layer:
-        found[f"{ours}.relative_bias.weight"] = f"{theirs}/relpos_bias/rel_embedding"
-    if stack == "decoder" and config.kind == "encoder_decoder":
-        found[f"{ours}.cross_norm.weight"] = f"{theirs}/pre_cross_attention_layer_norm/scale"
-        cross = f"{theirs}/encoder_decoder_attention"
-        found |= {f"{ours}.cross_attention.{a}.weight": f"{cross}/{b}/kernel" for a, b in _ATTENTION.items()}
-    found[f"{ours}.feed_forward_norm.weight"] = f"{theirs}/pre_mlp_layer_norm/scale"
-    num = len(config.activations)
-    ups = ["wi"] if num == 1 else [f"wi_{index}" for index in range(num)]
-    found |= {f"{ours}.feed_forward.up.{index}.weight": f"{theirs}/mlp/{up}/kernel" for index, up in enumerate(ups)}
-    found[f"{ours}.feed_forward.down.weight"] = f"{theirs}/mlp/wo/kernel"
-    return found
+def names(config: T5ModelConfig) -> dict[str, str]:
+    """Our name to T5X's, of every tensor."""
+    return {ours: t5x for ours, t5x, _ in tensors(config)}
 
 
 def _turn(name: str, tensor: Tensor) -> Tensor:
@@ -70,11 +74,8 @@ def to_original(state: State, config: T5ModelConfig) -> dict[str, Tensor]:
 
 
 def from_original(arrays: State, config: T5ModelConfig) -> dict[str, Tensor]:
-    """T5X's parameters as our state dict. Names may begin with `target/`; the optimizer's `state/` is not read.
-
-    Raises:
-        CheckpointError: A tensor is missing or left over.
-    """
+    """T5X's parameters as our state dict. Names may begin with `target/`; the optimizer's `state/` is not read. Raises
+    CheckpointError where a tensor is missing or left over."""
     rest = parameters_of(arrays)
     if not config.bias_per_layer and "encoder/layers_0/relpos_bias/rel_embedding" in rest:
         raise CheckpointError(
@@ -108,6 +109,7 @@ def parameters_of(arrays: State) -> dict[str, Tensor]:
         if not name.startswith(inner):
             found[name] = array
             continue
+        # One array of all layers, as `jax.lax.scan` reads it.
         for layer, part in enumerate(array.unbind(_SCAN_DIM)):
             found[f"{stack}/layers_{layer}/{name.removeprefix(inner)}"] = part
     return found
@@ -116,10 +118,8 @@ def parameters_of(arrays: State) -> dict[str, Tensor]:
 def model_of(parameters: State) -> T5ModelConfig:
     """The architecture that T5X's parameters belong to, as `parameters_of` gives them.
 
-    What no shape tells is what T5 has: ReLU without a gate, GELU with one, distances up to 128, no dropout.
-
-    Raises:
-        CheckpointError: They are no T5.
+    What no shape tells is what T5 has: ReLU without a gate, GELU with one, distances up to 128, no dropout. Raises
+    CheckpointError where they are no T5.
     """
     num_layers: dict[str, int] = {}
     for name in parameters:
@@ -130,8 +130,7 @@ def model_of(parameters: State) -> T5ModelConfig:
             f"these are not the parameters of a T5: no decoder or no embedding among {len(parameters)}, such as "
             f"{sorted(parameters)[:3]}\n  give a checkpoint of T5 1.0, 1.1, mT5, ByT5 or umT5"
         )
-    own = "attention" if "encoder" in num_layers else "self_attention"
-    stack = "encoder" if "encoder" in num_layers else "decoder"
+    stack, own = ("encoder", "attention") if "encoder" in num_layers else ("decoder", "self_attention")
     layer = f"{stack}/layers_0"
     bias_per_layer = f"{layer}/relpos_bias/rel_embedding" in parameters
     try:
@@ -160,11 +159,7 @@ def model_of(parameters: State) -> T5ModelConfig:
 
 
 def read_original(path: Path) -> dict[str, Tensor]:
-    """All arrays of an .npz or .safetensors file.
-
-    Raises:
-        CheckpointError: It cannot be read.
-    """
+    """All arrays of an .npz or .safetensors file. Raises CheckpointError where it cannot be read."""
     if path.suffix == ".safetensors":
         from pretrainkit.exporting.safetensors import read_tensors
 
@@ -175,18 +170,12 @@ def read_original(path: Path) -> dict[str, Tensor]:
         with np.load(path, allow_pickle=False) as arrays:
             return {name: torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in arrays.files}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
-        reason = (
-            error.strerror if isinstance(error, OSError) and error.strerror else "it is no whole .npz file of numbers"
-        )
+        reason = getattr(error, "strerror", None) or "it is no whole .npz file of numbers"
         raise CheckpointError(f"{path} cannot be read: {reason}\n  give an .npz or .safetensors file") from None
 
 
 def write_original(path: Path, state: State, config: T5ModelConfig) -> None:
-    """Our weights for T5X, in an .npz or .safetensors file.
-
-    Raises:
-        InputError: The name ends otherwise.
-    """
+    """Our weights for T5X, in an .npz or .safetensors file. Raises InputError where the name ends otherwise."""
     if path.suffix not in (".npz", ".safetensors"):
         raise InputError(f"{path.name} ends in {path.suffix!r}\n  give a file whose name ends in .npz or .safetensors")
     arrays = to_original(state, config)

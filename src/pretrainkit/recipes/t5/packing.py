@@ -20,8 +20,6 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Placement:
-    """Rows and places of examples."""
-
     row: Ints
     """(B,) index of the row."""
     number: Ints
@@ -38,11 +36,7 @@ def one_per_row(num_examples: int, names: Mapping[str, int]) -> Placement:
 
 
 def pairs(lengths: Mapping[str, Ints], widths: Mapping[str, int]) -> Placement:
-    """Examples 2 i and 2 i + 1 in row i.
-
-    Raises:
-        DataError: Both together are longer than a row.
-    """
+    """Examples 2 i and 2 i + 1 in row i. Raises DataError where both together are longer than a row."""
     joined = {name: sizes.reshape(-1, 2).sum(1) for name, sizes in lengths.items()}
     _check(joined, widths)
     num_rows = len(next(iter(joined.values())))
@@ -57,10 +51,7 @@ def best_fit(lengths: Mapping[str, Ints], widths: Mapping[str, int], num_rows: i
     Args:
         lengths: By sequence, (B,) tokens, each at most its width.
         widths: By sequence, slots of a row.
-        num_rows: Rows to make, the last ones maybe empty; None: as many as are needed.
-
-    Raises:
-        DataError: An example is longer than a row, or more than `num_rows` rows are needed.
+        num_rows: Rows to make, the last ones maybe empty; None: as many as are needed. More are a DataError.
     """
     _check(lengths, widths)
     if len(lengths) == 1:
@@ -81,15 +72,7 @@ def best_fit(lengths: Mapping[str, Ints], widths: Mapping[str, int], num_rows: i
 
 def next_fit(lengths: Mapping[str, Ints], widths: Mapping[str, int]) -> Placement:
     """As SeqIO packs: in order, into the last row if all sequences of the example fit, else into a new one, which every
-    max(widths)-th example gets too.
-
-    Args:
-        lengths: By sequence, (B,) tokens, each at most its width.
-        widths: By sequence, slots of a row.
-
-    Raises:
-        DataError: An example is longer than a row.
-    """
+    max(widths)-th example gets too. Arguments are those of `best_fit`."""
     _check(lengths, widths)
     group, names = max(widths.values()), list(lengths)
     table = np.stack([lengths[name] for name in names], axis=1).tolist()
@@ -105,6 +88,7 @@ def next_fit(lengths: Mapping[str, Ints], widths: Mapping[str, int]) -> Placemen
 
 def _placed(row: Ints, lengths: Mapping[str, Ints], num_rows: int) -> Placement:
     """Examples of a row one after another in the order of their indices."""
+    # Sorted by row, stably: `first` is then the place of the first example of each example's row.
     order = np.argsort(row, kind="stable")
     sorted_rows = row[order]
     first = np.searchsorted(sorted_rows, sorted_rows, side="left")
@@ -112,6 +96,7 @@ def _placed(row: Ints, lengths: Mapping[str, Ints], num_rows: int) -> Placement:
     number[order] = np.arange(len(row)) - first + 1
     offsets = {}
     for name, sizes in lengths.items():
+        # Tokens of all examples before it, less those before its row.
         before = np.cumsum(sizes[order]) - sizes[order]
         offset = np.empty(len(row), np.int64)
         offset[order] = before - before[first]
@@ -122,7 +107,7 @@ def _placed(row: Ints, lengths: Mapping[str, Ints], num_rows: int) -> Placement:
 def _one_sequence(lengths: Ints, width: int) -> Ints:
     row = np.zeros(len(lengths), np.int64)
     has_tokens = lengths > 0
-    if has_tokens.any():
+    if has_tokens.any():  # an example without tokens fits anywhere, and is put into the first row
         row[has_tokens] = pack_rows(lengths[has_tokens], width).row
     return row
 
@@ -140,6 +125,7 @@ def _several_sequences(lengths_BF: Ints, widths_F: Ints) -> Ints:
         fits_R = (left_FR >= 0).all(0)
         best = -1
         if fits_R.any():
+            # What is left, each sequence measured by its width, so that long and short rows count alike.
             waste_R = np.where(fits_R, weight_F @ left_FR, np.inf)
             best = int(waste_R.argmin())
         else:

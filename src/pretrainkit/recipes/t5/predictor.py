@@ -16,16 +16,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from pretrainkit.dist.parallelize import is_sharded, unwrap
 from pretrainkit.dist.weights import allocate, full_state_dict
 from pretrainkit.errors import InputError
 from pretrainkit.eval.evaluator import evaluation_mode
+from pretrainkit.nn.layouts import best_pairs
 from pretrainkit.recipes.t5 import features
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.decode import END_ID, IMPOSSIBLE, Decoded, beam_search, sample
 from pretrainkit.recipes.t5.decoding_config import DecodingConfig
-from pretrainkit.recipes.t5.inputs import LayoutChoice, read_batch
+from pretrainkit.recipes.t5.inputs import read_batch
 from pretrainkit.recipes.t5.model import T5
 from pretrainkit.recipes.t5.packing import Placement, one_per_row
 from pretrainkit.recipes.t5.ragged import ragged
@@ -37,8 +39,6 @@ _SCORED_TOKENS = 2048
 
 
 class Answer(NamedTuple):
-    """What was generated for an example."""
-
     ids: NDArray[np.int32]
     """Up to the end mark, which is the last one unless the answer was cut."""
     score: float
@@ -83,11 +83,11 @@ class Predictor:
         self.config, self.decoding = config, decoding or DecodingConfig()
         self.model = _whole(config, model)
         self.batch_size, self.end_id, self._autocast = batch_size, end_id, autocast
-        self.is_prefix = _is_prefix(config) if is_prefix is None else is_prefix
+        has_inputs = config.data.task is not None or any(one.inputs is not None for one in config.data.denoising.all)
+        self.is_prefix = has_inputs if is_prefix is None else is_prefix
 
     @property
     def max_length(self) -> int:
-        """Most tokens of an answer."""
         return self.decoding.max_length or self.config.data.target_length
 
     def predict(self, examples: Sequence[Example]) -> list[NDArray[np.int32]]:
@@ -107,11 +107,8 @@ class Predictor:
 
     def answers(self, examples: Sequence[Example], num: int = 1) -> list[list[Answer]]:
         """`num` answers to each example: the best of a beam search, best first, or as many draws. Fewer where a search
-        finished some, but fewer than that.
-
-        Raises:
-            InputError: The method gives fewer, or inputs have ids that the model does not know.
-        """
+        finished some, but fewer than that. Raises InputError where the method gives fewer, or inputs have ids that the
+        model does not know."""
         method = self.decoding.method
         if num > 1 and (method == "greedy" or (method == "beam" and num > self.decoding.num_beams)):
             raise InputError(
@@ -130,11 +127,8 @@ class Predictor:
 
     @torch.no_grad()
     def token_scores(self, examples: Sequence[Example]) -> list[NDArray[np.float32]]:
-        """The log-probability of each target token of each example.
-
-        Raises:
-            InputError: There are ids that the model does not know.
-        """
+        """The log-probability of each target token of each example. Raises InputError where there are ids that the
+        model does not know."""
         for name in ("inputs", "targets"):
             self._check_ids(examples, name)
         found: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(examples)
@@ -173,30 +167,24 @@ class Predictor:
 
     def _decode(self, prompts: Sequence[NDArray[np.int64]], draw: int) -> list[list[Answer]]:
         decoding, device = self.decoding, self.model.embedding.weight.device
-        ids_BP = torch.from_numpy(_padded(prompts)).to(device)
+        # At least one slot wide, with zeros behind each prompt.
+        ids_BP = pad_sequence([torch.tensor(prompt) for prompt in (*prompts, np.zeros(1, np.int64))], True)[:-1]
+        ids_BP = ids_BP.to(device)
         is_decoder = self.model.config.kind == "decoder_only"
         max_length = self.max_length + (ids_BP.shape[1] if is_decoder else 0)
         common: dict[str, Any] = {"max_length": max_length, "end_id": self.end_id}
         if is_decoder:
             common |= {"prompt_BP": ids_BP, "is_prefix": self.is_prefix}
+        if decoding.method == "sample":
+            common |= {"temperature": decoding.temperature, "top_k": decoding.top_k, "top_p": decoding.top_p}
+            common["uniform_BL"] = self._draws(prompts, draw, max_length).to(device)
         with self._autocast():
             inputs = None if is_decoder else ids_BP
             if decoding.method == "beam":
                 made = beam_search(self.model, inputs, num_beams=decoding.num_beams, alpha=decoding.alpha, **common)
                 made = Decoded(made.ids_BL.flip(1), made.scores_B.flip(1))
-            elif decoding.method == "greedy":
-                made = sample(self.model, inputs, max_new=self.max_length, **common)
             else:
-                made = sample(
-                    self.model,
-                    inputs,
-                    temperature=decoding.temperature,
-                    top_k=decoding.top_k,
-                    top_p=decoding.top_p,
-                    max_new=self.max_length,
-                    uniform_BL=self._draws(prompts, draw, max_length).to(device),
-                    **common,
-                )
+                made = sample(self.model, inputs, max_new=self.max_length, **common)
         ids_BNL = made.ids_BL.view(len(prompts), -1, max_length).cpu().numpy()
         scores_BN = made.scores_B.view(len(prompts), -1).tolist()
         starts = [len(prompt) if is_decoder else 0 for prompt in prompts]
@@ -229,12 +217,12 @@ class Predictor:
         arrays = self._laid_out(examples)
         batch = {name: torch.from_numpy(array).to(self.model.embedding.weight.device) for name, array in arrays.items()}
         with self._autocast(), evaluation_mode(self.model):
-            # On a GPU rows: their widths differ from batch to batch, which FlexAttention would be compiled for anew.
-            layout: LayoutChoice = "tiles" if self.model.embedding.weight.device.type == "cpu" else "rows"
+            # As with dropout: FlexAttention would be compiled for every batch, because their widths differ.
+            layout = best_pairs(self.model.embedding.weight, self.model.config.head_size, has_dropout=True)
             inputs, targets = read_batch(batch, self.model.config.kind, layout=layout)
             nll_K = self.model(inputs, targets.token_K).loss.nll_K
-        is_scored_K = targets.weight_K > 0
-        flat = -nll_K[is_scored_K].float().cpu().numpy()
+        # In the order of the rows; a layout with padding has slots without a prediction.
+        flat = -nll_K[targets.weight_K > 0].float().cpu().numpy()
         ends = np.cumsum([len(one["targets"]) for one in examples])
         return np.split(flat, ends[:-1])
 
@@ -269,20 +257,6 @@ def _whole(config: T5Run, model: nn.Module) -> T5:
 def _one_per_row(lengths: Mapping[str, NDArray[np.int64]], widths: Mapping[str, int]) -> Placement:
     """As a `packer`: rows then have segment ids, so that an answer may end in an id 0."""
     return one_per_row(len(lengths["targets"]), widths)
-
-
-def _is_prefix(config: T5Run) -> bool:
-    if config.data.task is not None:
-        return True
-    return any(denoiser.inputs is not None for denoiser in config.data.denoising.all)
-
-
-def _padded(sequences: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """(B, P), P the greatest length but at least 1, with zeros behind each sequence."""
-    found = np.zeros((len(sequences), max(1, *map(len, sequences)) if sequences else 1), np.int64)
-    for row, sequence in enumerate(sequences):
-        found[row, : len(sequence)] = sequence
-    return found
 
 
 def _limited(rows: Sequence[int], examples: Sequence[Example]) -> list[list[int]]:

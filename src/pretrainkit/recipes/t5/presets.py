@@ -4,7 +4,7 @@ The sizes are those of the released models, with their exact numbers of paramete
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pretrainkit.recipes.t5.config import (
     T5DataConfig,
@@ -25,8 +25,6 @@ UMT5_VOCAB_SIZE = round_vocab(256_000 + 300)
 
 @dataclass(frozen=True)
 class Size:
-    """What differs between the sizes of one family."""
-
     hidden_size: int
     num_heads: int
     head_size: int
@@ -39,8 +37,6 @@ class Size:
 
 @dataclass(frozen=True)
 class Family:
-    """What the sizes of one family share."""
-
     title: str
     vocab_size: int
     sizes: dict[str, Size]
@@ -68,26 +64,22 @@ _T5_1_1 = {
     "xl": Size(2048, 32, 64, 5120, 24, 24, 2_849_757_184),
     "xxl": Size(4096, 64, 64, 10_240, 24, 24, 11_135_332_352),
 }
-_MT5 = {
-    "small": Size(512, 6, 64, 1024, 8, 8, 300_176_768),
-    "base": Size(768, 12, 64, 2048, 12, 12, 582_401_280),
-    "large": Size(1024, 16, 64, 2816, 24, 24, 1_229_581_312),
-    "xl": Size(2048, 32, 64, 5120, 24, 24, 3_742_619_648),
-    "xxl": Size(4096, 64, 64, 10_240, 24, 24, 12_921_057_280),
-}
+
+
+def _sizes_of_1_1(*num_parameters: int) -> dict[str, Size]:
+    """The sizes of T5 1.1 with another vocabulary."""
+    sizes = zip(_T5_1_1.items(), num_parameters, strict=True)
+    return {name: replace(size, num_parameters=num) for (name, size), num in sizes}
+
+
+_MT5 = _sizes_of_1_1(300_176_768, 582_401_280, 1_229_581_312, 3_742_619_648, 12_921_057_280)
+_UMT5 = _sizes_of_1_1(306_601_984, 592_043_520, 1_242_449_920, 3_768_356_864, 12_972_531_712)
 _BYT5 = {
     "small": Size(1472, 6, 64, 3584, 12, 4, 299_637_760),
     "base": Size(1536, 12, 64, 3968, 18, 6, 581_653_248),
     "large": Size(1536, 16, 64, 3840, 36, 12, 1_228_183_552),
     "xl": Size(2560, 32, 64, 6720, 36, 12, 3_737_801_728),
     "xxl": Size(4672, 64, 64, 12_352, 36, 12, 12_906_899_328),
-}
-_UMT5 = {
-    "small": Size(512, 6, 64, 1024, 8, 8, 306_601_984),
-    "base": Size(768, 12, 64, 2048, 12, 12, 592_043_520),
-    "large": Size(1024, 16, 64, 2816, 24, 24, 1_242_449_920),
-    "xl": Size(2048, 32, 64, 5120, 24, 24, 3_768_356_864),
-    "xxl": Size(4096, 64, 64, 10_240, 24, 24, 12_972_531_712),
 }
 
 FAMILIES: dict[str, Family] = {
@@ -108,15 +100,10 @@ UMT5_OPTIMIZER = OptimizerConfig(
 
 
 def model_of(family: Family, size: Size) -> T5ModelConfig:
-    """The architecture of one size."""
+    own = {name: value for name, value in vars(size).items() if name != "num_parameters"}
     return T5ModelConfig(
+        **own,
         vocab_size=family.vocab_size,
-        hidden_size=size.hidden_size,
-        num_heads=size.num_heads,
-        head_size=size.head_size,
-        intermediate_size=size.intermediate_size,
-        num_encoder_layers=size.num_encoder_layers,
-        num_decoder_layers=size.num_decoder_layers,
         activations=("gelu_tanh", "linear") if family.is_gated else ("relu",),
         tied_logits=not family.is_gated,
         bias_per_layer=family.bias_per_layer,
@@ -169,12 +156,25 @@ def tiny() -> T5Run:
     )
 
 
+def _small(num_steps: int, model: T5ModelConfig, data: T5DataConfig, num_warmup_steps: int, every_steps: int) -> T5Run:
+    return T5Run(
+        num_steps=num_steps,
+        model=model,
+        objective=T5ObjectiveConfig(normalize_by="real_target_tokens"),
+        data=data,
+        optimizer=OptimizerConfig(peak_lr=2e-2, scale_by_parameter_rms=True, weight_decay=0.0),
+        schedule=ScheduleConfig(name="cosine", num_warmup_steps=num_warmup_steps, floor=5e-4),
+        checkpoint=CheckpointConfig(every_steps=every_steps),
+        evaluate=T5EvaluateConfig(every_steps=every_steps, num_examples=512),
+    )
+
+
 def micro() -> T5Run:
     """2 + 2 layers x 128, 1.3 M parameters with 2 048 pieces: the model of `pretrainkit demo t5`.
 
     In the style of T5 1.1; takes the vocabulary of its data. Learns in minutes on a CPU.
     """
-    return T5Run(
+    return _small(
         num_steps=600,
         model=T5ModelConfig(
             hidden_size=128,
@@ -184,12 +184,9 @@ def micro() -> T5Run:
             num_encoder_layers=2,
             num_decoder_layers=2,
         ),
-        objective=T5ObjectiveConfig(normalize_by="real_target_tokens"),
         data=T5DataConfig(batch_size=32, input_length=64, target_length=18),
-        optimizer=OptimizerConfig(peak_lr=2e-2, scale_by_parameter_rms=True, weight_decay=0.0),
-        schedule=ScheduleConfig(name="cosine", num_warmup_steps=60, floor=5e-4),
-        checkpoint=CheckpointConfig(every_steps=100),
-        evaluate=T5EvaluateConfig(every_steps=100, num_examples=512),
+        num_warmup_steps=60,
+        every_steps=100,
     )
 
 
@@ -199,17 +196,14 @@ def mini() -> T5Run:
     6.3 M parameters in the blocks; with the embeddings and logits of 8 192 pieces 10.5 M. Takes the vocabulary of its
     data. AdamW with steps relative to the parameter, as nanoT5 found better than Adafactor at this length of training.
     """
-    return T5Run(
+    return _small(
         num_steps=6_000,
         model=T5ModelConfig(
             hidden_size=256, num_heads=4, intermediate_size=512, num_encoder_layers=4, num_decoder_layers=4
         ),
-        objective=T5ObjectiveConfig(normalize_by="real_target_tokens"),
         data=T5DataConfig(batch_size=32),
-        optimizer=OptimizerConfig(peak_lr=2e-2, scale_by_parameter_rms=True, weight_decay=0.0),
-        schedule=ScheduleConfig(name="cosine", num_warmup_steps=500, floor=5e-4),
-        checkpoint=CheckpointConfig(every_steps=500),
-        evaluate=T5EvaluateConfig(every_steps=500, num_examples=512),
+        num_warmup_steps=500,
+        every_steps=500,
     )
 
 

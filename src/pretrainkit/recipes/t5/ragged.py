@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.data.subsets import slots
+from pretrainkit.rng import Keys
 
 Ints = NDArray[np.int64]
 
@@ -31,7 +32,6 @@ class Ragged:
 
     @property
     def begins(self) -> Ints:
-        """(B,) where each begins."""
         return self.ends - self.lengths
 
     def __len__(self) -> int:
@@ -54,6 +54,7 @@ class Ragged:
         """Each sequence with the token `eos` after it."""
         values = np.full(len(self.values) + len(self), eos, np.int32)
         is_own = np.ones(len(values), np.bool_)
+        # Each end is moved on by the marks of the sequences before it.
         is_own[self.ends + np.arange(len(self))] = False
         values[is_own] = self.values
         return Ragged(values, self.lengths + 1)
@@ -71,8 +72,13 @@ def ragged(sequences: Sequence[Sequence[int] | NDArray[np.integer]]) -> Ragged:
     return Ragged(np.concatenate([np.empty(0, np.int32), *values]), lengths)
 
 
+def below(draws: Keys, sizes: Ints) -> Ints:
+    """A number of range(size) from each draw: the upper 32 bits of a product, without the division of a remainder."""
+    _32 = np.uint64(32)
+    return ((draws >> _32) * sizes.astype(np.uint64) >> _32).astype(np.int64)
+
+
 def constant(values: Sequence[int], num: int) -> Ragged:
-    """The same sequence `num` times."""
     return Ragged(np.tile(np.asarray(values, np.int32), num), np.full(num, len(values), np.int64))
 
 
@@ -80,6 +86,7 @@ def joined(first: Ragged, second: Ragged) -> Ragged:
     """Sequence i of the first and then that of the second, for every i."""
     lengths = first.lengths + second.lengths
     begins = np.cumsum(lengths) - lengths
+    # What is not of the second sequences is of the first ones, in the same order.
     is_second = np.zeros(int(lengths.sum()), np.bool_)
     is_second[np.repeat(begins + first.lengths, second.lengths) + slots(second.lengths)] = True
     values = np.empty(len(is_second), np.int32)
@@ -88,17 +95,14 @@ def joined(first: Ragged, second: Ragged) -> Ragged:
 
 
 def merged(parts: Sequence[tuple[Ints, Ragged]], num: int) -> Ragged:
-    """Sequences of several parts in the order of their numbers.
-
-    Args:
-        parts: The numbers that the sequences of each part get, ascending, and the sequences. Together 0 … num - 1.
-        num: Sequences in all.
-    """
+    """Sequences of several parts in the order of their numbers. A part is the numbers that its sequences get,
+    ascending, and the sequences; the numbers of all together are 0 … num - 1."""
     if len(parts) == 1:
         return parts[0][1]
     lengths, part_of = np.zeros(num, np.int64), np.zeros(num, np.int64)
     for number, (rows, part) in enumerate(parts):
         lengths[rows], part_of[rows] = part.lengths, number
+    # Within a part the tokens are in the order of the sequences already, so a mask puts them in their places.
     values, part_of_token = np.empty(int(lengths.sum()), np.int32), np.repeat(part_of, lengths)
     for number, (_, part) in enumerate(parts):
         values[part_of_token == number] = part.values

@@ -127,7 +127,7 @@ class T5(
         )
 
     def build_evaluator(self, config: T5Run, world: World, precision: Precision) -> Evaluator | None:
-        from pretrainkit.recipes.t5.held_out import build_evaluator
+        from pretrainkit.recipes.t5.evaluation import build_evaluator
 
         return build_evaluator(config, world, precision)
 
@@ -135,7 +135,7 @@ class T5(
         self, config: T5Run, world: World, precision: Precision, folder: Path | None
     ) -> Sequence[Evaluation]:
         """Tasks by their own metrics."""
-        from pretrainkit.recipes.t5.task_evaluation import task_evaluations
+        from pretrainkit.recipes.t5.evaluation import task_evaluations
 
         return task_evaluations(config, world, precision, folder)
 
@@ -183,13 +183,13 @@ class T5(
     def generate(
         self, config: T5Run, model: Any, tokenizer: Path | None, prompts: list[str], **options: Any
     ) -> list[dict[str, Any]]:
-        """Answer, fill in what is hidden behind <extra_id_0> and so on, or go on with a text. See `generate.py`."""
-        from pretrainkit.recipes.t5.generate import generate
+        """Answer, fill in what is hidden behind <extra_id_0> and so on, or go on with a text. See `inference.py`."""
+        from pretrainkit.recipes.t5.inference import generate
 
         return generate(config, model, tokenizer, prompts, **options)
 
     def score(self, config: T5Run, model: Any, tokenizer: Path | None, pairs: list[tuple[str, str]]) -> list[float]:
-        from pretrainkit.recipes.t5.generate import score
+        from pretrainkit.recipes.t5.inference import score
 
         return score(config, model, tokenizer, pairs)
 
@@ -247,15 +247,15 @@ class T5(
         return save_vocabulary(vocabulary, out) and vocabulary_of(config, out) == vocabulary
 
     def build_text_encoder(self, config: T5Run, model: Any) -> TextEncoder:
-        from pretrainkit.recipes.t5.text_encoder import T5TextEncoder
+        from pretrainkit.recipes.t5.model import T5TextEncoder
 
         return T5TextEncoder(model)
 
     def baselines(self, config: T5Run) -> dict[str, float]:
         """The cross-entropy of guessing targets by frequency, and of guessing blindly, in nats per token; and what the
         metrics of tasks are for the most frequent target."""
-        from pretrainkit.recipes.t5.baseline import uniform_loss, unigram_loss
-        from pretrainkit.recipes.t5.task_evaluation import majority_metrics
+        from pretrainkit.recipes.t5.data_check import uniform_loss, unigram_loss
+        from pretrainkit.recipes.t5.evaluation import majority_metrics
 
         losses = {"unigram_loss": unigram_loss(config), "uniform_loss": uniform_loss(config)}
         return losses | majority_metrics(config)
@@ -270,14 +270,14 @@ class T5(
         write_huggingface(model.state_dict(), config.model, out, tokenizer=tokenizer, vocabulary=vocabulary)
 
     def export_text_classifier(self, config: T5Run, model: TextClassifier, tokenizer: Path | None, out: Path) -> None:
-        from pretrainkit.recipes.t5.convert_encoder import write_encoder
+        from pretrainkit.recipes.t5.convert import write_encoder
         from pretrainkit.recipes.t5.texts import vocabulary_of
 
         vocabulary = None if tokenizer is None else vocabulary_of(config, tokenizer)
         write_encoder(model, config.model, out, tokenizer=tokenizer, vocabulary=vocabulary)
 
     def import_text_classifier(self, folder: Path, pooling: str | None = None) -> ImportedTextClassifier:
-        from pretrainkit.recipes.t5.convert_encoder import read_encoder
+        from pretrainkit.recipes.t5.convert import read_encoder
 
         model, encoder, head, classes = read_encoder(folder)
         config = PRESETS["1.1-base"]().model_copy(update={"model": model})
@@ -291,7 +291,7 @@ class T5(
         return PRESETS["1.1-base"]().model_copy(update={"model": model}), state
 
     def difference_from_huggingface(self, config: T5Run, model: nn.Module, folder: Path) -> float:
-        from pretrainkit.recipes.t5.parity import difference_from_huggingface
+        from pretrainkit.recipes.t5.convert import difference_from_huggingface
 
         return difference_from_huggingface(config.model, model, folder)
 
@@ -299,9 +299,9 @@ class T5(
 
     def import_file(self, path: Path, format: str, config: T5Run | None) -> ImportedModel:
         """The config is `config`, or that of t5/1.1-base with the model of the file; the data is missing."""
-        from pretrainkit.recipes.t5.foreign import FORMATS, read_foreign
+        from pretrainkit.recipes.t5.foreign import read_foreign
 
-        found = read_foreign(path, FORMATS[self.file_formats.index(format)], None if config is None else config.model)
+        found = read_foreign(path, format, None if config is None else config.model)
         base = PRESETS["1.1-base"]() if config is None else config
         return ImportedModel(
             base.model_copy(update={"model": found.model}), found.state, names=found.names, step=found.step

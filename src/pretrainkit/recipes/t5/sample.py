@@ -3,7 +3,6 @@
 Dimensions: K target tokens.
 """
 
-import copy
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -13,6 +12,8 @@ import torch
 from torch import nn
 
 from pretrainkit.data.source import BatchSource, Records
+from pretrainkit.dist.weights import on_cpu
+from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.denoising import TextIds
 from pretrainkit.recipes.t5.inputs import read_batch
@@ -20,6 +21,7 @@ from pretrainkit.recipes.t5.predictor import Predictor
 from pretrainkit.recipes.t5.source import DenoisingSource
 from pretrainkit.recipes.t5.task_source import TaskBatches
 from pretrainkit.recipes.t5.texts import decode
+from pretrainkit.tasks.shares import spread
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
 
 
@@ -40,7 +42,7 @@ def sample(config: T5Run, model: nn.Module, source: BatchSource, num: int) -> li
         return []
     tokenizer, ids = load_tokenizer(folder), source.components[0].denoiser.ids
     found = []
-    for index in np.unique(np.linspace(0, size - 1, num, dtype=np.int64)).tolist():
+    for index in spread(size, num):
         zero = np.zeros(1, np.int64)
         records = Records(zero, zero, np.array([index]), zero.astype(np.uint64))
         inputs, targets = source.examples(records)
@@ -58,12 +60,12 @@ def _answered(config: T5Run, model: nn.Module, source: TaskBatches, num: int) ->
     picked = []
     for number, task in enumerate(tasks):
         share = num // len(tasks) + (number < num % len(tasks))
-        picked += [(task, int(index)) for index in np.unique(np.linspace(0, len(task) - 1, share, dtype=np.int64))]
+        picked += [(task, index) for index in spread(len(task), share)]
     if not picked:
         return []
     vocabulary = tasks[0].features["targets"].vocabulary
     examples = [task.example(index) for task, index in picked]
-    found = Predictor(config, _on_cpu(model), end_id=vocabulary.eos_id).predict(examples)
+    found = Predictor(config, on_cpu(model), end_id=vocabulary.eos_id).predict(examples)
     rows = []
     for (task, _), example, answer in zip(picked, examples, found, strict=True):
         texts = {"task": task.name} if len(source.tasks) > 1 else {}
@@ -88,15 +90,7 @@ def readable(tokens: Sequence[int], tokenizer: Tokenizer, ids: TextIds) -> str:
 @torch.no_grad()
 def _said(config: T5Run, model: nn.Module, batch: dict[str, np.ndarray]) -> list[int]:
     """The likeliest id of each target token. On the CPU."""
-    model = _on_cpu(model)
-    was_training = model.training
-    model.eval()
+    model = on_cpu(model)
     inputs, _ = read_batch({name: torch.from_numpy(array) for name, array in batch.items()}, config.model.kind)
-    logits_KV = model(inputs)
-    model.train(was_training)
-    return logits_KV.argmax(-1).tolist()
-
-
-def _on_cpu(model: nn.Module) -> nn.Module:
-    """The model itself where it is there, else a copy."""
-    return model if next(model.parameters()).device.type == "cpu" else copy.deepcopy(model).cpu()
+    with evaluation_mode(model):
+        return model(inputs).argmax(-1).tolist()

@@ -9,15 +9,23 @@ With `ends` every document is followed by the end mark. The *stream* counts the 
 Dimensions: B segments, G groups, P pieces: stretches of the shards without a cut or an end mark inside.
 """
 
+import hashlib
+import json
+import logging
+import os
+import secrets
+import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.data.subsets import slots
-from pretrainkit.recipes.t5.ragged import Ragged
+from pretrainkit.recipes.t5.ragged import Ragged, below
 from pretrainkit.rng import fold, stream_key
 from pretrainkit.tokenizers.shards import TokenShards
 
@@ -32,6 +40,10 @@ SHORTEST_RANDOM_LENGTH = 8
 _BLOCK = 1 << 20
 """Documents that are looked at together."""
 _NONE = np.empty(0, np.int64)
+MIN_DOCUMENTS = 2_000_000
+"""The segments of fewer documents are not worth a cache."""
+_FORMAT = "pretrainkit segment index 1"
+_logger = logging.getLogger(__name__)
 _CHUNK, _LENGTH = stream_key(0, "t5", "chunk of a document"), stream_key(0, "t5", "length of segments")
 
 
@@ -75,19 +87,21 @@ class SegmentIndex:
         return self.spans(index)[1]
 
     def read(self, shards: TokenShards, index: Ints) -> Ragged:
-        """The tokens of segments by number."""
         starts, lengths = self.spans(index)
+        # The pieces that hold the first and the last token of each segment.
         first = np.searchsorted(self.piece_ends, starts, side="right")
         last = np.searchsorted(self.piece_ends, starts + lengths, side="left")
         if self.end_mark is None and (first == last).all():
             piece_begins = np.where(first > 0, self.piece_ends[first - 1], 0)
             offsets = self.piece_starts[first] + starts - piece_begins
             return Ragged(shards.gather_flat(offsets, lengths).astype(np.int32), lengths)
+        # One stretch for every piece of every segment, cut to the segment.
         num_pieces = last - first + 1
         piece = np.repeat(first, num_pieces) + slots(num_pieces)
         piece_begins = np.where(piece > 0, self.piece_ends[piece - 1], 0)
         begins = np.maximum(np.repeat(starts, num_pieces), piece_begins)
         ends = np.minimum(np.repeat(starts + lengths, num_pieces), self.piece_ends[piece])
+        # The end mark of a piece is not stored: a stretch up to its end reads one token less.
         has_mark = (ends == self.piece_ends[piece]) & (self.end_mark is not None)
         num_stored = ends - begins - has_mark
         stored = shards.gather_flat(self.piece_starts[piece] + begins - piece_begins, num_stored)
@@ -100,40 +114,10 @@ class SegmentIndex:
         return Ragged(values, lengths)
 
 
-def segment_index(
-    shards: TokenShards,
-    length: int,
-    *,
-    group_size: int = GROUP_SIZE,
-    max_document_tokens: int | None = MAX_DOCUMENT_TOKENS,
-    end_mark: int | None = None,
-    is_random_length: bool = False,
-    is_uniform_start: bool = False,
-) -> SegmentIndex:
-    """The segments of `shards`.
-
-    Args:
-        shards: The tokens.
-        length: Tokens of a segment, end marks included.
-        group_size: Documents of a group; with 1 no segment has tokens of two documents.
-        max_document_tokens: Longer documents contribute one chunk of so many tokens, or their shorter last one; None:
-            all of every document is used.
-        end_mark: Id that follows every document; None: nothing does.
-        is_uniform_start: The chunk of every document begins anywhere from `max_document_tokens` - 1 places before it to
-            its last token; it ends with the document.
-        is_random_length: Each group's length is log-uniform from 8 to `length`, drawn once.
-    """
-    columns: list[list[Ints]] = [[np.empty(0, np.int64)] for _ in IndexBlock._fields]
-    blocks = index_blocks(
-        shards,
-        length,
-        group_size=group_size,
-        max_document_tokens=max_document_tokens,
-        end_mark=end_mark,
-        is_random_length=is_random_length,
-        is_uniform_start=is_uniform_start,
-    )
-    for block in blocks:
+def segment_index(shards: TokenShards, length: int, *, end_mark: int | None = None, **settings: Any) -> SegmentIndex:
+    """The segments of `shards`; arguments are those of `index_blocks`."""
+    columns: list[list[Ints]] = [[_NONE] for _ in IndexBlock._fields]
+    for block in index_blocks(shards, length, end_mark=end_mark, **settings):
         for column, values in zip(columns, block, strict=True):
             column.append(values)
     return index_of(IndexBlock(*map(np.concatenate, columns)), length, end_mark)
@@ -164,13 +148,24 @@ def index_blocks(
     shards: TokenShards,
     length: int,
     *,
-    group_size: int,
-    max_document_tokens: int | None,
-    end_mark: int | None,
-    is_random_length: bool,
-    is_uniform_start: bool,
+    group_size: int = GROUP_SIZE,
+    max_document_tokens: int | None = MAX_DOCUMENT_TOKENS,
+    end_mark: int | None = None,
+    is_random_length: bool = False,
+    is_uniform_start: bool = False,
 ) -> Iterator[IndexBlock]:
-    """The index in the order of the documents, some at a time; arguments as for `segment_index`."""
+    """The index in the order of the documents, some at a time.
+
+    Args:
+        length: Tokens of a segment, end marks included.
+        group_size: Documents of a group; with 1 no segment has tokens of two documents.
+        max_document_tokens: Longer documents contribute one chunk of so many tokens, or their shorter last one; None:
+            all of every document is used.
+        end_mark: Id that follows every document; None: nothing does.
+        is_uniform_start: The chunk of every document begins anywhere from `max_document_tokens` - 1 places before it to
+            its last token; it ends with the document.
+        is_random_length: Each group's length is log-uniform from 8 to `length`, drawn once.
+    """
     groups = _Groups(length, is_random_length)
     num_documents = num_stream = 0
     for starts, sizes in _documents(shards):
@@ -236,25 +231,19 @@ def _documents(shards: TokenShards) -> Iterator[tuple[Ints, Ints]]:
 def _cut(starts: Ints, sizes: Ints, first: int, most: int | None, *, is_uniform: bool) -> tuple[Ints, Ints]:
     """What is used of each document; `first` is the number of the first one."""
     if is_uniform and most is not None:
-        begin = _drawn(first + np.arange(len(sizes)), sizes + most - 1) - (most - 1)
+        begin = below(fold(_CHUNK, first + np.arange(len(sizes))), sizes + most - 1) - (most - 1)
         end = np.minimum(begin + most, sizes)
         begin = np.maximum(begin, 0)
         return starts + begin, end - begin
     if most is None or int(sizes.max()) <= most:
         return starts, sizes
     starts, sizes = starts.copy(), sizes.copy()
-    is_long = np.flatnonzero(sizes > most)
+    is_long = np.flatnonzero(sizes > most)  # one of its chunks that begin at multiples of `most`
     num_chunks = -(-sizes[is_long] // most)
-    begin = most * _drawn(first + is_long, num_chunks)
+    begin = most * below(fold(_CHUNK, first + is_long), num_chunks)
     starts[is_long] += begin
     sizes[is_long] = np.minimum(most, sizes[is_long] - begin)
     return starts, sizes
-
-
-def _drawn(documents: Ints, sizes: Ints) -> Ints:
-    """For each document a number of range(size), always the same."""
-    _32 = np.uint64(32)
-    return ((fold(_CHUNK, documents) >> _32) * sizes.astype(np.uint64) >> _32).astype(np.int64)
 
 
 def _joined(starts: Ints, sizes: Ints, ends: Ints, *, is_joined: bool) -> Ints:
@@ -265,3 +254,54 @@ def _joined(starts: Ints, sizes: Ints, ends: Ints, *, is_joined: bool) -> Ints:
         is_first[1:] = starts[1:] != starts[:-1] + sizes[:-1]
     last = np.append(np.flatnonzero(is_first)[1:] - 1, len(starts) - 1)
     return np.stack([ends[last], starts[is_first]], axis=1)
+
+
+def segments_of(
+    shards: TokenShards, length: int, *, min_documents: int = MIN_DOCUMENTS, **settings: Any
+) -> SegmentIndex:
+    """The segments of `shards`, from the cache where there is one; `settings` are those of `index_blocks`, all of them.
+
+    Those of a large corpus are kept on disk beside its token shards and memory-mapped, so that they are found once: 365
+    million documents with an end mark after each would cost every rank a minute and 6 GB at every start. A folder that
+    cannot be written only costs the time again. Raises OSError where files cannot be read.
+    """
+    if shards.num_documents < min_documents:
+        return segment_index(shards, length, **settings)
+    parts = [_FORMAT, shards.fingerprint, json.dumps({"length": length, **settings}, sort_keys=True)]
+    digest = hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
+    folder, end_mark = shards.folder / f"segments-{digest}", settings["end_mark"]
+    if not folder.is_dir():
+        try:
+            _write(index_blocks(shards, length, **settings), folder)
+        except OSError as error:
+            told = "the segments of %s are not kept, so the next start finds them again: %s"
+            _logger.warning(told, shards.folder, error)
+            return segment_index(shards, length, **settings)
+    return index_of(IndexBlock(*(_map(folder / f"{name}.bin") for name in IndexBlock._fields)), length, end_mark)
+
+
+def _map(path: Path) -> Any:
+    return np.asarray(np.memmap(path, np.int64, "r")) if path.stat().st_size else np.empty(0, np.int64)
+
+
+def _write(blocks: Iterator[IndexBlock], folder: Path) -> None:
+    """All columns or none, in little memory: written aside, then renamed. Another rank may have been faster; its
+    columns are the same."""
+    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    try:
+        aside.mkdir()
+        with ExitStack() as stack:
+            files = [stack.enter_context(open(aside / f"{name}.bin", "wb")) for name in IndexBlock._fields]
+            for block in blocks:
+                for file, values in zip(files, block, strict=True):
+                    file.write(np.ascontiguousarray(values, np.int64).data)
+            for file in files:
+                file.flush()
+                os.fsync(file.fileno())
+        try:
+            aside.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

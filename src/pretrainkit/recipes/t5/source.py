@@ -21,14 +21,12 @@ from pretrainkit.recipes.t5 import features
 from pretrainkit.recipes.t5.config import T5Run, round_vocab
 from pretrainkit.recipes.t5.denoising import Denoiser, DenoiserConfig, DenoisingConfig, TextIds, describe, label
 from pretrainkit.recipes.t5.ragged import Ragged, constant, merged
-from pretrainkit.recipes.t5.segment_cache import segments_of
-from pretrainkit.recipes.t5.segments import SegmentIndex
-from pretrainkit.recipes.t5.task_source import TaskBatches, bind_tasks, open_tasks, task_names
+from pretrainkit.recipes.t5.segments import SegmentIndex, segments_of
+from pretrainkit.recipes.t5.task_source import TaskBatches, bind_tasks, open_tasks, task_names, with_vocab_size
 from pretrainkit.rng import Keys, fold, stream_key
 from pretrainkit.tasks.shares import shares, spread
-from pretrainkit.tokenizers.agreement import refuse_different_tokenizers, refuse_shared_documents
 from pretrainkit.tokenizers.load import load_tokenizer
-from pretrainkit.tokenizers.shards import TokenShards
+from pretrainkit.tokenizers.shards import TokenShards, refuse_different_tokenizers, refuse_shared_documents
 
 Split = Literal["train", "valid"]
 
@@ -40,8 +38,6 @@ _SUMMARY_EXAMPLES = 256
 
 @dataclass(frozen=True)
 class Component:
-    """Token shards, a denoiser, and the segments that it needs."""
-
     shards: TokenShards
     index: SegmentIndex
     denoiser: Denoiser
@@ -57,12 +53,6 @@ class DenoisingSource(BatchSource):
     """
 
     def __init__(self, config: T5Run, split: Split, components: Sequence[Component]) -> None:
-        """
-        Args:
-            config: A bound config.
-            split: Whose noise.
-            components: In the order of the mixture.
-        """
         self.config, self.split, self.components = config, split, tuple(components)
 
     @property
@@ -78,7 +68,6 @@ class DenoisingSource(BatchSource):
 
     @property
     def weights(self) -> list[float | None]:
-        """Of the components, for the order."""
         return [component.weight for component in self.components]
 
     @cached_property
@@ -154,7 +143,6 @@ class DenoisingSource(BatchSource):
         return (merged(inputs, num) if has_inputs else None), merged(targets, num)
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
-        """See `features.lay_out`."""
         mask_ids = self.components[0].denoiser.ids.sentinels
         mask_id = mask_ids[0] if mask_ids else -1
         component = records.source if self.split == "train" and len(self.components) > 1 else None
@@ -188,12 +176,7 @@ class DenoisingSource(BatchSource):
 
 def component_names(folders: Sequence[object], denoisers: Sequence[DenoiserConfig]) -> list[str]:
     """Of components, all different: the number of the folder where there are several, then the denoiser's label, then a
-    number where the same label returns.
-
-    Args:
-        folders: Of each component; equal ones are one folder.
-        denoisers: Of each component.
-    """
+    number where the same label returns."""
     numbers = {folder: number for number, folder in enumerate(dict.fromkeys(folders))}
     found: list[str] = []
     for folder, denoiser in zip(folders, denoisers, strict=True):
@@ -235,9 +218,7 @@ def bind(config: T5Run) -> T5Run:
     refuse_shared_documents(train, valid)
     ids = text_ids(train[0], config.data.denoising)
     size = max(train[0].vocab_size, 1 + max(ids.sentinels, default=0))
-    if config.model.vocab_size is None:
-        model = config.model.model_copy(update={"vocab_size": round_vocab(size)})
-        config = config.model_copy(update={"model": model})
+    config = with_vocab_size(config, round_vocab(size))
     problems = config.problems()
     assert config.model.vocab_size is not None
     if config.model.vocab_size < size:
@@ -257,20 +238,14 @@ def bind(config: T5Run) -> T5Run:
 
 
 def open_source(config: T5Run, split: Split) -> DenoisingSource | TaskBatches:
-    """The examples of a split of a bound config: of its tasks, or of its token shards.
-
-    Raises:
-        DataError: There are none, or files are missing or broken.
-    """
+    """The examples of a split of a bound config: of its tasks, or of its token shards. Raises DataError where there are
+    none, or files are missing or broken."""
     return open_tasks(config, split) if config.data.task is not None else open_shards(config, split)
 
 
 def open_shards(config: T5Run, split: Split) -> DenoisingSource:
-    """The examples of a split of a bound config.
-
-    Raises:
-        DataError: No shards were given, they are broken, or they hold nothing to learn from.
-    """
+    """The examples of a split of a bound config. Raises DataError where no shards were given, they are broken, or they
+    hold nothing to learn from."""
     sources = config.data.train if split == "train" else config.data.valid
     if not sources:
         raise DataError(f"data.{split} names no token shards\n  give it as data.{split}=FOLDER")
@@ -294,15 +269,9 @@ def open_shards(config: T5Run, split: Split) -> DenoisingSource:
             )
         for config_of_one in denoising.all:
             denoiser = denoiser_of(config, config_of_one, ids)
-            index = segments_of(
-                one,
-                denoiser.segment_length,
-                group_size=config_of_one.group_size or denoising.group_size,
-                max_document_tokens=denoising.max_document_tokens,
-                end_mark=ids.end if config_of_one.end_of_document else None,
-                is_random_length=config_of_one.is_random_length,
-                is_uniform_start=denoising.chunk_start == "uniform",
-            )
+            settings = denoising.segment_settings(config_of_one, ids.end)
+            index = segments_of(one, denoiser.segment_length, **settings)
+            # A folder's share, given or by its tokens, is split among the denoisers by their rates.
             share = source.weight if source.weight is not None else float(one.num_tokens)
             weight = share * config_of_one.rate / total_rate if is_weighted else None
             components.append(Component(one, index, denoiser, weight))
@@ -320,11 +289,8 @@ def denoiser_of(config: T5Run, denoiser: DenoiserConfig, ids: TextIds) -> Denois
 
 
 def text_ids(shards: TokenShards, denoising: DenoisingConfig) -> TextIds:
-    """The ids that the shards' tokenizer gives ends, sentinels and modes.
-
-    Raises:
-        DataError: The modes or the tokenizer's own sentinels are wanted, but the shards lack a copy of the tokenizer.
-    """
+    """The ids that the shards' tokenizer gives ends, sentinels and modes. Raises DataError where the modes or the
+    tokenizer's own sentinels are wanted, but the shards lack a copy of the tokenizer."""
     tokenizer = load_tokenizer(shards.tokenizer_folder) if shards.tokenizer_folder.is_dir() else None
     if denoising.modes and tokenizer is None:
         raise DataError(
@@ -337,6 +303,7 @@ def text_ids(shards: TokenShards, denoising: DenoisingConfig) -> TextIds:
         while (piece := f"<extra_id_{len(own)}>") in place:
             own.append(place[piece])
     num_added = 0 if own else NUM_SENTINELS if denoising.num_sentinels is None else denoising.num_sentinels
+    # Behind the pieces, the last id first, as T5 has them.
     added = range(shards.vocab_size + num_added - 1, shards.vocab_size - 1, -1)
     modes = {}
     if tokenizer is not None:
@@ -353,9 +320,8 @@ def without_data(config: T5Run) -> tuple[T5Run, str]:
     data = config.data
     told = f"inputs of data.input_length={data.input_length} and targets of data.target_length={data.target_length}"
     if config.model.vocab_size is None:
-        config = config.model_copy(update={"model": config.model.model_copy(update={"vocab_size": _USUAL_VOCABULARY})})
         told += f", a vocabulary of {_USUAL_VOCABULARY:,} ids"
-    return config, told
+    return with_vocab_size(config, _USUAL_VOCABULARY), told
 
 
 def assumed_batch(config: T5Run, num_examples: int) -> dict[str, np.ndarray]:
@@ -364,7 +330,7 @@ def assumed_batch(config: T5Run, num_examples: int) -> dict[str, np.ndarray]:
     is_paired, has_inputs = denoisers[0].pairs, denoisers[0].inputs is not None
     num = num_examples * (1 + is_paired)
     input_length, target_length = data.input_length, data.target_length
-    if is_paired:
+    if is_paired:  # two examples fill a row
         input_length, target_length = input_length // 2, target_length // 2
     if config.model.kind == "encoder_only":
         target_length = input_length

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.data.subsets import slots, subsets
 from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.t5.ragged import Ragged, kept
+from pretrainkit.recipes.t5.ragged import Ragged, below, kept
 from pretrainkit.rng import Keys, fold, stream_key, uniform
 
 Ints = NDArray[np.int64]
@@ -66,17 +66,14 @@ class LengthPlan:
 def plan_lengths(
     input_length: int, noise_density: float, mean_span_length: float, *, extra_inputs: int = 1, extra_targets: int = 1
 ) -> LengthPlan:
-    """The longest segments whose corrupted inputs still fit.
+    """The longest segments whose corrupted inputs have at most `input_length` tokens, the end mark too. Raises
+    ConfigError where there are none.
 
     Args:
-        input_length: Most tokens of the inputs, with the end mark.
         noise_density: Share of the tokens that are noise, strictly between 0 and 1.
         mean_span_length: Average tokens of a noise run, at least 1.
         extra_inputs: Tokens that stand for a noise run in the inputs.
         extra_targets: Tokens that stand before a noise run in the targets.
-
-    Raises:
-        ConfigError: There is no such length.
     """
     if not 0 < noise_density < 1 or mean_span_length < 1 or input_length < 3:
         raise ConfigError(
@@ -136,7 +133,8 @@ def random_spans(
         is_noise = is_noise[slots(sizes) < np.repeat(lengths, sizes)]
     if not random_roll:
         return is_noise
-    shift = np.repeat(_below(fold(keys, _ROLL), np.maximum(lengths, 1)), lengths)
+    # Token i of a turned segment has the mask of token (i + shift) mod size.
+    shift = np.repeat(below(fold(keys, _ROLL), np.maximum(lengths, 1)), lengths)
     size, begin = np.repeat(lengths, lengths), np.repeat(np.cumsum(lengths) - lengths, lengths)
     return is_noise[begin + (slots(lengths) + shift) % size]
 
@@ -158,16 +156,8 @@ def corrupt_spans(
     end: int,
 ) -> tuple[Ragged, Ragged]:
     """Inputs and targets of `random_spans` with a sentinel for each run and an end mark: what `hide` gives on both
-    sides, at a tenth of its cost where the package was compiled, else a third.
-
-    Args:
-        keys: (B,) one for each segment.
-        text: Segments of at least 2 tokens.
-        noise_density: As for `random_spans`.
-        mean_span_length: As for `random_spans`.
-        sentinels: At least as many as there are runs in a segment.
-        end: Ends inputs and targets.
-    """
+    sides, at a tenth of its cost where the package was compiled, else a third. Segments have at least 2 tokens, and no
+    more runs than there are sentinels."""
     num_noise, num_spans = count_noise(text.lengths, noise_density, mean_span_length)
     compiled = _compiled_corrupt_spans()
     if compiled is None:
@@ -198,6 +188,7 @@ def spans_by_arrays(
 ) -> tuple[Ragged, Ragged]:
     """`corrupt_spans` without the compiled part, from the numbers of `count_noise`; the runs' lengths say where
     everything goes."""
+    # With an end mark each, so that targets can take it with the last run: every segment is a token longer.
     sizes, text = text.lengths, text.with_end(end)
     clean, noise = _runs(keys, sizes, num_noise, num_spans)
     ends = np.cumsum(clean + noise) + np.repeat(np.arange(len(sizes)), num_spans)
@@ -226,6 +217,7 @@ def _stretches(starts: Ints, lengths: Ints, before: Ints) -> Ints:
 
 def compositions(keys: Keys, totals: Ints, parts: Ints) -> Ints:
     """(sum of parts,): `parts[b]` positive numbers of sum `totals[b]` for every key, all such rows equally likely."""
+    # Where each part ends: all but the last are a random subset of 1 .. total - 1, the last is the total.
     last = np.cumsum(parts) - 1
     ends = np.empty(int(parts.sum()), np.int64)
     is_last = np.zeros(len(ends), np.bool_)
@@ -233,12 +225,14 @@ def compositions(keys: Keys, totals: Ints, parts: Ints) -> Ints:
     ends[last] = totals
     ends[~is_last] = subsets(keys, parts - 1, totals - 1) + 1
     lengths = np.diff(ends, prepend=0)
+    # The first part of a row begins at 0, not where the last row ended.
     lengths[last[:-1] + 1] = ends[last[:-1] + 1]
     return lengths
 
 
 def iid(keys: Keys, lengths: Ints, noise_density: float) -> Mask:
     """Each token is noise by itself."""
+    # The upper 53 bits of each draw, all that a float64 holds, as a number in [0, 1).
     draws = fold(np.repeat(fold(keys, _TOKENS), lengths), slots(lengths))
     return (draws >> np.uint64(11)).astype(np.float64) * 2.0**-53 < noise_density
 
@@ -246,9 +240,9 @@ def iid(keys: Keys, lengths: Ints, noise_density: float) -> Mask:
 def regular(keys: Keys, lengths: Ints, noise_density: float, shortest: int = 1, longest: int = 5) -> Mask:
     """Runs at equal distances: their length (uniform from `shortest` to `longest`) and the place of the first are drawn
     once for each segment, the period is round(length / noise_density)."""
-    span = shortest + _below(fold(keys, _PERIODS), np.full(len(keys), longest - shortest + 1))
+    span = shortest + below(fold(keys, _PERIODS), np.full(len(keys), longest - shortest + 1))
     period = np.maximum(np.rint(span / noise_density).astype(np.int64), 1)
-    offset = _below(fold(keys, _OFFSETS), period)
+    offset = below(fold(keys, _OFFSETS), period)
     place = slots(lengths) + np.repeat(offset, lengths)
     return place % np.repeat(period, lengths) < np.repeat(span, lengths)
 
@@ -257,43 +251,40 @@ def suffix(keys: Keys, lengths: Ints, noise_density: float) -> Mask:
     """All tokens behind a random prefix, whose length is uniform from 1 to n - 1 for a density of 0.5.
 
     Below it the shortest prefix is round((1 - 2 density)(n - 1)), so that the mean share of noise is the density. The
-    original marks the prefix instead; here noise is always what is to be said.
-
-    Raises:
-        ConfigError: The density is above 0.5.
+    original marks the prefix instead; here noise is always what is to be said. Raises ConfigError where the density is
+    above 0.5.
     """
     if not 0 < noise_density <= 0.5:
         raise ConfigError(f"noise_density {noise_density} does not suit a random prefix\n  it must be in (0, 0.5]")
-    longest = np.maximum(lengths - 1, 0)
-    shortest = np.minimum(np.maximum(np.rint((1 - 2 * noise_density) * longest).astype(np.int64), 1), longest)
-    prefix = shortest + _below(fold(keys, _PREFIX), longest - shortest + 1)
-    return slots(lengths) >= np.repeat(prefix, lengths)
+    shortest = np.rint((1 - 2 * noise_density) * np.maximum(lengths - 1, 0)).astype(np.int64)
+    return slots(lengths) >= np.repeat(_prefixes(keys, lengths, shortest), lengths)
 
 
 def paired_prefixes(keys: Keys, lengths: Ints, half: int) -> tuple[Ints, Ints]:
-    """For texts that are cut in two examples each which share rows of `half` slots, on both sides: lengths and prefixes
-    of the examples, (2 B,) each, those of a text side by side.
+    """For texts of at most 2 `half` tokens that are cut in two examples each which share rows of `half` slots, on both
+    sides: lengths and prefixes of the examples, (2 B,) each, those of a text side by side.
 
     The first prefix is uniform from 1 to `half` - 1, the second as long as what follows the first, so that full texts
     fill both rows.
-
-    Args:
-        keys: Of the texts.
-        lengths: (B,) tokens of the texts, at most 2 `half`.
-        half: Tokens of the first example, where the text has so many.
     """
     first = np.minimum(lengths, half)
     second = lengths - first
-    longest = np.maximum(first - 1, 0)
-    shortest = np.minimum(1, longest)
-    prefix = shortest + _below(fold(keys, _PREFIX), longest - shortest + 1)
+    prefix = _prefixes(keys, first, np.ones_like(first))
     other = np.minimum(half - prefix, np.maximum(second - 1, 0))
     return np.stack([first, second], axis=1).ravel(), np.stack([prefix, other], axis=1).ravel()
+
+
+def _prefixes(keys: Keys, lengths: Ints, shortest: Ints) -> Ints:
+    """(B,) lengths of prefixes: uniform from `shortest`, but at least 1, to all tokens but one."""
+    longest = np.maximum(lengths - 1, 0)
+    shortest = np.minimum(np.maximum(shortest, 1), longest)
+    return shortest + below(fold(keys, _PREFIX), longest - shortest + 1)
 
 
 def limit_runs(is_noise: Mask, lengths: Ints, most: int) -> Mask:
     """The mask without the runs of a segment behind its first `most`: there are no sentinels for them."""
     is_start = run_starts(is_noise, lengths)
+    # Runs counted over all segments, less those before the segment.
     number = np.cumsum(is_start)
     ends = np.cumsum(lengths)
     before = np.concatenate([[0], number])[ends - lengths]
@@ -325,10 +316,8 @@ def hide(kind: Hiding, tokens: Ragged, is_hidden: Mask, keys: Keys, ids: HidingI
     sentinels: each run becomes one sentinel, the k-th run of a segment the k-th. shared_sentinel: each run becomes the
     first sentinel. sentinel_per_token: each token does. drop: nothing stays. permute: they change places among
     themselves. random_of_segment: each becomes a random token of its segment; random_of_vocabulary: a random text id;
-    random_or_sentinel: that in one case of ten, else the first sentinel. keep: nothing is hidden.
-
-    Raises:
-        ValueError: A segment has more hidden runs than there are sentinels.
+    random_or_sentinel: that in one case of ten, else the first sentinel. keep: nothing is hidden. Raises ValueError
+    where a segment has more hidden runs than there are sentinels.
     """
     if kind == "keep":
         return tokens
@@ -347,22 +336,17 @@ def hide(kind: Hiding, tokens: Ragged, is_hidden: Mask, keys: Keys, ids: HidingI
     row = np.searchsorted(tokens.ends, where, side="right")
     place = where - tokens.begins[row]
     if kind == "permute":
+        # Sorted by random keys within each segment: all orders are equally likely.
         order = np.lexsort((fold(fold(keys, _ORDER)[row], place), row))
         values[where] = tokens.values[where[order]]
     elif kind == "random_of_segment":
-        drawn = _below(fold(fold(keys, _IDS)[row], place), tokens.lengths[row])
+        drawn = below(fold(fold(keys, _IDS)[row], place), tokens.lengths[row])
         values[where] = tokens.values[tokens.begins[row] + drawn]
     else:
         num = np.full(len(where), ids.vocab_size - FIRST_TEXT_ID)
-        values[where] = FIRST_TEXT_ID + _below(fold(fold(keys, _IDS)[row], place), num)
+        values[where] = FIRST_TEXT_ID + below(fold(fold(keys, _IDS)[row], place), num)
         if kind != "random_of_vocabulary":
             choice = uniform(fold(fold(keys, _CHOICE)[row], place), 1)[:, 0]
             share = _RANDOM_SHARE if kind == "random_or_sentinel" else 0.0
             values[where[choice >= share]] = ids.sentinels[0]
     return Ragged(values, tokens.lengths)
-
-
-def _below(draws: Keys, sizes: Ints) -> Ints:
-    """A number of range(size) from each draw."""
-    _32 = np.uint64(32)
-    return ((draws >> _32) * sizes.astype(np.uint64) >> _32).astype(np.int64)

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,15 +19,13 @@ import numpy as np
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.t5.denoising import Denoiser, DenoisingConfig, TextIds
 from pretrainkit.recipes.t5.ragged import ragged
-from pretrainkit.recipes.t5.segment_cache import segments_of
-from pretrainkit.recipes.t5.segments import SegmentIndex
+from pretrainkit.recipes.t5.segments import SegmentIndex, segments_of
 from pretrainkit.tasks.bound_task import Examples
-from pretrainkit.tasks.cache import CachedExamples
+from pretrainkit.tasks.cache import CachedExamples, special_ids
 from pretrainkit.tasks.steps import Example, Lengths, Regroup, Step
 from pretrainkit.tasks.vocabulary import Vocabulary
 from pretrainkit.tokenizers.shard_writer import write_shards
 from pretrainkit.tokenizers.shards import TokenShards
-from pretrainkit.tokenizers.special import SpecialIds
 
 if TYPE_CHECKING:
     from pretrainkit.tasks.task import Feature
@@ -39,11 +37,8 @@ _logger = logging.getLogger(__name__)
 
 
 def denoising_steps(config: DenoisingConfig) -> tuple[Step, ...]:
-    """The steps behind the cache marker that make inputs and targets of documents, EOS included.
-
-    Raises:
-        ConfigError: The objective has several denoisers.
-    """
+    """The steps behind the cache marker that make inputs and targets of documents, EOS included. Raises ConfigError
+    where the objective has several denoisers."""
     if len(config.all) > 1:
         raise ConfigError(
             f"data.denoising.name={config.name} has {len(config.all)} denoisers; a task of text has one\n"
@@ -71,68 +66,42 @@ class Segments(Regroup):
         (of_one,) = self.config.all
         vocabulary = features["targets"].vocabulary
         if isinstance(examples, CachedExamples):
-            documents = Documents(examples.shards["targets"])
+            shards = examples.shards["targets"]
         else:
-            documents = Documents.of(examples, vocabulary)
-        index = segments_of(
-            documents.shards,
-            denoiser.segment_length,
-            group_size=of_one.group_size or self.config.group_size,
-            max_document_tokens=self.config.max_document_tokens,
-            end_mark=vocabulary.eos_id if of_one.end_of_document else None,
-            is_random_length=of_one.is_random_length,
-            is_uniform_start=self.config.chunk_start == "uniform",
-        )
-        return SegmentsOfDocuments(documents, index)
+            shards = _temporary_shards(examples, vocabulary)
+        settings = self.config.segment_settings(of_one, vocabulary.eos_id)
+        return SegmentsOfDocuments(shards, segments_of(shards, denoiser.segment_length, **settings))
 
 
-@dataclass(frozen=True)
-class Documents:
-    """Token shards, with what they are removed with."""
-
-    shards: TokenShards
-    folder: Any = field(default=None, repr=False)
-
-    @classmethod
-    def of(cls, examples: Sequence[Example], vocabulary: Vocabulary) -> "Documents":
-        """The `targets` of all examples in token shards of a temporary folder, which goes with this process."""
-        if len(examples) > _MANY_DOCUMENTS:
-            told = "%d documents are tokenized before training begins; keep them with pretrainkit tasks cache"
-            _logger.warning(told, len(examples))
-        folder = Path(tempfile.mkdtemp(prefix="pretrainkit-documents-"))
-        owner = _Folder(folder)
-        eos, pad = vocabulary.eos_id, vocabulary.pad_id
-        special = SpecialIds(unk=vocabulary.unk_id, cls=eos, sep=eos, mask=pad, pad=pad)
+def _temporary_shards(examples: Sequence[Example], vocabulary: Vocabulary) -> TokenShards:
+    """The `targets` of all examples in token shards of a temporary folder, which goes with them in this process."""
+    if len(examples) > _MANY_DOCUMENTS:
+        told = "%d documents are tokenized before training begins; keep them with pretrainkit tasks cache"
+        _logger.warning(told, len(examples))
+    folder = Path(tempfile.mkdtemp(prefix="pretrainkit-documents-"))
+    try:
         documents = ([example["targets"]] for example in examples if len(example["targets"]))
-        write_shards(folder / "shards", [documents], vocab_size=vocabulary.size, special=special)
-        return cls(TokenShards.open(folder / "shards"), owner)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"shards": self.shards, "folder": None}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        for name, value in state.items():
-            object.__setattr__(self, name, value)
-
-
-class _Folder:
-    """Removes a folder when it is no longer used."""
-
-    def __init__(self, path: Path) -> None:
-        weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
+        write_shards(folder / "shards", [documents], vocab_size=vocabulary.size, special=special_ids(vocabulary))
+        shards = TokenShards.open(folder / "shards")
+    except BaseException:  # also Ctrl-C; it is raised on
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    # Not of a pickled copy: workers read the folder of the process that made it.
+    weakref.finalize(shards, shutil.rmtree, folder, ignore_errors=True)
+    return shards
 
 
 class SegmentsOfDocuments(Examples):
     """Segments by number, as `{"targets": int32 ids}`."""
 
-    def __init__(self, documents: Documents, index: SegmentIndex) -> None:
-        self._documents, self._index = documents, index
+    def __init__(self, shards: TokenShards, index: SegmentIndex) -> None:
+        self._shards, self._index = shards, index
 
     def __len__(self) -> int:
         return len(self._index)
 
     def example(self, index: int) -> Example:
-        return {"targets": self._index.read(self._documents.shards, np.array([index]))[0]}
+        return {"targets": self._index.read(self._shards, np.array([index]))[0]}
 
 
 @dataclass(frozen=True)

@@ -47,31 +47,21 @@ class TaskBatches(BatchSource):
     def __init__(
         self, config: T5Run, split: Split, tasks: Sequence[BoundTask], weights: Sequence[float], identity_of_tasks: str
     ) -> None:
-        """
-        Args:
-            config: A bound config.
-            split: Whether epochs differ.
-            tasks: Bound to their data.
-            weights: Their rates.
-            identity_of_tasks: Changes whenever their examples would.
-        """
+        """`identity_of_tasks` changes whenever their examples would."""
         self.config, self.split, self.tasks = config, split, tuple(tasks)
         self._weights, self._identity = tuple(weights), identity_of_tasks
         self.has_inputs = "inputs" in self.tasks[0].features
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Examples per task."""
         return tuple(map(len, self.tasks))
 
     @property
     def names(self) -> list[str]:
-        """Of the tasks."""
         return [task.name for task in self.tasks]
 
     @property
     def weights(self) -> list[float | None]:
-        """Of the tasks, for the order."""
         return list(self._weights)
 
     @cached_property
@@ -110,13 +100,14 @@ class TaskBatches(BatchSource):
         return (ragged([one.get("inputs", ()) for one in found]) if self.has_inputs else None), targets
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
-        """See `features.lay_out`."""
-        component = self._numbers[records.source] if self.split == "train" and self._is_mixed else None
+        is_mixed = self.split == "train" and len(self._everyone) > 1
+        component = self._numbers[records.source] if is_mixed else None
         inputs, targets = self.examples(records)
         is_paired = len(targets) > len(records)
         if is_paired and component is not None:
             component = np.repeat(component, 2)
-        mask_id = self._mask_id
+        sentinels = self.tasks[0].features["targets"].vocabulary.sentinel_ids
+        mask_id = sentinels[0] if sentinels else -1
         return lay_out(self.config, inputs, targets, mask_id=mask_id, component=component, is_paired=is_paired)
 
     @cached_property
@@ -124,18 +115,16 @@ class TaskBatches(BatchSource):
         """Of the tasks, among all of the mixture."""
         return np.array([self._everyone.index(name) for name in self.names])
 
-    @property
-    def _is_mixed(self) -> bool:
-        return len(self._everyone) > 1
-
     @cached_property
     def _everyone(self) -> list[str]:
         return task_names(self.config)
 
-    @property
-    def _mask_id(self) -> int:
-        sentinels = self.tasks[0].features["targets"].vocabulary.sentinel_ids
-        return sentinels[0] if sentinels else -1
+
+def with_vocab_size(config: T5Run, size: int) -> T5Run:
+    """The config with `model.vocab_size`, where it leaves that open."""
+    if config.model.vocab_size is not None:
+        return config
+    return config.model_copy(update={"model": config.model.model_copy(update={"vocab_size": size})})
 
 
 def task_names(config: T5Run) -> list[str]:
@@ -156,9 +145,7 @@ def bind_tasks(config: T5Run) -> T5Run:
     _, tasks, vocabulary = _tasks(config)
     _check_model(config, tasks[0], vocabulary)
     size = vocabulary.size
-    if config.model.vocab_size is None:
-        model = config.model.model_copy(update={"vocab_size": round_vocab(size)})
-        config = config.model_copy(update={"model": model})
+    config = with_vocab_size(config, round_vocab(size))
     _warn_of_unread(config)
     warn_of_lacking(config, "train")
     problems = config.problems()
@@ -234,11 +221,7 @@ def _pair_problems(config: T5Run, tasks: Sequence[Task]) -> list[str]:
 
 def open_tasks(config: T5Run, split: Split) -> TaskBatches:
     """The examples of a split of a config bound by `bind_tasks`. Held out are all tasks that have the split, also those
-    of rate 0.
-
-    Raises:
-        DataError: No task has the split, or files are missing.
-    """
+    of rate 0. Raises DataError where no task has the split, or files are missing."""
     registry, tasks, _ = _tasks(config)
     data, name = config.data, str(config.data.task)
     wanted = data.train_split if split == "train" else data.valid_split
@@ -273,8 +256,7 @@ def open_tasks(config: T5Run, split: Split) -> TaskBatches:
 
 def run_tasks(config: T5Run) -> tuple[tuple[Task, ...], Vocabulary]:
     """The tasks of a run, also those of rate 0, and the vocabulary of all their features."""
-    _, tasks, vocabulary = _tasks(config)
-    return tasks, vocabulary
+    return _tasks(config)[1:]
 
 
 def declared_features(config: T5Run) -> Mapping[str, Feature]:
@@ -284,11 +266,8 @@ def declared_features(config: T5Run) -> Mapping[str, Feature]:
 
 
 def registry_of(config: T5Run) -> TaskRegistry:
-    """All tasks and mixtures, those of the recipe and of the user, with what the run supplies.
-
-    Raises:
-        DataError: The tokenizer is not there.
-    """
+    """All tasks and mixtures, those of the recipe and of the user, with what the run supplies. Raises DataError where
+    the tokenizer is not there."""
     _import_modules(config)
     return REGISTRY.supplied(supply_of(config))
 

@@ -1,8 +1,8 @@
 """Texts to ids and back, with sentinels spelled out wherever they stand: `<extra_id_0>`, `<extra_id_1>`, and so on."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, takewhile
 from pathlib import Path
 
 from pretrainkit.errors import DataError, InputError
@@ -15,21 +15,17 @@ SENTINEL = re.compile(r"<extra_id_(\d+)>")
 
 
 def vocabulary_of(config: T5Run, tokenizer: Path | None) -> Vocabulary:
-    """What a trained model reads and says.
-
-    Args:
-        config: Its config.
-        tokenizer: The folder beside the model; None: `data.tokenizer`, or else the tasks it was trained on, say it.
+    """What a trained model reads and says: by the folder beside it, or else `data.tokenizer`, or else the tasks it was
+    trained on.
 
     Raises:
         DataError: There is no tokenizer.
         ConfigError: There are no tasks either, or not any more.
     """
-    if tokenizer is not None:
-        return open_vocabulary(tokenizer, config.data.denoising.num_sentinels)
     data = config.data
-    if data.tokenizer is not None:
-        return open_vocabulary(data.tokenizer, data.denoising.num_sentinels)
+    place: str | Path | None = data.tokenizer if tokenizer is None else tokenizer
+    if place is not None:
+        return open_vocabulary(place, data.denoising.num_sentinels)
     if data.task is None:
         raise DataError("there is no tokenizer beside the model\n  a run keeps it in RUN/tokenizer")
     return run_tasks(config)[1]
@@ -77,26 +73,17 @@ def fill(prompt: Sequence[int], answer: Iterable[int], vocabulary: Vocabulary) -
 
     A sentinel that the answer does not name stays. What is said behind one that the prompt does not have is left out.
     """
-    said = _gaps(_until_end(answer, vocabulary), set(vocabulary.sentinel_ids))
+    said: dict[int, list[int]] = {}
+    sentinels = set(vocabulary.sentinel_ids)
+    run: list[int] = []  # what comes before the first sentinel fills nothing
+    for index in _until_end(answer, vocabulary):
+        if index in sentinels:
+            run = said.setdefault(index, [])
+        else:
+            run.append(index)
     filled = [token for index in prompt for token in said.get(index, [index])]
     return decode(filled, vocabulary)
 
 
-def _gaps(ids: Iterable[int], sentinels: set[int]) -> Mapping[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    run: list[int] = []  # what comes before the first sentinel fills nothing
-    for index in ids:
-        if index in sentinels:
-            run = found.setdefault(index, [])
-        else:
-            run.append(index)
-    return found
-
-
-def _until_end(ids: Iterable[int], vocabulary: Vocabulary) -> list[int]:
-    found: list[int] = []
-    for index in map(int, ids):
-        if index == vocabulary.eos_id:
-            break
-        found.append(index)
-    return found
+def _until_end(ids: Iterable[int], vocabulary: Vocabulary) -> Iterator[int]:
+    return takewhile(vocabulary.eos_id.__ne__, map(int, ids))

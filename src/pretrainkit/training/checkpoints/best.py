@@ -64,28 +64,22 @@ class EarlyStopping:
         value = metrics.get(self.config.metric)
         if value is None:
             return
-        if self._is_better(value):
+        if not math.isnan(value) and (self._best is None or self._is_better(value, self._best)):
             self._best, self._best_step, self._num_worse = value, step, 0
         else:
             self._num_worse += 1
 
     def describe(self) -> str:
         """Why it is over."""
+        metric, num = self.config.metric, self._num_worse
         if self._best is None:
-            return f"{self.config.metric} was no number in {self._num_worse} evaluations"
-        return (
-            f"{self.config.metric} was no better in {self._num_worse} evaluations than {self._best:.6g} at step "
-            f"{self._best_step}"
-        )
+            return f"{metric} was no number in {num} evaluations"
+        return f"{metric} was no better in {num} evaluations than {self._best:.6g} at step {self._best_step}"
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
-        return {
-            "metric": self.config.metric,
-            "best": self._best,
-            "best_step": self._best_step,
-            "num_worse": self._num_worse,
-        }
+        found = {"best": self._best, "best_step": self._best_step, "num_worse": self._num_worse}
+        return {"metric": self.config.metric, **found}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Of a checkpoint; that of another metric tells nothing."""
@@ -93,10 +87,6 @@ class EarlyStopping:
             self._best, self._best_step = state["best"], int(state["best_step"])
             self._num_worse = int(state["num_worse"])
 
-    def _is_better(self, value: float) -> bool:
-        if math.isnan(value):
-            return False
-        if self._best is None:
-            return True
-        gain = self._best - value if self.config.mode == "min" else value - self._best
-        return gain > self.config.atol + self.config.rtol * abs(self._best)
+    def _is_better(self, value: float, best: float) -> bool:
+        gain = best - value if self.config.mode == "min" else value - best
+        return gain > self.config.atol + self.config.rtol * abs(best)

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from pretrainkit.dist.devices import has_pinned_memory
 from pretrainkit.dist.env import World
 from pretrainkit.dist.weights import is_dtensor, model_tensors, require_same_tensors
 from pretrainkit.errors import CheckpointError, RunError
@@ -30,7 +31,6 @@ from pretrainkit.training.checkpoints import files
 from pretrainkit.training.checkpoints.files import Checkpoint
 from pretrainkit.training.checkpoints.tensors import (
     empty_moments,
-    local_part,
     named_state,
     read_into,
     reason,
@@ -38,22 +38,16 @@ from pretrainkit.training.checkpoints.tensors import (
     stored_tensors,
     write_into,
 )
+from pretrainkit.training.optimizers.parameters import local_tensors
 from pretrainkit.training.run import CheckpointConfig
 
 _log = logging.getLogger(__name__)
 
 
 class CheckpointStore:
-    """The checkpoints of one run. All ranks make one and call its methods together; close it, or use `with`.
-
-    Args:
-        folder: `RUN/checkpoints`; created when missing.
-        config: How many to keep, and whether to write in the background.
-        world: The processes of the run; they share the file system of `folder`.
-
-    Raises:
-        CheckpointError: The folder cannot be written, or another process is writing checkpoints there.
-    """
+    """The checkpoints of one run, in `RUN/checkpoints` on a file system that all ranks share; it is created when
+    missing. All ranks make one and call its methods together; close it, or use `with`. Raises CheckpointError where the
+    folder cannot be written, or another process is writing checkpoints there."""
 
     def __init__(self, folder: Path, config: CheckpointConfig, world: World) -> None:
         self.folder = folder
@@ -69,15 +63,8 @@ class CheckpointStore:
         world.on_main(self._take_folder)
 
     def check_space(self, model: nn.Module, num_copies: int = 3) -> None:
-        """Refuse to start where not even one checkpoint fits.
-
-        Args:
-            model: Of the run.
-            num_copies: Tensors per parameter in a checkpoint: 1, 2 more for Adam's moments, 1 more for an average.
-
-        Raises:
-            CheckpointError: The disk has less room than that.
-        """
+        """Raise CheckpointError where the disk has no room for even one checkpoint. `num_copies`: tensors per parameter
+        in it: 1, 2 more for Adam's moments, 1 more for an average."""
         num_bytes = num_copies * sum(tensor.numel() * tensor.element_size() for tensor in model_tensors(model).values())
 
         def check() -> None:
@@ -107,7 +94,6 @@ class CheckpointStore:
 
         Args:
             step: Updates made.
-            model: What `parallelize` returned.
             optimizer: Its state tensors are saved under the names of the parameters.
             extra: More tensors by full name, such as "ema.NAME"; sharded as they are.
             meta: What else is needed to go on (data state, config hash, code version); JSON, equal on all ranks.
@@ -135,11 +121,7 @@ class CheckpointStore:
         self._pending = self._pool.submit(self._write, step, staged, meta, keep_steps)
 
     def wait(self) -> None:
-        """Wait for the save under way, if any.
-
-        Raises:
-            RunError: It failed.
-        """
+        """Wait for the save under way, if any. Raises RunError where it failed."""
         pending, self._pending = self._pending, None
         if pending is not None:
             self._newest = pending.result()
@@ -157,10 +139,7 @@ class CheckpointStore:
 
     def close(self) -> None:
         """Wait for the save under way and let go of the folder. Before `World.close`: the save needs the other ranks.
-
-        Raises:
-            RunError: The save under way failed.
-        """
+        Raises RunError where the save failed."""
         try:
             self.wait()
         finally:
@@ -188,13 +167,14 @@ class CheckpointStore:
         staged: dict[str, Tensor] = {}
         on_device = False
         for name, tensor in tensors.items():
-            local = local_part(tensor)
+            (local,) = local_tensors([tensor.detach()])
+            is_pinned = has_pinned_memory(local.device)
             buffer = self._buffers.get(name)
             if buffer is None or buffer.shape != local.shape or buffer.dtype != local.dtype:
-                buffer = torch.empty(local.shape, dtype=local.dtype, pin_memory=local.is_cuda)
+                buffer = torch.empty(local.shape, dtype=local.dtype, pin_memory=is_pinned)
                 self._buffers[name] = buffer
-            buffer.copy_(local, non_blocking=local.is_cuda)
-            on_device = on_device or local.is_cuda
+            buffer.copy_(local, non_blocking=is_pinned)
+            on_device = on_device or is_pinned
             staged[name] = self._as_part_of(buffer, tensor)
         if on_device:
             torch.accelerator.synchronize()
@@ -219,13 +199,12 @@ class CheckpointStore:
     ) -> Path:
         """Write, check and publish; on all ranks, maybe in the background thread. Fails on all ranks or on none."""
         started = time.perf_counter()
-        records: dict[str, Any] = {}
-        failure = ""
+        incomplete = files.incomplete_path(self.folder, step)
+        report: dict[str, Any] = {"files": {}, "failure": ""}
         try:
-            records = write_into(files.incomplete_path(self.folder, step), tensors, self.world, self._group)
+            report["files"] = write_into(incomplete, tensors, self.world, self._group)
         except OSError as error:
-            failure = reason(error)
-        report: dict[str, Any] = {"files": records, "failure": failure}
+            report["failure"] = reason(error)
         reports = self.world.gather_objects(report, self._group)
         failure = next((each["failure"] for each in reports if each["failure"]), "")
         if not failure and self.world.is_main:
@@ -238,10 +217,8 @@ class CheckpointStore:
         path = self.folder / files.folder_name(step)
         if failure:
             if self.world.is_main:
-                shutil.rmtree(files.incomplete_path(self.folder, step), ignore_errors=True)
-            left = (
-                f"{self._newest} is intact" if self._newest is not None else "checkpoints of earlier steps are intact"
-            )
+                shutil.rmtree(incomplete, ignore_errors=True)
+            left = "checkpoints of earlier steps are intact" if self._newest is None else f"{self._newest} is intact"
             raise RunError(
                 f"cannot save checkpoint {path}: {failure}\n"
                 f"  {left}; make room or fix the folder, then: `pretrainkit resume {quote(str(self.folder.parent))}`"
@@ -265,18 +242,10 @@ def load(
     verify: bool = True,
 ) -> Checkpoint:
     """Restore exactly what `CheckpointStore.save` was given, in place. All ranks call it; any number, DDP or FSDP2.
-
-    Args:
-        path: A checkpoint folder.
-        world: The processes of the run.
-        model: What `parallelize` returned.
-        optimizer: Of this model; None: leave its state in the checkpoint.
-        extra: Tensors to restore by full name, such as "ema.NAME".
-        verify: Check sizes and SHA-256 of the files first; not needed right after `newest_valid`.
-
-    Raises:
-        CheckpointError: The checkpoint is missing or damaged, or is of another model. Nothing was changed.
-    """
+    Without `optimizer` its state is left in the checkpoint; `extra` are tensors to restore by full name, such as
+    "ema.NAME"; `verify` checks sizes and SHA-256 of the files first, which is not needed right after `newest_valid`.
+    Raises CheckpointError where the checkpoint is missing or damaged, or is of another model; nothing was changed
+    then."""
     found = world.on_main(lambda: files.problem(path, check_content=verify) or "")
     if found:
         raise CheckpointError(f"checkpoint {path} cannot be used: {found}\n  use an earlier one or start a new run")
@@ -315,14 +284,9 @@ def load(
 
 
 def read_weights(path: Path, prefix: str = "model.") -> dict[str, Tensor]:
-    """The whole tensors whose names start with `prefix`, without it, on the CPU; by default the model's weights.
-
-    Needs neither a process group nor the number of ranks that wrote them. Tied parameters come under one name, which
-    `load_full_state_dict` accepts.
-
-    Raises:
-        CheckpointError: There is no whole checkpoint at `path`, or it has no such tensors.
-    """
+    """The whole tensors whose names start with `prefix`, without it, on the CPU; by default the model's weights. Tied
+    parameters come under one name, which `load_full_state_dict` accepts. Raises CheckpointError where there is no whole
+    checkpoint at `path`, or it has no such tensors."""
     trouble = files.problem(path)
     if trouble is not None:
         raise CheckpointError(f"checkpoint {path} cannot be used: {trouble}\n  use another one")

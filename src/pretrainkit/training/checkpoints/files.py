@@ -77,29 +77,15 @@ def file_record(path: Path) -> dict[str, Any]:
 
 
 def publish(folder: Path, step: int, world_size: int, files: Mapping[str, Any], meta: Mapping[str, Any]) -> Path:
-    """Turn the incomplete folder of `step`, whose `files` are on the disk, into a checkpoint.
-
-    Args:
-        folder: The run's `checkpoints` folder.
-        step: Updates made.
-        world_size: Ranks that wrote.
-        files: File name to `file_record`.
-        meta: The trainer's own entries; JSON.
-
-    Raises:
-        OSError: The disk is full or failing; no checkpoint of this step appears.
-    """
+    """Turn the incomplete folder of `step`, which `world_size` ranks wrote, into a checkpoint. `files` has the
+    `file_record` of each file, which is on the disk; `meta` are the trainer's own entries, JSON. Raises OSError where
+    the disk is full or failing; no checkpoint of this step appears."""
     incomplete, final = incomplete_path(folder, step), folder / folder_name(step)
     missing = [name for name in files if not (incomplete / name).is_file()]
     if missing:
         raise OSError(errno.ENOENT, "not visible to rank 0; all ranks must share one file system", missing[0])
-    content = {
-        "format": FORMAT_VERSION,
-        "step": step,
-        "world_size": world_size,
-        "files": dict(files),
-        "meta": dict(meta),
-    }
+    content: dict[str, Any] = {"format": FORMAT_VERSION, "step": step, "world_size": world_size}
+    content |= {"files": dict(files), "meta": dict(meta)}
     content["checksum"] = _checksum(content)
     with (incomplete / META_NAME).open("w", encoding="utf-8") as file:
         json.dump(content, file, indent=1)
@@ -114,22 +100,15 @@ def publish(folder: Path, step: int, world_size: int, files: Mapping[str, Any], 
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """What `meta.json` says. The other files are not looked at: see `problem`.
-
-    Raises:
-        CheckpointError: There is no checkpoint, or its `meta.json` is damaged or of a newer format.
-    """
+    """What `meta.json` says. The other files are not looked at: see `problem`. Raises CheckpointError where there is no
+    checkpoint, or its `meta.json` is damaged or of a newer format."""
     content = _read_meta(path)
     return Checkpoint(path, content["step"], content["world_size"], content["meta"])
 
 
 def problem(path: Path, check_content: bool = True) -> str | None:
-    """What is wrong with the checkpoint at `path`, or None.
-
-    Args:
-        path: A checkpoint folder.
-        check_content: Also compare the SHA-256 of every file (reads everything once, one thread per file).
-    """
+    """What is wrong with the checkpoint at `path`, or None. `check_content` also compares the SHA-256 of every file
+    (reads everything once, one thread per file)."""
     try:
         files = _read_meta(path)["files"]
     except CheckpointError as error:
@@ -142,19 +121,16 @@ def problem(path: Path, check_content: bool = True) -> str | None:
             return f"{name} has {num_bytes} bytes instead of {record['bytes']}"
     if check_content and files:
         with ThreadPoolExecutor(min(len(files), os.cpu_count() or 1)) as pool:
-            for (name, record), digest in zip(
-                files.items(), pool.map(file_sha256, [path / name for name in files]), strict=True
-            ):
-                if digest != record["sha256"]:
+            digests = pool.map(file_sha256, [path / name for name in files])
+            for name, digest in zip(files, digests, strict=True):
+                if digest != files[name]["sha256"]:
                     return f"{name} does not have the SHA-256 of {META_NAME}"
     return None
 
 
 def newest_valid(folder: Path) -> Path | None:
-    """The newest checkpoint whose files are all what they should be; None when there is none.
-
-    Those that are not are skipped, each with a warning that names it and what is wrong with it.
-    """
+    """The newest checkpoint whose files are all what they should be; None when there is none. Others are skipped, each
+    with a warning that says what is wrong with it."""
     for path in reversed(step_folders(folder).values()):
         trouble = problem(path)
         if trouble is None:
@@ -166,17 +142,11 @@ def newest_valid(folder: Path) -> Path | None:
 def prune(
     folder: Path, step: int, keep_last: int, keep_every_steps: int | None, keep_steps: Collection[int] = ()
 ) -> None:
-    """Delete what is not to be kept once the checkpoint of `step` is complete.
+    """Delete what is not to be kept once the checkpoint of `step` is complete: all but the `keep_last` newest,
+    multiples of `keep_every_steps`, and `keep_steps`.
 
     Only complete checkpoints that are not pinned count towards `keep_last`. Checkpoints of later steps come from a
     history that this run left when it resumed earlier: they are set aside under another name, never deleted.
-
-    Args:
-        folder: The run's `checkpoints` folder.
-        step: Of the newest checkpoint.
-        keep_last: How many of the newest stay.
-        keep_every_steps: Multiples of this stay.
-        keep_steps: These stay.
     """
     folders = step_folders(folder)
     for later in [s for s in folders if s > step]:
@@ -212,14 +182,9 @@ def clean(folder: Path) -> None:
 
 
 def lock(folder: Path) -> IO[str] | None:
-    """Make this process the only one that writes checkpoints into `folder`, until it closes the file or ends.
-
-    Returns:
-        The open lock file, or None where the file system has no locks: then nothing may be cleaned up.
-
-    Raises:
-        CheckpointError: Another process holds the lock, or the folder cannot be written.
-    """
+    """Make this process the only one that writes checkpoints into `folder`, until it closes the file that is returned,
+    or ends; None where the file system has no locks: then nothing may be cleaned up. Raises CheckpointError where
+    another process holds the lock, or the folder cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / ".lock").open("a+", encoding="utf-8")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pretrainkit.dist.env import World
-from pretrainkit.dist.weights import is_dtensor, model_tensors
+from pretrainkit.dist.weights import model_tensors
 from pretrainkit.errors import CheckpointError
 from pretrainkit.training.checkpoints.files import file_record
 
@@ -102,19 +102,12 @@ def stored_tensors(path: Path) -> dict[str, Tensor]:
 def write_into(
     folder: Path, tensors: Mapping[str, Tensor], world: World, group: dist.ProcessGroup | None
 ) -> dict[str, Any]:
-    """Write this rank's files into `folder`: its shards, and its share of what all ranks hold alike.
+    """Write this rank's files into `folder`: its shards, and its share of what all ranks hold alike. Returns file name
+    to size and SHA-256, once they are on the disk. Raises OSError on any rank: this one's own, or what DCP says of the
+    others.
 
-    Args:
-        folder: Shared by all ranks; created when missing.
-        tensors: On the CPU, contiguous, whole or sharded; no two share memory.
-        world: The processes of the run.
-        group: All of them, with a backend for the CPU; None for one process.
-
-    Returns:
-        File name to size and SHA-256, once they are on the disk.
-
-    Raises:
-        OSError: On any rank: this one's own, or what DCP says of the others.
+    Tensors are on the CPU, contiguous, whole or sharded; no two share memory. `group` are all ranks, with a backend for
+    the CPU; None for one process.
     """
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.api import CheckpointException
@@ -134,11 +127,7 @@ def write_into(
 
 
 def read_into(path: Path, tensors: dict[str, Tensor], world: World) -> None:
-    """Fill `tensors` (whole or sharded) from the checkpoint's files.
-
-    Raises:
-        CheckpointError: A file cannot be read.
-    """
+    """Fill `tensors` (whole or sharded) from the checkpoint's files. Raises CheckpointError if one cannot be read."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
@@ -155,6 +144,7 @@ def _file_numbers(tensors: Mapping[str, Tensor], world_size: int) -> dict[str, i
     """Name to number of the file, from 1, such that a rank's files are of about `_FILE_BYTES` each."""
     numbers, num_bytes = {}, 0
     for name, tensor in tensors.items():
+        # By what all ranks together have written before it.
         numbers[name] = 1 + num_bytes // (_FILE_BYTES * world_size)
         num_bytes += tensor.numel() * tensor.element_size()
     return numbers
@@ -163,16 +153,6 @@ def _file_numbers(tensors: Mapping[str, Tensor], world_size: int) -> dict[str, i
 def _accept_one_process() -> None:
     """DCP warns that it assumes one process even where it was told so."""
     warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
-
-
-def local_part(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor, detached."""
-    if is_dtensor(tensor):
-        from torch.distributed.tensor import DTensor
-
-        assert isinstance(tensor, DTensor)
-        tensor = tensor.to_local()
-    return tensor.detach()
 
 
 def reason(error: BaseException) -> str:

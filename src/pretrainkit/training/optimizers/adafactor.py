@@ -10,7 +10,7 @@ stored as one tensor has its own means, scale and clipping.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from pretrainkit.dist.devices import from_host
 from pretrainkit.dist.weights import is_dtensor
 from pretrainkit.training.eager import GroupOptimizer
 from pretrainkit.training.optimizers.config import AdafactorConfig
@@ -67,15 +68,8 @@ class Adafactor(GroupOptimizer):
     parameter are whole on every rank: they are small.
     """
 
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float,
-        config: AdafactorConfig,
-        weight_decay: float = 0.0,
-        stacked: Mapping[Tensor, int] | None = None,
-    ) -> None:
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay}, stacked)
+    def __init__(self, params: ParamsT, lr: float, config: AdafactorConfig, **settings: Any) -> None:
+        super().__init__(params, lr, **settings)
         self.config = config
 
     def _parts(self, param: Tensor) -> list[_Part]:
@@ -140,7 +134,7 @@ class Adafactor(GroupOptimizer):
         parts = [part for param in params for part in self._parts(param)]
         config = self.config
         updates = self._directions(parts)
-        sizes = torch.tensor([math.prod(part.shape) for part in parts], dtype=torch.float32, device=updates[0].device)
+        sizes = from_host([float(math.prod(part.shape)) for part in parts], updates[0].device)
         layout = [part.param for part in parts]
         update_rms = tensor_norms(updates, layout) / sizes.sqrt()
         factors = group["lr"] / (update_rms / config.clipping_threshold).clamp(min=1.0)
@@ -216,6 +210,7 @@ def _row_and_column_means(parts: list[_Part], epsilon: float) -> list[tuple[Tens
         smaller, larger = part.dims
         found.append((by_reduced[larger], by_reduced[smaller]))
     for (mesh, axis), vectors in groups.items():
+        # Sums over rows are parts of a sum, and columns have zeros outside of their rank's rows: one sum serves both.
         flat = torch.cat(vectors)
         dist.all_reduce(flat, group=mesh.get_group(axis))
         for vector, total in zip(vectors, flat.split([len(v) for v in vectors]), strict=True):

@@ -11,21 +11,19 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.dist.devices import has_fused_optimizers, reads_at_once
 from pretrainkit.dist.parallelize import HasBlocks, unwrap
 from pretrainkit.errors import ConfigError
 from pretrainkit.training.eager import EagerAdamW, EagerSGD
 from pretrainkit.training.optimizers.adafactor import Adafactor
 from pretrainkit.training.optimizers.config import OptimizerConfig
-from pretrainkit.training.optimizers.lamb import Lamb
-from pretrainkit.training.optimizers.lars import Lars
 from pretrainkit.training.optimizers.lion import Lion
 from pretrainkit.training.optimizers.muon import Muon
 from pretrainkit.training.optimizers.parameters import local_tensors, plain_name, stacked_parameters, tensor_norms
-from pretrainkit.training.optimizers.scaled_adamw import ScaledAdamW
+from pretrainkit.training.optimizers.per_tensor import Lamb, Lars, ScaledAdamW
 from pretrainkit.training.precision import Precision, has_fast_bfloat16
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.modules.batchnorm._NormBase)
-_FUSED_DEVICES = frozenset({"cpu", "cuda"})
 _FUSED_QUERY_KEY_VALUE = "qkv"
 _WITHOUT_DECAY = frozenset(
     {"class_token", "cls_token", "dist_token", "mask_token", "reg_token", "position_embedding", "pos_embed"}
@@ -35,13 +33,9 @@ _WITHOUT_DECAY = frozenset(
 
 
 def decays_by_name(owner: nn.Module, name: str) -> bool:
-    """Whether the parameter decays in mode by_name: all but biases, the parameters of norm layers, tokens and positions
-    that are parameters of their own (not of an embedding), and temperatures.
-
-    Args:
-        owner: The module that holds the parameter. A norm layer is one of torch's, or a class named `...Norm`.
-        name: Dotted name of the parameter; its last part counts.
-    """
+    """Whether a parameter of the module `owner` decays in mode by_name: all but biases, the parameters of norm layers
+    (torch's, or of a class named `...Norm`), tokens and positions that are parameters of their own (not of an
+    embedding), and temperatures."""
     leaf = name.rpartition(".")[2]
     is_norm = isinstance(owner, _NORMS) or type(owner).__name__.endswith("Norm")
     return not (is_norm or leaf == "bias" or leaf.endswith("_bias") or leaf in _WITHOUT_DECAY)
@@ -75,17 +69,11 @@ def decayed_names(model: nn.Module, config: OptimizerConfig) -> dict[str, bool]:
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     """The optimizer for `model`, with one group for each combination of weight decay and learning rate. Call it after
-    sharding.
-
-    The learning rate is set before every step with `set_learning_rate`.
-
-    Raises:
-        ConfigError: No parameter has a name that an entry of `config.groups` looks for.
-    """
+    sharding. The learning rate is set before every step with `set_learning_rate`. Raises ConfigError where no parameter
+    has a name that an entry of `config.groups` looks for."""
     if config.name == "adafactor":
         config = config.model_copy(update={"weight_decay": config.adafactor.decay_rate_of_parameters})
-    parameters = dict(model.named_parameters())
-    stacked = stacked_parameters(model)
+    parameters, stacked = dict(model.named_parameters()), stacked_parameters(model)
     groups = _parameter_groups(model, config, parameters, stacked)
     settings: dict[str, Any] = {"lr": config.peak_lr}
     if config.name == "adafactor":
@@ -106,7 +94,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
         return Lamb(groups, **settings, stacked=stacked)
     if config.scale_by_parameter_rms:
         return ScaledAdamW(groups, **settings, stacked=stacked)
-    is_fused = all(p.device.type in _FUSED_DEVICES for p in parameters.values() if p.requires_grad)
+    is_fused = has_fused_optimizers(p for p in parameters.values() if p.requires_grad)
     return EagerAdamW(groups, **settings, fused=is_fused)
 
 
@@ -131,12 +119,9 @@ def _parameter_groups(
             f"optimizer.groups: no trainable parameter has a name with {' or '.join(map(repr, sorted(unused)))}\n"
             f"  names are like {names}"
         )
+    names_of_key = ("weight_decay", "lr_scale", *(["num_parts"] if config.name == "muon" else []))
     return [
-        {"params": tensors, "weight_decay": weight_decay, "lr_scale": lr_scale}
-        | ({"num_parts": num_parts} if config.name == "muon" else {})
-        for (weight_decay, lr_scale, num_parts), tensors in sorted(
-            members.items(), key=lambda item: item[0], reverse=True
-        )
+        {"params": members[key], **dict(zip(names_of_key, key, strict=False))} for key in sorted(members, reverse=True)
     ]
 
 
@@ -165,15 +150,12 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 def step_if_finite(optimizer: torch.optim.Optimizer, precision: Precision, norm: Tensor) -> Tensor:
-    """One update, unless the gradient is not finite: then parameters, moments and step counts stay as they are.
+    """One update, unless the gradient is not finite: then parameters, moments and step counts stay as they are. Returns
+    whether it was left out, a bool scalar on the device.
 
-    Args:
-        precision: With loss scaling, its `unscale_` was called before; the scale is adapted here.
-        norm: From `clip_gradients`, the same on all ranks, so that ranks decide alike.
-
-    Returns:
-        Whether the update was left out, a bool scalar on the device. With fused AdamW (every AdamW of `build_optimizer`
-        on CPU and CUDA) the kernel itself decides, so nothing waits for the device unless this is read. LAMB waits.
+    With loss scaling, `unscale_` was called before; the scale is adapted here. `norm` is from `clip_gradients`, the
+    same on all ranks, so that ranks decide alike. With fused AdamW (every AdamW of `build_optimizer` on CPU and CUDA)
+    the kernel itself decides, so nothing waits for the device unless the result is read. LAMB waits.
     """
     is_skipped = ~norm.isfinite()
     if precision.scaler is not None:
@@ -211,6 +193,6 @@ def clip_gradients(parameters: Iterable[Tensor], config: OptimizerConfig) -> Ten
     if config.max_grad_norm:
         size = norm.square() if config.clip == "squared_norm_legacy" else norm
         factor = torch.where(size < config.max_grad_norm, 1.0, config.max_grad_norm / size)
-        if factor.device.type != "cpu" or factor.item() != 1:  # on a CPU it can be read without waiting
+        if not reads_at_once(factor.device) or factor.item() != 1:
             torch._foreach_mul_(shards, factor)
     return norm.float()

@@ -3,28 +3,23 @@
 Source: Chen et al. 2023, https://arxiv.org/abs/2302.06675, algorithm 2.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import ParamsT
 
 from pretrainkit.training.eager import GroupOptimizer
-from pretrainkit.training.optimizers.parameters import local_tensors
+from pretrainkit.training.optimizers.parameters import local_gradients, local_tensors
 
 
 class Lion(GroupOptimizer):
     """u = sign(beta1 * m + (1 - beta1) * g);  p -= lr * (u + weight_decay * p);  m = beta2 * m + (1 - beta2) * g."""
 
-    def __init__(
-        self, params: ParamsT, lr: float, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0
-    ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+    usual: ClassVar = {"betas": (0.9, 0.99)}
 
     def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
         states = self._states(params, "exp_avg")
-        grads = local_tensors([param.grad for param in params if param.grad is not None])
-        weights = local_tensors(params)
+        grads, weights = local_gradients(params), local_tensors(params)
         moments = local_tensors(state["exp_avg"] for state in states)
         beta1, beta2 = group["betas"]
         updates = torch._foreach_lerp(moments, grads, 1 - beta1)

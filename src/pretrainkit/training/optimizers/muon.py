@@ -6,7 +6,7 @@ that one learning rate serves both).
 """
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch.optim.optimizer import ParamsT
 
 from pretrainkit.dist.weights import is_dtensor
 from pretrainkit.training.eager import GroupOptimizer
-from pretrainkit.training.optimizers.parameters import local_tensors
+from pretrainkit.training.optimizers.parameters import local_gradients, local_tensors
 
 ADAMW_RMS = 0.2
 """Root mean square that AdamW's updates usually have, and Muon's are given."""
@@ -26,11 +26,8 @@ _EPSILON = 1e-7
 
 def orthogonalised(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """(..., m, n) float32 to matrices of the same singular vectors whose singular values are about 1 (0.7 to 1.2);
-    float32. A matrix of zeros stays zero.
-
-    Args:
-        dtype: Of the products. The iteration forgives the rounding of bfloat16.
-    """
+    float32. A matrix of zeros stays zero. `dtype` is that of the products: the iteration forgives the rounding of
+    bfloat16."""
     is_tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if is_tall else matrices
     x = (x / (torch.linalg.matrix_norm(x, keepdim=True) + _EPSILON)).to(dtype)
@@ -54,19 +51,11 @@ class Muon(GroupOptimizer):
     of the update: the numbers are those of one process.
     """
 
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float,
-        momentum: float = 0.95,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
+    usual: ClassVar = {"momentum": 0.95, "betas": (0.9, 0.999), "eps": 1e-6, "num_parts": 0}
+
+    def __init__(self, params: ParamsT, lr: float, *, dtype: torch.dtype = torch.float32, **settings: Any) -> None:
         """`dtype`: see `orthogonalised`."""
-        settings = {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, settings | {"num_parts": 0})
+        super().__init__(params, lr, **settings)
         self.dtype = dtype
 
     def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
@@ -78,10 +67,10 @@ class Muon(GroupOptimizer):
     def _update_matrices(self, params: list[Tensor], group: dict[str, Any]) -> None:
         states = self._states(params, "momentum_buffer")
         momentum = group["momentum"]
-        grads = [cast(Tensor, param.grad) for param in params]
-        buffers = [state["momentum_buffer"] for state in states]
-        torch._foreach_lerp_(local_tensors(buffers), local_tensors(grads), 1 - momentum)
-        ahead = torch._foreach_lerp(local_tensors(grads), local_tensors(buffers), momentum)
+        grads = local_gradients(params)
+        buffers = local_tensors(state["momentum_buffer"] for state in states)
+        torch._foreach_lerp_(buffers, grads, 1 - momentum)
+        ahead = torch._foreach_lerp(grads, buffers, momentum)
         updates = self._directions(params, ahead, group["num_parts"])
         weights = local_tensors(params)
         if group["weight_decay"]:
@@ -96,6 +85,7 @@ class Muon(GroupOptimizer):
         updates: list[Tensor] = [*ahead]
         for (height, width), members in by_shape.items():
             whole = torch.stack([_gathered(ahead[index], params[index]) for index in members])
+            # Stacked matrices lie below each other, so each is a run of rows.
             parts = whole.view(len(members), num_parts, height // num_parts, width)
             scale = ADAMW_RMS * max(parts.shape[-2:]) ** 0.5
             results = orthogonalised(parts, self.dtype).mul_(scale).reshape(whole.shape)
@@ -108,7 +98,7 @@ class Muon(GroupOptimizer):
         beta1, beta2 = group["betas"]
         adamw(
             local_tensors(params),
-            local_tensors(cast(Tensor, param.grad) for param in params),
+            local_gradients(params),
             local_tensors(state["exp_avg"] for state in states),
             local_tensors(state["exp_avg_sq"] for state in states),
             [],

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.dist.devices import reads_at_once
 from pretrainkit.dist.weights import is_dtensor
 
 if TYPE_CHECKING:
@@ -27,6 +28,11 @@ def plain_name(name: str) -> str:
 def local_tensors(tensors: Iterable[Tensor]) -> list[Tensor]:
     """What of each tensor lies on this rank (FSDP2's shard, or the tensor itself); shares its memory."""
     return [cast(Any, tensor).to_local() if is_dtensor(tensor) else tensor for tensor in tensors]
+
+
+def local_gradients(params: Iterable[Tensor]) -> list[Tensor]:
+    """What of each gradient, which all `params` have, lies on this rank."""
+    return local_tensors(cast(Tensor, param.grad) for param in params)
 
 
 @runtime_checkable
@@ -83,6 +89,7 @@ def row_offset(param: Tensor) -> int:
     if not is_dtensor(param):
         return 0
     mesh, axis = sharding(param)
+    # FSDP2 deals rows out in equal runs, rounded up; the last ranks may have fewer or none.
     rows_per_rank = -(-param.shape[0] // mesh.size(axis))
     return min(mesh.get_local_rank(axis) * rows_per_rank, param.shape[0])
 
@@ -97,14 +104,9 @@ def sharding(param: Tensor) -> tuple[DeviceMesh, int]:
 
 
 def tensor_norms(shards: Sequence[Tensor], layout: Sequence[Tensor]) -> Tensor:
-    """The 2-norm of each whole tensor, (len(shards),) float32 or wider. One collective per mesh for sharded tensors.
-
-    Args:
-        shards: What of each tensor lies on this rank, all on one device.
-        layout: For each, a tensor that is sharded alike: where a DTensor, the norm is taken over all ranks' shards.
-
-    Nothing waits for the device.
-    """
+    """The 2-norm of each whole tensor, (len(shards),) float32 or wider, of which `shards` lie on this rank, all on one
+    device. For each, `layout` has a tensor that is sharded alike: where a DTensor, the norm is taken over all ranks'
+    shards, in one collective per mesh. Nothing waits for the device."""
     if not shards:
         return torch.zeros(0)
     norms = _norms(shards)
@@ -133,5 +135,5 @@ def _norms(shards: Sequence[Tensor]) -> Tensor:
 
 
 def _is_long(one: Tensor) -> bool:
-    is_float32_cpu = one.device.type == "cpu" and one.dtype == torch.float32
+    is_float32_cpu = reads_at_once(one.device) and one.dtype == torch.float32
     return is_float32_cpu and one.numel() >= _LONG and one.is_contiguous()

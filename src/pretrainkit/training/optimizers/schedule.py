@@ -32,17 +32,11 @@ def product_of_factors(config: ScheduleConfig, base: float, step: int) -> float:
 
 
 def lr_factor(config: ScheduleConfig, num_steps: int, step: int) -> float:
-    """The share of `optimizer.peak_lr` that update `step` uses.
+    """The share of `optimizer.peak_lr` that update `step` of `num_steps` uses, in [0, 1]. The last update is one before
+    the end of the decay, where the share stays from then on.
 
-    Warm-up is linear from 0: update t < warmup_steps uses t / warmup_steps, so the first update of a run with
-    warm-up moves nothing (Sabertooth and optax do the same; specification 12.3).
-
-    Args:
-        num_steps: Updates of the whole run. The last one, num_steps - 1, is one before the end of the decay.
-        step: Update index, 0 or more. From num_steps on the decay stays at its end.
-
-    Returns:
-        A number in [0, 1].
+    Warm-up is linear from 0: update t < warmup_steps uses t / warmup_steps, so the first update of a run with warm-up
+    moves nothing (Sabertooth and optax do the same; specification 12.3).
     """
     warmup = config.warmup_steps(num_steps)
     if step < warmup:

@@ -14,8 +14,14 @@ from pretrainkit.errors import InputError
 from pretrainkit.recipes.fourm.config import FourMRun
 from pretrainkit.recipes.fourm.generation.given import Example, Given
 from pretrainkit.recipes.fourm.generation.known import Known, Places
-from pretrainkit.recipes.fourm.generation.names import inputs_named, require_inputs, require_target, the_target
-from pretrainkit.recipes.fourm.generation.plan import GenerationPlan, TargetConfig
+from pretrainkit.recipes.fourm.generation.plan import (
+    GenerationPlan,
+    TargetConfig,
+    inputs_named,
+    require_inputs,
+    require_target,
+    the_target,
+)
 from pretrainkit.recipes.fourm.generation.sampler import Sampler
 from pretrainkit.recipes.fourm.generation.show import numbers_of
 from pretrainkit.recipes.fourm.modality import Modality
@@ -45,11 +51,7 @@ class Chain:
     """Models with a plan whose names fit them."""
 
     def __init__(self, links: Sequence[Link], plan: GenerationPlan, names: Iterable[str]) -> None:
-        """
-        Args:
-            links: Models in order.
-            plan: What to generate, by names people use.
-            names: Of what is given.
+        """The plan and `names`, of what is given, have the names that people use.
 
         Raises:
             InputError: A name is unknown, an input only, or given and asked for; a setting does not fit its modality.
@@ -67,7 +69,8 @@ class Chain:
             parts[number].append(_fitted(target, modality))
         made: list[str] = []
         for link, part in zip(self.links, parts, strict=True):
-            own = [*_given_names(names, link), *made]
+            given = [modality.name for name in names for modality in inputs_named(name, link.modalities)]
+            own = [*given, *made]
             self.plans.append(plan.model_copy(update={"targets": _with_conditions(part, own, link)}))
             made += [target.modality for target in part]
 
@@ -99,12 +102,7 @@ class Chain:
         return known
 
     def run(self, examples: Sequence[Example], numbers: Sequence[int]) -> list[Known]:
-        """What each model knows in the end.
-
-        Args:
-            examples: What is given.
-            numbers: Of the examples, for their draws.
-        """
+        """What each model knows in the end. `numbers`: of the examples, for their draws."""
         found: list[Known] = []
         for number, (link, plan) in enumerate(zip(self.links, self.plans, strict=True)):
             known = self.start(number, examples)
@@ -147,47 +145,37 @@ def _fitted(target: TargetConfig, modality: Modality) -> TargetConfig:
     return TargetConfig(**{**target.model_dump(), "modality": modality.name, "scheme": scheme})
 
 
-def _given_names(names: Iterable[str], link: Link) -> list[str]:
-    return [modality.name for name in names for modality in inputs_named(name, link.modalities)]
-
-
 def _with_conditions(targets: Sequence[TargetConfig], given: Sequence[str], link: Link) -> tuple[TargetConfig, ...]:
     """The targets with whole names of what guides them, each of which is given or made before."""
     found, known = [], list(given)
+
+    def whole(short: str) -> list[str]:
+        names = [modality.name for modality in inputs_named(short, link.modalities) if modality.name in known]
+        if not names:
+            raise InputError(
+                f"{target.modality} is guided by {short}, which is not known before it\n"
+                f"  known are {', '.join(known) or 'none'}; name one of them, or put it in front in --to"
+            )
+        return names
+
     for target in targets:
         update: dict[str, Any] = {}
         if isinstance(target.guidance, dict):
-            update["guidance"] = {
-                name: weight
-                for short, weight in target.guidance.items()
-                for name in _conditions(short, target, known, link)
-            }
+            update["guidance"] = {name: w for short, w in target.guidance.items() for name in whole(short)}
         elif target.guided_by is not None:
-            update["guided_by"] = tuple(
-                name for short in target.guided_by for name in _conditions(short, target, known, link)
-            )
+            update["guided_by"] = tuple(name for short in target.guided_by for name in whole(short))
         found.append(target.model_copy(update=update))
         known.append(target.modality)
     return tuple(found)
 
 
-def _conditions(short: str, target: TargetConfig, known: Sequence[str], link: Link) -> list[str]:
-    found = [modality.name for modality in inputs_named(short, link.modalities) if modality.name in known]
-    if not found:
-        raise InputError(
-            f"{target.modality} is guided by {short}, which is not known before it\n"
-            f"  known are {', '.join(known) or 'none'}; name one of them, or put it in front in --to"
-        )
-    return found
-
-
 def _hand_over(before: Link, made: Known, link: Link, known: Known) -> None:
     """What another model knows is put into `known` where this one reads it and does not know it yet."""
-    mine = {modality.name: modality for modality in link.modalities if modality.is_input}
-    missing = set(mine) - set(known.names())
+    there = known.names()
+    mine = {one.name: one for one in link.modalities if one.is_input and one.name not in there}
     for modality in before.modalities:
         own = mine.get(modality.name)
-        if own is None or own.name not in missing or own.kind != modality.kind:
+        if own is None or own.kind != modality.kind:
             continue
         if own.kind == "image" and own.name in made.images:
             places = made.images[own.name]

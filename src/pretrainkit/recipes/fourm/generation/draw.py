@@ -25,15 +25,12 @@ def draw(
         logits_NV: Of any float type.
         uniform_N: float64 in [0, 1): what decides, one number for each token.
         temperature_N: float64, above 0.
-        top_k: See `TargetConfig`.
-        top_p: See `TargetConfig`.
+        top_k, top_p: See `TargetConfig`.
 
     Returns:
         int64 (N,) and float64 (N,), the probability of each token among those that could be drawn.
     """
-    logits_NV = filtered(logits_NV.double(), top_k=top_k, top_p=top_p)
-    is_greedy_N = temperature_N < _GREEDY
-    share_NV = _shares(logits_NV, is_greedy_N, temperature_N)
+    logits_NV, share_NV, is_greedy_N = _shares(logits_NV, temperature_N, top_k, top_p)
     ends_NV = share_NV.cumsum(-1)
     drawn_N = torch.searchsorted(ends_NV, (uniform_N * ends_NV[:, -1])[:, None], right=True)[:, 0]
     best_N = logits_NV.argmax(-1)
@@ -51,28 +48,19 @@ def middle(
     top_k: float = 0.0,
     top_p: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """The tokens nearest to the mean or the median of what could be drawn, of tokens that stand for numbers.
+    """The tokens nearest to the mean or the median of what could be drawn, of tokens that stand for numbers, as `draw`.
 
     Args:
-        logits_NV: Of any float type.
-        temperature_N: float64, above 0.
         which: mean has the smallest expected squared error, median the smallest absolute error.
         num_numbers: How many numbers a token stands for, each in S equal steps, V = S ** num_numbers, the last one
             changing fastest. Each has a mean and a median of its own.
-        top_k: See `TargetConfig`.
-        top_p: See `TargetConfig`.
-
-    Returns:
-        As `draw`.
     """
-    logits_NV = filtered(logits_NV.double(), top_k=top_k, top_p=top_p)
-    is_greedy_N = temperature_N < _GREEDY
-    share_NV = _shares(logits_NV, is_greedy_N, temperature_N)
+    logits_NV, share_NV, is_greedy_N = _shares(logits_NV, temperature_N, top_k, top_p)
     num_steps = round(logits_NV.shape[1] ** (1 / num_numbers))
     step_S = torch.arange(num_steps, dtype=torch.float64, device=logits_NV.device)
     share_NS = share_NV.unflatten(1, (num_steps,) * num_numbers)
     found_N = torch.zeros(len(logits_NV), dtype=torch.int64, device=logits_NV.device)
-    for number in range(num_numbers):
+    for number in range(num_numbers):  # the marginal distribution of each number, over all values of the others
         others = [axis + 1 for axis in range(num_numbers) if axis != number]
         own_NS = share_NS.sum(others) if others else share_NS
         if which == "mean":
@@ -84,10 +72,13 @@ def middle(
     return found_N, share_NV.gather(1, found_N[:, None])[:, 0]
 
 
-def _shares(logits_NV: Tensor, is_greedy_N: Tensor, temperature_N: Tensor) -> Tensor:
-    """float64 probabilities; where the likeliest token is taken anyway, those at a temperature of 1."""
+def _shares(logits_NV: Tensor, temperature_N: Tensor, top_k: float, top_p: float) -> tuple[Tensor, Tensor, Tensor]:
+    """float64 logits and probabilities of what may be drawn, and where the likeliest token is taken anyway: there
+    probabilities are those at a temperature of 1."""
+    logits_NV = filtered(logits_NV.double(), top_k=top_k, top_p=top_p)
+    is_greedy_N = temperature_N < _GREEDY
     scale_N = torch.where(is_greedy_N, torch.ones_like(temperature_N), temperature_N)
-    return torch.softmax(logits_NV / scale_N[:, None], -1)
+    return logits_NV, torch.softmax(logits_NV / scale_N[:, None], -1), is_greedy_N
 
 
 def filtered(logits_NV: Tensor, *, top_k: float = 0.0, top_p: float = 0.0) -> Tensor:
@@ -104,5 +95,5 @@ def filtered(logits_NV: Tensor, *, top_k: float = 0.0, top_p: float = 0.0) -> Te
         share_NV = torch.softmax(sorted_NV.masked_fill(~is_kept_NV, -torch.inf), -1)
         # The token that goes above p is the last one.
         is_kept_NV = is_kept_NV & (share_NV.cumsum(-1) - share_NV <= top_p)
-    is_kept_NV = torch.zeros_like(is_kept_NV).scatter(1, order_NV, is_kept_NV)
+    is_kept_NV = torch.zeros_like(is_kept_NV).scatter(1, order_NV, is_kept_NV)  # back in the order of ids
     return logits_NV.masked_fill(~is_kept_NV, -torch.inf)

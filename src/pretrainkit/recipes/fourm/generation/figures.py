@@ -4,9 +4,9 @@ Dimensions: B examples, P places.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,8 @@ from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.sequences import Ids
 from pretrainkit.recipes.fourm.text import TextVocabulary
 
-T = TypeVar("T")
 Boxes = Sequence[tuple[str, Sequence[float]]]
 """Class, and xmin, ymin, xmax, ymax as shares of the image."""
-_BOXES = "boxes"
-"""The reader."""
 _MOST_GUESSES = 64
 """Texts that are tried as a guess for all."""
 _MOST_DECODED = 64
@@ -44,44 +41,26 @@ def figures(
     are.
     """
     if modality.kind == "sequence":
-        assert vocabulary is not None
-        pairs = [(_words(a, vocabulary), _words(b, vocabulary)) for a, b in zip(found, truth, strict=True)]
-        named = {"words": float(np.mean([overlap(a, b) for a, b in pairs]))}
-        if modality.reader == _BOXES:
-            both = [(_boxes(modality, a, vocabulary), _boxes(modality, b, vocabulary)) for a, b in zip(found, truth)]
-            for name, agreement in _AGREEMENTS.items():
-                named[name] = float(np.mean([agreement(a, b) for a, b in both]))
-        return named
+        return {
+            name: float(np.mean([agreement(read(a), read(b)) for a, b in zip(found, truth, strict=True)]))
+            for name, (read, agreement) in _agreements(modality, vocabulary).items()
+        }
     found_BP, truth_BP = np.stack(list(found)), np.stack(list(truth))
-    named = {"accuracy": float((found_BP == truth_BP).mean())}
     values_B, true_B = _shown(modality, found_BP, decoder), _shown(modality, truth_BP, decoder)
-    return named | _distance(values_B, true_B)
+    return {"accuracy": float((found_BP == truth_BP).mean())} | _distance(values_B, true_B)
 
 
 def together(
-    modality: Modality,
-    found: Sequence[Sequence[Ids]],
-    truth: Sequence[Ids],
-    decoder: ImageDecoder | None = None,
+    modality: Modality, found: Sequence[Sequence[Ids]], truth: Sequence[Ids], decoder: ImageDecoder | None = None
 ) -> dict[str, float]:
     """The same names for several results of each example taken together: the commonest token (of classes pixel) of each
-    place, and the mean where they are numbers. Images only.
-
-    Args:
-        found: Of each example its variations.
-        truth: Of each example.
-        decoder: As for `figures`.
-    """
+    place, and the mean where they are numbers. Images only. `found`: of each example its variations."""
     truth_BP = np.stack(list(truth))
     votes_BP = np.stack([_commonest(np.stack(list(own))) for own in found])
-    named = {"accuracy": float((votes_BP == truth_BP).mean())}
     middle = [_middle(_shown(modality, np.stack(list(own)), decoder)) for own in found]
-    return named | _distance(_stacked(middle), _shown(modality, truth_BP, decoder))
-
-
-def _commonest(ids_VP: Ids) -> Ids:
-    """(P,) of V variations; of equally common ones the smallest."""
-    return np.array([np.bincount(own).argmax() for own in ids_VP.T], np.int32)
+    known = [one for one in middle if one is not None]
+    distance = _distance(np.stack(known) if known else None, _shown(modality, truth_BP, decoder))
+    return {"accuracy": float((votes_BP == truth_BP).mean())} | distance
 
 
 def guessed(
@@ -98,21 +77,42 @@ def guessed(
     boxes those that agree most with the others.
     """
     if modality.kind == "sequence":
-        assert vocabulary is not None
-        named = {
-            "words": _guess([_words(ids, vocabulary) for ids in known], [_words(t, vocabulary) for t in truth], overlap)
-        }
-        if modality.reader == _BOXES:
-            parts = [[_boxes(modality, ids, vocabulary) for ids in side] for side in (known, truth)]
-            for name, agreement in _AGREEMENTS.items():
-                named[name] = _guess(parts[0], parts[1], agreement)
+        named = {}
+        for name, (read, agreement) in _agreements(modality, vocabulary).items():
+            tried = [read(ids) for ids in known[:: max(1, len(known) // _MOST_GUESSES)]]
+            scores = [sum(agreement(one, other) for other in tried) for one in tried]
+            best = tried[scores.index(max(scores))]
+            named[name] = float(np.mean([agreement(best, read(ids)) for ids in truth]))
         return named
     known_BP, truth_BP = np.stack(list(known)), np.stack(list(truth))
-    named = {"accuracy": float((truth_BP == np.bincount(known_BP.ravel()).argmax()).mean())}
+    accuracy = float((truth_BP == np.bincount(known_BP.ravel()).argmax()).mean())
     if decoder is not None:
         known_BP = known_BP[:: -(-len(known_BP) // _MOST_DECODED)]
     middle = _middle(_shown(modality, known_BP, decoder))
-    return named | _distance(None if middle is None else middle[None], _shown(modality, truth_BP, decoder))
+    return {"accuracy": accuracy} | _distance(
+        None if middle is None else middle[None], _shown(modality, truth_BP, decoder)
+    )
+
+
+def _agreements(modality: Modality, vocabulary: TextVocabulary | None) -> Mapping[str, tuple[Any, Any]]:
+    """By name, what is compared of the ids of a sequence, and how far two of these agree."""
+    assert vocabulary is not None
+
+    def words(ids: Ids) -> Counter[str]:
+        return Counter(vocabulary.decode(ids).split())
+
+    def boxes(ids: Ids) -> Boxes:
+        return [(one["class_name"], one["boxes"]) for one in structure(modality, ids, vocabulary)["instances"]]
+
+    found: dict[str, tuple[Any, Any]] = {"words": (words, overlap)}
+    if modality.reader == "boxes":
+        found |= {"iou": (boxes, boxes_iou), "iou_of_any_class": (boxes, partial(boxes_iou, of_any_class=True))}
+    return found
+
+
+def _commonest(ids_VP: Ids) -> Ids:
+    """(P,) of V variations; of equally common ones the smallest."""
+    return np.array([np.bincount(own).argmax() for own in ids_VP.T], np.int32)
 
 
 def _shown(modality: Modality, ids_BP: Ids, decoder: ImageDecoder | None) -> NDArray | None:
@@ -130,11 +130,6 @@ def _middle(values_B: NDArray | None) -> NDArray | None:
     return _commonest(values_B.reshape(len(values_B), -1)).reshape(values_B.shape[1:])
 
 
-def _stacked(values: Sequence[NDArray | None]) -> NDArray | None:
-    known = [one for one in values if one is not None]
-    return np.stack(known) if known else None
-
-
 def _distance(found_B: NDArray | None, truth_B: NDArray | None) -> dict[str, float]:
     if found_B is None or truth_B is None:
         return {}
@@ -143,20 +138,11 @@ def _distance(found_B: NDArray | None, truth_B: NDArray | None) -> dict[str, flo
     return {"pixels": float((found_B == truth_B).mean())}
 
 
-def _guess(known: Sequence[T], truth: Sequence[T], agreement: Callable[[T, T], float]) -> float:
-    """Mean agreement with the truth of the known one that agrees most with the others."""
-    tried = known[:: max(1, len(known) // _MOST_GUESSES)]
-    best = max(tried, key=lambda one: sum(agreement(one, other) for other in tried))
-    return float(np.mean([agreement(best, one) for one in truth]))
-
-
 def boxes_iou(found: Boxes, truth: Boxes, *, of_any_class: bool = False) -> float:
     """Intersection over union of boxes that belong together, as a mean over the larger number of boxes.
 
-    Those of the same class that lie best on each other belong together, each to at most one; two empty lists agree.
-
-    Args:
-        of_any_class: Let boxes of different classes belong together, too.
+    Those of the same class (or of any) that lie best on each other belong together, each to at most one; two empty
+    lists agree.
     """
     if not found and not truth:
         return 1.0
@@ -175,12 +161,6 @@ def boxes_iou(found: Boxes, truth: Boxes, *, of_any_class: bool = False) -> floa
     return total / max(len(found), len(truth))
 
 
-_AGREEMENTS: Mapping[str, Callable[[Boxes, Boxes], float]] = {
-    "iou": boxes_iou,
-    "iou_of_any_class": partial(boxes_iou, of_any_class=True),
-}
-
-
 def _iou(one: Sequence[float], other: Sequence[float]) -> float:
     width, height = (min(one[2 + a], other[2 + a]) - max(one[a], other[a]) for a in (0, 1))
     shared = max(width, 0.0) * max(height, 0.0)
@@ -188,21 +168,11 @@ def _iou(one: Sequence[float], other: Sequence[float]) -> float:
     return shared / whole if whole > 0 else 0.0
 
 
-def _boxes(modality: Modality, ids: Ids, vocabulary: TextVocabulary) -> Boxes:
-    """Class and corners of those that are whole."""
-    instances = structure(modality, ids, vocabulary)["instances"]
-    return [(one["class_name"], one["boxes"]) for one in instances]
-
-
 def overlap(found: Mapping[str, int], truth: Mapping[str, int]) -> float:
     """Harmonic mean of precision and recall of words with their numbers; two empty texts agree."""
     same = sum(min(count, truth.get(word, 0)) for word, count in found.items())
     total = sum(found.values()) + sum(truth.values())
     return 2 * same / total if total else 1.0
-
-
-def _words(ids: Ids, vocabulary: TextVocabulary) -> Counter[str]:
-    return Counter(vocabulary.decode(ids).split())
 
 
 def spread(sizes: Sequence[int], num: int) -> list[tuple[int, int]]:

@@ -1,4 +1,6 @@
-"""What `pretrainkit generate` does with models of this recipe: files and texts in, pictures, JSON and a sheet out."""
+"""What `pretrainkit generate` does with models of this recipe: files and texts in, pictures, JSON and a sheet out; and
+held-out samples for the report.
+"""
 
 import json
 import re
@@ -7,24 +9,32 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from torch import nn
 
 from pretrainkit.config.explain import explain
 from pretrainkit.config.yaml import parse_yaml
+from pretrainkit.data.source import BatchSource
 from pretrainkit.errors import ConfigError, DataError, InputError
+from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.exporting.folder import new_folder
+from pretrainkit.images.thumbnail import thumbnail
 from pretrainkit.recipes.fourm.config import FourMRun
 from pretrainkit.recipes.fourm.generation.chain import Chain, Link
 from pretrainkit.recipes.fourm.generation.figures import figures, guessed, spread, together
 from pretrainkit.recipes.fourm.generation.given import Example, File, data_examples, from_words, value_of
-from pretrainkit.recipes.fourm.generation.names import inputs_named, require_inputs, the_target
-from pretrainkit.recipes.fourm.generation.plan import GenerationPlan
+from pretrainkit.recipes.fourm.generation.plan import (
+    GenerationPlan,
+    TargetConfig,
+    inputs_named,
+    require_inputs,
+    the_target,
+)
 from pretrainkit.recipes.fourm.generation.result import Result
-from pretrainkit.recipes.fourm.generation.sheet import contact_sheet
-from pretrainkit.recipes.fourm.generation.show import ImageDecoder
+from pretrainkit.recipes.fourm.generation.show import ImageDecoder, contact_sheet
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model import FourM
 from pretrainkit.recipes.fourm.sequences import Ids
-from pretrainkit.recipes.fourm.source import open_source
+from pretrainkit.recipes.fourm.source import FourMSource, open_source
 from pretrainkit.recipes.fourm.text import TextVocabulary
 
 _VARIATION = 1 << 32
@@ -34,6 +44,12 @@ _NUM = "examples"
 _MOST_KNOWN = 256
 """Training samples that a guess is made of."""
 _SHEET_ROWS = 32
+_HEIGHT = 96
+"""Pixels of a picture."""
+_MAX_TOKENS = 64
+"""Of a sequence: samples are looked at, not used."""
+_ORDER = ("pixels", "sequence", "image")
+"""Kinds of modalities that something is made of, in turn."""
 
 
 def generate(
@@ -58,28 +74,15 @@ def generate(
     batch_size: int = 16,
     device: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Targets from what is given.
+    """Targets from what is given. Options are those of `capabilities.GenerateOptions`, and:
 
     Args:
         config: Bound.
         model: In evaluation mode.
         tokenizer: Folder of the text tokenizer; None without sequences.
         prompts: Captions, each an example of its own; with `given` at most one.
-        given: `NAME=TEXT` or `NAME=FILE`; with `from_data` names of what the samples give.
-        to: Names of targets, in order; empty: those of the plan.
-        plan: A YAML file of a `GenerationPlan`; None: its defaults.
-        settings: `NAME.FIELD=VALUE` of a target, or `FIELD=VALUE` of the plan.
-        seed: As in the plan.
-        temperature: Of all targets.
-        top_k: Of all targets.
-        top_p: Of all targets.
-        num: Variations of each example.
-        from_data: So many held-out samples of the run's data as examples.
-        out: A new folder for pictures, JSON and the sheet; None: nothing is written.
-        then: (config, model, tokenizer) of further models, which make what those before them have not.
+        then: (config, model, tokenizer) of further models.
         image_decoders: By whole name of a modality with an image tokenizer, what makes pictures of its tokens.
-        batch_size: Examples at a time.
-        device: Such as "cuda"; None: where the model is.
 
     Returns:
         Per example and variation: "example", "variation", "given", "outputs" (JSON values; of images the file, or the
@@ -150,7 +153,14 @@ def plan_of(
     for target in targets.values():
         target |= {name: value for name, value in shared.items() if value is not None}
     for setting in settings:
-        _set(tree, targets, setting)
+        place, equals, value = setting.partition("=")
+        name, dot, field = place.rpartition(".")
+        if not equals or (dot and name not in targets):
+            raise ConfigError(
+                f"--set {setting}: there is no target {name!r}\n  write TARGET.FIELD=VALUE, with a target of "
+                f"{', '.join(targets)}, or seed=3"
+            )
+        (targets[name] if dot else tree)[field] = parse_yaml(value, f"--set {setting}")
     tree |= {name: value for name, value in (("seed", seed), ("num_variations", num)) if value is not None}
     tree["targets"] = list(targets.values())
     try:
@@ -163,18 +173,6 @@ def plan_of(
                 for problem in explain(error, GenerationPlan)
             ]
         ) from None
-
-
-def _set(tree: dict[str, Any], targets: Mapping[str, dict[str, Any]], setting: str) -> None:
-    path, equals, value = setting.partition("=")
-    name, dot, field = path.rpartition(".")
-    if not equals or (dot and name not in targets):
-        raise ConfigError(
-            f"--set {setting}: there is no target {name!r}\n  write TARGET.FIELD=VALUE, with a target of "
-            f"{', '.join(targets)}, or seed=3"
-        )
-    place = targets[name] if dot else tree
-    place[field] = parse_yaml(value, f"--set {setting}")
 
 
 def _link(config: FourMRun, model: FourM, tokenizer: Path | None, *, device: str | None) -> Link:
@@ -212,15 +210,15 @@ def _values(words: Mapping[str, str], link: Link) -> dict[str, str | File]:
 def _samples(link: Link, given: Sequence[str], plan: GenerationPlan, num: int) -> list[Example]:
     """Held-out samples; what is not named is given where no target is made of the same files."""
     source = open_source(link.config, "valid")
-    targets = [the_target(target.modality, link.modalities) for target in plan.targets]
+    targets = [one for target in plan.targets if (one := the_target(target.modality, link.modalities)) is not None]
     for name in given:
         require_inputs(name, [link.modalities])
     if given:
         names = [modality.name for name in given for modality in inputs_named(name, link.modalities)]
     else:
-        folders = {target.path for target in targets if target is not None}
+        folders = {target.path for target in targets}
         names = [modality.name for modality in link.modalities if modality.is_input and modality.path not in folders]
-    names = [name for name in names if name not in [target.name for target in targets if target is not None]]
+    names = [name for name in names if all(name != target.name for target in targets)]
     return data_examples(source, spread(source.sizes, num), names)
 
 
@@ -252,16 +250,15 @@ def _summary(
         link, own = chain.links[number], [one for one in results if one.truth(number, modality) is not None]
         if not own:
             continue
-        known = _training_contents(link, modality)
-        decoder = decoders.get(modality.name)
+        known, sets = _training_contents(link, modality), dict.fromkeys(one.example.data_set for one in own)
         everything = [ids for contents in known.values() for ids in contents]
-        found[modality.name] = _compared(own, number, modality, everything, link.vocabulary, decoder)
-        sets = dict.fromkeys(one.example.data_set for one in own)
+        groups = {modality.name: (own, everything)}
         for name in sets if len(sets) > 1 else ():
             some = [one for one in own if one.example.data_set == name]
-            found[f"{modality.name} of {name}"] = _compared(
-                some, number, modality, known.get(name, everything), link.vocabulary, decoder
-            )
+            groups[f"{modality.name} of {name}"] = (some, known.get(name, everything))
+        for title, (some, guesses) in groups.items():
+            decoder = decoders.get(modality.name)
+            found[title] = _compared(some, number, modality, guesses, link.vocabulary, decoder)
     return found
 
 
@@ -273,18 +270,12 @@ def _compared(
     vocabulary: TextVocabulary | None,
     decoder: ImageDecoder | None,
 ) -> dict[str, float]:
-    """Figures of results of one target, whose truth is known, and the number of examples that they are over.
-
-    Args:
-        known: What guesses are made of; nothing: there are none.
-    """
+    """Figures of results of one target, whose truth is known, and the number of examples that they are over. `known`:
+    what guesses are made of; nothing: there are none."""
     groups: dict[tuple[str | None, str], tuple[list[Ids], Ids]] = {}
-    made, true = [], []
-    for result in results:
-        ids, truth = result.ids(number, modality), result.truth(number, modality)
-        assert truth is not None
-        made.append(ids)
-        true.append(truth)
+    made = [result.ids(number, modality) for result in results]
+    true = [truth for result in results if (truth := result.truth(number, modality)) is not None]
+    for result, ids, truth in zip(results, made, true, strict=True):
         groups.setdefault((result.example.data_set, result.example.key), ([], truth))[0].append(ids)
     values = figures(modality, made, true, vocabulary, decoder)
     guess = guessed(modality, known, true, vocabulary, decoder) if known else {}
@@ -316,8 +307,8 @@ def _told(name: str, values: Mapping[str, float], num_examples: int) -> str:
     for what, value in values.items():
         if what.startswith(("guessed_", "together_")) or what == _NUM:
             continue
-        more = [f"guessing alike for all: {values[key]:.3f}" for key in (f"guessed_{what}",) if key in values]
-        more += [f"variations together: {values[key]:.3f}" for key in (f"together_{what}",) if key in values]
+        others = (("guessing alike for all", f"guessed_{what}"), ("variations together", f"together_{what}"))
+        more = [f"{title}: {values[key]:.3f}" for title, key in others if key in values]
         parts.append(f"{what} {value:.3f}" + (f" ({', '.join(more)})" if more else ""))
     return f"{name}: {', '.join(parts)}, over {values[_NUM]:.0f} of {num_examples} examples"
 
@@ -342,3 +333,56 @@ def _write(
         (folder / "generation.json").write_text(text + "\n", encoding="utf-8")
     for answer in answers:
         answer["text"] += f" -> {out}"
+
+
+def sample(config: FourMRun, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
+    """`num` samples spread over all held-out data.
+
+    Of each one modality is given, and every other target that it has is made of that alone, not of each other: the
+    likeliest tokens in one step, or the likeliest text; beside it is the truth. Every second sample gives its pixels,
+    where it has any, the others a text or an image, in turn.
+    """
+    assert isinstance(source, FourMSource)
+    assert isinstance(model, FourM)
+    link = Link(config, model, source.vocabulary)
+    chosen = spread(source.sizes, num)
+    rows: dict[int, dict[str, Any]] = {}
+    groups: dict[tuple[int, Modality], list[int]] = {}
+    for place, (number, _) in enumerate(chosen):
+        present = [source.modalities[own] for own in source.sets[number].present]
+        inputs = [one for kind in _ORDER for one in present if one.kind == kind and one.is_input]
+        if inputs:
+            # The first one of all for even places, the others one after another for odd ones.
+            first, *others = inputs
+            given = others[place // 2 % len(others)] if others and place % 2 else first
+            groups.setdefault((number, given), []).append(place)
+    with evaluation_mode(model):
+        for (_, given), places in groups.items():
+            found = _shown(link, source, [chosen[place] for place in places], given)
+            rows |= dict(zip(places, found, strict=True))
+    return [rows[place] for place in sorted(rows)]
+
+
+def _shown(
+    link: Link, source: FourMSource, indices: Sequence[tuple[int, int]], given: Modality
+) -> list[dict[str, Any]]:
+    examples = data_examples(source, indices, [given.name])
+    present = [source.modalities[place] for place in source.sets[indices[0][0]].present]
+    rows: list[dict[str, Any]] = [{} for _ in examples]
+    for target in present:
+        if not target.is_target or target.name == given.name:
+            continue
+        is_image = target.kind == "image"
+        settings: dict[str, Any] = {"num_steps": 1} if is_image else {"max_tokens": min(_MAX_TOKENS, target.max_tokens)}
+        plan = GenerationPlan(targets=(TargetConfig(modality=target.name, temperature=0.0, **settings),))
+        chain = Chain([link], plan, [given.name])
+        known = chain.run(examples, range(len(examples)))
+        for place, example in enumerate(examples):
+            result = Result(chain, example, 0, [one.take([place]) for one in known], {})
+            for name, cell in result.cells().items():
+                heading = "given" if name.startswith("from ") else name
+                if isinstance(cell, str):
+                    rows[place][heading] = [{"text": cell}]
+                elif cell is not None:
+                    rows[place][heading] = [{"image": thumbnail(cell.transpose(2, 0, 1), _HEIGHT)}]
+    return rows

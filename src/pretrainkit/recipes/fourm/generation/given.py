@@ -6,24 +6,22 @@ Dimensions: P places of an image.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from pretrainkit import rng
 from pretrainkit.data.aligned_crops import Part, centre_square, stored_part
-from pretrainkit.data.aligned_folders import CROP_SETTINGS
+from pretrainkit.data.aligned_samples import CROP_SETTINGS, Samples, read_array
 from pretrainkit.errors import DataError, InputError
-from pretrainkit.recipes.fourm.data_config import FourMDataConfig
+from pretrainkit.recipes.fourm.config import FourMDataConfig
 from pretrainkit.recipes.fourm.generation.known import Known, Places
-from pretrainkit.recipes.fourm.generation.names import inputs_named
+from pretrainkit.recipes.fourm.generation.plan import inputs_named
 from pretrainkit.recipes.fourm.modality import Modality
-from pretrainkit.recipes.fourm.readers import Chunks, Content, Request, crop_table, reader_of
+from pretrainkit.recipes.fourm.readers import Chunks, Content, Request, reader_of
 from pretrainkit.recipes.fourm.sequences import Ids
-from pretrainkit.recipes.fourm.source import FourMSource, set_name
+from pretrainkit.recipes.fourm.source import UNKNOWN_SIZE, FourMSource, set_name
 from pretrainkit.recipes.fourm.text import TextVocabulary
 
-_UNKNOWN_SIZE = 224
 _READERS = rng.stream_key(0, "fourm", "generation", "readers")
 
 
@@ -79,43 +77,31 @@ def value_of(name: str, value: str, modalities: Sequence[Modality]) -> str | Fil
     """
     kinds = inputs_named(name, modalities)
     suffixes = {suffix for modality in kinds for suffix in reader_of(modality).suffixes}
-    path = Path(value)
+    path, has_suffix = Path(value), value.lower().endswith(tuple(suffixes))
     is_text = all(modality.kind == "sequence" for modality in kinds)
-    if is_text and not (value.lower().endswith(tuple(suffixes)) and path.is_file()):
+    if is_text and not (has_suffix and path.is_file()):
         return value
+    fix = f"  give one that ends in {', '.join(sorted(suffixes))}"
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise DataError(
-            f"--from {name}={value}: the file cannot be read: {error.strerror or error}\n"
-            f"  give one that ends in {', '.join(sorted(suffixes))}"
-        ) from error
-    if not value.lower().endswith(tuple(suffixes)):
-        raise DataError(
-            f"--from {name}={value}: {kinds[0].name} is not read from such files\n"
-            f"  give one that ends in {', '.join(sorted(suffixes))}"
-        )
+        raise DataError(f"--from {name}={value}: the file cannot be read: {error.strerror or error}\n{fix}") from error
+    if not has_suffix:
+        raise DataError(f"--from {name}={value}: {kinds[0].name} is not read from such files\n{fix}")
     return File(content, value)
 
 
 def data_examples(source: FourMSource, indices: Sequence[tuple[int, int]], names: Sequence[str]) -> list[Example]:
-    """Samples of a data set.
-
-    Args:
-        source: Of the examples.
-        indices: Number of the set, and of the sample in it.
-        names: Whole names of the modalities that are given; a sample may lack some.
-    """
+    """Samples of data sets, by number of the set and of the sample in it. `names`: whole names of the modalities that
+    are given; a sample may lack some."""
     found = []
     for number, index in indices:
         one = source.sets[number]
         files = {
-            source.modalities[place].name: File(one.samples.read(folder, index), one.samples.name(folder, index))
-            for place, folder in one.folders.items()
+            source.modalities[place].name: _file(one.samples, folder, index) for place, folder in one.folders.items()
         }
-        crops = None
-        if one.samples.has(CROP_SETTINGS):
-            crops = File(one.samples.read(CROP_SETTINGS, index), one.samples.name(CROP_SETTINGS, index))
+        has_parts = CROP_SETTINGS in one.samples.folders
+        crops = _file(one.samples, CROP_SETTINGS, index) if has_parts else None
         given = {name: file for name, file in files.items() if name in names}
         key = one.samples.keys[index].replace("/", "_")
         key = f"{number}_{key}" if len(source.sets) > 1 else key
@@ -123,26 +109,20 @@ def data_examples(source: FourMSource, indices: Sequence[tuple[int, int]], names
     return found
 
 
+def _file(samples: Samples, folder: str, index: int) -> File:
+    return File(samples.read(folder, index), samples.name(folder, index))
+
+
 class Given:
-    """Reads examples for one model."""
+    """Reads examples for one model, files as its config says."""
 
     def __init__(
         self, data: FourMDataConfig, modalities: Sequence[Modality], vocabulary: TextVocabulary | None
     ) -> None:
-        """
-        Args:
-            data: Of the model's config, for how files are read.
-            modalities: Of the model, in order.
-            vocabulary: Of its sequences.
-        """
         self.data, self.modalities, self.vocabulary = data, tuple(modalities), vocabulary
 
-    def known(self, examples: Sequence[Example], skipped: Sequence[str] = ()) -> Known:
+    def known(self, examples: Sequence[Example]) -> Known:
         """What the model knows of examples.
-
-        Args:
-            examples: In order.
-            skipped: Names of modalities that are not read.
 
         Raises:
             DataError: A file is broken.
@@ -150,9 +130,7 @@ class Given:
         """
         found = Known(len(examples))
         for modality in self.modalities:
-            if not modality.is_input or modality.name in skipped:
-                continue
-            contents = [self._content(example, modality) for example in examples]
+            contents = [self._content(example, modality) for example in examples] if modality.is_input else []
             if all(content is None for content in contents):
                 continue
             if modality.kind == "sequence":
@@ -161,20 +139,19 @@ class Given:
                     for one, example in zip(contents, examples, strict=True)
                 ]
             elif modality.kind == "image":
-                found.images[modality.name] = _places(contents, modality)
-            elif modality.kind == "pixels":
-                found.pixels[modality.name] = [None if one is None else np.asarray(one, np.uint8) for one in contents]
+                found.images[modality.name] = places = Places.empty(len(contents), modality)
+                for row, content in enumerate(contents):
+                    if content is not None:
+                        places.ids_BP[row], places.is_known_BP[row] = np.asarray(content).reshape(-1), True
             else:
-                found.vectors[modality.name] = [
-                    None if one is None else np.asarray(one, np.float32) for one in contents
-                ]
+                values, dtype = (found.pixels, np.uint8) if modality.kind == "pixels" else (found.vectors, np.float32)
+                values[modality.name] = [None if one is None else np.asarray(one, dtype) for one in contents]
         return found
 
     def truth(self, example: Example, modality: Modality) -> Ids | None:
         """What a sample of data has of an image or a sequence."""
-        file = next((file for name, file in example.truth.items() if name == modality.name), None)
-        if file is None:
-            file = next((f for name, f in example.truth.items() if _stem(name) == modality.key), None)
+        same_key = (one for name, one in example.truth.items() if name.partition("@")[0] == modality.key)
+        file = example.truth.get(modality.name) or next(same_key, None)
         if file is None:
             return None
         content = self._read(file, modality, self._part(example))
@@ -205,8 +182,8 @@ class Given:
                 size = size or reader_of(modality).image_size(file.content, file.name)
         if example.crop_settings is not None:
             settings = example.crop_settings
-            return stored_part(crop_table(settings.content, settings.name), 0, size, settings.name)
-        return centre_square(*(size or (_UNKNOWN_SIZE, _UNKNOWN_SIZE)))
+            return stored_part(read_array(settings.content, settings.name), 0, size, settings.name)
+        return centre_square(*(size or UNKNOWN_SIZE))
 
     def _ids(self, content: Content | None, modality: Modality, *, may_cut: bool) -> Ids | None:
         """Of files what is too long is cut, as in training; of what people write it is refused."""
@@ -236,23 +213,6 @@ class Given:
         if len(ids) > modality.max_tokens and not may_cut:
             raise InputError(
                 f"--from {modality.name}: the text has {len(ids)} tokens with its end mark, but {modality.name} has at "
-                f"most {modality.max_tokens}: {_short(text)!r}\n  give a shorter one"
+                f"most {modality.max_tokens}: {text if len(text) <= 60 else text[:57] + '…'!r}\n  give a shorter one"
             )
         return np.array(ids[: modality.max_tokens], np.int32)
-
-
-def _places(contents: Sequence[Any], modality: Modality) -> Places:
-    shape = (len(contents), modality.max_tokens)
-    found = Places(np.zeros(shape, np.int32), np.zeros(shape, np.bool_))
-    for row, content in enumerate(contents):
-        if content is not None:
-            found.ids_BP[row], found.is_known_BP[row] = np.asarray(content).reshape(-1), True
-    return found
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "…"
-
-
-def _stem(name: str) -> str:
-    return name.partition("@")[0]

@@ -5,11 +5,12 @@ Dimensions: B examples, P places of an image, C, H, W channels, height and width
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.recipes.fourm.batch import HostBatch, with_places
+from pretrainkit.recipes.fourm.batch import HostBatch, continuous
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.sequences import Ids
 
@@ -21,6 +22,12 @@ class Places:
     ids_BP: Ids
     is_known_BP: NDArray[np.bool_]
     """Where a token is."""
+
+    @classmethod
+    def empty(cls, num: int, modality: Modality) -> "Places":
+        """Of `num` examples of which nothing is known."""
+        shape = (num, modality.max_tokens)
+        return cls(np.zeros(shape, np.int32), np.zeros(shape, np.bool_))
 
 
 @dataclass
@@ -46,31 +53,12 @@ class Known:
 
     def take(self, rows: Sequence[int]) -> "Known":
         """The examples of `rows`; values are shared or copied."""
-        return Known(
-            len(rows),
-            {n: Places(p.ids_BP[list(rows)], p.is_known_BP[list(rows)]) for n, p in self.images.items()},
-            {name: [values[row] for row in rows] for name, values in self.sequences.items()},
-            {name: [values[row] for row in rows] for name, values in self.pixels.items()},
-            {name: [values[row] for row in rows] for name, values in self.vectors.items()},
-        )
 
+        def taken(kind: dict[str, list[Any]]) -> dict[str, list[Any]]:
+            return {name: [values[row] for row in rows] for name, values in kind.items()}
 
-def joined(parts: Sequence[Known]) -> Known:
-    """Examples of parts that know of the same modalities, one after another."""
-    first = parts[0]
-    return Known(
-        sum(part.num for part in parts),
-        {
-            name: Places(
-                np.concatenate([part.images[name].ids_BP for part in parts]),
-                np.concatenate([part.images[name].is_known_BP for part in parts]),
-            )
-            for name in first.images
-        },
-        {name: [value for part in parts for value in part.sequences[name]] for name in first.sequences},
-        {name: [value for part in parts for value in part.pixels[name]] for name in first.pixels},
-        {name: [value for part in parts for value in part.vectors[name]] for name in first.vectors},
-    )
+        images = {n: Places(p.ids_BP[list(rows)], p.is_known_BP[list(rows)]) for n, p in self.images.items()}
+        return Known(len(rows), images, taken(self.sequences), taken(self.pixels), taken(self.vectors))
 
 
 View = frozenset[str]
@@ -82,24 +70,18 @@ def encoder_rows(
 ) -> HostBatch:
     """The encoder's half of a batch: for each view all of `rows`, view by view.
 
-    A hidden image is away; of a hidden sequence a sentinel is left, as in training where all of it is to be predicted.
-
-    Args:
-        known: What there is.
-        rows: Examples.
-        views: What is hidden.
-        modalities: Of the model, in order.
-        sentinel: Id of the first one.
+    A hidden image is away; of a hidden sequence a sentinel is left (the id `sentinel`), as in training where all of it
+    is to be predicted.
     """
-    found: list[list[tuple[int, NDArray[np.int32], NDArray[np.int32]]]] = []
-    for view in views:
-        for row in rows:
-            parts = []
-            for number, modality in enumerate(modalities):
-                tokens = _tokens(known, row, modality, is_hidden=modality.name in view, sentinel=sentinel)
-                if tokens is not None and modality.is_input:
-                    parts.append((number, *tokens))
-            found.append(parts)
+    found = [
+        [
+            (number, *tokens)
+            for number, modality in enumerate(modalities)
+            if modality.is_input and (tokens := _tokens(known, row, modality, modality.name in view, sentinel))
+        ]
+        for view in views
+        for row in rows
+    ]
     lengths = np.array([sum(len(ids) for _, _, ids in parts) for parts in found], np.int32)
     num_slots = max(1, int(lengths.max(initial=1)))
     batch: HostBatch = {"encoder_length": lengths}
@@ -113,12 +95,12 @@ def encoder_rows(
             batch["encoder_position"][row, slots] = positions
             batch["encoder_ids"][row, slots] = ids
             start = slots.stop
-    return batch | _continuous(known, rows, len(views), modalities)
+    own = known.take(rows)
+    whole = {name: values * len(views) for kind in (own.pixels, own.vectors) for name, values in kind.items()}
+    return batch | continuous(modalities, len(found), whole)
 
 
-def _tokens(
-    known: Known, row: int, modality: Modality, *, is_hidden: bool, sentinel: int
-) -> tuple[NDArray[np.int32], NDArray[np.int32]] | None:
+def _tokens(known: Known, row: int, modality: Modality, is_hidden: bool, sentinel: int) -> tuple[Ids, Ids] | None:
     """Positions and ids of what the encoder sees of a modality."""
     name = modality.name
     if modality.kind == "image" and name in known.images:
@@ -132,6 +114,7 @@ def _tokens(
         given = (known.sequences if modality.kind == "sequence" else known.vectors).get(name, [None] * known.num)[row]
         if given is None:
             return None
+        # The ids of vectors are their numbers, and -1 is zeros.
         hidden, whole = (sentinel, given) if modality.kind == "sequence" else (-1, np.arange(len(given)))
         ids = np.array([hidden], np.int32) if is_hidden else np.asarray(whole, np.int32)
         positions = np.arange(len(ids), dtype=np.int32)
@@ -139,34 +122,8 @@ def _tokens(
     return None
 
 
-def _continuous(known: Known, rows: Sequence[int], num_views: int, modalities: Sequence[Modality]) -> HostBatch:
-    out: HostBatch = {}
-    for modality in modalities:
-        values: np.ndarray
-        if modality.kind == "pixels":
-            size = modality.image_size or 0
-            values = np.zeros((len(rows), modality.num_channels or 0, size, size), np.uint8)
-            given: Sequence[np.ndarray | None] = known.pixels.get(modality.name, [None] * known.num)
-        elif modality.kind == "vectors":
-            values = np.zeros((len(rows), modality.max_tokens, modality.vector_width or 0), np.float32)
-            given = known.vectors.get(modality.name, [None] * known.num)
-        else:
-            continue
-        for place, row in enumerate(rows):
-            if (one := given[row]) is not None:
-                values[place, : len(one)] = one
-        out[f"{modality.kind}/{modality.name}"] = np.concatenate([values] * num_views)
-    return out
-
-
 def decoder_rows(places: Sequence[Ids], number: int, num_views: int) -> HostBatch:
-    """The decoder's half: for each view, the same places of one image modality.
-
-    Args:
-        places: Of each example, ascending.
-        number: Of the modality.
-        num_views: How often.
-    """
+    """The decoder's half: for each view, the same places of image modality `number`, ascending for each example."""
     num_slots = max(1, *(len(own) for own in places))
     position_BM = np.zeros((len(places), num_slots), np.int32)
     for row, own in enumerate(places):
@@ -180,8 +137,3 @@ def decoder_rows(places: Sequence[Ids], number: int, num_views: int) -> HostBatc
     for what, dtype in (("segment", np.uint8), ("ids", np.int32), ("target", np.int32)):
         batch[f"decoder_{what}"] = np.zeros((num_views * len(places), num_slots), dtype)
     return batch
-
-
-def whole(encoder: HostBatch, decoder: HostBatch, modalities: Sequence[Modality]) -> HostBatch:
-    """A batch of both halves, as the model's inputs are made of."""
-    return with_places(encoder | decoder, modalities)

@@ -1,14 +1,121 @@
-"""What is generated, in which order and how. Torch-free."""
+"""What is generated, in which order and how: plans; how many tokens an image gets in each step, and how hot they are
+drawn; which modality of a model a name means. Torch-free.
 
+Dimensions: S steps.
+Sources: Chang et al. 2022 (MaskGIT), https://arxiv.org/abs/2202.04200, cosine schedule; released code of 4M
+(https://arxiv.org/abs/2312.06647) for everything else.
+"""
+
+import contextlib
+import itertools
+import math
+import re
+from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
+import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
 from pretrainkit.config.base import Config
-from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.fourm.generation.schedules import decay
+from pretrainkit.errors import ConfigError, InputError
+from pretrainkit.recipes.fourm.modality import Modality
 
+COLDEST = 1e-9
+"""Below any temperature that matters: the likeliest token is taken."""
+_DECAY = re.compile(r"onex:([0-9.eE+-]+):([0-9.eE+-]+)")
+_REACH = 100.0
 Scheme = Literal["maskgit", "roar", "autoregressive"]
+_OF_TOKENS = ("tok_", "map_")
+
+
+def cosine(num_steps: int, num_tokens: int) -> list[int]:
+    """Few tokens in the first and the last steps. Where steps are many, the first get none, and maybe the last: each is
+    rounded by itself, and never more than are left."""
+    curve = [0.5 * (1 + math.cos(math.pi * step / num_steps)) for step in range(num_steps)]
+    counts: list[int] = []
+    for before, after in itertools.pairwise(curve):
+        counts.append(min(round(num_tokens * (before - after)), num_tokens - sum(counts)))
+    return [*counts, num_tokens - sum(counts)]
+
+
+def linear(num_steps: int, num_tokens: int) -> list[int]:
+    """About equally many in each step, the larger numbers first; at most `num_tokens` steps."""
+    ends = np.linspace(0, num_tokens, num_steps + 1).astype(np.int64)
+    return sorted((count for count in np.diff(ends).tolist() if count), reverse=True)
+
+
+def token_counts(schedule: str | Sequence[int], num_steps: int, num_tokens: int) -> list[int]:
+    """Tokens of each step, `num_tokens` together.
+
+    Args:
+        schedule: cosine, linear, one (a token a step), or the numbers themselves, of which the first are left out
+            where less is asked for than they make.
+        num_steps: Not read by one, nor with numbers.
+        num_tokens: Of all steps.
+
+    Raises:
+        ConfigError: The numbers make fewer tokens.
+    """
+    if not num_tokens:
+        return []
+    if schedule == "cosine":
+        return cosine(num_steps, num_tokens)
+    if schedule == "linear":
+        return linear(num_steps, num_tokens)
+    if schedule == "one":
+        return [1] * num_tokens
+    counts = [int(count) for count in schedule]
+    if sum(counts) < num_tokens:
+        raise ConfigError(
+            f"schedule {counts} makes {sum(counts)} tokens, but {num_tokens} are asked for\n  give numbers that add up"
+        )
+    # As if the first steps had made what is not asked for.
+    left = np.diff(np.maximum(np.cumsum([0, *counts]) - (sum(counts) - num_tokens), 0))
+    return [count for count in left.tolist() if count]
+
+
+def temperatures(schedule: str, temperature: float, counts: Sequence[int]) -> list[float]:
+    """Of each of S steps with so many tokens.
+
+    Args:
+        schedule: constant; linear: falls with what is left to do; onex:MIN:POWER: falls to MIN as 1 / x ** POWER does.
+        temperature: Of the first step.
+        counts: (S,).
+
+    Raises:
+        ConfigError: There is no such schedule.
+    """
+    total = sum(counts)
+    done = np.cumsum([0, *counts])
+    if schedule == "constant":
+        return [max(temperature, COLDEST)] * len(counts)
+    if schedule == "linear":
+        return [max(temperature * (1 - before / total), COLDEST) for before in done[:-1].tolist()]
+    lowest, power = decay(schedule)
+    height = np.linspace(1, _REACH, max(total, 2)) ** -power
+    height = (height - height[-1]) / (height[0] - height[-1])
+    return [
+        max(lowest + (temperature - lowest) * (1 - after / total) * float(height[step]), COLDEST)
+        for step, after in enumerate(done[1:].tolist())
+    ]
+
+
+def decay(schedule: str) -> tuple[float, float]:
+    """MIN and POWER of onex:MIN:POWER.
+
+    Raises:
+        ConfigError: It is written otherwise.
+    """
+    lowest, power = -1.0, 0.0
+    with contextlib.suppress(ValueError):
+        if match := _DECAY.fullmatch(schedule):
+            lowest, power = float(match[1]), float(match[2])
+    if lowest < 0 or power <= 0:
+        raise ConfigError(
+            f"there is no temperature_schedule {schedule!r}\n"
+            "  there are constant, linear and onex:MIN:POWER, MIN at least 0 and POWER above 0, as in onex:0.5:0.5"
+        )
+    return lowest, power
 
 
 class TargetConfig(Config):
@@ -89,3 +196,69 @@ class GenerationPlan(Config):
         if twice:
             raise ValueError(f"{', '.join(twice)} is a target twice; leave out all but one")
         return self
+
+
+def targets_named(name: str, modalities: Sequence[Modality]) -> list[Modality]:
+    """Of a model, the targets that a name stands for, several only where they differ in resolution.
+
+    In this order: the whole name; without the resolution; the tokens of it, as `tok_rgb` of `rgb`; what is made of a
+    folder of that name.
+    """
+    return _named(name, [modality for modality in modalities if modality.is_target])
+
+
+def inputs_named(name: str, modalities: Sequence[Modality]) -> list[Modality]:
+    """The same for inputs; a name at another resolution than the model has stands for its own."""
+    inputs = [modality for modality in modalities if modality.is_input]
+    return _named(name, inputs) or [modality for modality in inputs if modality.key == name.partition("@")[0]]
+
+
+def _named(name: str, modalities: Sequence[Modality]) -> list[Modality]:
+    ways = (
+        lambda modality: modality.name == name,
+        lambda modality: modality.key == name,
+        lambda modality: modality.key in tuple(start + name for start in _OF_TOKENS),
+        lambda modality: modality.path == name,
+    )
+    return next((found for way in ways if (found := [one for one in modalities if way(one)])), [])
+
+
+def the_target(name: str, modalities: Sequence[Modality]) -> Modality | None:
+    """The target that a name means; None: this model has none.
+
+    Raises:
+        InputError: Several could be meant.
+    """
+    found = targets_named(name, modalities)
+    if len(found) > 1:
+        raise InputError(
+            f"--to {name}: that may be {' or '.join(modality.name for modality in found)}\n  give the whole name"
+        )
+    return found[0] if found else None
+
+
+def require_target(name: str, models: Sequence[Sequence[Modality]]) -> int:
+    """Number of the first model of a chain that has the target.
+
+    Raises:
+        InputError: None has, or several of its modalities could be meant.
+    """
+    for number, modalities in enumerate(models):
+        if the_target(name, modalities) is not None:
+            return number
+    everything = [modality for modalities in models for modality in modalities]
+    only_read = [modality.name for modality in _named(name, everything)]
+    known = ", ".join(dict.fromkeys(modality.name for modality in everything if modality.is_target))
+    if only_read:
+        raise InputError(f"--to {name}: {only_read[0]} is an input only\n  targets are {known}")
+    raise InputError(f"--to {name}: the model has no modality of that name\n  targets are {known}")
+
+
+def require_inputs(name: str, models: Sequence[Sequence[Modality]]) -> None:
+    """Raises InputError where no model of a chain reads what the name stands for."""
+    if any(inputs_named(name, modalities) for modalities in models):
+        return
+    everything = [modality for modalities in models for modality in modalities]
+    known = ", ".join(dict.fromkeys(modality.name for modality in everything if modality.is_input))
+    is_target = " as an input" if _named(name, everything) else ""
+    raise InputError(f"--from {name}: the model reads no modality of that name{is_target}\n  inputs are {known}")

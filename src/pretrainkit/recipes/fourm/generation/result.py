@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +14,26 @@ from pretrainkit.recipes.fourm.generation.chain import Chain
 from pretrainkit.recipes.fourm.generation.figures import figures
 from pretrainkit.recipes.fourm.generation.given import Example, File
 from pretrainkit.recipes.fourm.generation.known import Known
-from pretrainkit.recipes.fourm.generation.names import inputs_named
-from pretrainkit.recipes.fourm.generation.sheet import Cell, with_boxes
-from pretrainkit.recipes.fourm.generation.show import ImageDecoder, picture, structure, values_of
+from pretrainkit.recipes.fourm.generation.plan import inputs_named
+from pretrainkit.recipes.fourm.generation.show import Cell, ImageDecoder, picture, structure, values_of, with_boxes
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.readers import DepthMap
 from pretrainkit.recipes.fourm.sequences import Ids
 
 
+@dataclass
 class Result:
     """One example with one of its variations."""
 
-    def __init__(
-        self,
-        chain: Chain,
-        example: Example,
-        variation: int,
-        known: Sequence[Known],
-        decoders: Mapping[str, ImageDecoder],
-    ) -> None:
-        self.chain, self.example, self.variation, self.known, self.decoders = chain, example, variation, known, decoders
-        self.files: dict[str, str] = {}
-        self._truth: dict[tuple[int, str], Ids | None] = {}
+    chain: Chain
+    example: Example
+    variation: int
+    known: Sequence[Known]
+    """By each model of the chain."""
+    decoders: Mapping[str, ImageDecoder]
+    files: dict[str, str] = field(default_factory=dict)
+    """Of images that are written, by modality."""
+    _truth: dict[tuple[int, str], Ids | None] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -62,38 +61,32 @@ class Result:
         return self.files.get(modality.name, ids.tolist())
 
     def answer(self) -> dict[str, Any]:
-        outputs = {modality.name: self.value(number, modality) for number, modality in self.chain.targets}
-        found: dict[str, Any] = {
+        outputs, known, told = {}, {}, []
+        for number, modality in self.chain.targets:
+            outputs[modality.name] = value = self.value(number, modality)
+            if modality.kind == "image" and not isinstance(value, str):
+                told.append(f"{modality.name} {len(value)} tokens")
+            else:
+                told.append(f"{modality.name} {_as_text(value)}")
+            truth = self.truth(number, modality)
+            if truth is not None:
+                vocabulary, decoder = self.chain.links[number].vocabulary, self.decoders.get(modality.name)
+                known[modality.name] = figures(modality, [self.ids(number, modality)], [truth], vocabulary, decoder)
+        return {
             "example": self.example.key,
             "variation": self.variation,
             "given": {n: v.name if isinstance(v, File) else v for n, v in self.example.values.items()},
             "outputs": outputs,
+            **({"figures": known} if known else {}),
+            "text": f"{self.name}: " + "; ".join(told),
         }
-        known = {}
-        for number, modality in self.chain.targets:
-            truth = self.truth(number, modality)
-            if truth is not None:
-                vocabulary = self.chain.links[number].vocabulary
-                decoder = self.decoders.get(modality.name)
-                known[modality.name] = figures(modality, [self.ids(number, modality)], [truth], vocabulary, decoder)
-        if known:
-            found["figures"] = known
-        shown = [self._told(number, modality, outputs[modality.name]) for number, modality in self.chain.targets]
-        return {**found, "text": f"{self.name}: " + "; ".join(shown)}
-
-    def _told(self, number: int, modality: Modality, value: Any) -> str:
-        if isinstance(value, str):
-            return f"{modality.name} {value}"
-        if modality.kind == "image":
-            return f"{modality.name} {len(value)} tokens"
-        return f"{modality.name} {json.dumps(value, ensure_ascii=False)}"
 
     def cells(self) -> dict[str, Cell]:
         """By heading: what was given, what was made of it, and the truth."""
-        found: dict[str, Cell] = {}
-        canvas = self._canvas()
-        for name, value in self.example.values.items():
-            found[f"from {name}"] = self._given_cell(name, value)
+        found = {f"from {name}": self._given_cell(name, value) for name, value in self.example.values.items()}
+        # Boxes are drawn on given or generated pixels.
+        pixels = (one[0] for known in self.known for one in known.pixels.values() if one[0] is not None)
+        canvas = next((one.transpose(1, 2, 0) for one in pixels if len(one) == 3), None)
         for number, modality in self.chain.targets:
             found[modality.name] = self._cell(number, modality, self.ids(number, modality), canvas)
             truth = self.truth(number, modality)
@@ -103,22 +96,13 @@ class Result:
                 found[f"{what} {modality.name}"] = self._cell(number, modality, truth, canvas)
         return found
 
-    def _canvas(self) -> Pixels | None:
-        """What boxes are drawn on: given pixels, or a generated picture."""
-        for known in self.known:
-            for pixels in known.pixels.values():
-                if pixels[0] is not None and pixels[0].shape[0] == 3:
-                    return pixels[0].transpose(1, 2, 0)
-        return None
-
     def _given_cell(self, name: str, value: str | File) -> Cell:
         if isinstance(value, str):
             return value
         for known, link in zip(self.known, self.chain.links, strict=True):
             for modality in inputs_named(name, link.modalities):
-                if modality.kind == "pixels" and known.pixels.get(modality.name, [None])[0] is not None:
-                    pixels = known.pixels[modality.name][0]
-                    assert pixels is not None
+                pixels = known.pixels.get(modality.name, [None])[0]
+                if pixels is not None:  # grey is the same in three channels, of which more than three keep the first
                     return np.repeat(pixels, 3, axis=0).transpose(1, 2, 0)[..., :: len(pixels)][..., :3]
                 if modality.kind == "image" and modality.name in known.images:
                     return picture(modality, known.images[modality.name].ids_BP[0], self.decoders)
@@ -136,7 +120,7 @@ class Result:
         if modality.reader == "boxes":
             blank = np.full((64, 64, 3), 255, np.uint8)
             return with_boxes(blank if canvas is None else canvas, value["instances"])
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return _as_text(value)
 
     def write(self, folder: Path) -> None:
         """A file for each target into a new folder."""
@@ -151,20 +135,23 @@ class Result:
                 self.files[modality.name] = f"{self.name}/{_save_image(folder, modality, ids, self.decoders)}"
 
 
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def _save_image(folder: Path, modality: Modality, ids: Ids, decoders: Mapping[str, ImageDecoder]) -> str:
     """Write what the modality's reader reads again, or what an image tokenizer makes; returns the file's name."""
     from PIL import Image
 
     values = _values(modality, ids, decoders)
-    if values.dtype == np.uint8 and values.ndim in (2, 3):
-        Image.fromarray(np.ascontiguousarray(values)).save(folder / f"{modality.name}.png")
-    elif values.dtype.kind == "f" and values.ndim == 2:
+    if values.dtype.kind == "f" and values.ndim == 2:
         share = ((values + DepthMap.reach) / (2 * DepthMap.reach)).clip(0, 1)
-        Image.fromarray((share * 65535).astype(np.uint16)).save(folder / f"{modality.name}.png")
-    else:
-        np.save(folder / f"{modality.name}.npy", values)
-        return f"{modality.name}.npy"
-    return f"{modality.name}.png"
+        values = (share * 65535).astype(np.uint16)
+    if values.dtype == np.uint16 or (values.dtype == np.uint8 and values.ndim in (2, 3)):
+        Image.fromarray(np.ascontiguousarray(values)).save(folder / f"{modality.name}.png")
+        return f"{modality.name}.png"
+    np.save(folder / f"{modality.name}.npy", values)
+    return f"{modality.name}.npy"
 
 
 def _values(modality: Modality, ids_P: Ids, decoders: Mapping[str, ImageDecoder]) -> NDArray[Any]:

@@ -6,30 +6,29 @@ generated nor on the batch. Last digits of sums do depend on the batch, so a dra
 The encoder is computed anew only when what it reads has changed: after each step that fills places of an image, once
 for a whole sequence. Views that guidance needs are rows of the same pass.
 
-Dimensions: B examples, W views, R = W B rows, S slots of the encoder, D width, P places of an image, N queries, V
-vocabulary.
+Dimensions: B examples, W views, R = W B rows, S slots of the encoder, L tokens of a sequence so far, D width, H heads,
+K width of one head, P places of an image, N queries, V vocabulary.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from pretrainkit import rng
-from pretrainkit.recipes.fourm.batch import HostBatch
+from pretrainkit.recipes.fourm.batch import HostBatch, with_places
+from pretrainkit.recipes.fourm.embeddings import TargetEmbedding
 from pretrainkit.recipes.fourm.generation.draw import draw, middle
-from pretrainkit.recipes.fourm.generation.guidance import Guided, guided
-from pretrainkit.recipes.fourm.generation.known import Known, Places, decoder_rows, encoder_rows, whole
-from pretrainkit.recipes.fourm.generation.plan import GenerationPlan, TargetConfig
-from pretrainkit.recipes.fourm.generation.schedules import COLDEST, temperatures, token_counts
+from pretrainkit.recipes.fourm.generation.known import Known, Places, View, decoder_rows, encoder_rows
+from pretrainkit.recipes.fourm.generation.plan import COLDEST, GenerationPlan, TargetConfig, temperatures, token_counts
 from pretrainkit.recipes.fourm.generation.show import numbers_of
-from pretrainkit.recipes.fourm.generation.token_by_token import TokenByToken
-from pretrainkit.recipes.fourm.inputs import read_batch
+from pretrainkit.recipes.fourm.inputs import FourMInputs, read_batch
 from pretrainkit.recipes.fourm.modality import Modality
-from pretrainkit.recipes.fourm.model import FourM
+from pretrainkit.recipes.fourm.model import Attention, CrossAttention, DecoderBlock, FourM
 from pretrainkit.recipes.fourm.sequences import Ids
 from pretrainkit.recipes.fourm.text import TextVocabulary
 
@@ -37,29 +36,46 @@ _ORDER, _TOKENS, _NOISE = range(3)
 """Streams of the key of an example and a modality."""
 
 
-@dataclass
-class _Encoded:
-    """What the encoder made of some rows."""
+class Guided(NamedTuple):
+    """What the logits of a target are made of: views of what is known, some with conditions hidden.
 
-    rows: HostBatch
-    context_TD: Tensor
-    """With padding, row by row."""
+    One weight s: unseen + s (seen - unseen), where "unseen" hides all conditions. A weight for each condition: unseen +
+    the sum of w (with that one alone - unseen). What is no condition is always seen.
+    """
+
+    views: tuple[View, ...]
+    """What is hidden in each."""
+    weights: tuple[float, ...]
+    """The logits of a target are the sum of those of the views times these."""
+
+
+def guided(target: TargetConfig, conditions: Sequence[str]) -> Guided:
+    """The views of a target, whose names are whole; one alone where guidance changes nothing. `conditions`: what it is
+    about, where it is one number and `guided_by` does not say."""
+    if isinstance(target.guidance, dict):
+        named = {name: weight for name, weight in target.guidance.items() if weight}
+        everything = frozenset(target.guidance)
+        views = {everything - {name}: weight for name, weight in named.items()}
+        views[everything] = views.get(everything, 0.0) + 1 - sum(named.values())
+    else:
+        hidden = frozenset(conditions if target.guided_by is None else target.guided_by)
+        scale = target.guidance if hidden else 1.0
+        views = {frozenset(): scale}
+        views[hidden] = views.get(hidden, 0.0) + 1 - scale
+    kept = {view: weight for view, weight in views.items() if weight}
+    return Guided(tuple(kept), tuple(kept.values()))
 
 
 class Sampler:
     """A trained model that generates."""
 
     def __init__(self, model: FourM, modalities: Sequence[Modality], vocabulary: TextVocabulary | None) -> None:
-        """
-        Args:
-            model: In evaluation mode, whole, on its device.
-            modalities: Of its config.
-            vocabulary: Of its sequences; None where there are none.
-        """
+        """`model`: in evaluation mode, whole, on its device."""
         self.model, self.modalities, self.vocabulary = model, tuple(modalities), vocabulary
         self.num_encoded = 0
         """Rows that the encoder was computed for."""
-        self._last: _Encoded | None = None
+        self._last: tuple[HostBatch, Tensor] | None = None
+        """What the encoder has read last, and what it made of it."""
         self._number = {modality.name: number for number, modality in enumerate(self.modalities)}
 
     @torch.no_grad()
@@ -92,8 +108,7 @@ class Sampler:
         for target in plan.targets:
             modality = self.modalities[self._number[target.modality]]
             if modality.kind == "image" and modality.name not in known.images:
-                shape = (known.num, modality.max_tokens)
-                known.images[modality.name] = Places(np.zeros(shape, np.int32), np.zeros(shape, np.bool_))
+                known.images[modality.name] = Places.empty(known.num, modality)
             if modality.kind == "sequence":
                 begun = known.sequences.get(modality.name, [None] * known.num)
                 empty = np.array([self._sentinel], np.int32)
@@ -123,19 +138,19 @@ class Sampler:
                 continue
             counts = [counts_B[row][step] for row in rows]
             if is_roar:
-                asked = [
-                    np.sort(order_BP[row, num_done[row] : num_done[row] + n])
-                    for row, n in zip(rows, counts, strict=True)
-                ]
+                # Open places come first in the order, so the next ones of it are still open.
+                begins = zip(rows, num_done[rows], counts, strict=True)
+                asked = [np.sort(order_BP[row, begin : begin + n]) for row, begin, n in begins]
             else:
                 asked = [np.flatnonzero(~places.is_known_BP[row]) for row in rows]
             place_N, row_N = np.concatenate(asked), np.repeat(rows, [len(own) for own in asked])
             heat_N = np.array([heat_B[row][step] for row in row_N])
             logits_NV = self._image_logits(modality, known, rows, [own.astype(np.int32) for own in asked], guidance)
             keys_N = rng.fold(rng.fold(rng.fold(keys_B, _TOKENS), step)[row_N], place_N)
-            ids_N, sure_N = self._taken(logits_NV, keys_N, heat_N, target, modality)
+            ids_N, sure_N = self._taken(logits_NV, keys_N, heat_N, target, numbers_of(modality))
             if not is_roar:
-                noise_N = _gumbel(rng.fold(keys_N, _NOISE)) * target.confidence_noise
+                uniform_N = np.maximum(rng.uniform(rng.fold(keys_N, _NOISE), 1)[:, 0], 1e-300)
+                noise_N = -np.log(-np.log(uniform_N)) * target.confidence_noise  # Gumbel's
                 chosen = surest(np.log(np.maximum(sure_N, 1e-300)) + noise_N, [len(own) for own in asked], counts)
                 place_N, row_N, ids_N = place_N[chosen], row_N[chosen], ids_N[chosen]
             places.ids_BP[row_N, place_N] = ids_N
@@ -148,23 +163,23 @@ class Sampler:
         """What is missing of a sequence, token after token."""
         vocabulary, given = self.vocabulary, known.sequences[modality.name]
         assert vocabulary is not None
-        sentinels = frozenset(vocabulary.sentinels)
-        rows = [row for row in range(known.num) if any(int(one) in sentinels for one in _of(given, row))]
+        num_missing = [int(np.isin(_of(given, row), vocabulary.sentinels).sum()) for row in range(known.num)]
+        rows = [row for row, num in enumerate(num_missing) if num]
         if not rows:
             return
         # The target of a sequence with k missing parts is [S_1] part [S_2] part … [S_k+1], as in training.
-        end_B = np.array([self._sentinel + sum(int(one) in sentinels for one in _of(given, row)) for row in rows])
+        end_B = np.array([self._sentinel + num_missing[row] for row in rows])
         length = min(target.max_tokens or modality.max_tokens, modality.max_tokens) + int(end_B.max() - self._sentinel)
         decoder = TokenByToken(self.model, modality, *self._contexts(known, rows, guidance), length)
         token_B = np.full(len(rows), self._sentinel, np.int64)
         written: list[list[int]] = [[self._sentinel] for _ in rows]
         is_open_B = np.ones(len(rows), np.bool_)
-        device, heat_B = self._device, np.full(len(rows), max(target.temperature, COLDEST))
+        heat_B = np.full(len(rows), max(target.temperature, COLDEST))
         keys_B = rng.fold(keys_B, _TOKENS)[rows]
         for place in range(length):
-            ids_R = torch.from_numpy(np.tile(token_B, len(guidance.views))).to(device)
+            ids_R = torch.from_numpy(np.tile(token_B, len(guidance.views))).to(self._device)
             logits_BV = _summed(decoder.step(ids_R), guidance.weights)
-            token_B, _ = self._drawn(logits_BV, rng.fold(keys_B, place), heat_B, target)
+            token_B, _ = self._taken(logits_BV, rng.fold(keys_B, place), heat_B, target, 0)
             is_open_B &= token_B != end_B
             for row in np.flatnonzero(is_open_B).tolist():
                 written[row].append(int(token_B[row]))
@@ -176,28 +191,15 @@ class Sampler:
             given[row] = ended(merged, vocabulary.eos)[: modality.max_tokens]
 
     def _taken(
-        self,
-        logits_NV: Tensor,
-        keys_N: rng.Keys,
-        heat_N: NDArray[np.float64],
-        target: TargetConfig,
-        modality: Modality,
+        self, logits_NV: Tensor, keys_N: rng.Keys, heat_N: NDArray[np.float64], target: TargetConfig, num_numbers: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Tokens of an image, and how sure they are."""
+        """Tokens, and how sure they are."""
+        heat, filters = torch.from_numpy(heat_N).to(logits_NV.device), {"top_k": target.top_k, "top_p": target.top_p}
         if target.take == "draw":
-            return self._drawn(logits_NV, keys_N, heat_N, target)
-        heat = torch.from_numpy(heat_N).to(logits_NV.device)
-        ids_N, sure_N = middle(
-            logits_NV, heat, target.take, numbers_of(modality), top_k=target.top_k, top_p=target.top_p
-        )
-        return ids_N.cpu().numpy(), sure_N.cpu().numpy()
-
-    def _drawn(
-        self, logits_NV: Tensor, keys_N: rng.Keys, heat_N: NDArray[np.float64], target: TargetConfig
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        uniform_N = torch.from_numpy(rng.uniform(keys_N, 1)[:, 0]).to(logits_NV.device)
-        heat = torch.from_numpy(heat_N).to(logits_NV.device)
-        ids_N, sure_N = draw(logits_NV, uniform_N, heat, top_k=target.top_k, top_p=target.top_p)
+            uniform_N = torch.from_numpy(rng.uniform(keys_N, 1)[:, 0]).to(logits_NV.device)
+            ids_N, sure_N = draw(logits_NV, uniform_N, heat, **filters)
+        else:
+            ids_N, sure_N = middle(logits_NV, heat, target.take, num_numbers, **filters)
         return ids_N.cpu().numpy(), sure_N.cpu().numpy()
 
     def _image_logits(
@@ -206,40 +208,40 @@ class Sampler:
         """float32 (N, V) for the places of all rows, one row after another."""
         encoder = encoder_rows(known, rows, guidance.views, self.modalities, self._sentinel)
         decoder = decoder_rows(places, self._number[modality.name], len(guidance.views))
-        inputs = read_batch(self._tensors(whole(encoder, decoder, self.modalities)), self.model.config, layout="rows")
-        hidden_ND = self.model.decode(self._encode(encoder).context_TD, inputs)[modality.name]
+        inputs = self._inputs(encoder | decoder)
+        hidden_ND = self.model.decode(self._encode(encoder), inputs)[modality.name]
         return _summed(self.model.logits(modality.name, hidden_ND), guidance.weights)
 
     def _contexts(self, known: Known, rows: Sequence[int], guidance: Guided) -> tuple[Tensor, Tensor]:
         """(R, S, D) and bool (R, S): which slots are real."""
         encoder = encoder_rows(known, rows, guidance.views, self.modalities, self._sentinel)
-        context_TD, num_added = self._encode(encoder).context_TD, self.model.config.num_registers
-        num_rows = len(encoder["encoder_length"])
-        context_RSD = context_TD.unflatten(0, (num_rows, -1))
-        slot_S = torch.arange(context_RSD.shape[1], device=context_TD.device)
-        length_R = torch.from_numpy(encoder["encoder_length"]).to(context_TD.device) + num_added
-        return context_RSD, slot_S < length_R[:, None]
+        length_R = torch.from_numpy(encoder["encoder_length"]).to(self._device)
+        context_RSD = self._encode(encoder).unflatten(0, (len(length_R), -1))
+        slot_S = torch.arange(context_RSD.shape[1], device=self._device)
+        return context_RSD, slot_S < length_R[:, None] + self.model.config.num_registers
 
-    def _encode(self, encoder: HostBatch) -> _Encoded:
-        """The decoder's view of the encoder's output; the last one where nothing has changed."""
-        if self._last is None or not _equal(self._last.rows, encoder):
-            nothing = decoder_rows([np.empty(0, np.int32)] * len(encoder["encoder_length"]), 0, 1)
-            batch = self._tensors(whole(encoder, nothing, self.modalities))
-            inputs = read_batch(batch, self.model.config, layout="rows")
+    def _encode(self, encoder: HostBatch) -> Tensor:
+        """(T, D) the decoder's view of the encoder's output, with padding; the last one where nothing has changed."""
+        same = self._last is not None and all(np.array_equal(a, encoder[name]) for name, a in self._last[0].items())
+        if self._last is None or not same:
+            num_rows = len(encoder["encoder_length"])
+            inputs = self._inputs(encoder | decoder_rows([np.empty(0, np.int32)] * num_rows, 0, 1))
             x_TD, place_TD = self.model.embed(inputs)
-            context_TD = self.model.context(self.model.encode(x_TD, inputs)) + place_TD
-            self._last = _Encoded(encoder, context_TD)
-            self.num_encoded += len(encoder["encoder_length"])
-        return self._last
+            self._last = encoder, self.model.context(self.model.encode(x_TD, inputs)) + place_TD
+            self.num_encoded += num_rows
+        return self._last[1]
 
     @property
     def _device(self) -> torch.device:
         return self.model.mask_token.device
 
-    def _tensors(self, batch: HostBatch) -> dict[str, Tensor]:
-        found = {name: torch.from_numpy(values).to(self._device) for name, values in batch.items()}
+    def _inputs(self, batch: HostBatch) -> FourMInputs:
+        """Both halves of a batch as the model reads them."""
+        whole = with_places(batch, self.modalities)
+        found = {name: torch.from_numpy(values).to(self._device) for name, values in whole.items()}
         dtype = self.model.mask_token.dtype
-        return {name: value.to(dtype) if value.is_floating_point() else value for name, value in found.items()}
+        found = {name: value.to(dtype) if value.is_floating_point() else value for name, value in found.items()}
+        return read_batch(found, self.model.config, layout="rows")
 
 
 def surest(sure_N: NDArray[np.float64], num_asked: Sequence[int], num_kept: Sequence[int]) -> NDArray[np.int64]:
@@ -269,10 +271,83 @@ def _summed(logits_RV: Tensor, weights: Sequence[float]) -> Tensor:
     return sum((part * weight for part, weight in zip(parts[1:], weights[1:], strict=True)), parts[0] * weights[0])
 
 
-def _equal(before: HostBatch, now: HostBatch) -> bool:
-    return before.keys() == now.keys() and all(np.array_equal(values, now[name]) for name, values in before.items())
+class TokenByToken:
+    """The decoder for one sequence, token by token, each row for itself: what it computed of the tokens before is
+    kept."""
+
+    def __init__(self, model: FourM, modality: Modality, context_RSD: Tensor, is_real_RS: Tensor, length: int) -> None:
+        """
+        Args:
+            model: In evaluation mode.
+            modality: The sequence.
+            context_RSD: The decoder's view of the encoder's output, positions added.
+            is_real_RS: bool: which slots are no padding.
+            length: Most steps.
+        """
+        self.model, self.modality, self._length = model, modality, 0
+        blocks = [block for block in model.decoder if isinstance(block, DecoderBlock)]
+        self._blocks = [_Block(block, context_RSD, is_real_RS, length) for block in blocks]
+
+    def step(self, ids_R: Tensor) -> Tensor:
+        """The next token of each row, int64, to logits float32 (R, V) of the one behind it."""
+        model, name = self.model, self.modality.name
+        target = model.targets[name]
+        assert isinstance(target, TargetEmbedding)
+        place = self._length if self._length < self.modality.max_length else 0
+        modality = model.input_modality if model.target_modality is None else model.target_modality
+        places_RD = target.places(torch.full_like(ids_R, place)) + modality[name]
+        x_RD = target.look_up(ids_R) + places_RD
+        for block in self._blocks:
+            x_RD = block.step(x_RD, self._length)
+        self._length += 1
+        return model.logits(name, model.decoder_norm(x_RD))
 
 
-def _gumbel(keys_N: rng.Keys) -> NDArray[np.float64]:
-    uniform_N = np.maximum(rng.uniform(keys_N, 1)[:, 0], 1e-300)
-    return -np.log(-np.log(uniform_N))
+class _Block:
+    """One block with its keys and values."""
+
+    def __init__(self, block: DecoderBlock, context_RSD: Tensor, is_real_RS: Tensor, length: int) -> None:
+        self.block = block
+        heads = block.attention.heads
+        empty = context_RSD.new_empty((len(context_RSD), heads[0], length, heads[1]))
+        self.keys_RHLK, self.values_RHLK = empty, torch.empty_like(empty)
+        attention, shape = block.cross_attention, context_RSD.shape[:2]
+        asked_TD = block.context_norm(context_RSD.flatten(0, 1))
+        k_THK, v_THK = attention.key_value(asked_TD).unflatten(-1, (2, *heads)).unbind(1)
+        k_THK = k_THK if attention.key_norm is None else attention.key_norm(k_THK)
+        self.asked_keys_RHSK, self.asked_values_RHSK = (x.unflatten(0, shape).transpose(1, 2) for x in (k_THK, v_THK))
+        # A softmax needs a key: rows that see none read all of them, and get zeros.
+        self._sees_R111 = is_real_RS.any(1)[:, None, None, None]
+        hidden_RS = ~is_real_RS & is_real_RS.any(1, keepdim=True)
+        self._mask_R11S = torch.zeros_like(hidden_RS, dtype=context_RSD.dtype).masked_fill(hidden_RS, -torch.inf)
+        self._mask_R11S = self._mask_R11S[:, None, None]
+
+    def step(self, x_RD: Tensor, place: int) -> Tensor:
+        """(R, D) of the token at `place` to (R, D)."""
+        block = self.block
+        x_RD = x_RD + self._own(block.attention, block.attention_norm(x_RD), place)
+        x_RD = x_RD + self._crossed(block.cross_attention, block.query_norm(x_RD))
+        return x_RD + block.feed_forward(block.feed_forward_norm(x_RD))
+
+    def _own(self, attention: Attention, x_RD: Tensor, place: int) -> Tensor:
+        q_RHK, k_RHK, v_RHK = attention.qkv(x_RD).unflatten(-1, (3, *attention.heads)).unbind(1)
+        if attention.query_norm is not None and attention.key_norm is not None:
+            q_RHK, k_RHK = attention.query_norm(q_RHK), attention.key_norm(k_RHK)
+        self.keys_RHLK[:, :, place], self.values_RHLK[:, :, place] = k_RHK, v_RHK
+        keys, values = self.keys_RHLK[:, :, : place + 1], self.values_RHLK[:, :, : place + 1]
+        scale = attention.heads[1] ** -0.5
+        mixed_RH1K = F.scaled_dot_product_attention(q_RHK[:, :, None], keys, values, scale=scale)
+        return attention.out(mixed_RH1K[:, :, 0].flatten(1))
+
+    def _crossed(self, attention: CrossAttention, x_RD: Tensor) -> Tensor:
+        q_RHK = attention.query(x_RD).unflatten(-1, attention.heads)
+        if attention.query_norm is not None:
+            q_RHK = attention.query_norm(q_RHK)
+        mixed_RH1K = F.scaled_dot_product_attention(
+            q_RHK[:, :, None],
+            self.asked_keys_RHSK,
+            self.asked_values_RHSK,
+            attn_mask=self._mask_R11S,
+            scale=attention.heads[1] ** -0.5,
+        )
+        return attention.out((mixed_RH1K * self._sees_R111)[:, :, 0].flatten(1))

@@ -2,33 +2,28 @@
 
 from collections.abc import Callable, Mapping
 
-import torch
-
 from pretrainkit.errors import ConfigError
-from pretrainkit.nn.initialise import SkipInitialisation
+from pretrainkit.nn.initialise import built
 from pretrainkit.recipes.capabilities import EncodesText
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.heads.spans import SpanHead, SpanObjective
-from pretrainkit.recipes.glue.heads.tags import TagHead, TagObjective
+from pretrainkit.recipes.glue.heads.slots import SpanHead, SpanObjective, TagHead, TagObjective
 from pretrainkit.recipes.glue.heads.texts import TextHead, TextObjective
 from pretrainkit.recipes.glue.heads.trees import TreeHead, TreeObjective
-from pretrainkit.recipes.glue.model import HeadedEncoder, encoder_of
-from pretrainkit.recipes.glue.objective import GlueObjective
+from pretrainkit.recipes.glue.model import GlueObjective, HeadedEncoder, encoder_of
 from pretrainkit.recipes.glue.source import task_of
 from pretrainkit.recipes.glue.tasks import Kind
 from pretrainkit.recipes.registry import able
 from pretrainkit.recipes.text_encoder import TextEncoder
 
+_POOLED: tuple[Kind, ...] = ("classes", "numbers")
+"""Kinds whose head stands on one vector of an example."""
 _HEADS: Mapping[Kind, Callable[[TextEncoder, int, float], HeadedEncoder]] = {
     "tags": TagHead,
     "spans": SpanHead,
     "tree": TreeHead,
 }
-_POOLED: tuple[Kind, ...] = ("classes", "numbers")
-"""Kinds whose head stands on one vector of an example."""
 _OBJECTIVES: Mapping[Kind, Callable[[GlueRun], GlueObjective]] = {
-    "classes": TextObjective,
-    "numbers": TextObjective,
+    **dict.fromkeys(_POOLED, TextObjective),
     "tags": TagObjective,
     "spans": SpanObjective,
     "tree": TreeObjective,
@@ -46,14 +41,13 @@ def build_model(config: GlueRun) -> HeadedEncoder:
         raise ConfigError(f"model.pooling={pooling} has no effect on a task of kind {kind}\n  leave it out")
     own_rate = encoder.pooled_dropout_rate if kind in _POOLED else encoder.dropout_rate
     rate = own_rate if config.model.dropout is None else config.model.dropout
-    with SkipInitialisation():
+
+    def make() -> HeadedEncoder:
         if kind in _POOLED:
-            model: HeadedEncoder = TextHead(encoder, num_outputs, rate, pooling, is_pair=task.is_pair)
-        else:
-            model = _HEADS[kind](encoder, num_outputs, rate)
-    if torch.get_default_device().type != "meta":
-        model.initialise_head(config.model.initializer_range)
-    return model
+            return TextHead(encoder, num_outputs, rate, pooling, is_pair=task.is_pair)
+        return _HEADS[kind](encoder, num_outputs, rate)
+
+    return built(make, lambda model: model.initialise_head(config.model.initializer_range))
 
 
 def build_objective(config: GlueRun) -> GlueObjective:

@@ -1,7 +1,9 @@
-"""A linear head on an encoder's vector of each example: classes, or a number.
+"""A linear head on one vector of each example: classes, or a number.
 
-Dimensions: B examples, C classes (1 where a number is asked for).
+Dimensions: B examples, T slots of all of them, D width, C classes (1 where a number is asked for).
 """
+
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -10,11 +12,52 @@ from torch import Tensor, nn
 from pretrainkit.nn.dropout import dropout
 from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.kinds.labelled import Arrays
-from pretrainkit.recipes.glue.model import HeadedEncoder
-from pretrainkit.recipes.glue.objective import GlueObjective, Outputs
-from pretrainkit.recipes.glue.pooling import Pooling, pooled, pooled_width
+from pretrainkit.recipes.glue.model import GlueObjective, HeadedEncoder, Outputs
 from pretrainkit.recipes.text_encoder import TextEncoder
-from pretrainkit.training.objective import Batch, HostBatch, LossSum
+from pretrainkit.training.objective import Batch, HostBatch
+
+Pooling = Literal["cls", "mean", "max", "texts"]
+
+
+def pooled_width(width: int, pooling: Pooling | None, *, is_pair: bool) -> int:
+    """Values of the vector that stands for an example of an encoder of this width."""
+    return 4 * width if pooling == "texts" and is_pair else width
+
+
+def pooled(x_TD: Tensor, batch: Batch, pooling: Pooling) -> Tensor:
+    """(B, D) float32, or (B, 4 D) of the texts of pairs.
+
+    Args:
+        x_TD: The slots of all examples one after another.
+        batch: Says where examples begin and end, and where their second texts begin; see `ReadExamples.build`.
+        pooling: cls: the first slot. mean, max: over all slots of the example, control tokens too. texts: of pairs the
+            means u and v over the slots of either text, |u - v| and u v, as in InferSent (Conneau et al. 2017,
+            https://arxiv.org/abs/1705.02364) and the baselines of GLUE; of single texts the mean.
+    """
+    x_TD, ends = x_TD.float(), batch["cu_seqlens"].long()
+    if pooling == "cls":
+        return x_TD[ends[:-1]]
+    if pooling == "max":
+        found = x_TD.new_zeros(len(ends) - 1, x_TD.shape[1])
+        place_TD = _stretch_of(ends, x_TD)[:, None].expand_as(x_TD)
+        return found.scatter_reduce_(0, place_TD, x_TD, "amax", include_self=False)
+    if pooling == "mean" or "second_begins" not in batch:
+        return _means(x_TD, ends)
+    # Where either text of each pair begins: as many stretches as texts, first and second by turns.
+    bounds = torch.stack([ends[:-1], ends[:-1] + batch["second_begins"]], 1).flatten()
+    u_BD, v_BD = _means(x_TD, torch.cat([bounds, ends[-1:]])).unflatten(0, (-1, 2)).unbind(1)
+    return torch.cat([u_BD, v_BD, (u_BD - v_BD).abs(), u_BD * v_BD], 1)
+
+
+def _means(x_TD: Tensor, ends: Tensor) -> Tensor:
+    """Of every stretch of slots; `ends` is 0 and the end of each."""
+    found = x_TD.new_zeros(len(ends) - 1, x_TD.shape[1])
+    return found.index_add_(0, _stretch_of(ends, x_TD), x_TD) / ends.diff()[:, None]
+
+
+def _stretch_of(ends: Tensor, x_TD: Tensor) -> Tensor:
+    """(T,) the number of the stretch that each slot lies in."""
+    return torch.searchsorted(ends[1:], torch.arange(len(x_TD), device=x_TD.device), right=True)
 
 
 class TextHead(HeadedEncoder):
@@ -29,14 +72,7 @@ class TextHead(HeadedEncoder):
         *,
         is_pair: bool = False,
     ) -> None:
-        """
-        Args:
-            encoder: Gives features.
-            num_outputs: C.
-            dropout_rate: Of the vector in front of the head.
-            pooling: In place of the encoder's own, which then is not trained.
-            is_pair: Whether an example has two texts.
-        """
+        """`pooling` is in place of the encoder's own, which then is not trained."""
         self.head: nn.Linear
         width = pooled_width(encoder.width, pooling, is_pair=is_pair)
         super().__init__(encoder, nn.Linear(width, num_outputs), dropout_rate)
@@ -62,39 +98,25 @@ class TextObjective(GlueObjective):
 
     def __init__(self, config: GlueRun) -> None:
         super().__init__(config)
-        self._name = "cross_entropy" if config.model.classes else "squared_error"
-
-    @property
-    def scales(self) -> dict[str, float]:
-        return {self._name: 1.0}
+        self.terms = ("cross_entropy" if config.model.classes else "squared_error",)
 
     def weights(self, batch: Batch) -> dict[str, Tensor]:
-        return {self._name: _has_label(batch["label"]).sum(dtype=torch.float32)}
+        return {self.terms[0]: _has_label(batch["label"]).sum(dtype=torch.float32)}
 
-    def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
-        return {self._name: self._loss(self.outputs(model, batch)[0], batch["label"])}
-
-    @torch.no_grad()
-    def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
-        """The loss, and of classes the share of right answers."""
-        (outputs_BC,), label_B = self.outputs(model, batch), batch["label"]
-        found = {self._name: self._loss(outputs_BC, label_B)}
+    def totals(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
+        (outputs_BC,), label_B = outputs, batch["label"]
         if label_B.dtype == torch.int64:
-            is_right_B = outputs_BC.argmax(1) == label_B
-            found["accuracy"] = LossSum(is_right_B.sum().float(), found[self._name].weight)
-        return found
+            return {self.terms[0]: F.cross_entropy(outputs_BC, label_B, reduction="sum", ignore_index=-1)}
+        # Where there is no label the error is 0, also in its gradient.
+        error_B = outputs_BC[:, 0] - torch.where(_has_label(label_B), label_B, outputs_BC[:, 0].detach())
+        return {self.terms[0]: error_B.square().sum()}
+
+    def num_right(self, outputs: Outputs, batch: Batch) -> Tensor | None:
+        is_class = batch["label"].dtype == torch.int64
+        return (outputs[0].argmax(1) == batch["label"]).sum().float() if is_class else None
 
     def by_example(self, outputs: Outputs, batch: HostBatch) -> list[Arrays]:
         return [(row,) for row in outputs[0].cpu().numpy()]
-
-    def _loss(self, outputs_BC: Tensor, label_B: Tensor) -> LossSum:
-        has_label_B = _has_label(label_B)
-        if label_B.dtype == torch.int64:
-            total = F.cross_entropy(outputs_BC, label_B, reduction="sum", ignore_index=-1)
-        else:
-            error_B = outputs_BC[:, 0] - torch.where(has_label_B, label_B, outputs_BC[:, 0].detach())
-            total = error_B.square().sum()
-        return LossSum(total, has_label_B.sum(dtype=torch.float32))
 
 
 def _has_label(label_B: Tensor) -> Tensor:

@@ -8,19 +8,20 @@ Source: Dozat and Manning 2017, https://arxiv.org/abs/1611.01734, without hidden
 https://arxiv.org/abs/2008.06788.
 """
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretrainkit.nn.dropout import dropout
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.heads.tags import by_words
+from pretrainkit.recipes.glue.heads.slots import by_words
 from pretrainkit.recipes.glue.kinds.labelled import Arrays
 from pretrainkit.recipes.glue.kinds.spanning_tree import best_tree
-from pretrainkit.recipes.glue.model import HeadedEncoder
-from pretrainkit.recipes.glue.objective import GlueObjective, Outputs
+from pretrainkit.recipes.glue.model import GlueObjective, HeadedEncoder, Outputs
 from pretrainkit.recipes.text_encoder import TextEncoder
-from pretrainkit.training.objective import Batch, HostBatch, LossSum
+from pretrainkit.training.objective import Batch, HostBatch
 
 _ARC, _RELATION = "arc_cross_entropy", "relation_cross_entropy"
 
@@ -35,6 +36,7 @@ class Biaffine(nn.Module):
 
     def arcs(self, x_WD: Tensor, heads_BMD: Tensor, example_W: Tensor) -> Tensor:
         """(W, M): of each word with every candidate head of its example, in float32."""
+        # The 1 behind a word's vector has a row of weights of its own: how likely a head is, whoever asks.
         asked_WD = (_with_one(x_WD) @ self.arc.to(x_WD.dtype)).float()
         return torch.einsum("wd,wmd->wm", asked_WD, heads_BMD.float()[example_W])
 
@@ -70,15 +72,16 @@ class TreeHead(HeadedEncoder):
             dropout(x.to(x_TD.dtype), self.dropout_rate, is_training=self.training) for x in (root_BD, x_WD)
         )
         num_B = batch["num_words"]
-        example_W = torch.repeat_interleave(torch.arange(len(num_B), device=num_B.device), num_B)
-        place_W = torch.arange(len(example_W), device=num_B.device) - (num_B.cumsum(0) - num_B)[example_W] + 1
+        arange = partial(torch.arange, device=num_B.device)
+        example_W = arange(len(num_B)).repeat_interleave(num_B)
+        # A word's number in its example, from 1: 0 is the root.
+        place_W = arange(len(example_W)) - (num_B.cumsum(0) - num_B)[example_W] + 1
         most = 1 + (int(num_B.max()) if len(num_B) else 0)
-        heads_BMD = x_WD.new_zeros(len(num_B), most, x_WD.shape[1])
-        heads_BMD = heads_BMD.index_put(
-            (torch.arange(len(num_B), device=num_B.device), torch.zeros_like(num_B)), root_BD
+        heads_BMD = x_WD.new_zeros(len(num_B), most, x_WD.shape[1]).index_put(
+            (torch.cat([arange(len(num_B)), example_W]), torch.cat([torch.zeros_like(num_B), place_W])),
+            torch.cat([root_BD, x_WD]),
         )
-        heads_BMD = heads_BMD.index_put((example_W, place_W), x_WD)
-        is_there_BM = torch.arange(most, device=num_B.device) <= num_B[:, None]
+        is_there_BM = arange(most) <= num_B[:, None]
         arc_WM = self.head.arcs(x_WD, heads_BMD, example_W).masked_fill(~is_there_BM[example_W], -torch.inf)
         true_WR = self.head.relations(x_WD, heads_BMD[example_W, batch["head"].clamp(min=0)])
         if self.training:
@@ -91,13 +94,11 @@ class TreeObjective(GlueObjective):
     """Cross-entropy of heads, and that of relations at the true heads: each the mean over the words of the global batch
     of which it is known."""
 
+    terms = (_ARC, _RELATION)
+
     def __init__(self, config: GlueRun) -> None:
         super().__init__(config)
-        self._makes_trees = config.data.heads == "tree"
-
-    @property
-    def scales(self) -> dict[str, float]:
-        return {_ARC: 1.0, _RELATION: 1.0}
+        self.options = {"makes_trees": config.data.heads == "tree"}
 
     def weights(self, batch: Batch) -> dict[str, Tensor]:
         return {
@@ -105,23 +106,12 @@ class TreeObjective(GlueObjective):
             _RELATION: (batch["relation"] >= 0).sum(dtype=torch.float32),
         }
 
-    def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
-        arc_WM, true_WR, *_ = self.outputs(model, batch)
-        weights = self.weights(batch)
+    def totals(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
+        arc_WM, true_WR, *_ = outputs
         return {
-            name: LossSum(F.cross_entropy(scores, truth, reduction="sum", ignore_index=-1), weights[name])
-            for name, scores, truth in ((_ARC, arc_WM, batch["head"]), (_RELATION, true_WR, batch["relation"]))
+            _ARC: F.cross_entropy(arc_WM, batch["head"], reduction="sum", ignore_index=-1),
+            _RELATION: F.cross_entropy(true_WR, batch["relation"], reduction="sum", ignore_index=-1),
         }
-
-    @torch.no_grad()
-    def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
-        """The losses."""
-        return self.losses(model, batch)
-
-    def outputs(self, model: nn.Module, batch: Batch) -> Outputs:
-        """As the head gives them; scores in float32."""
-        found: Outputs = model(batch, self._max_length, makes_trees=self._makes_trees)
-        return tuple(one.float() if one.is_floating_point() else one for one in found)
 
     def by_example(self, outputs: Outputs, batch: HostBatch) -> list[Arrays]:
         return by_words(outputs, batch)
@@ -133,6 +123,7 @@ def spans_mean(x_TD: Tensor, begins_W: Tensor, ends_W: Tensor) -> Tensor:
     Words lie one behind another within examples, so that each slot belongs to one word at most.
     """
     sizes_W = ends_W - begins_W
+    # S: the slots of all words one behind another; a word's slots begin where those of the words before end.
     word_S = torch.repeat_interleave(torch.arange(len(sizes_W), device=x_TD.device), sizes_W)
     slot_S = torch.arange(len(word_S), device=x_TD.device) - (sizes_W.cumsum(0) - sizes_W)[word_S] + begins_W[word_S]
     sum_WD = x_TD.new_zeros(len(sizes_W), x_TD.shape[1], dtype=torch.float32)

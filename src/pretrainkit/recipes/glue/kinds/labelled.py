@@ -4,13 +4,13 @@ Dimensions: R rows, N examples, B examples of a batch.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.tasks import TextTask
+from pretrainkit.recipes.glue.tasks import INDEX_COLUMNS, TextTask
 from pretrainkit.recipes.text_reader import Ints, ReadExamples, TextReader
 from pretrainkit.tasks.row_files import open_rows
 from pretrainkit.tasks.sources import TaskSource
@@ -31,12 +31,7 @@ class Labelled(ABC):
 
     @abstractmethod
     def truths(self, index_B: Ints, begins_B: Ints) -> dict[str, np.ndarray]:
-        """What is added to the batch of these examples.
-
-        Args:
-            index_B: The examples.
-            begins_B: The first slot of each in the batch.
-        """
+        """What is added to the batch of these examples, of which each has its first slot at `begins_B`."""
 
     @abstractmethod
     def said(self, index: int, outputs: Arrays) -> Said:
@@ -44,12 +39,8 @@ class Labelled(ABC):
 
     @abstractmethod
     def metrics(self, rows: Ints, said: Sequence[Said]) -> dict[str, float]:
-        """`loss`, metrics in percent and `score`, by which runs are compared.
-
-        Args:
-            rows: Those that were asked about.
-            said: Of the examples of these rows, in order.
-        """
+        """`loss`, metrics in percent and `score`, by which runs are compared; `said` is of the examples of these rows,
+        in order."""
 
     @abstractmethod
     def lines(self, rows: Ints, said: Sequence[Said]) -> list[dict[str, Any]]:
@@ -80,15 +71,11 @@ class TaskKind(ABC):
 
     @abstractmethod
     def rows(self, source: TaskSource, split: str, task: TextTask, *, needs_label: bool) -> Any:
-        """All rows of a split, as `classes` and `examples` want them.
+        """All rows of a split, which have a length, as `classes` and `examples` want them.
 
         Raises:
             DataError: A row lacks a column, or a label that it needs.
         """
-
-    @abstractmethod
-    def count(self, rows: Any) -> int:
-        """How many there are."""
 
     @abstractmethod
     def without_labels(self, rows: Any) -> Any:
@@ -109,3 +96,13 @@ class TaskKind(ABC):
     @abstractmethod
     def examples(self, places: Sequence[Any], config: GlueRun, task: TextTask, reader: TextReader) -> Labelled:
         """The examples of the rows of all places; `config` has its classes."""
+
+
+def index_of(row: Mapping[str, Any], number: int) -> int:
+    """The number that a row gives itself, else its place."""
+    return next((int(row[name]) for name in INDEX_COLUMNS if str(row.get(name, "")).isdecimal()), number)
+
+
+def first_of(row: Mapping[str, Any], columns: Sequence[str]) -> Any:
+    """What the first of these columns holds that is there and not null; None: none is."""
+    return next((row[name] for name in columns if row.get(name) is not None), None)

@@ -13,11 +13,8 @@ Scores = NDArray[np.float64]
 
 
 def best_tree(scores_WM: Scores) -> Ints:
-    """(W,) the head of each word in the tree with the highest sum of scores in which one word hangs on the root.
-
-    Args:
-        scores_WM: Of each word with each head; all finite.
-    """
+    """(W,) the head of each word in the tree with the highest sum of scores, all finite, in which one word hangs on the
+    root."""
     num_words = len(scores_WM)
     if not num_words:
         return np.empty(0, np.int64)
@@ -45,8 +42,10 @@ def _arborescence(scores_MM: Scores) -> Ints:
     smaller[:K, :K] = scores_MM[np.ix_(others_K, others_K)]
     smaller[:K, K], smaller[K, :K] = leaving_KC.max(1), entering_CK.max(0)
     found = _arborescence(smaller)
+    # Node K stands for the cycle: nodes outside that hang on it go to the node in it that they like best.
     into_cycle_K = found[:K] == K
     head_M[others_K] = np.where(into_cycle_K, cycle_C[leaving_KC.argmax(1)], others_K[np.minimum(found[:K], K - 1)])
+    # The node by which the cycle is entered gives up its head in it.
     head_M[cycle_C[entering_CK[:, found[K]].argmax()]] = others_K[found[K]]
     return head_M
 

@@ -6,6 +6,7 @@ for no answer. Scores of windows are compared as they are.
 Dimensions: R questions, N windows, B windows of a batch, S slots of a window, K candidates.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,14 +18,18 @@ from pretrainkit.errors import DataError
 from pretrainkit.eval.metrics import best_null_threshold, squad, squad_v2
 from pretrainkit.recipes.glue.config import GlueRun, SpanConfig
 from pretrainkit.recipes.glue.kinds.labelled import Arrays, Labelled, TaskKind
-from pretrainkit.recipes.glue.kinds.whole_words import whole_words
 from pretrainkit.recipes.glue.tasks import TextTask
 from pretrainkit.recipes.text_reader import Ints, ReadPassages, TextReader
-from pretrainkit.tasks.row_files import open_rows
+from pretrainkit.tasks.row_files import SquadJson, open_rows
 from pretrainkit.tasks.sources import TaskSource
-from pretrainkit.tasks.squad_json import SquadJson
 
 _UNKNOWN = -1
+_WORD = re.compile(r"[^\W_]+(?:[.,:][^\W_]+|['’](?!s\b)[^\W_]+)*")
+"""Letters and digits, also with a mark between them, as in 1,000 and don't."""
+_WITHOUT_SPACES = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+"""Thai, Lao, Burmese, Khmer, Japanese and Chinese do not put spaces between words."""
+_LONGEST = 60
+"""Characters of a word that are looked at on both sides."""
 
 
 @dataclass(frozen=True)
@@ -70,16 +75,12 @@ class SpanExamples(Labelled):
     read: ReadPassages
 
     def __init__(self, read: ReadPassages, places: Sequence[Sequence[Question]], settings: SpanConfig) -> None:
-        """
-        Args:
-            read: Of the questions of all places.
-            places: Questions of each place.
-            settings: How answers are found.
-        """
+        """`read` is of the questions of all places, `places` has those of each."""
         self.read, self._settings = read, settings
         self._rows = [row for place in places for row in place]
         self.index = np.array([row.index for row in self._rows], np.int64)
         self._owner = read.example_of()
+        # Windows ascend by question: those of row r are _ends[r] to _ends[r + 1] - 1.
         self._ends = np.searchsorted(self._owner, np.arange(len(self._rows) + 1))
         self._is_cut = read.has_cut_question()[self._ends[:-1]]
         row_ends = np.cumsum([0, *map(len, places)])
@@ -116,11 +117,10 @@ class SpanExamples(Labelled):
     def said(self, index: int, outputs: Arrays) -> dict[str, Any]:
         """`candidates`, [score, begin, end] of the likeliest; `null`, the score of no answer; `loss` where the
         answer is known."""
-        scores_S2 = outputs[0].astype(np.float64)
+        scores_S2, settings = outputs[0].astype(np.float64), self._settings
         nowhere = self.read.no_answer_slot(index)
         log_share_S2 = scores_S2 - np.logaddexp.reduce(scores_S2, axis=0, keepdims=True)
         first, last = self._place(index)
-        settings = self._settings
         found = candidates(scores_S2, self.read.offsets(index), settings.num_best, settings.max_answer_length)
         return {
             "candidates": [[one.score, one.begin, one.end] for one in found],
@@ -136,10 +136,9 @@ class SpanExamples(Labelled):
         targets = [row.texts for row in asked]
         found = list(self._by_row(rows, said))
         losses = [one["loss"] for one in said if one["loss"] is not None]
-        if all(targets):
-            metrics = squad(targets, [self._answer(row, *one) for row, one in zip(asked, found, strict=True)])
-        else:
-            metrics = squad_v2(targets, [self._answer(row, *one) for row, one in zip(asked, found, strict=True)])
+        answers = [self._answer(row, *one) for row, one in zip(asked, found, strict=True)]
+        metrics = (squad if all(targets) else squad_v2)(targets, answers)
+        if not all(targets):
             best = [self._text(row, one) for row, (one, _) in zip(asked, found, strict=True)]
             odds = [_odds(*one) for one in found]
             metrics["best_null_threshold"], metrics["best_f1"] = best_null_threshold(targets, best, odds)
@@ -154,6 +153,7 @@ class SpanExamples(Labelled):
         for row, (best, null) in zip(rows.tolist(), self._by_row(rows, said), strict=True):
             asked = self._rows[row]
             answer = self._answer(asked, best, null)
+            # A softmax over the candidates alone.
             weights = np.exp(np.array([one.score for one in best]) - (best[0].score if best else 0.0))
             spans = [self._span(asked.context, one) for one in best]
             found.append(
@@ -242,9 +242,6 @@ class SpanKind(TaskKind):
             found.append(Question(number, name, row["question"], row["context"], pairs))
         return found
 
-    def count(self, rows: list[Question]) -> int:
-        return len(rows)
-
     def without_labels(self, rows: list[Question]) -> list[Question]:
         return [replace(row, answers=None) for row in rows]
 
@@ -254,8 +251,7 @@ class SpanKind(TaskKind):
             return config
         if not any(row.answers == () for place in places() for row in place):
             return config
-        spans = config.data.spans.model_copy(update={"null_threshold": 0.0})
-        return config.model_copy(update={"data": config.data.model_copy(update={"spans": spans})})
+        return config.changed(data={"spans": {"null_threshold": 0.0}})
 
     def settings(self, config: GlueRun, task: TextTask) -> str:
         spans = config.data.spans
@@ -271,13 +267,9 @@ class SpanKind(TaskKind):
 
 
 def slots_of(offsets_S2: Ints, place: tuple[int, int]) -> tuple[int, int] | None:
-    """The slots in which a stretch of the context begins and ends; None where some of it is not in the window. Text
-    that runs from right to left ends in a slot before the one in which it begins.
-
-    Args:
-        offsets_S2: As `ReadPassages.offsets` gives them.
-        place: (begin, end) in characters.
-    """
+    """The slots in which a stretch of the context, (begin, end) in characters, begins and ends; None where some of it
+    is not in the window. Text that runs from right to left ends in a slot before the one in which it begins. Offsets
+    are those of `ReadPassages.offsets`."""
     begin, end = place
     shown = np.flatnonzero(offsets_S2[:, 0] >= 0)
     shown = shown[np.argsort(offsets_S2[shown, 0], kind="stable")]  # as it is read
@@ -296,6 +288,7 @@ def candidates(scores_S2: np.ndarray, offsets_S2: Ints, num_best: int, max_lengt
     shown = np.flatnonzero(offsets_S2[:, 0] >= 0)
     first_K, last_K = (shown[np.argsort(-scores_S2[shown, side], kind="stable")[:num_best]] for side in (0, 1))
     score_KK = scores_S2[first_K, 0][:, None] + scores_S2[last_K, 1][None]
+    # Backwards too: text that runs from right to left ends in a slot before the one in which it begins.
     length_KK = abs(last_K[None] - first_K[:, None]) + 1
     begin_KK, end_KK = np.broadcast_arrays(offsets_S2[first_K, 0][:, None], offsets_S2[last_K, 1][None])
     fits_KK = (length_KK <= max_length) & (end_KK > begin_KK)
@@ -307,3 +300,16 @@ def candidates(scores_S2: np.ndarray, offsets_S2: Ints, num_best: int, max_lengt
 def _odds(best: list[Candidate], null: float) -> float:
     """How much better no answer is than the best one."""
     return null - best[0].score if best else 1e9
+
+
+def whole_words(text: str, begin: int, end: int) -> tuple[int, int]:
+    """From the first to the last word of which more than half lies between two characters, (begin, end); where there is
+    none, the word of which most does. The stretch itself where it has no word, and in scripts without spaces."""
+    if _WITHOUT_SPACES.search(text, begin, end):
+        return begin, end
+    found = [word.span() for word in _WORD.finditer(text, max(0, begin - _LONGEST), end + _LONGEST)]
+    shared = [min(end, after) - max(begin, first) for first, after in found]
+    kept = [span for span, num in zip(found, shared, strict=True) if 2 * num > span[1] - span[0]]
+    if not kept and max(shared, default=0) > 0:
+        kept = [found[shared.index(max(shared))]]
+    return (kept[0][0], kept[-1][1]) if kept else (begin, end)

@@ -12,22 +12,12 @@ from typing import Any
 import numpy as np
 
 from pretrainkit.errors import DataError
-from pretrainkit.eval.metrics import are_entity_labels, entity_f1
-from pretrainkit.eval.metrics.entities import OUTSIDE
+from pretrainkit.eval.metrics import OUTSIDE, are_entity_labels, entity_f1
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.kinds.labelled import Arrays
-from pretrainkit.recipes.glue.kinds.words import (
-    LabelledSentences,
-    Sentence,
-    Sentences,
-    WordKind,
-    index_of,
-    strings,
-    words_of,
-)
+from pretrainkit.recipes.glue.kinds.labelled import Arrays, first_of, index_of
+from pretrainkit.recipes.glue.kinds.words import LabelledSentences, Row, Sentence, Sentences, WordKind, words_of
 from pretrainkit.recipes.glue.tasks import TextTask
-from pretrainkit.recipes.text_reader import Ints, TextReader
-from pretrainkit.tasks.sources import TaskSource
+from pretrainkit.recipes.text_reader import Ints
 
 TAG_COLUMNS = ("tags", "upos", "ner_tags", "pos_tags")
 """What holds the labels of the words where the config does not say; the first that a row has counts."""
@@ -116,31 +106,23 @@ class TagExamples(LabelledSentences):
 class TagKind(WordKind):
     """Sentences with a label for each word."""
 
-    def rows(self, source: TaskSource, split: str, task: TextTask, *, needs_label: bool) -> Sentences:
-        found, num_skipped = [], 0
-        for number in range(source.num_examples(split)):
-            row = source.example(split, number)
-            words = words_of(row, split, number)
-            columns = task.label or TAG_COLUMNS
-            tags = next((row[name] for name in columns if row.get(name) is not None), None)
-            if tags is None and needs_label:
-                raise DataError(
-                    f"row {number} of {split} has no labels: looked for {', '.join(columns)} in {', '.join(row)}\n"
-                    "  leave such rows out, or name the column: data.label=COLUMN"
-                )
-            if tags is not None and (not isinstance(tags, list) or len(tags) != len(words)):
-                given = f"{len(tags)} labels" if isinstance(tags, list) else f"{tags!r}, no list of labels"
-                raise DataError(f"row {number} of {split} has {len(words)} words and {given}\n  mend the row")
-            num_skipped += row.get("num_skipped", 0)
-            found.append(Sentence(words, index_of(row, number), None if tags is None else strings(tags)))
-        return Sentences(found, num_skipped)
+    examples_class = TagExamples
+
+    def sentence(self, row: Row, split: str, number: int, task: TextTask, *, needs_label: bool) -> Sentence:
+        words, columns = words_of(row, split, number), task.label or TAG_COLUMNS
+        tags = first_of(row, columns)
+        if tags is None and needs_label:
+            raise DataError(
+                f"row {number} of {split} has no labels: looked for {', '.join(columns)} in {', '.join(row)}\n"
+                "  leave such rows out, or name the column: data.label=COLUMN"
+            )
+        if tags is not None and (not isinstance(tags, list) or len(tags) != len(words)):
+            given = f"{len(tags)} labels" if isinstance(tags, list) else f"{tags!r}, no list of labels"
+            raise DataError(f"row {number} of {split} has {len(words)} words and {given}\n  mend the row")
+        return Sentence(words, index_of(row, number), None if tags is None else [str(tag) for tag in tags])
 
     def classes(self, places: Sequence[Sentences]) -> tuple[str, ...]:
         return tuple(sorted({tag for place in places for row in place.rows for tag in row.truth}))
 
     def settings(self, config: GlueRun, task: TextTask) -> str:
         return f" tags {task.label}"
-
-    def examples(self, places: Sequence[Sentences], config: GlueRun, task: TextTask, reader: TextReader) -> TagExamples:
-        words = [row.words for place in places for row in place.rows]
-        return TagExamples(reader.read_words(words, config.data.max_seq_length), places, config.model.classes or ())

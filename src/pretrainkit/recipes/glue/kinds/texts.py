@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.kinds.labelled import Arrays, Labelled, TaskKind
-from pretrainkit.recipes.glue.tasks import INDEX_COLUMNS, Columns, TextTask
+from pretrainkit.recipes.glue.kinds.labelled import Arrays, Labelled, TaskKind, index_of
+from pretrainkit.recipes.glue.tasks import Columns, TextTask
 from pretrainkit.recipes.text_reader import Ints, ReadExamples, TextReader
 from pretrainkit.tasks.sources import TaskSource
 
@@ -33,6 +33,9 @@ class Rows:
     """As written; None where there is none."""
     index: list[int]
     """The numbers of the rows."""
+
+    def __len__(self) -> int:
+        return len(self.index)
 
 
 def read_rows(source: TaskSource, split: str, task: TextTask, *, needs_label: bool) -> Rows:
@@ -55,7 +58,7 @@ def read_rows(source: TaskSource, split: str, task: TextTask, *, needs_label: bo
                 "  leave such rows out, or name the column: data.label=COLUMN"
             )
         labels.append(label)
-        index.append(next((int(row[name]) for name in INDEX_COLUMNS if str(row.get(name, "")).isdecimal()), number))
+        index.append(index_of(row, number))
     return Rows(texts, labels, index)
 
 
@@ -128,15 +131,9 @@ class TextExamples(Labelled):
     """Texts with a class or a number each."""
 
     def __init__(self, read: ReadExamples, places: Sequence[Rows], classes: tuple[str, ...], task: TextTask) -> None:
-        """
-        Args:
-            read: Of the rows of all places.
-            places: Rows of each place.
-            classes: Names by number; empty: numbers are asked for.
-            task: Has the metrics.
-        """
+        """`read` is of the rows of all places, `places` has those of each; with no `classes`, numbers are asked for."""
         self.read, self.classes, self.task, self.places = read, classes, task, tuple(places)
-        self.sizes = tuple(len(rows.index) for rows in places)
+        self.sizes = tuple(len(rows) for rows in places)
         self.index = np.array([number for rows in places for number in rows.index], np.int64)
         self.label = numbered([label for rows in places for label in rows.labels], classes)
         """(N,) int64 numbers of classes, -1 where there is none; float32 numbers, NaN where there is none."""
@@ -194,11 +191,8 @@ class TextKind(TaskKind):
     def rows(self, source: TaskSource, split: str, task: TextTask, *, needs_label: bool) -> Rows:
         return read_rows(source, split, task, needs_label=needs_label)
 
-    def count(self, rows: Rows) -> int:
-        return len(rows.index)
-
     def without_labels(self, rows: Rows) -> Rows:
-        return replace(rows, labels=[None] * len(rows.index))
+        return replace(rows, labels=[None] * len(rows))
 
     def classes(self, places: Sequence[Rows]) -> tuple[str, ...]:
         return classes_of([label for rows in places for label in rows.labels])

@@ -14,19 +14,10 @@ import numpy as np
 
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.kinds.labelled import Arrays
-from pretrainkit.recipes.glue.kinds.words import (
-    LabelledSentences,
-    Row,
-    Sentence,
-    Sentences,
-    WordKind,
-    index_of,
-    words_of,
-)
+from pretrainkit.recipes.glue.kinds.labelled import Arrays, first_of, index_of
+from pretrainkit.recipes.glue.kinds.words import LabelledSentences, Row, Sentence, Sentences, WordKind, words_of
 from pretrainkit.recipes.glue.tasks import TextTask
-from pretrainkit.recipes.text_reader import Ints, TextReader
-from pretrainkit.tasks.sources import TaskSource
+from pretrainkit.recipes.text_reader import Ints
 
 HEAD_COLUMNS = ("heads", "head")
 RELATION_COLUMNS = ("relations", "deprel")
@@ -130,20 +121,17 @@ class TreeExamples(LabelledSentences):
 class TreeKind(WordKind):
     """Sentences with a head and a relation for each word."""
 
-    def rows(self, source: TaskSource, split: str, task: TextTask, *, needs_label: bool) -> Sentences:
-        found, num_skipped = [], 0
-        for number in range(source.num_examples(split)):
-            row = source.example(split, number)
-            words = words_of(row, split, number)
-            tree = _tree(row, len(words), f"row {number} of {split}")
-            if tree is None and needs_label:
-                raise DataError(
-                    f"row {number} of {split} has no {HEAD_COLUMNS[0]} and {RELATION_COLUMNS[0]}: it has "
-                    f"{', '.join(row)}\n  give .conllu, or rows with lists of these names"
-                )
-            num_skipped += row.get("num_skipped", 0)
-            found.append(Sentence(words, index_of(row, number), tree))
-        return Sentences(found, num_skipped)
+    examples_class = TreeExamples
+
+    def sentence(self, row: Row, split: str, number: int, task: TextTask, *, needs_label: bool) -> Sentence:
+        words = words_of(row, split, number)
+        tree = _tree(row, len(words), f"row {number} of {split}")
+        if tree is None and needs_label:
+            raise DataError(
+                f"row {number} of {split} has no {HEAD_COLUMNS[0]} and {RELATION_COLUMNS[0]}: it has "
+                f"{', '.join(row)}\n  give .conllu, or rows with lists of these names"
+            )
+        return Sentence(words, index_of(row, number), tree)
 
     def classes(self, places: Sequence[Sentences]) -> tuple[str, ...]:
         return tuple(sorted({name for place in places for row in place.rows for name in row.truth.relations}))
@@ -151,16 +139,9 @@ class TreeKind(WordKind):
     def settings(self, config: GlueRun, task: TextTask) -> str:
         return " tree"
 
-    def examples(
-        self, places: Sequence[Sentences], config: GlueRun, task: TextTask, reader: TextReader
-    ) -> TreeExamples:
-        words = [row.words for place in places for row in place.rows]
-        return TreeExamples(reader.read_words(words, config.data.max_seq_length), places, config.model.classes or ())
-
 
 def _tree(row: Row, num_words: int, place: str) -> Tree | None:
-    heads = next((row[name] for name in HEAD_COLUMNS if row.get(name) is not None), None)
-    relations = next((row[name] for name in RELATION_COLUMNS if row.get(name) is not None), None)
+    heads, relations = first_of(row, HEAD_COLUMNS), first_of(row, RELATION_COLUMNS)
     if heads is None or relations is None:
         return None
     numbers = [int(head) if str(head).isdecimal() else _UNKNOWN for head in heads]

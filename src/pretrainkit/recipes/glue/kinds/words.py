@@ -3,18 +3,20 @@
 Dimensions: N examples, B examples of a batch, W words of a batch.
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from pretrainkit.errors import DataError
+from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.kinds.labelled import Labelled, TaskKind
-from pretrainkit.recipes.glue.tasks import INDEX_COLUMNS
-from pretrainkit.recipes.text_reader import Ints, ReadWords
+from pretrainkit.recipes.glue.tasks import TextTask
+from pretrainkit.recipes.text_reader import Ints, ReadWords, TextReader
+from pretrainkit.tasks.row_files import open_sentences
 from pretrainkit.tasks.sources import TaskSource
-from pretrainkit.tasks.word_files import open_sentences
 
 WORD_COLUMNS = ("words", "tokens")
 """What holds the words; the first that a row has counts."""
@@ -40,18 +42,39 @@ class Sentences:
     num_skipped: int
     """Lines of the file that are no words."""
 
+    def __len__(self) -> int:
+        return len(self.rows)
+
 
 class WordKind(TaskKind):
     """Sentences with something true of every word."""
 
+    examples_class: type["LabelledSentences"]
+
     def open(self, path: str, split: str) -> TaskSource:
         return open_sentences(path, split)
 
-    def count(self, rows: Sentences) -> int:
-        return len(rows.rows)
+    def rows(self, source: TaskSource, split: str, task: TextTask, *, needs_label: bool) -> Sentences:
+        found, num_skipped = [], 0
+        for number in range(source.num_examples(split)):
+            row = source.example(split, number)
+            found.append(self.sentence(row, split, number, task, needs_label=needs_label))
+            num_skipped += row.get("num_skipped", 0)
+        return Sentences(found, num_skipped)
+
+    @abstractmethod
+    def sentence(self, row: Row, split: str, number: int, task: TextTask, *, needs_label: bool) -> Sentence:
+        """A row. Raises DataError where it lacks what it needs."""
 
     def without_labels(self, rows: Sentences) -> Sentences:
-        return Sentences([Sentence(row.words, row.index, None) for row in rows.rows], rows.num_skipped)
+        return Sentences([replace(row, truth=None) for row in rows.rows], rows.num_skipped)
+
+    def examples(
+        self, places: Sequence[Sentences], config: GlueRun, task: TextTask, reader: TextReader
+    ) -> "LabelledSentences":
+        words = [row.words for place in places for row in place.rows]
+        read = reader.read_words(words, config.data.max_seq_length)
+        return self.examples_class(read, places, config.model.classes or ())
 
 
 class LabelledSentences(Labelled):
@@ -60,12 +83,8 @@ class LabelledSentences(Labelled):
     read: ReadWords
 
     def __init__(self, read: ReadWords, places: Sequence[Sentences], classes: tuple[str, ...]) -> None:
-        """
-        Args:
-            read: Of the sentences of all places.
-            places: Sentences of each place.
-            classes: Names by number of what words have. What is none of them is not trained on.
-        """
+        """`read` is of the sentences of all places, `places` has those of each. What words have that is none of the
+        `classes` is not trained on."""
         self.read, self.classes = read, classes
         self.sizes = tuple(len(place.rows) for place in places)
         self._rows = [row for place in places for row in place.rows]
@@ -101,13 +120,3 @@ def words_of(row: Row, split: str, number: int) -> list[str]:
             f"{', '.join(map(str, row))}\n  mend the row; files are .conllu, .jsonl or columns with a word in each line"
         )
     return found
-
-
-def index_of(row: Row, number: int) -> int:
-    """The number that a row gives itself, else its place."""
-    return next((int(row[name]) for name in INDEX_COLUMNS if str(row.get(name, "")).isdecimal()), number)
-
-
-def strings(values: Sequence[Any]) -> list[str]:
-    """Labels as texts."""
-    return [str(value) for value in values]

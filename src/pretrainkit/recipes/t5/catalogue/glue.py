@@ -3,13 +3,12 @@
 Source: Wang et al. 2018, https://arxiv.org/abs/1804.07461; formats as in the released `t5`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pretrainkit.eval.metrics import accuracy, f1_invalid_wrong, matthews, pearson, spearman
-from pretrainkit.recipes.t5.catalogue.answers import ClassNumber, number, referent
-from pretrainkit.recipes.t5.catalogue.building import text_task
-from pretrainkit.recipes.t5.catalogue.labelled import labelled, similarity
+from pretrainkit.recipes.t5.catalogue.building import Metrics, class_task, number, referent, text_task
+from pretrainkit.recipes.t5.catalogue.labelled import similarity
 from pretrainkit.recipes.t5.catalogue.referents import wnli
 from pretrainkit.tasks.glue_data import GLUE, HUB, MNLI, MNLI_PARTS, glue_data
 from pretrainkit.tasks.named_data import Hub, NamedData
@@ -19,26 +18,23 @@ _ENTAILMENT = ("entailment", "neutral", "contradiction")
 _PAIR = ("sentence1", "sentence2")
 
 
-def _classes(
-    name: str,
-    data: NamedData,
-    fields: Sequence[str],
-    classes: Sequence[str],
-    metrics: Sequence[Callable[..., Any]] = (accuracy,),
-    *,
-    benchmark: str | None = None,
-    columns: Mapping[str, str] | None = None,
-) -> Task:
-    step = labelled(benchmark or name, fields, classes, columns)
-    return text_task(f"glue_{name}_v002", data, step, postprocess=ClassNumber(tuple(classes)), metrics=metrics)
-
-
 _MNLI_COLUMNS = {"hypothesis": "sentence2", "premise": "sentence1"}
 _MNLI_FIELDS = ("hypothesis", "premise")
-_WNLI = glue_data("wnli")
 
 
-def _mnli(part: str) -> Task:
+def _classes(
+    name: str, fields: Sequence[str], classes: Sequence[str], metrics: Metrics = (accuracy,), **options: Any
+) -> Task:
+    return class_task(f"glue_{name}_v002", glue_data(name), name, fields, classes, metrics, **options)
+
+
+def _mnli(name: str, data: NamedData, metrics: Metrics = (accuracy,)) -> Task:
+    """Also of data that have the columns and classes of MNLI."""
+    name = f"glue_{name}_v002"
+    return class_task(name, data, "mnli", _MNLI_FIELDS, _ENTAILMENT, metrics, columns=_MNLI_COLUMNS)
+
+
+def _mnli_part(part: str) -> Task:
     files = {split: MNLI[f"{split}_{part}"] for split in ("validation", "test")}
     data = NamedData(
         f"glue/mnli_{part}",
@@ -47,54 +43,27 @@ def _mnli(part: str) -> Task:
         layout=files,
         hub=Hub(HUB, f"mnli_{part}"),
     )
-    return _classes(f"mnli_{part}", data, _MNLI_FIELDS, _ENTAILMENT, benchmark="mnli", columns=_MNLI_COLUMNS)
+    return _mnli(f"mnli_{part}", data)
 
 
 TASKS = (
-    _classes("cola", glue_data("cola"), ["sentence"], ("unacceptable", "acceptable"), [matthews]),
-    _classes("sst2", glue_data("sst2"), ["sentence"], ("negative", "positive")),
+    _classes("cola", ["sentence"], ("unacceptable", "acceptable"), [matthews]),
+    _classes("sst2", ["sentence"], ("negative", "positive")),
     _classes(
         "mrpc",
-        glue_data("mrpc"),
         _PAIR,
         ("not_equivalent", "equivalent"),
         [f1_invalid_wrong, accuracy],
         columns={"sentence1": "#1 String", "sentence2": "#2 String"},
     ),
-    _classes(
-        "qqp",
-        glue_data("qqp"),
-        ("question1", "question2"),
-        ("not_duplicate", "duplicate"),
-        [f1_invalid_wrong, accuracy],
-    ),
-    text_task(
-        "glue_stsb_v002",
-        glue_data("stsb"),
-        similarity,
-        postprocess=number,
-        metrics=[pearson, spearman],
-    ),
-    _classes(
-        "mnli",
-        glue_data("mnli"),
-        _MNLI_FIELDS,
-        _ENTAILMENT,
-        columns=_MNLI_COLUMNS,
-    ),
-    *map(_mnli, MNLI_PARTS),
-    _classes("qnli", glue_data("qnli"), ("question", "sentence"), ("entailment", "not_entailment")),
-    _classes("rte", glue_data("rte"), _PAIR, ("entailment", "not_entailment")),
-    _classes("wnli", _WNLI, _PAIR, ("not_entailment", "entailment")),
-    _classes(
-        "ax",
-        glue_data("ax"),
-        _MNLI_FIELDS,
-        _ENTAILMENT,
-        [],
-        benchmark="mnli",
-        columns=_MNLI_COLUMNS,
-    ),
+    _classes("qqp", ("question1", "question2"), ("not_duplicate", "duplicate"), [f1_invalid_wrong, accuracy]),
+    text_task("glue_stsb_v002", glue_data("stsb"), similarity, postprocess=number, metrics=[pearson, spearman]),
+    _mnli("mnli", glue_data("mnli")),
+    *map(_mnli_part, MNLI_PARTS),
+    _classes("qnli", ("question", "sentence"), ("entailment", "not_entailment")),
+    _classes("rte", _PAIR, ("entailment", "not_entailment")),
+    _classes("wnli", _PAIR, ("not_entailment", "entailment")),
+    _mnli("ax", glue_data("ax"), []),
     text_task(
         "glue_wnli_v002_simple_eval",
         NamedData(

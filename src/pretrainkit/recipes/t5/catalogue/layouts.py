@@ -1,13 +1,15 @@
 """How benchmarks are distributed: the files of their splits, and what reads them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
-from pretrainkit.tasks.aligned_lines import aligned
+from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import fingerprint as json_fingerprint
 from pretrainkit.tasks.glue_data import Layout
 from pretrainkit.tasks.named_data import LocalFiles
-from pretrainkit.tasks.sources import JsonLines, Tsv
-from pretrainkit.tasks.squad_json import SquadJson
+from pretrainkit.tasks.row_files import SquadJson
+from pretrainkit.tasks.sources import Example, Files, JsonLines, TaskSource, TextLines, Tsv
 
 SUPER_GLUE = {
     "train": [LocalFiles("train.jsonl", JsonLines)],
@@ -64,3 +66,45 @@ def translations(source: str, target: str) -> Layout:
             )
         ]
     return found
+
+
+class AlignedLines(TaskSource):
+    """Text whose lines lie side by side in several files, one for each language: `{key: line n of its file, …}`."""
+
+    def __init__(self, files: Mapping[str, Files]) -> None:
+        """`files`: key, such as a language, to its files by split; as many lines for every key."""
+        self.lines = {key: TextLines(of_key, key=key) for key, of_key in files.items()}
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return next(iter(self.lines.values())).splits
+
+    def file_sizes(self, split: str) -> tuple[int, ...]:
+        sizes = {key: lines.file_sizes(split) for key, lines in self.lines.items()}
+        if len(set(sizes.values())) > 1:
+            told = ", ".join(f"{sum(size):,} of {key}" for key, size in sizes.items())
+            raise DataError(
+                f"the files of {split} do not have equally many lines: {told}\n"
+                "  line n of one must be the translation of line n of the other"
+            )
+        return next(iter(sizes.values()))
+
+    def example(self, split: str, index: int) -> Example:
+        return {key: lines.example(split, index)[key] for key, lines in self.lines.items()}
+
+    def fingerprint(self, split: str) -> str:
+        self.file_sizes(split)
+        return json_fingerprint([[key, lines.fingerprint(split)] for key, lines in self.lines.items()])
+
+
+def aligned(files: Files, *, languages: Sequence[str]) -> AlignedLines:
+    """The files of the first language, and beside each the same name with that of another at its end."""
+    found: dict[str, dict[str, list[Path]]] = {language: {} for language in languages}
+    for split, given in files.items():
+        paths = [Path(one) for one in ((given,) if isinstance(given, (str, Path)) else given)]
+        for language in languages:
+            own = [path.with_name(path.name.removesuffix(f".{languages[0]}") + f".{language}") for path in paths]
+            if missing := [str(path) for path in own if not path.is_file()]:
+                raise DataError(f"{', '.join(missing)} is missing beside {paths[0]}\n  give both languages")
+            found[language][split] = own
+    return AlignedLines(found)

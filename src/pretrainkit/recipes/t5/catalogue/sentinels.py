@@ -32,9 +32,7 @@ def add_task_with_sentinels(task: str | Task, num_sentinels: int = 1, registry: 
     Raises:
         ConfigError: The task does not tokenize before it appends EOS, or the twin is there already.
     """
-    twin = with_sentinels(registry.get_task(task) if isinstance(task, str) else task, num_sentinels)
-    registry.add(twin)
-    return twin
+    return registry.add(with_sentinels(registry.get_task(task) if isinstance(task, str) else task, num_sentinels))
 
 
 def with_sentinels(task: Task, num_sentinels: int = 1) -> Task:

@@ -4,7 +4,7 @@ Source: Wang et al. 2019, https://arxiv.org/abs/1905.00537; formats as in the re
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pretrainkit.eval.metrics import (
@@ -15,9 +15,8 @@ from pretrainkit.eval.metrics import (
     wsc_accuracy,
 )
 from pretrainkit.recipes.t5.catalogue import layouts
-from pretrainkit.recipes.t5.catalogue.answers import ClassNumber, entity, judged_answer, referent
-from pretrainkit.recipes.t5.catalogue.building import text_task
-from pretrainkit.recipes.t5.catalogue.labelled import UNKNOWN, labelled, multirc, multirc_answers
+from pretrainkit.recipes.t5.catalogue.building import Metrics, class_task, entity, judged_answer, referent, text_task
+from pretrainkit.recipes.t5.catalogue.labelled import UNKNOWN, multirc, multirc_answers
 from pretrainkit.recipes.t5.catalogue.referents import definite_pronoun, is_right_referent, wsc, wsc_row
 from pretrainkit.tasks.named_data import Hub, NamedData
 from pretrainkit.tasks.preprocessors import keep_if
@@ -67,29 +66,20 @@ def record(row: Row) -> Iterator[Example]:
 
 def _data(name: str, folder: str, splits: Sequence[str] = _ALL, hub: str | None = None) -> NamedData:
     layout = layouts.SUPER_GLUE_DIAGNOSTICS if tuple(splits) == ("test",) else layouts.SUPER_GLUE
-    return NamedData(
-        f"super_glue/{name}",
-        splits=splits,
-        folders=(folder, name),
-        layout=layout,
-        hub=Hub(_HUB, hub or name),
-    )
+    source = Hub(_HUB, hub or name)
+    return NamedData(f"super_glue/{name}", splits=splits, folders=(folder, name), layout=layout, hub=source)
 
 
 def _classes(
-    name: str,
-    folder: str,
-    fields: Sequence[str],
-    classes: Sequence[str],
-    metrics: Sequence[Callable[..., Any]] = (accuracy,),
-    *,
-    splits: Sequence[str] = _ALL,
-    benchmark: str | None = None,
-    columns: Mapping[str, str] | None = None,
+    name: str, folder: str, fields: Sequence[str], classes: Sequence[str], metrics: Metrics = (accuracy,)
 ) -> Task:
-    step = labelled(benchmark or name, fields, classes, columns)
-    data = _data(name, folder, splits)
-    return text_task(f"super_glue_{name}_v102", data, step, postprocess=ClassNumber(tuple(classes)), metrics=metrics)
+    return class_task(f"super_glue_{name}_v102", _data(name, folder), name, fields, classes, metrics)
+
+
+def _diagnostics(name: str, folder: str, columns: Mapping[str, str] | None = None) -> Task:
+    """Test sets without metrics that are read as RTE."""
+    data = _data(name, folder, ("test",))
+    return class_task(f"super_glue_{name}_v102", data, "rte", _NLI, _ENTAILMENT, [], columns)
 
 
 _NLI = ("hypothesis", "premise")
@@ -116,17 +106,8 @@ TASKS = (
     ),
     _classes("rte", "RTE", _NLI, _ENTAILMENT),
     _classes("wic", "WiC", ("sentence1", "sentence2", "word"), _YES_NO),
-    _classes(
-        "axb",
-        "AX-b",
-        _NLI,
-        _ENTAILMENT,
-        [],
-        splits=("test",),
-        benchmark="rte",
-        columns={"premise": "sentence1", "hypothesis": "sentence2"},
-    ),
-    _classes("axg", "AX-g", _NLI, _ENTAILMENT, [], splits=("test",), benchmark="rte"),
+    _diagnostics("axb", "AX-b", {"premise": "sentence1", "hypothesis": "sentence2"}),
+    _diagnostics("axg", "AX-g"),
     text_task(
         "super_glue_wsc_v102_simple_train",
         _data("wsc", "WSC", ("train",), "wsc.fixed"),

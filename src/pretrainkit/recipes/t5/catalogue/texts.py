@@ -10,49 +10,20 @@ from typing import Any
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.eval.metrics import bleu, rouge, span_squad, squad
 from pretrainkit.recipes.t5.catalogue import layouts
-from pretrainkit.recipes.t5.catalogue.answers import all_answers, span
-from pretrainkit.recipes.t5.catalogue.building import text_task
+from pretrainkit.recipes.t5.catalogue.building import all_answers, span, text_task
 from pretrainkit.recipes.t5.catalogue.questions import Squad, squad_spans, trivia_qa, window_with_answer
 from pretrainkit.tasks.named_data import Hub, NamedData
 from pretrainkit.tasks.steps import Example, FlatMap
 from pretrainkit.tasks.task import Task
 
 Row = Mapping[str, Any]
-LANGUAGES = {
-    "ar": "Arabic",
-    "bg": "Bulgarian",
-    "cs": "Czech",
-    "da": "Danish",
-    "de": "German",
-    "el": "Greek",
-    "en": "English",
-    "es": "Spanish",
-    "et": "Estonian",
-    "fi": "Finnish",
-    "fr": "French",
-    "gu": "Gujarati",
-    "hi": "Hindi",
-    "hu": "Hungarian",
-    "it": "Italian",
-    "ja": "Japanese",
-    "kk": "Kazakh",
-    "ko": "Korean",
-    "lt": "Lithuanian",
-    "lv": "Latvian",
-    "nl": "Dutch",
-    "pl": "Polish",
-    "pt": "Portuguese",
-    "ro": "Romanian",
-    "ru": "Russian",
-    "sv": "Swedish",
-    "sw": "Swahili",
-    "th": "Thai",
-    "tr": "Turkish",
-    "uk": "Ukrainian",
-    "ur": "Urdu",
-    "vi": "Vietnamese",
-    "zh": "Chinese",
-}
+_LANGUAGES = """
+    ar Arabic, bg Bulgarian, cs Czech, da Danish, de German, el Greek, en English, es Spanish, et Estonian, fi Finnish,
+    fr French, gu Gujarati, hi Hindi, hu Hungarian, it Italian, ja Japanese, kk Kazakh, ko Korean, lt Lithuanian, lv
+    Latvian, nl Dutch, pl Polish, pt Portuguese, ro Romanian, ru Russian, sv Swedish, sw Swahili, th Thai, tr Turkish,
+    uk Ukrainian, ur Urdu, vi Vietnamese, zh Chinese
+"""
+LANGUAGES = dict(language.split() for language in _LANGUAGES.split(","))
 """English names by ISO 639-1 code."""
 
 

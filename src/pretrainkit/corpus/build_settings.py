@@ -1,0 +1,96 @@
+"""What shards to make of documents, and what to stream from the hub for them. Light to import, for the command line."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pretrainkit.corpus.quality import Quality
+from pretrainkit.corpus.shard_writer import Compression
+from pretrainkit.errors import DataError
+
+if TYPE_CHECKING:
+    from pretrainkit.corpus.duplicates import DuplicateRule
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildSettings:
+    """What shards to make."""
+
+    num_shards: int = 8
+    """Number of shards, per split (fewer, in proportion, for held-out data)."""
+    heldout: float = 0.0
+    """Share of documents for OUT/valid, at least 0 and below 1, by a hash of their text. Where it would hold out none
+    of several, a share is used that holds out one."""
+    seed: int | None = 0
+    """Seed of the order; None keeps the order of the input."""
+    compress: Compression = "none"
+    """Compression of the shards."""
+    rule: Literal["even", "sabertooth"] = "even"
+    """even: shards differ by one document at most. sabertooth: chunks of the rounded-up mean, so fewer files can
+    appear."""
+    split_folders: bool = True
+    """Write into `train/` and `valid/` rather than into the output folder itself."""
+    text_key: str = "text"
+    """Key (JSONL) or column (parquet) that holds the text."""
+    max_bad: int = 0
+    """Broken lines and the like that may be skipped (and counted)."""
+    quality: Quality | None = None
+    """What documents must be like; None: all are taken."""
+    duplicates: "DuplicateRule | None" = None
+    """Which documents are left out because of others: all but the first of those that are alike or, with held-out data,
+    those like a held-out one. None: none."""
+
+    def __post_init__(self) -> None:
+        if self.num_shards < 1 or self.num_shards > 99_999:
+            raise DataError(f"--num-shards is {self.num_shards}\n  give a number from 1 to 99999")
+        if not 0 <= self.heldout < 1:
+            raise DataError(f"--heldout is {self.heldout}\n  give a share of the documents: at least 0 and below 1")
+        if self.heldout and not self.split_folders:
+            raise DataError("held-out data needs the folders train/ and valid/\n  set heldout=0 or split_folders=True")
+
+    @property
+    def splits(self) -> dict[str, Path]:
+        """Split to its folder below the output folder."""
+        if not self.split_folders:
+            return {"train": Path()}
+        return {"train": Path("train")} | ({"valid": Path("valid")} if self.heldout else {})
+
+    def content(self) -> dict[str, Any]:
+        """What decides the bytes of the shards: all but the budget for bad input, and what is not asked for."""
+        unasked = {key for key in ("quality", "duplicates") if getattr(self, key) is None}
+        return {key: value for key, value in asdict(self).items() if key not in unasked | {"max_bad"}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubRequest:
+    """What to stream."""
+
+    name: str
+    """Of the data set on the hub, such as "allenai/c4", or a local folder."""
+    config: str | None = None
+    """Name of a configuration, such as en or 20231101.bg; None: the default one."""
+    split: str = "train"
+    """Split of the data set."""
+    column: str = "text"
+    """Column that holds the text."""
+    meta_columns: tuple[str, ...] = ()
+    """Keep a column in meta, such as url; may be repeated."""
+    revision: str | None = None
+    """Branch, tag or commit; None: the default branch as it is now."""
+    max_documents: int | None = None
+    """Take the first of them only; one process streams then."""
+
+    def __post_init__(self) -> None:
+        if self.max_documents is not None and self.max_documents < 1:
+            raise DataError(f"--max-documents is {self.max_documents}\n  give at least 1, or leave it out for all")
+
+    @property
+    def dataset(self) -> str:
+        """What `meta.dataset` says."""
+        name = Path(self.name).name if Path(self.name).exists() else self.name
+        return f"{name}/{self.config}" if self.config else name
+
+    def asked(self) -> dict[str, Any]:
+        """A JSON form, for plans and manifests."""
+        return {key: value for key, value in json.loads(json.dumps(asdict(self))).items() if value not in (None, [])}

@@ -1,0 +1,128 @@
+"""TensorFlow's messages (protocol buffers), with the fields that are read here, and what they say about arrays.
+
+Sources, in tensorflow/core: framework/{tensor,tensor_shape,tensor_slice,types}.proto, example/{example,feature}.proto,
+protobuf/{tensor_bundle,saved_tensor_slice}.proto.
+"""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
+    "Dim": {"size": (1, "int64")},
+    "Shape": {"dim": (2, "Dim*")},
+    "Extent": {"start": (1, "int64"), "length": (2, "int64")},
+    "Slice": {"extent": (1, "Extent*")},
+    "Tensor": {
+        "tensor_content": (4, "bytes"),
+        "float_val": (5, "float*"),
+        "double_val": (6, "double*"),
+        "int_val": (7, "int32*"),
+        "int64_val": (10, "int64*"),
+        "bool_val": (11, "bool*"),
+        "half_val": (13, "int32*"),
+    },
+    "BundleHeader": {"num_shards": (1, "int32"), "endianness": (2, "int32")},
+    "BundleEntry": {
+        "dtype": (1, "int32"),
+        "shape": (2, "Shape"),
+        "shard_id": (3, "int32"),
+        "offset": (4, "int64"),
+        "size": (5, "int64"),
+        "crc32c": (6, "fixed32"),
+        "slices": (7, "Slice*"),
+    },
+    "SavedSliceMeta": {"name": (1, "string"), "shape": (2, "Shape"), "type": (3, "int32")},
+    "SavedTensorSliceMeta": {"tensor": (1, "SavedSliceMeta*")},
+    "SavedSlice": {"name": (1, "string"), "slice": (2, "Slice"), "data": (3, "Tensor")},
+    "SavedTensorSlices": {"meta": (1, "SavedTensorSliceMeta"), "data": (2, "SavedSlice")},
+    "BytesList": {"value": (1, "bytes*")},
+    "FloatList": {"value": (1, "float*")},
+    "Int64List": {"value": (1, "int64*")},
+    "Feature": {"bytes_list": (1, "BytesList"), "float_list": (2, "FloatList"), "int64_list": (3, "Int64List")},
+    "Entry": {"key": (1, "string"), "value": (2, "Feature")},
+    "Features": {"feature": (1, "Entry*")},
+    "Example": {"features": (1, "Features")},
+}
+"""Fields by message: number and type; * stands for `repeated`."""
+
+
+def parse(message: str, data: bytes | memoryview) -> Any:
+    """A message of the name as an object of `google.protobuf`.
+
+    Raises:
+        ValueError: It is none, or is cut off.
+    """
+    from google.protobuf.message import DecodeError
+
+    found = _classes()[message]()
+    try:
+        found.ParseFromString(data)
+    except DecodeError as error:
+        raise ValueError(f"it is no message {message} of TensorFlow, or is cut off: {error}") from None
+    return found
+
+
+@cache
+def _classes() -> dict[str, Any]:
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    # Extents tell whether they have a length: in proto2 a field that is absent differs from one that is 0.
+    file = descriptor_pb2.FileDescriptorProto(name="pretrainkit.proto", syntax="proto2")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    for message, fields in _MESSAGES.items():
+        described = file.message_type.add(name=message)
+        for name, (number, kind) in fields.items():
+            label = kinds.LABEL_REPEATED if kind.endswith("*") else kinds.LABEL_OPTIONAL
+            kind = kind.removesuffix("*")
+            field = described.field.add(name=name, number=number, label=label)
+            if kind in _MESSAGES:
+                field.type, field.type_name = kinds.TYPE_MESSAGE, f".{kind}"
+            else:
+                field.type = kinds.Type.Value(f"TYPE_{kind.upper()}")
+    # A pool of its own: TensorFlow itself, where it is imported too, has messages of these names.
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in _MESSAGES}
+
+
+BFLOAT16 = "bfloat16"
+DTYPES: dict[int, str] = {
+    1: "<f4", 2: "<f8", 3: "<i4", 4: "|u1", 5: "<i2", 6: "|i1", 9: "<i8", 10: "|b1", 14: BFLOAT16, 17: "<u2", 19: "<f2",
+    22: "<u4", 23: "<u8",
+}  # fmt: skip
+"""Code of a DataType to NumPy's name."""
+_STRING = 7
+
+
+def numpy_dtype(code: int) -> str:
+    """NumPy's name of a DataType. Raises ValueError where it is none of numbers."""
+    if code not in DTYPES:
+        raise ValueError(f"it holds {'strings' if code == _STRING else f'type {code}'}, not numbers")
+    return DTYPES[code]
+
+
+def array_of(content: bytes | memoryview, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Raw little-endian elements as an array; bfloat16 as float32, which holds every one of its values.
+
+    Raises:
+        ValueError: Their number is not that of the shape.
+    """
+    if dtype == BFLOAT16:
+        return from_bfloat16(np.frombuffer(content, "<u2")).reshape(shape)
+    return np.frombuffer(content, np.dtype(dtype)).reshape(shape)
+
+
+def from_bfloat16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """The float32 values whose upper halves are `bits`."""
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def as_index(part: Any) -> tuple[slice, ...]:
+    """A message Slice for NumPy; an extent without a length is all of the dimension."""
+    return tuple(
+        slice(extent.start, extent.start + extent.length if extent.HasField("length") else None)
+        for extent in part.extent
+    )

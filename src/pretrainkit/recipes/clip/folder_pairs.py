@@ -1,0 +1,198 @@
+"""Image files in folders: as ZeroVL keeps them, and as img2dataset leaves them.
+
+ZeroVL has SET/train_anno.csv with columns image, image_id, caption and caption_id, and the images in SET/train; the
+same for valid. img2dataset (https://github.com/rom1504/img2dataset) makes numbered shards `00000.tar` or folders
+`00000/` with `00000.parquet` and `00000_stats.json` beside them. What failed to download is counted and left out.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv, parquet
+
+from pretrainkit.errors import DataError
+from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
+from pretrainkit.recipes.clip.pairs import (
+    MissingImage,
+    Pairs,
+    Split,
+    caption_columns,
+    chosen_captions,
+    chosen_column,
+    split_names,
+)
+from pretrainkit.recipes.clip.tar_pairs import IMAGE_ENDINGS, open_tars
+
+
+class FolderPairs(Pairs):
+    """Image files in a folder, named relative to it."""
+
+    def __init__(
+        self, source: ClipSourceConfig, images: Path, table: pa.Table, skipped: Mapping[str, int] | None = None
+    ) -> None:
+        super().__init__(source, table, skipped)
+        self.images = images
+
+    def read_image(self, row: int) -> bytes:
+        return read_file(self.images / self.image_names[row].as_py())
+
+    def lacks_image(self, row: int) -> bool:
+        try:
+            return not (self.images / self.image_names[row].as_py()).is_file()
+        except OSError:  # what cannot be the name of a file
+            return True
+
+    def image_bytes(self, row: int) -> int:
+        path = self.images / self.image_names[row].as_py()
+        try:
+            return path.stat().st_size
+        except OSError as error:
+            raise MissingImage(f"{path}: {error.strerror}") from error
+
+
+def read_file(path: Path) -> bytes:
+    """Raises MissingImage where no file of that name can be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError) as error:
+        raise MissingImage(f"{path}: there is no such file") from error
+    except OSError as error:  # no permission, a name that is too long, a failing disk
+        raise MissingImage(f"{path}: {error.strerror}") from error
+
+
+def open_csv(source: ClipSourceConfig, split: Split) -> FolderPairs:
+    """One split of a folder. The ids are needed for evaluation only; in training whole numbers tell equal images.
+
+    Raises:
+        DataError: There is no annotation file, it cannot be read, or columns or ids are missing.
+    """
+    folder, names = Path(source.path), split_names(source, split)
+    name = next((name for name in names if (folder / f"{name}_anno.csv").is_file()), None)
+    if name is None:
+        raise DataError(
+            f"data.{split}: there is no {folder / f'{names[0]}_anno.csv'}\n"
+            "  a set has it beside the folder of images; for another split of the set, give split: NAME"
+        )
+    path = folder / f"{name}_anno.csv"
+    table = _csv_table(path)
+    where = str(path)
+    present = table.column_names
+    image = chosen_column(present, source.image_key, ("image", "filepath", "file_name"), "image", where)
+    texts = chosen_captions(present, source, ("caption", "text", "title"), where)
+    columns = {"image": table.column(image).combine_chunks()}
+    columns |= {f"caption_{number}": table.column(text).combine_chunks() for number, text in enumerate(texts)}
+    for column in ("image_id", "caption_id"):
+        if (ids := _ids(table, column, path, is_needed=split == "valid")) is not None:
+            columns[column] = ids
+    return FolderPairs(source, folder / name, pa.table(columns))
+
+
+def _csv_table(path: Path) -> pa.Table:
+    try:
+        options = csv.ParseOptions(newlines_in_values=True)
+        with csv.open_csv(path, parse_options=options) as reader:
+            names = reader.schema.names
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise pa.ArrowInvalid(f"it has several columns {', '.join(twice)}")
+        as_text = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.large_string()), strings_can_be_null=False)
+        return csv.read_csv(path, parse_options=options, convert_options=as_text)
+    except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
+        raise DataError(
+            f"{path} cannot be read as a table: {str(error)[:300]}\n"
+            "  it must be UTF-8, separated by commas, with a line of column names; quote captions that hold commas"
+        ) from error
+
+
+def _ids(table: pa.Table, column: str, path: Path, *, is_needed: bool) -> pa.Array | None:
+    """int64 (N,), or None where they are not needed and not there."""
+    if column not in table.column_names:
+        if not is_needed:
+            return None
+        raise DataError(
+            f"{path} has no column {column}; it has {', '.join(table.column_names)}\n"
+            "  evaluation needs image, image_id, caption and caption_id: rows of one image share its image_id"
+        )
+    try:
+        return pc.cast(table.column(column).combine_chunks(), pa.int64())
+    except pa.ArrowInvalid as error:
+        if not is_needed:
+            return None
+        raise DataError(
+            f"{path}: column {column} must hold whole numbers: {error}\n  evaluation tells images and captions by them"
+        ) from error
+
+
+_USUAL = ("caption", "text", "alt")
+
+
+def open_img2dataset(source: ClipSourceConfig, split: Split) -> Pairs:
+    """All shards of an output folder, of `output_format` webdataset or files.
+
+    Raises:
+        DataError: There are no shards, or a table of them cannot be read.
+    """
+    path = Path(source.path)
+    folder = next((path / name for name in split_names(source, split) if (path / name).is_dir()), path)
+    if any(folder.glob("*.tar")):
+        pairs = open_tars(source.model_copy(update={"path": str(folder)}), split)
+        pairs.name, pairs.path = set_name(source), source.path
+        pairs.skipped = {**pairs.skipped, **_failures(folder)}
+        return pairs
+    tables = [_shard(folder, path, source) for path in sorted(folder.glob("*.parquet"))]
+    if not tables:
+        raise DataError(
+            f"data.{split}: {folder} has neither tars nor tables (*.parquet) of img2dataset\n"
+            "  give its output folder, made with output_format webdataset or files"
+        )
+    return FolderPairs(source, folder, pa.concat_tables(tables), _failures(folder))
+
+
+def _failures(folder: Path) -> dict[str, int]:
+    """How many downloads of which status other than success there were, from the tables or the statistics. Those of a
+    shard whose download was interrupted are missing or torn, and not counted."""
+    counts: Counter[str] = Counter()
+    tables = sorted(folder.glob("*.parquet"))
+    for path in tables:
+        try:
+            counts.update(_parquet_table(path, ["status"]).column("status").to_pylist())
+        except DataError:
+            counts["unknown"] += 1
+    for path in [] if tables else sorted(folder.glob("*_stats.json")):
+        try:
+            counts.update(json.loads(path.read_bytes()).get("status_dict", {}))
+        except ValueError:
+            counts["unknown"] += 1
+    return {f"status {status}": count for status, count in sorted(counts.items()) if status != "success"}
+
+
+def _parquet_table(path: Path, columns: list[str]) -> pa.Table:
+    try:
+        present = parquet.read_schema(path).names
+        missing = [name for name in columns if name not in present]
+        if missing:
+            raise DataError(
+                f"{path} has no column {missing[0]!r}; it has {', '.join(present)}\n"
+                "  name the caption's column with caption_key, as in data.train='[{path: ..., caption_key: NAME}]'"
+            )
+        return parquet.read_table(path, columns=columns)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"{path} cannot be read: {error}\n  fetch or make that shard again") from error
+
+
+def _shard(folder: Path, path: Path, source: ClipSourceConfig) -> pa.Table:
+    """The successes of one shard of the form `files`, image names relative to `folder`."""
+    keys = [key.removeprefix("json:") for key in caption_columns(source, ())]
+    if not keys:
+        present = parquet.read_schema(path).names
+        keys = [next((name for name in _USUAL if name in present), _USUAL[0])]
+    table = _parquet_table(path, ["key", "status", *keys])
+    table = table.filter(pa.compute.equal(table.column("status"), "success"))
+    names = [f"{path.stem}/{key}" for key in table.column("key").to_pylist()]
+    ending = next((e for e in IMAGE_ENDINGS if names and (folder / f"{names[0]}.{e}").is_file()), IMAGE_ENDINGS[0])
+    captions = {f"caption_{n}": table.column(key).cast(pa.large_string()) for n, key in enumerate(keys)}
+    return pa.table({"image": pa.array([f"{name}.{ending}" for name in names], pa.string()), **captions})

@@ -1,0 +1,228 @@
+"""Image encoders of timm, text encoders of transformers.
+
+Dimensions: B images or captions, T tokens, D width of the encoder's features.
+"""
+
+import inspect
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.errors import ConfigError, InputError
+from pretrainkit.eval.image_encoder import ImageEncoder
+from pretrainkit.exporting.torchvision_shim import import_timm, import_transformers
+from pretrainkit.nn.foreign import repeated_modules, stacked_layers, without_weights
+from pretrainkit.nn.initialise import SkipInitialisation, builds_on_meta
+from pretrainkit.recipes.clip.architecture import bind_timm, read_architecture
+from pretrainkit.recipes.clip.config import HuggingFaceTextConfig, TimmConfig
+from pretrainkit.recipes.clip.towers import ImageTower, TextTower
+
+PUBLISHED = ("input_size", "mean", "std", "interpolation", "crop_pct")
+"""What timm knows of an encoder's inputs, as far as it matters here."""
+_IMAGE_SIZE, _PATCH_DROPOUT = "img_size", "patch_drop_rate"
+
+
+class TimmTower(ImageTower):
+    """Any encoder of timm without its classifier; what it calls pooled stands for the image.
+
+    For a vision transformer with `global_pool: token` that is the class token after the final norm. Of an encoder that
+    returns all tokens the first one is taken.
+    """
+
+    def __init__(self, config: TimmConfig) -> None:
+        super().__init__()
+        timm = import_timm("model.image.kind=timm")
+        if config.architecture is None and ":" in config.name:
+            config = bind_timm(config)
+        self.config = config
+        self.arguments = arguments = constructor_arguments(timm, config)
+        self.freezes_batch_norm = config.freeze_batch_norm
+        if builds_on_meta():
+            self.encoder = without_weights(lambda: _create(timm, config, pretrained=False, **arguments))
+        else:
+            self.encoder = _create(timm, config, pretrained=config.pretrained, **arguments)
+        if config.sync_batch_norm:
+            self.encoder = timm.layers.convert_sync_batchnorm(self.encoder)
+        self.width = self.encoder.head_hidden_size
+        published = self.encoder.pretrained_cfg
+        self.mean_and_deviation = (tuple(published["mean"]), tuple(published["std"]))
+
+    def blocks(self) -> list[nn.Module]:
+        return repeated_modules(self.encoder)
+
+    def stacked_layers(self) -> dict[str, int]:
+        return stacked_layers(self)
+
+    def train(self, mode: bool = True) -> "TimmTower":
+        super().train(mode)
+        if self.freezes_batch_norm:
+            for module in self.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
+        return self
+
+    def forward(self, pixels_BCHW: Tensor) -> Tensor:
+        try:
+            features = self.encoder(pixels_BCHW)
+        except AssertionError as error:  # how timm refuses a size
+            size = pixels_BCHW.shape[-1]
+            raise ConfigError(
+                f"images are {size} x {size} pixels, which model.image.name={self.config.name} refuses: {error}\n"
+                f"  set model.image.image_size={size}, or the sizes of data.train_transforms and data.valid_transforms"
+            ) from error
+        return features[:, 0] if features.ndim == 3 else features  # all tokens, the first is the class token
+
+
+def constructor_arguments(timm: ModuleType, config: TimmConfig) -> dict[str, Any]:
+    """Further arguments for `timm.create_model`, decided by what the encoder's constructor takes.
+
+    Raises:
+        ConfigError: The encoder has no patch dropout, but it was asked for.
+    """
+    with torch.device("meta"), SkipInitialisation():
+        encoder = _create(timm, config, pretrained=False)
+    accepted = inspect.signature(type(encoder).__init__).parameters
+    found: dict[str, Any] = {}
+    if config.image_size is not None and _IMAGE_SIZE in accepted:
+        found[_IMAGE_SIZE] = config.image_size
+    if config.patch_dropout:
+        if _PATCH_DROPOUT not in accepted:
+            raise ConfigError(
+                f"model.image.patch_dropout={config.patch_dropout}, but {config.name} ({type(encoder).__name__}) "
+                "cannot leave out patches\n  set it to 0, or take a vision transformer"
+            )
+        found[_PATCH_DROPOUT] = config.patch_dropout
+    return found
+
+
+def registered(config: TimmConfig) -> tuple[str, dict[str, Any]]:
+    """timm's own name of the encoder, and the arguments that a folder or a hub adds where `options` do not."""
+    if config.architecture is None:
+        return config.name, {}
+    stored = config.architecture.get("model_args") or {}
+    given = {"num_classes", *config.options}
+    return config.architecture["architecture"], {key: value for key, value in stored.items() if key not in given}
+
+
+def _create(timm: ModuleType, config: TimmConfig, *, pretrained: bool, **arguments: Any) -> Any:
+    name = config.name
+    if config.architecture is not None and not pretrained:  # not from the folder, which may be gone
+        name, stored = registered(config)
+        published = config.architecture.get("pretrained_cfg", config.architecture)
+        overlay = {key: published[key] for key in PUBLISHED if key in published}
+        arguments = {**stored, **arguments, "pretrained_cfg_overlay": overlay}
+    try:
+        return timm.create_model(name, pretrained=pretrained, num_classes=0, **arguments, **config.options)
+    except (RuntimeError, TypeError, ValueError, OSError) as error:
+        raise ConfigError(
+            f"timm cannot make model.image.name={config.name} with {config.options or 'no options'}: {error}\n"
+            "  names: python -c 'import timm; print(timm.list_models())'; if its weights cannot be fetched: "
+            "model.image.pretrained=false"
+        ) from error
+
+
+def timm_encoder(name: str) -> ImageEncoder:
+    """An encoder of timm with its published weights, for images of the size that it was trained with.
+
+    Raises:
+        InputError, MissingPackageError: timm does not know the name, its weights cannot be fetched, or it is not
+            installed.
+    """
+    try:
+        tower = TimmTower(TimmConfig(name=name))
+    except ConfigError as error:
+        raise InputError(
+            f"timm gives no encoder timm:{name}: {error.__cause__}\n"
+            "  names: python -c 'import timm; print(timm.list_pretrained())'; without network, its weights must be in "
+            "the hub's cache already"
+        ) from error
+    mean_311, deviation_311 = (torch.tensor(color).view(3, 1, 1) for color in tower.mean_and_deviation)
+
+    def encode(image_B3HW: Tensor) -> Tensor:
+        pixels = (image_B3HW.float() / 255 - mean_311.to(image_B3HW.device)) / deviation_311.to(image_B3HW.device)
+        features_BF: Tensor = tower(pixels)
+        return features_BF
+
+    return ImageEncoder(tower, encode, int(tower.encoder.pretrained_cfg["input_size"][-1]))
+
+
+_POOLER = "add_pooling_layer"
+
+
+class HuggingFaceTower(TextTower):
+    """Any encoder of transformers; one token's last hidden state stands for the caption. Its own pooler is left out:
+    parameters without a gradient would stop distributed training."""
+
+    def __init__(self, config: HuggingFaceTextConfig) -> None:
+        super().__init__()
+        self.pool_token = config.pool_token
+        architecture = config.architecture or read_architecture(config.name)
+        if builds_on_meta():
+            self.encoder = without_weights(lambda: encoder_from(architecture))
+        elif config.pretrained:
+            self.encoder = _pretrained(config.name, architecture)
+        else:
+            self.encoder = encoder_from(architecture)
+        self.width = self.encoder.config.hidden_size
+
+    def blocks(self) -> list[nn.Module]:
+        return repeated_modules(self.encoder)
+
+    def stacked_layers(self) -> dict[str, int]:
+        return stacked_layers(self)
+
+    def forward(self, ids_BT: Tensor, num_tokens_B: Tensor | None = None) -> Tensor:
+        ids_BT = ids_BT.long()
+        is_real_BT = None
+        if num_tokens_B is not None:
+            is_real_BT = (torch.arange(ids_BT.shape[1], device=ids_BT.device) < num_tokens_B[:, None]).long()
+        return self.encoder(input_ids=ids_BT, attention_mask=is_real_BT).last_hidden_state[:, self.pool_token]
+
+
+def encoder_from(architecture: Mapping[str, Any]) -> Any:
+    """A fresh encoder of the architecture in a `config.json`, without pooler; float32.
+
+    Raises:
+        ConfigError: transformers does not know it.
+    """
+    found = _transformers_config(architecture)
+    return _auto_class(found).from_config(found, dtype=torch.float32, **_without_pooler(found))
+
+
+def _pretrained(name: str, architecture: Mapping[str, Any]) -> Any:
+    found = _transformers_config(architecture)
+    try:
+        return _auto_class(found).from_pretrained(name, dtype=torch.float32, **_without_pooler(found))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"transformers cannot load the weights of model.text.name={name}: {error}\n"
+            "  give a folder that it wrote, or start from its config alone: model.text.pretrained=false"
+        ) from error
+
+
+def _transformers_config(architecture: Mapping[str, Any]) -> Any:
+    values = dict(architecture)
+    kind = values.pop("model_type", None)
+    try:
+        return import_transformers().AutoConfig.for_model(kind, **values)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            f"transformers cannot read the architecture of model.text, model_type {kind!r}: {error}\n"
+            "  give the folder of a text encoder"
+        ) from error
+
+
+def _auto_class(config: Any) -> Any:
+    """Of encoder-decoders the encoder alone."""
+    auto = import_transformers().models.auto.modeling_auto
+    return auto.AutoModelForTextEncoding if type(config) in auto.MODEL_FOR_TEXT_ENCODING_MAPPING else auto.AutoModel
+
+
+def _without_pooler(config: Any) -> dict[str, bool]:
+    """The argument that leaves the pooler out, where the constructor takes it."""
+    with torch.device("meta"), SkipInitialisation():
+        kind = type(_auto_class(config).from_config(config))
+    return {_POOLER: False} if _POOLER in inspect.signature(kind.__init__).parameters else {}

@@ -1,0 +1,126 @@
+"""Images found by captions and captions by images: in a folder that is searched, and in held-out pairs for the report.
+
+Dimensions: Q prompts, N or I images, T captions, D width of the embeddings.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from pretrainkit.dist.env import World
+from pretrainkit.errors import InputError
+from pretrainkit.eval.evaluator import evaluation_mode
+from pretrainkit.eval.retrieval import first_of_each, first_of_each_up_to, nearest
+from pretrainkit.images.class_folders import image_files
+from pretrainkit.images.thumbnail import thumbnail
+from pretrainkit.recipes.clip.config import ClipRun
+from pretrainkit.recipes.clip.held_out import PairSet, caption_batches, embed, image_batches
+from pretrainkit.recipes.clip.model import DualEncoder
+
+_NUM_IMAGES = 100
+"""To retrieve from: enough that a right answer is no accident, few enough for a large model on a CPU."""
+_CAPTIONS_PER_IMAGE = 5
+_NUM_FOUND = 5
+
+
+def retrieved_pairs(model: nn.Module, pairs: PairSet, num: int, batch_size: int = 64) -> list[dict[str, Any]]:
+    """`num` queries, half of them images and half captions, among images spread evenly over a held-out set.
+
+    Returns:
+        Per query `query`, `found` (the nearest first, each with `is_right`) and `truth`, as the report shows them:
+        pictures are small data URIs.
+    """
+    text_rows, image_rows = _chosen(pairs.image_ids_N)
+    text_ids, image_ids = pairs.image_ids_N[text_rows], pairs.image_ids_N[image_rows]
+    device = next(model.parameters()).device
+    towers = partial(embed, model, batch_size=batch_size, world=World(device=device))
+    with evaluation_mode(model), torch.no_grad():
+        image_ID = towers(lambda rows: pairs.images(image_rows[rows]), len(image_rows))
+        text_TD = towers(lambda rows: pairs.captions(text_rows[rows]), len(text_rows))
+
+    def picture(image: int) -> dict[str, str]:
+        return {"image": thumbnail(pairs.images(image_rows[image : image + 1])["image"][0])}
+
+    def text(caption: int) -> dict[str, str]:
+        return {"text": pairs.texts(text_rows[caption : caption + 1])[0]}
+
+    ways: tuple[tuple[Any, ...], ...] = (
+        (image_ID, image_ids, (num + 1) // 2, lambda image: [picture(image)], text_TD, text_ids, text),
+        (text_TD, text_ids, num // 2, lambda caption: text(caption)["text"], image_ID, image_ids, picture),
+    )
+    samples: list[dict[str, Any]] = []
+    for from_ND, own_ids, num_queries, asked, to_GD, their_ids, shown in ways:
+        queries = _spread(len(own_ids), num_queries)
+        for query, found in zip(queries, _nearest(from_ND, queries, to_GD), strict=True):
+            is_right = their_ids == own_ids[query]
+            samples.append(
+                {
+                    "query": asked(query),
+                    "found": [{**shown(i), "is_right": bool(is_right[i])} for i in found],
+                    "truth": [shown(i) for i in np.flatnonzero(is_right).tolist()],
+                }
+            )
+    return samples
+
+
+def find_images(
+    config: ClipRun,
+    model: DualEncoder,
+    tokenizer: Path,
+    prompts: list[str],
+    *,
+    images: str | Path | None = None,
+    top: int = 5,
+) -> list[dict[str, Any]]:
+    """The `top` images of a folder (and of those below it) whose embeddings are nearest to that of each prompt.
+
+    Returns:
+        Per prompt: "prompt"; "images", a list of {"image": path, "score": cosine}, best first; "text", the same in
+        lines.
+
+    Raises:
+        InputError: No folder was named, it holds no images, or there is no prompt.
+    """
+    if images is None:
+        raise InputError("there are no images to search\n  give a folder of images: --images FOLDER")
+    if not prompts:
+        return []
+    config = config.with_data(tokenizer=str(tokenizer))
+    files = image_files(Path(images))
+    encode = caption_batches(config)
+    device = next(model.parameters()).device
+    batch_size, num_threads = config.evaluate.batch_size, config.data.loader_workers[1]
+    towers = partial(embed, model, batch_size=batch_size, world=World(device=device), num_threads=num_threads)
+    with evaluation_mode(model), torch.no_grad():
+        image_ND = towers(image_batches(config, files), len(files))
+        text_QD = towers(lambda rows: encode([prompts[row] for row in rows.tolist()]), len(prompts))
+    index_QK, score_QK = nearest(text_QD, image_ND, top)
+    answers = []
+    for prompt, index_K, score_K in zip(prompts, index_QK.tolist(), score_QK.tolist(), strict=True):
+        found = [{"image": str(files[index]), "score": score} for index, score in zip(index_K, score_K, strict=True)]
+        lines = [f"  {one['score']:6.3f}  {one['image']}" for one in found]
+        answers.append({"prompt": prompt, "images": found, "text": "\n".join([prompt, *lines])})
+    return answers
+
+
+def _chosen(image_ids_N: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of the captions and rows of the images to retrieve from."""
+    image_rows = first_of_each(image_ids_N)
+    image_rows = image_rows[_spread(len(image_rows), _NUM_IMAGES)]
+    text_rows = first_of_each_up_to(image_ids_N, _CAPTIONS_PER_IMAGE)
+    return text_rows[np.isin(image_ids_N[text_rows], image_ids_N[image_rows])], image_rows
+
+
+def _spread(size: int, num: int) -> list[int]:
+    """At most `num` different indices below `size`, evenly spread."""
+    return sorted(set(np.linspace(0, size - 1, num, dtype=np.int64).tolist())) if num else []
+
+
+def _nearest(from_ND: Tensor, queries: list[int], gallery_GD: Tensor) -> list[list[int]]:
+    found: list[list[int]] = nearest(from_ND[queries], gallery_GD, _NUM_FOUND)[0].tolist()
+    return found

@@ -1,0 +1,146 @@
+"""Evaluations of a run: held-out losses of the whole mixture and of each of its tasks or denoisers alone, and tasks
+judged by their own metrics, on the answers of the model."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from torch import nn
+
+from pretrainkit.data.order import Order
+from pretrainkit.data.source import Records
+from pretrainkit.dist.env import World
+from pretrainkit.errors import ConfigError
+from pretrainkit.eval.evaluator import dealt, evaluate
+from pretrainkit.eval.task_evaluator import TaskEvaluator, most_frequent_target
+from pretrainkit.recipes.capabilities import Evaluator
+from pretrainkit.recipes.t5.catalogue.labelled import UNKNOWN
+from pretrainkit.recipes.t5.config import T5Run
+from pretrainkit.recipes.t5.objective import T5Objective
+from pretrainkit.recipes.t5.predictor import Predictor
+from pretrainkit.recipes.t5.source import open_source
+from pretrainkit.recipes.t5.task_source import run_tasks, warn_of_lacking
+from pretrainkit.training.precision import Precision
+from pretrainkit.training.watch import Evaluation
+
+FOLDER = "evaluations"
+"""In the run folder: what the model answered."""
+OF_EACH = ("nll_per_target_token", "accuracy")
+"""What is told of a single component."""
+_logger = logging.getLogger(__name__)
+
+
+def task_evaluations(config: T5Run, world: World, precision: Precision, folder: Path | None) -> list[Evaluation]:
+    """That of `evaluate.infer`; none where the run has no tasks, or none of them has metrics and the split. Raises
+    ConfigError, DataError where the examples cannot be made, a metric cannot judge them, or no task has the split that
+    `evaluate.infer` names."""
+    evaluator, infer = _evaluator(config, world), config.evaluate.infer
+    if evaluator is None or infer is None:
+        return []
+    if infer.split is not None and world.is_main:
+        for task in run_tasks(config)[0]:
+            if task.metrics and infer.split not in task.splits:
+                told = "task %s has no split %s, that of evaluate.infer, and is not judged"
+                _logger.warning(told, task.name, infer.split)
+    if world.is_main:
+        _warn_of_unlabelled(evaluator)
+    decoding = infer.decoding
+    if decoding.max_length is None:
+        decoding = decoding.model_copy(update={"max_length": infer.target_length or evaluator.max_lengths["targets"]})
+    end_id = evaluator.tasks[0].task.features["targets"].vocabulary.eos_id
+    out = None if folder is None else folder / FOLDER
+
+    def run(model: nn.Module, tag: str) -> dict[str, float]:
+        predictor = Predictor(
+            config, model, decoding, batch_size=infer.batch_size, end_id=end_id, autocast=precision.autocast
+        )
+        return evaluator.evaluate(predictor, folder=out, tag=tag, num_written=infer.num_written)
+
+    return [Evaluation(run, infer.every_steps or config.evaluate.every_steps)]
+
+
+def _warn_of_unlabelled(evaluator: TaskEvaluator) -> None:
+    """An answer that names no class is like the target of a row without a label, so a model that says nothing sensible
+    would be right about those."""
+    for one in evaluator.tasks:
+        num = sum(example.get("targets_pretokenized") == UNKNOWN for example in one.examples)
+        if num:
+            told = "task %s: %d of %d rows of %s have no label (their target is %s), so its metrics mean little"
+            _logger.warning(told, one.task.name, num, len(one.examples), one.split, UNKNOWN)
+
+
+def majority_metrics(config: T5Run) -> dict[str, float]:
+    """What the metrics of each task are, as `majority_TASK/METRIC`, for a model that always gives its most frequent
+    training target; empty where no task is judged or has a split to train on."""
+    evaluator = _evaluator(config, World())
+    found: dict[str, float] = {}
+    for one in [] if evaluator is None else evaluator.tasks:
+        if config.data.train_split in one.task.splits:
+            text = most_frequent_target(one.task, config.data.train_split, caches=config.data.caches)
+            metrics = one.metrics_of_constant(text)
+            found |= {f"majority_{one.task.name}/{name}": value for name, value in metrics.items()}
+    return found
+
+
+def _evaluator(config: T5Run, world: World) -> TaskEvaluator | None:
+    """Of the tasks that can be judged; None: there are none."""
+    infer = config.evaluate.infer
+    if config.data.task is None or infer is None:
+        return None
+    split = infer.split or config.data.valid_split
+    judged = [task for task in run_tasks(config)[0] if task.metrics]
+    tasks = [task for task in judged if split in task.splits]
+    if infer.split is not None and judged and not tasks:
+        there_are = ", ".join(dict.fromkeys(name for task in judged for name in task.splits))
+        raise ConfigError(
+            f"evaluate.infer.split={split}, but no task of {config.data.task!r} has that split\n"
+            f"  there are: {there_are}"
+        )
+    if split is None or not tasks:
+        return None
+    if config.model.kind == "encoder_only":
+        _logger.warning("an encoder alone makes no answers: the metrics of %s are left out", config.data.task)
+        return None
+    limits = {"inputs": infer.input_length, "targets": infer.target_length}
+    lengths = {name: length for name, length in limits.items() if length is not None}
+    return TaskEvaluator(
+        tasks, split, lengths=lengths, num_examples=infer.num_examples, caches=config.data.caches, world=world
+    )
+
+
+def build_evaluator(config: T5Run, world: World, precision: Precision) -> Evaluator | None:
+    """Metrics on `evaluate.num_examples` of the mixture in proportion to sizes, and as `metric/NAME` those `OF_EACH` on
+    `evaluate.num_examples_per_task` of each component, else an equal part of so many. None where there is only one
+    component: the house does it then."""
+    if world.is_main:
+        warn_of_lacking(config, "valid")
+    source = open_source(config, "valid")
+    if len(source.sizes) == 1:
+        return None
+    objective, size = T5Objective(config), config.evaluate.batch_size
+    whole = Order(source.sizes, weights=[None] * len(source.sizes), mode="shuffle", seed=0, batch_size=1)
+    most = config.evaluate.num_examples
+    share = config.evaluate.num_examples_per_task or max(1, most // len(source.sizes))
+
+    def scored(model: nn.Module, order: Order, component: int | None, num_examples: int) -> dict[str, float]:
+        numbers, num_counted = dealt(-(-num_examples // size), world)
+
+        def batches() -> Iterator[dict[str, np.ndarray]]:
+            for number in numbers:
+                records = order.records(np.arange(number * size, min((number + 1) * size, num_examples)))
+                if component is not None:
+                    own = np.full(len(records), component)
+                    records = Records(own, records.epoch, records.index, records.key)
+                yield source.build(records)
+
+        return evaluate(objective, model, batches(), precision=precision, world=world, num_counted=num_counted)
+
+    def run(model: nn.Module) -> dict[str, float]:
+        found = scored(model, whole, None, min(most, sum(source.sizes)))
+        for component, (name, num) in enumerate(zip(source.names, source.sizes, strict=True)):
+            alone = scored(model, Order([num], seed=0), component, min(share, num))
+            found |= {f"{metric}/{name}": alone[metric] for metric in OF_EACH}
+        return found
+
+    return run

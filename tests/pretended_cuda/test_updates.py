@@ -1,0 +1,74 @@
+"""Every recipe and optimizer on pretended CUDA: the CPU's gradients, no unwritten memory, no device mixed with another,
+and no wait of the host for the device. See `support.pretended_cuda`."""
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from support import SUPPORT
+
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the guard is built and loaded as on Linux"),
+    pytest.mark.skipif(shutil.which(os.environ.get("CXX", "c++")) is None, reason="there is no C++ compiler"),
+]
+LIMITS = {"float32": 1e-5, "bfloat16": 5e-2}
+"""Largest relative differences of a gradient from the CPU's in the same format. In bfloat16 the layouts of a CPU and of
+a GPU round in other places; models are small and their gradients too."""
+WIDER = {
+    ("dropout", "float32"): "the CPU drops other units",
+    ("dropout", "bfloat16"): "the CPU drops other units",
+    ("image_tokenizer", "bfloat16"): "latents near a border get another code",
+}
+"""Where only finite gradients are asked for."""
+WAITING_OPTIMIZERS = ("t5 ", "optimizer ")
+"""Those without a fused kernel look at the norm before they update: one wait."""
+
+
+def cases() -> list[str]:
+    """Names in updates.py, which cannot be imported here: this process has loaded torch."""
+    tree = ast.parse((SUPPORT / "pretended_cuda" / "updates.py").read_text(encoding="utf-8"))
+    (found,) = (
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == "CASES"
+    )
+    assert isinstance(found, ast.Dict)
+    return [ast.literal_eval(key) for key in found.keys if key is not None]
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "support.pretended_cuda.updates"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", cases())
+def test_an_update_is_that_of_a_cpu_and_waits_for_nothing(found: dict[str, Any], name: str) -> None:
+    for compute, told in found[name].items():
+        check(name, compute, told)
+
+
+def check(name: str, compute: str, told: dict[str, Any]) -> None:
+    assert "error" not in told, told
+    assert told["not_finite"] == []
+    assert told["missing"] == []
+    if not any(part in name and compute == format for part, format in WIDER):
+        assert told["worst"] < LIMITS[compute] * (10 if "convolutions" in name else 1), told["name"]
+    waits = {place: num for place, num in told["waits"].items() if "is_skipped.item()" not in place}
+    assert waits == {}
+    if told["waits"]:
+        assert name.startswith(WAITING_OPTIMIZERS)
+        assert sum(told["waits"].values()) == 1

@@ -1,0 +1,5 @@
+"""What tests share: generated data, small models, stand-ins of other systems, scripts for processes of their own."""
+
+from pathlib import Path
+
+SUPPORT = Path(__file__).parent

@@ -1,0 +1,1 @@
+"""CUDA without a GPU: `import support.pretended_cuda.device` before torch. See there."""

@@ -1,0 +1,256 @@
+"""`python -m support.pretended_cuda.updates [CASE...]`: updates of small models of every recipe on pretended CUDA,
+beside those of the CPU. Prints a JSON object: case to what was found (see `compare`)."""
+
+import support.pretended_cuda.device as pretended  # isort: skip  # before torch
+
+import copy
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.dist.devices import to_device as move
+from pretrainkit.dist.env import World
+from pretrainkit.training.accumulate import accumulate, seed_dropout
+from pretrainkit.training.ema import Ema
+from pretrainkit.training.optimizers.build import build_optimizer, clip_gradients, parameters_of, step_if_finite
+from pretrainkit.training.optimizers.config import OptimizerConfig
+from pretrainkit.training.precision import resolve_precision
+from pretrainkit.training.run import PrecisionConfig
+from pretrainkit.training.trainer import to_device
+from support import bert_batches, clip_models, fourm_batches, pixel_batches, t5_batches
+
+Batches = list[dict[str, np.ndarray]]
+ADAMW = OptimizerConfig(peak_lr=1e-3)
+ADAFACTOR = OptimizerConfig(name="adafactor", peak_lr=1.0, max_grad_norm=0.0)
+
+
+class Work(NamedTuple):
+    """What is trained: two microbatches."""
+
+    model: nn.Module
+    objective: Any
+    batches: Batches
+    optimizer: OptimizerConfig
+
+
+def arrays(batch: dict[str, Any]) -> dict[str, np.ndarray]:
+    return {name: value.numpy() if isinstance(value, Tensor) else value for name, value in batch.items()}
+
+
+def bert(*, is_modern: bool = False, dropout: float = 0.0, room: int = 0, rows: bool = False) -> Work:
+    from pretrainkit.recipes.bert.recipe import RECIPE
+
+    config = bert_batches.modern_config() if is_modern else bert_batches.run_config()
+    rates = {"attention_dropout": dropout, "hidden_dropout": dropout} if not is_modern else {"dropout": dropout}
+    rates = {name: rate for name, rate in rates.items() if name in type(config.model).model_fields}
+    config = config.model_copy(update={"model": config.model.model_copy(update=rates)})
+    torch.manual_seed(0)
+    made = [bert_batches.row_batch([24, 9, 15, 20], seed=seed) for seed in (0, 1)]
+    batches = [arrays(one if rows else bert_batches.packed_batch(one, room=room)) for one in made]
+    return Work(RECIPE.build_model(config), RECIPE.build_objective(config), batches, ADAMW)
+
+
+def t5(
+    family: str = "1.1",
+    optimizer: OptimizerConfig = ADAFACTOR,
+    *,
+    dropout: float = 0.0,
+    packed: bool = True,
+    normalize_by: str = "none",
+    head_size: int = 16,
+) -> Work:
+    from pretrainkit.recipes.t5.recipe import RECIPE
+
+    model = t5_batches.model_config(family, dropout=dropout, head_size=head_size)
+    config = t5_batches.run_config(model, normalize_by=normalize_by)
+    make = t5_batches.packed_batch if packed else t5_batches.row_batch
+    batches = [arrays(make(seed=seed, pad=3)) for seed in (0, 1)]
+    return Work(t5_batches.random_model(config.model), RECIPE.build_objective(config), batches, optimizer)
+
+
+def pixel(*, dropout: float = 0.0, pad_to: int = 1, **model: Any) -> Work:
+    from pretrainkit.recipes.pixel.recipe import RECIPE
+
+    shape = {"decoder_hidden_size": 24, "decoder_num_heads": 3, "attention_dropout": dropout, "hidden_dropout": dropout}
+    config = pixel_batches.small_run(**(shape | model))
+    torch.manual_seed(0)
+    batches = [arrays(pixel_batches.batch_of(seed, [16, 7, 12], pad_to=pad_to)) for seed in (0, 1)]
+    return Work(RECIPE.build_model(config), RECIPE.build_objective(config), batches, ADAMW)
+
+
+def fourm(**model: Any) -> Work:
+    from pretrainkit.recipes.fourm.presets import tiny
+    from pretrainkit.recipes.fourm.recipe import RECIPE
+
+    config = tiny().model_copy(update={"model": fourm_batches.small(**({"num_heads": 1} | model))})
+    torch.manual_seed(0)
+    batches = [fourm_batches.random_batch(seed=seed) for seed in (0, 1)]
+    return Work(RECIPE.build_model(config), RECIPE.build_objective(config), batches, ADAMW)
+
+
+def clip(**changes: Any) -> Work:
+    from pretrainkit.recipes.clip.recipe import RECIPE
+
+    config = clip_models.run_config(**changes)
+    batches = []
+    for seed in (0, 1):
+        ids, num_tokens = clip_models.captions()
+        pixels = clip_models.images() + seed
+        groups = np.arange(len(ids)) + 10 * seed
+        more = {"bad": np.zeros(len(ids), np.int8), "image_group": groups, "caption_group": groups}
+        batches.append(
+            arrays({"image": pixels, "input_ids": (ids + seed) % clip_models.VOCAB, "num_tokens": num_tokens}) | more
+        )
+    return Work(clip_models.random_model(config), RECIPE.build_objective(config), batches, ADAMW)
+
+
+def constant_temperature() -> Work:
+    from pretrainkit.recipes.clip.config import TemperatureConfig
+
+    return clip(temperature=TemperatureConfig(kind="constant", value=0.02))
+
+
+def preset(name: str, *words: str, num: int = 3) -> Work:
+    """A preset without data: its assumed batch with random ids and pixels."""
+    import pretrainkit
+    from pretrainkit.recipes.registry import find_recipe
+
+    config = pretrainkit.load_config(name, words)
+    recipe: Any = find_recipe(config.recipe)
+    config = recipe.without_data(config)[0]
+    torch.manual_seed(0)
+    model = recipe.build_model(config)
+    batches = []
+    for seed in (0, 1):
+        rng = np.random.default_rng(seed)
+        batch = recipe.assumed_batch(config, num)
+        for key in ("image", "input_ids"):
+            if key in batch:
+                most = 256 if batch[key].dtype == np.uint8 else 90
+                batch[key] = rng.integers(0, most, batch[key].shape).astype(batch[key].dtype)
+        batches.append(batch)
+    return Work(model, recipe.build_objective(config), batches, ADAMW)
+
+
+def optimized(name: str, **settings: Any) -> Callable[[], Work]:
+    return lambda: bert()._replace(optimizer=OptimizerConfig(name=name, peak_lr=1e-3, **settings))
+
+
+CASES: dict[str, Callable[[], Work]] = {
+    "bert packed": bert,
+    "bert packed, dropout": lambda: bert(dropout=0.1),
+    "bert packed, with room": lambda: bert(room=7),
+    "bert rows": lambda: bert(rows=True),
+    "bert modern": lambda: bert(is_modern=True),
+    "bert modern, with room": lambda: bert(is_modern=True, room=5),
+    "t5 packed": t5,
+    "t5 rows": lambda: t5(packed=False),
+    "t5 1.0, dropout": lambda: t5("1.0", dropout=0.1),
+    "t5 average per sequence": lambda: t5(optimizer=ADAMW, normalize_by="average_per_sequence"),
+    "t5 language model": lambda: t5("lm"),
+    "t5 narrow heads": lambda: t5(head_size=3),
+    "pixel": pixel,
+    "pixel dropout": lambda: pixel(dropout=0.1),
+    "pixel padded": lambda: pixel(pad_to=8),
+    "pixel heads of 44": lambda: pixel(decoder_hidden_size=44, decoder_num_heads=1),
+    "fourm": fourm,
+    "fourm, all targets see each other": lambda: fourm(separate_targets=False),
+    "clip": clip,
+    "clip constant temperature": constant_temperature,
+    "image_tokenizer": lambda: preset("image_tokenizer/tiny", "model.image_size=32"),
+    "image_tokenizer convolutions": lambda: preset("image_tokenizer/tiny-conv", "model.image_size=32"),
+    "optimizer adamw": optimized("adamw"),
+    "optimizer scaled adamw": optimized("adamw", scale_by_parameter_rms=True),
+    "optimizer lamb": optimized("lamb"),
+    "optimizer lars": optimized("lars"),
+    "optimizer lion": optimized("lion"),
+    "optimizer muon": optimized("muon"),
+    "optimizer sgd": optimized("sgd"),
+}
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    found = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    return {name: (grad.host if isinstance(grad, pretended.OnCuda) else grad).clone() for name, grad in found.items()}
+
+
+def two_updates(work: Work, device: torch.device, compute: str) -> dict[str, Tensor]:
+    """The gradients of the first update; what happens in the second is recorded."""
+    model, objective, batches, settings = work
+    model.train()
+    precision = resolve_precision(PrecisionConfig(compute=compute), device)
+    optimizer, ema = build_optimizer(model, settings), Ema(model, 0.9)
+    first: dict[str, Tensor] = {}
+    on_device = [to_device(batch, device) for batch in batches]
+    for step in range(2):
+        optimizer.zero_grad(set_to_none=True)
+        if step:
+            pretended.RECORD.clear()
+        accumulate(
+            objective,
+            model,
+            on_device,
+            precision=precision,
+            world=World(device=device),
+            seed_dropout=lambda index, step=step: seed_dropout(0, step, index, 0, device),  # type: ignore[misc]
+        )
+        first = first or gradients(model)
+        norm = clip_gradients(parameters_of(optimizer), settings)
+        step_if_finite(optimizer, precision, norm)
+        with torch.no_grad():
+            objective.after_update(model)
+        ema.update(model)
+    return first
+
+
+def formats(name: str) -> tuple[str, ...]:
+    """Optimizers compute in float32, whatever the model does."""
+    return ("float32",) if name.startswith("optimizer") else ("float32", "bfloat16")
+
+
+def compare(make: Callable[[], Work], computes: tuple[str, ...]) -> dict[str, Any]:
+    """For each number format: `worst` relative difference of a gradient from the CPU's in that format and its `name`;
+    `not_finite` and `missing` gradients; `waits` of the second update and where; `operators` of it. Or the `error`."""
+    work = make()
+    found: dict[str, Any] = {}
+    for compute in computes:
+        expected = two_updates(copy.deepcopy(work), torch.device("cpu"), compute)
+        size = max(float(grad.norm()) for grad in expected.values())
+        own = copy.deepcopy(work)
+        move(own.model, pretended.CUDA)
+        try:
+            with pretended.RECORD.on() as record:
+                grads = two_updates(own, pretended.CUDA, compute)
+        except Exception as error:
+            told = traceback.format_exc().splitlines()[-4:]
+            found[compute] = {"error": f"{type(error).__name__}: {error}", "at": told}
+            continue
+        differences = {
+            name: float((grads[name].float() - grad).norm() / (grad.norm() + 1e-3 * size))
+            for name, grad in expected.items()
+            if name in grads
+        }
+        worst = max(differences, key=differences.__getitem__)
+        found[compute] = {
+            "worst": differences[worst],
+            "name": worst,
+            "not_finite": [name for name, grad in grads.items() if not grad.isfinite().all()],
+            "missing": [name for name in expected if name not in grads],
+            "waits": dict(record.waits),
+            "operators": record.operators.total(),
+        }
+    return found
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    wanted = sys.argv[1:]
+    print(
+        json.dumps({name: compare(make, formats(name)) for name, make in CASES.items() if not wanted or name in wanted})
+    )

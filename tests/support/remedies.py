@@ -1,0 +1,129 @@
+"""What the messages of the package advise: the sites of such messages in the source, and what a printed one says to do.
+
+A message is a string of several lines; the first says what is wrong, those below what to do about it. It has a remedy
+where those name a command, an option, a setting or a package.
+"""
+
+import ast
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from support import SUPPORT
+
+SOURCE = Path(__file__).parents[2] / "src" / "pretrainkit"
+GAP = "\0"
+"""Stands for what is filled in."""
+COMMAND = re.compile(r"pretrainkit ([a-z]+(?: [^`\n;,()]*)?)")
+OPTION = re.compile(r"(?<![\w/.-])--[a-z][a-z-]*")
+SETTING = re.compile(r"(?<![\w./{-])([a-z_]+(?:\.[a-z_0-9]+)*)=(\{[^\n]*?\}|\[[^\n]*?\]|[^\s=;,)`]+)")
+PACKAGE = re.compile(r"pip install '?([\w\[\]-]+)'?")
+KINDS = (COMMAND, OPTION, SETTING, PACKAGE)
+
+
+class Case(NamedTuple):
+    given: str
+    """A command that is refused; {out} is a new name."""
+    remedy: str | tuple[str, ...]
+    """Pattern of what is taken up of the advice: `pretrainkit ...`, a setting, an option, or "leave out --OPTION".
+    Several are followed one after another; the code is that of the last."""
+    own: Mapping[str, str] = {}
+    """What the reader puts for a word of the advice, or behind an option."""
+    code: int = 2
+    ends: int = 0
+    """What the command of the remedy ends with; 1 is that of a check that lists what is bad."""
+
+
+class Site(NamedTuple):
+    """A message in the source."""
+
+    file: str
+    template: str
+    """The message, with `GAP` for what is filled in."""
+    line: int
+
+    @property
+    def key(self) -> str:
+        """What stays when lines move: the file and the message, its gaps as `…`."""
+        return f"{self.file}: {' / '.join(part.strip() for part in self.template.replace(GAP, '…').splitlines())}"
+
+    def fits(self, message: str) -> bool:
+        """Whether a printed message is this one."""
+        at = 0
+        for part in self.template.strip().split(GAP):
+            at = message.find(part, at)
+            if at < 0:
+                return False
+            at += len(part)
+        return True
+
+
+def advice(message: str) -> str:
+    """What it says to do."""
+    return message.partition("\n")[2]
+
+
+def has_remedy(message: str) -> bool:
+    return any(kind.search(advice(message)) for kind in KINDS)
+
+
+@cache
+def sites() -> tuple[Site, ...]:
+    """Every message of the package that names a remedy."""
+    found = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        seen: set[int] = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Expr):  # documentation of what stands before it
+                seen |= {id(node.value)}
+            if id(node) in seen or not isinstance(node, ast.JoinedStr | ast.Constant | ast.BinOp):
+                continue
+            seen |= {id(below) for below in ast.walk(node)}
+            template = _template(node)
+            if template and "\n  " in template and has_remedy(template) and "{ " not in template:  # no style sheet
+                found.append(Site(str(path.relative_to(SOURCE)), template, node.lineno))
+    return tuple(found)
+
+
+def _template(node: ast.AST) -> str:
+    match node:
+        case ast.Constant(value=str(text)):
+            return re.sub(r"%(\.\d+)?[sdfg]", GAP, text).replace("%%", "%")  # of logging
+        case ast.JoinedStr(values=parts):
+            return "".join(_template(part) for part in parts)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return (_template(left) or GAP) + (_template(right) or GAP)
+        case ast.FormattedValue():
+            return GAP
+    return ""
+
+
+def followed(message: object, site: str) -> str:
+    """For a test elsewhere that follows a remedy itself: what the message advises.
+
+    Args:
+        message: As printed, or the error.
+        site: How the key of the message's site begins.
+    """
+    found = site_of(str(message))
+    assert found, message
+    assert found.key.startswith(site), found.key
+    return advice(str(message))
+
+
+@cache
+def followed_elsewhere() -> frozenset[str]:
+    """Keys of the sites whose remedies tests follow by `followed`."""
+    texts = [path.read_text(encoding="utf-8") for path in SUPPORT.parent.rglob("test_*.py")]
+    named = [name for text in texts for name in re.findall(r"\bfollowed\([^\n]*, \"([^\"]+)\"\)", text)]
+    found = {name: [site.key for site in sites() if site.key.startswith(name)] for name in named}
+    assert all(found.values()), [name for name, keys in found.items() if not keys]
+    return frozenset(key for keys in found.values() for key in keys)
+
+
+def site_of(message: str) -> Site | None:
+    """The site that printed a message: of those that fit the most specific one."""
+    fitting = [site for site in sites() if site.fits(message)]
+    return max(fitting, key=lambda site: len(site.template.replace(GAP, "")), default=None)
