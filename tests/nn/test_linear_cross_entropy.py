@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from pretrainkit.nn.cpu import cross_entropy as module
-from pretrainkit.nn.linear_cross_entropy import linear_cross_entropy
+from pretrainkit.nn.linear_cross_entropy import linear_cross_entropy, tied_lookup
 
 
 def plain(x, weight, bias, target):
@@ -93,3 +93,22 @@ def test_a_chunk_without_any_possible_id_counts_for_nothing(monkeypatch):
         results.append([nll.detach(), *(tensor.grad for tensor in inputs)])
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_predictions", [0, 37])
+def test_a_lookup_in_the_table_of_the_head_has_the_gradient_of_a_plain_one_to_the_bit(num_predictions):
+    generator = torch.Generator().manual_seed(3)
+    table_VD = torch.randn(5003, 16, generator=generator)
+    ids_T = torch.randint(0, 40, (300,), generator=generator)  # each several times
+    target_K = torch.randint(0, 5003, (num_predictions,), generator=generator)
+
+    def gradient(lookup):
+        weight_VD = table_VD.clone().requires_grad_()
+        for _ in range(2):  # two microbatches
+            x_TD, head_VD = lookup(weight_VD, ids_T)
+            loss = linear_cross_entropy(x_TD.tanh()[:num_predictions], head_VD, None, target_K).nll_K.sum()
+            (loss + x_TD.square().sum()).backward()
+        return weight_VD.grad
+
+    plain = gradient(lambda weight_VD, ids_T: (F.embedding(ids_T, weight_VD), weight_VD))
+    assert torch.equal(gradient(tied_lookup), plain)

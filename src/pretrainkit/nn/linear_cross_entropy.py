@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pretrainkit.nn.autocast import activation_dtype
-from pretrainkit.nn.cpu.cross_entropy import chunked_cross_entropy
+from pretrainkit.nn.cpu.cross_entropy import chunked_cross_entropy, lookup_in_head
 from pretrainkit.nn.cpu.dispatch import chunks_vocabulary
 
 
@@ -38,6 +38,13 @@ def linear_cross_entropy(x_KD: Tensor, weight_VD: Tensor, bias_V: Tensor | None,
     with torch.no_grad():
         is_right_K = target_logit_K >= logits_KV.amax(1)
     return TokenLoss(nll_K, is_right_K, nll_K + target_logit_K)
+
+
+def tied_lookup(weight_VD: Tensor, ids_T: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows (T, D) of an embedding table that is the matrix of the head, too, and the table to give to the head."""
+    if chunks_vocabulary(weight_VD) and torch.is_grad_enabled():
+        return lookup_in_head(weight_VD, ids_T)
+    return F.embedding(ids_T, weight_VD), weight_VD
 
 
 def linear_logits(x_KD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tensor:

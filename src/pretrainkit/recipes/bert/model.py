@@ -18,7 +18,7 @@ from pretrainkit.nn.activations import ACTIVATIONS
 from pretrainkit.nn.blocks import LayerNorm, PostNormBlock, PreNormBlock
 from pretrainkit.nn.dropout import dropout
 from pretrainkit.nn.initialise import SkipInitialisation, built, initialise_layer
-from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy, linear_logits
+from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy, linear_logits, tied_lookup
 from pretrainkit.nn.rotary import Rotation, rotation
 from pretrainkit.recipes.bert.config import AnyModelConfig, BertModelConfig, ModernModelConfig
 from pretrainkit.recipes.bert.inputs import BertInputs
@@ -46,9 +46,10 @@ class BertEmbeddings(nn.Module):
         self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.norm = LayerNorm(config.hidden_size, config.layer_norm_epsilon)
 
-    def forward(self, inputs: BertInputs) -> Tensor:
-        """(T, D)."""
-        x_TD = self.word(inputs.ids_T) + self.position(inputs.positions_T) + self.token_type(inputs.type_ids_T)
+    def forward(self, inputs: BertInputs, word_TD: Tensor | None = None) -> Tensor:
+        """(T, D); `word_TD`: the rows of `word`, if they were looked up already."""
+        word_TD = self.word(inputs.ids_T) if word_TD is None else word_TD
+        x_TD = word_TD + self.position(inputs.positions_T) + self.token_type(inputs.type_ids_T)
         return dropout(self.norm(x_TD), self.dropout_rate, is_training=self.training)
 
 
@@ -61,9 +62,10 @@ class ModernEmbeddings(nn.Module):
         self.word = nn.Embedding(vocab_size, config.hidden_size)
         self.norm = LayerNorm(config.hidden_size, config.layer_norm_epsilon, has_bias=False)
 
-    def forward(self, inputs: BertInputs) -> Tensor:
-        """(T, D)."""
-        return dropout(self.norm(self.word(inputs.ids_T)), self.dropout_rate, is_training=self.training)
+    def forward(self, inputs: BertInputs, word_TD: Tensor | None = None) -> Tensor:
+        """(T, D); `word_TD`: the rows of `word`, if they were looked up already."""
+        word_TD = self.word(inputs.ids_T) if word_TD is None else word_TD
+        return dropout(self.norm(word_TD), self.dropout_rate, is_training=self.training)
 
 
 class MaskedWordHead(nn.Module):
@@ -124,7 +126,8 @@ class BertForPretraining(nn.Module):
 
     def forward(self, inputs: BertInputs, token_K: Tensor | None = None) -> BertOutputs:
         """Losses of the true tokens `token_K` at `inputs.predicted_K`, or logits where they are not given."""
-        x_TD = self.embeddings(inputs)
+        word_TD, word_VD = tied_lookup(self.embeddings.word.weight, inputs.ids_T)
+        x_TD = self.embeddings(inputs, word_TD)
         rotations = rotations_of(self.config, inputs.positions_T)
         for layer, rotation_ in zip(self.layers[:-1], rotations[:-1], strict=True):
             x_TD = layer(x_TD, inputs.layout, rotation_)
@@ -135,7 +138,7 @@ class BertForPretraining(nn.Module):
         reading = inputs.layout.reading(read)
         x_RD = reading.read(self.final_norm(self.layers[-1](x_TD, reading, rotations[-1])))
         num_predictions = len(inputs.predicted_K)
-        said = self.masked_lm(x_RD[:num_predictions], self.embeddings.word.weight, token_K)
+        said = self.masked_lm(x_RD[:num_predictions], word_VD, token_K)
         order_B2 = None if self.sentence_order is None else self.sentence_order(x_RD[num_predictions:])
         if isinstance(said, TokenLoss):
             return BertOutputs(said, None, order_B2)
