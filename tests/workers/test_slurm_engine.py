@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 import pretrainkit
 from pretrainkit.cli.corpus import app
-from pretrainkit.errors import InputError, RunError
+from pretrainkit.cli.engines import Execution
+from pretrainkit.errors import InputError, MissingPackageError, RunError
 from pretrainkit.workers.engine import Crew
 from pretrainkit.workers.processes import Quiet
 from pretrainkit.workers.slurm_config import SlurmJob
@@ -168,3 +169,11 @@ def test_options_that_do_not_go_together_are_named(tmp_path, words, message):
     assert result.exit_code != 0
     assert message in str(result.exception) + result.output
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("engine", ["slurm", "ray"])
+def test_an_engine_without_its_package_says_what_to_install(engine, monkeypatch):
+    monkeypatch.setitem(sys.modules, "datatrove", None)
+    with pytest.raises(MissingPackageError, match=rf"datatrove(?s:.)*pip install 'pretrainkit\[{engine}\]'"):
+        Execution(engine=engine).open_engine()
+    assert Execution().open_engine().is_local

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pretrainkit.errors import InputError
+from pretrainkit.errors import InputError, MissingPackageError
 
 if TYPE_CHECKING:
     from pretrainkit.workers.engine import Engine
@@ -39,17 +39,20 @@ class Execution:
                 raise InputError(
                     f"--{option} {given} is only read by --engine {option}\n  add that, or leave out --{option}"
                 )
-        match self.engine:
-            case "slurm":
-                from pretrainkit.config.loader import config_of_words
-                from pretrainkit.workers.slurm_config import SlurmJob
-                from pretrainkit.workers.slurm_engine import SlurmEngine
+        if self.engine == "local":
+            from pretrainkit.workers.engine import LOCAL
 
-                return SlurmEngine(config_of_words(SlurmJob, self.slurm, "--slurm"))
-            case "ray":
-                from pretrainkit.workers.ray_engine import RayEngine
+            return LOCAL
+        try:
+            import datatrove  # noqa: F401
+        except ImportError:
+            raise MissingPackageError("datatrove", self.engine, f"--engine {self.engine}") from None
+        if self.engine == "slurm":
+            from pretrainkit.config.loader import config_of_words
+            from pretrainkit.workers.slurm_config import SlurmJob
+            from pretrainkit.workers.slurm_engine import SlurmEngine
 
-                return RayEngine(self.ray)
-        from pretrainkit.workers.engine import LOCAL
+            return SlurmEngine(config_of_words(SlurmJob, self.slurm, "--slurm"))
+        from pretrainkit.workers.ray_engine import RayEngine
 
-        return LOCAL
+        return RayEngine(self.ray)

@@ -22,7 +22,7 @@ from pretrainkit.exporting.torchvision_shim import lacks_operators
 from pretrainkit.launch.cloud import INSTALL_SKY
 from pretrainkit.running.exercises import Outcome, exercise
 
-NEEDED = ("transformers", "tokenizers", "sentencepiece", "safetensors", "pyarrow", "zstandard", "datatrove", "nltk")
+NEEDED = ("transformers", "tokenizers", "sentencepiece", "safetensors", "pyarrow", "zstandard", "nltk")
 """Packages of every installation whose compiled parts or versions can be at odds."""
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
@@ -37,6 +37,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "http": ("aiohttp",),
     "text-metrics": ("sacrebleu", "rouge-score"),
     "wandb": ("wandb",),
+    "cluster": ("datatrove",),
     "slurm": ("submitit",),
     "t5x": ("tensorstore",),
     "ray": ("ray",),
