@@ -22,7 +22,7 @@ from pretrainkit.exporting.torchvision_shim import lacks_operators
 from pretrainkit.launch.cloud import INSTALL_SKY
 from pretrainkit.running.exercises import Outcome, exercise
 
-NEEDED = ("transformers", "tokenizers", "sentencepiece", "safetensors", "pyarrow", "zstandard", "nltk")
+NEEDED = ("transformers", "tokenizers", "sentencepiece", "safetensors", "pyarrow", "zstandard")
 """Packages of every installation whose compiled parts or versions can be at odds."""
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {

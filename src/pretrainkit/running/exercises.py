@@ -21,7 +21,6 @@ _SECONDS = 120
 _MODULES = {
     "Pango": "pretrainkit.rendering.pango_library",
     "freetype-py": "freetype",
-    "nltk": "nltk.tokenize.punkt",
     "pillow": "PIL.Image",
     "pyarrow": "pyarrow.parquet",
     "rouge-score": "rouge_score",
@@ -150,7 +149,6 @@ _EXERCISES: Mapping[str, Callable[[Any], object]] = {
     "pyarrow": _pyarrow,
     "zstandard": lambda zstd: zstd.ZstdDecompressor().decompress(zstd.ZstdCompressor().compress(b"one")),
     "safetensors": _safetensors,
-    "nltk": lambda punkt: punkt.PunktSentenceTokenizer().tokenize("One. Two."),
     "Pango": lambda library: library.pango_library().versions(),
 }
 """What more than an import is asked of, given its module."""

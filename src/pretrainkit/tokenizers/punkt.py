@@ -3,9 +3,9 @@
 Source: Kiss and Strunk 2006, "Unsupervised Multilingual Sentence Boundary Detection", https://aclanthology.org/J06-4003,
 with the deviations of NLTK and of the Punkt crate that Sabertooth uses.
 
-The choice. The maintained implementation is NLTK's. Its trainer learns the parameters here (`train_punkt`: PyPI carries
-no trained ones, and one's own text fits better). Its tokenizer is slower than a subword tokenizer, so `PunktSplitter`
-makes its decisions: candidates by one compiled expression, and each decision remembered by the text it depends on.
+The choice. The maintained implementation is NLTK's. Its tokenizer is slower than a subword tokenizer, so
+`PunktSplitter` makes its decisions: candidates by one compiled expression, and each decision remembered by the text it
+depends on. Parameters are learned from one's own text (`train_punkt`): PyPI carries none, and these fit better.
 
 Measured by benchmarks/sentences.py on one core (Intel Xeon), parameters learned from 4 MB of novels, MB of text per
 CPU-second:
@@ -63,9 +63,9 @@ _REALIGN = re.compile(rf"[{re.escape(_CLOSING)}]+?(?:\s+|(?=--)|$)", re.MULTILIN
 _NO_WORD = r"?!)\";}\]*:@'({\["
 """What ends a word, as the inside of a character class."""
 _SEVERAL = r"-{2,}|\.{2,}|\.(?:\s\.){2,}"
-_NUMBER_TYPE = "##number##"
+NUMBER_TYPE = "##number##"
 _NUMBER = re.compile(r"-?[.,]?\d[\d,.-]*")
-_INITIAL = re.compile(r"[^\W\d]\.")
+INITIAL = re.compile(r"[^\W\d]\.")
 _ELLIPSIS = re.compile(r"\.(?:\s?\.)+")
 _ASCII_SPACES = "\n\t\r\v\f"
 _SPACES = (
@@ -130,9 +130,9 @@ class PunktParameters:
     def with_language(self, code: str) -> "PunktParameters":
         """These, and the common abbreviations of a language of abbreviations.py, and what follows them."""
         language = LANGUAGES[code]
-        before = {(word, _NUMBER_TYPE) for word in language.before_numbers}
+        before = {(word, NUMBER_TYPE) for word in language.before_numbers}
         # An abbreviation keeps its period where Punkt looks at the word after a number: "5. Feb."
-        after = {(_NUMBER_TYPE, form) for word in language.after_numbers for form in (word, f"{word}.")}
+        after = {(NUMBER_TYPE, form) for word in language.after_numbers for form in (word, f"{word}.")}
         return replace(
             self,
             abbreviations=self.abbreviations | language.titles | language.others,
@@ -195,7 +195,7 @@ def _are_words(value: object) -> bool:
 
 
 def train_punkt(texts: Iterable[str], *, max_bytes: int = 4 << 20, where: str = "texts") -> PunktParameters:
-    """Learn the parameters from running text with NLTK's trainer: 3 CPU-seconds and 100 MB of memory per MB.
+    """Learn the parameters from running text: a CPU-second and 60 MB of memory per 4 MB.
 
     The sample is the beginning of the given texts, in their order, until `max_bytes` of UTF-8 are reached. No text
     gives more than an eighth of that, so that one book does not speak for a library, unless all texts together give
@@ -221,20 +221,11 @@ def train_punkt(texts: Iterable[str], *, max_bytes: int = 4 << 20, where: str = 
             "  give running text, or take --splitter newline, regex or none"
         )
 
-    # NLTK loads all of itself (scipy, sklearn) whichever part is named: more than a CPU-second.
-    from nltk.tokenize.punkt import PunktTrainer
+    from pretrainkit.tokenizers.punkt_training import learn
 
-    trainer = PunktTrainer()
-    # One call for all: the trainer decides about abbreviations after each call, from what it has seen until then.
-    trainer.train("\n\n".join(_short_lines(sample)), finalize=True)
-    learned = trainer.get_params()
-    return PunktParameters(
-        # Korean sentences end in one of few short verbs, which stand before nothing but periods.
-        abbreviations=frozenset(word for word in learned.abbrev_types if not _HANGUL.search(word)),
-        collocations=frozenset(learned.collocations),
-        sentence_starters=frozenset(learned.sent_starters),
-        orthography={word: contexts for word, contexts in learned.ortho_context.items() if contexts},
-    )
+    learned = learn("\n\n".join(sample))
+    # Korean sentences end in one of few short verbs, which stand before nothing but periods.
+    return replace(learned, abbreviations=frozenset(w for w in learned.abbreviations if not _HANGUL.search(w)))
 
 
 def read_abbreviations(path: str | os.PathLike[str]) -> list[str]:
@@ -265,20 +256,6 @@ def first_bytes(text: str, num: int) -> str:
     return text[:num].encode(errors="replace")[:num].decode(errors="ignore")
 
 
-def _short_lines(texts: Iterable[str], length: int = 10_000) -> Iterator[str]:
-    """Texts with longer lines cut at spaces: NLTK gives up on a line that takes it five seconds."""
-    for text in texts:
-        lines = []
-        for line in text.split("\n"):
-            while len(line) > length:
-                cut = line.rfind(" ", 1, length)
-                cut = length if cut < 0 else cut
-                lines.append(line[:cut])
-                line = line[cut:]
-            lines.append(line)
-        yield "\n".join(lines)
-
-
 class PunktSplitter:
     """Text to sentences. Picklable; calls are independent of each other.
 
@@ -294,7 +271,7 @@ class PunktSplitter:
         if rules == "default":
             self.settings["version"] = 2  # 1 did not know the stops of other scripts
         self.fingerprint = _digest(self.settings)
-        no_word = _NO_WORD if rules == "sabertooth" else _NO_WORD + _CURLY
+        no_word = _no_word(rules)
         stop, space, other = r"[.?!]", r"\s", r"\S"
         if rules != "nltk":
             space, other = " ", "[^ ]"  # `_sentences` made all spaces so
@@ -302,8 +279,7 @@ class PunktSplitter:
             stop += r"(?:(?! \.(?: |$))|(?<=\.)(?<!\. \.)(?: \.){2,}+)"
         next_word = rf"({other}++)(?={space})" if rules == "sabertooth" else rf"({other}++)"
         self._candidates = re.compile(rf"{stop}(?=([{no_word}]|{space}++{next_word}))")
-        end = rf"\s|$|[{no_word}]|{_SEVERAL}"
-        self._word = re.compile(rf"{_SEVERAL}|[^\s(\"`{{\[:;&#*@)}}\]\-,]\S*?(?={end}|,(?:{end}))|\S")
+        self._word = word_pattern(rules)
         self._titles = parameters.titles if rules == "default" else frozenset[str]()
         self._listed = parameters.listed if rules == "default" else frozenset[str]()
         self._collocated = frozenset(first for first, _ in parameters.collocations)
@@ -387,8 +363,8 @@ class PunktSplitter:
         tokens = self._word.findall(head)
         if self._ends_within(tokens):
             return True
-        word = _word_without_period(tokens[-1])
-        is_special = word in self._collocated or word == _NUMBER_TYPE or _INITIAL.fullmatch(tokens[-1])
+        word = word_without_period(tokens[-1])
+        is_special = word in self._collocated or word == NUMBER_TYPE or INITIAL.fullmatch(tokens[-1])
         return self._first_pass(tokens[-1])[0] and not is_special
 
     def _ends_within(self, tokens: list[str]) -> bool:
@@ -399,8 +375,8 @@ class PunktSplitter:
         is_break, is_abbreviation = self._first_pass(first)
         if first[-1] != ".":
             return is_break
-        word = _word_without_period(first)
-        next_word = _word_without_period(second) if self._first_pass(second)[0] else _word_type(second)
+        word = word_without_period(first)
+        next_word = word_without_period(second) if self._first_pass(second)[0] else word_type(second)
         if (word, next_word) in self.parameters.collocations:
             return False
         if is_abbreviation or len(word) == 1:
@@ -409,12 +385,12 @@ class PunktSplitter:
                 return False
             if second[0].isupper() and (word in self._listed or last in self._listed):
                 return next_word in self.parameters.sentence_starters
-        is_initial = _INITIAL.fullmatch(first) is not None
+        is_initial = INITIAL.fullmatch(first) is not None
         starts = self._starts_sentence(second, next_word)
         if not is_initial and (is_abbreviation or _ELLIPSIS.fullmatch(first)):
             is_starter = second[0].isupper() and next_word in self.parameters.sentence_starters
             return starts is True or is_starter
-        if is_initial or word == _NUMBER_TYPE:
+        if is_initial or word == NUMBER_TYPE:
             is_seen_lower = self.parameters.orthography.get(next_word, 0) & ANY_LOWER
             is_name = is_initial and starts is None and second[0].isupper() and not is_seen_lower
             if starts is False or is_name:
@@ -443,11 +419,21 @@ class PunktSplitter:
         return None
 
 
-def _word_type(token: str) -> str:
+def _no_word(rules: PunktRules) -> str:
+    return _NO_WORD if rules == "sabertooth" else _NO_WORD + _CURLY
+
+
+def word_pattern(rules: PunktRules) -> re.Pattern[str]:
+    """Finds the words of a line, with their periods, and everything else."""
+    end = rf"\s|$|[{_no_word(rules)}]|{_SEVERAL}"
+    return re.compile(rf"{_SEVERAL}|[^\s(\"`{{\[:;&#*@)}}\]\-,]\S*?(?={end}|,(?:{end}))|\S")
+
+
+def word_type(token: str) -> str:
     word = token.lower()
-    return _NUMBER_TYPE if _NUMBER.fullmatch(word) else word
+    return NUMBER_TYPE if _NUMBER.fullmatch(word) else word
 
 
-def _word_without_period(token: str) -> str:
-    word = _word_type(token)
+def word_without_period(token: str) -> str:
+    word = word_type(token)
     return word.removesuffix(".") if len(word) > 1 else word
