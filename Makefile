@@ -12,7 +12,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DELETE_ON_ERROR:
-.PHONY: setup demo test test-fast test-lowest test-matrix lint format bench clean
+.PHONY: setup demo test test-fast test-lowest test-matrix test-gpu-benchmark lint format bench clean
 
 setup: $(VENV)/.done
 
@@ -52,6 +52,10 @@ test-matrix:
 		else failed="$$failed $$python (missing)"; fi; \
 	done; \
 	if [ -n "$$failed" ]; then echo "not shown to work:$$failed" >&2; exit 1; fi; echo "all of these work: $(PYTHONS)"
+
+# The benchmark for a GPU with tiny models on the CPU: that it runs.
+test-gpu-benchmark: setup
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gpu.py --pretend --out "$$(mktemp -d)"
 
 lint: setup
 	$(BIN)/ruff check .

@@ -1,0 +1,593 @@
+"""What one GPU does with this project: is it right, how fast is each recipe, and where does the time go?
+
+    python benchmarks/gpu.py --minutes 10 --out FOLDER [--only NAME ...] [--pretend] [--write]
+
+Each part runs in a process of its own with a limit of time, and writes FOLDER/NAME.json when it is done; FOLDER/gpu.md
+is written anew after each. What does not fit into --minutes is left out and named; the same command does the rest.
+
+    environment    versions, what matrix products and copies reach
+    correctness    each recipe with two layers: losses and gradients against the CPU's float32, in float32, bfloat16 and
+                   compiled; memory is filled with garbage first; 50 steps in bfloat16 against float32; a resumed run
+    WORKLOAD       the real trainer on random examples that are held in memory: 20 steps to warm up, 50 timed by CUDA
+                   events, then three under the profiler
+    WORKLOAD+NAME  the same with one thing changed
+    pipeline       T5 from shards, all of the data path: how long the device waits for data
+    transformers   BERT of transformers on the same batches, compiled, in bfloat16
+
+MFU counts the matrix products of real tokens (3 x forward, nothing recomputed) over the datasheet's rate. --pretend
+goes the same way with the smallest presets and few steps on the CPU: to see that the script runs, no measurement.
+
+Of a machine without a network it asks for torch, Triton, NumPy, pydantic, PyYAML, safetensors, zstandard and this
+project's src on PYTHONPATH; `zerovl` also for timm and transformers.
+"""
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import pretrainkit
+from pretrainkit.data.loader import Loader
+from pretrainkit.data.order import Order
+from pretrainkit.data.source import BatchSource, Records
+from pretrainkit.dist.env import World, init_world
+from pretrainkit.recipes.registry import find_recipe
+from pretrainkit.training.folder import RunFolder
+from pretrainkit.training.trainer import Trainer, initial_seed
+from pretrainkit.training.watch import Watcher
+
+WARM_UP, TIMED, PROFILED = 20, 50, 3
+LIMIT_SECONDS = 180
+"""Of one part."""
+SECTION = "gpu"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A run to be measured."""
+
+    preset: str
+    batch_size: int
+    words: tuple[str, ...] = ()
+    """Settings on top of the preset's."""
+    goal: float | None = None
+    """MFU."""
+    variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Name to further settings: one thing changed."""
+
+
+_EAGER = {"eager": ("parallel.compile=off",)}
+_ADAMW = ("optimizer.name=adamw", "optimizer.peak_lr=1e-4", "optimizer.max_grad_norm=1.0")
+_NO_DROPOUT = ("model.attention_dropout=0", "model.hidden_dropout=0")
+WORKLOADS = {
+    "bert-base": Workload("bert/base", 512, goal=0.45, variants=_EAGER | {"no-dropout": _NO_DROPOUT}),
+    "bert-large": Workload("bert/large", 256, goal=0.50),
+    "t5-base": Workload("t5/1.1-base", 128, goal=0.45, variants=_EAGER | {"adamw": _ADAMW}),
+    "pixel-base": Workload("pixel/base", 64, goal=0.40, variants=_EAGER),
+    "zerovl": Workload("clip/zerovl", 512, goal=0.40),
+    "zerovl-accumulated": Workload("clip/zerovl", 4096, ("data.microbatch_size=512",)),
+    "fourm-b": Workload("fourm/b-7", 256, goal=0.45, variants=_EAGER),
+}
+TINY = {
+    "bert": ("bert/tiny", 4),
+    "t5": ("t5/tiny", 2),
+    "pixel": ("pixel/tiny", 2),
+    "clip": ("clip/tiny", 4),
+    "fourm": ("fourm/tiny", 2),
+    "image_tokenizer": ("image_tokenizer/tiny", 2),
+}
+"""Recipe to its smallest preset and a batch."""
+
+
+def bound(preset: str, words: Sequence[str]) -> tuple[Any, Any]:
+    """The recipe and the config of a preset that needs no data."""
+    recipe: Any = find_recipe(preset.partition("/")[0])
+    fixed = ("data.prefetch=2", "checkpoint.keep_last=1", "evaluate.num_samples=0")
+    config, _ = recipe.without_data(pretrainkit.load_config(preset, [*fixed, *words]))
+    return recipe, config
+
+
+def random_batch(recipe: Any, config: Any, num: int, seed: int) -> dict[str, np.ndarray]:
+    """The longest examples that the config allows, of random ids and pixels: zeros are multiplied faster."""
+    rng = np.random.default_rng(seed)
+    batch = recipe.assumed_batch(config, num)
+    most = getattr(config.model, "vocab_size", None) or 90
+    for name, array in batch.items():
+        if array.dtype == np.uint8 and array.size > 1000:
+            batch[name] = rng.integers(0, 256, array.shape, np.uint8)
+        elif name in ("input_ids", "masked_lm_ids") or (name.endswith("_tokens") and array.ndim == 2):
+            batch[name] = rng.integers(1, most, array.shape).astype(array.dtype)
+    return batch
+
+
+class InMemory(BatchSource):
+    """Examples without a data path: four batches of each size in turn."""
+
+    fingerprint = "random"
+
+    def __init__(self, recipe: Any, config: Any, num: int) -> None:
+        self._make, self._kept = partial(random_batch, recipe, config), dict[tuple[int, int], dict[str, np.ndarray]]()
+        self._num = num
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return (self._num,)
+
+    def lengths(self, records: Records) -> np.ndarray:
+        return np.ones(len(records), np.int64)
+
+    def build(self, records: Records) -> dict[str, np.ndarray]:
+        which = len(records), int(records.index[0]) % 4
+        if which not in self._kept:
+            self._kept[which] = self._make(*which)
+        return dict(self._kept[which])
+
+
+def trainer_of(recipe: Any, config: Any, folder: Path, world: World, watcher: Watcher) -> Trainer:
+    """The real trainer, on examples in memory."""
+    size = config.data.batch_size
+    source = InMemory(recipe, config, 4 * size)
+    order = Order(source.sizes, weights=[None], mode="shuffle", seed=config.seed, batch_size=size)
+    loader = Loader(source, order, batch_size=size, microbatch_size=config.data.microbatch_size)
+    torch.manual_seed(initial_seed(config.seed))
+    model = recipe.build_model(config).to(world.device)
+    return Trainer(config, RunFolder(folder), world, model, recipe.build_objective(config), loader, [], watcher)
+
+
+class Timer(Watcher):
+    """Notes the time of every step, and looks closer at those after the timed ones."""
+
+    def __init__(self, warm_up: int, timed: int, device: torch.device) -> None:
+        self.warm_up, self.timed, self.device = warm_up, timed, device
+        self.marks: list[Any] = []
+        self.first_seconds = 0.0
+        self.kernels: dict[str, float] = {}
+        self._began = time.perf_counter()
+        self._profiler: Any = None
+
+    def stepped(self, step: int, num_steps: int) -> None:
+        on_gpu = self.device.type == "cuda"
+        if on_gpu:
+            self.marks.append(torch.cuda.Event(enable_timing=True))
+            self.marks[-1].record()
+        else:
+            self.marks.append(time.perf_counter())
+        if step == 1:
+            if on_gpu:
+                torch.cuda.synchronize()
+            self.first_seconds = time.perf_counter() - self._began
+        if step == self.warm_up and on_gpu:
+            torch.cuda.set_sync_debug_mode("warn")
+        if step == self.warm_up + self.timed and on_gpu:
+            torch.cuda.set_sync_debug_mode("default")
+            from torch.profiler import ProfilerActivity, profile
+
+            torch.cuda.synchronize()
+            self._profiler = profile(activities=[ProfilerActivity.CUDA])
+            self._profiler.start()
+        if step == self.warm_up + self.timed + PROFILED and self._profiler is not None:
+            torch.cuda.synchronize()
+            self._profiler.stop()
+            for event in self._profiler.key_averages():
+                seconds = event.self_device_time_total * 1e-6
+                if seconds:
+                    self.kernels[event.key] = self.kernels.get(event.key, 0.0) + seconds / PROFILED
+
+    def milliseconds(self) -> list[float]:
+        """Of each timed step."""
+        marks = pairwise(self.marks[self.warm_up - 1 : self.warm_up + self.timed])
+        if self.device.type == "cuda":
+            return [first.elapsed_time(second) for first, second in marks]
+        return [1e3 * (second - first) for first, second in marks]
+
+
+_KINDS = (
+    ("products", ("gemm", "cutlass", "cublas", "nvjet", "matmul", "addmm", "_mm_")),
+    ("attention", ("flash", "fmha", "flex", "attention")),
+    ("optimizer", ("adam", "multi_tensor", "foreach", "lamb")),
+    ("copies", ("memcpy", "memset", "copy")),
+    ("loss", ("softmax", "nll", "cross_entropy", "logsumexp")),
+)
+
+
+def by_kind(kernels: Mapping[str, float]) -> dict[str, float]:
+    """Seconds of kernels, grouped by what their names tell; all others are norms and element-wise."""
+    found = dict.fromkeys([*(kind for kind, _ in _KINDS), "norms and element-wise"], 0.0)
+    for name, seconds in kernels.items():
+        fitting = (kind for kind, parts in _KINDS if any(part in name.lower() for part in parts))
+        found[next(fitting, "norms and element-wise")] += seconds
+    return found
+
+
+def train(workload: Workload, words: Sequence[str], device: str, folder: Path, *, pretend: bool) -> dict[str, Any]:
+    """The real trainer on examples in memory."""
+    preset, size, given = workload.preset, workload.batch_size, (*workload.words, *words)
+    warm_up, timed = WARM_UP, TIMED
+    if pretend:
+        (preset, size), given, warm_up, timed = TINY[preset.partition("/")[0]], (), 2, 3
+    num_steps = warm_up + timed + PROFILED
+    fixed = (f"num_steps={num_steps}", f"log.every_steps={num_steps}", f"data.batch_size={size}")
+    recipe, config = bound(preset, (*fixed, *given))
+    with init_world(device) as world, warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        timer = Timer(warm_up, timed, world.device)
+        trainer = trainer_of(recipe, config, folder, world, timer)
+        last = trainer.fit()
+    microbatch = config.data.microbatch_size or size
+    cost = trainer.objective.cost(random_batch(recipe, config, microbatch, 0))
+    steps = sorted(timer.milliseconds())
+    seconds = statistics.median(steps) / 1e3
+    peak, kinds = trainer.peak.flops_per_second, by_kind(timer.kernels)
+    found = {
+        "preset": preset,
+        "words": " ".join(given),
+        "batch": size,
+        "loss": last["loss"],
+        "ms": 1e3 * seconds,
+        "p90 ms": steps[int(0.9 * (len(steps) - 1))],
+        "examples / s": size / seconds,
+        "tokens / s": cost.tokens * size / microbatch / seconds,
+        "MFU": cost.flops * size / microbatch / seconds / peak if peak else None,
+        "goal": workload.goal,
+        "GiB": torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else None,
+        "first step, s": timer.first_seconds,
+        "waits": sum("synchroniz" in str(one.message) for one in warned),
+        "kernels, ms": {kind: 1e3 * value for kind, value in kinds.items()},
+        "idle, ms": 1e3 * (seconds - sum(kinds.values())) if timer.kernels else None,
+        "longest": sorted(((1e3 * s, name[:120]) for name, s in timer.kernels.items()), reverse=True)[:15],
+    }
+    if "torch._dynamo" in sys.modules:
+        counters = sys.modules["torch._dynamo"].utils.counters
+        found |= {"graphs": counters["stats"]["unique_graphs"], "breaks": sum(counters["graph_break"].values())}
+    return found
+
+
+def environment(device: str, *, pretend: bool) -> dict[str, Any]:
+    """Versions, and what this card reaches: products, copies."""
+    found: dict[str, Any] = {"torch": torch.__version__, "device": device}
+    size, most = (64, 256) if pretend else (8192, 65_536)
+    if device == "cuda":
+        found |= {"device": torch.cuda.get_device_name(), "capability": list(torch.cuda.get_device_capability())}
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    widths = (768, 1024, 2048, 3072, 4096) if not pretend else (32,)
+    shapes = [(size, size, size), *((most, k, n) for k in widths for n in widths)]
+    for m, k, n in shapes:
+        a, b = (torch.randn(shape, device=device).to(dtype) for shape in ((m, k), (k, n)))
+        seconds = seconds_of(lambda a=a, b=b: a @ b, device, 3 if pretend else 20)
+        found[f"{m} x {k} x {n}, TFLOP/s"] = 2e-12 * m * k * n / seconds
+    block = torch.randn((1 << 20) if pretend else (1 << 30), device=device)
+    found["copy, TB/s read and written"] = 2e-12 * block.nbytes / seconds_of(block.clone, device, 3)
+    return found
+
+
+def seconds_of(work: Callable[[], Any], device: str, num: int) -> float:
+    """Mean time of a call, on the device."""
+    for _ in range(3):
+        work()
+    if device != "cuda":
+        began = time.perf_counter()
+        for _ in range(num):
+            work()
+        return (time.perf_counter() - began) / num
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    first.record()
+    for _ in range(num):
+        work()
+    last.record()
+    torch.cuda.synchronize()
+    return first.elapsed_time(last) / 1e3 / num
+
+
+def gradients_of(
+    recipe: Any, config: Any, device: torch.device, compute: str, compiled: str
+) -> dict[str, torch.Tensor]:
+    """Of one update of two microbatches, on the host; `losses` are the terms."""
+    from pretrainkit.dist.devices import to_device as move
+    from pretrainkit.dist.env import World
+    from pretrainkit.dist.parallelize import parallelize, unwrap
+    from pretrainkit.training.accumulate import accumulate, seed_dropout
+    from pretrainkit.training.precision import resolve_precision
+    from pretrainkit.training.run import ParallelConfig, PrecisionConfig
+    from pretrainkit.training.trainer import to_device
+
+    torch.manual_seed(0)
+    world = World(device=device)
+    precision = resolve_precision(PrecisionConfig(compute=compute), device)
+    model = move(recipe.build_model(config), device).train()
+    wrapped = parallelize(model, ParallelConfig(compile=compiled), world, precision.compute_dtype)
+    if device.type == "cuda":  # what a kernel leaves unwritten is no zero then
+        garbage = [torch.full((1 << 22,), torch.nan, device=device) for _ in range(64)]
+        del garbage
+    batches = [to_device(random_batch(recipe, config, 3, seed), device) for seed in (0, 1)]
+    sums = accumulate(
+        recipe.build_objective(config),
+        wrapped,
+        batches,
+        precision=precision,
+        world=world,
+        seed_dropout=lambda index: seed_dropout(0, 0, index, 0, device),
+    )
+    found = {n: p.grad.float().cpu() for n, p in unwrap(wrapped).named_parameters() if p.grad is not None}
+    return found | {"losses": torch.stack([term.mean().float().cpu() for term in sums.values()])}
+
+
+CORRECT = {
+    "float32": ("float32", "off", 1e-4),
+    "bfloat16": ("bfloat16", "off", 0.1),
+    "compiled": ("bfloat16", "on", 0.1),
+}
+"""How a gradient is computed on the device, to the most that it may differ from the CPU's in float32, of its norm."""
+_TWO_LAYERS = {
+    "bert": ("model.num_layers=2", *_NO_DROPOUT),
+    "t5": ("model.num_encoder_layers=2", "model.num_decoder_layers=2"),
+}
+
+
+def correctness(device: str, *, pretend: bool) -> dict[str, Any]:
+    """Gradients of every recipe, 50 steps in bfloat16 beside float32, and a run that was stopped."""
+    found: dict[str, Any] = {}
+    for name, (preset, _) in TINY.items():
+        recipe, config = bound(preset, ("num_steps=1", *_TWO_LAYERS.get(name, ())))
+        expected = gradients_of(recipe, config, torch.device("cpu"), "float32", "off")
+        size = max(float(grad.norm()) for grad in expected.values())
+        for way, (compute, compiled, most) in CORRECT.items():
+            if pretend and compiled == "on":
+                continue
+            grads = gradients_of(recipe, config, torch.device(device), compute, compiled)
+            off = {
+                n: float((grads[n] - g).norm() / (g.norm() + 1e-3 * size)) for n, g in expected.items() if n in grads
+            }
+            worst = max(off, key=off.__getitem__)
+            is_good = off[worst] <= most and grads.keys() == expected.keys()
+            found[f"{name}, {way}"] = {"good": is_good, "worst": off[worst], "in": worst}
+    num_steps = 4 if pretend else 50
+    with tempfile.TemporaryDirectory() as place:
+        losses = {
+            compute: short_run(Path(place) / compute, num_steps, (f"precision.compute={compute}",), device)
+            for compute in ("float32", "bfloat16")
+        }
+        again = short_run(
+            Path(place) / "float32", num_steps, ("precision.compute=float32",), device, stop=num_steps // 2
+        )
+    worst = max(abs(a - b) / b for a, b in zip(losses["bfloat16"], losses["float32"], strict=True))
+    found[f"{num_steps} steps in bfloat16"] = {"good": worst < 0.02, "worst": worst, "in": "loss"}
+    found["stopped and resumed"] = {"good": again == losses["float32"], "worst": 0.0, "in": "loss"}
+    return found
+
+
+def short_run(folder: Path, num_steps: int, words: Sequence[str], device: str, *, stop: int = 0) -> list[float]:
+    """The losses of a run of bert/tiny, or of one that ends at step `stop` as if it were killed, and then goes on."""
+
+    class Killed(Watcher):
+        def stepped(self, step: int, num_steps: int) -> None:
+            if step == stop + 1:
+                raise KeyboardInterrupt
+
+    preset, size = TINY["bert"]
+    fixed = (f"num_steps={num_steps}", "log.every_steps=1", f"data.batch_size={size}", "parallel.compile=off")
+    every = f"checkpoint.every_steps={stop or num_steps}"
+    recipe, config = bound(preset, (*fixed, every, *words))
+    if stop:
+        folder = folder.with_name(f"{folder.name}-resumed")
+    for is_resumed in (False, True) if stop else (False,):
+        with init_world(device) as world:
+            trainer = trainer_of(recipe, config, folder, world, Killed() if stop and not is_resumed else Watcher())
+            if is_resumed and not trainer.restore():
+                raise SystemExit("the stopped run left no checkpoint")
+            with suppress(KeyboardInterrupt):
+                trainer.fit()
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+def pipeline(device: str, *, pretend: bool) -> dict[str, Any]:
+    """T5 from token shards on a disk: span corruption on the host while the device computes."""
+    from denoising import make_shards
+
+    preset, size = TINY["t5"] if pretend else ("t5/1.1-base", 128)
+    num_steps = 4 if pretend else 60
+    with tempfile.TemporaryDirectory() as place:
+        shards = make_shards(Path(place) / "shards", 5_000 if pretend else 200_000)
+        words = [f"data.train={shards.folder}", f"data.batch_size={size}", f"num_steps={num_steps}", *_ADAMW]
+        config = pretrainkit.load_config(
+            preset, [*words, f"log.every_steps={num_steps // 2}", "checkpoint.keep_last=1"]
+        )
+        pretrainkit.train(config, Path(place) / "run", device=device)
+        lines = (Path(place) / "run/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    last = json.loads(lines[-1])
+    names = ("examples_per_second", "tokens_per_second", "seconds_per_step", "data_wait_share", "mfu")
+    return {name: last[name] for name in names if name in last}
+
+
+def transformers(device: str, *, pretend: bool) -> dict[str, Any]:
+    """BERT of transformers on rows of 128 as full as ours: autocast, compiled, clip to norm 1, fused AdamW."""
+    from transformers import BertConfig, BertForPreTraining
+
+    import step
+
+    shape = step.Shape(2, 128, 4) if pretend else step.Shape(12, 768, 512)
+    config = step.run_config(shape, step.VOCAB_SIZE)
+    values = step.to_huggingface_config(config.model, has_sentence_order=True)
+    model = BertForPreTraining(BertConfig(**values, attn_implementation="sdpa")).to(device)
+    rows = step.make_rows(np.full(shape.batch_size, 128), step.VOCAB_SIZE, np.random.default_rng(0))
+    batch = {name: one.to(device) for name, one in step.huggingface_batch(rows, is_modern=False).items()}
+    called = model if pretend else torch.compile(model)
+
+    def loss_of(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        with torch.autocast(device, torch.bfloat16):
+            return called(**batch).loss
+
+    seconds = seconds_of(partial(step.stepper(model, loss_of), batch), device, 2 if pretend else TIMED)
+    return {
+        "ms": 1e3 * seconds,
+        "examples / s": shape.batch_size / seconds,
+        "tokens / s": 128 * shape.batch_size / seconds,
+    }
+
+
+def part(name: str, device: str, *, pretend: bool) -> dict[str, Any]:
+    """What a part found."""
+    others = {
+        "environment": environment,
+        "correctness": correctness,
+        "pipeline": pipeline,
+        "transformers": transformers,
+    }
+    if name in others:
+        return others[name](device, pretend=pretend)
+    workload, _, variant = name.partition("+")
+    of = WORKLOADS[workload]
+    with tempfile.TemporaryDirectory() as place:
+        return train(of, of.variants.get(variant, ()), device, Path(place) / "run", pretend=pretend)
+
+
+NAMES = (
+    "environment",
+    "correctness",
+    *WORKLOADS,
+    *(f"{name}+{variant}" for name, workload in WORKLOADS.items() for variant in workload.variants),
+    "pipeline",
+    "transformers",
+)
+"""In the order of what must be known first."""
+
+
+def shown(value: Any) -> str:
+    """A value in a cell."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 100 else f"{value:,.0f}"
+    return str(value)
+
+
+def report(out: Path) -> str:
+    """The Markdown of all parts that are done, with what is missing."""
+    done = {
+        name: json.loads((out / f"{name}.json").read_text("utf-8"))
+        for name in NAMES
+        if (out / f"{name}.json").is_file()
+    }
+    rows = {name: found for name, found in done.items() if name.partition("+")[0] in WORKLOADS and "error" not in found}
+    columns = (
+        "batch",
+        "ms",
+        "p90 ms",
+        "examples / s",
+        "tokens / s",
+        "MFU",
+        "goal",
+        "GiB",
+        "first step, s",
+        "graphs",
+        "breaks",
+        "waits",
+    )
+    device = done.get("environment", {}).get("device", "unknown")
+    parts = [f"`python benchmarks/gpu.py`, {time.strftime('%Y-%m-%d')}, {device}"]
+    if rows:
+        lines = [
+            f"| {name} | {' | '.join(shown(found.get(column)) for column in columns)} |" for name, found in rows.items()
+        ]
+        parts.append("\n".join([f"| run | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|", *lines]))
+        kinds = list(next(iter(rows.values()))["kernels, ms"])
+        lines = []
+        for name, found in rows.items():
+            cells = [*(found["kernels, ms"][kind] for kind in kinds), found["idle, ms"]]
+            lines.append(f"| {name} | {' | '.join(map(shown, cells))} |")
+        parts.append(
+            "\n".join([f"| ms of a step | {' | '.join(kinds)} | idle |", "|---" * (len(kinds) + 2) + "|", *lines])
+        )
+    for name, found in done.items():
+        if name not in rows:
+            parts.append("\n".join([f"{name}:\n", *(f"- {key}: {shown_all(value)}" for key, value in found.items())]))
+    missing = [name for name in NAMES if name not in done]
+    parts.append(f"Not measured: {', '.join(missing) or 'nothing'}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def shown_all(value: Any) -> str:
+    """A value, or several by name."""
+    return ", ".join(f"{key} {shown(one)}" for key, one in value.items()) if isinstance(value, dict) else shown(value)
+
+
+def run_part(name: str, options: argparse.Namespace, seconds: float) -> str:
+    """Start a part; returns what became of it."""
+    words = ["--part", name, "--out", str(options.out), *(["--pretend"] if options.pretend else [])]
+    process = subprocess.Popen(
+        [sys.executable, __file__, *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        _, told = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return f"not done after {seconds:.0f} s"
+    if not process.returncode:
+        found = json.loads((options.out / f"{name}.json").read_text("utf-8"))
+        wrong = [key for key, value in found.items() if isinstance(value, dict) and value.get("good") is False]
+        return f"wrong: {', '.join(wrong)}" if wrong else "done"
+    log = options.out / f"{name}.log"
+    log.write_text(told, encoding="utf-8")
+    return f"failed: {told.strip().splitlines()[-1] if told.strip() else process.returncode}; see {log}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME")
+    parser.add_argument("--pretend", action="store_true", help="the smallest presets on the CPU, to see that it runs")
+    parser.add_argument("--write", action="store_true", help="put the report into RESULTS.md")
+    parser.add_argument("--part", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if not options.pretend and not torch.cuda.is_available():
+        print("error: no CUDA device here\n  run it on a machine with a GPU, or try the script with --pretend")
+        return 2
+    if options.part:
+        found = part(options.part, "cpu" if options.pretend else "cuda", pretend=options.pretend)
+        (options.out / f"{options.part}.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+        return 0
+    options.out.mkdir(parents=True, exist_ok=True)
+    end, has_failed = time.monotonic() + 60 * options.minutes, False
+    for name in options.only:
+        left = end - time.monotonic()
+        if (options.out / f"{name}.json").is_file() or left < 10:
+            continue
+        began = time.monotonic()
+        became = run_part(name, options, min(left, LIMIT_SECONDS))
+        has_failed |= became != "done"
+        print(f"{name}: {became}, {time.monotonic() - began:.0f} s", flush=True)
+        (options.out / "gpu.md").write_text(report(options.out), encoding="utf-8")
+    print(report(options.out))
+    if options.write and not options.pretend:
+        from results import read_results, write_results
+        from run import BENCHMARKS, FOLDER
+
+        sections, by_hand = read_results(FOLDER / "RESULTS.md")
+        write_results(FOLDER / "RESULTS.md", sections | {SECTION: report(options.out)}, BENCHMARKS, by_hand)
+    return int(has_failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
