@@ -24,7 +24,9 @@ def plan(
     source: Annotated[str, typer.Argument(metavar="PRESET|FILE.yaml", help="A preset, or a YAML file.")],
     settings: Settings = None,
     gpus: Annotated[int, typer.Option(min=1, help="Devices of the whole run, one per rank.")] = 1,
-    device: Annotated[str, typer.Option(help="b200, h200, h100, a100, a100-40, l40s, a10, l4 or cpu.")] = "h200",
+    device: Annotated[
+        str, typer.Option(help="b200, h200, h100, h20, a100, a100-40, l40s, a10, l4, rtx5090, rtx4090, rtx3090 or cpu.")
+    ] = "h200",
     gpus_per_node: Annotated[int, typer.Option(min=1, help="Devices of a machine, for HSDP.")] = 8,
     mfu: Annotated[float, typer.Option(help="Share of the datasheet's rate that you expect, in (0, 1].")] = 0.4,
     price: Annotated[float | None, typer.Option(help="Of one device for an hour.")] = None,

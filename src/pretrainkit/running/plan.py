@@ -36,6 +36,10 @@ DEVICES: Mapping[str, tuple[str, float]] = MappingProxyType(
         "l40s": ("NVIDIA L40S", 48e9),
         "a10": ("NVIDIA A10", 24e9),
         "l4": ("NVIDIA L4", 24e9),
+        "h20": ("NVIDIA H20", 96e9),
+        "rtx5090": ("NVIDIA GeForce RTX 5090", 32e9),
+        "rtx4090": ("NVIDIA GeForce RTX 4090", 24e9),
+        "rtx3090": ("NVIDIA GeForce RTX 3090", 24e9),
     }
 )
 """Names of devices to what `peak_flops` knows them by and the bytes of memory on their datasheets."""
