@@ -89,6 +89,40 @@ def test_the_capability_of_the_page_is_asked_for_and_then_there(settings, tmp_pa
     assert plan.assumed == "32,000 pieces"
 
 
+WITHOUT_TOKENIZER = """
+from pretrainkit.recipes.capabilities import Generates, KeepsTokenizer
+
+class Answering(Bigram, Generates, KeepsTokenizer):
+    generate_options = ("max_length",)
+
+    def tokenizer_folder(self, config):
+        return None
+
+    def with_tokenizer(self, config, tokenizer):
+        return config
+
+    def has_own_vocabulary(self, config):
+        return True
+
+    def generate(self, config, model, tokenizer, prompts, max_length=3):
+        return [{"text": prompt[:max_length], "tokenizer": tokenizer} for prompt in prompts]
+
+RECIPE = Answering()
+"""
+
+
+def test_a_recipe_without_a_tokenizer_generates_as_the_page_says(settings, tmp_path):
+    with open(tmp_path / "bigram.py", "a", encoding="utf-8") as file:
+        file.write(WITHOUT_TOKENIZER)
+    sys.modules.pop("bigram", None)
+    registry.entries.cache_clear()
+    pretrainkit.train(pretrainkit.load_config("bigram/tiny", [*settings, "num_steps=1"]), tmp_path / "run")
+    assert pretrainkit.generate(tmp_path / "run", ["hello"]) == [{"text": "hel", "tokenizer": None}]
+    assert succeed("generate", tmp_path / "run", "hello", "--max-length", 4) == "hell\n"
+    assert "has no option 'top'" in refused("generate", tmp_path / "run", "hello", "--top", 4)
+    del sys.modules["bigram"]
+
+
 def test_the_commands_of_the_page_run(settings, tmp_path):
     (commands,) = [block.text for block in blocks_of(PAGE) if block.language == "bash"]
     (tmp_path / "page").mkdir()
