@@ -1,19 +1,26 @@
-"""The recipe that docs/extending.md shows works: it trains, resumes, and adds microbatches up."""
+"""The recipe that docs/extending.md shows works: it trains, resumes, and adds microbatches up; its commands run."""
 
+import importlib
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import pretrainkit
 from pretrainkit.api import make_plan
-from pretrainkit.errors import InputError
+from pretrainkit.data.order import Order
+from pretrainkit.errors import DataError, InputError
 from pretrainkit.recipes import registry
 from pretrainkit.tokenizers.shard_writer import write_shards
 from pretrainkit.tokenizers.special import SpecialIds
+from support.command_line import refused, succeed
+from support.page_runner import blocks_of, within
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
 
@@ -80,3 +87,110 @@ def test_the_capability_of_the_page_is_asked_for_and_then_there(settings, tmp_pa
     plan = make_plan(pretrainkit.load_config("bigram/tiny"))
     assert plan.num_parameters == 2 * 32_000 * 64 + 32_000
     assert plan.assumed == "32,000 pieces"
+
+
+WITHOUT_TOKENIZER = """
+from pretrainkit.recipes.capabilities import Generates, KeepsTokenizer
+
+class Answering(Bigram, Generates, KeepsTokenizer):
+    generate_options = ("max_length",)
+
+    def tokenizer_folder(self, config):
+        return None
+
+    def with_tokenizer(self, config, tokenizer):
+        return config
+
+    def has_own_vocabulary(self, config):
+        return True
+
+    def generate(self, config, model, tokenizer, prompts, max_length=3):
+        return [{"text": prompt[:max_length], "tokenizer": tokenizer} for prompt in prompts]
+
+RECIPE = Answering()
+"""
+
+
+def test_a_recipe_without_a_tokenizer_generates_as_the_page_says(settings, tmp_path):
+    with open(tmp_path / "bigram.py", "a", encoding="utf-8") as file:
+        file.write(WITHOUT_TOKENIZER)
+    sys.modules.pop("bigram", None)
+    registry.entries.cache_clear()
+    pretrainkit.train(pretrainkit.load_config("bigram/tiny", [*settings, "num_steps=1"]), tmp_path / "run")
+    assert pretrainkit.generate(tmp_path / "run", ["hello"]) == [{"text": "hel", "tokenizer": None}]
+    assert succeed("generate", tmp_path / "run", "hello", "--max-length", 4) == "hell\n"
+    assert "has no option 'top'" in refused("generate", tmp_path / "run", "hello", "--top", 4)
+    del sys.modules["bigram"]
+
+
+def test_the_commands_of_the_page_run(settings, tmp_path):
+    (commands,) = [block.text for block in blocks_of(PAGE) if block.language == "bash"]
+    (tmp_path / "page").mkdir()
+    for split in ("train", "valid"):
+        (tmp_path / "page" / "tokens").mkdir(exist_ok=True)
+        (tmp_path / "page" / "tokens" / split).symlink_to(tmp_path / "tokens")
+    with within(tmp_path / "page"):
+        answers = [succeed(*command.split()[1:]) for command in commands.splitlines()]
+    assert "bigram/tiny" in answers[0]
+    assert "vocab_size: null" in answers[1]
+    assert len(losses(tmp_path / "page" / "runs" / "bigram")) > 1
+
+
+def test_the_recipe_of_the_page_refuses_what_it_cannot_use(settings, tmp_path):
+    for wrong, message in (
+        ([], "there is nothing to train on"),
+        (["data.train=nowhere"], "there is no folder nowhere"),
+        ([settings[0], "data.row_length=1"], "data.row_length cannot be 1"),
+        ([settings[0], "data.row_length=wide"], "data.row_length cannot be wide"),
+        ([settings[0], "data.row_length=100000"], "one example needs 100000"),
+        ([settings[0], "model.vocab_size=5"], "the data have 300 pieces"),
+        ([settings[0], "model.width=5"], "model has no field 'width'"),
+    ):
+        assert message in refused("train", "bigram/tiny", *wrong, "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_weights_of_the_page_are_where_the_batch_is(settings):
+    objective = importlib.import_module("bigram_model").NextTokenLoss(
+        pretrainkit.load_config("bigram/tiny", ["model.vocab_size=300"])
+    )
+    weights = objective.weights({"tokens": torch.zeros(2, 5, dtype=torch.int64, device="meta")})
+    assert weights["next_token_loss"].device.type == "meta"
+
+
+def test_the_recipe_of_the_page_is_found_without_installation(settings, tmp_path):
+    (alone := tmp_path / "alone").mkdir()
+    for name in ("bigram.py", "bigram_model.py"):
+        (alone / name).write_text((tmp_path / name).read_text().replace('"bigram"', '"bigram:RECIPE"'))
+    source = Path(pretrainkit.__file__).parents[1]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (alone, source)))}
+    for words in (["train", "bigram:RECIPE/tiny", *settings, "num_steps=2"], ["resume", "num_steps=3"]):
+        place = ["--out", str(tmp_path / "run")] if words[0] == "train" else []
+        words = [words[0], *([] if place else [str(tmp_path / "run")]), *words[1:], *place]
+        ended = subprocess.run([sys.executable, "-m", "pretrainkit", *words], env=environment, capture_output=True)
+        assert ended.returncode == 0, ended.stderr.decode()
+
+
+def test_the_source_of_the_page_builds_any_examples_by_index(settings, tmp_path):
+    LineSource = importlib.import_module("line_source").LineSource
+    text = tmp_path / "lines.txt"
+    text.write_text("short\n\n" + "\n".join("a long line of text, number " + "i" * i for i in range(20)))
+    train, valid = (LineSource([text, text], 16, is_random=is_random) for is_random in (True, False))
+    assert train.sizes == valid.sizes == (21, 21)
+    assert train.fingerprint == LineSource([text, text], 16, is_random=True).fingerprint != valid.fingerprint
+    records = Order(train.sizes, seed=0).records(np.arange(84))
+    whole, later = train.build(records), train.build(records.take(slice(30, 60)))
+    for name, values in later.items():
+        np.testing.assert_array_equal(values, whole[name][30:60])
+    np.testing.assert_array_equal(whole["num_tokens"], (whole["tokens"] > 0).sum(1))
+    np.testing.assert_array_equal(whole["num_tokens"], train.lengths(records))
+    first, second = records.take(slice(0, 42)), records.take(slice(42, 84))
+    parts = [
+        {tuple(row) for row in source.build(epoch)["tokens"].tolist()}
+        for source in (train, valid)
+        for epoch in (first, second)
+    ]
+    assert parts[0] != parts[1]  # other parts of the same lines
+    assert parts[2] == parts[3]
+    with pytest.raises(DataError, match="there is no text file"):
+        LineSource([tmp_path / "nowhere.txt"], 16, is_random=True)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pretrainkit.cli.options import Averaged, Decoding, Device
+from pretrainkit.cli.options import Averaged, Decoding
 from pretrainkit.cli.settings_options import with_settings
 
 app = typer.Typer(add_completion=False)
@@ -62,7 +62,7 @@ def generate(
     out: Annotated[
         Path | None, typer.Option(help="4M: new folder for pictures, JSON and a contact sheet. Default: generated.")
     ] = None,
-    device: Device = None,
+    device: Annotated[str | None, typer.Option(help="4M: cpu, cuda, ...; default: cpu.")] = None,
     averaged: Averaged = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per prompt.")] = False,
 ) -> None:

@@ -44,11 +44,11 @@ class AttentionLayout(ABC):
         self, q_WHK: Tensor, kv_T2HK: Tensor, asked_W: Tensor, *, window: int | None, dropout_rate: float
     ) -> Tensor | None:
         """As `attend`, for the queries `q_WHK` of some tokens only, to the keys and values of all: (W, H, K). None:
-        this layout computes them all or nothing. `asked_W` are int64 indices into the stream that ascend."""
+        this layout computes them all or nothing. `asked_W`: int64 indices of the query tokens, ascending."""
         return None
 
     def asking(self, x_TD: Tensor) -> Tensor:
-        """The tokens that ask: all of them."""
+        """The rows of `x_TD` of the query tokens: all of them."""
         return x_TD
 
     def reading(self, read_R: Tensor) -> "ReadLayout":
@@ -64,14 +64,14 @@ class AttentionLayout(ABC):
 
 @dataclass(frozen=True, eq=False)
 class ReadLayout(AttentionLayout):
-    """Only some tokens ask. See `AttentionLayout.reading`."""
+    """Only some tokens are queries. See `AttentionLayout.reading`."""
 
     layout: AttentionLayout
     """Of all tokens."""
     asked_W: Tensor
-    """int64: the tokens that ask."""
+    """int64: indices of the query tokens into the stream."""
     place_R: Tensor | None
-    """int64: which of those each of the tokens that are read is; None: they are the same."""
+    """int64: the place in `asked_W` of each token that is read; None: they are the same."""
 
     def attend(self, qkv_T3HK: Tensor, *, window: int | None, dropout_rate: float) -> Tensor:
         rest: dict[str, Any] = {"window": window, "dropout_rate": dropout_rate}

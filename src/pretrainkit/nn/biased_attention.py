@@ -1,7 +1,7 @@
 """Attention with an additive bias between two streams of tokens, within pairs of examples and never across them.
 
-Dimensions: T tokens that ask, S tokens that are asked (the same stream in self-attention), H heads, K width of one
-head, Q and P queries and keys of one row, B rows.
+Dimensions: T query tokens, S key tokens (the same stream in self-attention), H heads, K width of one head, Q and P
+queries and keys of one row, B rows.
 
 As in `pretrainkit.nn.attention`, a *layout* says where the examples lie. It is made once per batch and shared by all
 layers; all layouts compute the same numbers:

@@ -98,7 +98,7 @@ class PostNormBlock(nn.Module):
         self.feed_forward_norm = LayerNorm(width, epsilon)
 
     def forward(self, x_TD: Tensor, layout: AttentionLayout, rotation: Rotation | None = None) -> Tensor:
-        """(T, D) to (T, D), or those that ask (see `AttentionLayout.reading`)."""
+        """(T, D) to (T, D), or to the rows of the query tokens (see `AttentionLayout.reading`)."""
         rate, is_training = self.dropout_rate, self.training
         mixed_TD = dropout(self.attention(x_TD, layout, rotation), rate, is_training=is_training)
         x_TD = self.attention_norm(layout.asking(x_TD) + mixed_TD)
@@ -128,7 +128,7 @@ class PlainPreNormBlock(nn.Module):
         self.feed_forward = FeedForward(width, inner_width, activation)
 
     def forward(self, x_TD: Tensor, layout: AttentionLayout, rotation: Rotation | None = None) -> Tensor:
-        """(T, D) to (T, D), or those that ask (see `AttentionLayout.reading`)."""
+        """(T, D) to (T, D), or to the rows of the query tokens (see `AttentionLayout.reading`)."""
         rate, is_training = self.dropout_rate, self.training
         mixed_TD = self.attention(self.attention_norm(x_TD), layout, rotation)
         x_TD = layout.asking(x_TD) + dropout(mixed_TD, rate, is_training=is_training)
@@ -162,7 +162,7 @@ class PreNormBlock(nn.Module):
         self.feed_forward = GatedFeedForward(width, inner_width, activation, dropout_rate)
 
     def forward(self, x_TD: Tensor, layout: AttentionLayout, rotation: Rotation | None = None) -> Tensor:
-        """(T, D) to (T, D), or those that ask (see `AttentionLayout.reading`)."""
+        """(T, D) to (T, D), or to the rows of the query tokens (see `AttentionLayout.reading`)."""
         mixed_TD = self.attention(self.attention_norm(x_TD), layout, rotation)
         x_TD = layout.asking(x_TD) + dropout(mixed_TD, self.attention_dropout_rate, is_training=self.training)
         return x_TD + self.feed_forward(self.feed_forward_norm(x_TD))

@@ -1,4 +1,5 @@
-"""Which layout of attention a device gets. The only place of `nn` that recipes ask about devices."""
+"""Which layout of attention a device gets, for recipes to ask. A layout of padded rows is chosen by the recipe itself,
+which asks `nn.cpu.dispatch`."""
 
 from itertools import pairwise
 from typing import Literal

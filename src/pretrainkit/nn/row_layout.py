@@ -50,7 +50,7 @@ class RowLayout(AttentionLayout):
         k_BHSK, v_BHSK = self._by_row(kv_T2HK)
         if not self.is_causal:
             visible = self._visible()
-        else:  # slots up to the asking one, of which each row has one
+        else:  # slots up to the query, of which each row has one
             slot_B = asked_W if self.slot_T is None else self.slot_T[asked_W]
             visible = (_slots(self.length, slot_B) <= (slot_B % self.length)[:, None])[:, None, None]
         mixed_BH1K = F.scaled_dot_product_attention(

@@ -1,4 +1,4 @@
-"""What every recipe is to the rest of the house. Torch-free to import: methods import what they need.
+"""What every recipe is to the rest of pretrainkit. Torch-free to import: methods import what they need.
 
 What a recipe may do besides training is in `capabilities`.
 """
@@ -71,7 +71,8 @@ class Recipe(ABC, Generic[Run]):
         """
 
     @abstractmethod
-    def build_objective(self, config: Run) -> AnyObjective: ...
+    def build_objective(self, config: Run) -> AnyObjective:
+        """What turns a batch into the terms of the loss. What is learned belongs to the model, not to it."""
 
     def sample(self, config: Run, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
         """Held-out examples for the report: what the model saw, predicted, and the truth. Default: none.

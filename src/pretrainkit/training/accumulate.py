@@ -54,7 +54,8 @@ def accumulate(
     Args:
         microbatches: This rank's slices of the batch, in order, on the model's device. At least one, and the same
             number on all ranks. One may hold no scored part or no example at all. Those of a coupled objective are
-            asked for one at a time, twice each, and not kept: they may be copied to the device only then.
+            read one at a time, the last once and the others twice, and not kept: they may be copied to the device only
+            then.
         gradient_sync: Entered around each microbatch; its argument is True for the final backward pass, and the
             forward pass before it, only.
         averages_gradients: The model's wrapper divides gradients by the number of ranks (DDP, FSDP2); undone here.

@@ -86,7 +86,8 @@ class SeparableObjective(Objective):
 
     @abstractmethod
     def weights(self, batch: Batch) -> dict[str, Tensor]:
-        """The weight of every term of `scales` for this microbatch, from the batch alone (float32 scalars)."""
+        """The weight of every term of `scales` for this microbatch, from the batch alone: float32 scalars on its
+        device."""
 
     @abstractmethod
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:

@@ -16,8 +16,8 @@ Forwards and backwards on one thread of an Intel Xeon, in ms, and with torch hel
 | 24 x 40 to 160 x 4 (T5)          | 16.9  | 22.2  | 37.6  | 19.3        | 25.1 | 46.6 |
 | 128 x 4 to 40 x 4 (4M)           | 17.6  | 21.2  | 24.7  | 16.6        | 21.2 | 25.2 |
 
-Dimensions: T tokens that ask, S tokens that are asked (the same stream in self-attention), H heads, K width of one
-head, Q and P queries and keys of one tile, W tokens of a stream that ask.
+Dimensions: T query tokens, S key tokens (the same stream in self-attention), H heads, K width of one head, Q and P
+queries and keys of one tile, W query tokens of a stream where not all are.
 """
 
 from collections.abc import Sequence
@@ -82,9 +82,9 @@ class TiledLayout(AttentionLayout):
         return attend(q_WHK, kv_T2HK, None, tiles, len(q_WHK), dropout_rate, q_WHK.shape[-1] ** -0.5)
 
     def _tiles_of(self, asked_W: Tensor, window: int | None) -> list[Tile]:
-        """Of the examples that have tokens that ask."""
+        """Of the examples that have query tokens."""
         ends = torch.tensor(self.lengths).cumsum(0)
-        # asked_W ascends, so the tokens of an example that ask are those between two of these places.
+        # asked_W ascends, so the query tokens of an example are those between two of these places.
         last_of = torch.searchsorted(asked_W, ends).tolist()
         tiles, first, start = [], 0, 0
         for last, end in zip(last_of, ends.tolist(), strict=True):

@@ -153,7 +153,7 @@ class BertForPretraining(nn.Module):
         return states
 
     def initialise(self) -> None:
-        """Fresh weights from torch's global generator (spec of Sabertooth 10.3; ModernBERT's for the modern one)."""
+        """Fresh weights from torch's global generator (those of Sabertooth; of ModernBERT for the modern one)."""
         _initialise(self, self.config)
         with torch.no_grad():
             self.masked_lm.decoder_bias.zero_()

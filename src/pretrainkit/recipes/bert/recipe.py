@@ -1,4 +1,4 @@
-"""The recipe as the rest of the house sees it. Torch-free to import."""
+"""The recipe as the rest of pretrainkit sees it. Torch-free to import."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class BertTextEncoder(TextEncoder):
             self.pooler.requires_grad_(False)
 
     def _hidden(self, inputs: BertInputs, last: AttentionLayout) -> Tensor:
-        """(T, D), or the tokens that ask in the layout of the last block."""
+        """(T, D), or the rows of the query tokens in the layout of the last block."""
         x_TD = self.embeddings(inputs)
         rotations = rotations_of(self.config, inputs.positions_T)
         for layer, rotation in zip(self.layers[:-1], rotations[:-1], strict=True):

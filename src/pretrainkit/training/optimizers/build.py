@@ -1,7 +1,7 @@
 """From gradients to updates: which parameters decay, the optimizers, clipping.
 
-Source: specification 12.1 and 12.2. torch's AdamW is that formula, u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p
-and p -= lr * u, with the decay applied first; the two differ in rounding only.
+AdamW is u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p and p -= lr * u. torch's applies the decay first; the two
+differ in rounding only. The compatible modes repeat Sabertooth, https://github.com/nikitakit/sabertooth.
 """
 
 import re
@@ -44,8 +44,8 @@ def decays_by_name(owner: nn.Module, name: str) -> bool:
 def decays_in_compat(name: str, parameter: Tensor) -> bool:
     """Whether the parameter decays in mode by_ndim_compat: in Sabertooth of 2022, every tensor that is not 1-D.
 
-    There query, key and value biases had the shape (heads, width of a head) and so decayed (specification 12.1). Here
-    they are 1-D and fused in the linear layer `qkv` (or apart in `query`, `key` and `value`).
+    There query, key and value biases had the shape (heads, width of a head) and so decayed. Here they are 1-D and fused
+    in the linear layer `qkv` (or apart in `query`, `key` and `value`).
     """
     owner, _, leaf = plain_name(name).rpartition(".")
     is_projection = owner.rpartition(".")[2] in (_FUSED_QUERY_KEY_VALUE, "query", "key", "value")
@@ -178,8 +178,7 @@ def clip_gradients(parameters: Iterable[Tensor], config: OptimizerConfig) -> Ten
     """Scale all gradients in place so that their global norm is at most `config.max_grad_norm` (0: leave them).
 
     Mode norm: unchanged where norm < c, else times c / norm, without an epsilon. Mode squared_norm_legacy: the same
-    with the squared norm in place of the norm, so 0.4 acts from a norm of 0.632 on and leaves 0.4 / norm
-    (specification 12.2).
+    with the squared norm in place of the norm, so 0.4 acts from a norm of 0.632 on and leaves 0.4 / norm.
 
     Returns:
         The norm before clipping, a float32 scalar on the gradients' device; not finite where a gradient is not. Sharded

@@ -25,8 +25,8 @@ class Lars(GroupOptimizer):
     """SGD with momentum. Per tensor: local = TRUST * |p| / (|g| + weight_decay * |p| + 1e-8), or 1 where a norm is 0;
     v = momentum * v + local * lr * (g + weight_decay * p);  p -= v (nesterov: p -= momentum * v + the new part of v).
 
-    Source: You et al. 2017, https://arxiv.org/abs/1708.03888, in the form of ZeroVL's linear probe (its specification,
-    section 13): the learning rate is inside the momentum buffer.
+    Source: You et al. 2017, https://arxiv.org/abs/1708.03888, in the form of ZeroVL's linear probe: the learning
+    rate is inside the momentum buffer.
     """
 
     usual: ClassVar = {"momentum": 0.9, "nesterov": False}
@@ -78,7 +78,7 @@ class Lamb(_Adam):
     """u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p;  p -= lr * (|p| / |u|) * u, per tensor.
 
     Source: You et al. 2019, https://arxiv.org/abs/1904.00962. The paper's phi clamps the weight norm; like optax and
-    Sabertooth (specification 12.1) we do not clamp, and the ratio is 1 where either norm is 0.
+    Sabertooth we do not clamp, and the ratio is 1 where either norm is 0.
     """
 
     def _update(self, params: _Tensors, group: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ def lr_factor(config: ScheduleConfig, num_steps: int, step: int) -> float:
     the end of the decay, where the share stays from then on.
 
     Warm-up is linear from 0: update t < warmup_steps uses t / warmup_steps, so the first update of a run with warm-up
-    moves nothing (Sabertooth and optax do the same; specification 12.3).
+    moves nothing (Sabertooth and optax do the same).
     """
     warmup = config.warmup_steps(num_steps)
     if step < warmup:
