@@ -20,7 +20,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pretrainkit.tokenizers.sentences import PlainSplitter, PunktParameters, PunktSplitter, train_punkt
+from pretrainkit.tokenizers.punkt_training import train_punkt
+from pretrainkit.tokenizers.sentences import PlainSplitter, PunktParameters, PunktSplitter
 
 Split = Callable[[str], list[str]]
 SAMPLE = Path(os.environ.get("PRETRAINKIT_SAMPLE_DATA", Path(__file__).resolve().parents[2] / "shared/data"))

@@ -116,3 +116,10 @@ def test_a_broken_plugin_fails_when_it_is_named(cli, words):
     assert result.code == 2
     assert "recipe 'shaky' (no_such_package.recipe:RECIPE) is broken" in result.err
     assert "Traceback" not in result.err
+
+
+@pytest.mark.usefixtures("broken_plugin")
+def test_a_broken_plugin_does_not_keep_others_from_working(cli, tmp_path):
+    assert "did you mean bert/tiny" in cli("train", "bert-tiny").err
+    assert "no recipe reads" not in cli("import", str(tmp_path), "--out", str(tmp_path / "out")).err
+    assert "shaky" not in cli("finetune", "cola", "--from", str(tmp_path)).err

@@ -260,6 +260,7 @@ def test_two_recipes_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest
     entries.cache_clear()
     try:
         assert "two recipes are called 'bert'" in refused("train", "bert/tiny", "--out", tmp_path / "run")
+        assert "t5/tiny" in succeed("recipes")
     finally:
         entries.cache_clear()
 

@@ -17,7 +17,8 @@ from pretrainkit.errors import DataError
 from pretrainkit.files.sources import find_sources
 from pretrainkit.tokenizers import punkt
 from pretrainkit.tokenizers.abbreviations import LANGUAGES, language_of
-from pretrainkit.tokenizers.punkt import PunktParameters, PunktSplitter, read_abbreviations, train_punkt
+from pretrainkit.tokenizers.punkt import PunktParameters, PunktSplitter, read_abbreviations
+from pretrainkit.tokenizers.punkt_training import train_punkt
 from pretrainkit.tokenizers.sentences import SPLITTERS, PlainSplitter, about_language, learn_punkt, load_splitter
 from support.remedies import followed
 
@@ -306,7 +307,7 @@ def test_equal_texts_give_equal_parameters(learned, tmp_path):
     """Also in another process, where sets have another order."""
     code = (
         "import pydoc_data.topics as t, sys\n"
-        "from pretrainkit.tokenizers.punkt import train_punkt\n"
+        "from pretrainkit.tokenizers.punkt_training import train_punkt\n"
         "train_punkt((x for _, x in sorted(t.topics.items())), max_bytes=200_000).save(sys.argv[1])\n"
     )
     subprocess.run([sys.executable, "-c", code, tmp_path / "there.json"], check=True, timeout=120)

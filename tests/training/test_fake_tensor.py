@@ -28,6 +28,9 @@ def fake(*shape: int) -> FakeTensor:
         lambda x: x.view(2, 2, 6).transpose(0, 2)[1:],
         lambda x: x.split(2, dim=1)[1],
         lambda x: x[2:].as_strided((2, 3), (6, 2), 6),
+        lambda x: x[1:].transpose_(0, 1),
+        lambda x: x.unsqueeze_(1),
+        lambda x: torch.nn.GRU(x.shape[1], 3, batch_first=True, device=x.device)(x[None])[0].detach(),
     ],
 )
 def test_what_is_computed_has_the_form_of_the_real_result(compute, repeat):

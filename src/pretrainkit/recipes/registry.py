@@ -7,7 +7,8 @@ import difflib
 import importlib
 import importlib.metadata
 import pkgutil
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from shlex import quote
@@ -32,16 +33,22 @@ class Entry:
     name: str
     target: str
     """`module:attribute` of a `Recipe` instance."""
+    rival: str = ""
+    """The target of another recipe of this name."""
 
     def load(self) -> Recipe[Any]:
-        """The recipe. Raises ConfigError when its module is broken."""
+        """The recipe. Raises ConfigError when its module is broken, or two recipes have this name."""
+        if self.rival:
+            raise ConfigError(
+                f"two recipes are called {self.name!r}: {self.target} and {self.rival}\n  uninstall one of them"
+            )
         module, _, attribute = self.target.partition(":")
         try:
             recipe = getattr(importlib.import_module(module), attribute)
         except Exception as error:  # a plugin may fail in any way; it is reported, with the cause attached
             raise ConfigError(
                 f"recipe {self.name!r} ({self.target}) is broken\n  {type(error).__name__}: {error}\n"
-                "  mend or uninstall the package that provides it"
+                "  repair or uninstall the package that provides it"
             ) from error
         if not isinstance(recipe, Recipe):
             raise ConfigError(
@@ -60,12 +67,8 @@ def entries() -> dict[str, Entry]:
         if info.ispkg
     }
     for point in importlib.metadata.entry_points(group=GROUP):
-        if point.name in found:
-            raise ConfigError(
-                f"two recipes are called {point.name!r}: {found[point.name].target} and {point.value}\n"
-                "  uninstall one of them"
-            )
-        found[point.name] = Entry(point.name, point.value)
+        known = found.get(point.name)
+        found[point.name] = replace(known, rival=point.value) if known else Entry(point.name, point.value)
     return found
 
 
@@ -81,10 +84,18 @@ def find_recipe(name: str) -> Recipe[Any]:
     return known[name].load()
 
 
+def sound_recipes() -> dict[str, Recipe[Any]]:
+    """All recipes by name, without those that are broken: whoever names these is told."""
+    found = {}
+    for name, entry in entries().items():
+        with suppress(ConfigError):
+            found[name] = entry.load()
+    return found
+
+
 def recipes_able(capability: type[C]) -> dict[str, C]:
     """All recipes that have a capability, by name."""
-    recipes = ((name, entry.load()) for name, entry in entries().items())
-    return {name: recipe for name, recipe in recipes if isinstance(recipe, capability)}  # type: ignore[misc]
+    return {name: recipe for name, recipe in sound_recipes().items() if isinstance(recipe, capability)}
 
 
 def able(recipe: Recipe[Any], capability: type[C]) -> C:
@@ -119,7 +130,9 @@ class Recipes:
                 f"with its settings: pretrainkit train {quote(f'{name}/config.yaml')}"
             )
         if not recipe_name:
-            every = {f"{r}/{p}".replace("/", "-"): f"{r}/{p}" for r in entries() for p in find_recipe(r).presets}
+            every = {
+                f"{r}/{p}".replace("/", "-"): f"{r}/{p}" for r, one in sound_recipes().items() for p in one.presets
+            }
             near = "".join(f"; did you mean {every[one]}?" for one in difflib.get_close_matches(name, every, n=1))
             raise ConfigError(
                 f"there is no preset {name!r}{near}\n"

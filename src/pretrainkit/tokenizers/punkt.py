@@ -74,14 +74,15 @@ _SPACES = (
     + "".join(map(chr, range(0x2000, 0x200B)))
 )
 
-_HANGUL = re.compile(r"[\uac00-\ud7a3]")
 _OTHER_STOPS = re.compile(f"[{SPACED_STOPS}{FREE_STOPS}]")
 _OTHER_STOP = stop_pattern(SPACED_STOPS)
 
 _MAX_REMEMBERED = 200_000
 """Decisions kept by one splitter (about 25 MB); then it starts afresh."""
 _MAX_REMEMBERED_LENGTH = 48
-_ADVICE = "learn the parameters again: pretrainkit tokenizer train, or pretrainkit.tokenizers.punkt.train_punkt"
+_ADVICE = (
+    "learn the parameters again: pretrainkit tokenizer train, or pretrainkit.tokenizers.punkt_training.train_punkt"
+)
 
 
 @dataclass(frozen=True)
@@ -192,40 +193,6 @@ def _digest(content: dict[str, Any]) -> str:
 
 def _are_words(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(word, str) for word in value)
-
-
-def train_punkt(texts: Iterable[str], *, max_bytes: int = 4 << 20, where: str = "texts") -> PunktParameters:
-    """Learn the parameters from running text: a CPU-second and 60 MB of memory per 4 MB.
-
-    The sample is the beginning of the given texts, in their order, until `max_bytes` of UTF-8 are reached. No text
-    gives more than an eighth of that, so that one book does not speak for a library, unless all texts together give
-    less than `max_bytes`: then the rests of the first ones follow. Equal texts give equal parameters; no more are read
-    than are needed. Raises DataError, which says `where`, if they hold no word.
-    """
-    sample: list[str] = []
-    rests: list[str] = []
-    num_bytes = 0
-    for text in texts:
-        begin = first_bytes(text, min(-(-max_bytes // 8), max_bytes - num_bytes))
-        sample.append(begin)
-        num_bytes += len(begin.encode())
-        if num_bytes >= max_bytes:
-            break
-        rests.append(text[len(begin) : max_bytes])
-    for rest in rests:
-        sample.append(first_bytes(rest, max_bytes - num_bytes))
-        num_bytes += len(sample[-1].encode())
-    if not any(character.isalpha() for text in sample for character in text):
-        raise DataError(
-            f"{where}: no word to learn Punkt parameters from in {len(sample)} documents of {num_bytes} bytes\n"
-            "  give running text, or take --splitter newline, regex or none"
-        )
-
-    from pretrainkit.tokenizers.punkt_training import learn
-
-    learned = learn("\n\n".join(sample))
-    # Korean sentences end in one of few short verbs, which stand before nothing but periods.
-    return replace(learned, abbreviations=frozenset(w for w in learned.abbreviations if not _HANGUL.search(w)))
 
 
 def read_abbreviations(path: str | os.PathLike[str]) -> list[str]:

@@ -24,7 +24,8 @@ from pretrainkit.errors import DataError
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import SourceFile
 from pretrainkit.tokenizers.abbreviations import LANGUAGES, language_of
-from pretrainkit.tokenizers.punkt import PunktParameters, PunktRules, PunktSplitter, first_bytes, train_punkt
+from pretrainkit.tokenizers.punkt import PunktParameters, PunktRules, PunktSplitter, first_bytes
+from pretrainkit.tokenizers.punkt_training import train_punkt
 from pretrainkit.tokenizers.stops import ASCII_STOPS, ELLIPSIS, SPACED_STOPS, cut_at, stop_pattern
 
 SplitterName = Literal["punkt", "newline", "regex", "none"]

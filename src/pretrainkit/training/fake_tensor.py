@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._mode_utils import no_dispatch
 
 
 class FakeStorage:
@@ -77,6 +78,12 @@ class FakeTensor(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         kwargs = kwargs or {}
+        if torch.Tag.inplace_view in func.tags:  # such as transpose_: another form of the same memory
+            with no_dispatch():  # changes what torch itself knows of the shape
+                func(*args, **kwargs)
+            viewed: FakeTensor = args[0]
+            viewed.form = _form(func(torch.ops.aten.alias.default(viewed.form.shape_only), *args[1:], **kwargs))
+            return viewed
         if func._schema.is_mutable:
             written = [kwargs[name] for name in _outs(func)] or ([args[0]] if _changes_numbers(func) else [])
             if len(written) == 1 and written[0].numel():  # what is empty may take another shape
