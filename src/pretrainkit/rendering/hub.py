@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -48,23 +47,7 @@ class Pushed:
     num_kept: int
 
 
-class Hub(ABC):
-    """A data set's files, elsewhere."""
-
-    @abstractmethod
-    def files(self) -> dict[str, Stored]:
-        """What is there, by path; makes the data set if there is none."""
-
-    @abstractmethod
-    def read(self, path: str) -> bytes:
-        """The content of a file that is there."""
-
-    @abstractmethod
-    def add(self, files: Mapping[str, Path | bytes], message: str) -> None:
-        """Adds or replaces files, all or none."""
-
-
-class HuggingFaceHub(Hub):
+class Hub:
     """A data set of the hub; the token is the one that `hf auth login` or `HF_TOKEN` gave."""
 
     def __init__(self, name: str, *, private: bool = True) -> None:
@@ -72,6 +55,7 @@ class HuggingFaceHub(Hub):
         self.name, self.private = name, private
 
     def files(self) -> dict[str, Stored]:
+        """What is there, by path; makes the data set if there is none."""
         from huggingface_hub.hf_api import RepoFile
 
         _retried(lambda: self._api().create_repo(self.name, repo_type="dataset", private=self.private, exist_ok=True))
@@ -83,6 +67,7 @@ class HuggingFaceHub(Hub):
         }
 
     def read(self, path: str) -> bytes:
+        """The content of a file that is there."""
         with tempfile.TemporaryDirectory() as folder:
             found = _retried(
                 lambda: self._api().hf_hub_download(self.name, path, repo_type="dataset", local_dir=folder)
@@ -90,6 +75,7 @@ class HuggingFaceHub(Hub):
             return Path(found).read_bytes()
 
     def add(self, files: Mapping[str, Path | bytes], message: str) -> None:
+        """Adds or replaces files, all or none."""
         from huggingface_hub import CommitOperationAdd
 
         def commit() -> None:

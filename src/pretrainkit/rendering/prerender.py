@@ -7,7 +7,6 @@ reads again is compared with the record. Files get their last names, and the fol
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import threading
@@ -32,11 +31,11 @@ from pretrainkit.files.manifest import (
     write_manifest,
 )
 from pretrainkit.files.skips import Skips
-from pretrainkit.files.work import work_folder
+from pretrainkit.files.work import finished_task, work_folder
 from pretrainkit.rendering.documents import Documents, RenderDocument
 from pretrainkit.rendering.folder import save_renderer
 from pretrainkit.rendering.identity import describe
-from pretrainkit.rendering.render_chunk import RECORD_NAME, ChunkTask, RowSettings, render_chunk, share_done
+from pretrainkit.rendering.render_chunk import ChunkTask, RowSettings, render_chunk, share_done
 from pretrainkit.rendering.renderer import Renderer
 from pretrainkit.workers.processes import Progress, Quiet, num_processes, run_tasks
 
@@ -278,11 +277,7 @@ class RenderJob:
 
     def found(self, task: ChunkTask) -> dict[str, Any] | None:
         """The record of an earlier attempt at the same documents."""
-        path = None if task.folder is None else task.folder / RECORD_NAME
-        if path is None or not path.is_file():
-            return None
-        record: dict[str, Any] = json.loads(path.read_bytes())
-        return record if record["key"] == task.key else None
+        return None if task.folder is None else finished_task(task.folder, task.key)
 
     def _left(self) -> Iterator[ChunkTask]:
         """The tasks without a record."""

@@ -19,7 +19,7 @@ from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import atomic_file, file_sha256, fingerprint, made_by, read_manifest, write_manifest
 from pretrainkit.rendering.folder import load_renderer, save_renderer
 from pretrainkit.rendering.prerender import KIND, RENDERER_FOLDER
-from pretrainkit.rendering.row_files import PATCHES, PIXELS, ROWS_PER_GROUP, RowFile
+from pretrainkit.rendering.row_files import PATCHES, PIXELS, ROWS_PER_GROUP, new_row_file
 from pretrainkit.workers.processes import Progress, Quiet, run_tasks
 
 CHUNK_ROWS = 100_000
@@ -204,7 +204,7 @@ def _regrouped(task: tuple[Path, Path]) -> dict[str, Any]:
 
 def _copy(batches: Iterator[Any], path: Path) -> None:
     first = next(batches)
-    with RowFile(path, first.schema) as file:
+    with new_row_file(path, first.schema) as file:
         file.add_batch(first)
         for batch in batches:
             file.add_batch(batch)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import string
 import time
 from collections.abc import Iterator, Sequence
@@ -14,15 +13,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pretrainkit.corpus.readers import text_hash
-from pretrainkit.files.manifest import atomic_file, file_sha256
+from pretrainkit.files.manifest import file_sha256
+from pretrainkit.files.work import note_finished
 from pretrainkit.rendering.documents import RenderDocument
 from pretrainkit.rendering.folder import load_renderer
 from pretrainkit.rendering.packing import fill, fill_patches, original_blocks
 from pretrainkit.rendering.renderer import Renderer
-from pretrainkit.rendering.row_files import PATCHES, PIXELS, Extra, RowFile, row_schema, to_png
+from pretrainkit.rendering.row_files import PATCHES, PIXELS, Extra, RowFile, new_row_file, row_schema, to_png
 
 Packing = Literal["exact", "original"]
-RECORD_NAME = "task.json"
 _SHARE_NAME = "share.txt"
 _SECONDS_BETWEEN_SHARES = 1.0
 
@@ -107,7 +106,7 @@ def render_chunk(task: ChunkTask) -> dict[str, Any]:
             entry = record["files"].setdefault(split, {"num_rows": 0, "num_patches": 0, "num_words": 0})
             if task.folder is not None and split not in files:
                 schema = row_schema(settings.columns, with_pixels=settings.with_pixels)
-                files[split] = opened.enter_context(RowFile(task.folder / f"{split}.parquet", schema))
+                files[split] = opened.enter_context(new_row_file(task.folder / f"{split}.parquet", schema))
             for num_shown, row in _rows(renderer, document, task):
                 num_characters += num_shown
                 if task.folder is not None and time.monotonic() - noted >= _SECONDS_BETWEEN_SHARES:
@@ -122,9 +121,7 @@ def render_chunk(task: ChunkTask) -> dict[str, Any]:
         return record
     for split, file in files.items():
         record["files"][split] |= {"num_bytes": file.path.stat().st_size, "sha256": file_sha256(file.path)}
-    with atomic_file(task.folder / RECORD_NAME) as target:
-        target.write(json.dumps(record).encode())
-    return record
+    return note_finished(task.folder, record)
 
 
 def share_done(folder: Path) -> float:
