@@ -347,5 +347,5 @@ def difference_from_huggingface(config: PixelRun, model: nn.Module, folder: Path
     is_masked_BL = noise_BL >= num_kept
     batch = pack(pixels, np.full(2, L - 1), is_masked_BL)
     model = model.cpu().float().eval()
-    ours = model(read_batch({name: torch.from_numpy(array) for name, array in batch.items()}, L)).predicted_KF
+    ours = model(read_batch({name: torch.from_numpy(array) for name, array in batch.items()}, L))
     return float((ours - drawn[torch.from_numpy(is_masked_BL)]).abs().max())

@@ -12,15 +12,14 @@ import io
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from pretrainkit.data.line_index import cache_folder
@@ -36,6 +35,7 @@ from pretrainkit.rendering.prerender import RENDERER_FOLDER, RenderSettings, pre
 from pretrainkit.rendering.relayout import is_rendered, opened_parquet, row_files
 from pretrainkit.rendering.renderer import Renderer
 from pretrainkit.rendering.row_files import PATCHES, PIXELS
+from pretrainkit.workers.processes import Quiet
 
 _OPEN_FILES = 256
 _KEPT_GROUPS = 4
@@ -52,8 +52,8 @@ class ParquetTable:
         """`paths`: at least one. What cannot be read raises DataError when it is opened."""
         self.paths = tuple(paths)
         self._lock = threading.Lock()
-        self._files: OrderedDict[int, Any] = OrderedDict()
-        self._groups: OrderedDict[tuple[int, str], Any] = OrderedDict()
+        self._file = lru_cache(_OPEN_FILES)(lambda index: opened_parquet(self.paths[index]))
+        self._group = lru_cache(_KEPT_GROUPS)(self._read_group)
 
     def __getstate__(self) -> Any:
         return self.paths
@@ -97,26 +97,14 @@ class ParquetTable:
         found: list[Any] = [None] * len(rows_R)
         for group in np.unique(group_R).tolist():
             begin = int(ends[group - 1]) if group else 0
-            values = self._group(group, int(files[group]), int(numbers[group]), name)
+            with self._lock:  # two threads that miss the same group read it once
+                values = self._group(int(files[group]), int(numbers[group]), name)
             for place in np.flatnonzero(group_R == group).tolist():
                 found[place] = values[int(rows_R[place]) - begin].as_py()
         return found
 
-    def _group(self, group: int, file: int, number: int, name: str) -> Any:
-        with self._lock:
-            values = self._groups.pop((group, name), None)
-            if values is None:
-                values = self._file(file).read_row_group(number, columns=[name])[name].combine_chunks()
-            self._groups[group, name] = values
-            while len(self._groups) > _KEPT_GROUPS:
-                self._groups.popitem(last=False)
-            return values
-
-    def _file(self, index: int) -> Any:
-        self._files[index] = opened = self._files.pop(index, None) or opened_parquet(self.paths[index])
-        while len(self._files) > _OPEN_FILES:
-            self._files.popitem(last=False)
-        return opened
+    def _read_group(self, file: int, number: int, name: str) -> Any:
+        return self._file(file).read_row_group(number, columns=[name])[name].combine_chunks()
 
 
 class Rows(ABC):
@@ -292,7 +280,9 @@ def _published_rows(folder: Path, files: list[Path]) -> Rows:
 def _cut(path: str, data: PixelDataConfig) -> Rows:
     """The pieces of plain text, from a folder that is made in the cache if it is not there."""
     out, documents, renderer = _place(path, data)
-    with _alone(out):
+    lock = out.parent.with_suffix(".lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(lock):  # one process after another: ranks ask for the same text
         made = prerender({"train": documents}, renderer, out.parent, _TEXT_ONLY, progress=_Logged())["train"]
     rows = _rendered_rows(out)
     if made["fill_rate"] < _POORLY_FILLED:
@@ -326,28 +316,11 @@ def _place(path: str, data: PixelDataConfig) -> tuple[Path, Documents, Renderer]
     return cache_folder() / "rendered" / key / "train", documents["train"], renderer
 
 
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """One process after another: ranks ask for the same text."""
-    lock_path = out.parent.with_suffix(".lock")
-    lock_path.parent.mkdir(parents=True, exist_ok=True)
-    with open(lock_path, "w") as lock:
-        try:
-            import fcntl
-        except ImportError:  # not a Unix: a second process that writes the same is then refused
-            yield
-            return
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-class _Logged:
+class _Logged(Quiet):
     """Progress for the log."""
 
     def stage(self, name: str, total: int, unit: str) -> None:
         _logger.info("%s: %.1f MB of text are cut into rows", name, total / 1e6)
-
-    def advance(self, amount: Any) -> None: ...
 
     def note(self, message: str) -> None:
         _logger.info("%s", message)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,10 @@ from pretrainkit.recipes.pixel.config import PixelAugmentConfig, PixelRun
 from pretrainkit.recipes.pixel.looks import Look, Looks
 from pretrainkit.recipes.pixel.masking import draw_masks
 from pretrainkit.recipes.pixel.rows import Rows, open_rows
+from pretrainkit.recipes.recipe import Split
 from pretrainkit.rendering.identity import describe
 from pretrainkit.rendering.named import open_renderer
 from pretrainkit.rng import Keys, fold, stream_key, uniform
-
-Split = Literal["train", "valid"]
 
 _logger = logging.getLogger(__name__)
 _VALID = stream_key(0, "pixel", "valid")
@@ -256,11 +255,6 @@ def _problems(config: PixelRun, rows: Rows) -> list[str]:
             f"  set model.patch_size={side}, or render it anew"
         )
     return found
-
-
-def without_data(config: PixelRun) -> tuple[PixelRun, str]:
-    """The config, and what `assumed_batch` assumes."""
-    return config, f"texts that fill data.max_patches={config.data.max_patches} patches, black on white"
 
 
 def assumed_batch(config: PixelRun, num_examples: int) -> dict[str, np.ndarray]:
