@@ -13,20 +13,12 @@ from numpy.typing import NDArray
 class Lines(Protocol):
     """Texts that have been measured and can be painted."""
 
-    @property
-    def widths_N(self) -> NDArray[np.int64]:
-        """Pixels that each text takes up."""
-        ...
-
-    @property
-    def missing(self) -> Sequence[str]:
-        """Characters that no font has, in order, perhaps several times. Each is drawn as an empty box."""
-        ...
-
-    @property
-    def is_color(self) -> bool:
-        """Whether a glyph has colours of its own."""
-        ...
+    widths_N: NDArray[np.int64]
+    """Pixels that each text takes up."""
+    missing: list[str]
+    """Characters that no font has, in order, perhaps several times. Each is drawn as an empty box."""
+    is_color: bool
+    """Whether a glyph has colours of its own."""
 
     def paint(self, canvas_XP: NDArray[np.uint8], columns_N: Sequence[int] | NDArray[np.int64]) -> None:
         """Draws each text from its column on.
@@ -34,12 +26,10 @@ class Lines(Protocol):
         Writes all of `canvas_XP`, uint8 (X, P) or (X, P, C), background included; what lies outside of it is cut off.
         Texts do not overlap.
         """
-        ...
 
     def edges(self, index: int) -> NDArray[np.float64]:
         """(T, 2): pixels from the left end of a text to where each character begins and where it ends, in its direction
         of reading; all characters of a cluster have the cluster's."""
-        ...
 
 
 class Engine(Protocol):
@@ -54,8 +44,6 @@ class Engine(Protocol):
             direction: "ltr" or "rtl" as the base direction; None: as the text says. Engines without shaping draw all
                 text from left to right.
         """
-        ...
 
     def versions(self) -> dict[str, str]:
         """Name to version of the libraries that decide about pixels."""
-        ...

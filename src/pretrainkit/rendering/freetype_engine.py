@@ -147,7 +147,7 @@ class FreeTypeEngine:
         self._slots[code] = slot
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class FreeTypeLines:
     """Measured texts."""
 

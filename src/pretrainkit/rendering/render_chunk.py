@@ -79,11 +79,6 @@ def pieces(renderer: Renderer, text: str, packing: Packing) -> Iterator[str]:
     return original_blocks(renderer, [line for line in map(str.strip, text.split("\n")) if line])
 
 
-def split_of(document: RenderDocument, split: str, held_out: float) -> str:
-    """ "valid" for the held-out share of all texts, the same for copies."""
-    return "valid" if held_out and text_hash(document.text) / 2**64 < held_out else split
-
-
 def render_chunk(task: ChunkTask) -> dict[str, Any]:
     """Writes the rows of the documents and then the record, which is returned."""
     renderer, settings = _renderer(task.renderer), task.settings
@@ -102,7 +97,8 @@ def render_chunk(task: ChunkTask) -> dict[str, Any]:
         if task.folder is not None:
             opened.callback((task.folder / _SHARE_NAME).unlink, missing_ok=True)
         for document in task.documents:
-            split = split_of(document, task.split, settings.held_out)
+            is_held_out = text_hash(document.text) / 2**64 < settings.held_out  # the same for copies
+            split = "valid" if is_held_out else task.split
             entry = record["files"].setdefault(split, {"num_rows": 0, "num_patches": 0, "num_words": 0})
             if task.folder is not None and split not in files:
                 schema = row_schema(settings.columns, with_pixels=settings.with_pixels)

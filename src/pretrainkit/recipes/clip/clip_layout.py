@@ -3,13 +3,12 @@ imports transformers.
 """
 
 from collections.abc import Mapping
-from itertools import product
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.errors import InputError
+from pretrainkit.exporting.transformers_folder import only, our_activation, to_ours, to_theirs
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
 from pretrainkit.recipes.clip.config import TextTransformerConfig, VitConfig
 from pretrainkit.recipes.clip.model import DualEncoder
@@ -109,8 +108,7 @@ def _shared_values(config: VitConfig | TextTransformerConfig) -> dict[str, Any]:
 
 def vision_config(values: Mapping[str, Any]) -> VitConfig:
     """Our tower for a `vision_config`. Keys that are missing have the defaults of transformers."""
-    if values.get("num_channels", _CHANNELS) != _CHANNELS:
-        raise CheckpointError(f"config.json has num_channels {values['num_channels']}\n  this recipe only has 3")
+    only(values, {"num_channels": _CHANNELS})
     defaults = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}
     return VitConfig(
         image_size=values.get("image_size", 224),
@@ -134,48 +132,36 @@ def text_config(values: Mapping[str, Any]) -> TextTransformerConfig:
 
 def _shared_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     values = {**_DEFAULTS, **values}
-    if values["hidden_act"] not in ("gelu", "quick_gelu"):
-        raise CheckpointError(
-            f"config.json has hidden_act {values['hidden_act']!r}\n  this recipe has gelu and quick_gelu"
-        )
+    our_activation(values["hidden_act"], {"gelu": "gelu", "quick_gelu": "quick_gelu"})  # which have one name
     return {ours: values[theirs] for theirs, ours in _SETTINGS.items()}
 
 
 def to_transformers(state: State, config: VitConfig | TextTransformerConfig) -> dict[str, Tensor]:
     """The tensors of one of our encoders under the names of `CLIPVisionModel` or `CLIPTextModel`."""
-    found = {theirs: state[ours] for ours, theirs in _names(config).items()}
+    found = to_theirs(state, *_names(config))
     if isinstance(config, VitConfig):  # rows of pixels there are the kernel of a convolution
         found[_PATCH] = found[_PATCH].unflatten(1, (_CHANNELS, config.patch_size, config.patch_size))
-    for layer, kind in product(range(config.num_layers), ("weight", "bias")):
-        parts = state[f"layers.{layer}.attention.qkv.{kind}"].chunk(3)
-        found |= {_projection(layer, name, kind): part for name, part in zip("qkv", parts, strict=True)}
     return found
 
 
 def from_transformers(state: State, config: VitConfig | TextTransformerConfig) -> dict[str, Tensor]:
     """The other way round."""
-    found = {ours: state[theirs] for ours, theirs in _names(config).items()}
+    found = to_ours(state, *_names(config))
     if isinstance(config, VitConfig):
         found["patch.weight"] = found["patch.weight"].flatten(1)
-    for layer, kind in product(range(config.num_layers), ("weight", "bias")):
-        parts = [state[_projection(layer, name, kind)] for name in "qkv"]
-        found[f"layers.{layer}.attention.qkv.{kind}"] = torch.cat(parts)
     return found
 
 
-def _names(config: VitConfig | TextTransformerConfig) -> dict[str, str]:
-    """Our names of tensors to theirs, but for queries, keys and values, which are one tensor here and three there."""
-    is_vision = isinstance(config, VitConfig)
-    modules = dict(_VISION_NORMS if is_vision else _TEXT_NORMS)
-    for layer in range(config.num_layers):
-        modules |= {f"layers.{layer}.{ours}": f"encoder.layers.{layer}.{theirs}" for ours, theirs in _LAYER.items()}
-    kinds = ("weight", "bias")
-    names = {f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in modules.items() for kind in kinds}
-    return (_VISION if is_vision else _TEXT) | names
-
-
-def _projection(layer: int, name: str, kind: str) -> str:
-    return f"encoder.layers.{layer}.self_attn.{name}_proj.{kind}"
+def _names(config: VitConfig | TextTransformerConfig) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
+    """Our names of tensors to theirs, and of queries, keys and values, which are one tensor here and three there."""
+    is_vision, kinds = isinstance(config, VitConfig), ("weight", "bias")
+    modules, split = dict(_VISION_NORMS if is_vision else _TEXT_NORMS), {}
+    for own, layer in ((f"layers.{number}", f"encoder.layers.{number}") for number in range(config.num_layers)):
+        modules |= {f"{own}.{ours}": f"{layer}.{theirs}" for ours, theirs in _LAYER.items()}
+        for kind in kinds:
+            split[f"{own}.attention.qkv.{kind}"] = tuple(f"{layer}.self_attn.{name}_proj.{kind}" for name in "qkv")
+    same = {f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in modules.items() for kind in kinds}
+    return (_VISION if is_vision else _TEXT) | same, split
 
 
 def projections(model: DualEncoder) -> dict[str, Tensor]:
