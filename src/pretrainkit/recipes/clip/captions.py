@@ -202,21 +202,18 @@ def load_model(folder: Path) -> "tokenizers.Tokenizer":
 
 def _bert_wordpiece(folder: Path) -> "tokenizers.Tokenizer":
     """BERT's, from its list of pieces; upper case is folded unless tokenizer_config.json says do_lower_case: false."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from tokenizers import BertWordPieceTokenizer, processors
 
     pieces = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
     ids = {piece: index for index, piece in enumerate(pieces)}
     about = _content(folder / "tokenizer_config.json")
-    tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(
+    made = BertWordPieceTokenizer(
+        ids,
         lowercase=about.get("do_lower_case", True),
         strip_accents=about.get("strip_accents"),
         handle_chinese_chars=about.get("tokenize_chinese_chars", True),
     )
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    control = [piece for piece in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if piece in ids]
-    tokenizer.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in control])
+    tokenizer = made._tokenizer
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",

@@ -126,11 +126,11 @@ class PairFlops:
         """Without values."""
         import torch
 
-        from pretrainkit.recipes.clip.model import build
+        from pretrainkit.recipes.clip.model import DualEncoder
         from pretrainkit.training.fake_step import faked
 
         with torch.device("meta"):
-            return faked(build(self._config))
+            return faked(DualEncoder(self._config))
 
 
 def _zeros(*shape: int) -> Tensor:

@@ -18,7 +18,7 @@ from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.published_files import read_pickle
 from pretrainkit.recipes.clip.architecture import bind_model
 from pretrainkit.recipes.clip.config import ClipRun, HuggingFaceTextConfig, TimmConfig
-from pretrainkit.recipes.clip.model import DualEncoder, build
+from pretrainkit.recipes.clip.model import DualEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ def import_original(path: Path, config: ClipRun) -> tuple[ClipRun, dict[str, Ten
     tensors = read_original(path)
     config = bind_model(_with_file(config, tensors))
     with torch.device("meta"):
-        empty = build(config)
+        empty = DualEncoder(config)
     return config, from_original(tensors, empty)
 
 

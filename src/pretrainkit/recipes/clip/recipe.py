@@ -128,9 +128,9 @@ class Clip(
         return given.model_copy(update={"model": with_name_of(config.model, model)}), weights
 
     def build_model(self, config: ClipRun) -> nn.Module:
-        from pretrainkit.recipes.clip.model import build
+        from pretrainkit.recipes.clip.model import DualEncoder
 
-        return build(config)
+        return DualEncoder(config)
 
     def build_objective(self, config: ClipRun) -> ClipObjective:
         from pretrainkit.recipes.clip.objective import ClipObjective
