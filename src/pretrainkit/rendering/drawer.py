@@ -41,17 +41,12 @@ class Drawer:
         """
         made = self._made
         if made is None or made[0] != os.getpid():
-            made = self._made = os.getpid(), self._opened()
+            if self.config.engine == "pango":
+                from pretrainkit.rendering.pango_engine import PangoEngine as Kind
+            else:
+                from pretrainkit.rendering.freetype_engine import FreeTypeEngine as Kind  # type: ignore[assignment]
+            made = self._made = os.getpid(), Kind(self.config)
         return made[1]
-
-    def _opened(self) -> Engine:
-        if self.config.engine == "pango":
-            from pretrainkit.rendering.pango_engine import PangoEngine
-
-            return PangoEngine(self.config)
-        from pretrainkit.rendering.freetype_engine import FreeTypeEngine
-
-        return FreeTypeEngine(self.config)
 
     def lines(self, texts: Sequence[str], *, is_words: bool = False, direction: str | None = None) -> Lines:
         """Measures texts, and reports characters that no font has as `on_missing` says."""

@@ -27,7 +27,11 @@ def fill(renderer: Renderer, text: str) -> Iterator[str]:
     """
     words = text.split()
     room = renderer.config.geometry.last - 2 * LEFT_MARGIN
-    reach_W = _reach(renderer, words)
+    if not words:
+        return
+    space = renderer.width("n n") - 2 * renderer.width("n")
+    # About how many pixels the words take up to and with each, and the space after it.
+    reach_W = np.cumsum(_of_each(words, lambda distinct: _widths(renderer, distinct)) + space)
     begin, before = 0, 0
     while begin < len(words):
         # A guess from the widths of words apart, which shaping a line changes; then word by word, until it is exact.
@@ -49,14 +53,6 @@ def fill(renderer: Renderer, text: str) -> Iterator[str]:
             reach_W[begin:] += before + renderer.width(words[begin]) - reach_W[begin]
             end = begin
         begin, before = end, int(reach_W[end - 1]) if end else 0
-
-
-def _reach(renderer: Renderer, words: Sequence[str]) -> NDArray[np.int64]:
-    """(W,): about how many pixels the words take up to and with each, and the space after it."""
-    if not words:
-        return np.zeros(0, np.int64)
-    space = renderer.width("n n") - 2 * renderer.width("n")
-    return np.cumsum(_of_each(words, lambda distinct: _widths(renderer, distinct)) + space)
 
 
 def _of_each(words: Sequence[str], measure: Callable[[list[str]], NDArray[np.int64]]) -> NDArray[np.int64]:

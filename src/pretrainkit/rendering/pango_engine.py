@@ -153,7 +153,12 @@ class PangoEngine:
         weakref.finalize(self, _release, pango, self._objects, self._fontconfig).atexit = False
         pango.pango_context_set_round_glyph_positions(self._context, 1)
         pango.pango_context_set_language(self._context, pango.pango_language_from_string(b"en"))
-        self._set_options(config)
+        options, chosen = pango.cairo_font_options_create(), config.font_options
+        pango.cairo_font_options_set_antialias(options, ANTIALIASES[chosen.antialias])
+        pango.cairo_font_options_set_hint_style(options, HINT_STYLES[chosen.hint_style])
+        pango.cairo_font_options_set_hint_metrics(options, HINT_METRICS[chosen.hint_metrics])
+        pango.pango_cairo_context_set_font_options(self._context, options)
+        pango.cairo_font_options_destroy(options)
         self._layout = pango.pango_layout_new(self._context)
         self._objects.append(self._layout)
         description = pango.pango_font_description_new()
@@ -176,15 +181,6 @@ class PangoEngine:
         pango.FcPatternGetBool(pattern, b"color", 0, ctypes.byref(is_color))
         pango.FcPatternDestroy(pattern)
         return bool(is_color.value)
-
-    def _set_options(self, config: RendererConfig) -> None:
-        pango, chosen = self._pango, config.font_options
-        options = pango.cairo_font_options_create()
-        pango.cairo_font_options_set_antialias(options, ANTIALIASES[chosen.antialias])
-        pango.cairo_font_options_set_hint_style(options, HINT_STYLES[chosen.hint_style])
-        pango.cairo_font_options_set_hint_metrics(options, HINT_METRICS[chosen.hint_metrics])
-        pango.pango_cairo_context_set_font_options(self._context, options)
-        pango.cairo_font_options_destroy(options)
 
     def lines(self, texts: Sequence[str], *, is_words: bool = False, direction: str | None = None) -> PangoLines:
         if is_words:

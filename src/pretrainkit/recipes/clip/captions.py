@@ -59,7 +59,9 @@ class CaptionTokenizer:
         self._model.no_padding()
         self._model.no_truncation()
         self._model.encode_special_tokens = not reads_control_tokens
-        self.pieces = _pieces(self._model)
+        by_id = {index: piece for piece, index in self._model.get_vocab(with_added_tokens=True).items()}
+        self.pieces = [by_id.get(index, "") for index in range(max(by_id, default=-1) + 1)]
+        """Text form of each id; "" for ids that none has."""
         self.prefix, self.suffix = self._surroundings()
         ids = {piece: index for index, piece in enumerate(self.pieces)}
         roles = _roles(folder, ids)
@@ -87,10 +89,6 @@ class CaptionTokenizer:
     def special_ids(self) -> list[int]:
         """Of control tokens, ascending."""
         return sorted(index for index, token in self._model.get_added_tokens_decoder().items() if token.special)
-
-    def reading_control_tokens(self) -> "CaptionTokenizer":
-        """This one, but for control tokens spelled out in a text."""
-        return CaptionTokenizer(self.folder, reads_control_tokens=True)
 
     def encode_bare(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text alone, of any length."""
@@ -222,12 +220,6 @@ def _bert_wordpiece(folder: Path) -> "tokenizers.Tokenizer":
     return tokenizer
 
 
-def _pieces(model: "tokenizers.Tokenizer") -> list[str]:
-    """Text form of each id; "" for ids that none has."""
-    by_id = {index: piece for piece, index in model.get_vocab(with_added_tokens=True).items()}
-    return [by_id.get(index, "") for index in range(max(by_id, default=-1) + 1)]
-
-
 def _roles(folder: Path, ids: dict[str, int]) -> dict[str, int]:
     """Ids of the control tokens by role: as the folder's JSON files say, else by what they are usually called."""
     named = {**_content(folder / "tokenizer_config.json"), **_content(folder / "special_tokens_map.json")}
@@ -281,7 +273,7 @@ class CaptionAugment:
         everything = np.arange(tokenizer.vocab_size)
         is_wordpiece = tokenizer.is_wordpiece  # ZeroVL draws from all pieces, control tokens too
         self._random_ids = everything if is_wordpiece else np.setdiff1d(everything, tokenizer.special_ids())
-        self._with_control = tokenizer.reading_control_tokens() if is_wordpiece else None
+        self._with_control = CaptionTokenizer(tokenizer.folder, reads_control_tokens=True) if is_wordpiece else None
 
     def __call__(self, captions: Sequence[str], generators: Sequence[np.random.Generator]) -> list[list[int]]:
         """Bare ids of each caption, changed by draws from its generator."""

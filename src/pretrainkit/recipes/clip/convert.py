@@ -205,14 +205,15 @@ def _complete(
     log_scale: Tensor,
 ) -> ClipRun:
     base = vit_b_16()
-    path = folder / "preprocessor_config.json"
-    processor = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    processor = _json(folder / "preprocessor_config.json")
     size = image.image_size or 224
     updates: dict[str, Any] = {"train_transforms": (RandomResizeCrop(size=size, scale=(0.9, 1.0)),)}
     updates["valid_transforms"] = _transforms_of(processor, size)
     if "image_mean" in processor:
         updates["normalize"] = (tuple(processor["image_mean"]), tuple(processor["image_std"]))
-    longest = [base.data.max_length, _longest_caption(folder)]
+    longest = [base.data.max_length]
+    if isinstance(length := _json(folder / "tokenizer_config.json").get("model_max_length"), int):
+        longest.append(length)
     if isinstance(text, TextTransformerConfig):
         longest.append(text.max_positions)
     updates["max_length"] = min(filter(None, longest))
@@ -226,11 +227,9 @@ def _complete(
     )
 
 
-def _longest_caption(folder: Path) -> int | None:
-    """In tokens, as the tokenizer beside the model says; None: it says nothing."""
-    path = folder / "tokenizer_config.json"
-    length = json.loads(path.read_text("utf-8")).get("model_max_length") if path.is_file() else None
-    return length if isinstance(length, int) else None
+def _json(path: Path) -> dict[str, Any]:
+    """What a file holds; nothing where there is none."""
+    return json.loads(path.read_text("utf-8")) if path.is_file() else {}
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:

@@ -40,13 +40,6 @@ class SpanRule:
     """Visible patches on both sides; None: as many as the run has."""
 
 
-def span_rule(config: PixelObjectiveConfig) -> SpanRule:
-    """Of a config, whose weights may be null."""
-    longest = config.max_span_length
-    weights = config.cumulative_span_weights or tuple((length + 1) / longest for length in range(longest))
-    return SpanRule(weights, None if config.spacing == "span" else config.spacing)
-
-
 def draw_masks(
     config: PixelObjectiveConfig, keys: Keys, num_text_patches_B: NDArray[np.integer], num_patches: int
 ) -> Bools:
@@ -65,7 +58,10 @@ def draw_masks(
         first_B = np.floor(uniform(keys, 1)[:, 0] * lengths_B).astype(np.int64)
         is_masked_BN[np.arange(len(keys)), first_B] = True
     else:
-        is_masked_BN = draw_spans(span_rule(config), keys, lengths_B, sizes_B, wanted_B, num_patches)
+        longest = config.max_span_length
+        weights = config.cumulative_span_weights or tuple((length + 1) / longest for length in range(longest))
+        rule = SpanRule(weights, None if config.spacing == "span" else config.spacing)
+        is_masked_BN = draw_spans(rule, keys, lengths_B, sizes_B, wanted_B, num_patches)
     return complete(is_masked_BN, fold(keys, _REST), sizes_B, wanted_B)
 
 

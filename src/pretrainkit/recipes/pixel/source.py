@@ -26,7 +26,7 @@ from pretrainkit.recipes.pixel.rows import Rows, open_rows
 from pretrainkit.recipes.recipe import Split
 from pretrainkit.rendering.identity import describe
 from pretrainkit.rendering.named import open_renderer
-from pretrainkit.rng import Keys, fold, stream_key, uniform
+from pretrainkit.rng import fold, stream_key, uniform
 
 _logger = logging.getLogger(__name__)
 _VALID = stream_key(0, "pixel", "valid")
@@ -99,7 +99,7 @@ class PixelSource(BatchSource):
     def examples(self, records: Records) -> Examples:
         """The rows with their masks, before they are packed."""
         num_text_patches_B = self._num_text_patches(records)
-        keys = self._keys(records)
+        keys = records.key if self.split == "train" else fold(fold(_VALID, records.source), records.index)
         is_masked_BL = draw_masks(self.config.objective, keys, num_text_patches_B, self.config.data.max_patches)
         num_patches = int(num_text_patches_B.max(initial=0)) + 1
         pixels = self._pixels(records, num_patches)
@@ -135,11 +135,6 @@ class PixelSource(BatchSource):
         """Each component with its rows of the batch."""
         found = [np.flatnonzero(records.source == number) for number in range(len(self.components))]
         return [(component, own) for component, own in zip(self.components, found, strict=True) if len(own)]
-
-    def _keys(self, records: Records) -> Keys:
-        if self.split == "train":
-            return records.key
-        return fold(fold(_VALID, records.source), records.index)
 
 
 def open_source(config: PixelRun, split: Split) -> PixelSource:
