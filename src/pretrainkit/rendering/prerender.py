@@ -357,15 +357,14 @@ def make_manifest(
     shards: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """The manifest of a split, whose files are `shards`."""
-    num_rows, num_patches = (sum(entry[name] for entry in shards) for name in ("num_rows", "num_patches"))
+    totals = {
+        name: sum(entry[name] for entry in shards) for name in ("num_rows", "num_patches", "num_words", "num_bytes")
+    }
     return {
         **about,
         "num_documents": sum(record["num_documents"] for record in records.get(split, [])),
-        "num_rows": num_rows,
-        "num_patches": num_patches,
-        "num_words": sum(entry["num_words"] for entry in shards),
-        "num_bytes": sum(entry["num_bytes"] for entry in shards),
-        "fill_rate": _fill_rate(num_patches, num_rows, about["max_seq_length"]),
+        **totals,
+        "fill_rate": _fill_rate(totals["num_patches"], totals["num_rows"], about["max_seq_length"]),
         "fingerprint": fingerprint([about["rendering"]["fingerprint"], [shard["sha256"] for shard in shards]]),
         "shards": shards,
     }

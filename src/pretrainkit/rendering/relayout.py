@@ -67,7 +67,6 @@ def regroup(
         shards.append(shard)
         progress.advance(1)
     shards.sort(key=lambda shard: str(shard["name"]))
-    num_rows, num_patches = (sum(shard[name] for shard in shards) for name in ("num_rows", "num_patches"))
     source = Path(folder)
     old = read_manifest(source) if is_rendered(source) else {"rendering": None}
     names = opened_parquet(files[0]).schema_arrow.names
@@ -76,9 +75,7 @@ def regroup(
         "made_by": made_by(),
         "columns": names,
         "has_pixels": PIXELS in names,
-        "num_rows": num_rows,
-        "num_patches": num_patches,
-        "num_bytes": sum(shard["num_bytes"] for shard in shards),
+        **{name: sum(shard[name] for shard in shards) for name in ("num_rows", "num_patches", "num_bytes")},
         "fingerprint": fingerprint([shard["sha256"] for shard in shards]),
         "shards": shards,
     }

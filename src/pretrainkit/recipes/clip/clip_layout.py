@@ -51,17 +51,24 @@ _LEGACY_EOS = 2
 """With this `eos_token_id` transformers reads the token of the highest id in place of the end token."""
 
 
-def refuse_vision(config: VitConfig) -> None:
-    """InputError where `CLIPVisionModel` computes something else."""
+def vision_values(config: VitConfig) -> dict[str, Any]:
+    """Settings of `CLIPVisionModel`. Raises InputError where it computes something else."""
     if config.pool != "cls":
         raise InputError(
             f"transformers' CLIP reads the class token; model.image.pool={config.pool} cannot be expressed\n"
             "  use --format safetensors"
         )
+    return {
+        "model_type": "clip_vision_model",
+        **_shared_values(config),
+        "num_channels": _CHANNELS,
+        "image_size": config.image_size,
+        "patch_size": config.patch_size,
+    }
 
 
-def refuse_text(config: TextTransformerConfig, tokenizer: CaptionTokenizer) -> None:
-    """InputError where `CLIPTextModel` computes something else."""
+def text_values(config: TextTransformerConfig, tokenizer: CaptionTokenizer) -> dict[str, Any]:
+    """Settings of `CLIPTextModel`. Raises InputError where it computes something else."""
     if not config.causal or config.pool != "eos":
         raise InputError(
             "transformers' CLIP is causal and reads the end token; "
@@ -78,19 +85,6 @@ def refuse_text(config: TextTransformerConfig, tokenizer: CaptionTokenizer) -> N
             f"the end token has the id {_LEGACY_EOS}, with which transformers' CLIP reads the token of the highest id\n"
             "  use --format safetensors, or train with a tokenizer whose end token has another id"
         )
-
-
-def vision_values(config: VitConfig) -> dict[str, Any]:
-    return {
-        "model_type": "clip_vision_model",
-        **_shared_values(config),
-        "num_channels": _CHANNELS,
-        "image_size": config.image_size,
-        "patch_size": config.patch_size,
-    }
-
-
-def text_values(config: TextTransformerConfig, tokenizer: CaptionTokenizer) -> dict[str, Any]:
     return {
         "model_type": "clip_text_model",
         **_shared_values(config),

@@ -45,14 +45,12 @@ def dual_folder(
     found = clip.projections(model)
     vision, words = (clip.without_prefix(f"{name}.encoder.", model.state_dict()) for name in ("image", "text"))
     if isinstance(image, VitConfig):
-        clip.refuse_vision(image)
         vision_values = clip.vision_values(image)
         vision = clip.to_transformers(vision, image)
     else:
         vision_values = _timm_values(image, cast(TimmTower, model.image))
         vision = clip.with_prefix("timm_model.", vision)
     if isinstance(text, TextTransformerConfig):
-        clip.refuse_text(text, tokenizer)
         text_values = clip.text_values(text, tokenizer)
         words = clip.to_transformers(words, text)
     else:

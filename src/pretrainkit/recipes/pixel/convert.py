@@ -32,6 +32,7 @@ State = Mapping[str, Tensor]
 
 _HF_ACTIVATIONS: dict[Activation, str] = {"gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu", "swish": "silu"}
 _OUR_ACTIVATIONS = {theirs: ours for ours, theirs in _HF_ACTIVATIONS.items()}
+KIND = "with a model of type pixel or vit_mae"
 _PIXEL_EPSILON = 1e-5
 """Of the decoder's last norm in models of the original's code, whatever config.json says of the others."""
 _TABLES = {
@@ -272,22 +273,11 @@ def read_huggingface(folder: Path) -> tuple[PixelModelConfig, dict[str, Any], di
     Raises:
         CheckpointError: A file is missing or broken, or the model is of another kind.
     """
-    config, objective, _ = read_config(folder)
+    (config, objective), _ = transformers_folder.read_config(folder, from_huggingface_config, KIND)
     state = from_huggingface_state(published_tensors(folder), config)
     table = state["encoder.position_embedding"]
     require_length(table, config, folder)
     return config.changed(grid_width=grid_width_of(table, config)), objective, state
-
-
-def read_config(folder: Path) -> tuple[PixelModelConfig, dict[str, Any], dict[str, Any]]:
-    """Our model's config, fields of our objective's, and the contents of `config.json` in a folder.
-
-    Raises:
-        CheckpointError: It is missing or broken, or the model is of another kind.
-    """
-    kind = "with a model of type pixel or vit_mae"
-    (model, objective), values = transformers_folder.read_config(folder, from_huggingface_config, kind)
-    return model, objective, values
 
 
 def require_length(table: Tensor, config: PixelModelConfig, folder: Path) -> None:

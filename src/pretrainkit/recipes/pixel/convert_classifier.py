@@ -13,13 +13,15 @@ from typing import Any
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.exporting import transformers_folder
 from pretrainkit.exporting.class_names import HEADS, Reads, class_names, class_settings
 from pretrainkit.recipes.exchange import ImportedTextClassifier, TextClassifier
 from pretrainkit.recipes.pixel.config import PixelModelConfig, PixelRun
 from pretrainkit.recipes.pixel.convert import (
+    KIND,
+    from_huggingface_config,
     published_names,
     published_tensors,
-    read_config,
     require_grid,
     require_length,
     to_huggingface_config,
@@ -83,7 +85,7 @@ def read_classifier(folder: Path, pooling: str | None = None) -> ImportedTextCla
         CheckpointError: A file is missing or broken, or the model is of another kind.
         InputError: The pooling is not known, or not what the folder says.
     """
-    model, _, values = read_config(folder)
+    (model, _), values = transformers_folder.read_config(folder, from_huggingface_config, KIND)
     named = values.get("architectures") or ()
     reads = next((_READS[name] for name in named if name in _READS), None)
     if reads is None:
