@@ -35,7 +35,7 @@ from pretrainkit.files.work import finished_task, work_folder
 from pretrainkit.rendering.documents import Documents, RenderDocument
 from pretrainkit.rendering.folder import save_renderer
 from pretrainkit.rendering.identity import describe
-from pretrainkit.rendering.render_chunk import ChunkTask, RowSettings, render_chunk, share_done
+from pretrainkit.rendering.render_chunk import ChunkTask, RenderSettings, render_chunk, share_done
 from pretrainkit.rendering.renderer import Renderer
 from pretrainkit.workers.processes import Progress, Quiet, num_processes, run_tasks
 
@@ -46,22 +46,6 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 _MOST_MISSING = 100
 _WORK_PER_BYTE = 32
 """Rendering a byte of text is so many times the work of encoding one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RenderSettings(RowSettings):
-    """How to render a corpus."""
-
-    shard_characters: int = 8_000_000
-    """Text of one file, at least; of pictures about 80 MB."""
-    max_bad: int = 0
-    """Pieces of bad input that may be skipped."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.held_out < 1:
-            raise DataError(f"--heldout is {self.held_out}\n  give a share of the documents: at least 0 and below 1")
-        if self.shard_characters < 1:
-            raise DataError(f"--shard-characters is {self.shard_characters}\n  give at least 1")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pretrainkit.corpus.readers import text_hash
+from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import file_sha256
 from pretrainkit.files.work import note_finished
 from pretrainkit.rendering.documents import RenderDocument
@@ -27,8 +28,8 @@ _SECONDS_BETWEEN_SHARES = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowSettings:
-    """What becomes of a document."""
+class RenderSettings:
+    """How to render a corpus."""
 
     packing: Packing = "exact"
     """exact: rows are as full as whole words allow, nothing is lost and no row is empty. original: whole lines are
@@ -39,6 +40,16 @@ class RowSettings:
     """Columns besides the pictures and their numbers of patches."""
     held_out: float = 0.0
     """Share of the documents that go to "valid", by a hash of their text."""
+    shard_characters: int = 8_000_000
+    """Text of one file, at least; of pictures about 80 MB."""
+    max_bad: int = 0
+    """Pieces of bad input that may be skipped."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.held_out < 1:
+            raise DataError(f"--heldout is {self.held_out}\n  give a share of the documents: at least 0 and below 1")
+        if self.shard_characters < 1:
+            raise DataError(f"--shard-characters is {self.shard_characters}\n  give at least 1")
 
     @property
     def columns(self) -> tuple[Extra, ...]:
@@ -58,7 +69,7 @@ class ChunkTask:
     """Its folder."""
     fingerprint: str
     """Of the renderer."""
-    settings: RowSettings
+    settings: RenderSettings
     folder: Path | None
     """For the files and the record of what they are; None: nothing is drawn or written."""
 

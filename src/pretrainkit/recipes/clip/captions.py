@@ -17,7 +17,6 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,16 +32,6 @@ if TYPE_CHECKING:
 _FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.model")
 _ABOUT = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "manifest.json", "config.json")
 _USUAL = {"pad": ("[PAD]", "<pad>"), "mask": ("[MASK]", "<mask>")}
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """A batch of captions."""
-
-    input_ids: NDArray[np.int32]
-    """(B, T), filled up with the pad id."""
-    num_tokens: NDArray[np.int32]
-    """(B,) tokens of each, with those before and behind the text; at least 1."""
 
 
 class CaptionTokenizer:
@@ -100,16 +89,17 @@ class CaptionTokenizer:
         room = max_length - len(self.prefix) - len(self.suffix)
         return [*self.prefix, *bare[: max(0, room)], *self.suffix]
 
-    def pad(self, rows: Sequence[Sequence[int]], num_columns: int | None = None) -> Encoded:
-        """Rows of ids as one array with `num_columns` columns; None: as many as the longest row has."""
+    def pad(self, rows: Sequence[Sequence[int]], num_columns: int | None = None) -> dict[str, np.ndarray]:
+        """Rows of ids as a batch: `input_ids` int32 (B, T), filled up with the pad id to `num_columns` (None: to the
+        longest row), and `num_tokens` int32 (B,), of each with those before and behind the text; at least 1."""
         num_tokens = np.fromiter(map(len, rows), np.int32, len(rows))
         width = int(num_tokens.max(initial=1)) if num_columns is None else num_columns
         input_ids = np.full((len(rows), width), self.pad_id, np.int32)
         for row, ids in enumerate(rows):
             input_ids[row, : len(ids)] = ids
-        return Encoded(input_ids, np.maximum(num_tokens, 1))
+        return {"input_ids": input_ids, "num_tokens": np.maximum(num_tokens, 1)}
 
-    def encode(self, texts: Sequence[str], max_length: int, *, num_columns: int | None = None) -> Encoded:
+    def encode(self, texts: Sequence[str], max_length: int, *, num_columns: int | None = None) -> dict[str, np.ndarray]:
         """Captions as a batch, `pad`ded; those of more than `max_length` tokens lose their end."""
         return self.pad([self.whole(ids, max_length) for ids in self.encode_bare(texts)], num_columns)
 

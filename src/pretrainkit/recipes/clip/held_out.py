@@ -117,12 +117,7 @@ def caption_batches(config: ClipRun) -> Callable[[Sequence[str]], HostBatch]:
     """A function of captions: `input_ids` and `num_tokens`, cut to `data.max_length`."""
     tokenizer, data = CaptionTokenizer(tokenizer_folder(config)), config.data
     num_columns = data.max_length if data.pad_captions == "max_length" else None
-
-    def encode(texts: Sequence[str]) -> HostBatch:
-        encoded = tokenizer.encode(texts, data.max_length, num_columns=num_columns)
-        return {"input_ids": encoded.input_ids, "num_tokens": encoded.num_tokens}
-
-    return encode
+    return lambda texts: tokenizer.encode(texts, data.max_length, num_columns=num_columns)
 
 
 def image_batches(config: ClipRun, files: Sequence[Path]) -> BuildRows:

@@ -198,12 +198,8 @@ class Clip(
         from pretrainkit.recipes.clip.config import ClipSourceConfig
         from pretrainkit.recipes.clip.open_pairs import open_pairs
 
-        return open_pairs(
-            ClipSourceConfig.model_validate(
-                {"path": path, "format": format, "image_key": image_key, "caption_key": caption_key}
-            ),
-            split,
-        )
+        given = {"path": path, "format": format, "image_key": image_key, "caption_key": caption_key}
+        return open_pairs(ClipSourceConfig.model_validate(given), split)
 
     def scan_pairs(self, pairs: Pairs, *, tokenizer: str | None, **settings: Any) -> dict[str, Any]:
         from pretrainkit.recipes.clip.captions import CaptionTokenizer, find_folder

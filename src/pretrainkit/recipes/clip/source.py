@@ -147,9 +147,7 @@ class ClipSource(BatchSource):
         else:
             bare = self._augment(captions, [np.random.default_rng(key) for key in fold(keys, _CAPTION).tolist()])
         whole = [self.tokenizer.whole(ids, data.max_length) for ids in bare]
-        encoded = self.tokenizer.pad(whole, data.max_length if data.pad_captions == "max_length" else None)
-        batch["input_ids"], batch["num_tokens"] = encoded.input_ids, encoded.num_tokens
-        return batch
+        return batch | self.tokenizer.pad(whole, data.max_length if data.pad_captions == "max_length" else None)
 
     def _fill(
         self, out: NDArray, source: int, row: int, column: float, transforms: int, replacement: int

@@ -10,6 +10,7 @@ Sources: Rust et al. 2022, https://arxiv.org/abs/2207.06991; He et al. 2021, htt
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -68,9 +69,7 @@ class PixelEncoder(nn.Module):
         self.patch = nn.Linear(config.patch_values, width)
         self.class_token = nn.Parameter(torch.zeros(width))
         self.position_embedding = _table(config, width)
-        self.layers = nn.ModuleList(
-            _block(config, width, config.num_heads, config.intermediate_size) for _ in range(config.num_layers)
-        )
+        self.layers = _blocks(config, config.num_layers, width, config.num_heads, config.intermediate_size)
         self.final_norm = LayerNorm(width, config.layer_norm_epsilon)
 
     def forward(self, inputs: PixelInputs) -> Tensor:
@@ -109,10 +108,8 @@ class PixelDecoder(nn.Module):
         self.embed = nn.Linear(config.hidden_size, width)
         self.mask_token = nn.Parameter(torch.zeros(width))
         self.position_embedding = _table(config, width)
-        self.layers = nn.ModuleList(
-            _block(config, width, config.decoder_num_heads, config.decoder_intermediate_size)
-            for _ in range(config.decoder_num_layers)
-        )
+        sizes = (config.decoder_num_layers, width, config.decoder_num_heads, config.decoder_intermediate_size)
+        self.layers = _blocks(config, *sizes)
         self.final_norm = LayerNorm(width, config.decoder_norm_epsilon)
         self.predict = nn.Linear(width, config.patch_values)
 
@@ -182,16 +179,15 @@ def rotation_of(config: PixelModelConfig, positions_T: Tensor, head_width: int) 
     return rotation(positions_T, head_width, config.rotary_theta)
 
 
-def _block(config: PixelModelConfig, width: int, num_heads: int, inner_width: int) -> PlainPreNormBlock:
-    return PlainPreNormBlock(
-        width,
-        num_heads,
-        inner_width,
-        activation=config.activation,
-        dropout_rate=config.hidden_dropout,
-        attention_dropout_rate=config.attention_dropout,
-        epsilon=config.layer_norm_epsilon,
-    )
+def _blocks(config: PixelModelConfig, num_layers: int, *sizes: int) -> nn.ModuleList:
+    """Of a width, a number of heads and an inner width."""
+    settings: dict[str, Any] = {
+        "activation": config.activation,
+        "dropout_rate": config.hidden_dropout,
+        "attention_dropout_rate": config.attention_dropout,
+        "epsilon": config.layer_norm_epsilon,
+    }
+    return nn.ModuleList(PlainPreNormBlock(*sizes, **settings) for _ in range(num_layers))
 
 
 def block_flops(num_layers: int, width: int, inner_width: int, num_tokens_B: NDArray[np.float64]) -> float:
