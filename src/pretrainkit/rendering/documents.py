@@ -60,7 +60,7 @@ class ArticleDocuments(FileDocuments):
 
 @dataclass(frozen=True)
 class HubDocuments:
-    """As `FileDocuments`, of a data set of the Hugging Face hub, or a folder or loader that `datasets` knows, streamed."""
+    """As `FileDocuments`: a data set of the hub, or a folder or loader that `datasets` knows; streamed."""
 
     path: str
     name: str | None = None

@@ -51,8 +51,19 @@ class Drawer:
     def lines(self, texts: Sequence[str], *, is_words: bool = False, direction: str | None = None) -> Lines:
         """Measures texts, and reports characters that no font has as `on_missing` says."""
         lines = self.engine.lines(texts, is_words=is_words, direction=direction)
-        if self.config.on_missing != "ignore":
-            self._report(lines.missing)
+        if not lines.missing or self.config.on_missing == "ignore":
+            return lines
+        missing = list(dict.fromkeys(lines.missing))
+        if self.config.on_missing == "error":
+            raise DataError(
+                f"no font has {_names(missing)}\n  add a font that does to fallback_fonts, or set on_missing=warn"
+            )
+        if new := [character for character in missing if character not in self._warned]:
+            self._warned.update(new)
+            warnings.warn(
+                f"no font has {_names(new)}; drawn as an empty box\n  add a font that does to fallback_fonts",
+                stacklevel=3,
+            )
         return lines
 
     def prepared(self, text: str, *, is_word: bool) -> str:
@@ -63,20 +74,6 @@ class Drawer:
         if not self.config.parity:
             return text if text.isprintable() else text.translate(_BLANKS)  # which takes as long as drawing the line
         return text if is_word or self.config.engine == "freetype" else text.replace("\n", " ")
-
-    def _report(self, found: Sequence[str]) -> None:
-        missing = list(dict.fromkeys(found))
-        if missing and self.config.on_missing == "error":
-            raise DataError(
-                f"no font has {_names(missing)}\n  add a font that does to fallback_fonts, or set on_missing=warn"
-            )
-        new = [character for character in missing if character not in self._warned]
-        if new:
-            self._warned.update(new)
-            warnings.warn(
-                f"no font has {_names(new)}; drawn as an empty box\n  add a font that does to fallback_fonts",
-                stacklevel=4,
-            )
 
 
 def _names(characters: Sequence[str]) -> str:

@@ -357,10 +357,9 @@ def make_manifest(
 def _finished(out: Path, rendering: Rendering) -> dict[str, dict[str, Any]] | None:
     """The manifests of a finished output, if it is the one that is asked for."""
     splits = rendering.splits
-    has_manifest = [manifest_path(out / split).is_file() for split in splits if (out / split).is_dir()]
     if (out / ".work").is_dir():
         return None
-    if len(has_manifest) == len(splits) and all(has_manifest):
+    if all((out / split).is_dir() and manifest_path(out / split).is_file() for split in splits):
         if any(read_manifest(out / split).get("plan") != rendering.key for split in splits):
             raise DataError(
                 f"{out} holds rows of other documents, another renderer or other settings\n"

@@ -114,13 +114,11 @@ class _PushedJob(RenderJob):
         if name not in self._there:
             return None
         record: dict[str, Any] = json.loads(self._hub.read(name))
-        wanted = {
-            f"{DATA_FOLDER}/{_name(split, task.index)}": entry
+        is_whole = all(
+            (stored := self._there.get(f"{DATA_FOLDER}/{_name(split, task.index)}"))
+            and stored.num_bytes == entry["num_bytes"]
             for split, entry in record["files"].items()
             if entry["num_rows"]
-        }
-        is_whole = all(
-            path in self._there and self._there[path].num_bytes == entry["num_bytes"] for path, entry in wanted.items()
         )
         return record if is_whole and record["key"] == task.key else None
 

@@ -51,21 +51,15 @@ class CaptionTokenizer:
         by_id = {index: piece for piece, index in self._model.get_vocab(with_added_tokens=True).items()}
         self.pieces = [by_id.get(index, "") for index in range(max(by_id, default=-1) + 1)]
         """Text form of each id; "" for ids that none has."""
+        self.vocab_size = len(self.pieces)
+        self.is_wordpiece = type(self._model.model).__name__ == "WordPiece"
+        """Pieces inside words begin with ##."""
         self.prefix, self.suffix = self._surroundings()
         ids = {piece: index for index, piece in enumerate(self.pieces)}
         roles = _roles(folder, ids)
         self.mask_id = roles.get("mask")
         last = self.suffix[-1] if self.suffix else 0
         self.pad_id = roles.get("pad", last)  # never looked at: num_tokens tells where a caption ends
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self.pieces)
-
-    @property
-    def is_wordpiece(self) -> bool:
-        """Pieces inside words begin with ##."""
-        return type(self._model.model).__name__ == "WordPiece"
 
     @property
     def fingerprint(self) -> str:

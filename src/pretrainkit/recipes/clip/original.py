@@ -76,15 +76,13 @@ def from_original(tensors: State, model: DualEncoder) -> dict[str, Tensor]:
         CheckpointError: Tensors are missing, have another shape, or have no place in the model.
     """
     own = model.state_dict()
-    rest = dict(tensors)
-    leftovers = [name for name in rest if name.startswith(_LEFTOVERS)]
-    for name in leftovers:
-        del rest[name]
-    if leftovers:
+    if leftovers := [name for name in tensors if name.startswith(_LEFTOVERS)]:
         logger.warning("left out, as nothing reads them: %s", ", ".join(leftovers))
-    found: dict[str, Tensor] = {}
-    for name, tensor in rest.items():
-        found[_our_name(name)] = tensor.reshape(1) if name == _TEMPERATURE else tensor
+    found = {
+        _our_name(name): tensor.reshape(1) if name == _TEMPERATURE else tensor
+        for name, tensor in tensors.items()
+        if name not in leftovers
+    }
     if "temperature.log_scale" in own and "temperature.temperature" in found:
         found["temperature.log_scale"] = found.pop("temperature.temperature").log().neg()
     if _POSITIONS in own and _POSITIONS in found:

@@ -87,10 +87,7 @@ class PixelReader:
         self._normalize, self._is_fast = normalize, is_fast
         self.size = self._transform.size
         """Pixels of each side."""
-
-    @property
-    def dtype(self) -> type[np.uint8] | type[np.float32]:
-        return np.uint8 if self._transform.erasing is None else np.float32
+        self.dtype: type[np.generic] = np.uint8 if self._transform.erasing is None else np.float32
 
     def __call__(self, data: bytes, generator: np.random.Generator, out: NDArray) -> None:
         """Write the image in the file content `data` into `out` (3, H, W).

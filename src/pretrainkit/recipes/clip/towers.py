@@ -60,10 +60,9 @@ class OwnImageTower(ImageTower):
                 f"model.image.image_size={max(1, config.image_size // config.patch_size) * config.patch_size}"
             )
         self.width, shared = config.hidden_size, _shared("image", config)
-        sizes = {"image_size": config.image_size, "patch_size": config.patch_size}
+        shared |= {"patch_size": config.patch_size, "patch_dropout_rate": config.patch_dropout}
         self.encoder = built(
-            lambda: VisionTransformer(patch_dropout_rate=config.patch_dropout, **sizes, **shared),
-            VisionTransformer.initialise,
+            lambda: VisionTransformer(image_size=config.image_size, **shared), VisionTransformer.initialise
         )
 
 
@@ -75,10 +74,8 @@ class OwnTextTower(TextTower):
         if config.vocab_size is None:
             raise ValueError("model.text.vocab_size is not known: bind the config to its data, or set it")
         self.width, shared = config.hidden_size, _shared("text", config)
-        sizes = {"vocab_size": config.vocab_size, "max_positions": config.max_positions}
-        self.encoder = built(
-            lambda: TextTransformer(is_causal=config.causal, **sizes, **shared), TextTransformer.initialise
-        )
+        shared |= {"vocab_size": config.vocab_size, "max_positions": config.max_positions}
+        self.encoder = built(lambda: TextTransformer(is_causal=config.causal, **shared), TextTransformer.initialise)
 
 
 def _shared(name: str, config: VitConfig | TextTransformerConfig) -> dict[str, Any]:

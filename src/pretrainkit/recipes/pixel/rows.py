@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from filelock import FileLock
@@ -110,6 +110,9 @@ class ParquetTable:
 class Rows(ABC):
     """Rendered rows, some of which may be left out."""
 
+    way: ClassVar[str]
+    """What is done for a row, for people."""
+
     def __init__(self, table: ParquetTable, fingerprint: str, name: str, rendering: str | None = None) -> None:
         """`table` has a column `num_patches`; `name` is for messages; `rendering` is the fingerprint of what draws, or
         drew, the rows; None: unknown."""
@@ -147,16 +150,11 @@ class Rows(ABC):
     ) -> list[NDArray[np.uint8]]:
         """Of rows of the table."""
 
-    @abstractmethod
-    def describe(self) -> str:
-        """What is done for a row, for people."""
-
 
 class StoredRows(Rows):
     """Pictures as PNG, as `pretrainkit render` and the published sets have them."""
 
-    def describe(self) -> str:
-        return "pictures are read"
+    way = "pictures are read"
 
     def _strips(
         self, rows_R: NDArray[np.int64], num_patches_R: NDArray[np.int32], looks: Sequence[Look] | None
@@ -180,6 +178,8 @@ class StoredRows(Rows):
 class DrawnRows(Rows):
     """Text, drawn by a renderer."""
 
+    way = "text is drawn on the way"
+
     def __init__(
         self,
         table: ParquetTable,
@@ -191,9 +191,6 @@ class DrawnRows(Rows):
         """`open_renderer`: picklable; called for every batch, so it should keep what it opens."""
         super().__init__(table, fingerprint, name, rendering)
         self._open_renderer = open_renderer
-
-    def describe(self) -> str:
-        return "text is drawn on the way"
 
     def check(self, look: Look) -> None:
         dressed(self._open_renderer(), look)

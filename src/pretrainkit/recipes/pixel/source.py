@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -84,7 +84,7 @@ class PixelSource(BatchSource):
             "left_out": sum(len(component.table) - len(component) for component in self.components),
             "mean_text_patches": float(lengths.mean()),
             "fill_rate": float(lengths.mean()) / (self.config.data.max_patches - 1),
-            "rows": ", ".join(dict.fromkeys(component.describe() for component in self.components)),
+            "rows": ", ".join(dict.fromkeys(component.way for component in self.components)),
         }
 
     def lengths(self, records: Records) -> NDArray[np.int64]:
@@ -211,27 +211,19 @@ def bind(config: PixelRun) -> PixelRun:
             for look in looks.all:
                 rows.check(look)
     drawn = {rows.rendering: rows.name for source in sources for rows in source.components if rows.rendering}
-    _check_renderer(config.data.renderer, drawn)
-    for remark in dict.fromkeys(rows.remark for rows in train.components if rows.remark):
-        _logger.warning("%s", remark)
-    if len(drawn) > 1:
-        _logger.warning("not all rows are drawn by the same renderer: %s differ", ", ".join(drawn.values()))
-    return config
-
-
-def _check_renderer(named: str | None, drawn: Mapping[str, str]) -> None:
-    """A renderer that data.renderer names becomes that of the model, so rows that are drawn already must be drawn by
-    it: `drawn` has the fingerprints of their renderers, and a folder of each. Raises DataError where none of them
-    were."""
-    if named is None or not drawn:
-        return
-    found = describe(open_renderer(named))["fingerprint"]
-    if found not in drawn:
+    # A renderer that is named becomes that of the model, so rows that are drawn already must be drawn by it.
+    named = config.data.renderer if drawn else None
+    if named is not None and (found := describe(open_renderer(named))["fingerprint"]) not in drawn:
         raise DataError(
             f"data.renderer={named} draws otherwise ({found[:12]}) than what drew the rows of "
             + ", ".join(f"{name} ({fingerprint[:12]})" for fingerprint, name in drawn.items())
             + "\n  leave data.renderer out, or render the rows anew with it"
         )
+    for remark in dict.fromkeys(rows.remark for rows in train.components if rows.remark):
+        _logger.warning("%s", remark)
+    if len(drawn) > 1:
+        _logger.warning("not all rows are drawn by the same renderer: %s differ", ", ".join(drawn.values()))
+    return config
 
 
 def _problems(config: PixelRun, rows: Rows) -> list[str]:
