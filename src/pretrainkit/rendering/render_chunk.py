@@ -163,8 +163,5 @@ def _missing(renderer: Renderer, documents: Sequence[RenderDocument]) -> dict[st
 @lru_cache(maxsize=2)
 def _renderer(folder: Path) -> Renderer:
     """What is missing is counted, not warned about in every process."""
-    renderer = load_renderer(folder)
-    config = renderer.config
-    if config.on_missing != "warn":
-        return renderer
-    return Renderer(config.changed(on_missing="ignore"))
+    config = load_renderer(folder).config
+    return Renderer(config.changed(on_missing="ignore") if config.on_missing == "warn" else config)

@@ -12,12 +12,10 @@ from pretrainkit.nn.initialise import built
 from pretrainkit.nn.text_transformer import TextTransformer
 from pretrainkit.nn.vit import VisionTransformer
 from pretrainkit.recipes.clip.config import TextTransformerConfig, VitConfig
+from pretrainkit.recipes.clip.presets import HALF
 
 Color = tuple[float, float, float]
 """Red, green, blue."""
-
-HALF: tuple[Color, Color] = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-"""Mean and deviation that bring pixels in [0, 1] to [-1, 1]."""
 
 
 class Tower(nn.Module):
@@ -49,7 +47,7 @@ class TextTower(Tower):
 class OwnImageTower(ImageTower):
     """`VisionTransformer`."""
 
-    mean_and_deviation = HALF
+    mean_and_deviation = HALF  # pixels in [0, 1] to [-1, 1]
 
     def __init__(self, config: VitConfig) -> None:
         super().__init__()
