@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.rendering.config import RendererConfig
-from pretrainkit.rendering.drawer import Drawer
+from pretrainkit.rendering.drawer import Drawer, Engine
 from pretrainkit.rendering.encoding import Encoding
-from pretrainkit.rendering.engine import Engine
 from pretrainkit.rendering.page import Page, Text
 from pretrainkit.rendering.windows import encoded, windows
 

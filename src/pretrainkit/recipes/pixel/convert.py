@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting import transformers_folder
+from pretrainkit.exporting.published_files import read_pickle
 from pretrainkit.exporting.safetensors import read_tensors
 from pretrainkit.exporting.transformers_folder import new_transformers_folder, their_names, to_ours, to_theirs
 from pretrainkit.recipes.pixel.batch import pack
@@ -304,10 +305,7 @@ def published_tensors(folder: Path) -> dict[str, Tensor]:
     pickled = folder / "pytorch_model.bin"
     if any(folder.glob("*.safetensors")) or not pickled.is_file():
         return read_tensors(folder)
-    try:
-        return torch.load(pickled, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch has no one type for files that are no files of its own
-        raise CheckpointError(f"{pickled} cannot be read: {error}\n  copy it again") from None
+    return read_pickle(pickled, ("state_dict",), "the weights that transformers saved")
 
 
 @torch.no_grad()
