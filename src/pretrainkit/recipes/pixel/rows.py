@@ -23,8 +23,9 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from pretrainkit.data.line_index import cache_folder
-from pretrainkit.errors import ConfigError, DataError, MissingPackageError
+from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.files.manifest import fingerprint, verify
+from pretrainkit.images.pillow import require_pillow
 from pretrainkit.recipes.pixel.config import PixelDataConfig
 from pretrainkit.recipes.pixel.looks import OWN, Look, dressed
 from pretrainkit.rendering.documents import Documents, find_documents
@@ -163,14 +164,13 @@ class StoredRows(Rows):
         return list(map(self._strip, rows_R.tolist(), stored, num_patches_R.tolist()))
 
     def _strip(self, row: int, picture: Any, num_patches: int) -> NDArray[np.uint8]:
-        try:
-            from PIL import Image, UnidentifiedImageError
-        except ImportError as error:
-            raise MissingPackageError("pillow", "vision", f"reading the pictures of {self.name}") from error
+        require_pillow(f"reading the pictures of {self.name}")
+        from PIL import Image
+
         try:
             with Image.open(io.BytesIO(picture["bytes"])) as image:
                 pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert("L"))
-        except (TypeError, KeyError, OSError, UnidentifiedImageError) as error:
+        except (TypeError, KeyError, OSError) as error:
             raise DataError(f"{self.name}: row {row} holds no picture: {error}\n  fetch or make it again") from error
         return pixels[:, : (num_patches + 1) * pixels.shape[0]]
 
