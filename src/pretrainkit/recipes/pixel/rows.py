@@ -12,8 +12,8 @@ import io
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache, partial
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from shlex import quote
 from typing import Any, ClassVar
@@ -114,10 +114,11 @@ class Rows(ABC):
     way: ClassVar[str]
     """What is done for a row, for people."""
 
-    def __init__(self, table: ParquetTable, fingerprint: str, name: str, rendering: str | None = None) -> None:
-        """`table` has a column `num_patches`; `name` is for messages; `rendering` is the fingerprint of what draws, or
+    def __init__(self, table: ParquetTable, fingerprint: str, folder: Path, rendering: str | None = None) -> None:
+        """`table`, of files in `folder`, has a column `num_patches`; `rendering` is the fingerprint of what draws, or
         drew, the rows; None: unknown."""
-        self.table, self.fingerprint, self.name, self.rendering = table, fingerprint, name, rendering
+        self.table, self.fingerprint, self.name, self.rendering = table, fingerprint, str(folder), rendering
+        self.folder = folder
         self.num_patches_N = table.column(PATCHES).astype(np.int32)
         self.kept_N = np.arange(len(self.num_patches_N), dtype=np.int64)
         self.remark = ""
@@ -176,31 +177,19 @@ class StoredRows(Rows):
 
 
 class DrawnRows(Rows):
-    """Text, drawn by a renderer."""
+    """Text, drawn by the renderer beside it."""
 
     way = "text is drawn on the way"
 
-    def __init__(
-        self,
-        table: ParquetTable,
-        fingerprint: str,
-        name: str,
-        open_renderer: Callable[[], Renderer],
-        rendering: str | None = None,
-    ) -> None:
-        """`open_renderer`: picklable; called for every batch, so it should keep what it opens."""
-        super().__init__(table, fingerprint, name, rendering)
-        self._open_renderer = open_renderer
-
     def check(self, look: Look) -> None:
-        dressed(self._open_renderer(), look)
+        dressed(_renderer_of(self.folder), look)
 
     def num_text_patches(self, rows_R: NDArray[np.int64], looks: Sequence[Look] | None = None) -> NDArray[np.int32]:
         found = self.num_patches_N[rows_R]
         places = [place for place, look in enumerate(looks or ()) if look != OWN]
         if looks is None or not places:
             return found
-        renderer, texts = self._open_renderer(), self.table.values("text", self.kept_N[rows_R[places]])
+        renderer, texts = _renderer_of(self.folder), self.table.values("text", self.kept_N[rows_R[places]])
         found[places] = [
             dressed(renderer, looks[place]).num_text_patches(text) for place, text in zip(places, texts, strict=True)
         ]
@@ -209,16 +198,16 @@ class DrawnRows(Rows):
     def _strips(
         self, rows_R: NDArray[np.int64], num_patches_R: NDArray[np.int32], looks: Sequence[Look] | None
     ) -> list[NDArray[np.uint8]]:
-        renderer = self._open_renderer()
+        renderer = _renderer_of(self.folder)
         texts = self.table.values("text", rows_R)
         drawn = [dressed(renderer, look) for look in looks] if looks else [renderer] * len(texts)
         return [own.columns(text).swapaxes(0, 1) for own, text in zip(drawn, texts, strict=True)]
 
 
 @lru_cache(maxsize=4)
-def folder_renderer(folder: Path) -> Renderer:
-    """The renderer of a folder, once in each process."""
-    return load_renderer(folder)
+def _renderer_of(folder: Path) -> Renderer:
+    """The renderer of a folder with rows, opened once in each process."""
+    return load_renderer(folder / RENDERER_FOLDER)
 
 
 def open_rows(path: str, data: PixelDataConfig) -> Rows:
@@ -254,10 +243,8 @@ def _rendered_rows(folder: Path) -> Rows:
     manifest = verify(folder, checksums=False)
     rendering = (manifest["rendering"] or {}).get("fingerprint")
     table = ParquetTable([folder / shard["name"] for shard in manifest["shards"]])
-    if manifest["has_pixels"]:
-        return StoredRows(table, manifest["fingerprint"], str(folder), rendering)
-    opened = partial(folder_renderer, folder / RENDERER_FOLDER)
-    return DrawnRows(table, manifest["fingerprint"], str(folder), opened, rendering)
+    kind = StoredRows if manifest["has_pixels"] else DrawnRows
+    return kind(table, manifest["fingerprint"], folder, rendering)
 
 
 def _published_rows(folder: Path, files: list[Path]) -> Rows:
@@ -268,7 +255,7 @@ def _published_rows(folder: Path, files: list[Path]) -> Rows:
             "it in smaller ones",
             *(folder, table.rows_per_group, folder),
         )
-    rows = StoredRows(table, "", str(folder))
+    rows = StoredRows(table, "", folder)
     numbers = hashlib.blake2b(rows.num_patches_N.tobytes(), digest_size=16).hexdigest()
     rows.fingerprint = fingerprint([[(path.name, path.stat().st_size) for path in files], numbers])
     return rows
