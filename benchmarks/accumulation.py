@@ -40,7 +40,7 @@ SMALL_BLOCKS_RETURN = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD
 
 def make(microbatch_size: int, num_microbatches: int) -> tuple[ClipObjective, nn.Module, list[dict[str, Tensor]]]:
     """The objective, the model of clip/tiny in training mode, and microbatches of noise."""
-    from pretrainkit.recipes.clip.model import build
+    from pretrainkit.recipes.clip.model import DualEncoder
 
     config: ClipRun = PRESETS["tiny"]()
     text = config.model.text
@@ -48,7 +48,7 @@ def make(microbatch_size: int, num_microbatches: int) -> tuple[ClipObjective, nn
     text = text.model_copy(update={"vocab_size": VOCAB_SIZE})
     config = config.model_copy(update={"model": config.model.model_copy(update={"text": text})})
     torch.manual_seed(0)
-    model = build(config).train()
+    model = DualEncoder(config).train()
     rng = np.random.default_rng(0)
     batches = [
         {

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.exporting.torchvision_shim import import_torchvision
-from pretrainkit.recipes.clip.model import build
+from pretrainkit.recipes.clip.model import DualEncoder
 from pretrainkit.recipes.clip.objective import ClipObjective
 from pretrainkit.recipes.clip.presets import tiny
 from pretrainkit.training.accumulate import accumulate
@@ -95,7 +95,7 @@ def build_both(context: int) -> tuple[nn.Module, ClipObjective, nn.Module, nn.Mo
     text = config.model.text.model_copy(update={"vocab_size": VOCAB_SIZE, "max_positions": context})
     config = config.model_copy(update={"model": config.model.model_copy(update={"text": text})})
     torch.manual_seed(0)
-    ours = build(config)
+    ours = DualEncoder(config)
     theirs = open_clip.CLIP(
         embed_dim=128,
         vision_cfg={"layers": 3, "width": 128, "head_width": 32, "patch_size": 8, "image_size": 64, "mlp_ratio": 4.0},

@@ -40,7 +40,7 @@ def test_no_caption_of_the_demo_is_cut(tokenizer):
     rng = np.random.default_rng(1)
     captions = [text for number in (1, 2) for _ in range(500) for text in draw_scene(rng, number).captions()]
     encoded = CaptionTokenizer(tokenizer).encode([*captions, *demo.PROMPTS], max_length=100)
-    assert encoded.num_tokens.max() <= tiny().data.max_length
+    assert encoded["num_tokens"].max() <= tiny().data.max_length
 
 
 def test_transformers_finds_the_image_that_we_find(transformers, tokenizer, tmp_path):

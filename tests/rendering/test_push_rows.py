@@ -164,7 +164,7 @@ def test_a_hub_that_cannot_be_reached_is_one_message(tmp_path):
 from pretrainkit.rendering import hub
 hub._TRIES, hub._FIRST_WAIT_SECONDS = 2, 0.0
 try:
-    hub.HuggingFaceHub("someone/set", private=False).files()
+    hub.Hub("someone/set", private=False).files()
 except hub.RunError as error:
     print(error)
 """

@@ -131,10 +131,10 @@ def render(
         )
         return
     if out is None and push is not None:
-        from pretrainkit.rendering.hub import HuggingFaceHub
+        from pretrainkit.rendering.hub import Hub
         from pretrainkit.rendering.push_rows import push_rows
 
-        hub = HuggingFaceHub(push, private=not public)
+        hub = Hub(push, private=not public)
         with shown_stages() as progress:
             manifests = push_rows(documents, drawn_by, hub, settings, workers=workers, progress=progress)
         _report(Path(push), manifests, json_output)
@@ -204,8 +204,8 @@ def _lay_out(folder: str, out: Path, layout: Layout, split: str, workers: int) -
 def _push(out: Path, name: str | None, public: bool) -> None:
     if name is None:
         return
-    from pretrainkit.rendering.hub import HuggingFaceHub, push
+    from pretrainkit.rendering.hub import Hub, push
 
     with shown_stages() as progress:
-        pushed = push(out, HuggingFaceHub(name, private=not public), progress=progress)
+        pushed = push(out, Hub(name, private=not public), progress=progress)
     typer.echo(f"{name}: {amount(pushed.num_uploaded, 'file')} uploaded, {pushed.num_kept:,} were there already")

@@ -39,6 +39,18 @@ class RMSNorm(nn.Module):
         return normal.to(x_TD.dtype) * self.weight.to(x_TD.dtype)
 
 
+class TanhPooler(nn.Module):
+    """One token as the vector of a text: a linear layer and tanh, as in BERT."""
+
+    def __init__(self, dense: nn.Linear) -> None:
+        super().__init__()
+        self.dense = dense
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        """(B, D) to (B, D)."""
+        return torch.tanh(self.dense(x_BD))
+
+
 class FeedForward(nn.Module):
     """Two linear layers with an activation between."""
 

@@ -61,13 +61,17 @@ def truncated_normal_(weight: Tensor, scale: float) -> Tensor:
 
 
 @torch.no_grad()
-def initialise_layer(module: nn.Module, scale: float) -> None:
-    """Weights of a linear layer or embedding from `truncated_normal_`, biases 0; norms become the identity.
+def initialise_layer(module: nn.Module, scale: float, *, is_truncated: bool = True) -> None:
+    """Weights of a linear layer or embedding from `truncated_normal_`, or from the whole normal distribution; biases 0;
+    norms become the identity.
 
     Only parameters of `module` itself, not of its children.
     """
     if isinstance(module, nn.Linear | nn.Embedding):
-        truncated_normal_(module.weight, scale)
+        if is_truncated:
+            truncated_normal_(module.weight, scale)
+        else:
+            module.weight.normal_(std=scale)
         if isinstance(module, nn.Linear) and module.bias is not None:
             module.bias.zero_()
     elif isinstance(module, nn.LayerNorm):

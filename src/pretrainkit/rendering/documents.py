@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,40 +22,25 @@ class RenderDocument(NamedTuple):
     text: str
 
 
-class Documents(ABC):
-    """Documents in an order that is always the same."""
-
-    @property
-    @abstractmethod
-    def identity(self) -> Any:
-        """JSON that changes when the documents may."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Of the files; 0: unknown."""
-        return 0
-
-    @abstractmethod
-    def read(self, skips: Skips, on_bytes: OnBytes = None) -> Iterator[RenderDocument]:
-        """All of them from the first on."""
-
-
 @dataclass(frozen=True)
-class FileDocuments(Documents):
-    """What `pretrainkit corpus` reads."""
+class FileDocuments:
+    """What `pretrainkit corpus` reads, in an order that is always the same."""
 
     sources: tuple[SourceFile, ...]
     text_key: str = "text"
 
     @property
     def identity(self) -> Any:
+        """JSON that changes when the documents may."""
         return [[source.identity for source in self.sources], self.text_key]
 
     @property
     def num_bytes(self) -> int:
+        """Of the files."""
         return sum(source.num_bytes for source in self.sources)
 
     def read(self, skips: Skips, on_bytes: OnBytes = None) -> Iterator[RenderDocument]:
+        """All of them from the first on."""
         for document in read_documents(self.sources, skips, text_key=self.text_key, on_bytes=on_bytes):
             yield RenderDocument(f"{document.source}#{document.position}", document.text)
 
@@ -75,8 +59,8 @@ class ArticleDocuments(FileDocuments):
 
 
 @dataclass(frozen=True)
-class HubDocuments(Documents):
-    """A data set of the Hugging Face hub, or a folder or loader that `datasets` knows, read as it streams in."""
+class HubDocuments:
+    """As `FileDocuments`: a data set of the hub, or a folder or loader that `datasets` knows; streamed."""
 
     path: str
     name: str | None = None
@@ -84,6 +68,8 @@ class HubDocuments(Documents):
     split: str = "train"
     revision: str | None = None
     text_key: str = "text"
+    num_bytes = 0
+    """Unknown."""
 
     @property
     def identity(self) -> Any:
@@ -105,6 +91,9 @@ class HubDocuments(Documents):
                 skips.skip("no_text", self.path, f"row {number}", f"no string under {self.text_key!r} among {keys}")
                 continue
             yield RenderDocument(f"{self.path}#{number}", text)
+
+
+Documents = FileDocuments | HubDocuments
 
 
 def find_documents(

@@ -92,8 +92,20 @@ def load_renderer(
     stored = _read(path)
     extras_path = path.parent / EXTRAS_NAME
     extras = _read(extras_path) if extras_path.exists() else None
-    values = _values(stored, path) | ({} if extras is None else _settings(extras, extras_path))
-    values |= _fonts(stored, values, path)
+    values = _values(stored, path)
+    if extras is not None:
+        if not isinstance(extras.get("config"), dict) or not isinstance(extras.get("rendering"), dict):
+            raise DataError(
+                f"{extras_path} lacks the settings or what they drew\n  write the folder anew with save_renderer"
+            )
+        values |= extras["config"]
+    name = stored.get("font_file")
+    if not isinstance(name, str) or not Path(name).name:
+        raise DataError(f"{path} names no font\n  give the name of a file beside it as its font_file")
+    values["font_file"] = str(path.parent / Path(name).name)
+    values["fallback_fonts"] = [
+        str(path.parent / FALLBACKS_NAME / str(font)) for font in values.get("fallback_fonts", [])
+    ]
     config = validated(values | changes, path)
     for font in (config.font_file, *config.fallback_fonts):
         if not Path(font).exists():
@@ -146,23 +158,6 @@ def _values(stored: dict[str, Any], path: Path) -> dict[str, Any]:
     engine = "pango" if stored.get("text_renderer_type") == _TYPES["pango"] or "rgb" in stored else "freetype"
     values = {name: stored[name] for name in (*_SHARED, "rgb") if name in stored}
     return values | {"engine": engine, "parity": True}
-
-
-def _settings(extras: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Fields of ours from our own file."""
-    found = extras.get("config")
-    if not isinstance(found, dict) or not isinstance(extras.get("rendering"), dict):
-        raise DataError(f"{path} lacks the settings or what they drew\n  write the folder anew with save_renderer")
-    return found
-
-
-def _fonts(stored: dict[str, Any], values: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Paths of the fonts in the folder."""
-    name = stored.get("font_file")
-    if not isinstance(name, str) or not Path(name).name:
-        raise DataError(f"{path} names no font\n  give the name of a file beside it as its font_file")
-    fallbacks = [str(path.parent / FALLBACKS_NAME / str(font)) for font in values.get("fallback_fonts", [])]
-    return {"font_file": str(path.parent / Path(name).name), "fallback_fonts": fallbacks}
 
 
 def validated(values: dict[str, Any], path: Path) -> RendererConfig:

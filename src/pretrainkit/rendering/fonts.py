@@ -1,12 +1,12 @@
 """Files of fonts: which ones a config means, and what they are."""
 
-import hashlib
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import file_sha256
 
 SUFFIXES = (".ttf", ".otf", ".ttc", ".otc")
 """Of fonts, and of collections of several faces."""
@@ -101,5 +101,4 @@ def font_sha256(path: Path) -> str:
 
 @lru_cache(maxsize=1024)
 def _sha256(path: str, num_bytes: int, changed_ns: int) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return file_sha256(path)

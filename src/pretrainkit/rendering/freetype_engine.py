@@ -10,6 +10,7 @@ Dimensions: N texts, G characters of all texts, T characters of one text, X colu
 from __future__ import annotations
 
 import ctypes
+import re
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -28,23 +29,11 @@ from pretrainkit.rendering.painting import Ink, Shades
 
 _NO_INK = -(1 << 20)
 _NUM_CODES = 0x110000
-_FILLERS = (range(0x115F, 0x1161), range(0x3164, 0x3165), range(0xFFA0, 0xFFA1))
+_FILLER = re.compile(r"[\u115f-\u1160\u3164\uffa0]")
 """Blank letters of Korean, which take the room that a font gives them."""
-_IGNORABLE = (
-    range(0xAD, 0xAE),
-    range(0x34F, 0x350),
-    range(0x61C, 0x61D),
-    range(0x17B4, 0x17B6),
-    range(0x180B, 0x1810),
-    range(0x200B, 0x2010),
-    range(0x202A, 0x202F),
-    range(0x2060, 0x2070),
-    range(0xFE00, 0xFE10),
-    range(0xFEFF, 0xFF00),
-    range(0xFFF0, 0xFFF9),
-    range(0x1BCA0, 0x1BCA4),
-    range(0x1D173, 0x1D17B),
-    range(0xE0000, 0xE1000),
+_IGNORABLE = re.compile(
+    r"[\u00ad\u034f\u061c\u17b4-\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff"
+    r"\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 """With the fillers, Unicode's Default_Ignorable_Code_Point (DerivedCoreProperties 15): soft hyphens, joiners, marks of
 direction, selectors of variants. They are not drawn, though many fonts have pictures of them."""
@@ -140,7 +129,7 @@ class FreeTypeEngine:
         found = ((face, face.get_char_index(code)) for face in self._faces)
         face, index = next(((face, index) for face, index in found if index), (self._faces[0], 0))
         is_missing = not index
-        is_hidden = _is_among(code, _IGNORABLE) or (is_missing and _is_among(code, _FILLERS))
+        is_hidden = _IGNORABLE.match(chr(code)) or (is_missing and _FILLER.match(chr(code)))
         if is_hidden and not self.config.parity:
             advance, is_missing = 0, False
             slot = self.atlas.add(np.zeros((0, 0), np.uint8), 0, 0)
@@ -158,7 +147,7 @@ class FreeTypeEngine:
         self._slots[code] = slot
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class FreeTypeLines:
     """Measured texts."""
 
@@ -208,10 +197,6 @@ def _coverage(bitmap: Any, freetype: Any) -> NDArray[np.uint8]:
     if bitmap.pixel_mode == freetype.FT_PIXEL_MODE_MONO:
         return np.unpackbits(content, axis=1)[:, :columns] * np.uint8(255)
     return content[:, :columns]
-
-
-def _is_among(code: int, ranges: tuple[range, ...]) -> bool:
-    return any(code in codes for codes in ranges)
 
 
 def _import_freetype() -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -48,34 +47,21 @@ class Pushed:
     num_kept: int
 
 
-class Hub(ABC):
-    """A data set's files, elsewhere."""
-
-    @abstractmethod
-    def files(self) -> dict[str, Stored]:
-        """What is there, by path; makes the data set if there is none."""
-
-    @abstractmethod
-    def read(self, path: str) -> bytes:
-        """The content of a file that is there."""
-
-    @abstractmethod
-    def add(self, files: Mapping[str, Path | bytes], message: str) -> None:
-        """Adds or replaces files, all or none."""
-
-
-class HuggingFaceHub(Hub):
+class Hub:
     """A data set of the hub; the token is the one that `hf auth login` or `HF_TOKEN` gave."""
 
     def __init__(self, name: str, *, private: bool = True) -> None:
         """`name` is `USER/NAME`; a new data set is `private`."""
-        self.name, self.private = name, private
+        from huggingface_hub import HfApi
+
+        self.name, self.private, self._api = name, private, HfApi()
 
     def files(self) -> dict[str, Stored]:
+        """What is there, by path; makes the data set if there is none."""
         from huggingface_hub.hf_api import RepoFile
 
-        _retried(lambda: self._api().create_repo(self.name, repo_type="dataset", private=self.private, exist_ok=True))
-        tree = _retried(lambda: list(self._api().list_repo_tree(self.name, repo_type="dataset", recursive=True)))
+        _retried(lambda: self._api.create_repo(self.name, repo_type="dataset", private=self.private, exist_ok=True))
+        tree = _retried(lambda: list(self._api.list_repo_tree(self.name, repo_type="dataset", recursive=True)))
         return {
             entry.path: Stored(entry.size, entry.lfs.sha256 if entry.lfs else None, entry.blob_id)
             for entry in tree
@@ -83,25 +69,20 @@ class HuggingFaceHub(Hub):
         }
 
     def read(self, path: str) -> bytes:
+        """The content of a file that is there."""
         with tempfile.TemporaryDirectory() as folder:
-            found = _retried(
-                lambda: self._api().hf_hub_download(self.name, path, repo_type="dataset", local_dir=folder)
-            )
+            found = _retried(lambda: self._api.hf_hub_download(self.name, path, repo_type="dataset", local_dir=folder))
             return Path(found).read_bytes()
 
     def add(self, files: Mapping[str, Path | bytes], message: str) -> None:
+        """Adds or replaces files, all or none."""
         from huggingface_hub import CommitOperationAdd
 
         def commit() -> None:
             operations = [CommitOperationAdd(path, content) for path, content in files.items()]
-            self._api().create_commit(self.name, operations, commit_message=message, repo_type="dataset")
+            self._api.create_commit(self.name, operations, commit_message=message, repo_type="dataset")
 
         _retried(commit)
-
-    def _api(self) -> Any:
-        from huggingface_hub import HfApi
-
-        return HfApi()
 
 
 def push(

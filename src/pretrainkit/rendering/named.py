@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any, Unpack
 
-from pretrainkit.errors import DataError, MissingPackageError
+from pretrainkit.errors import DataError
 from pretrainkit.rendering.config import RendererOptions
 from pretrainkit.rendering.folder import CONFIG_NAME, load_renderer, validated
 from pretrainkit.rendering.fonts import SUFFIXES
@@ -56,13 +56,10 @@ def fetch_renderer(name: str) -> Path:
 
     Raises:
         DataError: The hub does not give it.
-        MissingPackageError: Without huggingface_hub.
     """
-    try:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-    except ImportError as error:
-        raise MissingPackageError("huggingface_hub", "hub", f"the renderer {name}") from error
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
     found = _NAME.fullmatch(name)
     if found is None:
         raise DataError(f"the renderer {name!r} is no name of the hub\n  give USER/NAME or USER/NAME@REVISION")

@@ -9,7 +9,6 @@ Dimensions: W words of a document, D distinct words, P pixels of a patch's side.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -28,7 +27,11 @@ def fill(renderer: Renderer, text: str) -> Iterator[str]:
     """
     words = text.split()
     room = renderer.config.geometry.last - 2 * LEFT_MARGIN
-    reach_W = _reach(renderer, words)
+    if not words:
+        return
+    space = renderer.width("n n") - 2 * renderer.width("n")
+    # About how many pixels the words take up to and with each, and the space after it.
+    reach_W = np.cumsum(_of_each(words, lambda distinct: _widths(renderer, distinct)) + space)
     begin, before = 0, 0
     while begin < len(words):
         # A guess from the widths of words apart, which shaping a line changes; then word by word, until it is exact.
@@ -44,20 +47,12 @@ def fill(renderer: Renderer, text: str) -> Iterator[str]:
         if fits or len(piece) == 1:
             yield piece
         else:
-            *whole, words[begin] = _cut(renderer, words[begin], room)
+            *whole, words[begin] = _cut(renderer.width, words[begin], room, 64)
             yield from whole
             # The rest of the word is wider or narrower than was thought of the whole; all behind it moves along.
             reach_W[begin:] += before + renderer.width(words[begin]) - reach_W[begin]
             end = begin
         begin, before = end, int(reach_W[end - 1]) if end else 0
-
-
-def _reach(renderer: Renderer, words: Sequence[str]) -> NDArray[np.int64]:
-    """(W,): about how many pixels the words take up to and with each, and the space after it."""
-    if not words:
-        return np.zeros(0, np.int64)
-    space = renderer.width("n n") - 2 * renderer.width("n")
-    return np.cumsum(_of_each(words, lambda distinct: _widths(renderer, distinct)) + space)
 
 
 def _of_each(words: Sequence[str], measure: Callable[[list[str]], NDArray[np.int64]]) -> NDArray[np.int64]:
@@ -73,11 +68,11 @@ def _widths(renderer: Renderer, words: Sequence[str], after: str = "") -> NDArra
     return renderer.engine.lines(drawn, is_words=True).widths_N
 
 
-def _cut(renderer: Renderer, word: str, room: int) -> Iterator[str]:
-    """A word wider than `room` pixels in pieces that fit; the last one may have room left."""
-    guess, first = 64, 0
+def _cut(measure: Callable[[str], int], word: str, room: int, guess: int) -> Iterator[str]:
+    """A word larger than `room` in pieces that fit; the last one may have room left. See `longest_fitting`."""
+    first = 0
     while first < len(word):
-        num = guess = longest_fitting(renderer.width, word, first, room, guess)
+        num = guess = longest_fitting(measure, word, first, room, guess)
         yield word[first : first + num]
         first += num
 
@@ -108,7 +103,7 @@ def fill_patches(renderer: Renderer, text: str) -> Iterator[str]:
         return
     room = renderer.config.max_seq_length - 1
     measure = _Bigrams(renderer, words) if renderer.config.strategy == "bigrams" else _Words(renderer, words)
-    begin, guess = 0, room
+    begin = 0
     while begin < len(words):
         before = measure.reach_W[begin - 1] if begin else 0
         end = max(int(np.searchsorted(measure.reach_W, before + room, side="right")), begin + 1)
@@ -119,38 +114,23 @@ def fill_patches(renderer: Renderer, text: str) -> Iterator[str]:
         if end > begin:
             yield " ".join(words[begin:end])
         else:
-            word, first, end = words[begin], 0, begin + 1
-            while first < len(word):
-                num = guess = longest_fitting(measure.num_patches_of, word, first, room, guess)
-                yield word[first : first + num]
-                first += num
+            yield from _cut(measure.num_patches_of, words[begin], room, room)
+            end = begin + 1
         begin = end
 
 
-class _Measure(ABC):
-    """Patches that words take up."""
-
-    reach_W: NDArray[np.int64]
-    """Patches up to and with each word and the space after it, were all on one line."""
-
-    @abstractmethod
-    def num_patches(self, begin: int, end: int) -> int:
-        """Of a text of the words from `begin` to before `end`."""
-
-    @abstractmethod
-    def num_patches_of(self, word: str) -> int:
-        """Of a text of one word."""
-
-
-class _Words(_Measure):
-    """As `WordsPart` lays them out: a margin before the first and after the last, a space after all others."""
+class _Words:
+    """Patches of words as `WordsPart` lays them out: a margin before the first and after the last, a space after all
+    others."""
 
     def __init__(self, renderer: Renderer, words: Sequence[str]) -> None:
         self._renderer, self._words = renderer, words
         self._spaced_W = _of_each(words, lambda distinct: _widths(renderer, distinct, " "))
         self.reach_W = np.cumsum(-(-self._spaced_W // renderer.config.pixels_per_patch))
+        """Patches up to and with each word and the space after it, were all on one line."""
 
     def num_patches(self, begin: int, end: int) -> int:
+        """Of a text of the words from `begin` to before `end`."""
         if end == begin + 1:
             return self.num_patches_of(self._words[begin])
         # The first and the last word apart, as margins belong to them and no space follows the last.
@@ -159,6 +139,7 @@ class _Words(_Measure):
         return first + inner + self._patches(self._width(self._words[end - 1]) + LEFT_MARGIN)
 
     def num_patches_of(self, word: str) -> int:
+        """Of a text of one word."""
         return self._patches(LEFT_MARGIN + self._width(word) + LEFT_MARGIN)
 
     def _width(self, word: str) -> int:
@@ -168,8 +149,8 @@ class _Words(_Measure):
         return -(-width // self._renderer.config.pixels_per_patch)
 
 
-class _Bigrams(_Measure):
-    """As `BigramsPart` lays them out: no margins, perhaps a patch for each space."""
+class _Bigrams:
+    """As `_Words`, of pairs as `BigramsPart` lays them out: no margins, perhaps a patch for each space."""
 
     def __init__(self, renderer: Renderer, words: Sequence[str]) -> None:
         self._drawer = renderer.drawer

@@ -33,7 +33,10 @@ class Page:
     ) -> None:
         self.drawer, self.geometry = drawer, drawer.geometry
         self.text, self.rtl, self.text_a_max_length = text, rtl, text_a_max_length
-        strategy = drawer.config.strategy
+        config, strategy = drawer.config, drawer.config.strategy
+        is_engines = config.parity and config.engine == "pango" and strategy == "continuous"
+        self.is_originals = is_engines and isinstance(text, tuple)
+        """A pair that is drawn as by the original's PangoCairo renderer, which alone knows offsets."""
         self.parts: list[Part] = []
         column = LEFT_MARGIN
         texts = list(text) if isinstance(text, tuple) else [text]
@@ -53,13 +56,6 @@ class Page:
             self.parts.append(part)
             column = part.end + self.geometry.patch + LEFT_MARGIN
         self.end = self.parts[-1].end
-
-    @property
-    def is_originals(self) -> bool:
-        """True for a pair that is drawn as by the original's PangoCairo renderer, which alone knows offsets."""
-        config = self.drawer.config
-        is_engines = config.parity and config.engine == "pango" and config.strategy == "continuous"
-        return is_engines and isinstance(self.text, tuple)
 
     def _direction(self, texts: Sequence[str | list[str]]) -> str | None:
         if self.rtl is not None:

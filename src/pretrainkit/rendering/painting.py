@@ -3,6 +3,7 @@
 Dimensions: G glyphs, N texts, X columns, P rows of a canvas, C = 3 colours (absent in greyscale).
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -48,17 +49,12 @@ def parse_color(name: str) -> Rgb:
     Raises:
         ConfigError: Neither.
     """
-    known = _NAMES.get(name.lower())
-    if known is not None:
-        return known
-    digits = name.removeprefix("#")
-    try:
-        value = int(digits, 16)
-    except ValueError:
-        value = -1
-    if value < 0 or len(digits) != 6 or digits == name:
+    if name.lower() in _NAMES:
+        return _NAMES[name.lower()]
+    if not re.fullmatch(r"#[0-9a-fA-F]{6}", name):
         raise ConfigError(f"colour {name!r} is unknown\n  write it as #rrggbb, or as one of: {', '.join(_NAMES)}")
-    return value >> 16, value >> 8 & 255, value & 255
+    red, green, blue = bytes.fromhex(name[1:])
+    return red, green, blue
 
 
 def ramp(font: Rgb, background: Rgb, *, rgb: bool) -> NDArray[np.uint8]:

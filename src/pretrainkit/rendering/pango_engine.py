@@ -116,10 +116,10 @@ class Shaped:
     """First column of each one's bitmap."""
     runs_G: NDArray[np.int32]
     """Run of each: its glyphs are drawn at once."""
-    missing: tuple[str, ...]
-    is_color: bool
+    missing: tuple[str, ...] = ()
+    is_color: bool = False
     """A glyph comes in colours."""
-    runs: tuple[Run, ...] | None
+    runs: tuple[Run, ...] | None = None
     """None: the line was put together from words."""
 
 
@@ -141,9 +141,8 @@ class PangoEngine:
         faces = faces_of(files, config.font_index)
         names = [f"{number:05d}" for number in range(len(files))]
         pango.FcConfigParseAndLoadFromMemory(self._fontconfig, _SCALE_BITMAPS, 1)
-        pango.FcConfigParseAndLoadFromMemory(self._fontconfig, _order_rules(files, faces, names), 1)
-        if config.fit_fallbacks:
-            pango.FcConfigParseAndLoadFromMemory(self._fontconfig, _size_rules(files, config.font_index), 1)
+        scales = fallback_scales(files, config.font_index) if config.fit_fallbacks else [1.0] * len(files)
+        pango.FcConfigParseAndLoadFromMemory(self._fontconfig, _rules(files, faces, names, scales), 1)
         are_color = [self._add_font(path, face) for path, face in zip(files, faces, strict=True)]
         self._has_color = any(are_color)
         self._font_map = pango.pango_cairo_font_map_new()
@@ -153,7 +152,12 @@ class PangoEngine:
         weakref.finalize(self, _release, pango, self._objects, self._fontconfig).atexit = False
         pango.pango_context_set_round_glyph_positions(self._context, 1)
         pango.pango_context_set_language(self._context, pango.pango_language_from_string(b"en"))
-        self._set_options(config)
+        options, chosen = pango.cairo_font_options_create(), config.font_options
+        pango.cairo_font_options_set_antialias(options, ANTIALIASES[chosen.antialias])
+        pango.cairo_font_options_set_hint_style(options, HINT_STYLES[chosen.hint_style])
+        pango.cairo_font_options_set_hint_metrics(options, HINT_METRICS[chosen.hint_metrics])
+        pango.pango_cairo_context_set_font_options(self._context, options)
+        pango.cairo_font_options_destroy(options)
         self._layout = pango.pango_layout_new(self._context)
         self._objects.append(self._layout)
         description = pango.pango_font_description_new()
@@ -176,15 +180,6 @@ class PangoEngine:
         pango.FcPatternGetBool(pattern, b"color", 0, ctypes.byref(is_color))
         pango.FcPatternDestroy(pattern)
         return bool(is_color.value)
-
-    def _set_options(self, config: RendererConfig) -> None:
-        pango, chosen = self._pango, config.font_options
-        options = pango.cairo_font_options_create()
-        pango.cairo_font_options_set_antialias(options, ANTIALIASES[chosen.antialias])
-        pango.cairo_font_options_set_hint_style(options, HINT_STYLES[chosen.hint_style])
-        pango.cairo_font_options_set_hint_metrics(options, HINT_METRICS[chosen.hint_metrics])
-        pango.pango_cairo_context_set_font_options(self._context, options)
-        pango.cairo_font_options_destroy(options)
 
     def lines(self, texts: Sequence[str], *, is_words: bool = False, direction: str | None = None) -> PangoLines:
         if is_words:
@@ -237,18 +232,8 @@ class PangoEngine:
         if found is None:
             return self._shape(text, direction)
         slots_G, columns_G, width = found
-        return Shaped(
-            text=text,
-            direction=direction,
-            width=width,
-            base=self._main_base,
-            slots_G=slots_G,
-            columns_G=columns_G,
-            runs_G=np.broadcast_to(np.int32(0), len(slots_G)),
-            missing=(),
-            is_color=False,
-            runs=None,
-        )
+        one_run_G = np.broadcast_to(np.int32(0), len(slots_G))
+        return Shaped(text, direction, width, self._main_base, slots_G, columns_G, one_run_G)
 
     def _word(self, word: str, has_before: bool, has_after: bool) -> Word | None:
         """A word as it is beside spaces, if all of it is in the main font."""
@@ -493,9 +478,10 @@ def _character_edges(text: str, runs: Sequence[Run]) -> NDArray[np.float64]:
     return edges_K2[order_K][which_T]
 
 
-def _order_rules(files: Sequence[Path], faces: Sequence[int], names: Sequence[str]) -> bytes:
+def _rules(files: Sequence[Path], faces: Sequence[int], names: Sequence[str], scales: Sequence[float]) -> bytes:
     """Rules that give each font a family of its own, for Fontconfig, so that it tries them in their order: by their own
-    families, a regular font would come before a bold one. Pango asks for the family "emoji" where it meets one."""
+    families, a regular font would come before a bold one. Pango asks for the family "emoji" where it meets one. And
+    rules that draw fallback fonts smaller."""
     chosen = (
         f"<test name='index'><int>{face}</int></test>" if num_faces(path) > 1 else ""
         for path, face in zip(files, faces, strict=True)
@@ -510,18 +496,13 @@ def _order_rules(files: Sequence[Path], faces: Sequence[int], names: Sequence[st
         "<match target='pattern'><test name='family'><string>emoji</string></test><edit name='family' mode='assign' "
         f"binding='same'>{families}</edit></match>"
     )
-    return f"<?xml version='1.0'?><fontconfig>{''.join(renamed)}{emoji}</fontconfig>".encode()
-
-
-def _size_rules(files: Sequence[Path], font_index: int) -> bytes:
-    """Rules that draw fallback fonts smaller, for Fontconfig."""
-    rules = (
+    smaller = (
         f"<match target='font'><test name='file'><string>{escape(str(path))}</string></test><edit name='pixelsize' "
         f"mode='assign'><times><name>pixelsize</name><double>{scale:.6f}</double></times></edit></match>"
-        for path, scale in zip(files, fallback_scales(files, font_index), strict=True)
+        for path, scale in zip(files, scales, strict=True)
         if scale < 1
     )
-    return f"<?xml version='1.0'?><fontconfig>{''.join(rules)}</fontconfig>".encode()
+    return f"<?xml version='1.0'?><fontconfig>{''.join(renamed)}{emoji}{''.join(smaller)}</fontconfig>".encode()
 
 
 def _release(pango: PangoLibrary, objects: list[int], fontconfig: int) -> None:

@@ -114,7 +114,6 @@ _SIGNATURES: dict[str, dict[str, tuple[Any, ...]]] = {
         "pango_layout_set_text": (None, c_void_p, c_char_p, c_int),
         "pango_layout_get_pixel_size": (None, c_void_p, POINTER(c_int), POINTER(c_int)),
         "pango_layout_get_baseline": (c_int, c_void_p),
-        "pango_layout_get_line_count": (c_int, c_void_p),
         "pango_layout_get_line_readonly": (POINTER(LayoutLine), c_void_p, c_int),
     },
     "pangoft2-1.0": {

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.rendering.config import LEFT_MARGIN
-from pretrainkit.rendering.drawer import Drawer
+from pretrainkit.rendering.drawer import Drawer, Lines
 from pretrainkit.rendering.encoding import Span
-from pretrainkit.rendering.engine import Lines
 from pretrainkit.rendering.offsets import original_backward_spans, original_spans, patch_spans
 
 _NEUTRAL = str.maketrans("", "", string.whitespace + string.punctuation + string.digits)

@@ -7,7 +7,6 @@ reads again is compared with the record. Files get their last names, and the fol
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import threading
@@ -32,11 +31,11 @@ from pretrainkit.files.manifest import (
     write_manifest,
 )
 from pretrainkit.files.skips import Skips
-from pretrainkit.files.work import work_folder
+from pretrainkit.files.work import finished_task, work_folder
 from pretrainkit.rendering.documents import Documents, RenderDocument
 from pretrainkit.rendering.folder import save_renderer
 from pretrainkit.rendering.identity import describe
-from pretrainkit.rendering.render_chunk import RECORD_NAME, ChunkTask, RowSettings, render_chunk, share_done
+from pretrainkit.rendering.render_chunk import ChunkTask, RenderSettings, render_chunk, share_done
 from pretrainkit.rendering.renderer import Renderer
 from pretrainkit.workers.processes import Progress, Quiet, num_processes, run_tasks
 
@@ -47,22 +46,6 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 _MOST_MISSING = 100
 _WORK_PER_BYTE = 32
 """Rendering a byte of text is so many times the work of encoding one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RenderSettings(RowSettings):
-    """How to render a corpus."""
-
-    shard_characters: int = 8_000_000
-    """Text of one file, at least; of pictures about 80 MB."""
-    max_bad: int = 0
-    """Pieces of bad input that may be skipped."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.held_out < 1:
-            raise DataError(f"--heldout is {self.held_out}\n  give a share of the documents: at least 0 and below 1")
-        if self.shard_characters < 1:
-            raise DataError(f"--shard-characters is {self.shard_characters}\n  give at least 1")
 
 
 @dataclass(frozen=True)
@@ -278,11 +261,7 @@ class RenderJob:
 
     def found(self, task: ChunkTask) -> dict[str, Any] | None:
         """The record of an earlier attempt at the same documents."""
-        path = None if task.folder is None else task.folder / RECORD_NAME
-        if path is None or not path.is_file():
-            return None
-        record: dict[str, Any] = json.loads(path.read_bytes())
-        return record if record["key"] == task.key else None
+        return None if task.folder is None else finished_task(task.folder, task.key)
 
     def _left(self) -> Iterator[ChunkTask]:
         """The tasks without a record."""
@@ -362,15 +341,14 @@ def make_manifest(
     shards: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """The manifest of a split, whose files are `shards`."""
-    num_rows, num_patches = (sum(entry[name] for entry in shards) for name in ("num_rows", "num_patches"))
+    totals = {
+        name: sum(entry[name] for entry in shards) for name in ("num_rows", "num_patches", "num_words", "num_bytes")
+    }
     return {
         **about,
         "num_documents": sum(record["num_documents"] for record in records.get(split, [])),
-        "num_rows": num_rows,
-        "num_patches": num_patches,
-        "num_words": sum(entry["num_words"] for entry in shards),
-        "num_bytes": sum(entry["num_bytes"] for entry in shards),
-        "fill_rate": _fill_rate(num_patches, num_rows, about["max_seq_length"]),
+        **totals,
+        "fill_rate": _fill_rate(totals["num_patches"], totals["num_rows"], about["max_seq_length"]),
         "fingerprint": fingerprint([about["rendering"]["fingerprint"], [shard["sha256"] for shard in shards]]),
         "shards": shards,
     }
@@ -379,10 +357,9 @@ def make_manifest(
 def _finished(out: Path, rendering: Rendering) -> dict[str, dict[str, Any]] | None:
     """The manifests of a finished output, if it is the one that is asked for."""
     splits = rendering.splits
-    has_manifest = [manifest_path(out / split).is_file() for split in splits if (out / split).is_dir()]
     if (out / ".work").is_dir():
         return None
-    if len(has_manifest) == len(splits) and all(has_manifest):
+    if all((out / split).is_dir() and manifest_path(out / split).is_file() for split in splits):
         if any(read_manifest(out / split).get("plan") != rendering.key for split in splits):
             raise DataError(
                 f"{out} holds rows of other documents, another renderer or other settings\n"

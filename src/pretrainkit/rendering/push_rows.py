@@ -55,7 +55,15 @@ def push_rows(
     """
     rendering, records = Rendering(documents, renderer, settings, progress), {}
     there = hub.files()
-    _check_plan(hub, there, rendering.key)
+    if _PLAN_NAME in there:
+        is_same = json.loads(hub.read(_PLAN_NAME))["plan"] == rendering.key
+    else:
+        is_same = not any(path.startswith(f"{DATA_FOLDER}/") for path in there)
+    if not is_same:
+        raise DataError(
+            "the data set on the hub holds rows of other documents, another renderer or other settings\n"
+            "  name another one by --push, or finish it with the command that began it"
+        )
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         save_renderer(renderer, work / RENDERER_FOLDER)
@@ -114,28 +122,13 @@ class _PushedJob(RenderJob):
         if name not in self._there:
             return None
         record: dict[str, Any] = json.loads(self._hub.read(name))
-        wanted = {
-            f"{DATA_FOLDER}/{_name(split, task.index)}": entry
+        is_whole = all(
+            (stored := self._there.get(f"{DATA_FOLDER}/{_name(split, task.index)}"))
+            and stored.num_bytes == entry["num_bytes"]
             for split, entry in record["files"].items()
             if entry["num_rows"]
-        }
-        is_whole = all(
-            path in self._there and self._there[path].num_bytes == entry["num_bytes"] for path, entry in wanted.items()
         )
         return record if is_whole and record["key"] == task.key else None
-
-
-def _check_plan(hub: Hub, there: Mapping[str, Stored], key: str) -> None:
-    """That the data set is new, or was begun with the same plan."""
-    if _PLAN_NAME in there:
-        is_same = json.loads(hub.read(_PLAN_NAME))["plan"] == key
-    else:
-        is_same = not any(path.startswith(f"{DATA_FOLDER}/") for path in there)
-    if not is_same:
-        raise DataError(
-            "the data set on the hub holds rows of other documents, another renderer or other settings\n"
-            "  name another one by --push, or finish it with the command that began it"
-        )
 
 
 def _name(split: str, index: int) -> str:

@@ -19,7 +19,7 @@ from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import atomic_file, file_sha256, fingerprint, made_by, read_manifest, write_manifest
 from pretrainkit.rendering.folder import load_renderer, save_renderer
 from pretrainkit.rendering.prerender import KIND, RENDERER_FOLDER
-from pretrainkit.rendering.row_files import PATCHES, PIXELS, ROWS_PER_GROUP, RowFile
+from pretrainkit.rendering.row_files import PATCHES, PIXELS, ROWS_PER_GROUP, new_row_file
 from pretrainkit.workers.processes import Progress, Quiet, run_tasks
 
 CHUNK_ROWS = 100_000
@@ -67,7 +67,6 @@ def regroup(
         shards.append(shard)
         progress.advance(1)
     shards.sort(key=lambda shard: str(shard["name"]))
-    num_rows, num_patches = (sum(shard[name] for shard in shards) for name in ("num_rows", "num_patches"))
     source = Path(folder)
     old = read_manifest(source) if is_rendered(source) else {"rendering": None}
     names = opened_parquet(files[0]).schema_arrow.names
@@ -76,9 +75,7 @@ def regroup(
         "made_by": made_by(),
         "columns": names,
         "has_pixels": PIXELS in names,
-        "num_rows": num_rows,
-        "num_patches": num_patches,
-        "num_bytes": sum(shard["num_bytes"] for shard in shards),
+        **{name: sum(shard[name] for shard in shards) for name in ("num_rows", "num_patches", "num_bytes")},
         "fingerprint": fingerprint([shard["sha256"] for shard in shards]),
         "shards": shards,
     }
@@ -204,7 +201,7 @@ def _regrouped(task: tuple[Path, Path]) -> dict[str, Any]:
 
 def _copy(batches: Iterator[Any], path: Path) -> None:
     first = next(batches)
-    with RowFile(path, first.schema) as file:
+    with new_row_file(path, first.schema) as file:
         file.add_batch(first)
         for batch in batches:
             file.add_batch(batch)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import string
 import time
 from collections.abc import Iterator, Sequence
@@ -14,22 +13,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pretrainkit.corpus.readers import text_hash
-from pretrainkit.files.manifest import atomic_file, file_sha256
+from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import file_sha256
+from pretrainkit.files.work import note_finished
 from pretrainkit.rendering.documents import RenderDocument
 from pretrainkit.rendering.folder import load_renderer
 from pretrainkit.rendering.packing import fill, fill_patches, original_blocks
 from pretrainkit.rendering.renderer import Renderer
-from pretrainkit.rendering.row_files import PATCHES, PIXELS, Extra, RowFile, row_schema, to_png
+from pretrainkit.rendering.row_files import PATCHES, PIXELS, Extra, RowFile, new_row_file, row_schema, to_png
 
 Packing = Literal["exact", "original"]
-RECORD_NAME = "task.json"
 _SHARE_NAME = "share.txt"
 _SECONDS_BETWEEN_SHARES = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowSettings:
-    """What becomes of a document."""
+class RenderSettings:
+    """How to render a corpus."""
 
     packing: Packing = "exact"
     """exact: rows are as full as whole words allow, nothing is lost and no row is empty. original: whole lines are
@@ -40,6 +40,16 @@ class RowSettings:
     """Columns besides the pictures and their numbers of patches."""
     held_out: float = 0.0
     """Share of the documents that go to "valid", by a hash of their text."""
+    shard_characters: int = 8_000_000
+    """Text of one file, at least; of pictures about 80 MB."""
+    max_bad: int = 0
+    """Pieces of bad input that may be skipped."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.held_out < 1:
+            raise DataError(f"--heldout is {self.held_out}\n  give a share of the documents: at least 0 and below 1")
+        if self.shard_characters < 1:
+            raise DataError(f"--shard-characters is {self.shard_characters}\n  give at least 1")
 
     @property
     def columns(self) -> tuple[Extra, ...]:
@@ -59,7 +69,7 @@ class ChunkTask:
     """Its folder."""
     fingerprint: str
     """Of the renderer."""
-    settings: RowSettings
+    settings: RenderSettings
     folder: Path | None
     """For the files and the record of what they are; None: nothing is drawn or written."""
 
@@ -80,11 +90,6 @@ def pieces(renderer: Renderer, text: str, packing: Packing) -> Iterator[str]:
     return original_blocks(renderer, [line for line in map(str.strip, text.split("\n")) if line])
 
 
-def split_of(document: RenderDocument, split: str, held_out: float) -> str:
-    """ "valid" for the held-out share of all texts, the same for copies."""
-    return "valid" if held_out and text_hash(document.text) / 2**64 < held_out else split
-
-
 def render_chunk(task: ChunkTask) -> dict[str, Any]:
     """Writes the rows of the documents and then the record, which is returned."""
     renderer, settings = _renderer(task.renderer), task.settings
@@ -103,11 +108,12 @@ def render_chunk(task: ChunkTask) -> dict[str, Any]:
         if task.folder is not None:
             opened.callback((task.folder / _SHARE_NAME).unlink, missing_ok=True)
         for document in task.documents:
-            split = split_of(document, task.split, settings.held_out)
+            is_held_out = text_hash(document.text) / 2**64 < settings.held_out  # the same for copies
+            split = "valid" if is_held_out else task.split
             entry = record["files"].setdefault(split, {"num_rows": 0, "num_patches": 0, "num_words": 0})
             if task.folder is not None and split not in files:
                 schema = row_schema(settings.columns, with_pixels=settings.with_pixels)
-                files[split] = opened.enter_context(RowFile(task.folder / f"{split}.parquet", schema))
+                files[split] = opened.enter_context(new_row_file(task.folder / f"{split}.parquet", schema))
             for num_shown, row in _rows(renderer, document, task):
                 num_characters += num_shown
                 if task.folder is not None and time.monotonic() - noted >= _SECONDS_BETWEEN_SHARES:
@@ -122,9 +128,7 @@ def render_chunk(task: ChunkTask) -> dict[str, Any]:
         return record
     for split, file in files.items():
         record["files"][split] |= {"num_bytes": file.path.stat().st_size, "sha256": file_sha256(file.path)}
-    with atomic_file(task.folder / RECORD_NAME) as target:
-        target.write(json.dumps(record).encode())
-    return record
+    return note_finished(task.folder, record)
 
 
 def share_done(folder: Path) -> float:
@@ -159,8 +163,5 @@ def _missing(renderer: Renderer, documents: Sequence[RenderDocument]) -> dict[st
 @lru_cache(maxsize=2)
 def _renderer(folder: Path) -> Renderer:
     """What is missing is counted, not warned about in every process."""
-    renderer = load_renderer(folder)
-    config = renderer.config
-    if config.on_missing != "warn":
-        return renderer
-    return Renderer(config.changed(on_missing="ignore"))
+    config = load_renderer(folder).config
+    return Renderer(config.changed(on_missing="ignore") if config.on_missing == "warn" else config)

@@ -6,17 +6,17 @@ Dimensions: N texts, X columns, P pixels of a patch's side, C = 3 colours (absen
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.rendering.config import RendererConfig
-from pretrainkit.rendering.drawer import Drawer
+from pretrainkit.rendering.drawer import Drawer, Engine
 from pretrainkit.rendering.encoding import Encoding
-from pretrainkit.rendering.engine import Engine
 from pretrainkit.rendering.page import Page, Text
-from pretrainkit.rendering.windows import overflow
+from pretrainkit.rendering.windows import encoded, windows
 
 
 class Renderer:
@@ -85,7 +85,8 @@ class Renderer:
         encoding = page.encode(with_offsets=return_offset_mapping)
         if not return_overflowing_patches:
             return encoding
-        return overflow(page, encoding, stride)
+        _, *further = windows(page, stride)
+        return replace(encoding, overflowing_patches=tuple(map(encoded, further)))
 
     def columns(self, text: Text) -> NDArray[np.uint8]:
         """uint8 (X, P) or (X, P, C): the columns of the text up to and with its end patch; X is a multiple of P."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pretrainkit.files.manifest import atomic_file
 
 if TYPE_CHECKING:
-    import pyarrow
+    import pyarrow.parquet
 
 PIXELS, PATCHES = "pixel_values", "num_patches"
 Extra = Literal["text", "document", "renderer"]
@@ -54,62 +54,47 @@ def row_schema(extras: Sequence[Extra], *, with_pixels: bool) -> pyarrow.Schema:
 
 
 class RowFile:
-    """A parquet file that appears when it is whole; rows come one by one."""
+    """A parquet file that takes rows one by one."""
 
-    def __init__(self, path: Path, schema: pyarrow.Schema) -> None:
-        self.path, self.schema = path, schema
-        self.num_rows = 0
+    def __init__(self, path: Path, writer: pyarrow.parquet.ParquetWriter) -> None:
+        self.path, self._writer = path, writer
         self._waiting: list[Mapping[str, Any]] = []
-
-    def __enter__(self) -> Self:
-        import pyarrow.parquet
-
-        self._aside = atomic_file(self.path)
-        file = self._aside.__enter__()
-        # PNG is packed already, and no two are alike.
-        codecs = {name: "zstd" for name in self.schema.names if name != PIXELS}
-        if PIXELS in self.schema.names:
-            codecs |= {f"{PIXELS}.bytes": "none", f"{PIXELS}.path": "zstd"}
-        self._writer = pyarrow.parquet.ParquetWriter(
-            file,
-            self.schema,
-            compression=codecs,
-            use_dictionary=[name for name in self.schema.names if name in ("document", "renderer")],
-            write_statistics=False,
-        )
-        return self
 
     def add(self, row: Mapping[str, Any]) -> None:
         """One row: the values by column, a picture as PNG."""
         self._waiting.append({**row, PIXELS: {"bytes": row[PIXELS], "path": None}} if PIXELS in row else row)
-        self.num_rows += 1
         if len(self._waiting) == ROWS_PER_GROUP:
-            self._write()
+            self.write()
 
     def add_batch(self, rows: pyarrow.RecordBatch) -> None:
         """Rows in the file's schema, as a group of their own."""
-        self._write()
-        self.num_rows += len(rows)
+        self.write()
         self._writer.write_batch(rows)
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """The rows that wait, as a group."""
         import pyarrow
 
         if self._waiting:
-            self._writer.write_table(pyarrow.Table.from_pylist(self._waiting, schema=self.schema))
+            self._writer.write_table(pyarrow.Table.from_pylist(self._waiting, schema=self._writer.schema))
             self._waiting = []
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if error is None:
-                self._write()
-            self._writer.close()
-        except BaseException as failure:
-            self._aside.__exit__(type(failure), failure, failure.__traceback__)
-            raise
-        self._aside.__exit__(kind, error, trace)
+
+@contextmanager
+def new_row_file(path: Path, schema: pyarrow.Schema) -> Iterator[RowFile]:
+    """A file that appears when it is whole."""
+    import pyarrow.parquet
+
+    # PNG is packed already, and no two are alike.
+    codecs = {name: "zstd" for name in schema.names if name != PIXELS}
+    if PIXELS in schema.names:
+        codecs |= {f"{PIXELS}.bytes": "none", f"{PIXELS}.path": "zstd"}
+    names = [name for name in schema.names if name in ("document", "renderer")]
+    settings: dict[str, Any] = {"compression": codecs, "use_dictionary": names, "write_statistics": False}
+    with atomic_file(path) as file, pyarrow.parquet.ParquetWriter(file, schema, **settings) as writer:
+        rows = RowFile(path, writer)
+        yield rows
+        rows.write()
 
 
 def to_png(pixels: NDArray[np.uint8]) -> bytes:

@@ -90,24 +90,8 @@ def _original_windows(page: Page, stride: int) -> Iterator[Window]:
         num_windows -= 1
 
 
-def overflow(page: Page, encoding: Encoding, stride: int) -> Encoding:
-    """The encoding with the canvases that show the rest of the page's last text, or of its words.
-
-    Offsets count from the beginning of the whole text. What comes before the last text is repeated on each canvas.
-
-    Args:
-        page: The first canvas.
-        encoding: Its encoding, with offsets.
-        stride: Patches that each canvas repeats of the one before; 0 with words.
-
-    Raises:
-        NoRoomError: The stride leaves no room for anything new.
-    """
-    _, *further = windows(page, stride)
-    return replace(encoding, overflowing_patches=tuple(map(_encode, further)))
-
-
-def _encode(window: Window) -> Encoding:
+def encoded(window: Window) -> Encoding:
+    """Its encoding, whose offsets count from the beginning of the whole text."""
     page, which = window.page, len(window.page.parts) - 1
     mapping, text_ids = page.offsets(last=window.spans)
     if window.spans is None:

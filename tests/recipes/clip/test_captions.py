@@ -26,14 +26,14 @@ def test_a_caption_stands_between_cls_and_sep_and_never_exceeds_its_length(folde
     tokenizer = CaptionTokenizer(folder)
     special = json.loads((folder / "manifest.json").read_text())["special"]
     encoded = tokenizer.encode(TEXTS, 25, num_columns=25)
-    assert encoded.input_ids.shape == (len(TEXTS), 25)
-    assert encoded.input_ids.dtype == encoded.num_tokens.dtype == np.int32
-    for row, (ids, bare) in enumerate(zip(encoded.input_ids, tokenizer.encode_bare(TEXTS))):
+    assert encoded["input_ids"].shape == (len(TEXTS), 25)
+    assert encoded["input_ids"].dtype == encoded["num_tokens"].dtype == np.int32
+    for row, (ids, bare) in enumerate(zip(encoded["input_ids"], tokenizer.encode_bare(TEXTS))):
         assert ids[0] == special["cls"]
         assert (ids == special["sep"]).sum() == 1
-        assert encoded.num_tokens[row] == min(25, len(bare) + 2)
-        assert ids[encoded.num_tokens[row] - 1] == special["sep"]
-        assert (ids[encoded.num_tokens[row] :] == special["pad"]).all()
+        assert encoded["num_tokens"][row] == min(25, len(bare) + 2)
+        assert ids[encoded["num_tokens"][row] - 1] == special["sep"]
+        assert (ids[encoded["num_tokens"][row] :] == special["pad"]).all()
         assert not np.isin(bare, [special[role] for role in ("cls", "sep", "mask", "pad")]).any()
 
 
@@ -44,17 +44,17 @@ def test_ids_are_those_of_transformers(folder):
     texts = TEXTS[:-2]  # it reads control tokens spelled out, we do not
     found = theirs(texts, max_length=12, truncation=True, padding="longest")
     encoded = CaptionTokenizer(folder).encode(texts, 12)
-    np.testing.assert_array_equal(encoded.input_ids, found["input_ids"])
-    np.testing.assert_array_equal(encoded.num_tokens, np.sum(found["attention_mask"], 1))
+    np.testing.assert_array_equal(encoded["input_ids"], found["input_ids"])
+    np.testing.assert_array_equal(encoded["num_tokens"], np.sum(found["attention_mask"], 1))
 
 
 def test_a_batch_is_as_wide_as_its_longest_caption_and_rows_do_not_depend_on_it(folder):
     tokenizer = CaptionTokenizer(folder)
     alone = tokenizer.encode(["dog"], 25)
     both = tokenizer.encode(["dog", "a small red dog runs"], 25)
-    assert alone.input_ids.shape == (1, alone.num_tokens[0])
-    assert both.input_ids.shape[1] == both.num_tokens.max()
-    np.testing.assert_array_equal(both.input_ids[0, : alone.num_tokens[0]], alone.input_ids[0])
+    assert alone["input_ids"].shape == (1, alone["num_tokens"][0])
+    assert both["input_ids"].shape[1] == both["num_tokens"].max()
+    np.testing.assert_array_equal(both["input_ids"][0, : alone["num_tokens"][0]], alone["input_ids"][0])
 
 
 def test_a_copy_in_another_process_is_the_same_tokenizer(folder):
@@ -95,8 +95,8 @@ def test_begin_and_end_are_what_the_tokenizer_puts_there_and_no_mask_is_needed(t
     tokenizer = CaptionTokenizer(tmp_path)
     assert (tokenizer.prefix, tokenizer.suffix, tokenizer.pad_id, tokenizer.mask_id) == ((3,), (4,), 4, None)
     encoded = tokenizer.encode(["a dog", "dog", ""], 77)
-    assert encoded.input_ids.tolist() == [[3, 0, 1, 4], [3, 1, 4, 4], [3, 4, 4, 4]]
-    assert encoded.num_tokens.tolist() == [4, 3, 2]
+    assert encoded["input_ids"].tolist() == [[3, 0, 1, 4], [3, 1, 4, 4], [3, 4, 4, 4]]
+    assert encoded["num_tokens"].tolist() == [4, 3, 2]
 
 
 def test_the_tokenizer_of_a_run_is_the_one_it_names_or_that_of_its_text_tower(tmp_path):

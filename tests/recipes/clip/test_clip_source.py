@@ -154,7 +154,7 @@ def test_evaluation_sees_what_torchvision_makes_of_the_files_bit_for_bit(tokeniz
     from PIL import Image
 
     from pretrainkit.recipes.clip.held_out import image_batches, pair_sets
-    from pretrainkit.recipes.clip.model import build
+    from pretrainkit.recipes.clip.model import DualEncoder
 
     folder = write_csv_set(tmp_path / "photos", "valid", rows(4, 1, first=40))
     files = sorted((folder / "valid").iterdir())
@@ -174,7 +174,7 @@ def test_evaluation_sees_what_torchvision_makes_of_the_files_bit_for_bit(tokeniz
     )
     expected = torch.stack([theirs(Image.open(file).convert("RGB")) for file in files])
     source = open_source(run, "valid")
-    model, every = build(run).eval(), np.arange(4)
+    model, every = DualEncoder(run).eval(), np.arange(4)
     for batch in (
         source.build(Order(source.sizes, seed=0, mode="sequential").records(every)),
         pair_sets(run)[0].images(every),

@@ -209,9 +209,9 @@ def test_the_grid_of_a_shortened_model_is_found_in_its_trained_table(tmp_path: P
         table = position_table(36, 16, 23)
         model.encoder.position_embedding.copy_(table + 0.02 * torch.randn_like(table))
     write_classifier(model, config, tmp_path / "out", renderer=None)
-    assert read_classifier(tmp_path / "out").model.grid_width == 23
+    assert read_classifier(tmp_path / "out").config.model.grid_width == 23
     published("words", tmp_path / "six")
-    assert read_classifier(tmp_path / "six").model.grid_width is None
+    assert read_classifier(tmp_path / "six").config.model.grid_width is None
 
 
 def test_what_has_no_published_form_is_said(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pretrainkit.recipes.pixel.masking import (
     SpanRule,
     draw_masks,
     draw_spans,
-    draw_spans_by_numpy,
+    draw_spans_by_python,
     num_masked,
     original_mask,
 )
@@ -103,7 +103,7 @@ def test_compiled_and_plain_spans_are_equal(spacing: int | None, weights: tuple[
     lengths = np.array([1, 2, 3, 10, 33, 64])
     for sizes in (lengths, np.full(6, 64)):
         asked = (SpanRule(weights, spacing), keys(4, 6), lengths, sizes, num_masked(sizes, 0.4), 64)
-        assert (draw_spans(*asked) == draw_spans_by_numpy(*asked)).all()
+        assert (draw_spans(*asked) == draw_spans_by_python(*asked)).all()
 
 
 def test_compiled_spans_refuse_arrays_that_do_not_fit() -> None:
@@ -176,7 +176,7 @@ def test_no_run_hides_a_whole_row() -> None:
         mask = original_mask(random.Random(0), **sizes, spacing=0, cumulative_span_weights=shares)
         assert mask.sum() == hidden
         of_row = np.full(3, size)
-        for draw in (draw_spans, draw_spans_by_numpy):
+        for draw in (draw_spans, draw_spans_by_python):
             masks = draw(SpanRule(shares, 0), keys(8, 3), of_row, of_row, np.full(3, 4), size)
             assert masks.sum(1).tolist() == [hidden] * 3
 

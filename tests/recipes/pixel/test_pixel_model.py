@@ -24,7 +24,7 @@ def model() -> PixelForPretraining:
 
 def predicted(model: PixelForPretraining, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     with torch.no_grad():
-        return model(read_batch(batch, 16)).predicted_KF[batch["target_weights"] > 0]
+        return model(read_batch(batch, 16))[batch["target_weights"] > 0]
 
 
 @given(lengths=LENGTHS, seed=st.integers(0, 1000), pad_to=st.sampled_from([1, 4, 32]), colors=st.sampled_from([0, 3]))

@@ -28,7 +28,7 @@ def made(**settings: object) -> PixelForPretraining:
 
 def drawn(model: PixelForPretraining, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     with torch.no_grad():
-        return model(inputs.read_batch(batch, 16)).predicted_KF[batch["target_weights"] > 0]
+        return model(inputs.read_batch(batch, 16))[batch["target_weights"] > 0]
 
 
 def test_rotary_models_have_no_tables_and_other_lengths_need_none() -> None:
@@ -51,7 +51,7 @@ def test_rotary_positions_are_relative() -> None:
     with torch.no_grad():
         embedded = model.encoder.embed(read.patches_VF, read.visible_positions_V)
         model.encoder.embed = lambda *_: embedded  # type: ignore[method-assign]
-        torch.testing.assert_close(model(read).predicted_KF, model(turned).predicted_KF, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(model(read), model(turned), atol=1e-4, rtol=1e-4)
     # But their order counts.
     other = {**batch, "positions": batch["positions"].flip(0), "visible_positions": batch["visible_positions"]}
     assert not torch.allclose(drawn(model, batch), drawn(model, other), atol=1e-3)

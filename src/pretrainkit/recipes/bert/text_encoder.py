@@ -3,29 +3,17 @@
 Dimensions: B examples, T tokens, D width.
 """
 
-import torch
 from torch import Tensor, nn
 
 from pretrainkit.nn.activations import ACTIVATIONS
 from pretrainkit.nn.attention import AttentionLayout
+from pretrainkit.nn.blocks import TanhPooler
 from pretrainkit.nn.initialise import SkipInitialisation, initialise_layer
 from pretrainkit.recipes.bert.config import BertModelConfig
 from pretrainkit.recipes.bert.inputs import BertInputs, read_texts
 from pretrainkit.recipes.bert.model import BertForPretraining, rotations_of
 from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch
-
-
-class TanhPooler(nn.Module):
-    """BERT's: dense, tanh."""
-
-    def __init__(self, dense: nn.Linear) -> None:
-        super().__init__()
-        self.dense = dense
-
-    def forward(self, x_BD: Tensor) -> Tensor:
-        """(B, D) to (B, D)."""
-        return torch.tanh(self.dense(x_BD))
 
 
 class ModernPooler(nn.Module):

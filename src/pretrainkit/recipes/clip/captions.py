@@ -17,7 +17,6 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,16 +34,6 @@ _ABOUT = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json
 _USUAL = {"pad": ("[PAD]", "<pad>"), "mask": ("[MASK]", "<mask>")}
 
 
-@dataclass(frozen=True)
-class Encoded:
-    """A batch of captions."""
-
-    input_ids: NDArray[np.int32]
-    """(B, T), filled up with the pad id."""
-    num_tokens: NDArray[np.int32]
-    """(B,) tokens of each, with those before and behind the text; at least 1."""
-
-
 class CaptionTokenizer:
     """Text to ids with a fixed longest length. Safe for threads; picklable."""
 
@@ -59,22 +48,18 @@ class CaptionTokenizer:
         self._model.no_padding()
         self._model.no_truncation()
         self._model.encode_special_tokens = not reads_control_tokens
-        self.pieces = _pieces(self._model)
+        by_id = {index: piece for piece, index in self._model.get_vocab(with_added_tokens=True).items()}
+        self.pieces = [by_id.get(index, "") for index in range(max(by_id, default=-1) + 1)]
+        """Text form of each id; "" for ids that none has."""
+        self.vocab_size = len(self.pieces)
+        self.is_wordpiece = type(self._model.model).__name__ == "WordPiece"
+        """Pieces inside words begin with ##."""
         self.prefix, self.suffix = self._surroundings()
         ids = {piece: index for index, piece in enumerate(self.pieces)}
         roles = _roles(folder, ids)
         self.mask_id = roles.get("mask")
         last = self.suffix[-1] if self.suffix else 0
         self.pad_id = roles.get("pad", last)  # never looked at: num_tokens tells where a caption ends
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self.pieces)
-
-    @property
-    def is_wordpiece(self) -> bool:
-        """Pieces inside words begin with ##."""
-        return type(self._model.model).__name__ == "WordPiece"
 
     @property
     def fingerprint(self) -> str:
@@ -88,10 +73,6 @@ class CaptionTokenizer:
         """Of control tokens, ascending."""
         return sorted(index for index, token in self._model.get_added_tokens_decoder().items() if token.special)
 
-    def reading_control_tokens(self) -> "CaptionTokenizer":
-        """This one, but for control tokens spelled out in a text."""
-        return CaptionTokenizer(self.folder, reads_control_tokens=True)
-
     def encode_bare(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text alone, of any length."""
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # batches are prepared in parallel already
@@ -102,16 +83,17 @@ class CaptionTokenizer:
         room = max_length - len(self.prefix) - len(self.suffix)
         return [*self.prefix, *bare[: max(0, room)], *self.suffix]
 
-    def pad(self, rows: Sequence[Sequence[int]], num_columns: int | None = None) -> Encoded:
-        """Rows of ids as one array with `num_columns` columns; None: as many as the longest row has."""
+    def pad(self, rows: Sequence[Sequence[int]], num_columns: int | None = None) -> dict[str, np.ndarray]:
+        """Rows of ids as a batch: `input_ids` int32 (B, T), filled up with the pad id to `num_columns` (None: to the
+        longest row), and `num_tokens` int32 (B,), of each with those before and behind the text; at least 1."""
         num_tokens = np.fromiter(map(len, rows), np.int32, len(rows))
         width = int(num_tokens.max(initial=1)) if num_columns is None else num_columns
         input_ids = np.full((len(rows), width), self.pad_id, np.int32)
         for row, ids in enumerate(rows):
             input_ids[row, : len(ids)] = ids
-        return Encoded(input_ids, np.maximum(num_tokens, 1))
+        return {"input_ids": input_ids, "num_tokens": np.maximum(num_tokens, 1)}
 
-    def encode(self, texts: Sequence[str], max_length: int, *, num_columns: int | None = None) -> Encoded:
+    def encode(self, texts: Sequence[str], max_length: int, *, num_columns: int | None = None) -> dict[str, np.ndarray]:
         """Captions as a batch, `pad`ded; those of more than `max_length` tokens lose their end."""
         return self.pad([self.whole(ids, max_length) for ids in self.encode_bare(texts)], num_columns)
 
@@ -202,33 +184,24 @@ def load_model(folder: Path) -> "tokenizers.Tokenizer":
 
 def _bert_wordpiece(folder: Path) -> "tokenizers.Tokenizer":
     """BERT's, from its list of pieces; upper case is folded unless tokenizer_config.json says do_lower_case: false."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from tokenizers import BertWordPieceTokenizer, processors
 
     pieces = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
     ids = {piece: index for index, piece in enumerate(pieces)}
     about = _content(folder / "tokenizer_config.json")
-    tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(
+    made = BertWordPieceTokenizer(
+        ids,
         lowercase=about.get("do_lower_case", True),
         strip_accents=about.get("strip_accents"),
         handle_chinese_chars=about.get("tokenize_chinese_chars", True),
     )
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    control = [piece for piece in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if piece in ids]
-    tokenizer.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in control])
+    tokenizer = made._tokenizer
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])],
     )
     return tokenizer
-
-
-def _pieces(model: "tokenizers.Tokenizer") -> list[str]:
-    """Text form of each id; "" for ids that none has."""
-    by_id = {index: piece for piece, index in model.get_vocab(with_added_tokens=True).items()}
-    return [by_id.get(index, "") for index in range(max(by_id, default=-1) + 1)]
 
 
 def _roles(folder: Path, ids: dict[str, int]) -> dict[str, int]:
@@ -284,7 +257,7 @@ class CaptionAugment:
         everything = np.arange(tokenizer.vocab_size)
         is_wordpiece = tokenizer.is_wordpiece  # ZeroVL draws from all pieces, control tokens too
         self._random_ids = everything if is_wordpiece else np.setdiff1d(everything, tokenizer.special_ids())
-        self._with_control = tokenizer.reading_control_tokens() if is_wordpiece else None
+        self._with_control = CaptionTokenizer(tokenizer.folder, reads_control_tokens=True) if is_wordpiece else None
 
     def __call__(self, captions: Sequence[str], generators: Sequence[np.random.Generator]) -> list[list[int]]:
         """Bare ids of each caption, changed by draws from its generator."""

@@ -243,15 +243,12 @@ def _check_images(trained: Pairs, held_out: Pairs) -> None:
             "  hold whole images out, with all their captions"
         )
     pairs = {(trained.image_names[int(row)].as_py(), trained.caption(int(row))) for row in is_known}
-    alike = sum((name, held_out.caption(row)) in pairs for name, row in valid_row.items())
+    alike = [name for name, row in valid_row.items() if (name, held_out.caption(row)) in pairs]
     if alike:
         _logger.warning(
             "%d images of data.valid=%s have the name and caption of one in data.train=%s, such as %s; if they show "
             "the same, metrics on them say nothing",
-            alike,
-            held_out.path,
-            trained.path,
-            next(name for name, row in valid_row.items() if (name, held_out.caption(row)) in pairs),
+            *(len(alike), held_out.path, trained.path, alike[0]),
         )
 
 

@@ -17,9 +17,9 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError, InputError
-from pretrainkit.exporting.folder import new_folder
-from pretrainkit.exporting.safetensors import read_tensors, write_tensors
+from pretrainkit.exporting.safetensors import read_tensors
 from pretrainkit.exporting.settings import SETTINGS
+from pretrainkit.exporting.transformers_folder import new_transformers_folder, read_config
 from pretrainkit.images.ops import CenterCrop, ImageTransform, RandomResizeCrop, Resize, ResizeShorter
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
 from pretrainkit.recipes.clip.config import (
@@ -60,9 +60,7 @@ def write_huggingface(config: ClipRun, model: nn.Module, tokenizer: Path | None,
     dual_encoder = cast(DualEncoder, model)
     values, tensors = dual_folder(config, dual_encoder, words)
     is_clip = values["model_type"] == CLIP
-    with new_folder(out) as folder:
-        write_tensors(folder / "model.safetensors", tensors)
-        _write_json(folder / "config.json", values)
+    with new_transformers_folder(out, values, tensors) as folder:
         _write_processor(config, dual_encoder, folder, "CLIPProcessor" if is_clip else "VisionTextDualEncoderProcessor")
         _write_tokenizer(words, config.data.max_length, folder)
         if not is_clip:
@@ -106,16 +104,23 @@ def _usual_settings(tokenizer: CaptionTokenizer) -> dict[str, Any]:
 
 def _write_processor(config: ClipRun, model: DualEncoder, folder: Path, processor_class: str) -> None:
     """`preprocessor_config.json`, unless the transforms of evaluation cannot be said in it."""
-    sizes = _processor_sizes(config.data.valid_transforms)
-    if sizes is None:
-        ops = ", ".join(op.op for op in config.data.valid_transforms) or "none"
-        logger.warning(
-            "no preprocessor_config.json was written: transformers cannot express data.valid_transforms (%s)\n"
-            "  what it can: resize or resize_shorter, then maybe center_crop",
-            ops,
-        )
-        return
-    _warn_of_crop(config.data.valid_transforms)
+    crop: CenterCrop | None = None
+    match ops := config.data.valid_transforms:
+        case [Resize() as resize]:  # with ResizeShorter alone, images would have unequal shapes
+            pass
+        case [Resize() | ResizeShorter() as resize, CenterCrop() as crop]:
+            _warn_of_crop(resize.size, crop.size)
+        case _:
+            logger.warning(
+                "no preprocessor_config.json was written: transformers cannot express data.valid_transforms (%s)\n"
+                "  what it can: resize or resize_shorter, then maybe center_crop",
+                ", ".join(op.op for op in ops) or "none",
+            )
+            return
+    if isinstance(resize, Resize):
+        size, kernel = {"height": resize.size, "width": resize.size}, "bilinear"
+    else:
+        size, kernel = {"shortest_edge": resize.size}, resize.interpolation
     mean, deviation = model.mean_and_deviation
     _write_json(
         folder / "preprocessor_config.json",
@@ -124,7 +129,10 @@ def _write_processor(config: ClipRun, model: DualEncoder, folder: Path, processo
             "processor_class": processor_class,
             "do_convert_rgb": True,
             "do_resize": True,
-            **sizes,
+            "size": size,
+            "resample": _RESAMPLING[kernel],
+            "do_center_crop": crop is not None,
+            "crop_size": None if crop is None else {"height": crop.size, "width": crop.size},
             "do_rescale": True,
             "rescale_factor": 1 / 255,
             "do_normalize": True,
@@ -134,40 +142,16 @@ def _write_processor(config: ClipRun, model: DualEncoder, folder: Path, processo
     )
 
 
-def _warn_of_crop(ops: tuple[ImageTransform, ...]) -> None:
+def _warn_of_crop(size: int, crop_size: int) -> None:
     """Where half a pixel is left on each side of every image, transformers begins its crop elsewhere than torchvision
     (and we): it rounds down, not to an even number; and it pads smaller images on the other side."""
-    match ops:
-        case [Resize() | ResizeShorter() as resize, CenterCrop() as crop]:
-            more = resize.size - crop.size
-            if more % 4 == 3 or (more < 0 and more % 2):
-                logger.warning(
-                    "crops of %d from %d pixels begin one pixel away in transformers, so that its processor gives "
-                    "other pixels\n  for equal ones, give data.valid_transforms sizes that differ by an even number",
-                    *(crop.size, resize.size),
-                )
-
-
-def _processor_sizes(ops: tuple[ImageTransform, ...]) -> dict[str, Any] | None:
-    match ops:
-        case [Resize() | ResizeShorter() as resize]:
-            crop = None
-        case [Resize() | ResizeShorter() as resize, CenterCrop() as crop]:
-            pass
-        case _:
-            return None
-    if isinstance(resize, Resize):
-        size, kernel = {"height": resize.size, "width": resize.size}, "bilinear"
-    else:
-        size, kernel = {"shortest_edge": resize.size}, resize.interpolation
-    if crop is None and isinstance(resize, ResizeShorter):
-        return None  # images of unequal shapes
-    return {
-        "size": size,
-        "resample": _RESAMPLING[kernel],
-        "do_center_crop": crop is not None,
-        "crop_size": None if crop is None else {"height": crop.size, "width": crop.size},
-    }
+    more = size - crop_size
+    if more % 4 == 3 or (more < 0 and more % 2):
+        logger.warning(
+            "crops of %d from %d pixels begin one pixel away in transformers, so that its processor gives other pixels"
+            "\n  for equal ones, give data.valid_transforms sizes that differ by an even number",
+            *(crop_size, size),
+        )
 
 
 def _transforms_of(values: Mapping[str, Any], image_size: int) -> tuple[ImageTransform, ...]:
@@ -195,10 +179,7 @@ def read_huggingface(folder: Path) -> tuple[ClipRun, dict[str, Tensor]]:
     Raises:
         CheckpointError: A file is missing or broken, or the model has what ours lack.
     """
-    try:
-        values = json.loads((folder / "config.json").read_text("utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{folder}/config.json cannot be read: {error}\n  copy the folder again") from None
+    values, _ = read_config(folder, dict)
     tensors = read_tensors(folder)
     kind = values.get("model_type")
     if kind not in (CLIP, DUAL):
@@ -224,14 +205,15 @@ def _complete(
     log_scale: Tensor,
 ) -> ClipRun:
     base = vit_b_16()
-    path = folder / "preprocessor_config.json"
-    processor = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    processor = _json(folder / "preprocessor_config.json")
     size = image.image_size or 224
     updates: dict[str, Any] = {"train_transforms": (RandomResizeCrop(size=size, scale=(0.9, 1.0)),)}
     updates["valid_transforms"] = _transforms_of(processor, size)
     if "image_mean" in processor:
         updates["normalize"] = (tuple(processor["image_mean"]), tuple(processor["image_std"]))
-    longest = [base.data.max_length, _longest_caption(folder)]
+    longest = [base.data.max_length]
+    if isinstance(length := _json(folder / "tokenizer_config.json").get("model_max_length"), int):
+        longest.append(length)
     if isinstance(text, TextTransformerConfig):
         longest.append(text.max_positions)
     updates["max_length"] = min(filter(None, longest))
@@ -245,11 +227,9 @@ def _complete(
     )
 
 
-def _longest_caption(folder: Path) -> int | None:
-    """In tokens, as the tokenizer beside the model says; None: it says nothing."""
-    path = folder / "tokenizer_config.json"
-    length = json.loads(path.read_text("utf-8")).get("model_max_length") if path.is_file() else None
-    return length if isinstance(length, int) else None
+def _json(path: Path) -> dict[str, Any]:
+    """What a file holds; nothing where there is none."""
+    return json.loads(path.read_text("utf-8")) if path.is_file() else {}
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.torchvision_shim import import_transformers
-from pretrainkit.recipes.clip import clip_layout as clip
+from pretrainkit.exporting.transformers_folder import only, our_activation, to_ours, to_theirs
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
 from pretrainkit.recipes.clip.config import ClipRun, HuggingFaceTextConfig, TextTransformerConfig, TimmConfig, VitConfig
 from pretrainkit.recipes.clip.foreign_towers import PUBLISHED, HuggingFaceTower, TimmTower, registered
@@ -32,6 +32,41 @@ _POOLER = "pooler.dense"
 _ALLOWED = 1e-4
 """Largest difference of an entry of an embedding of length 1 that the check of an export lets pass."""
 
+_CHANNELS = 3
+_SETTINGS = {
+    "hidden_size": "hidden_size",
+    "intermediate_size": "intermediate_size",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "hidden_act": "activation",
+    "layer_norm_eps": "layer_norm_epsilon",
+    "attention_dropout": "attention_dropout",
+}
+"""Their name to ours, of settings that both towers have."""
+_DEFAULTS = {"num_hidden_layers": 12, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "attention_dropout": 0.0}
+_PATCH = "embeddings.patch_embedding.weight"
+_VISION = {
+    "class_token": "embeddings.class_embedding",
+    "patch.weight": _PATCH,
+    "position_embedding": "embeddings.position_embedding.weight",
+}
+_TEXT = {
+    "token.weight": "embeddings.token_embedding.weight",
+    "position_embedding": "embeddings.position_embedding.weight",
+}
+_VISION_NORMS = {"norm_before": "pre_layrnorm", "norm_after": "post_layernorm"}
+_TEXT_NORMS = {"norm_after": "final_layer_norm"}
+_LAYER = {
+    "attention_norm": "layer_norm1",
+    "attention.out": "self_attn.out_proj",
+    "feed_forward_norm": "layer_norm2",
+    "feed_forward.up": "mlp.fc1",
+    "feed_forward.down": "mlp.fc2",
+}
+"""Our names to theirs (their spelling): of tensors, of norms, and of the modules of a layer."""
+_LEGACY_EOS = 2
+"""With this `eos_token_id` transformers reads the token of the highest id in place of the end token."""
+
 
 def dual_folder(
     config: ClipRun, model: DualEncoder, tokenizer: CaptionTokenizer
@@ -42,19 +77,22 @@ def dual_folder(
         InputError: A tower has no equal there.
     """
     image, text = config.model.image, config.model.text
-    found = clip.projections(model)
-    vision, words = (clip.without_prefix(f"{name}.encoder.", model.state_dict()) for name in ("image", "text"))
+    state = model.state_dict()
+    found = {
+        "visual_projection.weight": state["image_projection.linear.weight"],
+        "text_projection.weight": state["text_projection.linear.weight"],
+        "logit_scale": model.logit_scale().detach().log(),
+    }
+    vision, words = (_without_prefix(f"{name}.encoder.", state) for name in ("image", "text"))
     if isinstance(image, VitConfig):
-        clip.refuse_vision(image)
-        vision_values = clip.vision_values(image)
-        vision = clip.to_transformers(vision, image)
+        vision_values = _vision_values(image)
+        vision = _to_transformers(vision, image)
     else:
         vision_values = _timm_values(image, cast(TimmTower, model.image))
-        vision = clip.with_prefix("timm_model.", vision)
+        vision = _with_prefix("timm_model.", vision)
     if isinstance(text, TextTransformerConfig):
-        clip.refuse_text(text, tokenizer)
-        text_values = clip.text_values(text, tokenizer)
-        words = clip.to_transformers(words, text)
+        text_values = _text_values(text, tokenizer)
+        words = _to_transformers(words, text)
     else:
         text_values, words = _with_pooler(text, cast(HuggingFaceTower, model.text), words)
         found["text_projection.weight"] = found["text_projection.weight"] / POOLER_SCALE
@@ -69,7 +107,7 @@ def dual_folder(
         "vision_config": vision_values,
         "text_config": text_values,
     }
-    return values, {**clip.with_prefix("vision_model.", vision), **clip.with_prefix("text_model.", words), **found}
+    return values, {**_with_prefix("vision_model.", vision), **_with_prefix("text_model.", words), **found}
 
 
 def _timm_values(config: TimmConfig, tower: TimmTower) -> dict[str, Any]:
@@ -150,7 +188,7 @@ def read_dual(
     Raises:
         CheckpointError: A tower is of another kind, or its pooler is one that ours lack.
     """
-    vision, words = (clip.without_prefix(prefix, tensors) for prefix in ("vision_model.", "text_model."))
+    vision, words = (_without_prefix(prefix, tensors) for prefix in ("vision_model.", "text_model."))
     if values["model_type"] == CLIP:  # whose parts need not say what they are
         vision_values = {"model_type": _CLIP_VISION, **(values.get("vision_config") or {})}
         text_values = {"model_type": _CLIP_TEXT, **(values.get("text_config") or {})}
@@ -160,25 +198,25 @@ def read_dual(
     image: VitConfig | TimmConfig
     text: TextTransformerConfig | HuggingFaceTextConfig
     if vision_values["model_type"] == _CLIP_VISION:
-        image = clip.vision_config(vision_values)
-        state |= clip.with_prefix("image.encoder.", clip.from_transformers(vision, image))
+        image = _vision_config(vision_values)
+        state |= _with_prefix("image.encoder.", _from_transformers(vision, image))
     elif vision_values["model_type"] == "timm_wrapper":
         options = dict(vision_values.get("model_args") or {})
         size = options.pop("img_size", None)
         image = TimmConfig(name=vision_values["architecture"], pretrained=False, image_size=size, options=options)
-        state |= clip.with_prefix("image.encoder.", clip.without_prefix("timm_model.", vision))
+        state |= _with_prefix("image.encoder.", _without_prefix("timm_model.", vision))
     else:
         raise CheckpointError(
             f"config.json has a vision tower of model_type {vision_values['model_type']!r}\n"
             "  this recipe reads 'clip_vision_model' and 'timm_wrapper'"
         )
     if text_values["model_type"] == _CLIP_TEXT:
-        text = clip.text_config(text_values)
-        state |= clip.with_prefix("text.encoder.", clip.from_transformers(words, text))
+        text = _text_config(text_values)
+        state |= _with_prefix("text.encoder.", _from_transformers(words, text))
     else:
         state["text_projection.linear.weight"] = torch.tensor(_pooler_scale(words))
         text = HuggingFaceTextConfig(name=text_values["model_type"], pretrained=False, architecture=text_values)
-        state |= clip.with_prefix("text.encoder.", words)
+        state |= _with_prefix("text.encoder.", words)
     return image, text, state
 
 
@@ -194,3 +232,118 @@ def _pooler_scale(words: dict[str, Tensor]) -> float:
             "'model.text={kind: huggingface, name: WORDS}'"
         )
     return scale
+
+
+def _vision_values(config: VitConfig) -> dict[str, Any]:
+    """Settings of `CLIPVisionModel`. Raises InputError where it computes something else."""
+    if config.pool != "cls":
+        raise InputError(
+            f"transformers' CLIP reads the class token; model.image.pool={config.pool} cannot be expressed\n"
+            "  use --format safetensors"
+        )
+    return {
+        "model_type": _CLIP_VISION,
+        **_shared_values(config),
+        "num_channels": _CHANNELS,
+        "image_size": config.image_size,
+        "patch_size": config.patch_size,
+    }
+
+
+def _text_values(config: TextTransformerConfig, tokenizer: CaptionTokenizer) -> dict[str, Any]:
+    """Settings of `CLIPTextModel`. Raises InputError where it computes something else."""
+    if not config.causal or config.pool != "eos":
+        raise InputError(
+            "transformers' CLIP is causal and reads the end token; "
+            f"model.text.causal={str(config.causal).lower()} with model.text.pool={config.pool} cannot be expressed\n"
+            "  use --format safetensors"
+        )
+    if not tokenizer.suffix:
+        raise InputError(
+            f"transformers' CLIP reads the end token, which the tokenizer in {tokenizer.folder} does not put there\n"
+            "  use --format safetensors"
+        )
+    if tokenizer.suffix[-1] == _LEGACY_EOS:
+        raise InputError(
+            f"the end token has the id {_LEGACY_EOS}, with which transformers' CLIP reads the token of the highest id\n"
+            "  use --format safetensors, or train with a tokenizer whose end token has another id"
+        )
+    return {
+        "model_type": _CLIP_TEXT,
+        **_shared_values(config),
+        "vocab_size": config.vocab_size,
+        "max_position_embeddings": config.max_positions,
+        "pad_token_id": tokenizer.pad_id,
+        "bos_token_id": tokenizer.prefix[0] if tokenizer.prefix else None,
+        "eos_token_id": tokenizer.suffix[-1],
+    }
+
+
+def _shared_values(config: VitConfig | TextTransformerConfig) -> dict[str, Any]:
+    return {theirs: getattr(config, ours) for theirs, ours in _SETTINGS.items()}
+
+
+def _vision_config(values: Mapping[str, Any]) -> VitConfig:
+    """Our tower for a `vision_config`. Keys that are missing have the defaults of transformers."""
+    only(values, {"num_channels": _CHANNELS})
+    defaults = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}
+    return VitConfig(
+        image_size=values.get("image_size", 224),
+        patch_size=values.get("patch_size", 32),
+        pool="cls",
+        **_shared_settings({**defaults, **values}),
+    )
+
+
+def _text_config(values: Mapping[str, Any]) -> TextTransformerConfig:
+    """Our tower for a `text_config`. Keys that are missing have the defaults of transformers."""
+    defaults = {"hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8}
+    return TextTransformerConfig(
+        vocab_size=values.get("vocab_size", 49_408),
+        max_positions=values.get("max_position_embeddings", 77),
+        causal=True,
+        pool="eos",
+        **_shared_settings({**defaults, **values}),
+    )
+
+
+def _shared_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    values = {**_DEFAULTS, **values}
+    our_activation(values["hidden_act"], {"gelu": "gelu", "quick_gelu": "quick_gelu"})  # which have one name
+    return {ours: values[theirs] for theirs, ours in _SETTINGS.items()}
+
+
+def _to_transformers(state: State, config: VitConfig | TextTransformerConfig) -> dict[str, Tensor]:
+    """The tensors of one of our encoders under the names of `CLIPVisionModel` or `CLIPTextModel`."""
+    found = to_theirs(state, *_names(config))
+    if isinstance(config, VitConfig):  # rows of pixels there are the kernel of a convolution
+        found[_PATCH] = found[_PATCH].unflatten(1, (_CHANNELS, config.patch_size, config.patch_size))
+    return found
+
+
+def _from_transformers(state: State, config: VitConfig | TextTransformerConfig) -> dict[str, Tensor]:
+    """The other way round."""
+    found = to_ours(state, *_names(config))
+    if isinstance(config, VitConfig):
+        found["patch.weight"] = found["patch.weight"].flatten(1)
+    return found
+
+
+def _names(config: VitConfig | TextTransformerConfig) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
+    """Our names of tensors to theirs, and of queries, keys and values, which are one tensor here and three there."""
+    is_vision, kinds = isinstance(config, VitConfig), ("weight", "bias")
+    modules, split = dict(_VISION_NORMS if is_vision else _TEXT_NORMS), {}
+    for own, layer in ((f"layers.{number}", f"encoder.layers.{number}") for number in range(config.num_layers)):
+        modules |= {f"{own}.{ours}": f"{layer}.{theirs}" for ours, theirs in _LAYER.items()}
+        for kind in kinds:
+            split[f"{own}.attention.qkv.{kind}"] = tuple(f"{layer}.self_attn.{name}_proj.{kind}" for name in "qkv")
+    same = {f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in modules.items() for kind in kinds}
+    return (_VISION if is_vision else _TEXT) | same, split
+
+
+def _with_prefix(prefix: str, tensors: State) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
+
+
+def _without_prefix(prefix: str, tensors: State) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -27,21 +27,18 @@ _LENGTHS = (4, 8, 16)
 
 
 def transformer_flops(
-    config: VitConfig | TextTransformerConfig, num_tokens: NDArray[np.float64], *, is_causal: bool, reads_one: bool
+    config: VitConfig | TextTransformerConfig, num_tokens: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Forward, of the blocks, for inputs of so many tokens (B,).
-
-    Args:
-        is_causal: Attention looks back only.
-        reads_one: One token's output is used: the last block needs no more than keys and values of the others.
-    """
+    """Forward, of the blocks, for inputs of so many tokens (B,)."""
+    is_causal = isinstance(config, TextTransformerConfig) and config.causal
     width, inner = config.hidden_size, config.intermediate_size
     # Four products of width x width (queries, keys, values, output) and two of width x inner; 2 per multiply-add.
     per_token, keys_and_values = 8 * width**2 + 4 * width * inner, 4 * width**2
     attention = 4 * width * num_tokens**2 * (0.5 if is_causal else 1)
     block = per_token * num_tokens + attention
-    if not reads_one:
+    if config.pool == "mean":
         return config.num_layers * block
+    # One token's output is used: the last block needs no more than keys and values of the others.
     last = keys_and_values * num_tokens + (per_token - keys_and_values) + 4 * width * num_tokens
     return (config.num_layers - 1) * block + last
 
@@ -51,9 +48,7 @@ def vit_flops(config: VitConfig) -> float:
     num_patches = (config.image_size // config.patch_size) ** 2
     num_kept = max(1, round(num_patches * (1 - config.patch_dropout)))
     embedding = 2 * num_kept * _CHANNELS * config.patch_size**2 * config.hidden_size
-    num_tokens = np.array([num_kept + 1.0])
-    reads_one = config.pool == "cls"
-    return embedding + float(transformer_flops(config, num_tokens, is_causal=False, reads_one=reads_one)[0])
+    return embedding + float(transformer_flops(config, np.array([num_kept + 1.0]))[0])
 
 
 def projection_flops(width: int, projection: ProjectionConfig) -> float:
@@ -108,8 +103,7 @@ class PairFlops:
     def _captions(self, lengths_B: NDArray[np.float64]) -> NDArray[np.float64]:
         tower, projection = self._config.model.text, self._config.model.projection
         if isinstance(tower, TextTransformerConfig):
-            reads_one = tower.pool != "mean"
-            encoded = transformer_flops(tower, lengths_B, is_causal=tower.causal, reads_one=reads_one)
+            encoded = transformer_flops(tower, lengths_B)
             return passes(tower, tower.num_layers) * encoded + 3 * projection_flops(tower.hidden_size, projection)
         square, linear, constant = self._caption_polynomial
         return passes(tower) * ((square * lengths_B + linear) * lengths_B + constant)
@@ -126,11 +120,11 @@ class PairFlops:
         """Without values."""
         import torch
 
-        from pretrainkit.recipes.clip.model import build
+        from pretrainkit.recipes.clip.model import DualEncoder
         from pretrainkit.training.fake_step import faked
 
         with torch.device("meta"):
-            return faked(build(self._config))
+            return faked(DualEncoder(self._config))
 
 
 def _zeros(*shape: int) -> Tensor:

@@ -163,7 +163,7 @@ class HuggingFaceTower(TextTower):
         if builds_on_meta():
             self.encoder = without_weights(lambda: encoder_from(architecture))
         elif config.pretrained:
-            self.encoder = _pretrained(config.name, architecture)
+            self.encoder = encoder_from(architecture, config.name)
         else:
             self.encoder = encoder_from(architecture)
         self.width = self.encoder.config.hidden_size
@@ -182,47 +182,35 @@ class HuggingFaceTower(TextTower):
         return self.encoder(input_ids=ids_BT, attention_mask=is_real_BT).last_hidden_state[:, self.pool_token]
 
 
-def encoder_from(architecture: Mapping[str, Any]) -> Any:
-    """A fresh encoder of the architecture in a `config.json`, without pooler; float32.
+def encoder_from(architecture: Mapping[str, Any], name: str | None = None) -> Any:
+    """A float32 encoder of the architecture in a `config.json`, without pooler; of encoder-decoders the encoder alone.
+    Fresh, or with the weights of the folder or name on the hub `name`.
 
     Raises:
-        ConfigError: transformers does not know it.
+        ConfigError: transformers does not know it, or cannot load the weights.
     """
-    found = _transformers_config(architecture)
-    return _auto_class(found).from_config(found, dtype=torch.float32, **_without_pooler(found))
-
-
-def _pretrained(name: str, architecture: Mapping[str, Any]) -> Any:
-    found = _transformers_config(architecture)
-    try:
-        return _auto_class(found).from_pretrained(name, dtype=torch.float32, **_without_pooler(found))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"transformers cannot load the weights of model.text.name={name}: {error}\n"
-            "  give a folder that it wrote, or start from its config alone: model.text.pretrained=false"
-        ) from error
-
-
-def _transformers_config(architecture: Mapping[str, Any]) -> Any:
-    values = dict(architecture)
+    auto, values = import_transformers().models.auto, dict(architecture)
     kind = values.pop("model_type", None)
     try:
-        return import_transformers().AutoConfig.for_model(kind, **values)
+        config = auto.AutoConfig.for_model(kind, **values)
     except (ValueError, TypeError) as error:
         raise ConfigError(
             f"transformers cannot read the architecture of model.text, model_type {kind!r}: {error}\n"
             "  give the folder of a text encoder"
         ) from error
-
-
-def _auto_class(config: Any) -> Any:
-    """Of encoder-decoders the encoder alone."""
-    auto = import_transformers().models.auto.modeling_auto
-    return auto.AutoModelForTextEncoding if type(config) in auto.MODEL_FOR_TEXT_ENCODING_MAPPING else auto.AutoModel
-
-
-def _without_pooler(config: Any) -> dict[str, bool]:
-    """The argument that leaves the pooler out, where the constructor takes it."""
+    is_text_encoder = type(config) in auto.modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING
+    maker = auto.AutoModelForTextEncoding if is_text_encoder else auto.AutoModel
+    settings: dict[str, Any] = {"dtype": torch.float32}
     with torch.device("meta"), SkipInitialisation():
-        kind = type(_auto_class(config).from_config(config))
-    return {_POOLER: False} if _POOLER in inspect.signature(kind.__init__).parameters else {}
+        constructor = type(maker.from_config(config)).__init__
+    if _POOLER in inspect.signature(constructor).parameters:
+        settings[_POOLER] = False
+    if name is None:
+        return maker.from_config(config, **settings)
+    try:
+        return maker.from_pretrained(name, **settings)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"transformers cannot load the weights of model.text.name={name}: {error}\n"
+            "  give a folder that it wrote, or start from its config alone: model.text.pretrained=false"
+        ) from error

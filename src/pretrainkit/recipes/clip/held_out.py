@@ -9,7 +9,6 @@ in the training's number format all the same.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +36,7 @@ from pretrainkit.recipes.clip.config import ClassificationConfig, ClipEvaluateCo
 from pretrainkit.recipes.clip.folder_pairs import read_file
 from pretrainkit.recipes.clip.open_pairs import open_pairs
 from pretrainkit.recipes.clip.pairs import BadImage, Pairs
-from pretrainkit.recipes.clip.pixels import PixelReader, look_at
+from pretrainkit.recipes.clip.pixels import PixelReader, looked_at
 from pretrainkit.rng import fold, stream_key
 from pretrainkit.training.objective import HostBatch
 from pretrainkit.training.precision import Precision
@@ -118,12 +117,7 @@ def caption_batches(config: ClipRun) -> Callable[[Sequence[str]], HostBatch]:
     """A function of captions: `input_ids` and `num_tokens`, cut to `data.max_length`."""
     tokenizer, data = CaptionTokenizer(tokenizer_folder(config)), config.data
     num_columns = data.max_length if data.pad_captions == "max_length" else None
-
-    def encode(texts: Sequence[str]) -> HostBatch:
-        encoded = tokenizer.encode(texts, data.max_length, num_columns=num_columns)
-        return {"input_ids": encoded.input_ids, "num_tokens": encoded.num_tokens}
-
-    return encode
+    return lambda texts: tokenizer.encode(texts, data.max_length, num_columns=num_columns)
 
 
 def image_batches(config: ClipRun, files: Sequence[Path]) -> BuildRows:
@@ -173,17 +167,9 @@ def _undecodable(
     read: Callable[[int], bytes], rows: NDArray[np.int64], config: ClipRun, world: World
 ) -> list[tuple[int, str]]:
     """Rows whose image cannot be used, and why."""
-
-    def look(row: int) -> str | None:
-        try:
-            look_at(read(row))
-        except BadImage as error:
-            return str(error)
-        return None
-
     mine = rows[world.rank :: world.world_size].tolist()
-    with ThreadPoolExecutor(max(config.data.num_workers, 1)) as pool:
-        bad = [(row, reason) for row, reason in zip(mine, pool.map(look, mine), strict=True) if reason is not None]
+    found = zip(mine, looked_at(read, mine, max(config.data.num_workers, 1)), strict=True)
+    bad = [(row, str(error)) for row, error in found if isinstance(error, BadImage)]
     return sorted((row, reason) for part in world.gather_objects(bad) for row, reason in part)
 
 

@@ -188,7 +188,8 @@ def build_projection(config: ProjectionConfig, width: int, *, learns: bool) -> n
 
 
 class DualEncoder(nn.Module):
-    """Images and captions to embeddings, one after the other or both in one call."""
+    """Images and captions to embeddings, one after the other or both in one call. Made on torch's default device and
+    initialised from its global generator; on "meta" without values."""
 
     def __init__(self, config: ClipRun) -> None:
         """
@@ -295,8 +296,3 @@ def _graph_if(is_learning: bool) -> AbstractContextManager[object]:
 def _mirrored(x: Tensor, share: Tensor | None) -> Tensor:
     """share x (each row) + (1 - share) x (the row as far from the end as that is from the start)."""
     return x if share is None else share * x + (1 - share) * x.flip(0)
-
-
-def build(config: ClipRun) -> DualEncoder:
-    """The model on torch's default device, initialised from its global generator; on "meta" without values."""
-    return DualEncoder(config)

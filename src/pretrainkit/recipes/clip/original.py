@@ -18,7 +18,7 @@ from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.published_files import read_pickle
 from pretrainkit.recipes.clip.architecture import bind_model
 from pretrainkit.recipes.clip.config import ClipRun, HuggingFaceTextConfig, TimmConfig
-from pretrainkit.recipes.clip.model import DualEncoder, build
+from pretrainkit.recipes.clip.model import DualEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -76,15 +76,13 @@ def from_original(tensors: State, model: DualEncoder) -> dict[str, Tensor]:
         CheckpointError: Tensors are missing, have another shape, or have no place in the model.
     """
     own = model.state_dict()
-    rest = dict(tensors)
-    leftovers = [name for name in rest if name.startswith(_LEFTOVERS)]
-    for name in leftovers:
-        del rest[name]
-    if leftovers:
+    if leftovers := [name for name in tensors if name.startswith(_LEFTOVERS)]:
         logger.warning("left out, as nothing reads them: %s", ", ".join(leftovers))
-    found: dict[str, Tensor] = {}
-    for name, tensor in rest.items():
-        found[_our_name(name)] = tensor.reshape(1) if name == _TEMPERATURE else tensor
+    found = {
+        _our_name(name): tensor.reshape(1) if name == _TEMPERATURE else tensor
+        for name, tensor in tensors.items()
+        if name not in leftovers
+    }
     if "temperature.log_scale" in own and "temperature.temperature" in found:
         found["temperature.log_scale"] = found.pop("temperature.temperature").log().neg()
     if _POSITIONS in own and _POSITIONS in found:
@@ -154,7 +152,7 @@ def import_original(path: Path, config: ClipRun) -> tuple[ClipRun, dict[str, Ten
     tensors = read_original(path)
     config = bind_model(_with_file(config, tensors))
     with torch.device("meta"):
-        empty = build(config)
+        empty = DualEncoder(config)
     return config, from_original(tensors, empty)
 
 

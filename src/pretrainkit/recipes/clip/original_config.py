@@ -210,7 +210,7 @@ def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> I
     Raises:
         ConfigError: Every unknown key and every value without a counterpart.
     """
-    given = [_read(path), *map(_nested, settings)]
+    given = [_read(path), *({".".join(parts): value} for parts, value in map(parse_override, settings))]
     is_probe = any(key.startswith("model.classifier") for tree in given for key in flatten(tree))
     values: dict[str, Any] = {key: fine[0] for key, fine in MUST_STAY.items()} | dict.fromkeys(WITHOUT_EFFECT)
     values |= {**DEFAULTS, **WHOLE_MAPPINGS, **(PROBE_DEFAULTS if is_probe else {})}
@@ -268,13 +268,6 @@ def _probe_command(v: Mapping[str, Any]) -> tuple[str, ...]:
         *map(str, settings),
         *("--lr", str(v["optim.lr.init"]), "--threads", str(v["data.num_workers"])),
     )
-
-
-def _nested(word: str) -> dict[str, Any]:
-    parts, value = parse_override(word)
-    for part in reversed(parts):
-        value = {part: value}
-    return value
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ import tarfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pretrainkit.errors import DataError
 from pretrainkit.exporting.folder import new_folder
@@ -18,14 +18,6 @@ from pretrainkit.recipes.clip.tar_pairs import IMAGE_ENDINGS
 from pretrainkit.workers.processes import Progress, Quiet
 
 _FORMAT = "pretrainkit image-text pairs 1"
-
-
-class _Sample(NamedTuple):
-    """An image with its captions."""
-
-    files: dict[str, bytes]
-    """By ending."""
-    num_pairs: int
 
 
 def pack(
@@ -106,7 +98,8 @@ class _LeftOut:
         self.counts[error.reason] += 1
 
 
-def _samples(pairs: Pairs, left_out: _LeftOut, progress: Progress) -> Iterator[_Sample]:
+def _samples(pairs: Pairs, left_out: _LeftOut, progress: Progress) -> Iterator[tuple[dict[str, bytes], int]]:
+    """The files of each image with its captions, by ending, and how many captions those are."""
     rows_of_image: dict[int, list[int]] = {}
     for row, image in enumerate(pairs.image_ids.tolist()):
         rows_of_image.setdefault(image, []).append(row)
@@ -136,10 +129,12 @@ def _samples(pairs: Pairs, left_out: _LeftOut, progress: Progress) -> Iterator[_
                 "txt": texts[0].encode(),
                 "json": json.dumps(about, ensure_ascii=False).encode(),
             }
-            yield _Sample(files, len(ids))
+            yield files, len(ids)
 
 
-def _write_shards(samples: Iterator[_Sample], folder: Path, shard_bytes: int) -> list[dict[str, Any]]:
+def _write_shards(
+    samples: Iterator[tuple[dict[str, bytes], int]], folder: Path, shard_bytes: int
+) -> list[dict[str, Any]]:
     """What the manifest says about each shard."""
     shards: list[dict[str, Any]] = []
     number = 0
@@ -151,12 +146,12 @@ def _write_shards(samples: Iterator[_Sample], folder: Path, shard_bytes: int) ->
             file = HashingFile(raw)
             with tarfile.open(fileobj=file, mode="w|", format=tarfile.USTAR_FORMAT) as archive:  # type: ignore[call-overload]
                 while sample is not None and (num_images == 0 or num_bytes < shard_bytes):
-                    for ending, content in sample.files.items():
+                    for ending, content in sample[0].items():
                         entry = tarfile.TarInfo(f"{number:09d}.{ending}")
                         entry.size = len(content)
                         archive.addfile(entry, io.BytesIO(content))
                         num_bytes += len(content)
-                    num_images, num_pairs, number = num_images + 1, num_pairs + sample.num_pairs, number + 1
+                    num_images, num_pairs, number = num_images + 1, num_pairs + sample[1], number + 1
                     sample = next(samples, None)
         counts = {"num_images": num_images, "num_pairs": num_pairs, "num_bytes": file.num_bytes}
         shards.append({"name": path.name, **counts, "sha256": file.sha256})

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from shlex import quote
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +19,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
-
-Split = Literal["train", "valid"]
+from pretrainkit.recipes.recipe import Split
 
 SPLIT_NAMES: Mapping[Split, tuple[str, ...]] = {"train": ("train",), "valid": ("valid", "validation", "val", "test")}
 """What the part of a set for each split is called, the first that exists is taken."""

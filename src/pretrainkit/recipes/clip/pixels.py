@@ -1,6 +1,7 @@
 """From the bytes of an image file to its place in a batch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
@@ -11,8 +12,9 @@ from pretrainkit.images.decode import EncodedImage, ImageError, open_image
 from pretrainkit.images.erasing import erase, normalize
 from pretrainkit.images.ops import ImageTransform
 from pretrainkit.images.transforms import compose
-from pretrainkit.recipes.clip.pairs import BrokenImage, OversizedImage
+from pretrainkit.recipes.clip.pairs import BadImage, BrokenImage, OversizedImage
 
+_AT_ONCE = 256
 Normalize = tuple[tuple[float, float, float], tuple[float, float, float]]
 
 
@@ -36,6 +38,23 @@ def look_at(data: bytes) -> EncodedImage:
         image = open_image(data)
         image.decode((1, 1))
     return image
+
+
+def looked_at(
+    read: Callable[[int], bytes], rows: Sequence[int], num_threads: int
+) -> Iterator[tuple[int, int] | BadImage]:
+    """Width and height of the image of each row, or what is wrong with it; `read` gives its file, or raises that."""
+
+    def look(row: int) -> tuple[int, int] | BadImage:
+        try:
+            image = look_at(read(row))
+        except BadImage as error:
+            return error
+        return image.width, image.height
+
+    with ThreadPoolExecutor(num_threads) as pool:
+        for start in range(0, len(rows), _AT_ONCE):
+            yield from pool.map(look, rows[start : start + _AT_ONCE])
 
 
 class PixelReader:
@@ -68,10 +87,7 @@ class PixelReader:
         self._normalize, self._is_fast = normalize, is_fast
         self.size = self._transform.size
         """Pixels of each side."""
-
-    @property
-    def dtype(self) -> type[np.uint8] | type[np.float32]:
-        return np.uint8 if self._transform.erasing is None else np.float32
+        self.dtype: type[np.generic] = np.uint8 if self._transform.erasing is None else np.float32
 
     def __call__(self, data: bytes, generator: np.random.Generator, out: NDArray) -> None:
         """Write the image in the file content `data` into `out` (3, H, W).

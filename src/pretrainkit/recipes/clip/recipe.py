@@ -128,9 +128,9 @@ class Clip(
         return given.model_copy(update={"model": with_name_of(config.model, model)}), weights
 
     def build_model(self, config: ClipRun) -> nn.Module:
-        from pretrainkit.recipes.clip.model import build
+        from pretrainkit.recipes.clip.model import DualEncoder
 
-        return build(config)
+        return DualEncoder(config)
 
     def build_objective(self, config: ClipRun) -> ClipObjective:
         from pretrainkit.recipes.clip.objective import ClipObjective
@@ -198,12 +198,8 @@ class Clip(
         from pretrainkit.recipes.clip.config import ClipSourceConfig
         from pretrainkit.recipes.clip.open_pairs import open_pairs
 
-        return open_pairs(
-            ClipSourceConfig.model_validate(
-                {"path": path, "format": format, "image_key": image_key, "caption_key": caption_key}
-            ),
-            split,
-        )
+        given = {"path": path, "format": format, "image_key": image_key, "caption_key": caption_key}
+        return open_pairs(ClipSourceConfig.model_validate(given), split)
 
     def scan_pairs(self, pairs: Pairs, *, tokenizer: str | None, **settings: Any) -> dict[str, Any]:
         from pretrainkit.recipes.clip.captions import CaptionTokenizer, find_folder

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from pretrainkit.dist.env import World
 from pretrainkit.errors import InputError
@@ -35,8 +34,12 @@ def retrieved_pairs(model: nn.Module, pairs: PairSet, num: int, batch_size: int 
         Per query `query`, `found` (the nearest first, each with `is_right`) and `truth`, as the report shows them:
         pictures are small data URIs.
     """
-    text_rows, image_rows = _chosen(pairs.image_ids_N)
-    text_ids, image_ids = pairs.image_ids_N[text_rows], pairs.image_ids_N[image_rows]
+    ids_N = pairs.image_ids_N
+    image_rows = first_of_each(ids_N)
+    image_rows = image_rows[_spread(len(image_rows), _NUM_IMAGES)]
+    text_rows = first_of_each_up_to(ids_N, _CAPTIONS_PER_IMAGE)
+    text_rows = text_rows[np.isin(ids_N[text_rows], ids_N[image_rows])]
+    text_ids, image_ids = ids_N[text_rows], ids_N[image_rows]
     device = next(model.parameters()).device
     towers = partial(embed, model, batch_size=batch_size, world=World(device=device))
     with evaluation_mode(model), torch.no_grad():
@@ -56,7 +59,8 @@ def retrieved_pairs(model: nn.Module, pairs: PairSet, num: int, batch_size: int 
     samples: list[dict[str, Any]] = []
     for from_ND, own_ids, num_queries, asked, to_GD, their_ids, shown in ways:
         queries = _spread(len(own_ids), num_queries)
-        for query, found in zip(queries, _nearest(from_ND, queries, to_GD), strict=True):
+        nearest_QK = nearest(from_ND[queries], to_GD, _NUM_FOUND)[0].tolist()
+        for query, found in zip(queries, nearest_QK, strict=True):
             is_right = their_ids == own_ids[query]
             samples.append(
                 {
@@ -108,19 +112,6 @@ def find_images(
     return answers
 
 
-def _chosen(image_ids_N: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of the captions and rows of the images to retrieve from."""
-    image_rows = first_of_each(image_ids_N)
-    image_rows = image_rows[_spread(len(image_rows), _NUM_IMAGES)]
-    text_rows = first_of_each_up_to(image_ids_N, _CAPTIONS_PER_IMAGE)
-    return text_rows[np.isin(image_ids_N[text_rows], image_ids_N[image_rows])], image_rows
-
-
 def _spread(size: int, num: int) -> list[int]:
     """At most `num` different indices below `size`, evenly spread."""
     return sorted(set(np.linspace(0, size - 1, num, dtype=np.int64).tolist())) if num else []
-
-
-def _nearest(from_ND: Tensor, queries: list[int], gallery_GD: Tensor) -> list[list[int]]:
-    found: list[list[int]] = nearest(from_ND[queries], gallery_GD, _NUM_FOUND)[0].tolist()
-    return found

@@ -4,7 +4,6 @@ Dimensions: N rows, M different images.
 """
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,12 @@ from numpy.typing import NDArray
 
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
 from pretrainkit.recipes.clip.pairs import REASONS, BadImage, EmptyCaption, Pairs
-from pretrainkit.recipes.clip.pixels import look_at
+from pretrainkit.recipes.clip.pixels import looked_at
 from pretrainkit.workers.processes import Progress, Quiet, available_cores
 
 _NUM_EXAMPLES = 5
-_IMAGES_AT_ONCE = 256
-_CAPTIONS_AT_ONCE = 4096
+_AT_ONCE = 4096
+"""Captions."""
 
 
 def scan(
@@ -66,7 +65,9 @@ def scan(
     if batch_size is not None:
         found |= {"batches": len(pairs) // batch_size, "remainder": len(pairs) % batch_size}
     if tokenizer is not None:
-        lengths = _lengths(tokenizer, captions)
+        ids = (tokenizer.encode_bare(captions[at : at + _AT_ONCE]) for at in range(0, len(captions), _AT_ONCE))
+        lengths = np.array([len(bare) for part in ids for bare in part], np.int64)
+        lengths += len(tokenizer.prefix) + len(tokenizer.suffix)
         found["caption_tokens"] = _figures(lengths)
         if max_length is not None:
             found["cut_captions"] = int((lengths > max_length).sum())
@@ -80,23 +81,12 @@ def _look(
     problems: dict[int, BadImage] = {}
     sizes_M2 = np.zeros((len(rows_M), 2), np.int64)
     progress.stage(f"looking at {pairs.name}", len(rows_M), "image")
-
-    def look(row: int) -> tuple[int, int] | BadImage:
-        try:
-            image = look_at(pairs.read_image(row))
-        except BadImage as error:
-            return error
-        return image.width, image.height
-
-    with ThreadPoolExecutor(num_threads) as pool:
-        for start in range(0, len(rows_M), _IMAGES_AT_ONCE):
-            part = rows_M[start : start + _IMAGES_AT_ONCE].tolist()
-            for image, found in enumerate(pool.map(look, part), start):
-                if isinstance(found, BadImage):
-                    problems[image] = found
-                else:
-                    sizes_M2[image] = found
-            progress.advance(len(part))
+    for image, found in enumerate(looked_at(pairs.read_image, rows_M.tolist(), num_threads)):
+        if isinstance(found, BadImage):
+            problems[image] = found
+        else:
+            sizes_M2[image] = found
+        progress.advance(1)
     return problems, sizes_M2
 
 
@@ -109,15 +99,6 @@ def _bad_rows(
     for row, problem in found:
         bad[problem.reason].append(pairs.explain(row, problem))
     return {reason: {"count": len(rows), "examples": rows[:_NUM_EXAMPLES]} for reason, rows in bad.items() if rows}
-
-
-def _lengths(tokenizer: CaptionTokenizer, captions: list[str]) -> NDArray[np.int64]:
-    """(N,) tokens with those before and behind the text."""
-    num_control = len(tokenizer.prefix) + len(tokenizer.suffix)
-    lengths: list[int] = []
-    for start in range(0, len(captions), _CAPTIONS_AT_ONCE):
-        lengths += map(len, tokenizer.encode_bare(captions[start : start + _CAPTIONS_AT_ONCE]))
-    return np.array(lengths, np.int64) + num_control
 
 
 def _figures(values: NDArray[np.integer]) -> dict[str, float]:

@@ -18,12 +18,12 @@ from pretrainkit.data.turns import Debias
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.clip import checks
 from pretrainkit.recipes.clip.architecture import bind_model
-from pretrainkit.recipes.clip.captions import CaptionAugment, CaptionTokenizer, Encoded, tokenizer_folder
+from pretrainkit.recipes.clip.captions import CaptionAugment, CaptionTokenizer, tokenizer_folder
 from pretrainkit.recipes.clip.config import ClipRun, MixupConfig, set_name
 from pretrainkit.recipes.clip.open_pairs import open_pairs
 from pretrainkit.recipes.clip.pairs import REASONS, BadImage, BadRows, EmptyCaption, Pairs, Split
 from pretrainkit.recipes.clip.pixels import PixelReader
-from pretrainkit.rng import Keys, fold, stream_key, uniform
+from pretrainkit.rng import fold, stream_key, uniform
 
 _VALID = stream_key(0, "clip", "valid")
 _IMAGE, _CAPTION, _CAPTION_COLUMN, _REPLACEMENT = range(4)
@@ -112,8 +112,8 @@ class ClipSource(BatchSource):
         Raises:
             DataError: A row is bad, in evaluation or where replacing is off; or too many rows are.
         """
-        keys = self._keys(records)
-        num, size = len(records), self._pixels.size
+        keys = records.key if self.split == "train" else fold(fold(_VALID, records.source), records.index)
+        num, size, data = len(records), self._pixels.size, self.config.data
         batch: dict[str, np.ndarray] = {
             "image": np.empty((num, 3, size, size), self._pixels.dtype),
             "bad": np.zeros(num, np.int8),
@@ -140,10 +140,14 @@ class ClipSource(BatchSource):
                     pairs.image_ids[rows[own]],
                     pairs.caption_ids[rows[own]],
                 )
-        batch["caption_group"] = np.array([_text_group(caption) for caption in captions], np.int64)
-        encoded = self._encode(captions, keys)
-        batch["input_ids"], batch["num_tokens"] = encoded.input_ids, encoded.num_tokens
-        return batch
+        hashes = (hashlib.blake2b(caption.encode(), digest_size=8).digest() for caption in captions)
+        batch["caption_group"] = np.frombuffer(b"".join(hashes), "<i8").astype(np.int64)
+        if self._augment is None:
+            bare = self.tokenizer.encode_bare(captions)
+        else:
+            bare = self._augment(captions, [np.random.default_rng(key) for key in fold(keys, _CAPTION).tolist()])
+        whole = [self.tokenizer.whole(ids, data.max_length) for ids in bare]
+        return batch | self.tokenizer.pad(whole, data.max_length if data.pad_captions == "max_length" else None)
 
     def _fill(
         self, out: NDArray, source: int, row: int, column: float, transforms: int, replacement: int
@@ -182,20 +186,6 @@ class ClipSource(BatchSource):
             f"set {pairs.name}: {_MAX_REPLACEMENTS} rows drawn one after another are all bad\n"
             f"  all are listed by: pretrainkit data check {quote(pairs.path)}"
         )
-
-    def _encode(self, captions: list[str], keys: Keys) -> Encoded:
-        data = self.config.data
-        if self._augment is None:
-            bare = self.tokenizer.encode_bare(captions)
-        else:
-            bare = self._augment(captions, [np.random.default_rng(key) for key in fold(keys, _CAPTION).tolist()])
-        whole = [self.tokenizer.whole(ids, data.max_length) for ids in bare]
-        return self.tokenizer.pad(whole, data.max_length if data.pad_captions == "max_length" else None)
-
-    def _keys(self, records: Records) -> Keys:
-        if self.split == "train":
-            return records.key
-        return fold(fold(_VALID, records.source), records.index)
 
     def __reduce__(self) -> tuple[Callable[..., "ClipSource"], tuple[ClipRun, Split]]:
         """Worker processes open the sets themselves."""
@@ -271,10 +261,6 @@ def _drawn(beta: float, seed: int, num_steps: int) -> NDArray[np.float32]:
     found = np.array(rows, np.float32)
     found.flags.writeable = False
     return found
-
-
-def _text_group(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 _USUAL_VOCABULARY = 49_408

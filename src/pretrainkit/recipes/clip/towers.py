@@ -11,16 +11,11 @@ from pretrainkit.errors import ConfigError
 from pretrainkit.nn.initialise import built
 from pretrainkit.nn.text_transformer import TextTransformer
 from pretrainkit.nn.vit import VisionTransformer
-from pretrainkit.recipes.clip.config import (
-    TextTransformerConfig,
-    VitConfig,
-)
+from pretrainkit.recipes.clip.config import TextTransformerConfig, VitConfig
+from pretrainkit.recipes.clip.presets import HALF
 
 Color = tuple[float, float, float]
 """Red, green, blue."""
-
-HALF: tuple[Color, Color] = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-"""Mean and deviation that bring pixels in [0, 1] to [-1, 1]."""
 
 
 class Tower(nn.Module):
@@ -52,7 +47,7 @@ class TextTower(Tower):
 class OwnImageTower(ImageTower):
     """`VisionTransformer`."""
 
-    mean_and_deviation = HALF
+    mean_and_deviation = HALF  # pixels in [0, 1] to [-1, 1]
 
     def __init__(self, config: VitConfig) -> None:
         super().__init__()
@@ -62,23 +57,10 @@ class OwnImageTower(ImageTower):
                 f"model.image.patch_size={config.patch_size}\n  nearest that fits: "
                 f"model.image.image_size={max(1, config.image_size // config.patch_size) * config.patch_size}"
             )
-        _require_whole_heads("image", config)
-        self.width = config.hidden_size
+        self.width, shared = config.hidden_size, _shared("image", config)
+        shared |= {"patch_size": config.patch_size, "patch_dropout_rate": config.patch_dropout}
         self.encoder = built(
-            lambda: VisionTransformer(
-                image_size=config.image_size,
-                patch_size=config.patch_size,
-                width=config.hidden_size,
-                num_layers=config.num_layers,
-                num_heads=config.num_heads,
-                inner_width=config.intermediate_size,
-                activation=config.activation,
-                pool=config.pool,
-                patch_dropout_rate=config.patch_dropout,
-                attention_dropout_rate=config.attention_dropout,
-                epsilon=config.layer_norm_epsilon,
-            ),
-            VisionTransformer.initialise,
+            lambda: VisionTransformer(image_size=config.image_size, **shared), VisionTransformer.initialise
         )
 
 
@@ -87,33 +69,28 @@ class OwnTextTower(TextTower):
 
     def __init__(self, config: TextTransformerConfig) -> None:
         super().__init__()
-        vocab_size = config.vocab_size
-        if vocab_size is None:
+        if config.vocab_size is None:
             raise ValueError("model.text.vocab_size is not known: bind the config to its data, or set it")
-        _require_whole_heads("text", config)
-        self.width = config.hidden_size
-        self.encoder = built(
-            lambda: TextTransformer(
-                vocab_size=vocab_size,
-                max_positions=config.max_positions,
-                width=config.hidden_size,
-                num_layers=config.num_layers,
-                num_heads=config.num_heads,
-                inner_width=config.intermediate_size,
-                activation=config.activation,
-                is_causal=config.causal,
-                pool=config.pool,
-                attention_dropout_rate=config.attention_dropout,
-                epsilon=config.layer_norm_epsilon,
-            ),
-            TextTransformer.initialise,
-        )
+        self.width, shared = config.hidden_size, _shared("text", config)
+        shared |= {"vocab_size": config.vocab_size, "max_positions": config.max_positions}
+        self.encoder = built(lambda: TextTransformer(is_causal=config.causal, **shared), TextTransformer.initialise)
 
 
-def _require_whole_heads(name: str, config: VitConfig | TextTransformerConfig) -> None:
+def _shared(name: str, config: VitConfig | TextTransformerConfig) -> dict[str, Any]:
+    """The arguments that both transformers take."""
     if config.hidden_size % config.num_heads:
         raise ConfigError(
             f"model.{name}.hidden_size={config.hidden_size} is not a multiple of "
             f"model.{name}.num_heads={config.num_heads}\n  a head of 64 is usual: "
             f"model.{name}.num_heads={max(1, config.hidden_size // 64)}"
         )
+    return {
+        "width": config.hidden_size,
+        "num_layers": config.num_layers,
+        "num_heads": config.num_heads,
+        "inner_width": config.intermediate_size,
+        "activation": config.activation,
+        "pool": config.pool,
+        "attention_dropout_rate": config.attention_dropout,
+        "epsilon": config.layer_norm_epsilon,
+    }

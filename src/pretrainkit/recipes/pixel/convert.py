@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting import transformers_folder
+from pretrainkit.exporting.published_files import read_pickle
 from pretrainkit.exporting.safetensors import read_tensors
 from pretrainkit.exporting.transformers_folder import new_transformers_folder, their_names, to_ours, to_theirs
 from pretrainkit.recipes.pixel.batch import pack
@@ -32,6 +33,7 @@ State = Mapping[str, Tensor]
 
 _HF_ACTIVATIONS: dict[Activation, str] = {"gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu", "swish": "silu"}
 _OUR_ACTIVATIONS = {theirs: ours for ours, theirs in _HF_ACTIVATIONS.items()}
+KIND = "with a model of type pixel or vit_mae"
 _PIXEL_EPSILON = 1e-5
 """Of the decoder's last norm in models of the original's code, whatever config.json says of the others."""
 _TABLES = {
@@ -272,22 +274,11 @@ def read_huggingface(folder: Path) -> tuple[PixelModelConfig, dict[str, Any], di
     Raises:
         CheckpointError: A file is missing or broken, or the model is of another kind.
     """
-    config, objective, _ = read_config(folder)
+    (config, objective), _ = transformers_folder.read_config(folder, from_huggingface_config, KIND)
     state = from_huggingface_state(published_tensors(folder), config)
     table = state["encoder.position_embedding"]
     require_length(table, config, folder)
     return config.changed(grid_width=grid_width_of(table, config)), objective, state
-
-
-def read_config(folder: Path) -> tuple[PixelModelConfig, dict[str, Any], dict[str, Any]]:
-    """Our model's config, fields of our objective's, and the contents of `config.json` in a folder.
-
-    Raises:
-        CheckpointError: It is missing or broken, or the model is of another kind.
-    """
-    kind = "with a model of type pixel or vit_mae"
-    (model, objective), values = transformers_folder.read_config(folder, from_huggingface_config, kind)
-    return model, objective, values
 
 
 def require_length(table: Tensor, config: PixelModelConfig, folder: Path) -> None:
@@ -314,10 +305,7 @@ def published_tensors(folder: Path) -> dict[str, Tensor]:
     pickled = folder / "pytorch_model.bin"
     if any(folder.glob("*.safetensors")) or not pickled.is_file():
         return read_tensors(folder)
-    try:
-        return torch.load(pickled, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch has no one type for files that are no files of its own
-        raise CheckpointError(f"{pickled} cannot be read: {error}\n  copy it again") from None
+    return read_pickle(pickled, ("state_dict",), "the weights that transformers saved")
 
 
 @torch.no_grad()
@@ -347,5 +335,5 @@ def difference_from_huggingface(config: PixelRun, model: nn.Module, folder: Path
     is_masked_BL = noise_BL >= num_kept
     batch = pack(pixels, np.full(2, L - 1), is_masked_BL)
     model = model.cpu().float().eval()
-    ours = model(read_batch({name: torch.from_numpy(array) for name, array in batch.items()}, L)).predicted_KF
+    ours = model(read_batch({name: torch.from_numpy(array) for name, array in batch.items()}, L))
     return float((ours - drawn[torch.from_numpy(is_masked_BL)]).abs().max())

@@ -8,18 +8,20 @@ Dimensions: L patches, D width.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.exporting import transformers_folder
 from pretrainkit.exporting.class_names import HEADS, Reads, class_names, class_settings
-from pretrainkit.recipes.exchange import TextClassifier
+from pretrainkit.recipes.exchange import ImportedTextClassifier, TextClassifier
 from pretrainkit.recipes.pixel.config import PixelModelConfig, PixelRun
 from pretrainkit.recipes.pixel.convert import (
+    KIND,
+    from_huggingface_config,
     published_names,
     published_tensors,
-    read_config,
     require_grid,
     require_length,
     to_huggingface_config,
@@ -28,6 +30,7 @@ from pretrainkit.recipes.pixel.convert import (
     write_folder,
 )
 from pretrainkit.recipes.pixel.model import position_table
+from pretrainkit.recipes.pixel.presets import base
 
 _ARCHITECTURES = {reads: f"PIXEL{name}" for reads, name in HEADS.items()}
 _READS = {name: reads for reads, name in _ARCHITECTURES.items()}
@@ -39,19 +42,6 @@ _POOLINGS = {
     "cls": {"pooling.dense": "vit.pooler.dense"},
     "patches": {"pooling.dense": "pooler.linear", "pooling.norm": "pooler.ln"},
 }
-
-
-class PublishedClassifier(NamedTuple):
-    """What a folder holds, in our terms."""
-
-    model: PixelModelConfig
-    text: dict[str, Any]
-    """Fields of `PixelTextConfig`."""
-    encoder: dict[str, Tensor]
-    """Of a `PixelTextEncoder`."""
-    head: dict[str, Tensor]
-    classes: tuple[str, ...]
-    reads: Reads
 
 
 def write_classifier(model: TextClassifier, config: PixelRun, out: Path, *, renderer: Path | None) -> None:
@@ -87,15 +77,15 @@ def write_classifier(model: TextClassifier, config: PixelRun, out: Path, *, rend
     write_folder(out, values, found, renderer)
 
 
-def read_classifier(folder: Path, pooling: str | None = None) -> PublishedClassifier:
+def read_classifier(folder: Path, pooling: str | None = None) -> ImportedTextClassifier:
     """A fine-tuned model that `write_classifier` wrote, or the original, whose files do not tell the `pooling` mean
-    from max.
+    from max. Its config is that of pixel/base with the model of the folder.
 
     Raises:
         CheckpointError: A file is missing or broken, or the model is of another kind.
         InputError: The pooling is not known, or not what the folder says.
     """
-    model, _, values = read_config(folder)
+    (model, _), values = transformers_folder.read_config(folder, from_huggingface_config, KIND)
     named = values.get("architectures") or ()
     reads = next((_READS[name] for name in named if name in _READS), None)
     if reads is None:
@@ -139,7 +129,9 @@ def read_classifier(folder: Path, pooling: str | None = None) -> PublishedClassi
     head = {part: state[name] for part, name in heads.items()}
     classes = () if reads == "spans" else class_names(values, len(head["weight"]))
     encoder |= {ours: state[theirs] for ours, theirs in pairs.items()}
-    return PublishedClassifier(model, text, encoder, head, classes, reads)
+    config, length = base(), model.max_patches
+    config = config.changed(model=model, data={"max_patches": min(config.data.max_patches, length)}, text=text)
+    return ImportedTextClassifier(config, encoder, head, classes, length, reads, length)
 
 
 def _pooling(folder: Path, said: str | None, given: str | None) -> str:

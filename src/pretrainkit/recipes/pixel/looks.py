@@ -45,16 +45,9 @@ class Looks:
         has_color = any(len(set(color)) > 1 for color in (*inks, *papers))
         self._tables = [[ramp(ink, paper, rgb=has_color)[::-1] for paper in papers] for ink in inks]
         """By ink and paper: uint8 (256,) or (256, C), a pixel for each grey of what was drawn black on white."""
-
-    @property
-    def redraws(self) -> bool:
-        """Whether fonts or sizes change, and with them the numbers of patches."""
-        return bool(self.config.fonts or self.config.sizes)
-
-    @property
-    def recolors(self) -> bool:
-        """Whether colours change."""
-        return bool(self.config.inks or self.config.papers)
+        self.redraws = bool(config.fonts or config.sizes)
+        """Fonts or sizes change, and with them the numbers of patches."""
+        self.recolors = bool(config.inks or config.papers)
 
     @property
     def fingerprint(self) -> str:

@@ -10,16 +10,17 @@ Sources: Rust et al. 2022, https://arxiv.org/abs/2207.06991; He et al. 2021, htt
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pretrainkit.nn.attention import AttentionLayout
 from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
-from pretrainkit.nn.initialise import built
+from pretrainkit.nn.initialise import built, initialise_layer
 from pretrainkit.nn.layouts import stream_layout
 from pretrainkit.nn.rotary import Rotation, rotation
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelModelConfig, Zero
@@ -59,13 +60,6 @@ def read_batch(batch: Batch, max_patches: int) -> PixelInputs:
     )
 
 
-class PixelOutputs(NamedTuple):
-    """What the model says. A tuple, so that DDP and FSDP2 find the tensors in it."""
-
-    predicted_KF: Tensor
-    """Pixels of the hidden patches, each row by row, column by column, colour fastest."""
-
-
 class PixelEncoder(nn.Module):
     """Patches to vectors."""
 
@@ -75,9 +69,7 @@ class PixelEncoder(nn.Module):
         self.patch = nn.Linear(config.patch_values, width)
         self.class_token = nn.Parameter(torch.zeros(width))
         self.position_embedding = _table(config, width)
-        self.layers = nn.ModuleList(
-            _block(config, width, config.num_heads, config.intermediate_size) for _ in range(config.num_layers)
-        )
+        self.layers = _blocks(config, config.num_layers, width, config.num_heads, config.intermediate_size)
         self.final_norm = LayerNorm(width, config.layer_norm_epsilon)
 
     def forward(self, inputs: PixelInputs) -> Tensor:
@@ -116,10 +108,8 @@ class PixelDecoder(nn.Module):
         self.embed = nn.Linear(config.hidden_size, width)
         self.mask_token = nn.Parameter(torch.zeros(width))
         self.position_embedding = _table(config, width)
-        self.layers = nn.ModuleList(
-            _block(config, width, config.decoder_num_heads, config.decoder_intermediate_size)
-            for _ in range(config.decoder_num_layers)
-        )
+        sizes = (config.decoder_num_layers, width, config.decoder_num_heads, config.decoder_intermediate_size)
+        self.layers = _blocks(config, *sizes)
         self.final_norm = LayerNorm(width, config.decoder_norm_epsilon)
         self.predict = nn.Linear(width, config.patch_values)
 
@@ -153,21 +143,17 @@ class PixelForPretraining(nn.Module):
         """The submodules to compile, shard and recompute one by one."""
         return [*self.encoder.layers, *self.decoder.layers]
 
-    def forward(self, inputs: PixelInputs) -> PixelOutputs:
-        """The pixels of hidden patches; normalised ones, where it was trained so."""
-        return PixelOutputs(self.decoder(self.encoder(inputs), inputs))
+    def forward(self, inputs: PixelInputs) -> Tensor:
+        """(K, F): the pixels of hidden patches, each row by row, column by column, colour fastest; normalised ones,
+        where it was trained so."""
+        return self.decoder(self.encoder(inputs), inputs)
 
     @torch.no_grad()
     def initialise(self) -> None:
         """Fresh weights from torch's global generator."""
         config = self.config
         for module in self.modules():
-            if isinstance(module, nn.Linear):
-                module.weight.normal_(std=config.initializer_range)
-                module.bias.zero_()
-            elif isinstance(module, nn.LayerNorm):
-                module.weight.fill_(1)
-                module.bias.zero_()
+            initialise_layer(module, config.initializer_range, is_truncated=False)
         if config.patch_initialization == "xavier":
             patch = self.encoder.patch
             nn.init.xavier_uniform_(patch.weight)
@@ -193,16 +179,22 @@ def rotation_of(config: PixelModelConfig, positions_T: Tensor, head_width: int) 
     return rotation(positions_T, head_width, config.rotary_theta)
 
 
-def _block(config: PixelModelConfig, width: int, num_heads: int, inner_width: int) -> PlainPreNormBlock:
-    return PlainPreNormBlock(
-        width,
-        num_heads,
-        inner_width,
-        activation=config.activation,
-        dropout_rate=config.hidden_dropout,
-        attention_dropout_rate=config.attention_dropout,
-        epsilon=config.layer_norm_epsilon,
-    )
+def _blocks(config: PixelModelConfig, num_layers: int, *sizes: int) -> nn.ModuleList:
+    """Of a width, a number of heads and an inner width."""
+    settings: dict[str, Any] = {
+        "activation": config.activation,
+        "dropout_rate": config.hidden_dropout,
+        "attention_dropout_rate": config.attention_dropout,
+        "epsilon": config.layer_norm_epsilon,
+    }
+    return nn.ModuleList(PlainPreNormBlock(*sizes, **settings) for _ in range(num_layers))
+
+
+def block_flops(num_layers: int, width: int, inner_width: int, num_tokens_B: NDArray[np.float64]) -> float:
+    """Matmul FLOPs of a forward and backward pass through blocks, over texts of so many tokens: 6 x the weights per
+    token, and 12 x width x t^2 for the attention of a text of t tokens."""
+    weights = 4 * width**2 + 2 * width * inner_width
+    return num_layers * float(6 * weights * num_tokens_B.sum() + 12 * width * np.square(num_tokens_B).sum())
 
 
 def build(config: PixelModelConfig) -> PixelForPretraining:

@@ -208,7 +208,9 @@ def write_noisy(
     if source.suffix in (".conllu", ".conll"):
         if attack in JOINS_WORDS:
             raise DataError(f"{attack} joins words, and {source} has annotation for each\n  choose another attack")
-        lines: Iterator[str] = _conllu(_lines(source), change)
+        runs = itertools.groupby(_lines(source), key=bool)  # sentences, and the empty lines between them
+        sentences = (_sentence(list(run), change) if has_text else run for has_text, run in runs)
+        lines: Iterator[str] = itertools.chain.from_iterable(sentences)
     elif source.suffix in (".jsonl", ".tsv"):
         if not columns:
             raise DataError(f"nothing says what in {source} is text\n  name a column by --column")
@@ -232,12 +234,6 @@ def read_typos(path: str | Path) -> Typos:
     if not found:
         raise DataError(f"{path} has no line with a word and a misspelling of it\n  write them beside each other")
     return found
-
-
-def _conllu(lines: Iterable[str], change: Change) -> Iterator[str]:
-    for has_text, run in itertools.groupby(lines, key=bool):
-        sentence = list(run)
-        yield from _sentence(sentence, change) if has_text else sentence
 
 
 def _sentence(lines: list[str], change: Change) -> Iterator[str]:

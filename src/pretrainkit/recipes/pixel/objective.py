@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelRun
-from pretrainkit.recipes.pixel.model import read_batch
+from pretrainkit.recipes.pixel.model import block_flops, read_batch
 from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
 
 TERM = "masked_patch_loss"
@@ -52,22 +52,18 @@ class PixelObjective(SeparableObjective):
     def cost(self, batch: HostBatch) -> Cost:
         """Examples, patches and FLOPs of one forward and backward pass over real patches.
 
-        2 FLOPs per multiply-add, backward = 2 x forward, matrix products only: in encoder and decoder 6 x the weights
-        of a block per token and 12 x width x t^2 for the attention of a text of t tokens, of which the encoder has the
-        visible ones; embedding of visible patches with three colours, prediction of hidden ones. That the last block
-        leaves tokens out is not counted.
+        2 FLOPs per multiply-add, backward = 2 x forward, matrix products only: `block_flops` of encoder and decoder, of
+        which the encoder has the visible tokens; embedding of visible patches with three colours, prediction of hidden
+        ones. That the last block leaves tokens out is not counted.
         """
         model = self._config.model
         lengths_B = np.diff(batch["starts"]).astype(np.float64)
         visible_B = np.diff(batch["visible_starts"]).astype(np.float64)
         num_targets = float(batch["target_weights"].sum())
-        flops = 0.0
-        for tokens_B, width, inner, layers in (
-            (visible_B, model.hidden_size, model.intermediate_size, model.num_layers),
-            (lengths_B, model.decoder_hidden_size, model.decoder_intermediate_size, model.decoder_num_layers),
-        ):
-            flops += 6 * layers * (4 * width**2 + 2 * width * inner) * float(tokens_B.sum())
-            flops += 12 * layers * width * float((tokens_B**2).sum())
+        flops = block_flops(model.num_layers, model.hidden_size, model.intermediate_size, visible_B)
+        flops += block_flops(
+            model.decoder_num_layers, model.decoder_hidden_size, model.decoder_intermediate_size, lengths_B
+        )
         flops += 6 * model.patch_values * model.hidden_size * (float(visible_B.sum()) - len(visible_B))
         flops += 6 * model.hidden_size * model.decoder_hidden_size * float(visible_B.sum())
         flops += 6 * model.decoder_hidden_size * model.patch_values * num_targets
@@ -88,7 +84,7 @@ class PixelObjective(SeparableObjective):
 
     def _errors(self, model: nn.Module, batch: Batch) -> Tensor:
         """float32 (K,): mean squared error of each hidden patch."""
-        predicted_KF = model(read_batch(batch, self._config.data.max_patches)).predicted_KF
+        predicted_KF = model(read_batch(batch, self._config.data.max_patches))
         predicted_KSC = predicted_KF.float().unflatten(1, (-1, NUM_CHANNELS))
         return (predicted_KSC - self._target(batch["target_patches"])).square().mean((1, 2))
 

@@ -60,9 +60,7 @@ class Pixel(
         return bind(config)
 
     def without_data(self, config: PixelRun) -> tuple[PixelRun, str]:
-        from pretrainkit.recipes.pixel.source import without_data
-
-        return without_data(config)
+        return config, f"texts that fill data.max_patches={config.data.max_patches} patches, black on white"
 
     def assumed_batch(self, config: PixelRun, num_examples: int) -> HostBatch:
         from pretrainkit.recipes.pixel.source import assumed_batch
@@ -177,13 +175,7 @@ class Pixel(
     def import_text_classifier(self, folder: Path, pooling: str | None = None) -> ImportedTextClassifier:
         from pretrainkit.recipes.pixel.convert_classifier import read_classifier
 
-        found, config = read_classifier(folder, pooling), base()
-        length = found.model.max_patches
-        data = {"max_patches": min(config.data.max_patches, length)}
-        run = config.changed(model=found.model, data=data, text=found.text)
-        return ImportedTextClassifier(
-            run, found.encoder, found.head, found.classes, length, reads=found.reads, length=length
-        )
+        return read_classifier(folder, pooling)
 
     def assumed_texts(self, config: PixelRun, num_examples: int, length: int) -> HostBatch:
         """A class token and patches."""

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 
 from pretrainkit.errors import InputError
 from pretrainkit.nn.attention import AttentionLayout
-from pretrainkit.recipes.pixel.sample import as_patches
-from pretrainkit.recipes.pixel.text_encoder import ClassPooling, PixelTextEncoder
+from pretrainkit.nn.blocks import TanhPooler
+from pretrainkit.recipes.pixel.sample import as_patches, in_lines
+from pretrainkit.recipes.pixel.text_encoder import PixelTextEncoder
 from pretrainkit.recipes.pixel.text_reader import stream
 from pretrainkit.rendering.page import Text
 from pretrainkit.rendering.renderer import Renderer
@@ -66,16 +67,11 @@ class Explained:
         """uint8 RGB (rows, columns, 3): the text in lines of 32 patches, the redder the more weight, by default
         `relevance_N`."""
         weight_N = self.relevance_N if weight_N is None else weight_N
-        P = self.columns_XP.shape[1]
-        patches_NPP3 = as_patches(self.columns_XP.swapaxes(0, 1), P).astype(np.float64)
+        patches_NPP3 = as_patches(self.columns_XP.swapaxes(0, 1), self.columns_XP.shape[1]).astype(np.float64)
         share_N111 = (weight_N / max(float(weight_N.max()), 1e-30))[:, None, None, None]
         # Towards red with the weight: white becomes red, black stays black.
         patches_NPP3 *= 1 - share_N111 * (1 - _RED / 255)
-        num_lines = -(-len(patches_NPP3) // _PATCHES_PER_LINE)
-        width = min(len(patches_NPP3), _PATCHES_PER_LINE)
-        page = np.full((num_lines * width, P, P, 3), 255, np.uint8)
-        page[: len(patches_NPP3)] = patches_NPP3.round()
-        return page.reshape(num_lines, width, P, P, 3).swapaxes(1, 2).reshape(num_lines * P, width * P, 3)
+        return in_lines(patches_NPP3.round().astype(np.uint8), _PATCHES_PER_LINE, gap=0, paper=255)
 
 
 def explain(
@@ -148,5 +144,5 @@ def rollout(probabilities: list[Tensor]) -> Tensor:
 
 def _of_patches(encoder: PixelTextEncoder, total_TT: Tensor) -> NDArray[np.float64]:
     """(N,): what the pooled tokens take from each patch."""
-    rows = total_TT[:1] if isinstance(encoder.pooling, ClassPooling) else total_TT[1:]
+    rows = total_TT[:1] if isinstance(encoder.pooling, TanhPooler) else total_TT[1:]
     return rows[:, 1:].mean(0).double().cpu().numpy()

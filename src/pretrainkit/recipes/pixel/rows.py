@@ -12,20 +12,20 @@ import io
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import cached_property, lru_cache, partial
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from pretrainkit.data.line_index import cache_folder
-from pretrainkit.errors import ConfigError, DataError, MissingPackageError
+from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.files.manifest import fingerprint, verify
+from pretrainkit.images.pillow import require_pillow
 from pretrainkit.recipes.pixel.config import PixelDataConfig
 from pretrainkit.recipes.pixel.looks import OWN, Look, dressed
 from pretrainkit.rendering.documents import Documents, find_documents
@@ -36,6 +36,7 @@ from pretrainkit.rendering.prerender import RENDERER_FOLDER, RenderSettings, pre
 from pretrainkit.rendering.relayout import is_rendered, opened_parquet, row_files
 from pretrainkit.rendering.renderer import Renderer
 from pretrainkit.rendering.row_files import PATCHES, PIXELS
+from pretrainkit.workers.processes import Quiet
 
 _OPEN_FILES = 256
 _KEPT_GROUPS = 4
@@ -52,8 +53,8 @@ class ParquetTable:
         """`paths`: at least one. What cannot be read raises DataError when it is opened."""
         self.paths = tuple(paths)
         self._lock = threading.Lock()
-        self._files: OrderedDict[int, Any] = OrderedDict()
-        self._groups: OrderedDict[tuple[int, str], Any] = OrderedDict()
+        self._file = lru_cache(_OPEN_FILES)(lambda index: opened_parquet(self.paths[index]))
+        self._group = lru_cache(_KEPT_GROUPS)(self._read_group)
 
     def __getstate__(self) -> Any:
         return self.paths
@@ -97,35 +98,27 @@ class ParquetTable:
         found: list[Any] = [None] * len(rows_R)
         for group in np.unique(group_R).tolist():
             begin = int(ends[group - 1]) if group else 0
-            values = self._group(group, int(files[group]), int(numbers[group]), name)
+            with self._lock:  # two threads that miss the same group read it once
+                values = self._group(int(files[group]), int(numbers[group]), name)
             for place in np.flatnonzero(group_R == group).tolist():
                 found[place] = values[int(rows_R[place]) - begin].as_py()
         return found
 
-    def _group(self, group: int, file: int, number: int, name: str) -> Any:
-        with self._lock:
-            values = self._groups.pop((group, name), None)
-            if values is None:
-                values = self._file(file).read_row_group(number, columns=[name])[name].combine_chunks()
-            self._groups[group, name] = values
-            while len(self._groups) > _KEPT_GROUPS:
-                self._groups.popitem(last=False)
-            return values
-
-    def _file(self, index: int) -> Any:
-        self._files[index] = opened = self._files.pop(index, None) or opened_parquet(self.paths[index])
-        while len(self._files) > _OPEN_FILES:
-            self._files.popitem(last=False)
-        return opened
+    def _read_group(self, file: int, number: int, name: str) -> Any:
+        return self._file(file).read_row_group(number, columns=[name])[name].combine_chunks()
 
 
 class Rows(ABC):
     """Rendered rows, some of which may be left out."""
 
-    def __init__(self, table: ParquetTable, fingerprint: str, name: str, rendering: str | None = None) -> None:
-        """`table` has a column `num_patches`; `name` is for messages; `rendering` is the fingerprint of what draws, or
+    way: ClassVar[str]
+    """What is done for a row, for people."""
+
+    def __init__(self, table: ParquetTable, fingerprint: str, folder: Path, rendering: str | None = None) -> None:
+        """`table`, of files in `folder`, has a column `num_patches`; `rendering` is the fingerprint of what draws, or
         drew, the rows; None: unknown."""
-        self.table, self.fingerprint, self.name, self.rendering = table, fingerprint, name, rendering
+        self.table, self.fingerprint, self.name, self.rendering = table, fingerprint, str(folder), rendering
+        self.folder = folder
         self.num_patches_N = table.column(PATCHES).astype(np.int32)
         self.kept_N = np.arange(len(self.num_patches_N), dtype=np.int64)
         self.remark = ""
@@ -159,16 +152,11 @@ class Rows(ABC):
     ) -> list[NDArray[np.uint8]]:
         """Of rows of the table."""
 
-    @abstractmethod
-    def describe(self) -> str:
-        """What is done for a row, for people."""
-
 
 class StoredRows(Rows):
     """Pictures as PNG, as `pretrainkit render` and the published sets have them."""
 
-    def describe(self) -> str:
-        return "pictures are read"
+    way = "pictures are read"
 
     def _strips(
         self, rows_R: NDArray[np.int64], num_patches_R: NDArray[np.int32], looks: Sequence[Look] | None
@@ -177,45 +165,31 @@ class StoredRows(Rows):
         return list(map(self._strip, rows_R.tolist(), stored, num_patches_R.tolist()))
 
     def _strip(self, row: int, picture: Any, num_patches: int) -> NDArray[np.uint8]:
-        try:
-            from PIL import Image, UnidentifiedImageError
-        except ImportError as error:
-            raise MissingPackageError("pillow", "vision", f"reading the pictures of {self.name}") from error
+        require_pillow(f"reading the pictures of {self.name}")
+        from PIL import Image
+
         try:
             with Image.open(io.BytesIO(picture["bytes"])) as image:
                 pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert("L"))
-        except (TypeError, KeyError, OSError, UnidentifiedImageError) as error:
+        except (TypeError, KeyError, OSError) as error:
             raise DataError(f"{self.name}: row {row} holds no picture: {error}\n  fetch or make it again") from error
         return pixels[:, : (num_patches + 1) * pixels.shape[0]]
 
 
 class DrawnRows(Rows):
-    """Text, drawn by a renderer."""
+    """Text, drawn by the renderer beside it."""
 
-    def __init__(
-        self,
-        table: ParquetTable,
-        fingerprint: str,
-        name: str,
-        open_renderer: Callable[[], Renderer],
-        rendering: str | None = None,
-    ) -> None:
-        """`open_renderer`: picklable; called for every batch, so it should keep what it opens."""
-        super().__init__(table, fingerprint, name, rendering)
-        self._open_renderer = open_renderer
-
-    def describe(self) -> str:
-        return "text is drawn on the way"
+    way = "text is drawn on the way"
 
     def check(self, look: Look) -> None:
-        dressed(self._open_renderer(), look)
+        dressed(_renderer_of(self.folder), look)
 
     def num_text_patches(self, rows_R: NDArray[np.int64], looks: Sequence[Look] | None = None) -> NDArray[np.int32]:
         found = self.num_patches_N[rows_R]
         places = [place for place, look in enumerate(looks or ()) if look != OWN]
         if looks is None or not places:
             return found
-        renderer, texts = self._open_renderer(), self.table.values("text", self.kept_N[rows_R[places]])
+        renderer, texts = _renderer_of(self.folder), self.table.values("text", self.kept_N[rows_R[places]])
         found[places] = [
             dressed(renderer, looks[place]).num_text_patches(text) for place, text in zip(places, texts, strict=True)
         ]
@@ -224,16 +198,16 @@ class DrawnRows(Rows):
     def _strips(
         self, rows_R: NDArray[np.int64], num_patches_R: NDArray[np.int32], looks: Sequence[Look] | None
     ) -> list[NDArray[np.uint8]]:
-        renderer = self._open_renderer()
+        renderer = _renderer_of(self.folder)
         texts = self.table.values("text", rows_R)
         drawn = [dressed(renderer, look) for look in looks] if looks else [renderer] * len(texts)
         return [own.columns(text).swapaxes(0, 1) for own, text in zip(drawn, texts, strict=True)]
 
 
 @lru_cache(maxsize=4)
-def folder_renderer(folder: Path) -> Renderer:
-    """The renderer of a folder, once in each process."""
-    return load_renderer(folder)
+def _renderer_of(folder: Path) -> Renderer:
+    """The renderer of a folder with rows, opened once in each process."""
+    return load_renderer(folder / RENDERER_FOLDER)
 
 
 def open_rows(path: str, data: PixelDataConfig) -> Rows:
@@ -269,10 +243,8 @@ def _rendered_rows(folder: Path) -> Rows:
     manifest = verify(folder, checksums=False)
     rendering = (manifest["rendering"] or {}).get("fingerprint")
     table = ParquetTable([folder / shard["name"] for shard in manifest["shards"]])
-    if manifest["has_pixels"]:
-        return StoredRows(table, manifest["fingerprint"], str(folder), rendering)
-    opened = partial(folder_renderer, folder / RENDERER_FOLDER)
-    return DrawnRows(table, manifest["fingerprint"], str(folder), opened, rendering)
+    kind = StoredRows if manifest["has_pixels"] else DrawnRows
+    return kind(table, manifest["fingerprint"], folder, rendering)
 
 
 def _published_rows(folder: Path, files: list[Path]) -> Rows:
@@ -283,7 +255,7 @@ def _published_rows(folder: Path, files: list[Path]) -> Rows:
             "it in smaller ones",
             *(folder, table.rows_per_group, folder),
         )
-    rows = StoredRows(table, "", str(folder))
+    rows = StoredRows(table, "", folder)
     numbers = hashlib.blake2b(rows.num_patches_N.tobytes(), digest_size=16).hexdigest()
     rows.fingerprint = fingerprint([[(path.name, path.stat().st_size) for path in files], numbers])
     return rows
@@ -292,7 +264,9 @@ def _published_rows(folder: Path, files: list[Path]) -> Rows:
 def _cut(path: str, data: PixelDataConfig) -> Rows:
     """The pieces of plain text, from a folder that is made in the cache if it is not there."""
     out, documents, renderer = _place(path, data)
-    with _alone(out):
+    lock = out.parent.with_suffix(".lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(lock):  # one process after another: ranks ask for the same text
         made = prerender({"train": documents}, renderer, out.parent, _TEXT_ONLY, progress=_Logged())["train"]
     rows = _rendered_rows(out)
     if made["fill_rate"] < _POORLY_FILLED:
@@ -326,28 +300,11 @@ def _place(path: str, data: PixelDataConfig) -> tuple[Path, Documents, Renderer]
     return cache_folder() / "rendered" / key / "train", documents["train"], renderer
 
 
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """One process after another: ranks ask for the same text."""
-    lock_path = out.parent.with_suffix(".lock")
-    lock_path.parent.mkdir(parents=True, exist_ok=True)
-    with open(lock_path, "w") as lock:
-        try:
-            import fcntl
-        except ImportError:  # not a Unix: a second process that writes the same is then refused
-            yield
-            return
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-class _Logged:
+class _Logged(Quiet):
     """Progress for the log."""
 
     def stage(self, name: str, total: int, unit: str) -> None:
         _logger.info("%s: %.1f MB of text are cut into rows", name, total / 1e6)
-
-    def advance(self, amount: Any) -> None: ...
 
     def note(self, message: str) -> None:
         _logger.info("%s", message)

@@ -72,7 +72,7 @@ def reconstruct(
     model = on_cpu(model)
     batch = {name: torch.from_numpy(array) for name, array in pack(pixels, num_text_patches_B, is_hidden_BN).items()}
     with evaluation_mode(model):
-        predicted_KF = model(read_batch(batch, is_hidden_BN.shape[1])).predicted_KF.float()
+        predicted_KF = model(read_batch(batch, is_hidden_BN.shape[1])).float()
     if config.objective.normalize_target:
         target_KF = batch["target_patches"].float() / 255
         if target_KF.shape[1] != predicted_KF.shape[1]:
@@ -90,15 +90,19 @@ def as_patches(pixels: NDArray[np.uint8], patch_size: int) -> NDArray[np.uint8]:
     return np.ascontiguousarray(in_color.reshape(patch_size, -1, patch_size, NUM_CHANNELS).swapaxes(0, 1))
 
 
+def in_lines(patches_NPPC: NDArray[np.uint8], per_line: int, *, gap: int, paper: int) -> NDArray[np.uint8]:
+    """uint8 RGB (rows, columns, 3): patches in lines, with `gap` pixels of the grey `paper` between and around."""
+    N, P = patches_NPPC.shape[:2]
+    num_lines = -(-N // per_line)
+    page = np.full((gap + num_lines * (P + gap), min(N, per_line) * P + 2 * gap, NUM_CHANNELS), paper, np.uint8)
+    for line in range(num_lines):
+        strip = patches_NPPC[line * per_line : (line + 1) * per_line].swapaxes(0, 1).reshape(P, -1, NUM_CHANNELS)
+        top = gap + line * (P + gap)
+        page[top : top + P, gap : gap + strip.shape[1]] = strip
+    return page
+
+
 def _picture(patches_NPPC: NDArray[np.uint8]) -> str:
     """The text in lines, as a data URI."""
-    N, P = patches_NPPC.shape[:2]
-    num_lines = -(-N // _PATCHES_PER_LINE)
-    width = min(N, _PATCHES_PER_LINE)
-    page = np.full((_GAP + num_lines * (P + _GAP), width * P + 2 * _GAP, NUM_CHANNELS), _FRAME, np.uint8)
-    for line in range(num_lines):
-        patches = patches_NPPC[line * _PATCHES_PER_LINE : (line + 1) * _PATCHES_PER_LINE]
-        top = _GAP + line * (P + _GAP)
-        strip = patches.swapaxes(0, 1).reshape(P, -1, NUM_CHANNELS)
-        page[top : top + P, _GAP : _GAP + strip.shape[1]] = strip
+    page = in_lines(patches_NPPC, _PATCHES_PER_LINE, gap=_GAP, paper=_FRAME)
     return thumbnail(page.transpose(2, 0, 1), height=max(page.shape[0], page.shape[1] // 3 + 1))

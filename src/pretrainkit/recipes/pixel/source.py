@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,10 @@ from pretrainkit.recipes.pixel.config import PixelAugmentConfig, PixelRun
 from pretrainkit.recipes.pixel.looks import Look, Looks
 from pretrainkit.recipes.pixel.masking import draw_masks
 from pretrainkit.recipes.pixel.rows import Rows, open_rows
+from pretrainkit.recipes.recipe import Split
 from pretrainkit.rendering.identity import describe
 from pretrainkit.rendering.named import open_renderer
-from pretrainkit.rng import Keys, fold, stream_key, uniform
-
-Split = Literal["train", "valid"]
+from pretrainkit.rng import fold, stream_key, uniform
 
 _logger = logging.getLogger(__name__)
 _VALID = stream_key(0, "pixel", "valid")
@@ -85,7 +84,7 @@ class PixelSource(BatchSource):
             "left_out": sum(len(component.table) - len(component) for component in self.components),
             "mean_text_patches": float(lengths.mean()),
             "fill_rate": float(lengths.mean()) / (self.config.data.max_patches - 1),
-            "rows": ", ".join(dict.fromkeys(component.describe() for component in self.components)),
+            "rows": ", ".join(dict.fromkeys(component.way for component in self.components)),
         }
 
     def lengths(self, records: Records) -> NDArray[np.int64]:
@@ -100,7 +99,7 @@ class PixelSource(BatchSource):
     def examples(self, records: Records) -> Examples:
         """The rows with their masks, before they are packed."""
         num_text_patches_B = self._num_text_patches(records)
-        keys = self._keys(records)
+        keys = records.key if self.split == "train" else fold(fold(_VALID, records.source), records.index)
         is_masked_BL = draw_masks(self.config.objective, keys, num_text_patches_B, self.config.data.max_patches)
         num_patches = int(num_text_patches_B.max(initial=0)) + 1
         pixels = self._pixels(records, num_patches)
@@ -136,11 +135,6 @@ class PixelSource(BatchSource):
         """Each component with its rows of the batch."""
         found = [np.flatnonzero(records.source == number) for number in range(len(self.components))]
         return [(component, own) for component, own in zip(self.components, found, strict=True) if len(own)]
-
-    def _keys(self, records: Records) -> Keys:
-        if self.split == "train":
-            return records.key
-        return fold(fold(_VALID, records.source), records.index)
 
 
 def open_source(config: PixelRun, split: Split) -> PixelSource:
@@ -217,27 +211,19 @@ def bind(config: PixelRun) -> PixelRun:
             for look in looks.all:
                 rows.check(look)
     drawn = {rows.rendering: rows.name for source in sources for rows in source.components if rows.rendering}
-    _check_renderer(config.data.renderer, drawn)
-    for remark in dict.fromkeys(rows.remark for rows in train.components if rows.remark):
-        _logger.warning("%s", remark)
-    if len(drawn) > 1:
-        _logger.warning("not all rows are drawn by the same renderer: %s differ", ", ".join(drawn.values()))
-    return config
-
-
-def _check_renderer(named: str | None, drawn: Mapping[str, str]) -> None:
-    """A renderer that data.renderer names becomes that of the model, so rows that are drawn already must be drawn by
-    it: `drawn` has the fingerprints of their renderers, and a folder of each. Raises DataError where none of them
-    were."""
-    if named is None or not drawn:
-        return
-    found = describe(open_renderer(named))["fingerprint"]
-    if found not in drawn:
+    # A renderer that is named becomes that of the model, so rows that are drawn already must be drawn by it.
+    named = config.data.renderer if drawn else None
+    if named is not None and (found := describe(open_renderer(named))["fingerprint"]) not in drawn:
         raise DataError(
             f"data.renderer={named} draws otherwise ({found[:12]}) than what drew the rows of "
             + ", ".join(f"{name} ({fingerprint[:12]})" for fingerprint, name in drawn.items())
             + "\n  leave data.renderer out, or render the rows anew with it"
         )
+    for remark in dict.fromkeys(rows.remark for rows in train.components if rows.remark):
+        _logger.warning("%s", remark)
+    if len(drawn) > 1:
+        _logger.warning("not all rows are drawn by the same renderer: %s differ", ", ".join(drawn.values()))
+    return config
 
 
 def _problems(config: PixelRun, rows: Rows) -> list[str]:
@@ -256,11 +242,6 @@ def _problems(config: PixelRun, rows: Rows) -> list[str]:
             f"  set model.patch_size={side}, or render it anew"
         )
     return found
-
-
-def without_data(config: PixelRun) -> tuple[PixelRun, str]:
-    """The config, and what `assumed_batch` assumes."""
-    return config, f"texts that fill data.max_patches={config.data.max_patches} patches, black on white"
 
 
 def assumed_batch(config: PixelRun, num_examples: int) -> dict[str, np.ndarray]:

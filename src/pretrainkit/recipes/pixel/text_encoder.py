@@ -15,29 +15,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrainkit.nn.blocks import LayerNorm
+from pretrainkit.nn.blocks import LayerNorm, TanhPooler
 from pretrainkit.nn.dropout import dropout
-from pretrainkit.nn.initialise import built
+from pretrainkit.nn.initialise import built, initialise_layer
 from pretrainkit.nn.layouts import stream_layout
 from pretrainkit.recipes.pixel.config import PixelRun, PixelTextConfig
-from pretrainkit.recipes.pixel.model import PixelForPretraining, fitted_table, patch_vectors, rotation_of
+from pretrainkit.recipes.pixel.model import PixelForPretraining, block_flops, fitted_table, patch_vectors, rotation_of
 from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch
 
 _TABLE, _POOLING = "position_embedding", "pooling."
 _logger = logging.getLogger(__name__)
-
-
-class ClassPooling(nn.Module):
-    """The tanh of a linear layer on the class token."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.dense = nn.Linear(width, width)
-
-    def forward(self, x_BD: Tensor) -> Tensor:
-        """(B, D) to (B, D)."""
-        return torch.tanh(self.dense(x_BD))
 
 
 class PatchPooling(nn.Module):
@@ -106,30 +94,6 @@ class AttentionPooling(nn.Module):
         return self.out(self.keys_and_values(x_TD).chunk(2, dim=1)[0] * self.query)
 
 
-def build_pooling(
-    config: PixelTextConfig, width: int, epsilon: float, dropout_rate: float, scale: float, device: torch.device
-) -> ClassPooling | PatchPooling:
-    """With fresh weights, of deviation `scale`, from torch's global generator; on "meta" without values."""
-
-    def make() -> ClassPooling | PatchPooling:
-        return ClassPooling(width) if config.pooling == "cls" else PatchPooling(config, width, epsilon, dropout_rate)
-
-    @torch.no_grad()
-    def initialise(pooling: nn.Module) -> None:
-        for module in pooling.modules():
-            if isinstance(module, nn.Linear):
-                module.weight.normal_(std=scale)
-                module.bias.zero_()
-            elif isinstance(module, LayerNorm):
-                module.weight.fill_(1)
-                module.bias.zero_()
-            elif isinstance(module, AttentionPooling):
-                module.query.normal_(std=scale)
-
-    with device:
-        return built(make, initialise)
-
-
 class PixelTextEncoder(TextEncoder):
     """Patches, positions, blocks, norm and pooling. The table of positions is a copy of the trained model's, for it is
     trained here and may be of another length."""
@@ -155,7 +119,7 @@ class PixelTextEncoder(TextEncoder):
     @property
     def pooled_dropout_rate(self) -> float:
         """Patches are dropped before they are pooled."""
-        return self.dropout_rate if isinstance(self.pooling, ClassPooling) else 0.0
+        return self.dropout_rate if isinstance(self.pooling, TanhPooler) else 0.0
 
     def blocks(self) -> list[nn.Module]:
         return list(self.layers)
@@ -163,13 +127,13 @@ class PixelTextEncoder(TextEncoder):
     def forward(self, batch: Batch, max_length: int) -> Tensor:
         """(B, D). A batch has `patches` (T, F) uint8, anything for class tokens, `positions` (T,) and `cu_seqlens`
         (B + 1,) int32; no text has more than `max_length` patches."""
-        if isinstance(self.pooling, ClassPooling):
+        if isinstance(self.pooling, TanhPooler):
             return self.pooling(self._hidden(batch, max_length, batch["cu_seqlens"][:-1].long()))
         return self.vectors_and_tokens(batch, max_length)[0]
 
     def vectors_and_tokens(self, batch: Batch, max_length: int) -> tuple[Tensor, Tensor]:
         x_TD, starts = self.tokens(batch, max_length), batch["cu_seqlens"]
-        if isinstance(self.pooling, ClassPooling):
+        if isinstance(self.pooling, TanhPooler):
             return self.pooling(x_TD[starts[:-1].long()]), x_TD
         return self.pooling(x_TD, batch["positions"], starts), x_TD
 
@@ -200,16 +164,24 @@ class PixelTextEncoder(TextEncoder):
 
 
 def build_text_encoder(config: PixelRun, model: PixelForPretraining) -> PixelTextEncoder:
-    """The parts of `model` for texts of at most `config.model.max_patches` patches, and a fresh pooling."""
-    wanted = config.model
-    pooling = build_pooling(
-        config.text,
-        wanted.hidden_size,
-        wanted.layer_norm_epsilon,
-        wanted.hidden_dropout,
-        wanted.initializer_range,
-        model.encoder.class_token.device,
-    )
+    """The parts of `model` for texts of at most `config.model.max_patches` patches, and a pooling with fresh weights
+    from torch's global generator; on "meta" without values."""
+    wanted, width, scale = config.model, config.model.hidden_size, config.model.initializer_range
+
+    def make() -> TanhPooler | PatchPooling:
+        if config.text.pooling == "cls":
+            return TanhPooler(nn.Linear(width, width))
+        return PatchPooling(config.text, width, wanted.layer_norm_epsilon, wanted.hidden_dropout)
+
+    @torch.no_grad()
+    def initialise(pooling: nn.Module) -> None:
+        for module in pooling.modules():
+            initialise_layer(module, scale, is_truncated=False)
+            if isinstance(module, AttentionPooling):
+                module.query.normal_(std=scale)
+
+    with model.encoder.class_token.device:
+        pooling = built(make, initialise)
     trained = model.encoder.position_embedding
     table = None
     if trained is not None:
@@ -240,9 +212,8 @@ def _pooling(config: PixelRun) -> str:
 
 
 def encoder_flops(config: PixelRun, lengths_B: np.ndarray) -> float:
-    """Matmul FLOPs of a forward and backward pass over texts of so many tokens, class tokens included: 6 x the weights
-    of all blocks per token, 12 x width x t^2 for the attention of t tokens, and the embedding of patches."""
+    """Matmul FLOPs of a forward and backward pass over texts of so many tokens, class tokens included: of the blocks,
+    and the embedding of patches."""
     model, lengths_B = config.model, lengths_B.astype(np.float64)
-    weights = 4 * model.hidden_size**2 + 2 * model.hidden_size * model.intermediate_size
-    per_token = 6 * model.num_layers * weights + 6 * model.patch_values * model.hidden_size
-    return float(per_token * lengths_B.sum() + 12 * model.num_layers * model.hidden_size * np.square(lengths_B).sum())
+    blocks = block_flops(model.num_layers, model.hidden_size, model.intermediate_size, lengths_B)
+    return blocks + 6 * model.patch_values * model.hidden_size * float(lengths_B.sum())
