@@ -36,10 +36,9 @@ from pretrainkit.errors import InputError
 from pretrainkit.files.sources import find_sources
 
 app = typer.Typer(
-    help="Turn raw files into clean, shuffled, checksummed shards; count words; statistics.",
-    no_args_is_help=True,
     add_completion=False,
-    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    help="Turn raw files into clean, shuffled, checksummed shards; count words; statistics.",
 )
 app.command("wikipedia")(wikipedia)
 app.command("hub")(hub)

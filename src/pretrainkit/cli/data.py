@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from pretrainkit.recipes.recipe import Split
 
 app = typer.Typer(
-    help="Check sets of image-text pairs, pack them into tars, take their captions out.",
-    no_args_is_help=True,
     add_completion=False,
-    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    help="Check sets of image-text pairs, pack them into tars, take their captions out.",
 )
 
 

@@ -4,12 +4,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(add_completion=False)
-
 _MARKS = {"good": "ok", "limited": "part", "missing": "none", "broken": "BAD"}
 
 
-@app.command()
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
     """Say what this machine can do: devices, number formats, compilation, attention, collectives, fonts, packages; and
     what to install for the rest."""

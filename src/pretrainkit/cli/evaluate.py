@@ -9,10 +9,7 @@ import typer
 from pretrainkit.cli.options import Averaged, Device, data_settings
 from pretrainkit.cli.progress import evaluation_line
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 def evaluate(
     path: Annotated[Path, typer.Argument(help="A run folder, a checkpoint in it, or an export.")],
     settings: Annotated[

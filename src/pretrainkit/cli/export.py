@@ -7,10 +7,7 @@ import typer
 
 from pretrainkit.cli.options import Averaged
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 def export(
     path: Annotated[Path, typer.Argument(help="A run folder or a checkpoint in it.")],
     out: Annotated[Path, typer.Option(help="New folder to write; for t5x a new file, .npz or .safetensors.")],

@@ -9,10 +9,7 @@ import typer
 from pretrainkit.cli.options import Asked, Data, Device, GoOn, JsonLines, data_settings
 from pretrainkit.cli.settings_options import with_settings
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 @with_settings
 def finetune(
     task: Annotated[

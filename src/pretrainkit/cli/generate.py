@@ -9,10 +9,7 @@ import typer
 from pretrainkit.cli.options import Averaged, Decoding, Device
 from pretrainkit.cli.settings_options import with_settings
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 @with_settings
 def generate(
     path: Annotated[Path, typer.Argument(help="A run folder, a checkpoint in it, or an export.")],

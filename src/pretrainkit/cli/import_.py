@@ -10,10 +10,7 @@ import typer
 if TYPE_CHECKING:
     from pretrainkit.recipes.exchange import ImportedModel
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command(name="import")
 def import_(
     path: Annotated[Path, typer.Argument(help="A folder of transformers or Sabertooth, or what --format names.")],
     out: Annotated[Path | None, typer.Option(help="New folder to write.")] = None,

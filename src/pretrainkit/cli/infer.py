@@ -11,10 +11,7 @@ from pretrainkit.cli.stages import shown_stages
 from pretrainkit.errors import InputError
 from pretrainkit.eval.inference import Mode
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 @with_settings
 def infer(
     path: Annotated[Path, typer.Argument(help="A run folder, a checkpoint in it, or an export.")],

@@ -12,14 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(add_completion=False)
-
 _COLUMNS = ("weights", "grads", "optimizer", "average", "activ.", "gathered", "total")
 
 Settings = Annotated[list[str] | None, typer.Argument(metavar="PATH=VALUE", help="Such as data.train=FOLDER.")]
 
 
-@app.command()
 def plan(
     source: Annotated[str, typer.Argument(metavar="PRESET|FILE.yaml", help="A preset, or a YAML file.")],
     settings: Settings = None,

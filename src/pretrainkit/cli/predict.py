@@ -8,10 +8,7 @@ import typer
 from pretrainkit.cli.options import Data, Device, data_settings
 from pretrainkit.cli.stages import shown_stages
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 def predict(
     path: Annotated[Path, typer.Argument(help="A fine-tuned run, a checkpoint in it, or an export.")],
     *,

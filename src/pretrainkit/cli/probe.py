@@ -7,10 +7,7 @@ import typer
 
 from pretrainkit.cli.options import Device
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 def probe(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="A run folder, a checkpoint in it, an export, or timm:NAME.")

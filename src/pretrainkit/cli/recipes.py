@@ -4,10 +4,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 def recipes(json: Annotated[bool, typer.Option("--json", help="For machines.")] = False) -> None:
     """List the recipes and their presets."""
     import json as json_module

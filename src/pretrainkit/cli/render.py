@@ -13,9 +13,6 @@ from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers
 from pretrainkit.cli.stages import amount, shown_stages
 from pretrainkit.errors import InputError
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-
 Layout = Literal["even", "published", "arrow", "webdataset"]
 """Ways to lay rows out in files."""
 
@@ -28,7 +25,6 @@ class ColumnName(StrEnum):
     renderer = "renderer"
 
 
-@app.command()
 def render(
     context: typer.Context,
     inputs: Annotated[

@@ -5,10 +5,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, such as runs/demo.")],
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write; default: RUN/report.html.")] = None,

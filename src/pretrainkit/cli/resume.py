@@ -9,10 +9,7 @@ from pretrainkit.cli.options import Asked, Device, JsonLines
 from pretrainkit.cli.settings_options import with_settings
 from pretrainkit.errors import ConfigError
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 @with_settings
 def resume(
     run: Annotated[Path, typer.Argument(help="The run folder.")],

@@ -22,11 +22,7 @@ if TYPE_CHECKING:
     from pretrainkit.tasks.supply import Supply
     from pretrainkit.tasks.task import BoundMixture, TaskRegistry
 
-app = typer.Typer(
-    help="List tasks and mixtures, look at their examples, make caches.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(add_completion=False, help="List tasks and mixtures, look at their examples, make caches.")
 
 _SHOWN_IDS = 24
 _SHOWN_CHARACTERS = 400

@@ -16,10 +16,7 @@ from pretrainkit.tokenizers.sentences import SplitterName
 from pretrainkit.tokenizers.train import TokenizerSettings
 
 app = typer.Typer(
-    help="Train tokenizers and encode a corpus to token shards.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
+    add_completion=False, no_args_is_help=True, help="Train tokenizers and encode a corpus to token shards."
 )
 
 

@@ -10,14 +10,11 @@ import typer
 from pretrainkit.cli.options import Asked, Device, GoOn, JsonLines
 from pretrainkit.cli.settings_options import with_settings
 
-app = typer.Typer(add_completion=False)
-
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="PATH=VALUE", help="Settings, such as data.batch_size=64.")
 ]
 
 
-@app.command()
 @with_settings
 def train(
     source: Annotated[
