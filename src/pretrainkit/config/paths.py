@@ -32,7 +32,7 @@ def absolute_paths(config: C) -> C:
         absolute = _within(value) if mark is None else _absolute(value, mark.ending)
         if absolute != value:
             changed[name] = absolute
-    return config.model_copy(update=changed) if changed else config
+    return config.changed(**changed) if changed else config
 
 
 def paths_here(config: Config, prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -67,7 +67,7 @@ def without_paths(config: C) -> C:
             changed[name] = without_paths(value)
         elif isinstance(value, tuple) and any(isinstance(one, Config) for one in value):
             changed[name] = tuple(without_paths(one) for one in value if not _needs_path(one))
-    return config.model_copy(update=changed)
+    return config.changed(**changed)
 
 
 def _needs_path(config: Config) -> bool:

@@ -5,10 +5,9 @@ import multiprocessing
 import pickle
 import queue
 import sys
-import threading
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from typing import Generic, TypeVar
@@ -19,134 +18,85 @@ T = TypeVar("T")
 
 
 def in_threads(
-    function: Callable[[int], T], numbers: range, num_threads: int, num_ahead: int
+    function: Callable[[int], T],
+    numbers: range,
+    num_threads: int,
+    num_ahead: int,
+    *,
+    interrupt: Callable[[], None] = lambda: None,
 ) -> Generator[T, None, None]:
     """function(n) for each n in order, computed by threads up to `num_ahead` (at least 1) numbers ahead.
 
-    An exception of the function is raised where its result would have come. Closing the generator waits for calls
-    that have begun and drops the others.
+    An exception of the function is raised where its result would have come. Closing the generator drops the calls that
+    have not begun, calls `interrupt`, and waits for the others.
     """
-    return _ahead(lambda: _Thread(function), numbers, num_threads, num_ahead)
+    pool = ThreadPoolExecutor(num_threads, thread_name_prefix="prefetch")
+    try:
+        pending = deque(pool.submit(function, number) for number in numbers[:num_ahead])
+        for following in numbers[num_ahead:]:
+            result = pending.popleft().result()
+            pending.append(pool.submit(function, following))
+            yield result
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        interrupt()
+        pool.shutdown()
 
 
 def in_processes(
     function: Callable[[int], T], numbers: range, num_processes: int, num_ahead: int
 ) -> Generator[T, None, None]:
-    """Like `in_threads`, with processes. The function and its results must be picklable; a script that uses this needs
-    the usual `if __name__ == "__main__":`.
-
-    Raises:
-        RunError: A process died.
-    """
+    """Like `in_threads`, with processes, each of which a thread waits for. The function and its results must be
+    picklable; a script that uses this needs the usual `if __name__ == "__main__":`. Raises RunError where a process
+    died."""
     context = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
-    return _ahead(lambda: _Process(context, function), numbers, num_processes, num_ahead)
+    processes = [_Process(context, function) for _ in range(num_processes)]
+    idle: queue.SimpleQueue[_Process[T]] = queue.SimpleQueue()
+    for process in processes:
+        idle.put(process)
+
+    def ask(number: int) -> T:
+        process = idle.get()
+        try:
+            return process.ask(number)
+        finally:
+            idle.put(process)
+
+    def stop() -> None:
+        for process in processes:
+            process.stop()
+
+    yield from in_threads(ask, numbers, num_processes, num_ahead, interrupt=stop)
 
 
-class _Worker(ABC, Generic[T]):
-    """Answers the numbers it is asked, in their order."""
-
-    @abstractmethod
-    def ask(self, number: int) -> None:
-        """Without waiting."""
-
-    @abstractmethod
-    def answer(self, number: int) -> T:
-        """Waits for the answer to the oldest open question, which was `number`."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Forget all questions and end."""
-
-
-def _ahead(
-    start_worker: Callable[[], _Worker[T]], numbers: range, num_workers: int, num_ahead: int
-) -> Generator[T, None, None]:
-    workers: list[_Worker[T]] = []
-    pending: deque[tuple[int, _Worker[T]]] = deque()
-    try:
-        for _ in range(num_workers):
-            workers.append(start_worker())
-        for i, number in enumerate(numbers[:num_ahead]):
-            workers[i % num_workers].ask(number)
-            pending.append((number, workers[i % num_workers]))
-        for i in range(len(numbers)):
-            number, worker = pending.popleft()
-            result = worker.answer(number)
-            if i + num_ahead < len(numbers):
-                following = numbers[i + num_ahead]
-                worker = workers[(i + num_ahead) % num_workers]
-                worker.ask(following)
-                pending.append((following, worker))
-            yield result
-    finally:
-        for worker in workers:
-            worker.stop()
-
-
-class _Thread(_Worker[T]):
-    def __init__(self, function: Callable[[int], T]) -> None:
-        self._function = function
-        self._questions: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
-        self._is_stopping = False
-        self._thread = threading.Thread(target=self._serve, name="prefetch", daemon=True)
-        self._thread.start()
-
-    def ask(self, number: int) -> None:
-        self._questions.put(number)
-
-    def answer(self, number: int) -> T:
-        value, error = self._answers.get()
-        if error is not None:
-            raise error
-        return value  # type: ignore[return-value]
-
-    def stop(self) -> None:
-        self._is_stopping = True
-        self._questions.put(None)
-        self._thread.join()
-
-    def _serve(self) -> None:
-        while (number := self._questions.get()) is not None and not self._is_stopping:
-            try:
-                self._answers.put((self._function(number), None))
-            except BaseException as error:  # it is raised in the consumer, who would wait forever otherwise
-                self._answers.put((None, error))
-
-
-class _Process(_Worker[T]):
+class _Process(Generic[T]):
     def __init__(self, context: BaseContext, function: Callable[[int], T]) -> None:
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, function), daemon=True)  # type: ignore[attr-defined]
         self._process.start()
         theirs.close()
 
-    def ask(self, number: int) -> None:
+    def ask(self, number: int) -> T:
+        """Its answer; waits for it."""
         try:
             self._connection.send(number)
-        except OSError as error:
-            raise self._death(number) from error
-
-    def answer(self, number: int) -> T:
-        try:
             value, error = self._connection.recv()
         except (EOFError, OSError) as failure:
-            raise self._death(number) from failure
+            self._process.join(timeout=5)
+            raise RunError(
+                f"a data process died while preparing step {number} (exit code {self._process.exitcode})\n"
+                "  -9 mostly means that memory ran out: use fewer processes or smaller batches"
+            ) from failure
         if error is not None:
             raise error
         return value
 
     def stop(self) -> None:
-        self._connection.close()
+        """End it; whoever waits for an answer learns that it died."""
         self._process.terminate()
         self._process.join()
-
-    def _death(self, number: int) -> RunError:
-        self._process.join(timeout=5)
-        return RunError(
-            f"a data process died while preparing step {number} (exit code {self._process.exitcode})\n"
-            "  -9 mostly means that memory ran out: use fewer processes or smaller batches"
-        )
 
 
 def _serve(connection: Connection, function: Callable[[int], object]) -> None:

@@ -62,10 +62,7 @@ def launch_local(
     folder = LaunchFolder(run_folder.absolute())
     logs = folder.logs
     is_new = not run_folder.exists()
-    try:
-        logs.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write logs into {logs}: {error.strerror}\n  choose another run folder") from None
+    folder.prepare()
     with folder.held():
         if record is not None:
             folder.add(replace(record, job_ids=(str(os.getpid()),)))

@@ -260,7 +260,7 @@ def read_foreign_model(
         raise InputError(f"recipe {name!r} does not read the format {format!r}\n  formats: {known}")
     settings = read_settings(settings_beside(Path(path)))
     source = config if config is not None or settings is None else settings.config
-    wanted = None if source is None else load_config(source).model_copy(update={"init_from": None})
+    wanted = None if source is None else load_config(source).changed(init_from=None)
     found = reader.import_file(Path(path), format, wanted)
     return found if settings is None else replace(found, trained_length=settings.trained_length)
 

@@ -51,7 +51,7 @@ def evaluation_config(
             f"{path} names no held-out data\n  give some: pretrainkit evaluate {quote(str(path))} --data FOLDER"
         )
     if num_examples is not None:
-        config = config.model_copy(update={"evaluate": config.evaluate.limited_to(num_examples)})
+        config = config.changed(evaluate=config.evaluate.limited_to(num_examples))
     require_same_tokenizer(opened, path, config.data.valid)
     return config
 
@@ -175,4 +175,4 @@ def _only_held_out(config: RunConfig, data: str | None, overrides: Iterable[str]
     update = {name: own.model_fields[name].default for name in names if name not in given}
     if data is not None:
         update["valid"] = own.model_validate({**config.data.model_dump(), "valid": data}).valid
-    return config.model_copy(update={"data": config.data.model_copy(update=update)})
+    return config.changed(data=update)

@@ -148,7 +148,7 @@ def read_model(
                     "those of the run, in %s",
                     *(path, SETTINGS),
                 )
-                config = carried.model_copy(update={"model": config.model})
+                config = carried.changed(model=config.model)
             weights = _with_rest(weights, path)
         return config, weights, tokenizer or tokenizer_beside(path)
     if (path / WEIGHTS).is_file():  # our own export

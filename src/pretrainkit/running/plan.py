@@ -160,7 +160,7 @@ def make_plan(
         with torch.device("meta"):
             return recipe.build_model(config)
 
-    alone = config.parallel.model_copy(update={"strategy": "ddp", "compile": "off"})
+    alone = config.parallel.changed(strategy="ddp", compile="off")
     model = parallelize(faked(build()), alone, World(), torch.float32)  # recomputes what the config says
     measured, flops, tokens = _measure(
         recipe, config, model, per_microbatch, device, is_alone=microbatches == 1, is_assumed=assumed is not None
@@ -276,20 +276,17 @@ def _without_collector() -> Iterator[None]:
 
 def with_batch_size(config: RunConfig, num_examples: int) -> RunConfig:
     """The config with that many examples in its only microbatch."""
-    data = config.data.model_copy(
-        update={"batch_size": num_examples, "microbatch_size": None}
-        | ({"microbatch_tokens": None} if "microbatch_tokens" in type(config.data).model_fields else {})
-    )
-    return config.model_copy(update={"data": data})
+    data = {"batch_size": num_examples, "microbatch_size": None}
+    if "microbatch_tokens" in type(config.data).model_fields:
+        data["microbatch_tokens"] = None
+    return config.changed(data=data)
 
 
 def host_batch_of(recipe: Recipe[Any], config: RunConfig, num_examples: int, is_assumed: bool) -> HostBatch:
     small = with_batch_size(config, num_examples)
     if is_assumed:
         return able(recipe, PlansWithoutData).assumed_batch(small, num_examples)
-    loader = build_loader(
-        small.model_copy(update={"num_steps": 1}), recipe.open_data(small, "train"), rank=0, world_size=1
-    )
+    loader = build_loader(small.changed(num_steps=1), recipe.open_data(small, "train"), rank=0, world_size=1)
     _, (host_batch, *_), _ = next(iter(loader.iterate(loader.first_step, loader.first_step + 1)))
     return host_batch
 
