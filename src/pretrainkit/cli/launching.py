@@ -157,10 +157,7 @@ def sweep_settings(sweep: Sequence[str]) -> list[tuple[str, list[str]]]:
     """Name and settings of every run of `--sweep path=a,b --sweep other=c,d`: all combinations.
 
     A value may be a list, `path=[a,b],[c]`. In names, what a file system takes for something else is a line: `_`.
-
-    Raises:
-        ConfigError: A word without a path or values, or two runs of one name.
-    """
+    Raises ConfigError where a word has no path or values, or two runs have one name."""
     axes = []
     for word in sweep:
         path, equals, values = word.partition("=")

@@ -60,20 +60,14 @@ def cache_folder() -> Path:
 
 
 def index_lines(source: SourceFile) -> LineIndex:
-    """The lines of a file, compressed or not, from the cache folder where they are known.
-
-    Raises:
-        DataError: The file cannot be read.
-    """
+    """The lines of a file, compressed or not, from the cache folder where they are known. Raises DataError where the
+    file cannot be read."""
     return _indexed(source, _scan, "")
 
 
 def index_records(source: SourceFile) -> LineIndex:
-    """The same for the records of a TFRecord file, whose checksums are looked at in that pass.
-
-    Raises:
-        DataError: The file cannot be read, or is damaged.
-    """
+    """The same for the records of a TFRecord file, whose checksums are looked at in that pass. Raises DataError where
+    the file cannot be read, or is damaged."""
     return _indexed(source, _scan_records, "records")
 
 

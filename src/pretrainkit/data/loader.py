@@ -169,12 +169,8 @@ class Loader:
         return {"step": step, **self._identity}
 
     def check_state(self, state: Mapping[str, object]) -> int:
-        """The step to go on at.
-
-        Raises:
-            DataError: Going on would not feed what the run would have seen had it never stopped; the message names
-                each difference.
-        """
+        """The step to go on at. Raises DataError where going on would not feed what the run would have seen had it
+        never stopped; the message names each difference."""
         step = state.get("step")
         if not isinstance(step, int) or step < 0 or not set(self._identity) - {"first_step"} <= set(state):
             raise DataError(f"this is not the state of a loader: {dict(state)}")

@@ -42,15 +42,13 @@ class Member(NamedTuple):
 
 
 def members(path: Path | str, on_break: Callable[[str], None] | None = None) -> Iterator[Member]:
-    """The regular files of an uncompressed archive in stored order; their contents are skipped over.
+    """The regular files of an uncompressed archive in stored order; their contents are skipped over. Raises DataError
+    where it cannot be read, is truncated, compressed, or no tar at all.
 
     Args:
         path: On a disk, or an address that fsspec opens.
         on_break: Called with the reason where the archive cannot be read to its end, after the files that are whole.
             None: that is an error.
-
-    Raises:
-        DataError: It cannot be read, is truncated, compressed, or no tar at all.
     """
     try:
         with _opened(path) as file:
@@ -117,11 +115,8 @@ class TarReader:
         self._lock = threading.Lock()
 
     def read(self, archive: int, offset: int, num_bytes: int) -> bytes:
-        """The bytes of a member of archive number `archive`.
-
-        Raises:
-            OSError: It cannot be opened or read, or ends too early.
-        """
+        """The bytes of a member of archive number `archive`. Raises OSError where it cannot be opened or read, or ends
+        too early."""
         descriptor = self._descriptor(archive)
         data = os.pread(descriptor.number, num_bytes, offset)
         while len(data) < num_bytes:
@@ -147,11 +142,8 @@ class RemoteTarReader:
         self._addresses = tuple(addresses)
 
     def read(self, archive: int, offset: int, num_bytes: int) -> bytes:
-        """The bytes of a member of archive number `archive`.
-
-        Raises:
-            OSError: It cannot be opened or read, or ends too early.
-        """
+        """The bytes of a member of archive number `archive`. Raises OSError where it cannot be opened or read, or ends
+        too early."""
         import fsspec
 
         files, path = fsspec.core.url_to_fs(self._addresses[archive])
@@ -190,10 +182,7 @@ def cached_table(path: Path, settings: str, make: Callable[[], pa.Table]) -> pa.
 
 def cached_remote_table(address: str, settings: str, make: Callable[[], pa.Table]) -> pa.Table:
     """`cached_table` for an archive behind an address that fsspec opens, kept in the cache folder of this machine.
-
-    Raises:
-        DataError: There is no such archive, or the package that opens such addresses is missing.
-    """
+    Raises DataError where there is no such archive, or the package that opens such addresses is missing."""
     import fsspec
 
     try:

@@ -30,15 +30,13 @@ _FEWEST_DRAWS = 1024
 
 
 def slot_counts(weights: Sequence[float], num_slots: int | None = None) -> tuple[int, ...]:
-    """How many slots of the pattern each component gets.
+    """How many slots of the pattern each component gets. Raises ConfigError where a weight is not a positive number, or
+    too small for even one slot.
 
     Args:
         weights: One per component, positive, in any unit. Decimal fractions are taken as written: 0.7 and 0.3 give 7
             and 3.
         num_slots: Length of the pattern; None: the shortest with exactly these shares, at most MAX_SLOTS.
-
-    Raises:
-        ConfigError: A weight is not a positive number, or too small for even one slot.
     """
     for component, weight in enumerate(weights):
         if not (math.isfinite(weight) and weight > 0):

@@ -41,7 +41,8 @@ def launch_local(
     Rank 0 writes to this terminal, and every rank r to the end of `run_folder/logs/rank-r.log`. SIGTERM, SIGINT and
     SIGUSR1 are passed on to the ranks, which save and end. When this process is killed they do so too, within seconds.
     When a rank fails all others are stopped, and all are started again if there is a newer checkpoint than when they
-    began.
+    began. Raises InputError where the log folder cannot be written, there is no such number of processes, or another
+    launcher trains there.
 
     Args:
         run_folder: Gets a folder `logs`; when the ranks refuse their input, a folder made here goes again.
@@ -52,10 +53,6 @@ def launch_local(
 
     Returns:
         The exit code of the worst rank: 1 failed, 2 bad input, 130 interrupted after saving, 0 done.
-
-    Raises:
-        InputError: The log folder cannot be written, there is no such number of processes, or another launcher trains
-            there.
     """
     if num_processes < 1:
         raise InputError(f"{num_processes} processes were asked for; it takes at least 1")
