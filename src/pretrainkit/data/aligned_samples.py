@@ -18,7 +18,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -192,17 +192,11 @@ class _Stream:
     def __init__(self, path: str, folder: str, endings: Sequence[str]) -> None:
         self.folder, self.archives = folder, archives_of(path, folder)
         settings = f"fourm {' '.join(endings)}"
-        self.reader: tar.TarReader | tar.RemoteTarReader
-        if tar.is_address(path):
-            tables = [tar.cached_remote_table(one, settings, partial(_table, one, endings)) for one in self.archives]
-            self.reader = tar.RemoteTarReader(self.archives)
-        else:
-            paths = [Path(archive) for archive in self.archives]
-            absent = [str(one) for one in paths if not one.is_file()]
-            if absent:
-                raise DataError(f"{len(absent)} archives are missing, such as {absent[0]}\n  check data.train: {path}")
-            tables = tar.cached_tables(paths, settings, lambda one: _table(one, endings))
-            self.reader = tar.TarReader(paths)
+        absent = [one for one in self.archives if not tar.is_address(one) and not os.path.isfile(one)]
+        if absent:
+            raise DataError(f"{len(absent)} archives are missing, such as {absent[0]}\n  check data.train: {path}")
+        tables = tar.cached_tables(self.archives, settings, lambda one: _table(one, endings))
+        self.reader = tar.TarReader(self.archives)
         self.keys: list[str] = []
         self.rows: list[tuple[int, int, int]] = []
         """Of each sample: number of the archive, offset, bytes."""
@@ -212,7 +206,7 @@ class _Stream:
             self.rows += [(number, offset, size) for offset, size in zip(offsets, sizes, strict=True)]
 
 
-def _table(path: Path | str, endings: Sequence[str]) -> pa.Table:
+def _table(path: str, endings: Sequence[str]) -> pa.Table:
     rows = [
         {"key": stem.removeprefix("./"), "offset": member.offset, "num_bytes": member.num_bytes}
         for member in tar.members(path)
