@@ -93,8 +93,9 @@ def render(
     from pretrainkit.rendering.documents import chosen_documents
     from pretrainkit.rendering.prerender import RenderSettings, prerender
     from pretrainkit.rendering.prerender import dry_run as measure
+    from pretrainkit.rendering.relayout import row_files
 
-    if inputs and len(inputs) == 1 and _has_rows(inputs[0]):
+    if inputs and len(inputs) == 1 and row_files(inputs[0]):
         _refuse_options_of_drawing(context)
         _lay_out(inputs[0], _named(out), layout, split, workers or 1)
         _push(_named(out), push, public)
@@ -175,12 +176,6 @@ def _named(out: Path | None) -> Path:
     if out is None:
         raise InputError("no output folder\n  name one by --out, or only look with --dry-run")
     return out
-
-
-def _has_rows(path: str) -> bool:
-    from pretrainkit.rendering.relayout import row_files
-
-    return bool(row_files(path))
 
 
 def _lay_out(folder: str, out: Path, layout: Layout, split: str, workers: int) -> None:

@@ -2,8 +2,9 @@
 
 import sys
 import time
+from json import loads
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -45,7 +46,7 @@ def train(
     for note in resolved.notes():
         print(note, file=sys.stderr)
     if asked.launch == "none":
-        known = resolved.origins if origins is None else _origins(origins)
+        known = resolved.origins if origins is None else loads(origins.read_text(encoding="utf-8"))
         api.train(resolved.config, out, origins=known, watcher=make_watcher(json), device=device, resume=resume)
         return
     if not resume and not asked.sweep:
@@ -56,9 +57,3 @@ def train(
     api.check_config(resolved.config, asked.world_size, resolved.origins)
     resolved.config.parallel.require_ranks(asked.world_size)
     start_frozen(asked, resolved, out, device, resume=resume, as_json=json)
-
-
-def _origins(path: Path) -> Any:
-    import json
-
-    return json.loads(path.read_text(encoding="utf-8"))

@@ -305,7 +305,9 @@ def _lay_over(tree: Tree, origins: Origins, overlay: Tree, overlay_origins: Orig
     the new member has or that were not the default, and those without a default that both members have.
     """
     is_preset = all(origin.startswith("preset ") for origin in overlay_origins.values())
-    for path, choice, members in _unions(tree, catalog):
+    recipe = tree.get("recipe")
+    unions = unions_of(catalog.config_class(recipe)) if isinstance(recipe, str) else []
+    for path, choice, members in unions:
         old, new = _at(tree, path), _at(overlay, path)
         if not isinstance(old, Mapping) or not isinstance(new, Mapping) or choice not in new:
             continue
@@ -347,12 +349,6 @@ def _at(tree: Any, path: str) -> Any:
     for part in path.split("."):
         tree = tree.get(part) if isinstance(tree, Mapping) else None
     return tree
-
-
-def _unions(tree: Tree, catalog: Catalog) -> list[tuple[str, str, dict[str, type[BaseModel]]]]:
-    """Of each union of configs: its dotted path, the field that tells its members apart, and the members."""
-    recipe = tree.get("recipe")
-    return unions_of(catalog.config_class(recipe)) if isinstance(recipe, str) else []
 
 
 def _origin_of(path: str, origins: Origins) -> str:

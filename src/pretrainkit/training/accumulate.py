@@ -33,11 +33,6 @@ SeedDropout = Callable[[int], None]
 _ALONE = World()
 
 
-def no_sync_needed(is_last: bool) -> AbstractContextManager[None]:
-    """The `GradientSync` of a model that nothing wraps."""
-    return nullcontext()
-
-
 def accumulate(
     objective: AnyObjective,
     model: nn.Module,
@@ -45,7 +40,7 @@ def accumulate(
     *,
     precision: Precision,
     world: World = _ALONE,
-    gradient_sync: GradientSync = no_sync_needed,
+    gradient_sync: GradientSync = nullcontext,
     averages_gradients: bool = False,
     seed_dropout: SeedDropout | None = None,
 ) -> dict[str, LossSum]:
