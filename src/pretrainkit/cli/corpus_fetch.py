@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from pretrainkit.cli.corpus_options import BAD, SEED, Out, named, report_corpus, shown_progress
-from pretrainkit.cli.engines import Execution
-from pretrainkit.cli.options import Json
+from pretrainkit.cli.options import Execution, Json
 from pretrainkit.cli.settings_options import changed, with_settings
 from pretrainkit.corpus.build_settings import BuildSettings, HubRequest
 from pretrainkit.corpus.wikipedia.options import Compat, Extraction

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pretrainkit.cli.engines import Execution
+from pretrainkit.cli.options import Execution
 from pretrainkit.cli.settings_options import changed
 from pretrainkit.cli.stages import amount, shown_stages
 from pretrainkit.corpus.build_settings import BuildSettings

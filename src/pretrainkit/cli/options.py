@@ -2,11 +2,14 @@
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from pretrainkit.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from pretrainkit.workers.engine import Engine
 
 TextKey = Annotated[str, typer.Option(help="Key (JSONL) or column (parquet) that holds the text.")]
 MaxBad = Annotated[int, typer.Option(min=0, help="Broken lines and the like that may be skipped (and counted).")]
@@ -46,6 +49,50 @@ class Decoding:
     def given(self) -> dict[str, Any]:
         """What was given, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """Where the tasks of a command run, and with what."""
+
+    workers: int | None = None
+    """Processes; None: all cores."""
+    memory: str = "1GB"
+    """Memory, such as 300MB or 4GB: of all processes here, or of each task on a cluster."""
+    engine: Literal["local", "slurm", "ray"] = "local"
+    """local: this machine. slurm: an array of jobs. ray: tasks of a cluster."""
+    slurm: Annotated[tuple[str, ...], typer.Option(metavar="NAME=VALUE")] = ()
+    """Of the jobs, such as partition=cpu; docs/corpus.md."""
+    ray: Annotated[str | None, typer.Option(metavar="HOST:PORT")] = None
+    """Of the cluster; None: RAY_ADDRESS, or this machine."""
+
+    def means(self) -> dict[str, Any]:
+        """Arguments `workers`, `memory_bytes` and `engine` of what does the work."""
+        from pretrainkit.workers.processes import parse_bytes
+
+        return {"workers": self.workers, "memory_bytes": parse_bytes(self.memory), "engine": self.open_engine()}
+
+    def open_engine(self) -> "Engine":
+        """What runs the tasks. Raises InputError where options do not go together: nothing is accepted and ignored."""
+        for option, given in (("slurm", " ".join(self.slurm[:1])), ("ray", self.ray)):
+            if given and self.engine != option:
+                raise InputError(
+                    f"--{option} {given} is only read by --engine {option}\n  add that, or leave out --{option}"
+                )
+        match self.engine:
+            case "slurm":
+                from pretrainkit.config.loader import config_of_words
+                from pretrainkit.workers.slurm_config import SlurmJob
+                from pretrainkit.workers.slurm_engine import SlurmEngine
+
+                return SlurmEngine(config_of_words(SlurmJob, self.slurm, "--slurm"))
+            case "ray":
+                from pretrainkit.workers.ray_engine import RayEngine
+
+                return RayEngine(self.ray)
+        from pretrainkit.workers.engine import LOCAL
+
+        return LOCAL
 
 
 def data_settings(data: list[str] | None) -> list[str]:

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from pretrainkit.cli.engines import Execution
-from pretrainkit.cli.options import Json, MaxBad, TextKey
+from pretrainkit.cli.options import Execution, Json, MaxBad, TextKey
 from pretrainkit.cli.settings_options import changed, with_settings
 from pretrainkit.cli.stages import amount, shown_stages
 from pretrainkit.errors import InputError
