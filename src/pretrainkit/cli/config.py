@@ -2,10 +2,19 @@
 
 import shlex
 import sys
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from pretrainkit import api
+from pretrainkit.config.docs import json_schema, to_commented_yaml
+from pretrainkit.config.loader import flatten
+from pretrainkit.config.yaml import dump_yaml
+from pretrainkit.errors import ConfigError, InputError
+from pretrainkit.recipes.registry import find_recipe
+from pretrainkit.running.configs import check_initial
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Show, check and document configs.")
 
@@ -23,14 +32,6 @@ def show(
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Print the resolved config with the documentation of every field, as YAML that `train` reads back."""
-    import json as json_module
-
-    from pretrainkit import api
-    from pretrainkit.config.docs import to_commented_yaml
-    from pretrainkit.config.loader import flatten
-    from pretrainkit.config.yaml import dump_yaml
-    from pretrainkit.errors import ConfigError
-
     resolved = api.resolve_config(source, settings or [])
     part, tree = resolved.config, resolved.config.model_dump(mode="json")
     for name in under.split(".") if under else []:
@@ -40,7 +41,7 @@ def show(
             )
         part, tree = getattr(part, name), tree[name]
     if json:
-        print(json_module.dumps(tree, indent=2, ensure_ascii=False))
+        print(dumps(tree, indent=2, ensure_ascii=False))
     elif origins:
         prefix = f"{under}." if under else ""
         for path, value in flatten(tree).items():
@@ -58,9 +59,6 @@ def check(
     nproc: Annotated[int, typer.Option(min=1, help="How many ranks it is meant for.")] = 1,
 ) -> None:
     """Check a config without starting anything; reports every problem at once."""
-    from pretrainkit import api
-    from pretrainkit.running.configs import check_initial
-
     resolved = api.resolve_config(source, settings or [])
     api.check_config(resolved.config, nproc, resolved.origins)
     check_initial(resolved.config)
@@ -72,12 +70,7 @@ def check(
 @app.command()
 def schema(recipe: Annotated[str, typer.Argument(help="Name of the recipe.")]) -> None:
     """Print the JSON schema of a recipe's YAML files, for editors."""
-    import json as json_module
-
-    from pretrainkit.config.docs import json_schema
-    from pretrainkit.recipes.registry import find_recipe
-
-    print(json_module.dumps(json_schema(find_recipe(recipe).config_class), indent=2, ensure_ascii=False))
+    print(dumps(json_schema(find_recipe(recipe).config_class), indent=2, ensure_ascii=False))
 
 
 @app.command("import")
@@ -96,10 +89,6 @@ def import_file(
     out: Annotated[Path | None, typer.Option(help="Write it here; default: print it.")] = None,
 ) -> None:
     """Turn a config file of the system a recipe succeeds into one of ours."""
-    from pretrainkit import api
-    from pretrainkit.config.docs import to_commented_yaml
-    from pretrainkit.errors import InputError
-
     imported = api.import_config(file, recipe, settings or [], nproc)
     for note in imported.notes:
         print(f"note: {note}", file=sys.stderr)

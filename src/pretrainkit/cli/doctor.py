@@ -4,14 +4,14 @@ from typing import Annotated
 
 import typer
 
+from pretrainkit import api
+
 _MARKS = {"good": "ok", "limited": "part", "missing": "none", "broken": "BAD"}
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
     """Say what this machine can do: devices, number formats, compilation, attention, collectives, fonts, packages; and
     what to install for the rest."""
-    from pretrainkit import api
-
     findings = api.diagnose()
     if as_json:
         import json

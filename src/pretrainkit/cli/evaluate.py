@@ -1,13 +1,16 @@
 """`pretrainkit evaluate`."""
 
 from collections.abc import Mapping
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from pretrainkit import api
 from pretrainkit.cli.options import Averaged, Device, data_settings
 from pretrainkit.cli.progress import evaluation_line
+from pretrainkit.errors import InputError
 
 
 def evaluate(
@@ -37,20 +40,13 @@ def evaluate(
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Evaluate a trained model on held-out data, always with the same examples and masks."""
-    import json as json_module
-
-    from pretrainkit import api
-    from pretrainkit.errors import InputError
-
     if data is not None and "=" in data and not Path(data).exists():  # NAME=DIR, as fine-tuning takes it
         settings, data = [*(settings or []), *data_settings([data])], None
     options: dict[str, Any] = {"num_examples": num_examples, "device": device, "averaged": averaged}
     if all_checkpoints:
 
         def tell(step: int, metrics: Mapping[str, float]) -> None:
-            line = (
-                json_module.dumps({"step": step, **metrics}) if json else f"step {step:>7,}  {evaluation_line(metrics)}"
-            )
+            line = dumps({"step": step, **metrics}) if json else f"step {step:>7,}  {evaluation_line(metrics)}"
             print(line, flush=True)
 
         api.evaluate_checkpoints(path, data, settings or [], out=out, progress=tell, **options)
@@ -59,7 +55,7 @@ def evaluate(
         raise InputError(f"--out {out} is only for --all-checkpoints\n  leave it out")
     metrics = api.evaluate(path, data, settings or [], **options)
     if json:
-        print(json_module.dumps(metrics))
+        print(dumps(metrics))
     else:
         for name, value in sorted(metrics.items()):
             print(f"{name} = {value:.6f}")

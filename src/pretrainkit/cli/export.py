@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pretrainkit import api
 from pretrainkit.cli.options import Averaged
 
 
@@ -21,6 +22,4 @@ def export(
     averaged: Averaged = False,
 ) -> None:
     """Write a run's weights, config and tokenizer for others to use."""
-    from pretrainkit import api
-
     print(api.export(path, format, out, averaged=averaged))

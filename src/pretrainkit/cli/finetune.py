@@ -8,6 +8,10 @@ import typer
 
 from pretrainkit.cli.options import Asked, Data, Device, GoOn, JsonLines, data_settings
 from pretrainkit.cli.settings_options import with_settings
+from pretrainkit.cli.train import train
+from pretrainkit.errors import InputError
+from pretrainkit.recipes.capabilities import StandsOnEncoder
+from pretrainkit.recipes.registry import recipes_able
 
 
 @with_settings
@@ -35,11 +39,6 @@ def finetune(
     json: JsonLines = False,
 ) -> None:
     """Train a text encoder further: `pretrainkit train glue/TASK init_from=RUN`, with everything that train can do."""
-    from pretrainkit.cli.train import train
-    from pretrainkit.errors import InputError
-    from pretrainkit.recipes.capabilities import StandsOnEncoder
-    from pretrainkit.recipes.registry import recipes_able
-
     recipe = next(iter(recipes_able(StandsOnEncoder)))
     task = task.removeprefix(f"{recipe}/")
     if "/" in task or task.endswith((".yaml", ".yml")):

@@ -1,11 +1,13 @@
 """`pretrainkit generate`."""
 
 import sys
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from pretrainkit import api
 from pretrainkit.cli.options import Averaged, Decoding, Device
 from pretrainkit.cli.settings_options import with_settings
 
@@ -66,10 +68,6 @@ def generate(
     """Let a trained model answer. BERT fills in what is masked: write <mask> in place of a word. CLIP finds the images
     of a folder that a text describes. T5 answers inputs of its tasks, fills in <extra_id_0>, or goes on with a text. 4M
     makes any modality from any others: prompts are captions, --from gives files and texts, --to names what to make."""
-    import json as json_module
-
-    from pretrainkit import api
-
     is_chain = any(one is not None for one in (given, to, from_data, plan))
     prompts = text or ([] if is_chain else [line.rstrip("\n") for line in sys.stdin])
     names = None if to is None else [name for name in to.split(",") if name]
@@ -79,4 +77,4 @@ def generate(
     found["out"] = out or (Path("generated") if is_chain else None)
     options = {name: value for name, value in found.items() if value is not None}
     for answer in api.generate(path, prompts, averaged=averaged, **options):
-        print(json_module.dumps(answer, ensure_ascii=False) if json else answer["text"])
+        print(dumps(answer, ensure_ascii=False) if json else answer["text"])

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pretrainkit import api
+from pretrainkit.errors import InputError
+
 if TYPE_CHECKING:
     from pretrainkit.recipes.exchange import ImportedModel
 
@@ -40,9 +43,6 @@ def import_(
     ] = False,
 ) -> None:
     """Read a model of another library into ours, for `init_from=`, `evaluate` and `generate`."""
-    from pretrainkit import api
-    from pretrainkit.errors import InputError
-
     if dry_run:
         _show(api.read_foreign_model(path, recipe, format=format, config=config))
         return

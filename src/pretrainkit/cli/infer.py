@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pretrainkit import api
 from pretrainkit.cli.options import Averaged, Data, Decoding, Device, data_settings, lengths_of, shard_of
 from pretrainkit.cli.settings_options import with_settings
 from pretrainkit.cli.stages import shown_stages
@@ -64,8 +65,6 @@ def infer(
 
     The same command goes on where an interrupted one stopped. OUT appears when it is whole.
     """
-    from pretrainkit import api
-
     if fields is not None and all_fields:
         raise InputError("--fields and --all-fields are both given\n  give one of them")
     named = None if fields is None else tuple(name.strip() for name in fields.split(","))

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pretrainkit import api
 from pretrainkit.cli.options import Data, Device, data_settings
 from pretrainkit.cli.stages import shown_stages
 
@@ -27,8 +28,6 @@ def predict(
 
     The same command goes on where an interrupted one stopped. OUT appears when it is whole.
     """
-    from pretrainkit import api
-
     with shown_stages() as progress:
         written = api.predict(
             path,

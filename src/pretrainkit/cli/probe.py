@@ -1,10 +1,12 @@
 """`pretrainkit probe`."""
 
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from pretrainkit import api
 from pretrainkit.cli.options import Device
 
 
@@ -36,10 +38,6 @@ def probe(
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Measure how well the features of a frozen image encoder tell classes apart, in percent of the held-out images."""
-    import json as json_module
-
-    from pretrainkit import api
-
     given: dict[str, Any] = {
         "methods": method,
         "num_epochs": epochs,
@@ -52,7 +50,7 @@ def probe(
         model, data, device=device, **{name: value for name, value in given.items() if value is not None}
     )
     if json:
-        print(json_module.dumps(metrics))
+        print(dumps(metrics))
         return
     for name, value in metrics.items():
         if isinstance(value, dict):

@@ -5,9 +5,13 @@ from typing import Annotated
 
 import typer
 
+from pretrainkit import api
+from pretrainkit.cli.launching import start
 from pretrainkit.cli.options import Asked, Device, JsonLines
+from pretrainkit.cli.progress import make_watcher
 from pretrainkit.cli.settings_options import with_settings
 from pretrainkit.errors import ConfigError
+from pretrainkit.training.folder import RunFolder
 
 
 @with_settings
@@ -23,11 +27,6 @@ def resume(
     json: JsonLines = False,
 ) -> None:
     """Go on with a run exactly where its newest valid checkpoint is, on as many processes as are asked for now."""
-    from pretrainkit import api
-    from pretrainkit.cli.launching import start
-    from pretrainkit.cli.progress import make_watcher
-    from pretrainkit.training.folder import RunFolder
-
     asked.check()
     if asked.launch == "none":
         api.resume(run, settings or [], watcher=make_watcher(json), device=device)

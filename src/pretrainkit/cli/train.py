@@ -8,8 +8,12 @@ from typing import Annotated
 
 import typer
 
+from pretrainkit import api
+from pretrainkit.cli.launching import start_frozen, start_sweep
 from pretrainkit.cli.options import Asked, Device, GoOn, JsonLines
+from pretrainkit.cli.progress import make_watcher
 from pretrainkit.cli.settings_options import with_settings
+from pretrainkit.training.folder import RunFolder
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="PATH=VALUE", help="Settings, such as data.batch_size=64.")
@@ -34,11 +38,6 @@ def train(
 
     Ctrl-C or SIGTERM finishes the step, saves and exits with 130; `pretrainkit resume RUN` goes on exactly there.
     """
-    from pretrainkit import api
-    from pretrainkit.cli.launching import start_frozen, start_sweep
-    from pretrainkit.cli.progress import make_watcher
-    from pretrainkit.training.folder import RunFolder
-
     asked.check()
     resolved = api.resolve_config(source, settings or [])
     name = Path(source).stem if source.endswith((".yaml", ".yml")) else source.replace("/", "-")
