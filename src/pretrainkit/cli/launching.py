@@ -65,12 +65,8 @@ def start(asked: Asked, words: list[str], again: list[str], run: Path) -> None:
 def start_frozen(
     asked: Asked, resolved: Any, run: Path, device: str | None, *, resume: bool = False, as_json: bool = False
 ) -> None:
-    """Hand a config to a launcher as it is now. When that refuses it, a folder made here goes again.
-
-    Args:
-        resume: Go on where there is a checkpoint already; jobs always do.
-        as_json: Speak in lines of JSON; jobs always do.
-    """
+    """Hand a config to a launcher as it is now. When that refuses it, a folder made here goes again. Jobs always
+    `resume` where there is a checkpoint already, and speak in lines of JSON."""
     is_new = not run.exists()
     # What trains or waits shall find the config it was launched with.
     LaunchFolder(run).require_free()

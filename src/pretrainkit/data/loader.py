@@ -69,11 +69,7 @@ class Loader:
     ) -> None:
         """
         Args:
-            source: Builds the examples.
-            order: Over the sizes of the source.
             batch_size: Examples of one step over all ranks.
-            rank: This process among `world_size`.
-            world_size: Number of ranks; divides batch_size.
             microbatch_size: Examples of one microbatch; None: all of this rank's.
             microbatch_tokens: Instead of microbatch_size: microbatches of as many examples as fit into so many tokens
                 (packed batches). A microbatch may then have no example at all where another rank needs one more.

@@ -57,9 +57,7 @@ class Order:
     ) -> None:
         """
         Args:
-            sizes: Examples of each component of the mixture.
             seed: Of the permutations and of the examples' keys.
-            mode: See the top of the file.
             weights: Relative share of each component; None (or None for all): in proportion to the sizes. Shares are
                 exact where decimal weights have a common pattern of at most 65536 slots, which is then repeated; in
                 "lanes" the pattern is one batch, so that shares are rounded to whole rows; in "debias" they are

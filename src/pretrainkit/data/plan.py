@@ -44,7 +44,6 @@ def token_microbatches(
     Args:
         lengths: (B,) tokens of each example of the global batch.
         world_size: Number of ranks; divides B.
-        capacity: Tokens of one microbatch.
         records: To name an example that is too long.
 
     Returns:
@@ -97,7 +96,6 @@ def pack_rows(lengths: NDArray[np.integer] | Sequence[int], row_length: int, win
 
     Args:
         lengths: (N,) tokens of each example, at least 1.
-        row_length: Tokens of one row.
         window: Examples that are packed together. More fill rows better and mix examples from farther apart.
     """
     num_tokens: Ints = np.asarray(lengths, np.int64)

@@ -23,7 +23,6 @@ class RowSource(BatchSource):
 
         Args:
             arrays: One (N, T) per component; memory maps stay on disk, and only their path goes to worker processes.
-            name: Of the rows in the batch.
         """
         kinds = {(array.ndim, array.shape[1:], array.dtype.str) for array in arrays}
         if len(kinds) != 1 or arrays[0].ndim != 2:

@@ -158,8 +158,6 @@ def cached_table(path: Path | str, settings: str, make: Callable[[], pa.Table]) 
 
     Args:
         path: The archive; size and modification time of it must be as they were.
-        settings: What else the table depends on.
-        make: Makes it anew.
 
     Returns:
         The table, memory-mapped unless no place to keep it could be written.

@@ -66,12 +66,8 @@ class Restarts:
     """The newest when the attempt began."""
 
     def after_failure(self, code: int, checkpoint: str | None) -> "Restarts | None":
-        """For the next attempt; None: there is none.
-
-        Args:
-            code: Exit code of the run: 1 failed; 2 (bad input) and 130 (asked to stop) are no failures to mend.
-            checkpoint: The newest now.
-        """
+        """For the next attempt; None: there is none. Of exit codes 1 is a failure to mend, 2 (bad input) and 130 (asked
+        to stop) are not; `checkpoint` is the newest now."""
         if code != 1 or self.left < 1 or checkpoint is None or checkpoint == self.checkpoint:
             return None
         return Restarts(self.left - 1, checkpoint)

@@ -40,7 +40,6 @@ class PairLayout(ABC):
         Args:
             q_THK: Queries; None: they are the first of the three in `kv`.
             kv: (S, 2, H, K) keys and values, or (T, 3, H, K) queries, keys and values.
-            prepared: From `prepare`.
             dropout_rate: On the attention probabilities, in [0, 1).
             scale: Factor of the scores before the bias.
 
