@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from typer import Argument, Option
 
 from pretrainkit.cli.corpus_carry import bert_text, pack, unpack
 from pretrainkit.cli.corpus_fetch import hub, wikipedia
@@ -88,21 +89,20 @@ def shards(
     inputs: Inputs = None,
     *,
     out: Out,
-    wiki: Annotated[list[str] | None, typer.Option(help="Extracted Wikipedia files; may be repeated.")] = None,
-    books: Annotated[list[str] | None, typer.Option(help="Books, one per file; may be repeated.")] = None,
+    wiki: Annotated[list[str] | None, Option(help="Extracted Wikipedia files; may be repeated.")] = None,
+    books: Annotated[list[str] | None, Option(help="Books, one per file; may be repeated.")] = None,
     build: Annotated[
         type[BuildSettings], "num_shards", "heldout", "compress", SEED, "shuffle", "format", "text_key", BAD
     ],
     heldout: Annotated[
-        float | None,
-        typer.Option(help="Share of documents for OUT/valid, by a hash of their text.", show_default="0.01"),
+        float | None, Option(help="Share of documents for OUT/valid, by a hash of their text.", show_default="0.01")
     ] = None,
-    shuffle: Annotated[bool, typer.Option(help="Shuffle globally, or keep the order of the input.")] = True,
+    shuffle: Annotated[bool, Option(help="Shuffle globally, or keep the order of the input.")] = True,
     format: Format = "auto",
     execution: Execution,
     compat: Annotated[
         Literal["none", "sabertooth"],
-        typer.Option(help="sabertooth: its shard sizes, its <doc> rule, one folder, exit status 1 on wrong arguments."),
+        Option(help="sabertooth: its shard sizes, its <doc> rule, one folder, exit status 1 on wrong arguments."),
     ] = "none",
     json_output: Json = False,
 ) -> None:
@@ -246,7 +246,7 @@ def compress_shards(
     *,
     out: Out,
     num_shards: Annotated[
-        int | None, typer.Option(help="Number of shards.", show_default="as many as there are files")
+        int | None, Option(help="Number of shards.", show_default="as many as there are files")
     ] = None,
     build: Annotated[type[BuildSettings], changed("compress", default="zst"), "format", "text_key", BAD],
     format: Format = "auto",
@@ -264,11 +264,11 @@ def compress_shards(
 def count_words(
     inputs: Inputs = None,
     *,
-    out: Annotated[str, typer.Option(help="The table to write, word TAB count; - for standard output.")] = "-",
-    order: Annotated[Order, typer.Option(help="Order of the rows.")] = "count",
+    out: Annotated[str, Option(help="The table to write, word TAB count; - for standard output.")] = "-",
+    order: Annotated[Order, Option(help="Order of the rows.")] = "count",
     pile_sets: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Count documents with a meta.pile_set_name only if it is one of these, separated by commas; "
             "sabertooth stands for its 14."
         ),
@@ -324,17 +324,15 @@ def count_words(
 
 @app.command("corrupt")
 def corrupt_words(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Labelled examples: .conllu, .jsonl or .tsv.")],
+    file: Annotated[Path, Argument(metavar="FILE", help="Labelled examples: .conllu, .jsonl or .tsv.")],
     *,
-    out: Annotated[Path, typer.Option(help="File in the same format.")],
-    attack: Annotated[AttackName, typer.Option(help="Kind of error.")],
-    severity: Annotated[float, typer.Option(help="Share of the words.")] = 0.5,
-    column: Annotated[
-        list[str] | None, typer.Option(help="Of .jsonl and .tsv: a column of text; may be repeated.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    out: Annotated[Path, Option(help="File in the same format.")],
+    attack: Annotated[AttackName, Option(help="Kind of error.")],
+    severity: Annotated[float, Option(help="Share of the words.")] = 0.5,
+    column: Annotated[list[str] | None, Option(help="Of .jsonl and .tsv: a column of text; may be repeated.")] = None,
+    seed: Annotated[int, Option(help="Of everything random.")] = 0,
     typos: Annotated[
-        Path | None, typer.Option(help="For natural-typo: lines of a word and what people wrote instead.")
+        Path | None, Option(help="For natural-typo: lines of a word and what people wrote instead.")
     ] = None,
 ) -> None:
     """Write labelled examples again with errors in their words, to see how much a model minds. Labels stay."""

@@ -3,18 +3,18 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from pretrainkit import api
 from pretrainkit.cli.options import Averaged
 
 
 def export(
-    path: Annotated[Path, typer.Argument(help="A run folder or a checkpoint in it.")],
-    out: Annotated[Path, typer.Option(help="New folder to write; for t5x a new file, .npz or .safetensors.")],
+    path: Annotated[Path, Argument(help="A run folder or a checkpoint in it.")],
+    out: Annotated[Path, Option(help="New folder to write; for t5x a new file, .npz or .safetensors.")],
     format: Annotated[
         str,
-        typer.Option(
+        Option(
             help="huggingface, safetensors, or of another system: t5x (recipe t5), 4m (fourm), 4m-tokenizer "
             "(image_tokenizer)."
         ),

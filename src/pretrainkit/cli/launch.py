@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from pretrainkit.cli.launching import launch_again, resume_sweep
 from pretrainkit.config.loader import config_of_words
@@ -19,7 +20,7 @@ from pretrainkit.launch.folder import LaunchFolder, launched_runs
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
-Run = Annotated[Path, typer.Argument(help="The run folder, or that of a sweep.")]
+Run = Annotated[Path, Argument(help="The run folder, or that of a sweep.")]
 
 
 @app.callback()
@@ -30,9 +31,9 @@ def _root() -> None:
 @app.command()
 def status(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN|NAME", help="The run folder, that of a sweep, or the name of machines.")
+        Path, Argument(metavar="RUN|NAME", help="The run folder, that of a sweep, or the name of machines.")
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Whether a launched run waits, runs or ended, and how far it is."""
     if not run.exists() and run.name == str(run):
@@ -79,8 +80,8 @@ def _state(folder: LaunchFolder, kind: str, job_id: str) -> str:
 @app.command()
 def logs(
     run: Run,
-    rank: Annotated[int | None, typer.Option(min=0, help="Of this rank alone.")] = None,
-    lines: Annotated[int, typer.Option(min=1, help="Last lines of each.")] = 20,
+    rank: Annotated[int | None, Option(min=0, help="Of this rank alone.")] = None,
+    lines: Annotated[int, Option(min=1, help="Last lines of each.")] = 20,
 ) -> None:
     """The last lines of each rank's log, and where the whole logs are."""
     found = [path for folder in launched_runs(run) for path in folder.rank_logs(rank)]
@@ -94,9 +95,7 @@ def logs(
 
 
 @app.command()
-def cancel(
-    run: Run, now: Annotated[bool, typer.Option("--now", help="Do not wait for the ranks to save.")] = False
-) -> None:
+def cancel(run: Run, now: Annotated[bool, Option("--now", help="Do not wait for the ranks to save.")] = False) -> None:
     """End a launched run, or a sweep: its ranks save first, and nothing starts it again but `launch resume`."""
     kinds = {"local": lambda folder: folder.is_held, "slurm": slurm.living_job, "cloud": lambda folder: True}
     living = [folder for folder in launched_runs(run) if kinds[folder.last().kind](folder)]
@@ -138,11 +137,11 @@ def resume(run: Run) -> None:
 
 CloudSettings = Annotated[
     list[str] | None,
-    typer.Option("--cloud", metavar="NAME=VALUE", help="Of a cloud's machines, such as accelerators=H100:8."),
+    Option("--cloud", metavar="NAME=VALUE", help="Of a cloud's machines, such as accelerators=H100:8."),
 ]
-Name = Annotated[str, typer.Argument(help="Of the machines, such as my-pod.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show task file and commands; do nothing.")]
-Nodes = Annotated[int | None, typer.Option(min=1, help="Machines; left out: as in the task file.", show_default=False)]
+Name = Annotated[str, Argument(help="Of the machines, such as my-pod.")]
+DryRun = Annotated[bool, Option("--dry-run", help="Show task file and commands; do nothing.")]
+Nodes = Annotated[int | None, Option(min=1, help="Machines; left out: as in the task file.", show_default=False)]
 _FOLDER = Path(".pretrainkit") / "cloud"
 """Where task files of machines are kept."""
 
@@ -178,7 +177,7 @@ def provision(name: Name, cloud: CloudSettings = None, nodes: Nodes = None, dry_
 @app.command()
 def run(
     name: Name,
-    command: Annotated[list[str], typer.Argument(metavar="-- WORDS", help="Of pretrainkit, such as corpus shards ...")],
+    command: Annotated[list[str], Argument(metavar="-- WORDS", help="Of pretrainkit, such as corpus shards ...")],
     cloud: CloudSettings = None,
     nodes: Nodes = None,
     dry_run: DryRun = False,

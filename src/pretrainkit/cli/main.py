@@ -8,6 +8,7 @@ import traceback
 from typing import Any, cast
 
 import typer
+from typer import Option
 from typer.core import TyperGroup
 from typer.main import get_command
 
@@ -149,8 +150,8 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    debug: bool = typer.Option(False, "--debug", help="Show tracebacks of errors."),
-    version: bool = typer.Option(False, "--version", is_eager=True, callback=_print_version, help="Print the version."),
+    debug: bool = Option(False, "--debug", help="Show tracebacks of errors."),
+    version: bool = Option(False, "--version", is_eager=True, callback=_print_version, help="Print the version."),
 ) -> None:
     """From raw data to an evaluated, exported model trained from scratch."""
     if debug:

@@ -4,21 +4,21 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Option
 
 from pretrainkit.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from pretrainkit.workers.engine import Engine
 
-TextKey = Annotated[str, typer.Option(help="Key (JSONL) or column (parquet) that holds the text.")]
-MaxBad = Annotated[int, typer.Option(min=0, help="Broken lines and the like that may be skipped (and counted).")]
-Workers = Annotated[int | None, typer.Option(help="Processes; left out: all cores.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the manifest or result as JSON.")]
-Averaged = Annotated[bool, typer.Option("--averaged", help="The average of the weights that ema_decay keeps.")]
+TextKey = Annotated[str, Option(help="Key (JSONL) or column (parquet) that holds the text.")]
+MaxBad = Annotated[int, Option(min=0, help="Broken lines and the like that may be skipped (and counted).")]
+Workers = Annotated[int | None, Option(help="Processes; left out: all cores.")]
+Json = Annotated[bool, Option("--json", help="Print the manifest or result as JSON.")]
+Averaged = Annotated[bool, Option("--averaged", help="The average of the weights that ema_decay keeps.")]
 Data = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--data",
         metavar="NAME=DIR",
         help="Where the data of named tasks lie, such as glue=DIR; may be repeated. Default: as the run says, or the "
@@ -31,19 +31,19 @@ Data = Annotated[
 class Decoding:
     """How answers come of a model's probabilities."""
 
-    beams: Annotated[int | None, typer.Option(min=1)] = None
+    beams: Annotated[int | None, Option(min=1)] = None
     """T5: search with so many continuations."""
     alpha: float | None = None
     """T5: exponent of the brevity penalty of a search. Default: 0.6."""
     temperature: float | None = None
     """T5, 4M: draw, from logits divided by this."""
-    top_k: Annotated[int | None, typer.Option(min=0)] = None
+    top_k: Annotated[int | None, Option(min=0)] = None
     """T5, 4M: draw from so many likeliest tokens."""
     top_p: float | None = None
     """T5, 4M: draw from the likeliest tokens of this probability."""
-    seed: Annotated[int | None, typer.Option(min=0)] = None
+    seed: Annotated[int | None, Option(min=0)] = None
     """T5, 4M: of the draws. Default: 0."""
-    max_length: Annotated[int | None, typer.Option(min=1)] = None
+    max_length: Annotated[int | None, Option(min=1)] = None
     """T5: most tokens of an answer. Default: data.target_length of the run."""
 
     def given(self) -> dict[str, Any]:
@@ -61,9 +61,9 @@ class Execution:
     """Memory, such as 300MB or 4GB: of all processes here, or of each task on a cluster."""
     engine: Literal["local", "slurm", "ray"] = "local"
     """local: this machine. slurm: an array of jobs. ray: tasks of a cluster."""
-    slurm: Annotated[tuple[str, ...], typer.Option(metavar="NAME=VALUE")] = ()
+    slurm: Annotated[tuple[str, ...], Option(metavar="NAME=VALUE")] = ()
     """Of the jobs, such as partition=cpu; docs/corpus.md."""
-    ray: Annotated[str | None, typer.Option(metavar="HOST:PORT")] = None
+    ray: Annotated[str | None, Option(metavar="HOST:PORT")] = None
     """Of the cluster; None: RAY_ADDRESS, or this machine."""
 
     def means(self) -> dict[str, Any]:
@@ -123,8 +123,8 @@ def lengths_of(text: str | None) -> dict[str, int] | None:
     return found
 
 
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: the best there is.")]
-GoOn = Annotated[bool, typer.Option("--resume", help="Go on when the run folder already holds a checkpoint.")]
+Device = Annotated[str | None, Option(help="cpu, cuda, ...; default: the best there is.")]
+GoOn = Annotated[bool, Option("--resume", help="Go on when the run folder already holds a checkpoint.")]
 WAYS = ("none", "local", "slurm", "cloud")
 
 
@@ -134,19 +134,19 @@ class Asked:
 
     launch: str = "none"
     """none: this process. local: processes of this machine. slurm: a job. cloud: a cluster there."""
-    nodes: Annotated[int, typer.Option(min=1)] = 1
+    nodes: Annotated[int, Option(min=1)] = 1
     """Machines of a job."""
-    nproc: Annotated[int | None, typer.Option(min=1)] = None
+    nproc: Annotated[int | None, Option(min=1)] = None
     """Processes of each machine; left out: one per GPU."""
-    gpus_per_node: Annotated[int, typer.Option(min=0)] = 0
+    gpus_per_node: Annotated[int, Option(min=0)] = 0
     """GPUs of each machine, and so processes."""
-    max_restarts: Annotated[int, typer.Option(min=0)] = 3
+    max_restarts: Annotated[int, Option(min=0)] = 3
     """Failures after which a run that got further is started again by itself."""
-    slurm: Annotated[tuple[str, ...], typer.Option(metavar="NAME=VALUE")] = ()
+    slurm: Annotated[tuple[str, ...], Option(metavar="NAME=VALUE")] = ()
     """Of a SLURM job, such as partition=gpu; docs/launching.md."""
-    cloud: Annotated[tuple[str, ...], typer.Option(metavar="NAME=VALUE")] = ()
+    cloud: Annotated[tuple[str, ...], Option(metavar="NAME=VALUE")] = ()
     """Of a cloud's machines, such as accelerators=H100:8."""
-    sweep: Annotated[tuple[str, ...], typer.Option(metavar="PATH=A,B")] = ()
+    sweep: Annotated[tuple[str, ...], Option(metavar="PATH=A,B")] = ()
     """With --launch slurm: a run for each value, as an array of jobs."""
     dry_run: bool = False
     """With --launch cloud: show task file and commands; do nothing."""
@@ -197,4 +197,4 @@ class Asked:
             raise ConfigError(problems)
 
 
-JsonLines = Annotated[bool, typer.Option("--json", help="One JSON object per line on standard output.")]
+JsonLines = Annotated[bool, Option("--json", help="One JSON object per line on standard output.")]

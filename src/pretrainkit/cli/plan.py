@@ -10,23 +10,23 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 _COLUMNS = ("weights", "grads", "optimizer", "average", "activ.", "gathered", "total")
 
-Settings = Annotated[list[str] | None, typer.Argument(metavar="PATH=VALUE", help="Such as data.train=FOLDER.")]
+Settings = Annotated[list[str] | None, Argument(metavar="PATH=VALUE", help="Such as data.train=FOLDER.")]
 
 
 def plan(
-    source: Annotated[str, typer.Argument(metavar="PRESET|FILE.yaml", help="A preset, or a YAML file.")],
+    source: Annotated[str, Argument(metavar="PRESET|FILE.yaml", help="A preset, or a YAML file.")],
     settings: Settings = None,
-    gpus: Annotated[int, typer.Option(min=1, help="Devices of the whole run, one per rank.")] = 1,
-    device: Annotated[str, typer.Option(help="b200, h200, h100, a100, a100-40, l40s, a10, l4 or cpu.")] = "h200",
-    gpus_per_node: Annotated[int, typer.Option(min=1, help="Devices of a machine, for HSDP.")] = 8,
-    mfu: Annotated[float, typer.Option(help="Share of the datasheet's rate that you expect, in (0, 1].")] = 0.4,
-    price: Annotated[float | None, typer.Option(help="Of one device for an hour.")] = None,
-    dry_run: Annotated[bool, typer.Option(help="Lay the model out over all ranks, without their devices.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    gpus: Annotated[int, Option(min=1, help="Devices of the whole run, one per rank.")] = 1,
+    device: Annotated[str, Option(help="b200, h200, h100, a100, a100-40, l40s, a10, l4 or cpu.")] = "h200",
+    gpus_per_node: Annotated[int, Option(min=1, help="Devices of a machine, for HSDP.")] = 8,
+    mfu: Annotated[float, Option(help="Share of the datasheet's rate that you expect, in (0, 1].")] = 0.4,
+    price: Annotated[float | None, Option(help="Of one device for an hour.")] = None,
+    dry_run: Annotated[bool, Option(help="Lay the model out over all ranks, without their devices.")] = True,
+    as_json: Annotated[bool, Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Say what a run needs before it is paid for: memory per device, FLOPs, time and cost, and what does not divide."""
     with _without_collector(), _left_out("scipy", "wandb"), _without_compiler():

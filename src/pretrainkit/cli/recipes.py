@@ -3,13 +3,13 @@
 from json import dumps
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.registry import entries
 
 
-def recipes(json: Annotated[bool, typer.Option("--json", help="For machines.")] = False) -> None:
+def recipes(json: Annotated[bool, Option("--json", help="For machines.")] = False) -> None:
     """List the recipes and their presets."""
     from typing import Any
 

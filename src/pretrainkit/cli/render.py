@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers
 from pretrainkit.cli.stages import amount, shown_stages
@@ -29,55 +30,51 @@ def render(
     context: typer.Context,
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="CORPUS...", help="Folder of `pretrainkit corpus shards`; or files, globs, addresses."),
+        Argument(metavar="CORPUS...", help="Folder of `pretrainkit corpus shards`; or files, globs, addresses."),
     ] = None,
     *,
-    out: Annotated[Path | None, typer.Option(help="Output folder, which gets train and maybe valid.")] = None,
+    out: Annotated[Path | None, Option(help="Output folder, which gets train and maybe valid.")] = None,
     renderer: Annotated[
         str | None,
-        typer.Option(
-            help="Folder of a renderer, a font for the published settings, or the name of a model on the hub."
-        ),
+        Option(help="Folder of a renderer, a font for the published settings, or the name of a model on the hub."),
     ] = None,
     packing: Annotated[
         Literal["exact", "original"],
-        typer.Option(help="exact: rows as full as whole words allow; original: whole lines, by the original's rule."),
+        Option(help="exact: rows as full as whole words allow; original: whole lines, by the original's rule."),
     ] = "exact",
-    max_patches: Annotated[
-        int | None, typer.Option(min=2, help="Patches of a row; left out: as the renderer says.")
-    ] = None,
+    max_patches: Annotated[int | None, Option(min=2, help="Patches of a row; left out: as the renderer says.")] = None,
     text_only: Annotated[
-        bool, typer.Option("--text-only", help="Cut the text without drawing it: training draws it on the way.")
+        bool, Option("--text-only", help="Cut the text without drawing it: training draws it on the way.")
     ] = False,
-    column: Annotated[list[ColumnName] | None, typer.Option(help="A further column; may be repeated.")] = None,
-    heldout: Annotated[float, typer.Option(help="Share of documents for OUT/valid, by a hash of their text.")] = 0.0,
+    column: Annotated[list[ColumnName] | None, Option(help="A further column; may be repeated.")] = None,
+    heldout: Annotated[float, Option(help="Share of documents for OUT/valid, by a hash of their text.")] = 0.0,
     format: Annotated[
         Literal["auto", "jsonl", "text", "book", "wiki", "parquet", "articles"],
-        typer.Option(help="Read every INPUT as this; articles: lines, three blank ones between articles."),
+        Option(help="Read every INPUT as this; articles: lines, three blank ones between articles."),
     ] = "auto",
     dataset: Annotated[
-        str | None, typer.Option(help="Instead of CORPUS: a data set of the hub, NAME or NAME:CONFIG, streamed.")
+        str | None, Option(help="Instead of CORPUS: a data set of the hub, NAME or NAME:CONFIG, streamed.")
     ] = None,
-    split: Annotated[str, typer.Option(help="Of --dataset.")] = "train",
-    revision: Annotated[str | None, typer.Option(help="Of --dataset; pin it.")] = None,
-    shard_characters: Annotated[int, typer.Option(min=1, help="Text of one file.")] = 8_000_000,
+    split: Annotated[str, Option(help="Of --dataset.")] = "train",
+    revision: Annotated[str | None, Option(help="Of --dataset; pin it.")] = None,
+    shard_characters: Annotated[int, Option(min=1, help="Text of one file.")] = 8_000_000,
     layout: Annotated[
         Layout,
-        typer.Option(
+        Option(
             help="Of rendered rows as CORPUS. even: small groups of rows; published: for the hub; arrow: as `datasets` "
             "saves to disk; webdataset: tars."
         ),
     ] = "even",
     push: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="USER/NAME",
             help="Upload OUT to this data set of the hub; without --out, files go there while others are rendered.",
         ),
     ] = None,
-    public: Annotated[bool, typer.Option("--public", help="With --push: everybody may see a new data set.")] = False,
+    public: Annotated[bool, Option("--public", help="With --push: everybody may see a new data set.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say how many rows there would be and how full they are.")
+        bool, Option("--dry-run", help="Only say how many rows there would be and how full they are.")
     ] = False,
     workers: Workers = None,
     text_key: TextKey = "text",

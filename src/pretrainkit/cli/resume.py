@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument
 
 from pretrainkit import api
 from pretrainkit.cli.launching import start
@@ -16,10 +16,10 @@ from pretrainkit.training.folder import RunFolder
 
 @with_settings
 def resume(
-    run: Annotated[Path, typer.Argument(help="The run folder.")],
+    run: Annotated[Path, Argument(help="The run folder.")],
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PATH=VALUE", help="Settings that do not touch the past, such as num_steps=20000."),
+        Argument(metavar="PATH=VALUE", help="Settings that do not touch the past, such as num_steps=20000."),
     ] = None,
     *,
     device: Device = None,

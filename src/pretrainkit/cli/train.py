@@ -6,7 +6,7 @@ from json import loads
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from pretrainkit import api
 from pretrainkit.cli.launching import start_frozen, start_sweep
@@ -15,23 +15,19 @@ from pretrainkit.cli.progress import make_watcher
 from pretrainkit.cli.settings_options import with_settings
 from pretrainkit.training.folder import RunFolder
 
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="PATH=VALUE", help="Settings, such as data.batch_size=64.")
-]
+Overrides = Annotated[list[str] | None, Argument(metavar="PATH=VALUE", help="Settings, such as data.batch_size=64.")]
 
 
 @with_settings
 def train(
-    source: Annotated[
-        str, typer.Argument(metavar="PRESET|FILE.yaml", help="A preset such as bert/tiny, or a YAML file.")
-    ],
+    source: Annotated[str, Argument(metavar="PRESET|FILE.yaml", help="A preset such as bert/tiny, or a YAML file.")],
     settings: Overrides = None,
     *,
-    out: Annotated[Path | None, typer.Option(help="Run folder; default: runs/PRESET-DATE-TIME.")] = None,
+    out: Annotated[Path | None, Option(help="Run folder; default: runs/PRESET-DATE-TIME.")] = None,
     device: Device = None,
     resume: GoOn = False,
     asked: Asked,
-    origins: Annotated[Path | None, typer.Option(hidden=True, help="What a launcher knows of the config.")] = None,
+    origins: Annotated[Path | None, Option(hidden=True, help="What a launcher knows of the config.")] = None,
     json: JsonLines = False,
 ) -> None:
     """Train a preset or a config file.
