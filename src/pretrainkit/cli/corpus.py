@@ -3,7 +3,6 @@
 import json
 import sys
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -47,20 +46,20 @@ for command in (wikipedia, hub, pack, unpack, bert_text, stats, tokenize_images)
     app.command()(command)
 
 
-class AttackName(StrEnum):
-    """Errors in words."""
-
-    full_swap = "full-swap"
-    inner_swap = "inner-swap"
-    disemvowel = "disemvowel"
-    truncate = "truncate"
-    keyboard_typo = "keyboard-typo"
-    natural_typo = "natural-typo"
-    intrude = "intrude"
-    phonetic = "phonetic"
-    confusable = "confusable"
-    visual = "visual"
-    segmentation = "segmentation"
+AttackName = Literal[
+    "full-swap",
+    "inner-swap",
+    "disemvowel",
+    "truncate",
+    "keyboard-typo",
+    "natural-typo",
+    "intrude",
+    "phonetic",
+    "confusable",
+    "visual",
+    "segmentation",
+]
+"""Errors in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,5 +339,5 @@ def corrupt_words(
     from pretrainkit.recipes.registry import recipes_able
 
     recipe = next(iter(recipes_able(CorruptsWords).values()))
-    num = recipe.write_noisy(file, out, attack.value, severity, columns=column or (), seed=seed, typos=typos)
-    typer.echo(f"{out}: {amount(num, 'text')}, {attack.value} of {severity:.0%} of the words")
+    num = recipe.write_noisy(file, out, attack, severity, columns=column or (), seed=seed, typos=typos)
+    typer.echo(f"{out}: {amount(num, 'text')}, {attack} of {severity:.0%} of the words")
