@@ -18,24 +18,19 @@ def make_watcher(as_json: bool = False) -> Watcher:
 
 def headline(info: Mapping[str, Any]) -> str:
     """A line about a run that starts, and the table of its mixture."""
+    mixture = ""
+    if len(rows := info.get("mixture", [])) > 1:
+        from pretrainkit.tasks.shares import table
+
+        mixture = "".join(f"\n  {line}" for line in table(rows, info["num_examples"]))
     resumed = f", from step {info['first_step']}" if info["first_step"] else ""
     return (
         f"{info['folder']}: {info['parameters']:,} parameters, {info['precision']} on {info['device']}"
         f"{' x ' + str(info['ranks']) if info['ranks'] > 1 else ''}, {info['num_steps']:,} steps{resumed}, "
         f"{info['epochs']:.2f} epochs of {info['examples']:,} examples"
         + (f"\n{info['peak']}" if info["device"].startswith("cuda") else "")
-        + _mixture(info)
+        + mixture
     )
-
-
-def _mixture(info: Mapping[str, Any]) -> str:
-    """A table of the components where there are several."""
-    rows = info.get("mixture", [])
-    if len(rows) < 2:
-        return ""
-    from pretrainkit.tasks.shares import table
-
-    return "".join(f"\n  {line}" for line in table(rows, info["num_examples"]))
 
 
 def metrics_line(metrics: Mapping[str, float]) -> str:

@@ -176,14 +176,6 @@ class Order:
         """Whether the positions mean something only in batches of `batch_size`."""
         return self.mode == "lanes" or bool(self._settings)
 
-    def remainders(self, batch_size: int) -> tuple[int, ...]:
-        """How many examples of one pass do not fill a last batch, for each stream (in "debias" and "set_by_set" those
-        are the components). They come first in the next pass; in a static order they are never seen. In a weighted
-        mixture no batch is the last."""
-        if self._turns is None and len(self._streams) > 1:
-            return (0,) * len(self._streams)
-        return tuple(stream.size % batch_size for stream in self._streams)
-
     def num_epochs(self, num_examples: int) -> float:
         """Passes that the first `num_examples` positions make over the data: over that component that is repeated
         most (where components are drawn at random: on average)."""

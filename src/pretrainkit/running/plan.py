@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -245,10 +243,9 @@ def _measure(
     objective = recipe.build_objective(config)
     costs = [objective.cost(batch) for batch in batches]
     found = []
-    with _without_collector():
-        for number, (size, batch) in enumerate(zip(sizes, batches)):
-            optimizer = None if number else config.optimizer  # whatever the batch, its memory is the same
-            found.append(_memory(recipe, with_batch_size(config, size), model, batch, device, optimizer))
+    for number, (size, batch) in enumerate(zip(sizes, batches)):
+        optimizer = None if number else config.optimizer  # whatever the batch, its memory is the same
+        found.append(_memory(recipe, with_batch_size(config, size), model, batch, device, optimizer))
     examples = sum(cost.examples for cost in costs)
     flops, tokens = (sum(getattr(cost, name) for cost in costs) / max(1, examples) for name in ("flops", "tokens"))
     memory, cost = found[0], costs[-1]
@@ -260,18 +257,6 @@ def _measure(
     if is_alone:  # activations go while gradients come
         memory = replace(memory, activations=max(0, memory.activations - memory.gradients))
     return memory, flops, tokens
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Tens of thousands of fake tensors come and go: looking for garbage takes a fifth of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def with_batch_size(config: RunConfig, num_examples: int) -> RunConfig:

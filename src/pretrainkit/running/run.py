@@ -31,7 +31,6 @@ from pretrainkit.training.watch import Sample, Watcher
 if TYPE_CHECKING:
     from torch import nn
 
-    from pretrainkit.data.loader import Loader
     from pretrainkit.data.source import BatchSource
     from pretrainkit.dist.env import World
     from pretrainkit.training.trainer import Trainer
@@ -49,10 +48,6 @@ class BoundRun:
     origins: Origins
     """Where each value of the config came from, for the record."""
     is_resumed: bool
-
-    def loader(self, source: BatchSource, world: World) -> Loader:
-        """The loader of a rank over `source`, which has the examples of the run's."""
-        return build_loader(self.config, source, rank=world.rank, world_size=world.world_size)
 
 
 def run_training(
@@ -122,7 +117,7 @@ def assemble(run: BoundRun, world: World, watcher: Watcher) -> Trainer:
             world,
             model,
             recipe.build_objective(config),
-            run.loader(source, world),
+            build_loader(config, source, rank=world.rank, world_size=world.world_size),
             evaluations,
             watcher,
             _sampler(recipe, config, world.is_main),
