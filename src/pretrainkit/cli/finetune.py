@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from pretrainkit.cli.options import Asked, Data, Device, GoOn, JsonLines, data_settings
+from pretrainkit.cli.options import Asked, Data, Device, GoOn, JsonLines, Origin, data_settings
 from pretrainkit.cli.settings_options import with_settings
 from pretrainkit.cli.train import train
 from pretrainkit.errors import InputError
@@ -27,9 +27,7 @@ def finetune(
         list[str] | None, Argument(metavar="PATH=VALUE", help="Settings, such as optimizer.peak_lr=3e-5.")
     ] = None,
     *,
-    origin: Annotated[
-        Path, Option("--from", metavar="RUN|EXPORT", help="The encoder: a run, a checkpoint in it, or an export.")
-    ],
+    origin: Origin,
     data: Data = None,
     out: Annotated[Path | None, Option(help="Run folder; default: runs/TASK-DATE-TIME.")] = None,
     device: Device = None,

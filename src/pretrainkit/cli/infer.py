@@ -7,7 +7,7 @@ import typer
 from typer import Argument, Option
 
 from pretrainkit import api
-from pretrainkit.cli.options import Averaged, Data, Decoding, Device, data_settings, lengths_of, shard_of
+from pretrainkit.cli.options import Averaged, Data, Decoding, Device, Lengths, data_settings, lengths_of, shard_of
 from pretrainkit.cli.settings_options import with_settings
 from pretrainkit.cli.stages import shown_stages
 from pretrainkit.errors import InputError
@@ -38,9 +38,7 @@ def infer(
         str | None, Option(metavar="COLUMN|PATTERN", help="Of rows, to score. Default: targets.")
     ] = None,
     mode: Annotated[Mode, Option(help="What to ask: answers, how likely the targets are, or both.")] = "predict",
-    lengths: Annotated[
-        str | None, Option(help="Tokens per feature, such as inputs=512,targets=114. Default: no limit.")
-    ] = None,
+    lengths: Lengths = None,
     batch_size: Annotated[int, Option(min=1, help="Examples per forward pass.")] = 32,
     chunk_batches: Annotated[int, Option(min=1, help="Batches from one resume point to the next.")] = 20,
     shard: Annotated[str, Option(metavar="I/N", help="Only this of N parts, counted from 0.")] = "0/1",

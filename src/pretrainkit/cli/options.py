@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Option
@@ -15,6 +16,10 @@ TextKey = Annotated[str, Option(help="Key (JSONL) or column (parquet) that holds
 MaxBad = Annotated[int, Option(min=0, help="Broken lines and the like that may be skipped (and counted).")]
 Workers = Annotated[int | None, Option(help="Processes; left out: all cores.")]
 Json = Annotated[bool, Option("--json", help="Print the manifest or result as JSON.")]
+Origin = Annotated[
+    Path, Option("--from", metavar="RUN|EXPORT", help="The encoder: a run, a checkpoint in it, or an export.")
+]
+Lengths = Annotated[str | None, Option(help="Tokens per feature, such as inputs=512,targets=114. Default: no limit.")]
 Averaged = Annotated[bool, Option("--averaged", help="The average of the weights that ema_decay keeps.")]
 Data = Annotated[
     list[str] | None,

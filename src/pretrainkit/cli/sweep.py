@@ -9,7 +9,7 @@ import typer
 from typer import Argument, Option
 from typer.core import TyperCommand
 
-from pretrainkit.cli.options import Data, Device
+from pretrainkit.cli.options import Data, Device, Origin
 from pretrainkit.errors import InputError, Interrupted
 
 app = typer.Typer(add_completion=False)
@@ -47,9 +47,7 @@ def sweep(
         list[str] | None, Argument(metavar="PATH=VALUE", help="Settings of every run, such as data.num_epochs=10.")
     ] = None,
     *,
-    origin: Annotated[
-        Path, Option("--from", metavar="RUN|EXPORT", help="The encoder: a run, a checkpoint in it, or an export.")
-    ],
+    origin: Origin,
     out: Annotated[Path, Option(help="Folder of all runs and results.")],
     tasks: Annotated[str | None, Option(help="Names with commas between. Default: all but wnli.")] = None,
     lr: Annotated[

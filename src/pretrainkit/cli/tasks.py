@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from pretrainkit.cli.options import lengths_of
+from pretrainkit.cli.options import Lengths, lengths_of
 from pretrainkit.cli.stages import shown_stages
 from pretrainkit.errors import InputError
 
@@ -98,9 +98,7 @@ def show(
     *,
     num: Annotated[int, Option(min=1, help="Examples to show.")] = 5,
     split: Annotated[str, Option(help="Which part of the data.")] = "train",
-    lengths: Annotated[
-        str | None, Option(help="Tokens per feature, such as inputs=512,targets=114. Default: no limit.")
-    ] = None,
+    lengths: Lengths = None,
     seed: Annotated[int, Option(help="Of random steps, and of a mixture's order.")] = 0,
     epoch: Annotated[int, Option(min=0, help="Of a task: each has other noise.")] = 0,
     cache: Annotated[list[Path] | None, Option(help="Folder of caches; may be repeated.")] = None,

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from pretrainkit.launch.folder import LaunchFolder, Restarts
-from pretrainkit.launch.rank import LOG_FOLDER, exit_path, pid_path
+from pretrainkit.launch.rank import LOG_FOLDER, rank_file
 
 _POLL_SECONDS = 0.2
 _REPEAT_SECONDS = 2.0
@@ -51,10 +51,10 @@ class RankJob:
         child = self._start(task, folder)
         with _Forwarded(child) as signals:
             code = _wait(child, signals)
-        said = exit_path(folder.logs, task.global_rank)
+        said = rank_file(folder.logs, task.global_rank, "exit")
         if code < 0:  # killed, maybe by the scheduler's signal before training began or after all was done
             code = int(said.read_text() or 1) if said.exists() else 130 if signals.received else 1
-        for left in (pid_path(folder.logs, task.global_rank), said):
+        for left in (rank_file(folder.logs, task.global_rank, "pid"), said):
             left.unlink(missing_ok=True)
         if code in (0, 2):
             self._end(task, folder, code, "done" if code == 0 else "bad input", is_requeued=False)
@@ -72,7 +72,7 @@ class RankJob:
         return code
 
     def _start(self, task: Any, folder: LaunchFolder) -> subprocess.Popen[bytes]:
-        exit_path(folder.logs, task.global_rank).unlink(missing_ok=True)
+        rank_file(folder.logs, task.global_rank, "exit").unlink(missing_ok=True)
         host, port = _meet(task, folder)
         environment = os.environ | {
             "RANK": str(task.global_rank),
