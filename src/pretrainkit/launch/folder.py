@@ -117,10 +117,11 @@ class LaunchFolder:
             return []
         try:
             rows = json.loads(path.read_text(encoding="utf-8"))
-            return [
-                Launch(**{name: tuple(value) if isinstance(value, list) else value for name, value in row.items()})
+            with_tuples: list[dict[str, Any]] = [
+                {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
                 for row in rows
             ]
+            return [Launch(**row) for row in with_tuples]
         except (ValueError, TypeError, AttributeError) as error:
             raise DataError(
                 f"{path} is damaged: {error}\n  remove it; the run goes on with: pretrainkit resume {self.run}"

@@ -88,8 +88,7 @@ class FakeTensor(Tensor):
         found = _RESULTS.get(key)
         if found is None:
             results = _computed(func, args, kwargs)
-            storage = args[0].fake_storage if args and isinstance(args[0], FakeTensor) else None
-            if is_new or (storage and all(one.fake_storage is storage for one in tensors_in(results))):
+            if is_new or (args and all(_is_view(one, args[0]) for one in tensors_in(results))):
                 _RESULTS[key] = _mapped(lambda value: value.form, results)
             return results
         storage = None if is_new else args[0].fake_storage
@@ -135,6 +134,10 @@ def _key(value: Any, is_new: bool) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(_key(part, is_new) for part in value)
     return kind, value
+
+
+def _is_view(result: Any, viewed: Any) -> bool:
+    return isinstance(viewed, FakeTensor) and result.fake_storage is viewed.fake_storage
 
 
 def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
