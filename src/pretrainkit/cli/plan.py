@@ -2,15 +2,19 @@
 
 import atexit
 import gc
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, astuple
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Annotated, Any
 
 from typer import Argument, Option
+
+from pretrainkit.errors import ConfigError
 
 _COLUMNS = ("weights", "grads", "optimizer", "average", "activ.", "gathered", "total")
 
@@ -37,15 +41,10 @@ def plan(
             config, num_gpus=gpus, device=device, gpus_per_node=gpus_per_node, mfu=mfu, price=price, dry_run=dry_run
         )
     if as_json:
-        import json
-        from dataclasses import asdict
-
         print(json.dumps(asdict(found)))
     else:
         print("\n".join(_lines(found)))
     if found.problems:
-        from pretrainkit.errors import ConfigError
-
         raise ConfigError(found.problems)
 
 
@@ -134,8 +133,7 @@ def _lines(plan: Any) -> list[str]:
         "memory of a rank in GiB  " + "".join(f"{name:>10}" for name in _COLUMNS),
     ]
     for name, memory in plan.memory.items():
-        parts = (memory.weights, memory.gradients, memory.optimizer, memory.averages, memory.activations)
-        cells = "".join(f"{part / 2**30:10.2f}" for part in (*parts, memory.gathered, memory.total))
+        cells = "".join(f"{part / 2**30:10.2f}" for part in (*astuple(memory), memory.total))
         fits = ""
         if plan.device_bytes is not None:
             # What torch, NCCL and fragments take besides.

@@ -19,10 +19,10 @@ from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.configs import check_config, check_initial, recorded_config
 from pretrainkit.running.held_out import build_evaluations, build_probes, refuse_idle_evaluation
-from pretrainkit.running.initial import fresh_model, load_initial, require_same_state, with_encoder
+from pretrainkit.running.initial import load_initial, require_same_state, with_encoder
 from pretrainkit.running.kept_tokenizer import keep_tokenizer, tokenizer_folder, with_kept_tokenizer
 from pretrainkit.running.loader import build_loader, with_extra_steps, with_first_step, with_num_steps
-from pretrainkit.running.opened import checkpoint_of, load_model
+from pretrainkit.running.opened import checkpoint_of, empty_model, load_model
 from pretrainkit.training.checkpoints.files import problem, step_folders
 from pretrainkit.training.folder import SUMMARY, RunFolder, environment, json_value
 from pretrainkit.training.run import RunConfig
@@ -101,8 +101,10 @@ def assemble(run: BoundRun, world: World, watcher: Watcher) -> Trainer:
     if config.evaluate.probes:
         evaluations += build_probes(recipe, config, tokenizer_folder(recipe, config), world, precision)
     torch.manual_seed(initial_seed(config.seed))
-    model = fresh_model(recipe, config, world, filled_later=run.is_resumed)
-    if not run.is_resumed:
+    if run.is_resumed:  # a checkpoint brings the values, so that no published weights are needed that it started from
+        model = empty_model(recipe, config, str(world.device))
+    else:
+        model = recipe.build_model(config).to(world.device)
         if config.init_from is not None:
             load_initial(model, config)
         world.on_main(folder.prepare)
