@@ -67,7 +67,9 @@ class Loader:
         num_workers: int = 0,
         first_step: int = 0,
     ) -> None:
-        """
+        """Raises ConfigError where the batch cannot be cut as asked, DataError where there are fewer examples than one
+        batch takes.
+
         Args:
             batch_size: Examples of one step over all ranks.
             microbatch_size: Examples of one microbatch; None: all of this rank's.
@@ -78,10 +80,6 @@ class Loader:
                 the interpreter lock; the source must then be picklable, and cheaply so.
             num_workers: How many. 0: one thread.
             first_step: The step that holds the first positions of the order, where the run goes on counting.
-
-        Raises:
-            ConfigError: The batch cannot be cut as asked.
-            DataError: There are fewer examples than one batch takes.
         """
         if order.sizes != source.sizes:
             raise ValueError(f"the order is over components of {order.sizes} examples, the source has {source.sizes}")

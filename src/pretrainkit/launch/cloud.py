@@ -130,11 +130,9 @@ def launch_run(run: Path, launch: Launch, *, dry_run: bool = False) -> Commands:
     """Start a run in a cloud: on machines of its own, or as a managed job where they may be taken away.
 
     The resolved config, the code and the list of packages travel from `RUN/launch`; the run is written to the bucket.
-    Returns the commands.
-
-    Raises:
-        InputError: The run's folder has a name that machines cannot have, or SkyPilot is not installed.
-        ConfigError: There is no bucket to write to, or the machines have another number of GPUs than ranks.
+    Returns the commands. Raises InputError where the run's folder has a name that machines cannot have, or SkyPilot is
+    not installed, ConfigError where there is no bucket to write to, or the machines have another number of GPUs than
+    ranks.
     """
     config = CloudConfig.model_validate(dict(launch.settings))
     if config.bucket is None:

@@ -32,7 +32,9 @@ _DEAF_PYTHON = f"""/bin/sh -c 'trap "" TERM USR2; exec "$0" "$@"' {quote(sys.exe
 def submit(
     runs: Sequence[Path], launches: Sequence[Launch], home: Path, *, name: str, cluster: str = "slurm"
 ) -> list[str]:
-    """Submit one job for each run: alone, or as an array where there are several.
+    """Submit one job for each run: alone, or as an array where there are several. Raises MissingPackageError where
+    submitit is not installed, InputError where there is no SLURM here, it refused the job, or it has a job of one of
+    the runs already.
 
     Args:
         runs: Run folders on a file system that all nodes share.
@@ -42,10 +44,6 @@ def submit(
 
     Returns:
         Job ids, which the run folders keep too.
-
-    Raises:
-        MissingPackageError: submitit is not installed.
-        InputError: There is no SLURM here, it refused the job, or it has a job of one of the runs already.
     """
     try:
         import submitit

@@ -24,17 +24,14 @@ _ON_HUB = "datasets:"
 
 
 def open_renderer(source: str | Path, max_patches: int | None = None, **changes: Unpack[RendererOptions]) -> Renderer:
-    """What draws text: `renderer("some text").pixel_values`, pairs, lists of words (docs/rendering.md).
+    """What draws text: `renderer("some text").pixel_values`, pairs, lists of words (docs/rendering.md). Raises
+    DataError where there is none, or it draws otherwise than it did, ConfigError where a field or value is not known.
 
     Args:
         source: Folder of a renderer (as beside exported models and rendered rows), a .ttf or .otf font for the
             published settings, or NAME or NAME@REVISION of a model on the hub, of which no weights are fetched.
         max_patches: Of a canvas; None: as the source says, or 529.
         changes: Fields of `RendererConfig` to set otherwise, such as `engine="pango"`.
-
-    Raises:
-        DataError: There is none, or it draws otherwise than it did.
-        ConfigError: A field or a value is not known.
     """
     from pretrainkit.rendering import named
 
