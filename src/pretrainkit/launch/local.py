@@ -88,10 +88,7 @@ def _run_ranks(words: Sequence[str], num_processes: int, logs: Path) -> tuple[in
     left = [rank_file(logs, rank, kind) for rank in range(num_processes) for kind in ("pid", "exit")]
     for path in left:
         path.unlink(missing_ok=True)
-    environment = os.environ | {
-        LOG_FOLDER: str(logs),
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_SAVE_SECONDS),
-    }
+    environment = os.environ | {LOG_FOLDER: str(logs), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_SAVE_SECONDS)}
     # Otherwise each rank would start as many threads as there are cores.
     environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_processes)))
     command = [sys.executable, "-m", "pretrainkit.launch.agent", str(num_processes), *words]

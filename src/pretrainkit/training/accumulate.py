@@ -15,14 +15,7 @@ from pretrainkit.dist.devices import RandomState, from_host, seed_generators
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import gather_root_weights
 from pretrainkit.rng import stream_key
-from pretrainkit.training.objective import (
-    AnyObjective,
-    Batch,
-    CoupledObjective,
-    Embedded,
-    LossSum,
-    SeparableObjective,
-)
+from pretrainkit.training.objective import AnyObjective, Batch, CoupledObjective, Embedded, LossSum, SeparableObjective
 from pretrainkit.training.precision import Precision
 
 GradientSync = Callable[[bool], AbstractContextManager[object]]

@@ -45,12 +45,7 @@ class MetricsLog:
     """Writes metrics wherever the config says. One per run, on rank 0; use it as a context manager."""
 
     def __init__(
-        self,
-        folder: Path,
-        config: LogConfig,
-        resume_step: int = 0,
-        *,
-        run_config: Mapping[str, Any] | None = None,
+        self, folder: Path, config: LogConfig, resume_step: int = 0, *, run_config: Mapping[str, Any] | None = None
     ) -> None:
         """Go on in a run folder after `resume_step` updates; 0: a new run. `run_config` is for the page of Weights &
         Biases. Raises MissingPackageError or InputError where that is not installed or cannot start, DataError where
