@@ -41,7 +41,7 @@ def to_commented_yaml(config: BaseModel) -> str:
 
 def scalar(value: Any) -> str:
     """A JSON value as one line of YAML that YAML 1.1 and 1.2 readers read alike; mappings and lists in flow style."""
-    # In a list, where fewer characters need no quotes; its brackets are cut off.
+    # In a list, so that what flow style takes for something else is quoted; its brackets are cut off.
     return dump_yaml([value], in_flow=True)[1:-2]
 
 

@@ -77,7 +77,7 @@ def resolve(
 
     def all_fields(parent: str) -> str:
         """A command that works whatever is wrong here: it shows the preset, or the schema."""
-        if base is not None and (not parent or _has_part(catalog.preset(base), parent)):
+        if base is not None and (not parent or isinstance(_at(catalog.preset(base).model_dump(), parent), Mapping)):
             return f"pretrainkit config show {base}{f' --under {parent}' if parent else ''}"
         return f"pretrainkit config schema {recipe}"
 
@@ -201,12 +201,6 @@ def _put(tree: Tree, path: Sequence[str], value: Any) -> None:
         tree.pop(leaf, None)
     else:
         tree[leaf] = value
-
-
-def _has_part(config: BaseModel, path: str) -> bool:
-    for name in path.split("."):
-        config = getattr(config, name, None)  # type: ignore[assignment]
-    return isinstance(config, BaseModel)
 
 
 def parse_override(word: str) -> tuple[list[str], Any]:
