@@ -12,6 +12,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -49,17 +51,17 @@ class RankJob:
         folder.logs.mkdir(parents=True, exist_ok=True)
         checkpoint = folder.newest_checkpoint
         child = self._start(task, folder)
-        with _Forwarded(child) as signals:
+        with _forwarded(child) as signals:
             code = _wait(child, signals)
         said = rank_file(folder.logs, task.global_rank, "exit")
         if code < 0:  # killed, maybe by the scheduler's signal before training began or after all was done
-            code = int(said.read_text() or 1) if said.exists() else 130 if signals.received else 1
+            code = int(said.read_text() or 1) if said.exists() else 130 if signals else 1
         for left in (rank_file(folder.logs, task.global_rank, "pid"), said):
             left.unlink(missing_ok=True)
         if code in (0, 2):
             self._end(task, folder, code, "done" if code == 0 else "bad input", is_requeued=False)
         elif code == 130:
-            cause = "its time limit" if signal.SIGUSR2 in signals.received else "a pre-emption"
+            cause = "its time limit" if signal.SIGUSR2 in signals else "a pre-emption"
             wanted = not folder.is_cancelled and not (task.cluster == "slurm" and _is_cancelled(task.job_id))
             timeouts = sum(row["cause"] == "its time limit" for row in self._attempts(task, folder))
             wanted = wanted and timeouts < self.max_timeouts
@@ -106,34 +108,31 @@ class RankJob:
             sys.exit(code)
 
 
-class _Forwarded:
-    """Tells the child that the scheduler sent a signal: always by USR2, which a rank may get more than once."""
+@contextmanager
+def _forwarded(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """Tell the child that the scheduler sent a signal: always by USR2, which a rank may get more than once; TERM would
+    end one that is still importing. The list holds the signals that came."""
+    received: list[int] = []
 
-    def __init__(self, child: subprocess.Popen[bytes]) -> None:
-        self.received: list[int] = []
-        self._child = child
+    def handle(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        child.send_signal(signal.SIGUSR2)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.received.append(number)
-        # TERM would end a child that is still importing.
-        self._child.send_signal(signal.SIGUSR2)
-
-    def __enter__(self) -> "_Forwarded":
-        for number in (signal.SIGUSR2, signal.SIGUSR1, signal.SIGTERM):
-            signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    for number in (signal.SIGUSR2, signal.SIGUSR1, signal.SIGTERM):
+        signal.signal(number, handle)
+    try:
+        yield received
+    finally:
         for number in (signal.SIGUSR2, signal.SIGUSR1, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # what comes now ends the task, which ends anyway
 
 
-def _wait(child: subprocess.Popen[bytes], signals: _Forwarded) -> int:
+def _wait(child: subprocess.Popen[bytes], signals: list[int]) -> int:
     """The child's exit code. After a signal it is told again until it ends."""
     last = time.monotonic()
     while (code := child.poll()) is None:
         time.sleep(_POLL_SECONDS)
-        if signals.received and time.monotonic() - last > _REPEAT_SECONDS:
+        if signals and time.monotonic() - last > _REPEAT_SECONDS:
             last = time.monotonic()
             child.send_signal(signal.SIGUSR2)
     return code
