@@ -101,14 +101,11 @@ __all__ = [
 
 def check_data(config: RunConfig, *, num: int = 2, deep: bool = False, progress: Progress | None = None) -> DataCheck:
     """What the training data of a config are: sizes, passes, shares of a mixture, and what its recipe adds. Nothing is
-    trained or written.
+    trained or written. Raises ConfigError or DataError where config and data do not fit each other.
 
     Args:
         num: Examples to show of each component.
         deep: Read every file first, also of held-out data; where some cannot be used, return those alone.
-
-    Raises:
-        ConfigError, DataError: Config and data do not fit each other.
     """
     from pretrainkit.tasks.shares import table
     from pretrainkit.workers.processes import Quiet
@@ -211,16 +208,14 @@ def evaluate(
     device: str | None = None,
     averaged: bool = False,
 ) -> dict[str, float]:
-    """Held-out metrics of a run, checkpoint or export.
+    """Held-out metrics of a run, checkpoint or export. Raises ConfigError where an override is of something that cannot
+    be changed any more.
 
     Args:
         data: Token shards, or sets of pairs; None: `data.valid` of its config.
         overrides: Settings of evaluate, data, objective and precision (`data.NAME=VALUE`) other than in its config.
         num_examples: At most so many; None: as its config says.
         averaged: The average of the weights that `ema_decay` keeps, instead of the last ones.
-
-    Raises:
-        ConfigError: An override of something that cannot be changed any more.
     """
     from pretrainkit.dist.env import init_world
 
@@ -242,14 +237,12 @@ def evaluate_checkpoints(
     progress: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None,
 ) -> dict[int, dict[str, float]]:
     """Held-out metrics of all checkpoints of a run, by step. What an earlier call with the same settings found is kept.
-    Other options are those of `evaluate`.
+    Other options are those of `evaluate`. Raises CheckpointError where there is none, or one is torn; those before it
+    are done.
 
     Args:
         out: Where each is added as a JSON line; None: RUN/evaluations/checkpoints.jsonl.
         progress: Told step and metrics of each, also of those that were known.
-
-    Raises:
-        CheckpointError: There is none, or one is torn; those before it are done.
     """
     from pretrainkit.dist.env import init_world
 
@@ -321,7 +314,8 @@ def infer(
 ) -> Path:
     """Ask a trained model about all examples of a task, or all rows of a file; JSON lines go to the file `out`.
 
-    The same call goes on where an interrupted one stopped, and does nothing where it is finished.
+    The same call goes on where an interrupted one stopped, and does nothing where it is finished. Raises InputError
+    where the recipe cannot, both or neither of `task` and `input` were given, or `out` is of another call.
 
     Args:
         path: A run, checkpoint or export.
@@ -341,9 +335,6 @@ def infer(
 
     Returns:
         `out`, or the file of the shard. Beside each file lies its manifest, which is written last.
-
-    Raises:
-        InputError: The recipe cannot, both or neither of `task` and `input` were given, or `out` is of another call.
     """
     from pretrainkit.dist.env import init_world
     from pretrainkit.dist.weights import weights_fingerprint
@@ -412,15 +403,13 @@ def predict(
     task: str | None = None,
     **options: Unpack[InferOptions],
 ) -> Path:
-    """What a fine-tuned model answers to the rows of a file, or of a split of a task: `infer` of such models.
+    """What a fine-tuned model answers to the rows of a file, or of a split of a task: `infer` of such models. Raises
+    InputError where the model is not fine-tuned, or there is neither an input nor a task.
 
     Args:
         input: A file of rows with the columns that the run was trained on.
         task: Instead: a task of GLUE; None: that of the run.
         options: As of `infer`.
-
-    Raises:
-        InputError: The model is not fine-tuned, or there is neither an input nor a task.
     """
     config = read_model(existing_folder(path), None, None, False)[0]
     recipe = find_recipe(config.recipe)
@@ -438,7 +427,8 @@ def predict(
 def probe(
     path: str, data: str | Path, *, device: str | None = None, **settings: Unpack[ProbeOptions]
 ) -> dict[str, float | dict[str, float]]:
-    """How well the frozen image encoder of a model tells classes apart: linear probes and nearest neighbours.
+    """How well the frozen image encoder of a model tells classes apart: linear probes and nearest neighbours. Raises
+    ConfigError for unknown or impossible settings.
 
     Args:
         path: A run, checkpoint or export; or `timm:NAME`, an encoder of timm with its published weights.
@@ -447,9 +437,6 @@ def probe(
 
     Returns:
         Accuracies in percent by name, see `pretrainkit.eval.probe.probe`.
-
-    Raises:
-        ConfigError: Unknown or impossible settings.
     """
     try:
         config = ProbeConfig.model_validate(settings)

@@ -1,14 +1,4 @@
-"""The errors a user can meet. Each message says what was given, what is wrong with it and what to do.
-
-PretrainKitError                 everything below; the command line prints it without a traceback
-├── InputError                   bad input, exit code 2
-│   ├── ConfigError              a config that does not hold together; lists every problem at once
-│   ├── DataError                a file, corpus, tokenizer or shard that is missing, broken or does not match
-│   └── CheckpointError          a checkpoint that is missing, torn, or of another model
-├── MissingPackageError          an optional package is not installed; the message has the install line, exit code 2
-├── RunError                     the work itself failed (non-finite loss, a save that failed), exit code 1
-└── Interrupted                  stopped by a signal after saving, exit code 130
-"""
+"""The errors a user can meet. Each message says what was given, what is wrong with it and what to do."""
 
 from collections.abc import Iterable
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import Field, PositiveInt
 
@@ -143,6 +143,14 @@ def toy(**changes):
 
 @settings(max_examples=60, deadline=None)
 @given(runs)
+@example(
+    ToyRun(
+        num_steps=1,
+        model=SmallModel(width=1),
+        optimizer=OptimizerConfig(peak_lr=1.0),
+        data=ToyData(valid=(SourceConfig(path="\xa0"),), batch_size=1),
+    )
+)
 def test_commented_yaml_loads_back_to_the_same_config_with_both_readers(run):
     written = to_commented_yaml(run)
     for tree in (parse_yaml(written, "written"), yaml.safe_load(written)):

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pretrainkit.cli.launch import app
-from pretrainkit.cli.train import app as train_app
+from pretrainkit.cli.main import app_of
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import InputError
 from pretrainkit.launch.folder import Launch, LaunchFolder
@@ -83,7 +83,7 @@ def test_ranks_of_this_machine_go_on_with_the_config_that_they_began_with_from_a
     file = Path("mine.yaml")
     file.write_text("extends: bert/tiny\nnum_steps: 700\ndata: {train: shards}\n")
     words = [str(file), "seed=3", "--out", "run", "--launch", "local", "--nproc", "2"]
-    assert CliRunner().invoke(train_app, words).exit_code == 130
+    assert CliRunner().invoke(app_of("train"), words).exit_code == 130
     file.unlink()
     with pytest.raises(InputError, match="does not run") as error:
         say("cancel", "run")

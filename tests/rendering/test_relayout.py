@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from pretrainkit.cli.render import app
+from pretrainkit.cli.main import app_of
 from pretrainkit.errors import DataError
 from pretrainkit.rendering import Renderer, RendererConfig
 from pretrainkit.rendering.documents import find_documents
@@ -85,7 +85,7 @@ def test_a_folder_without_rows_is_refused(rendered, tmp_path):
         regroup(tmp_path, tmp_path / "out")
     assert "pretrainkit render" in followed(error.value, "rendering/relayout.py: … has no parquet files")
     command = ["--renderer", str(rendered / "train" / "renderer"), "--out", str(tmp_path / "rows")]
-    result = CliRunner().invoke(app, [str(rendered.parent / "text.jsonl"), *command])
+    result = CliRunner().invoke(app_of("render"), [str(rendered.parent / "text.jsonl"), *command])
     assert result.exit_code == 0, result.output
     assert regroup(tmp_path / "rows" / "train", tmp_path / "out")["num_rows"]
     with pytest.raises(DataError, match="no rendered rows") as error:

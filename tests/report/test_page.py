@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from pretrainkit.cli.report import app
+from pretrainkit.cli.main import app_of
 from pretrainkit.errors import DataError, RunError
 from pretrainkit.report.curve import loss_curves, other_curves, write_curve
 from pretrainkit.report.page import render, write_report
@@ -366,11 +366,13 @@ def test_the_report_has_the_permissions_of_an_ordinary_file(run):
 
 
 def test_command_line(run, tmp_path):
-    result = CliRunner().invoke(app, [str(run), "--out", str(tmp_path / "r.html"), "--curve", str(tmp_path / "c.svg")])
+    result = CliRunner().invoke(
+        app_of("report"), [str(run), "--out", str(tmp_path / "r.html"), "--curve", str(tmp_path / "c.svg")]
+    )
     assert result.exit_code == 0
     assert result.output.split() == [str(tmp_path / "r.html"), str(tmp_path / "c.svg")]
     assert (tmp_path / "r.html").stat().st_size > 10_000
-    assert isinstance(CliRunner().invoke(app, [str(tmp_path / "no")]).exception, DataError)
+    assert isinstance(CliRunner().invoke(app_of("report"), [str(tmp_path / "no")]).exception, DataError)
 
 
 def test_the_same_run_gives_the_same_page(run):

@@ -193,7 +193,6 @@ def check_ddp_fsdp2_and_one_process_agree(world: World, folder: Path) -> None:
         for name in found:
             torch.testing.assert_close(found[name], parameters[name], rtol=0, atol=2e-6)
         assert found["embed.weight"] is found["head.weight"]
-        assert full_state_dict(other, is_main=world.is_main).keys() == (parameters.keys() if world.is_main else set())
 
 
 def check_evaluation_between_steps_changes_nothing(world: World, folder: Path) -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import pretrainkit
 from pretrainkit.cli.corpus import app
-from pretrainkit.cli.engines import Execution
+from pretrainkit.cli.options import Execution
 from pretrainkit.errors import InputError, MissingPackageError, RunError
 from pretrainkit.workers.engine import Crew
 from pretrainkit.workers.processes import Quiet

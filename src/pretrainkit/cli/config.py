@@ -2,35 +2,37 @@
 
 import shlex
 import sys
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
+
+from pretrainkit import api
+from pretrainkit.config.docs import json_schema, to_commented_yaml
+from pretrainkit.config.loader import flatten
+from pretrainkit.config.yaml import dump_yaml
+from pretrainkit.errors import ConfigError, InputError
+from pretrainkit.recipes.registry import find_recipe
+from pretrainkit.running.configs import check_initial
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Show, check and document configs.")
 
-Source = Annotated[str, typer.Argument(metavar="PRESET|FILE.yaml", help="A preset such as bert/tiny, or a YAML file.")]
-Settings = Annotated[list[str] | None, typer.Argument(metavar="PATH=VALUE", help="Settings to lay over it.")]
+Source = Annotated[str, Argument(metavar="PRESET|FILE.yaml", help="A preset such as bert/tiny, or a YAML file.")]
+Settings = Annotated[list[str] | None, Argument(metavar="PATH=VALUE", help="Settings to lay over it.")]
 
 
 @app.command()
 def show(
     source: Source,
     settings: Settings = None,
-    under: Annotated[str | None, typer.Option(help="Only this part, such as optimizer.")] = None,
-    origins: Annotated[bool, typer.Option("--origins", help="Say where each value comes from.")] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="YAML without the documentation.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    under: Annotated[str | None, Option(help="Only this part, such as optimizer.")] = None,
+    origins: Annotated[bool, Option("--origins", help="Say where each value comes from.")] = False,
+    plain: Annotated[bool, Option("--plain", help="YAML without the documentation.")] = False,
+    json: Annotated[bool, Option("--json", help="For machines.")] = False,
 ) -> None:
     """Print the resolved config with the documentation of every field, as YAML that `train` reads back."""
-    import json as json_module
-
-    from pretrainkit import api
-    from pretrainkit.config.docs import to_commented_yaml
-    from pretrainkit.config.loader import flatten
-    from pretrainkit.config.yaml import dump_yaml
-    from pretrainkit.errors import ConfigError
-
     resolved = api.resolve_config(source, settings or [])
     part, tree = resolved.config, resolved.config.model_dump(mode="json")
     for name in under.split(".") if under else []:
@@ -40,7 +42,7 @@ def show(
             )
         part, tree = getattr(part, name), tree[name]
     if json:
-        print(json_module.dumps(tree, indent=2, ensure_ascii=False))
+        print(dumps(tree, indent=2, ensure_ascii=False))
     elif origins:
         prefix = f"{under}." if under else ""
         for path, value in flatten(tree).items():
@@ -55,12 +57,9 @@ def show(
 def check(
     source: Source,
     settings: Settings = None,
-    nproc: Annotated[int, typer.Option(min=1, help="How many ranks it is meant for.")] = 1,
+    nproc: Annotated[int, Option(min=1, help="How many ranks it is meant for.")] = 1,
 ) -> None:
     """Check a config without starting anything; reports every problem at once."""
-    from pretrainkit import api
-    from pretrainkit.running.configs import check_initial
-
     resolved = api.resolve_config(source, settings or [])
     api.check_config(resolved.config, nproc, resolved.origins)
     check_initial(resolved.config)
@@ -70,36 +69,27 @@ def check(
 
 
 @app.command()
-def schema(recipe: Annotated[str, typer.Argument(help="Name of the recipe.")]) -> None:
+def schema(recipe: Annotated[str, Argument(help="Name of the recipe.")]) -> None:
     """Print the JSON schema of a recipe's YAML files, for editors."""
-    import json as json_module
-
-    from pretrainkit.config.docs import json_schema
-    from pretrainkit.recipes.registry import find_recipe
-
-    print(json_module.dumps(json_schema(find_recipe(recipe).config_class), indent=2, ensure_ascii=False))
+    print(dumps(json_schema(find_recipe(recipe).config_class), indent=2, ensure_ascii=False))
 
 
 @app.command("import")
 def import_file(
     file: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="FILE.yaml",
             help="A config file of ZeroVL (its clip or linear_prob task; recipe clip) or the main config of a run of "
             "4M (recipe fourm).",
         ),
     ],
-    settings: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="In that file's own keys.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="Who reads it; default: told by the keys of the file.")] = None,
-    nproc: Annotated[int, typer.Option(min=1, help="How many ranks it is meant for.")] = 1,
-    out: Annotated[Path | None, typer.Option(help="Write it here; default: print it.")] = None,
+    settings: Annotated[list[str] | None, Argument(metavar="KEY=VALUE", help="In that file's own keys.")] = None,
+    recipe: Annotated[str | None, Option(help="Who reads it; default: told by the keys of the file.")] = None,
+    nproc: Annotated[int, Option(min=1, help="How many ranks it is meant for.")] = 1,
+    out: Annotated[Path | None, Option(help="Write it here; default: print it.")] = None,
 ) -> None:
     """Turn a config file of the system a recipe succeeds into one of ours."""
-    from pretrainkit import api
-    from pretrainkit.config.docs import to_commented_yaml
-    from pretrainkit.errors import InputError
-
     imported = api.import_config(file, recipe, settings or [], nproc)
     for note in imported.notes:
         print(f"note: {note}", file=sys.stderr)

@@ -2,12 +2,12 @@
 
 import json
 import sys
-from dataclasses import replace
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from typer import Argument, Option
 
 from pretrainkit.cli.corpus_carry import bert_text, pack, unpack
 from pretrainkit.cli.corpus_fetch import hub, wikipedia
@@ -22,52 +22,64 @@ from pretrainkit.cli.corpus_options import (
     named,
     shown_progress,
 )
-from pretrainkit.cli.corpus_refine import compress_shards, dedup, filter_documents, split
 from pretrainkit.cli.corpus_stats import stats
-from pretrainkit.cli.engines import Execution
-from pretrainkit.cli.options import Json, MaxBad, TextKey
+from pretrainkit.cli.options import Execution, Json, MaxBad, TextKey
 from pretrainkit.cli.settings_options import changed, with_settings
 from pretrainkit.cli.stages import amount
 from pretrainkit.cli.tokenize_images import tokenize_images
 from pretrainkit.corpus.books import BookCleaning
 from pretrainkit.corpus.build_settings import BuildSettings
+from pretrainkit.corpus.quality import Quality
 from pretrainkit.corpus.word_tables import Order
 from pretrainkit.errors import InputError
 from pretrainkit.files.sources import find_sources
 
+if TYPE_CHECKING:
+    from pretrainkit.corpus.duplicates import DuplicateRule
+
 app = typer.Typer(
-    help="Turn raw files into clean, shuffled, checksummed shards; count words; statistics.",
-    no_args_is_help=True,
     add_completion=False,
-    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    help="Turn raw files into clean, shuffled, checksummed shards; count words; statistics.",
 )
-app.command("wikipedia")(wikipedia)
-app.command("hub")(hub)
-app.command("filter")(filter_documents)
-app.command("dedup")(dedup)
-app.command("split")(split)
-app.command("compress")(compress_shards)
-app.command("pack")(pack)
-app.command("unpack")(unpack)
-app.command("bert-text")(bert_text)
-app.command("stats")(stats)
-app.command("tokenize-images")(tokenize_images)
+for command in (wikipedia, hub, pack, unpack, bert_text, stats, tokenize_images):
+    app.command()(command)
 
 
-class AttackName(StrEnum):
-    """Errors in words."""
+AttackName = Literal[
+    "full-swap",
+    "inner-swap",
+    "disemvowel",
+    "truncate",
+    "keyboard-typo",
+    "natural-typo",
+    "intrude",
+    "phonetic",
+    "confusable",
+    "visual",
+    "segmentation",
+]
+"""Errors in words."""
 
-    full_swap = "full-swap"
-    inner_swap = "inner-swap"
-    disemvowel = "disemvowel"
-    truncate = "truncate"
-    keyboard_typo = "keyboard-typo"
-    natural_typo = "natural-typo"
-    intrude = "intrude"
-    phonetic = "phonetic"
-    confusable = "confusable"
-    visual = "visual"
-    segmentation = "segmentation"
+
+@dataclass(frozen=True, kw_only=True)
+class Alike:
+    """What counts as the same document."""
+
+    method: Literal["exact", "minhash"] = "minhash"
+    """exact: equal text. minhash: most runs of five words in common, too."""
+    bands: int = 14
+    """Of minhash: more find documents that are less alike."""
+    rows: int = 8
+    """Of minhash: hashes that must agree; more find fewer."""
+
+    def rule(self, reason: str) -> "DuplicateRule":
+        """Which documents are one too many, counted under `reason`."""
+        from pretrainkit.corpus.duplicates import DuplicateRule
+        from pretrainkit.corpus.minhash import MinHash
+
+        minhash = MinHash(num_bands=self.bands, rows_per_band=self.rows) if self.method == "minhash" else None
+        return DuplicateRule(reason=reason, minhash=minhash)
 
 
 @app.command()
@@ -76,21 +88,20 @@ def shards(
     inputs: Inputs = None,
     *,
     out: Out,
-    wiki: Annotated[list[str] | None, typer.Option(help="Extracted Wikipedia files; may be repeated.")] = None,
-    books: Annotated[list[str] | None, typer.Option(help="Books, one per file; may be repeated.")] = None,
+    wiki: Annotated[list[str] | None, Option(help="Extracted Wikipedia files; may be repeated.")] = None,
+    books: Annotated[list[str] | None, Option(help="Books, one per file; may be repeated.")] = None,
     build: Annotated[
         type[BuildSettings], "num_shards", "heldout", "compress", SEED, "shuffle", "format", "text_key", BAD
     ],
     heldout: Annotated[
-        float | None,
-        typer.Option(help="Share of documents for OUT/valid, by a hash of their text.", show_default="0.01"),
+        float | None, Option(help="Share of documents for OUT/valid, by a hash of their text.", show_default="0.01")
     ] = None,
-    shuffle: Annotated[bool, typer.Option(help="Shuffle globally, or keep the order of the input.")] = True,
+    shuffle: Annotated[bool, Option(help="Shuffle globally, or keep the order of the input.")] = True,
     format: Format = "auto",
     execution: Execution,
     compat: Annotated[
         Literal["none", "sabertooth"],
-        typer.Option(help="sabertooth: its shard sizes, its <doc> rule, one folder, exit status 1 on wrong arguments."),
+        Option(help="sabertooth: its shard sizes, its <doc> rule, one folder, exit status 1 on wrong arguments."),
     ] = "none",
     json_output: Json = False,
 ) -> None:
@@ -169,16 +180,94 @@ def shuffle(
     build_shards(find_sources(named(inputs), format), out, build(split_folders=False), execution, json_output)
 
 
+@app.command("filter")
+@with_settings
+def filter_documents(
+    inputs: Inputs = None,
+    *,
+    out: Out,
+    build: Annotated[type[BuildSettings], "num_shards", "quality", "compress", "format", "text_key", BAD],
+    quality: Annotated[Quality, "min_words", "max_words", "min_stop_words"],
+    format: Format = "auto",
+    execution: Execution,
+    json_output: Json = False,
+) -> None:
+    """Keep documents that read like running text, by Gopher's rules; what goes is counted by rule. Keeps the order."""
+    settings = build(seed=None, split_folders=False, quality=quality)
+    build_shards(find_sources(named(inputs), format), out, settings, execution, json_output)
+
+
+@app.command()
+@with_settings
+def dedup(
+    inputs: Inputs = None,
+    *,
+    out: Out,
+    build: Annotated[type[BuildSettings], "num_shards", "alike", "compress", "format", "text_key", BAD],
+    alike: Alike,
+    format: Format = "auto",
+    execution: Execution,
+    json_output: Json = False,
+) -> None:
+    """Keep the first of documents that are equal, or nearly so. Keeps the order."""
+    rule = alike.rule("near_duplicate" if alike.method == "minhash" else "exact_duplicate")
+    settings = build(seed=None, split_folders=False, duplicates=rule)
+    build_shards(find_sources(named(inputs), format), out, settings, execution, json_output)
+
+
+@app.command()
+@with_settings
+def split(
+    inputs: Inputs = None,
+    *,
+    out: Out,
+    build: Annotated[
+        type[BuildSettings],
+        *("num_shards", changed("heldout", default=0.01), "alike", "compress", SEED, "format", "text_key", BAD),
+    ],
+    alike: Alike,
+    format: Format = "auto",
+    execution: Execution,
+    json_output: Json = False,
+) -> None:
+    """Shuffle into OUT/train and OUT/valid so that nothing held out is also trained on, exactly or nearly.
+
+    As `corpus shards`; in addition, near duplicates of held-out documents leave the training data.
+    """
+    settings = build(duplicates=alike.rule("duplicate_of_held_out"))
+    build_shards(find_sources(named(inputs), format), out, settings, execution, json_output)
+
+
+@app.command("compress")
+@with_settings
+def compress_shards(
+    inputs: Inputs = None,
+    *,
+    out: Out,
+    num_shards: Annotated[
+        int | None, Option(help="Number of shards.", show_default="as many as there are files")
+    ] = None,
+    build: Annotated[type[BuildSettings], changed("compress", default="zst"), "format", "text_key", BAD],
+    format: Format = "auto",
+    execution: Execution,
+    json_output: Json = False,
+) -> None:
+    """Write the same documents in the same order as Zstandard shards, or with --compress none as plain ones."""
+    sources = find_sources(named(inputs), format)
+    settings = build(num_shards=num_shards or len(sources), seed=None, split_folders=False)
+    build_shards(sources, out, settings, execution, json_output)
+
+
 @app.command("count-words")
 @with_settings
 def count_words(
     inputs: Inputs = None,
     *,
-    out: Annotated[str, typer.Option(help="The table to write, word TAB count; - for standard output.")] = "-",
-    order: Annotated[Order, typer.Option(help="Order of the rows.")] = "count",
+    out: Annotated[str, Option(help="The table to write, word TAB count; - for standard output.")] = "-",
+    order: Annotated[Order, Option(help="Order of the rows.")] = "count",
     pile_sets: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Count documents with a meta.pile_set_name only if it is one of these, separated by commas; "
             "sabertooth stands for its 14."
         ),
@@ -234,17 +323,15 @@ def count_words(
 
 @app.command("corrupt")
 def corrupt_words(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Labelled examples: .conllu, .jsonl or .tsv.")],
+    file: Annotated[Path, Argument(metavar="FILE", help="Labelled examples: .conllu, .jsonl or .tsv.")],
     *,
-    out: Annotated[Path, typer.Option(help="File in the same format.")],
-    attack: Annotated[AttackName, typer.Option(help="Kind of error.")],
-    severity: Annotated[float, typer.Option(help="Share of the words.")] = 0.5,
-    column: Annotated[
-        list[str] | None, typer.Option(help="Of .jsonl and .tsv: a column of text; may be repeated.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    out: Annotated[Path, Option(help="File in the same format.")],
+    attack: Annotated[AttackName, Option(help="Kind of error.")],
+    severity: Annotated[float, Option(help="Share of the words.")] = 0.5,
+    column: Annotated[list[str] | None, Option(help="Of .jsonl and .tsv: a column of text; may be repeated.")] = None,
+    seed: Annotated[int, Option(help="Of everything random.")] = 0,
     typos: Annotated[
-        Path | None, typer.Option(help="For natural-typo: lines of a word and what people wrote instead.")
+        Path | None, Option(help="For natural-typo: lines of a word and what people wrote instead.")
     ] = None,
 ) -> None:
     """Write labelled examples again with errors in their words, to see how much a model minds. Labels stay."""
@@ -252,5 +339,5 @@ def corrupt_words(
     from pretrainkit.recipes.registry import recipes_able
 
     recipe = next(iter(recipes_able(CorruptsWords).values()))
-    num = recipe.write_noisy(file, out, attack.value, severity, columns=column or (), seed=seed, typos=typos)
-    typer.echo(f"{out}: {amount(num, 'text')}, {attack.value} of {severity:.0%} of the words")
+    num = recipe.write_noisy(file, out, attack, severity, columns=column or (), seed=seed, typos=typos)
+    typer.echo(f"{out}: {amount(num, 'text')}, {attack} of {severity:.0%} of the words")

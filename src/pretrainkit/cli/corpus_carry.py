@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from pretrainkit.cli.corpus_options import Format, Inputs, echo_skipped, named
 from pretrainkit.cli.options import Json, MaxBad, TextKey
@@ -13,10 +14,10 @@ from pretrainkit.cli.stages import amount
 
 def pack(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="FOLDER...", help="Finished folders: shards, tokenizers, token shards.")
+        list[Path], Argument(metavar="FOLDER...", help="Finished folders: shards, tokenizers, token shards.")
     ],
     *,
-    out: Annotated[Path, typer.Option(help="The archive to write, .tar.")],
+    out: Annotated[Path, Option(help="The archive to write, .tar.")],
     json_output: Json = False,
 ) -> None:
     """Put folders into one archive with the checksum of every file, to carry to other machines."""
@@ -26,9 +27,9 @@ def pack(
 
 
 def unpack(
-    archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="What `corpus pack` wrote.")],
+    archive: Annotated[Path, Argument(metavar="ARCHIVE", help="What `corpus pack` wrote.")],
     *,
-    out: Annotated[Path, typer.Option(help="Folder in which the packed folders appear.")],
+    out: Annotated[Path, Option(help="Folder in which the packed folders appear.")],
     json_output: Json = False,
 ) -> None:
     """Take the folders out of an archive of `corpus pack`, checking every file."""
@@ -49,9 +50,9 @@ def _say(place: Path, contents: dict[str, list[dict[str, int]]], json_output: bo
 def bert_text(
     inputs: Inputs = None,
     *,
-    out: Annotated[Path, typer.Option(help="The text file to write.")],
+    out: Annotated[Path, Option(help="The text file to write.")],
     punkt: Annotated[
-        Path | None, typer.Option(help="punkt.json of a tokenizer folder; else sentences end after stops.")
+        Path | None, Option(help="punkt.json of a tokenizer folder; else sentences end after stops.")
     ] = None,
     format: Format = "auto",
     text_key: TextKey = "text",

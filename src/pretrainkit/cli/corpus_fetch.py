@@ -3,11 +3,10 @@
 from dataclasses import replace
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from pretrainkit.cli.corpus_options import BAD, SEED, Out, named, report_corpus, shown_progress
-from pretrainkit.cli.engines import Execution
-from pretrainkit.cli.options import Json
+from pretrainkit.cli.options import Execution, Json
 from pretrainkit.cli.settings_options import changed, with_settings
 from pretrainkit.corpus.build_settings import BuildSettings, HubRequest
 from pretrainkit.corpus.wikipedia.options import Compat, Extraction
@@ -18,7 +17,7 @@ from pretrainkit.files.sources import find_sources
 def wikipedia(
     dumps: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="DUMP...",
             help="pages-articles dumps of any language, .xml, .xml.bz2 or .xml.gz: files, globs or fsspec addresses.",
         ),
@@ -28,14 +27,14 @@ def wikipedia(
     build: Annotated[type[BuildSettings], "num_shards", "extraction", "redirects", "compress", BAD],
     extraction: Annotated[Extraction, "sections", "lists", "tables", "disambiguations"],
     redirects: Annotated[
-        bool, typer.Option("--redirects", help="Also write OUT/_redirects.tsv: title TAB the article it leads to.")
+        bool, Option("--redirects", help="Also write OUT/_redirects.tsv: title TAB the article it leads to.")
     ] = False,
     execution: Execution,
     compat: Annotated[
         Compat,
-        typer.Option(
+        Option(
             help="wikiextractor: the text that WikiExtractor 2.75 gives, with what it loses; titles, lists and "
-            "tables as its options --sections, --lists and --keep_tables write them.",
+            "tables as its options --sections, --lists and --keep_tables write them."
         ),
     ] = "none",
     json_output: Json = False,
@@ -64,7 +63,7 @@ def wikipedia(
 @with_settings
 def hub(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Of a data set, such as allenai/c4, or a folder with its files.")
+        str, Argument(metavar="NAME", help="Of a data set, such as allenai/c4, or a folder with its files.")
     ],
     *,
     out: Out,
@@ -74,7 +73,7 @@ def hub(
         *("revision", changed("max_documents", show_default="all")),
     ],
     build: Annotated[type[BuildSettings], "num_shards", changed("heldout", default=0.01), "compress", SEED, "shuffle"],
-    shuffle: Annotated[bool, typer.Option(help="Shuffle globally, or keep the order of the data set.")] = True,
+    shuffle: Annotated[bool, Option(help="Shuffle globally, or keep the order of the data set.")] = True,
     execution: Execution,
     json_output: Json = False,
 ) -> None:

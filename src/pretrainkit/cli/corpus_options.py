@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from pretrainkit.cli.engines import Execution
+from pretrainkit.cli.options import Execution
 from pretrainkit.cli.settings_options import changed
 from pretrainkit.cli.stages import amount, shown_stages
 from pretrainkit.corpus.build_settings import BuildSettings
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 
 Inputs = Annotated[
     list[str] | None,
-    typer.Argument(
+    Argument(
         metavar="INPUT...",
         help="Files, folders, globs (in quotes) or fsspec addresses: .jsonl, .jsonl.zst, .jsonl.gz, .parquet; "
         "everything else is text with one sentence per line and blank lines between documents.",
     ),
 ]
-Out = Annotated[Path, typer.Option(help="Output folder.")]
-Format = Annotated[DocumentFormat, typer.Option(help="Read every INPUT as this, whatever its name.")]
+Out = Annotated[Path, Option(help="Output folder.")]
+Format = Annotated[DocumentFormat, Option(help="Read every INPUT as this, whatever its name.")]
 SEED = changed("seed", help="Seed of the order.")
 BAD = changed("max_bad", min=0)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from pretrainkit.cli.corpus_options import Format, Inputs, echo_skipped, named, shown_progress
 from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers
@@ -21,11 +22,11 @@ def stats(
     *,
     page: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="An HTML file to write, with pictures of lengths, languages, duplicates, also near ones, and samples."
         ),
     ] = None,
-    title: Annotated[str | None, typer.Option(help="Heading of the page.", show_default="the INPUT")] = None,
+    title: Annotated[str | None, Option(help="Heading of the page.", show_default="the INPUT")] = None,
     format: Format = "auto",
     text_key: TextKey = "text",
     max_bad: MaxBad = 0,

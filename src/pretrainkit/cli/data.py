@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from pretrainkit.cli.options import Json
 from pretrainkit.cli.stages import shown_stages
@@ -16,10 +17,9 @@ if TYPE_CHECKING:
     from pretrainkit.recipes.recipe import Split
 
 app = typer.Typer(
-    help="Check sets of image-text pairs, pack them into tars, take their captions out.",
-    no_args_is_help=True,
     add_completion=False,
-    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    help="Check sets of image-text pairs, pack them into tars, take their captions out.",
 )
 
 
@@ -32,18 +32,18 @@ _SETS = (
     "Folders with train_anno.csv or valid_anno.csv, folders or patterns of tars (webdataset), output folders of "
     "img2dataset, folders or hub names of Hugging Face datasets."
 )
-Sets = Annotated[list[str], typer.Argument(metavar="SET...", help=_SETS)]
-SplitOption = Annotated[SplitName, typer.Option(help="Which part of each set; both: those there are.")]
-FormatOption = Annotated[PairFormat, typer.Option(help="auto: by what the folder holds.")]
-ImageKey = Annotated[str | None, typer.Option(help="Column or ending of the images.")]
-CaptionKey = Annotated[str | None, typer.Option(help="Column or ending of the captions.")]
+Sets = Annotated[list[str], Argument(metavar="SET...", help=_SETS)]
+SplitOption = Annotated[SplitName, Option(help="Which part of each set; both: those there are.")]
+FormatOption = Annotated[PairFormat, Option(help="auto: by what the folder holds.")]
+ImageKey = Annotated[str | None, Option(help="Column or ending of the images.")]
+CaptionKey = Annotated[str | None, Option(help="Column or ending of the captions.")]
 
 
 @app.command()
 def check(
     sets: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="SET...|PRESET|FILE.yaml [PATH=VALUE...]",
             help=f"{_SETS} Or a config, whose training data are looked at before anything is trained.",
         ),
@@ -53,15 +53,15 @@ def check(
     format: FormatOption = "auto",
     image_key: ImageKey = None,
     caption_key: CaptionKey = None,
-    num: Annotated[int, typer.Option(min=1, help="Of a config: examples to show of each component.")] = 2,
+    num: Annotated[int, Option(min=1, help="Of a config: examples to show of each component.")] = 2,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Of a config of 4M: read every file. Sets of pairs are always read whole.")
+        bool, Option("--deep", help="Of a config of 4M: read every file. Sets of pairs are always read whole.")
     ] = False,
-    size: Annotated[int | None, typer.Option(min=1, help="Count images smaller than this.")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="State whole batches and remainders.")] = None,
-    tokenizer: Annotated[str | None, typer.Option(help="Folder or hub name: caption lengths in tokens.")] = None,
-    max_length: Annotated[int | None, typer.Option(min=1, help="Count captions of more tokens.")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Threads; left out: all cores.")] = None,
+    size: Annotated[int | None, Option(min=1, help="Count images smaller than this.")] = None,
+    batch_size: Annotated[int | None, Option(min=1, help="State whole batches and remainders.")] = None,
+    tokenizer: Annotated[str | None, Option(help="Folder or hub name: caption lengths in tokens.")] = None,
+    max_length: Annotated[int | None, Option(min=1, help="Count captions of more tokens.")] = None,
+    workers: Annotated[int | None, Option(min=1, help="Threads; left out: all cores.")] = None,
     json_output: Json = False,
 ) -> None:
     """Decode every image and read every caption; report what is missing, broken, empty, oversized or there twice.
@@ -162,15 +162,15 @@ def _check_config(source: str, settings: list[str], num: int, json_output: bool,
 
 @app.command()
 def pack(
-    set_path: Annotated[str, typer.Argument(metavar="SET", help="As for check.")],
+    set_path: Annotated[str, Argument(metavar="SET", help="As for check.")],
     *,
-    out: Annotated[Path, typer.Option(help="Folder to be made.")],
+    out: Annotated[Path, Option(help="Folder to be made.")],
     split: SplitOption = "both",
     format: FormatOption = "auto",
     image_key: ImageKey = None,
     caption_key: CaptionKey = None,
-    shard_size: Annotated[str, typer.Option(help="A tar ends when it has this much, such as 256MB.")] = "256MB",
-    max_bad: Annotated[int, typer.Option(min=0, help="Bad images, empty captions and torn archives to leave out.")] = 0,
+    shard_size: Annotated[str, Option(help="A tar ends when it has this much, such as 256MB.")] = "256MB",
+    max_bad: Annotated[int, Option(min=0, help="Bad images, empty captions and torn archives to leave out.")] = 0,
     json_output: Json = False,
 ) -> None:
     """Write a set as tars (webdataset) with a manifest: OUT/train and OUT/valid, whole or not at all."""
@@ -198,7 +198,7 @@ def pack(
 def captions(
     sets: Sets,
     *,
-    out: Annotated[Path, typer.Option(help="JSON lines to be written.")],
+    out: Annotated[Path, Option(help="JSON lines to be written.")],
     split: SplitOption = "train",
     format: FormatOption = "auto",
     caption_key: CaptionKey = None,

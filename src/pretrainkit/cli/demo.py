@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from pretrainkit.demo.catalogue import DEFAULT, DEMOS, open_demo, taker
 
@@ -15,19 +16,18 @@ ABOUT = "From data on this machine to a trained, evaluated, exported tiny model,
 def demo(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar=f"[{'|'.join(DEMOS)}] FILE...", help="Which demo; then more files for --text."),
+        Argument(metavar=f"[{'|'.join(DEMOS)}] FILE...", help="Which demo; then more files for --text."),
     ] = None,
     text: Annotated[
-        list[Path] | None,
-        typer.Option(help=f"{taker('text')}: your own text files instead; repeat the option for more."),
+        list[Path] | None, Option(help=f"{taker('text')}: your own text files instead; repeat the option for more.")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder to write, default runs/demo, or runs/demo-NAME; an earlier demo in it is replaced."),
+        Option(help="Folder to write, default runs/demo, or runs/demo-NAME; an earlier demo in it is replaced."),
     ] = None,
     num_steps: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=200,
             help="Optimizer updates, default "
             + ", ".join(f"{demo.num_steps} ({name})" for name, demo in DEMOS.items())
@@ -36,11 +36,9 @@ def demo(
     ] = None,
     font: Annotated[
         Path | None,
-        typer.Option(
-            help=f"{taker('font')}: font file to draw with, default DejaVu Sans Mono of the package matplotlib."
-        ),
+        Option(help=f"{taker('font')}: font file to draw with, default DejaVu Sans Mono of the package matplotlib."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="End with one JSON object of the headline numbers.")] = False,
+    json: Annotated[bool, Option("--json", help="End with one JSON object of the headline numbers.")] = False,
 ) -> None:
     import json as json_module
 

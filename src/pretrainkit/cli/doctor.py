@@ -2,19 +2,16 @@
 
 from typing import Annotated
 
-import typer
+from typer import Option
 
-app = typer.Typer(add_completion=False)
+from pretrainkit import api
 
 _MARKS = {"good": "ok", "limited": "part", "missing": "none", "broken": "BAD"}
 
 
-@app.command()
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
+def doctor(as_json: Annotated[bool, Option("--json", help="As JSON.")] = False) -> None:
     """Say what this machine can do: devices, number formats, compilation, attention, collectives, fonts, packages; and
     what to install for the rest."""
-    from pretrainkit import api
-
     findings = api.diagnose()
     if as_json:
         import json

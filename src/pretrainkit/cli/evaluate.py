@@ -1,59 +1,50 @@
 """`pretrainkit evaluate`."""
 
 from collections.abc import Mapping
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
+from pretrainkit import api
 from pretrainkit.cli.options import Averaged, Device, data_settings
 from pretrainkit.cli.progress import evaluation_line
+from pretrainkit.errors import InputError
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 def evaluate(
-    path: Annotated[Path, typer.Argument(help="A run folder, a checkpoint in it, or an export.")],
+    path: Annotated[Path, Argument(help="A run folder, a checkpoint in it, or an export.")],
     settings: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="PATH=VALUE", help="Settings of data, evaluate, objective, precision other than the run's."
-        ),
+        Argument(metavar="PATH=VALUE", help="Settings of data, evaluate, objective, precision other than the run's."),
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(help="Token shards, sets of pairs, or NAME=DIR of named tasks; default: the run's data.valid."),
+        Option(help="Token shards, sets of pairs, or NAME=DIR of named tasks; default: the run's data.valid."),
     ] = None,
     num_examples: Annotated[
-        int | None, typer.Option(min=1, help="At most so many; default: as the run's config says.")
+        int | None, Option(min=1, help="At most so many; default: as the run's config says.")
     ] = None,
     device: Device = None,
     averaged: Averaged = False,
     all_checkpoints: Annotated[
-        bool, typer.Option("--all-checkpoints", help="Of a run: each of its checkpoints; goes on where it stopped.")
+        bool, Option("--all-checkpoints", help="Of a run: each of its checkpoints; goes on where it stopped.")
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="With --all-checkpoints: file of JSON lines; default: RUN/evaluations/checkpoints.jsonl."),
+        Option(help="With --all-checkpoints: file of JSON lines; default: RUN/evaluations/checkpoints.jsonl."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    json: Annotated[bool, Option("--json", help="For machines.")] = False,
 ) -> None:
     """Evaluate a trained model on held-out data, always with the same examples and masks."""
-    import json as json_module
-
-    from pretrainkit import api
-    from pretrainkit.errors import InputError
-
     if data is not None and "=" in data and not Path(data).exists():  # NAME=DIR, as fine-tuning takes it
         settings, data = [*(settings or []), *data_settings([data])], None
     options: dict[str, Any] = {"num_examples": num_examples, "device": device, "averaged": averaged}
     if all_checkpoints:
 
         def tell(step: int, metrics: Mapping[str, float]) -> None:
-            line = (
-                json_module.dumps({"step": step, **metrics}) if json else f"step {step:>7,}  {evaluation_line(metrics)}"
-            )
+            line = dumps({"step": step, **metrics}) if json else f"step {step:>7,}  {evaluation_line(metrics)}"
             print(line, flush=True)
 
         api.evaluate_checkpoints(path, data, settings or [], out=out, progress=tell, **options)
@@ -62,7 +53,7 @@ def evaluate(
         raise InputError(f"--out {out} is only for --all-checkpoints\n  leave it out")
     metrics = api.evaluate(path, data, settings or [], **options)
     if json:
-        print(json_module.dumps(metrics))
+        print(dumps(metrics))
     else:
         for name, value in sorted(metrics.items()):
             print(f"{name} = {value:.6f}")

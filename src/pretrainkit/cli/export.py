@@ -3,20 +3,18 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
+from pretrainkit import api
 from pretrainkit.cli.options import Averaged
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 def export(
-    path: Annotated[Path, typer.Argument(help="A run folder or a checkpoint in it.")],
-    out: Annotated[Path, typer.Option(help="New folder to write; for t5x a new file, .npz or .safetensors.")],
+    path: Annotated[Path, Argument(help="A run folder or a checkpoint in it.")],
+    out: Annotated[Path, Option(help="New folder to write; for t5x a new file, .npz or .safetensors.")],
     format: Annotated[
         str,
-        typer.Option(
+        Option(
             help="huggingface, safetensors, or of another system: t5x (recipe t5), 4m (fourm), 4m-tokenizer "
             "(image_tokenizer)."
         ),
@@ -24,6 +22,4 @@ def export(
     averaged: Averaged = False,
 ) -> None:
     """Write a run's weights, config and tokenizer for others to use."""
-    from pretrainkit import api
-
     print(api.export(path, format, out, averaged=averaged))

@@ -1,78 +1,65 @@
 """`pretrainkit generate`."""
 
 import sys
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
+from pretrainkit import api
 from pretrainkit.cli.options import Averaged, Decoding
 from pretrainkit.cli.settings_options import with_settings
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 @with_settings
 def generate(
-    path: Annotated[Path, typer.Argument(help="A run folder, a checkpoint in it, or an export.")],
-    text: Annotated[list[str] | None, typer.Argument(help="Prompts; default: lines of standard input.")] = None,
+    path: Annotated[Path, Argument(help="A run folder, a checkpoint in it, or an export.")],
+    text: Annotated[list[str] | None, Argument(help="Prompts; default: lines of standard input.")] = None,
     *,
     top: Annotated[
-        int | None,
-        typer.Option(min=1, help="BERT, CLIP: answers per masked word, or images per prompt. Default: 5."),
+        int | None, Option(min=1, help="BERT, CLIP: answers per masked word, or images per prompt. Default: 5.")
     ] = None,
     images: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="CLIP: the images to find what the prompts say in.")
+        Path | None, Option(metavar="FOLDER", help="CLIP: the images to find what the prompts say in.")
     ] = None,
     num: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="T5: answers per prompt, the best of --beams or as many draws. 4M: variations. Default: 1.",
-        ),
+        Option(min=1, help="T5: answers per prompt, the best of --beams or as many draws. 4M: variations. Default: 1."),
     ] = None,
     decoding: Decoding,
     given: Annotated[
         list[str] | None,
-        typer.Option(
-            "--from", metavar="NAME[=TEXT|=FILE]", help="4M: what is given, as in rgb=photo.png; repeat for more."
-        ),
+        Option("--from", metavar="NAME[=TEXT|=FILE]", help="4M: what is given, as in rgb=photo.png; repeat for more."),
     ] = None,
-    to: Annotated[
-        str | None, typer.Option(metavar="NAME,…", help="4M: modalities to generate, one after another.")
-    ] = None,
+    to: Annotated[str | None, Option(metavar="NAME,…", help="4M: modalities to generate, one after another.")] = None,
     from_data: Annotated[
         int | None,
-        typer.Option(min=1, help="4M: so many held-out samples of the run's data; --from NAME says what they give."),
+        Option(min=1, help="4M: so many held-out samples of the run's data; --from NAME says what they give."),
     ] = None,
-    plan: Annotated[Path | None, typer.Option(help="4M: YAML file with targets and how each is generated.")] = None,
+    plan: Annotated[Path | None, Option(help="4M: YAML file with targets and how each is generated.")] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME.FIELD=VALUE", help="4M: a field of a target, as in depth.num_steps=1."),
+        Option("--set", metavar="NAME.FIELD=VALUE", help="4M: a field of a target, as in depth.num_steps=1."),
     ] = None,
     then: Annotated[
         list[Path] | None,
-        typer.Option(metavar="RUN", help="4M: a further model for the targets that those before it have not."),
+        Option(metavar="RUN", help="4M: a further model for the targets that those before it have not."),
     ] = None,
     tokenizer: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=RUN", help="4M: an image tokenizer that makes pictures of generated tokens."),
+        Option(metavar="NAME=RUN", help="4M: an image tokenizer that makes pictures of generated tokens."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="4M: new folder for pictures, JSON and a contact sheet. Default: generated.")
+        Path | None, Option(help="4M: new folder for pictures, JSON and a contact sheet. Default: generated.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="4M: cpu, cuda, ...; default: cpu.")] = None,
+    device: Annotated[str | None, Option(help="4M: cpu, cuda, ...; default: cpu.")] = None,
     averaged: Averaged = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object per prompt.")] = False,
+    json: Annotated[bool, Option("--json", help="One JSON object per prompt.")] = False,
 ) -> None:
     """Let a trained model answer. BERT fills in what is masked: write <mask> in place of a word. CLIP finds the images
     of a folder that a text describes. T5 answers inputs of its tasks, fills in <extra_id_0>, or goes on with a text. 4M
     makes any modality from any others: prompts are captions, --from gives files and texts, --to names what to make."""
-    import json as json_module
-
-    from pretrainkit import api
-
     is_chain = any(one is not None for one in (given, to, from_data, plan))
     prompts = text or ([] if is_chain else [line.rstrip("\n") for line in sys.stdin])
     names = None if to is None else [name for name in to.split(",") if name]
@@ -82,4 +69,4 @@ def generate(
     found["out"] = out or (Path("generated") if is_chain else None)
     options = {name: value for name, value in found.items() if value is not None}
     for answer in api.generate(path, prompts, averaged=averaged, **options):
-        print(json_module.dumps(answer, ensure_ascii=False) if json else answer["text"])
+        print(dumps(answer, ensure_ascii=False) if json else answer["text"])

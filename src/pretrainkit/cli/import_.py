@@ -5,47 +5,38 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
+
+from pretrainkit import api
+from pretrainkit.errors import InputError
 
 if TYPE_CHECKING:
     from pretrainkit.recipes.exchange import ImportedModel
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command(name="import")
 def import_(
-    path: Annotated[Path, typer.Argument(help="A folder of transformers or Sabertooth, or what --format names.")],
-    out: Annotated[Path | None, typer.Option(help="New folder to write.")] = None,
-    recipe: Annotated[
-        str | None, typer.Option(help="Which recipe the model belongs to; default: told by its files.")
-    ] = None,
+    path: Annotated[Path, Argument(help="A folder of transformers or Sabertooth, or what --format names.")],
+    out: Annotated[Path | None, Option(help="New folder to write.")] = None,
+    recipe: Annotated[str | None, Option(help="Which recipe the model belongs to; default: told by its files.")] = None,
     format: Annotated[
-        str,
-        typer.Option(help="huggingface, or the system that wrote it: zerovl (recipe clip), t5x, mesh_tf (recipe t5)."),
+        str, Option(help="huggingface, or the system that wrote it: zerovl (recipe clip), t5x, mesh_tf (recipe t5).")
     ] = "huggingface",
-    config: Annotated[
-        str | None, typer.Option(help="Preset or YAML file that says the architecture of a file.")
-    ] = None,
-    tokenizer: Annotated[Path | None, typer.Option(help="Folder of the model's tokenizer, to keep a copy of.")] = None,
+    config: Annotated[str | None, Option(help="Preset or YAML file that says the architecture of a file.")] = None,
+    tokenizer: Annotated[Path | None, Option(help="Folder of the model's tokenizer, to keep a copy of.")] = None,
     pooling: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="How a classifier makes one vector of a text, if its files do not tell: mean or max (recipe glue)."
         ),
     ] = None,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Read and check what --format names, show every tensor; write nothing."),
+        bool, Option("--dry-run", help="Read and check what --format names, show every tensor; write nothing.")
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Compare with transformers on random inputs afterwards (recipe t5).")
+        bool, Option("--check", help="Compare with transformers on random inputs afterwards (recipe t5).")
     ] = False,
 ) -> None:
     """Read a model of another library into ours, for `init_from=`, `evaluate` and `generate`."""
-    from pretrainkit import api
-    from pretrainkit.errors import InputError
-
     if dry_run:
         _show(api.read_foreign_model(path, recipe, format=format, config=config))
         return

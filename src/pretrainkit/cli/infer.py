@@ -4,60 +4,55 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
-from pretrainkit.cli.options import Averaged, Data, Decoding, Device, data_settings, lengths_of, shard_of
+from pretrainkit import api
+from pretrainkit.cli.options import Averaged, Data, Decoding, Device, Lengths, data_settings, lengths_of, shard_of
 from pretrainkit.cli.settings_options import with_settings
 from pretrainkit.cli.stages import shown_stages
 from pretrainkit.errors import InputError
 from pretrainkit.eval.inference import Mode
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 @with_settings
 def infer(
-    path: Annotated[Path, typer.Argument(help="A run folder, a checkpoint in it, or an export.")],
+    path: Annotated[Path, Argument(help="A run folder, a checkpoint in it, or an export.")],
     settings: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="PATH=VALUE", help="Settings of data or precision, other than the run's."),
+        list[str] | None, Argument(metavar="PATH=VALUE", help="Settings of data or precision, other than the run's.")
     ] = None,
     *,
-    out: Annotated[Path, typer.Option(help="File of JSON lines to write; a folder for a mixture.")],
-    task: Annotated[str | None, typer.Option(help="Task or mixture to ask about.")] = None,
-    split: Annotated[str, typer.Option(help="Of the task.")] = "test",
+    out: Annotated[Path, Option(help="File of JSON lines to write; a folder for a mixture.")],
+    task: Annotated[str | None, Option(help="Task or mixture to ask about.")] = None,
+    split: Annotated[str, Option(help="Of the task.")] = "test",
     input: Annotated[
-        Path | None, typer.Option(help="Instead: a file of rows, .jsonl, .tsv or .txt (also .gz, .zst), or .parquet.")
+        Path | None, Option(help="Instead: a file of rows, .jsonl, .tsv or .txt (also .gz, .zst), or .parquet.")
     ] = None,
     inputs: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="COLUMN|PATTERN",
             help="Of rows: a column, or a pattern such as 'summarize: {article}'. Default: inputs, text or prompt.",
         ),
     ] = None,
     targets: Annotated[
-        str | None, typer.Option(metavar="COLUMN|PATTERN", help="Of rows, to score. Default: targets.")
+        str | None, Option(metavar="COLUMN|PATTERN", help="Of rows, to score. Default: targets.")
     ] = None,
-    mode: Annotated[Mode, typer.Option(help="What to ask: answers, how likely the targets are, or both.")] = "predict",
-    lengths: Annotated[
-        str | None, typer.Option(help="Tokens per feature, such as inputs=512,targets=114. Default: no limit.")
-    ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Examples per forward pass.")] = 32,
-    chunk_batches: Annotated[int, typer.Option(min=1, help="Batches from one resume point to the next.")] = 20,
-    shard: Annotated[str, typer.Option(metavar="I/N", help="Only this of N parts, counted from 0.")] = "0/1",
+    mode: Annotated[Mode, Option(help="What to ask: answers, how likely the targets are, or both.")] = "predict",
+    lengths: Lengths = None,
+    batch_size: Annotated[int, Option(min=1, help="Examples per forward pass.")] = 32,
+    chunk_batches: Annotated[int, Option(min=1, help="Batches from one resume point to the next.")] = 20,
+    shard: Annotated[str, Option(metavar="I/N", help="Only this of N parts, counted from 0.")] = "0/1",
     fields: Annotated[
-        str | None, typer.Option(help="What to write of examples: names with commas between. Default: texts.")
+        str | None, Option(help="What to write of examples: names with commas between. Default: texts.")
     ] = None,
-    all_fields: Annotated[bool, typer.Option("--all-fields", help="Write all that examples have.")] = False,
-    ids: Annotated[bool, typer.Option("--ids", help="Write the ids of predictions, too.")] = False,
+    all_fields: Annotated[bool, Option("--all-fields", help="Write all that examples have.")] = False,
+    ids: Annotated[bool, Option("--ids", help="Write the ids of predictions, too.")] = False,
     decoding: Decoding,
     data: Data = None,
     module: Annotated[
-        list[str] | None,
-        typer.Option("--module", metavar="MODULE", help="Of yours, that defines tasks; may be repeated."),
+        list[str] | None, Option("--module", metavar="MODULE", help="Of yours, that defines tasks; may be repeated.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what another command wrote.")] = False,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace what another command wrote.")] = False,
     device: Device = None,
     averaged: Averaged = False,
 ) -> None:
@@ -67,8 +62,6 @@ def infer(
 
     The same command goes on where an interrupted one stopped. OUT appears when it is whole.
     """
-    from pretrainkit import api
-
     if fields is not None and all_fields:
         raise InputError("--fields and --all-fields are both given\n  give one of them")
     named = None if fields is None else tuple(name.strip() for name in fields.split(","))

@@ -4,16 +4,23 @@ import json
 import os
 import shlex
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
+from pretrainkit.cli.launching import launch_again, resume_sweep
+from pretrainkit.config.loader import config_of_words
 from pretrainkit.errors import InputError
+from pretrainkit.launch import cloud as sky
+from pretrainkit.launch import slurm
+from pretrainkit.launch.folder import LaunchFolder, launched_runs
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
-Run = Annotated[Path, typer.Argument(help="The run folder, or that of a sweep.")]
+Run = Annotated[Path, Argument(help="The run folder, or that of a sweep.")]
 
 
 @app.callback()
@@ -24,23 +31,19 @@ def _root() -> None:
 @app.command()
 def status(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN|NAME", help="The run folder, that of a sweep, or the name of machines.")
+        Path, Argument(metavar="RUN|NAME", help="The run folder, that of a sweep, or the name of machines.")
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Whether a launched run waits, runs or ended, and how far it is."""
-    from pretrainkit.launch.folder import launched_runs
-
     if not run.exists() and run.name == str(run):
-        from pretrainkit.launch import cloud
-
-        cloud.status(str(run), dry_run=False)
+        sky.status(str(run), dry_run=False)
         return
     for folder in launched_runs(run):
         _show_status(folder, as_json)
 
 
-def _show_status(folder: Any, as_json: bool) -> None:
+def _show_status(folder: LaunchFolder, as_json: bool) -> None:
     run, launch = folder.run, folder.last()
     states = {job_id: _state(folder, launch.kind, job_id) for job_id in launch.job_ids}
     found = {
@@ -65,28 +68,22 @@ def _show_status(folder: Any, as_json: bool) -> None:
         print(f"  ended with {row['code']} ({row['cause']}) after {row['checkpoint']}: {row['then']}")
 
 
-def _state(folder: Any, kind: str, job_id: str) -> str:
+def _state(folder: LaunchFolder, kind: str, job_id: str) -> str:
     if kind == "local":
         return "RUNNING" if folder.is_held else "ended"
     if kind == "slurm":
-        from pretrainkit.launch.slurm import state
-
-        found = state(job_id)
+        found = slurm.state(job_id)
         return "CANCELLED" if found == "UNKNOWN" and folder.is_cancelled else found
-    from pretrainkit.launch.cloud import cluster_state
-
-    return cluster_state(job_id)
+    return sky.cluster_state(job_id)
 
 
 @app.command()
 def logs(
     run: Run,
-    rank: Annotated[int | None, typer.Option(min=0, help="Of this rank alone.")] = None,
-    lines: Annotated[int, typer.Option(min=1, help="Last lines of each.")] = 20,
+    rank: Annotated[int | None, Option(min=0, help="Of this rank alone.")] = None,
+    lines: Annotated[int, Option(min=1, help="Last lines of each.")] = 20,
 ) -> None:
     """The last lines of each rank's log, and where the whole logs are."""
-    from pretrainkit.launch.folder import launched_runs
-
     found = [path for folder in launched_runs(run) for path in folder.rank_logs(rank)]
     for path in found:
         print(f"== {path}")
@@ -98,14 +95,9 @@ def logs(
 
 
 @app.command()
-def cancel(
-    run: Run, now: Annotated[bool, typer.Option("--now", help="Do not wait for the ranks to save.")] = False
-) -> None:
+def cancel(run: Run, now: Annotated[bool, Option("--now", help="Do not wait for the ranks to save.")] = False) -> None:
     """End a launched run, or a sweep: its ranks save first, and nothing starts it again but `launch resume`."""
-    from pretrainkit.launch.folder import launched_runs
-    from pretrainkit.launch.slurm import living_job
-
-    kinds = {"local": lambda folder: folder.is_held, "slurm": living_job, "cloud": lambda folder: True}
+    kinds = {"local": lambda folder: folder.is_held, "slurm": slurm.living_job, "cloud": lambda folder: True}
     living = [folder for folder in launched_runs(run) if kinds[folder.last().kind](folder)]
     if not living:
         raise InputError(f"{run} does not run\n  go on with it: pretrainkit launch resume {shlex.quote(str(run))}")
@@ -113,20 +105,16 @@ def cancel(
         _cancel(folder, now)
 
 
-def _cancel(folder: Any, now: bool) -> None:
+def _cancel(folder: LaunchFolder, now: bool) -> None:
     launch = folder.last()
     folder.cancel()
     if launch.kind == "local":
         os.kill(int(launch.job_ids[0]), signal.SIGTERM)
     elif launch.kind == "slurm":
-        from pretrainkit.launch import slurm
-
         for job_id in launch.job_ids:
             slurm.cancel(job_id, now=now)
     else:
-        from pretrainkit.launch.cloud import cancel_jobs
-
-        cancel_jobs(launch.job_ids[0])
+        sky.cancel_jobs(launch.job_ids[0])
     print(f"asked {launch.kind} {', '.join(launch.job_ids)} to end")
 
 
@@ -134,11 +122,6 @@ def _cancel(folder: Any, now: bool) -> None:
 def resume(run: Run) -> None:
     """Go on with a launched run as it was launched: the same command, ranks, scheduler and settings. Of a sweep: with
     those runs that neither are finished nor wait or run."""
-    from dataclasses import replace
-
-    from pretrainkit.cli.launching import launch_again, resume_sweep
-    from pretrainkit.launch.folder import launched_runs
-
     folders = launched_runs(run)
     if folders[0].run != run:
         resume_sweep(run)
@@ -154,22 +137,19 @@ def resume(run: Run) -> None:
 
 CloudSettings = Annotated[
     list[str] | None,
-    typer.Option("--cloud", metavar="NAME=VALUE", help="Of a cloud's machines, such as accelerators=H100:8."),
+    Option("--cloud", metavar="NAME=VALUE", help="Of a cloud's machines, such as accelerators=H100:8."),
 ]
-Name = Annotated[str, typer.Argument(help="Of the machines, such as my-pod.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show task file and commands; do nothing.")]
-Nodes = Annotated[int | None, typer.Option(min=1, help="Machines; left out: as in the task file.", show_default=False)]
+Name = Annotated[str, Argument(help="Of the machines, such as my-pod.")]
+DryRun = Annotated[bool, Option("--dry-run", help="Show task file and commands; do nothing.")]
+Nodes = Annotated[int | None, Option(min=1, help="Machines; left out: as in the task file.", show_default=False)]
 _FOLDER = Path(".pretrainkit") / "cloud"
 """Where task files of machines are kept."""
 
 
 def _task(name: str, cloud: list[str] | None, nodes: int | None, command: list[str]) -> tuple[Any, Any]:
-    from pretrainkit.config.loader import config_of_words
-    from pretrainkit.launch.cloud import CloudConfig, require_name, task_of
-
-    require_name(name)
-    config = config_of_words(CloudConfig, cloud or [], "--cloud")
-    return config, task_of(config, name=name, command=command, num_nodes=nodes)
+    sky.require_name(name)
+    config = config_of_words(sky.CloudConfig, cloud or [], "--cloud")
+    return config, sky.task_of(config, name=name, command=command, num_nodes=nodes)
 
 
 def _show(commands: list[list[str]], dry_run: bool, file: str | None = None) -> None:
@@ -183,8 +163,6 @@ def _show(commands: list[list[str]], dry_run: bool, file: str | None = None) -> 
 @app.command()
 def create(name: Name, cloud: CloudSettings = None, nodes: Nodes = None, dry_run: DryRun = False) -> None:
     """Get machines of a cloud: sky launch."""
-    from pretrainkit.launch import cloud as sky
-
     config, task = _task(name, cloud, nodes, ["doctor"])
     _show(sky.create(name, task, config, _FOLDER, dry_run=dry_run), dry_run, f"{name}-create.yaml")
 
@@ -192,8 +170,6 @@ def create(name: Name, cloud: CloudSettings = None, nodes: Nodes = None, dry_run
 @app.command()
 def provision(name: Name, cloud: CloudSettings = None, nodes: Nodes = None, dry_run: DryRun = False) -> None:
     """Set machines up, and make them git remotes of this checkout."""
-    from pretrainkit.launch import cloud as sky
-
     config, task = _task(name, cloud, nodes, ["doctor"])
     _show(sky.provision(name, task, config, _FOLDER, dry_run=dry_run), dry_run, f"{name}-provision.yaml")
 
@@ -201,14 +177,12 @@ def provision(name: Name, cloud: CloudSettings = None, nodes: Nodes = None, dry_
 @app.command()
 def run(
     name: Name,
-    command: Annotated[list[str], typer.Argument(metavar="-- WORDS", help="Of pretrainkit, such as corpus shards ...")],
+    command: Annotated[list[str], Argument(metavar="-- WORDS", help="Of pretrainkit, such as corpus shards ...")],
     cloud: CloudSettings = None,
     nodes: Nodes = None,
     dry_run: DryRun = False,
 ) -> None:
     """Run a command of pretrainkit on all machines at once."""
-    from pretrainkit.launch import cloud as sky
-
     _, task = _task(name, cloud, nodes, command)
     _show(sky.run_on(name, task, _FOLDER, dry_run=dry_run), dry_run, f"{name}-run.yaml")
 
@@ -216,8 +190,6 @@ def run(
 @app.command()
 def ssh_config(name: Name, nodes: Nodes = 1, dry_run: DryRun = False) -> None:
     """Bring the machines' addresses in the ssh config up to date, and say their names."""
-    from pretrainkit.launch import cloud as sky
-
     sky.require_name(name)
     _show(sky.status(name, dry_run=dry_run), dry_run)
     for alias in sky.host_aliases(name, nodes or 1):
@@ -227,7 +199,5 @@ def ssh_config(name: Name, nodes: Nodes = 1, dry_run: DryRun = False) -> None:
 @app.command()
 def delete(name: Name, dry_run: DryRun = False) -> None:
     """Delete machines and all that is on them; what is in buckets stays."""
-    from pretrainkit.launch import cloud as sky
-
     sky.require_name(name)
     _show(sky.delete(name, dry_run=dry_run), dry_run)

@@ -11,16 +11,23 @@ from typing import Any
 
 import typer
 
+from pretrainkit import api
 from pretrainkit.cli.options import Asked
+from pretrainkit.config.loader import config_of_words
+from pretrainkit.config.paths import absolute_paths, paths_here
+from pretrainkit.config.yaml import dump_yaml
 from pretrainkit.errors import ConfigError, InputError
+from pretrainkit.launch.cloud import CloudConfig, launch_run
 from pretrainkit.launch.folder import Launch, LaunchFolder, launched_runs
+from pretrainkit.launch.local import launch_local
+from pretrainkit.launch.slurm import living_job, require_idle, submit
+from pretrainkit.training.folder import RunFolder, environment
 from pretrainkit.training.run import RunConfig
+from pretrainkit.workers.slurm_config import SlurmConfig
 
 
 def _new_launch(asked: Asked, words: Sequence[str], again: Sequence[str], settings: dict[str, Any]) -> Launch:
     """The record of a launch that begins now."""
-    from pretrainkit.training.folder import environment
-
     return Launch(
         kind=asked.launch,  # type: ignore[arg-type]
         words=tuple(words),
@@ -39,23 +46,17 @@ def start(asked: Asked, words: list[str], again: list[str], run: Path) -> None:
 
     Local ranks are waited for, and this process exits with their exit code; a job is left to its scheduler.
     """
-    from pretrainkit.config.loader import config_of_words
-    from pretrainkit.workers.slurm_config import SlurmConfig
-
     settings: dict[str, Any] = {}
     if asked.launch == "slurm":
         settings = config_of_words(SlurmConfig, asked.slurm, "--slurm").model_dump(mode="json")
     elif asked.launch == "cloud":
-        from pretrainkit.launch.cloud import CloudConfig
-
         settings = config_of_words(CloudConfig, asked.cloud, "--cloud").model_dump(mode="json")
     launch = _new_launch(asked, words, again, settings)
     if not asked.dry_run:
         launch_again(run, launch)
         return
-    from pretrainkit.launch.cloud import launch_run  # nothing else has a dry run
 
-    commands = launch_run(run, launch, dry_run=True)
+    commands = launch_run(run, launch, dry_run=True)  # nothing else has a dry run
     print((LaunchFolder(run).path / "task.yaml").read_text(encoding="utf-8"))
     for command in commands:
         print("$ " + shlex.join(command))
@@ -64,18 +65,12 @@ def start(asked: Asked, words: list[str], again: list[str], run: Path) -> None:
 def start_frozen(
     asked: Asked, resolved: Any, run: Path, device: str | None, *, resume: bool = False, as_json: bool = False
 ) -> None:
-    """Hand a config to a launcher as it is now. When that refuses it, a folder made here goes again.
-
-    Args:
-        resume: Go on where there is a checkpoint already; jobs always do.
-        as_json: Speak in lines of JSON; jobs always do.
-    """
+    """Hand a config to a launcher as it is now. When that refuses it, a folder made here goes again. Jobs always
+    `resume` where there is a checkpoint already, and speak in lines of JSON."""
     is_new = not run.exists()
     # What trains or waits shall find the config it was launched with.
     LaunchFolder(run).require_free()
     if asked.launch == "slurm":
-        from pretrainkit.launch.slurm import require_idle
-
         require_idle(LaunchFolder(run))
     if asked.launch == "cloud":
         _refuse_paths_here(resolved.config)
@@ -91,8 +86,6 @@ def start_frozen(
 
 
 def _refuse_paths_here(config: RunConfig) -> None:
-    from pretrainkit.config.paths import paths_here
-
     if problems := [
         f"{name}: {path} lies on this machine, and those of a cloud do not see it\n"
         "  put it into the bucket, and name it as they do: /bucket/...; or, where they share a file system with this "
@@ -105,20 +98,15 @@ def _refuse_paths_here(config: RunConfig) -> None:
 def launch_again(run: Path, launch: Launch) -> None:
     """Begin a launch, new or as it was before."""
     if launch.kind == "slurm":
-        from pretrainkit.launch.slurm import submit
-
         (job_id,) = submit([run], [launch], run, name=f"pretrainkit-{run.name}")
         print(f"job {job_id} trains in {run}")
         print(f"  pretrainkit launch status {run}   or logs, cancel, resume")
         return
     if launch.kind == "cloud":
-        from pretrainkit.launch.cloud import launch_run
-
         launch_run(run, launch)
         print(f"{run.name} trains in {launch.settings['bucket']}/runs/{run.name}")
         print(f"  pretrainkit launch status {run}   or cancel, resume")
         return
-    from pretrainkit.launch.local import launch_local
 
     code = launch_local(
         launch.words,
@@ -137,9 +125,6 @@ def frozen_words(resolved: Any, run: Path, device: str | None, *, as_json: bool 
 
     The config is written to `RUN/launch/config.yaml`, and beside it where each of its values came from.
     """
-    from pretrainkit.config.paths import absolute_paths
-    from pretrainkit.config.yaml import dump_yaml
-
     LaunchFolder(run.absolute()).prepare()
     folder = LaunchFolder(run.absolute()).path
     config, origins = folder / "config.yaml", folder / "origins.json"
@@ -157,10 +142,7 @@ def sweep_settings(sweep: Sequence[str]) -> list[tuple[str, list[str]]]:
     """Name and settings of every run of `--sweep path=a,b --sweep other=c,d`: all combinations.
 
     A value may be a list, `path=[a,b],[c]`. In names, what a file system takes for something else is a line: `_`.
-
-    Raises:
-        ConfigError: A word without a path or values, or two runs of one name.
-    """
+    Raises ConfigError where a word has no path or values, or two runs have one name."""
     axes = []
     for word in sweep:
         path, equals, values = word.partition("=")
@@ -183,12 +165,6 @@ def sweep_settings(sweep: Sequence[str]) -> list[tuple[str, list[str]]]:
 
 def start_sweep(asked: Asked, source: str, settings: list[str], out: Path, device: str | None) -> None:
     """Submit a run for each combination of values as an array of jobs; each has a folder of its own in `out`."""
-    from pretrainkit import api
-    from pretrainkit.config.loader import config_of_words
-    from pretrainkit.launch.slurm import submit
-    from pretrainkit.training.folder import RunFolder
-    from pretrainkit.workers.slurm_config import SlurmConfig
-
     slurm = config_of_words(SlurmConfig, asked.slurm, "--slurm").model_dump(mode="json")
     chosen = [
         (out / name, api.resolve_config(source, [*settings, *more])) for name, more in sweep_settings(asked.sweep)
@@ -217,8 +193,6 @@ def start_sweep(asked: Asked, source: str, settings: list[str], out: Path, devic
 
 def resume_sweep(out: Path) -> None:
     """Submit again, as an array, the runs of a sweep that neither are finished nor wait or run."""
-    from pretrainkit.launch.slurm import living_job, submit
-
     left = [folder for folder in launched_runs(out) if not folder.is_finished and not living_job(folder)]
     if not left:
         print(f"each run of {out} is complete or in the queue; look at them: pretrainkit launch status {out}")

@@ -5,9 +5,10 @@ import importlib
 import os
 import sys
 import traceback
-from typing import Any
+from typing import Any, cast
 
 import typer
+from typer import Option
 from typer.core import TyperGroup
 from typer.main import get_command
 
@@ -39,7 +40,20 @@ VERBS = {
     "doctor": "Say what this machine can do, and what to install for the rest.",
     "report": "Write a run's report: one self-contained HTML page.",
 }
-"""Verb to its line of help. The file is `cli/VERB.py` (`import_.py` for import) and holds `app`, a Typer app."""
+"""Verb to its line of help. The file is `cli/VERB.py` (`import_.py` for import)."""
+_WITH_APPS = frozenset(("config", "corpus", "data", "demo", "launch", "sweep", "tasks", "tokenizer"))
+"""Verbs whose file holds a Typer app: those with commands below them, and with ways of their own to read words."""
+
+
+def app_of(verb: str) -> typer.Typer:
+    """The app of a verb; where its file has none, of the function that is called as the file."""
+    name = "import_" if verb == "import" else verb
+    found = vars(importlib.import_module(f"pretrainkit.cli.{name}"))
+    if verb in _WITH_APPS:
+        return cast(typer.Typer, found["app"])
+    app = typer.Typer(add_completion=False)
+    app.command()(found[name])
+    return app
 
 
 class LazyGroup(TyperGroup):
@@ -53,8 +67,7 @@ class LazyGroup(TyperGroup):
             close = difflib.get_close_matches(cmd_name, VERBS, n=1)
             hint = f" Did you mean {close[0]!r}?" if close else f" There are: {', '.join(VERBS)}."
             ctx.fail(f"No such command {cmd_name!r}.{hint}")
-        module = importlib.import_module(f"pretrainkit.cli.{'import_' if cmd_name == 'import' else cmd_name}")
-        command = get_command(module.app)
+        command = get_command(app_of(cmd_name))
         command.name = cmd_name
         for one in (command, *getattr(command, "commands", {}).values()):
             _explain_errors(one)
@@ -137,8 +150,8 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    debug: bool = typer.Option(False, "--debug", help="Show tracebacks of errors."),
-    version: bool = typer.Option(False, "--version", is_eager=True, callback=_print_version, help="Print the version."),
+    debug: bool = Option(False, "--debug", help="Show tracebacks of errors."),
+    version: bool = Option(False, "--version", is_eager=True, callback=_print_version, help="Print the version."),
 ) -> None:
     """From raw data to an evaluated, exported model trained from scratch."""
     if debug:

@@ -2,20 +2,28 @@
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Option
 
-from pretrainkit.errors import ConfigError, InputError
+from pretrainkit.errors import ConfigError, InputError, MissingPackageError
 
-TextKey = Annotated[str, typer.Option(help="Key (JSONL) or column (parquet) that holds the text.")]
-MaxBad = Annotated[int, typer.Option(min=0, help="Broken lines and the like that may be skipped (and counted).")]
-Workers = Annotated[int | None, typer.Option(help="Processes; left out: all cores.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the manifest or result as JSON.")]
-Averaged = Annotated[bool, typer.Option("--averaged", help="The average of the weights that ema_decay keeps.")]
+if TYPE_CHECKING:
+    from pretrainkit.workers.engine import Engine
+
+TextKey = Annotated[str, Option(help="Key (JSONL) or column (parquet) that holds the text.")]
+MaxBad = Annotated[int, Option(min=0, help="Broken lines and the like that may be skipped (and counted).")]
+Workers = Annotated[int | None, Option(help="Processes; left out: all cores.")]
+Json = Annotated[bool, Option("--json", help="Print the manifest or result as JSON.")]
+Origin = Annotated[
+    Path, Option("--from", metavar="RUN|EXPORT", help="The encoder: a run, a checkpoint in it, or an export.")
+]
+Lengths = Annotated[str | None, Option(help="Tokens per feature, such as inputs=512,targets=114. Default: no limit.")]
+Averaged = Annotated[bool, Option("--averaged", help="The average of the weights that ema_decay keeps.")]
 Data = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--data",
         metavar="NAME=DIR",
         help="Where the data of named tasks lie, such as glue=DIR; may be repeated. Default: as the run says, or the "
@@ -28,24 +36,71 @@ Data = Annotated[
 class Decoding:
     """How answers come of a model's probabilities."""
 
-    beams: Annotated[int | None, typer.Option(min=1)] = None
+    beams: Annotated[int | None, Option(min=1)] = None
     """T5: search with so many continuations."""
     alpha: float | None = None
     """T5: exponent of the brevity penalty of a search. Default: 0.6."""
     temperature: float | None = None
     """T5, 4M: draw, from logits divided by this."""
-    top_k: Annotated[int | None, typer.Option(min=0)] = None
+    top_k: Annotated[int | None, Option(min=0)] = None
     """T5, 4M: draw from so many likeliest tokens."""
     top_p: float | None = None
     """T5, 4M: draw from the likeliest tokens of this probability."""
-    seed: Annotated[int | None, typer.Option(min=0)] = None
+    seed: Annotated[int | None, Option(min=0)] = None
     """T5, 4M: of the draws. Default: 0."""
-    max_length: Annotated[int | None, typer.Option(min=1)] = None
+    max_length: Annotated[int | None, Option(min=1)] = None
     """T5: most tokens of an answer. Default: data.target_length of the run."""
 
     def given(self) -> dict[str, Any]:
         """What was given, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """Where the tasks of a command run, and with what."""
+
+    workers: int | None = None
+    """Processes; None: all cores."""
+    memory: str = "1GB"
+    """Memory, such as 300MB or 4GB: of all processes here, or of each task on a cluster."""
+    engine: Literal["local", "slurm", "ray"] = "local"
+    """local: this machine. slurm: an array of jobs. ray: tasks of a cluster."""
+    slurm: Annotated[tuple[str, ...], Option(metavar="NAME=VALUE")] = ()
+    """Of the jobs, such as partition=cpu; docs/corpus.md."""
+    ray: Annotated[str | None, Option(metavar="HOST:PORT")] = None
+    """Of the cluster; None: RAY_ADDRESS, or this machine."""
+
+    def means(self) -> dict[str, Any]:
+        """Arguments `workers`, `memory_bytes` and `engine` of what does the work."""
+        from pretrainkit.workers.processes import parse_bytes
+
+        return {"workers": self.workers, "memory_bytes": parse_bytes(self.memory), "engine": self.open_engine()}
+
+    def open_engine(self) -> "Engine":
+        """What runs the tasks. Raises InputError where options do not go together: nothing is accepted and ignored."""
+        for option, given in (("slurm", " ".join(self.slurm[:1])), ("ray", self.ray)):
+            if given and self.engine != option:
+                raise InputError(
+                    f"--{option} {given} is only read by --engine {option}\n  add that, or leave out --{option}"
+                )
+        if self.engine == "local":
+            from pretrainkit.workers.engine import LOCAL
+
+            return LOCAL
+        try:
+            import datatrove  # noqa: F401
+        except ImportError:
+            raise MissingPackageError("datatrove", self.engine, f"--engine {self.engine}") from None
+        if self.engine == "slurm":
+            from pretrainkit.config.loader import config_of_words
+            from pretrainkit.workers.slurm_config import SlurmJob
+            from pretrainkit.workers.slurm_engine import SlurmEngine
+
+            return SlurmEngine(config_of_words(SlurmJob, self.slurm, "--slurm"))
+        from pretrainkit.workers.ray_engine import RayEngine
+
+        return RayEngine(self.ray)
 
 
 def data_settings(data: list[str] | None) -> list[str]:
@@ -76,8 +131,8 @@ def lengths_of(text: str | None) -> dict[str, int] | None:
     return found
 
 
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: the best there is.")]
-GoOn = Annotated[bool, typer.Option("--resume", help="Go on when the run folder already holds a checkpoint.")]
+Device = Annotated[str | None, Option(help="cpu, cuda, ...; default: the best there is.")]
+GoOn = Annotated[bool, Option("--resume", help="Go on when the run folder already holds a checkpoint.")]
 WAYS = ("none", "local", "slurm", "cloud")
 
 
@@ -87,19 +142,19 @@ class Asked:
 
     launch: str = "none"
     """none: this process. local: processes of this machine. slurm: a job. cloud: a cluster there."""
-    nodes: Annotated[int, typer.Option(min=1)] = 1
+    nodes: Annotated[int, Option(min=1)] = 1
     """Machines of a job."""
-    nproc: Annotated[int | None, typer.Option(min=1)] = None
+    nproc: Annotated[int | None, Option(min=1)] = None
     """Processes of each machine; left out: one per GPU."""
-    gpus_per_node: Annotated[int, typer.Option(min=0)] = 0
+    gpus_per_node: Annotated[int, Option(min=0)] = 0
     """GPUs of each machine, and so processes."""
-    max_restarts: Annotated[int, typer.Option(min=0)] = 3
+    max_restarts: Annotated[int, Option(min=0)] = 3
     """Failures after which a run that got further is started again by itself."""
-    slurm: Annotated[tuple[str, ...], typer.Option(metavar="NAME=VALUE")] = ()
+    slurm: Annotated[tuple[str, ...], Option(metavar="NAME=VALUE")] = ()
     """Of a SLURM job, such as partition=gpu; docs/launching.md."""
-    cloud: Annotated[tuple[str, ...], typer.Option(metavar="NAME=VALUE")] = ()
+    cloud: Annotated[tuple[str, ...], Option(metavar="NAME=VALUE")] = ()
     """Of a cloud's machines, such as accelerators=H100:8."""
-    sweep: Annotated[tuple[str, ...], typer.Option(metavar="PATH=A,B")] = ()
+    sweep: Annotated[tuple[str, ...], Option(metavar="PATH=A,B")] = ()
     """With --launch slurm: a run for each value, as an array of jobs."""
     dry_run: bool = False
     """With --launch cloud: show task file and commands; do nothing."""
@@ -150,4 +205,4 @@ class Asked:
             raise ConfigError(problems)
 
 
-JsonLines = Annotated[bool, typer.Option("--json", help="One JSON object per line on standard output.")]
+JsonLines = Annotated[bool, Option("--json", help="One JSON object per line on standard output.")]

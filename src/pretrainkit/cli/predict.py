@@ -4,34 +4,31 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
+from pretrainkit import api
 from pretrainkit.cli.options import Data, Device, data_settings
 from pretrainkit.cli.stages import shown_stages
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 def predict(
-    path: Annotated[Path, typer.Argument(help="A fine-tuned run, a checkpoint in it, or an export.")],
+    path: Annotated[Path, Argument(help="A fine-tuned run, a checkpoint in it, or an export.")],
     *,
-    out: Annotated[Path, typer.Option(help="File of JSON lines to write.")],
+    out: Annotated[Path, Option(help="File of JSON lines to write.")],
     input: Annotated[
-        Path | None, typer.Option(help="A file with the columns that the run was trained on: .jsonl, .tsv, .parquet.")
+        Path | None, Option(help="A file with the columns that the run was trained on: .jsonl, .tsv, .parquet.")
     ] = None,
-    task: Annotated[str | None, typer.Option(help="Instead: a task of GLUE, such as ax. Default: the run's.")] = None,
-    split: Annotated[str, typer.Option(help="Of the task.")] = "test",
+    task: Annotated[str | None, Option(help="Instead: a task of GLUE, such as ax. Default: the run's.")] = None,
+    split: Annotated[str, Option(help="Of the task.")] = "test",
     data: Data = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Examples per forward pass.")] = 64,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what another command wrote.")] = False,
+    batch_size: Annotated[int, Option(min=1, help="Examples per forward pass.")] = 64,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace what another command wrote.")] = False,
     device: Device = None,
 ) -> None:
     """Write what a fine-tuned model answers: a JSON object per row with its index, label and probabilities, or value.
 
     The same command goes on where an interrupted one stopped. OUT appears when it is whole.
     """
-    from pretrainkit import api
-
     with shown_stages() as progress:
         written = api.predict(
             path,

@@ -1,48 +1,41 @@
 """`pretrainkit probe`."""
 
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
+from pretrainkit import api
 from pretrainkit.cli.options import Device
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 def probe(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A run folder, a checkpoint in it, an export, or timm:NAME.")
-    ],
-    data: Annotated[Path, typer.Option(metavar="FOLDER", help="Holds train/CLASS/IMAGE and val/CLASS/IMAGE.")],
+    model: Annotated[str, Argument(metavar="MODEL", help="A run folder, a checkpoint in it, an export, or timm:NAME.")],
+    data: Annotated[Path, Option(metavar="FOLDER", help="Holds train/CLASS/IMAGE and val/CLASS/IMAGE.")],
     method: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="linear (on augmented images), cached (on features computed once), knn. Repeat for several. "
             "Default: cached and knn."
         ),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the training images. Default: 90.")] = None,
+    epochs: Annotated[int | None, Option(min=1, help="Passes over the training images. Default: 90.")] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Images of an update. Default: 16384, or all where there are fewer.")
+        int | None, Option(min=1, help="Images of an update. Default: 16384, or all where there are fewer.")
     ] = None,
     lr: Annotated[
         list[float] | None,
-        typer.Option(
+        Option(
             help="Learning rate of LARS. Repeat for several at once. Default: 6.4 for linear, 0.3 to 100 for cached."
         ),
     ] = None,
-    neighbours: Annotated[int | None, typer.Option(min=1, help="Of knn. Default: 20.")] = None,
-    threads: Annotated[int | None, typer.Option(min=0, help="That decode images. Default: 2.")] = None,
+    neighbours: Annotated[int | None, Option(min=1, help="Of knn. Default: 20.")] = None,
+    threads: Annotated[int | None, Option(min=0, help="That decode images. Default: 2.")] = None,
     device: Device = None,
-    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    json: Annotated[bool, Option("--json", help="For machines.")] = False,
 ) -> None:
     """Measure how well the features of a frozen image encoder tell classes apart, in percent of the held-out images."""
-    import json as json_module
-
-    from pretrainkit import api
-
     given: dict[str, Any] = {
         "methods": method,
         "num_epochs": epochs,
@@ -55,7 +48,7 @@ def probe(
         model, data, device=device, **{name: value for name, value in given.items() if value is not None}
     )
     if json:
-        print(json_module.dumps(metrics))
+        print(dumps(metrics))
         return
     for name, value in metrics.items():
         if isinstance(value, dict):

@@ -18,24 +18,19 @@ def make_watcher(as_json: bool = False) -> Watcher:
 
 def headline(info: Mapping[str, Any]) -> str:
     """A line about a run that starts, and the table of its mixture."""
+    mixture = ""
+    if len(rows := info.get("mixture", [])) > 1:
+        from pretrainkit.tasks.shares import table
+
+        mixture = "".join(f"\n  {line}" for line in table(rows, info["num_examples"]))
     resumed = f", from step {info['first_step']}" if info["first_step"] else ""
     return (
         f"{info['folder']}: {info['parameters']:,} parameters, {info['precision']} on {info['device']}"
         f"{' x ' + str(info['ranks']) if info['ranks'] > 1 else ''}, {info['num_steps']:,} steps{resumed}, "
         f"{info['epochs']:.2f} epochs of {info['examples']:,} examples"
         + (f"\n{info['peak']}" if info["device"].startswith("cuda") else "")
-        + _mixture(info)
+        + mixture
     )
-
-
-def _mixture(info: Mapping[str, Any]) -> str:
-    """A table of the components where there are several."""
-    rows = info.get("mixture", [])
-    if len(rows) < 2:
-        return ""
-    from pretrainkit.tasks.shares import table
-
-    return "".join(f"\n  {line}" for line in table(rows, info["num_examples"]))
 
 
 def metrics_line(metrics: Mapping[str, float]) -> str:
@@ -82,34 +77,27 @@ class LineWatcher(Watcher):
         print(text, file=sys.stderr, flush=True)
 
 
-class BarWatcher(Watcher):
-    """A live bar with rate, time left and the newest metrics."""
+class BarWatcher(LineWatcher):
+    """A live bar with rate, time left and the newest metrics; above it the lines of what happens seldom."""
 
     def __init__(self) -> None:
+        from rich import progress
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
 
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[metrics]}"),
+        self._progress = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(bar_width=24),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("left"),
+            progress.TimeRemainingColumn(),
+            progress.TextColumn("{task.fields[metrics]}"),
             console=Console(stderr=True),
         )
         self._task: Any = None
 
     def started(self, info: Mapping[str, Any]) -> None:
-        self._progress.console.print(headline(info), highlight=False)
+        super().started(info)
         self._progress.start()
         self._task = self._progress.add_task("train", total=info["num_steps"], completed=info["first_step"], metrics="")
 
@@ -119,14 +107,13 @@ class BarWatcher(Watcher):
     def logged(self, step: int, metrics: Mapping[str, float]) -> None:
         self._progress.update(self._task, metrics=metrics_line(metrics))
 
-    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._progress.console.print(f"step {step:,} held out: {evaluation_line(metrics)}", highlight=False)
-
     def event(self, step: int, kind: str, text: str) -> None:
         if kind in ("stopped", "finished"):
             self._progress.stop()
-        if kind != "checkpoint":
-            self._progress.console.print(f"step {step:,} {kind}: {text}", highlight=False, markup=False)
+        super().event(step, kind, text)
+
+    def _say(self, text: str) -> None:
+        self._progress.console.print(text, highlight=False, markup=False)
 
 
 class JsonWatcher(Watcher):

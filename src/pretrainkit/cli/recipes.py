@@ -1,20 +1,17 @@
 """`pretrainkit recipes`."""
 
+from json import dumps
 from typing import Annotated
 
-import typer
+from typer import Option
 
-app = typer.Typer(add_completion=False)
+from pretrainkit.errors import ConfigError
+from pretrainkit.recipes.registry import entries
 
 
-@app.command()
-def recipes(json: Annotated[bool, typer.Option("--json", help="For machines.")] = False) -> None:
+def recipes(json: Annotated[bool, Option("--json", help="For machines.")] = False) -> None:
     """List the recipes and their presets."""
-    import json as json_module
     from typing import Any
-
-    from pretrainkit.errors import ConfigError
-    from pretrainkit.recipes.registry import entries
 
     rows: list[dict[str, Any]] = []
     for entry in entries().values():
@@ -29,7 +26,7 @@ def recipes(json: Annotated[bool, typer.Option("--json", help="For machines.")] 
         }
         rows.append({"recipe": entry.name, "summary": recipe.summary, "presets": presets})
     if json:
-        print(json_module.dumps(rows, indent=2, ensure_ascii=False))
+        print(dumps(rows, indent=2, ensure_ascii=False))
         return
     for row in rows:
         print(f"{row['recipe']}: {row.get('summary', 'BROKEN')}")

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers
 from pretrainkit.cli.stages import amount, shown_stages
 from pretrainkit.errors import InputError
-
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
 
 Layout = Literal["even", "published", "arrow", "webdataset"]
 """Ways to lay rows out in files."""
@@ -28,60 +26,55 @@ class ColumnName(StrEnum):
     renderer = "renderer"
 
 
-@app.command()
 def render(
     context: typer.Context,
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="CORPUS...", help="Folder of `pretrainkit corpus shards`; or files, globs, addresses."),
+        Argument(metavar="CORPUS...", help="Folder of `pretrainkit corpus shards`; or files, globs, addresses."),
     ] = None,
     *,
-    out: Annotated[Path | None, typer.Option(help="Output folder, which gets train and maybe valid.")] = None,
+    out: Annotated[Path | None, Option(help="Output folder, which gets train and maybe valid.")] = None,
     renderer: Annotated[
         str | None,
-        typer.Option(
-            help="Folder of a renderer, a font for the published settings, or the name of a model on the hub."
-        ),
+        Option(help="Folder of a renderer, a font for the published settings, or the name of a model on the hub."),
     ] = None,
     packing: Annotated[
         Literal["exact", "original"],
-        typer.Option(help="exact: rows as full as whole words allow; original: whole lines, by the original's rule."),
+        Option(help="exact: rows as full as whole words allow; original: whole lines, by the original's rule."),
     ] = "exact",
-    max_patches: Annotated[
-        int | None, typer.Option(min=2, help="Patches of a row; left out: as the renderer says.")
-    ] = None,
+    max_patches: Annotated[int | None, Option(min=2, help="Patches of a row; left out: as the renderer says.")] = None,
     text_only: Annotated[
-        bool, typer.Option("--text-only", help="Cut the text without drawing it: training draws it on the way.")
+        bool, Option("--text-only", help="Cut the text without drawing it: training draws it on the way.")
     ] = False,
-    column: Annotated[list[ColumnName] | None, typer.Option(help="A further column; may be repeated.")] = None,
-    heldout: Annotated[float, typer.Option(help="Share of documents for OUT/valid, by a hash of their text.")] = 0.0,
+    column: Annotated[list[ColumnName] | None, Option(help="A further column; may be repeated.")] = None,
+    heldout: Annotated[float, Option(help="Share of documents for OUT/valid, by a hash of their text.")] = 0.0,
     format: Annotated[
         Literal["auto", "jsonl", "text", "book", "wiki", "parquet", "articles"],
-        typer.Option(help="Read every INPUT as this; articles: lines, three blank ones between articles."),
+        Option(help="Read every INPUT as this; articles: lines, three blank ones between articles."),
     ] = "auto",
     dataset: Annotated[
-        str | None, typer.Option(help="Instead of CORPUS: a data set of the hub, NAME or NAME:CONFIG, streamed.")
+        str | None, Option(help="Instead of CORPUS: a data set of the hub, NAME or NAME:CONFIG, streamed.")
     ] = None,
-    split: Annotated[str, typer.Option(help="Of --dataset.")] = "train",
-    revision: Annotated[str | None, typer.Option(help="Of --dataset; pin it.")] = None,
-    shard_characters: Annotated[int, typer.Option(min=1, help="Text of one file.")] = 8_000_000,
+    split: Annotated[str, Option(help="Of --dataset.")] = "train",
+    revision: Annotated[str | None, Option(help="Of --dataset; pin it.")] = None,
+    shard_characters: Annotated[int, Option(min=1, help="Text of one file.")] = 8_000_000,
     layout: Annotated[
         Layout,
-        typer.Option(
+        Option(
             help="Of rendered rows as CORPUS. even: small groups of rows; published: for the hub; arrow: as `datasets` "
             "saves to disk; webdataset: tars."
         ),
     ] = "even",
     push: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="USER/NAME",
             help="Upload OUT to this data set of the hub; without --out, files go there while others are rendered.",
         ),
     ] = None,
-    public: Annotated[bool, typer.Option("--public", help="With --push: everybody may see a new data set.")] = False,
+    public: Annotated[bool, Option("--public", help="With --push: everybody may see a new data set.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say how many rows there would be and how full they are.")
+        bool, Option("--dry-run", help="Only say how many rows there would be and how full they are.")
     ] = False,
     workers: Workers = None,
     text_key: TextKey = "text",
@@ -97,8 +90,9 @@ def render(
     from pretrainkit.rendering.documents import chosen_documents
     from pretrainkit.rendering.prerender import RenderSettings, prerender
     from pretrainkit.rendering.prerender import dry_run as measure
+    from pretrainkit.rendering.relayout import row_files
 
-    if inputs and len(inputs) == 1 and _has_rows(inputs[0]):
+    if inputs and len(inputs) == 1 and row_files(inputs[0]):
         _refuse_options_of_drawing(context)
         _lay_out(inputs[0], _named(out), layout, split, workers or 1)
         _push(_named(out), push, public)
@@ -179,12 +173,6 @@ def _named(out: Path | None) -> Path:
     if out is None:
         raise InputError("no output folder\n  name one by --out, or only look with --dry-run")
     return out
-
-
-def _has_rows(path: str) -> bool:
-    from pretrainkit.rendering.relayout import row_files
-
-    return bool(row_files(path))
 
 
 def _lay_out(folder: str, out: Path, layout: Layout, split: str, workers: int) -> None:

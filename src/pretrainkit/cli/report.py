@@ -3,18 +3,13 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-app = typer.Typer(add_completion=False)
+from typer import Argument, Option
 
 
-@app.command()
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, such as runs/demo.")],
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write; default: RUN/report.html.")] = None,
-    curve: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also draw the main loss curve: an SVG file.")
-    ] = None,
+    run: Annotated[Path, Argument(metavar="RUN", help="Run folder, such as runs/demo.")],
+    out: Annotated[Path | None, Option(metavar="FILE", help="File to write; default: RUN/report.html.")] = None,
+    curve: Annotated[Path | None, Option(metavar="FILE", help="Also draw the main loss curve: an SVG file.")] = None,
 ) -> None:
     """Write the report of a run: curves, samples, config with origins, data, environment."""
     from pretrainkit.report.curve import write_curve

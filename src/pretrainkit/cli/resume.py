@@ -3,22 +3,23 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument
 
+from pretrainkit import api
+from pretrainkit.cli.launching import start
 from pretrainkit.cli.options import Asked, Device, JsonLines
+from pretrainkit.cli.progress import make_watcher
 from pretrainkit.cli.settings_options import with_settings
 from pretrainkit.errors import ConfigError
+from pretrainkit.training.folder import RunFolder
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 @with_settings
 def resume(
-    run: Annotated[Path, typer.Argument(help="The run folder.")],
+    run: Annotated[Path, Argument(help="The run folder.")],
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PATH=VALUE", help="Settings that do not touch the past, such as num_steps=20000."),
+        Argument(metavar="PATH=VALUE", help="Settings that do not touch the past, such as num_steps=20000."),
     ] = None,
     *,
     device: Device = None,
@@ -26,11 +27,6 @@ def resume(
     json: JsonLines = False,
 ) -> None:
     """Go on with a run exactly where its newest valid checkpoint is, on as many processes as are asked for now."""
-    from pretrainkit import api
-    from pretrainkit.cli.launching import start
-    from pretrainkit.cli.progress import make_watcher
-    from pretrainkit.training.folder import RunFolder
-
     asked.check()
     if asked.launch == "none":
         api.resume(run, settings or [], watcher=make_watcher(json), device=device)

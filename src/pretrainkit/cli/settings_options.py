@@ -21,7 +21,7 @@ from inspect import Parameter, Signature
 from itertools import pairwise
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-import typer
+from typer import Option
 from typer.models import OptionInfo
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -38,7 +38,7 @@ class Chosen:
 
 def changed(field: str, *flags: str, default: Any = MISSING, **option: Any) -> Chosen:
     """A field with another flag, default or help; `option` is for `typer.Option`."""
-    return Chosen(field, typer.Option(*flags, **option), default)
+    return Chosen(field, Option(*flags, **option), default)
 
 
 def with_settings(command: Command) -> Command:

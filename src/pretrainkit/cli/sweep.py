@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 from typer.core import TyperCommand
 
-from pretrainkit.cli.options import Data, Device
+from pretrainkit.cli.options import Data, Device, Origin
 from pretrainkit.errors import InputError, Interrupted
 
 app = typer.Typer(add_completion=False)
@@ -41,32 +42,26 @@ class _SweepCommand(TyperCommand):
 
 @app.command(cls=_SweepCommand)
 def sweep(
-    what: Annotated[str, typer.Argument(help="glue, or own, parse, qa, tags: on files named by settings.")],
+    what: Annotated[str, Argument(help="glue, or own, parse, qa, tags: on files named by settings.")],
     settings: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="PATH=VALUE", help="Settings of every run, such as data.num_epochs=10."),
+        list[str] | None, Argument(metavar="PATH=VALUE", help="Settings of every run, such as data.num_epochs=10.")
     ] = None,
     *,
-    origin: Annotated[
-        Path,
-        typer.Option("--from", metavar="RUN|EXPORT", help="The encoder: a run, a checkpoint in it, or an export."),
-    ],
-    out: Annotated[Path, typer.Option(help="Folder of all runs and results.")],
-    tasks: Annotated[str | None, typer.Option(help="Names with commas between. Default: all but wnli.")] = None,
+    origin: Origin,
+    out: Annotated[Path, Option(help="Folder of all runs and results.")],
+    tasks: Annotated[str | None, Option(help="Names with commas between. Default: all but wnli.")] = None,
     lr: Annotated[
         list[float] | None,
-        typer.Option("--lr", metavar="RATE ...", help="Peak learning rates. Default: 5e-5 4e-5 3e-5 2e-5."),
+        Option("--lr", metavar="RATE ...", help="Peak learning rates. Default: 5e-5 4e-5 3e-5 2e-5."),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs for each learning rate.")] = 3,
+    seeds: Annotated[int, Option(min=1, help="Runs for each learning rate.")] = 3,
     data: Data = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Most runs at a time; fewer where they do not fit into memory.")] = 1,
+    jobs: Annotated[int, Option(min=1, help="Most runs at a time; fewer where they do not fit into memory.")] = 1,
     from_mnli: Annotated[
-        bool, typer.Option("--from-mnli", help="RTE, MRPC and STS-B start from the chosen run of MNLI.")
+        bool, Option("--from-mnli", help="RTE, MRPC and STS-B start from the chosen run of MNLI.")
     ] = False,
-    keep_all: Annotated[
-        bool, typer.Option("--keep-all", help="Keep the weights of runs that were not chosen, too.")
-    ] = False,
-    submission: Annotated[bool, typer.Option(help="Answer the test sets and write the leaderboard's zip.")] = True,
+    keep_all: Annotated[bool, Option("--keep-all", help="Keep the weights of runs that were not chosen, too.")] = False,
+    submission: Annotated[bool, Option(help="Answer the test sets and write the leaderboard's zip.")] = True,
     device: Device = None,
 ) -> None:
     """Fine-tune an encoder on all tasks of GLUE, or on files of your own, choose the learning rate on the held-out data

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from pretrainkit.cli.options import lengths_of
+from pretrainkit.cli.options import Lengths, lengths_of
 from pretrainkit.cli.stages import shown_stages
 from pretrainkit.errors import InputError
 
@@ -22,11 +23,7 @@ if TYPE_CHECKING:
     from pretrainkit.tasks.supply import Supply
     from pretrainkit.tasks.task import BoundMixture, TaskRegistry
 
-app = typer.Typer(
-    help="List tasks and mixtures, look at their examples, make caches.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(add_completion=False, help="List tasks and mixtures, look at their examples, make caches.")
 
 _SHOWN_IDS = 24
 _SHOWN_CHARACTERS = 400
@@ -35,14 +32,14 @@ _PLURAL = {"task": "tasks", "mixture": "mixtures"}
 
 Module = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--module", metavar="MODULE", help="Of yours, that defines tasks: a dotted name or a .py file; may be repeated."
     ),
 ]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Task or mixture.")]
+Name = Annotated[str, Argument(metavar="NAME", help="Task or mixture.")]
 Data = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--data",
         metavar="NAME=DIR",
         help="Where data lie: glue=DIR, glue/cola=DIR, or DIR alone for a folder with one for each benchmark; may be "
@@ -51,12 +48,10 @@ Data = Annotated[
 ]
 Tokenizer = Annotated[
     str | None,
-    typer.Option(help="Vocabulary of tasks that leave it to the run: a tokenizer folder, a run or export, or bytes."),
+    Option(help="Vocabulary of tasks that leave it to the run: a tokenizer folder, a run or export, or bytes."),
 ]
-LeaveOut = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="Member that mixtures do without; may be repeated.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+LeaveOut = Annotated[list[str] | None, Option(metavar="NAME", help="Member that mixtures do without; may be repeated.")]
+Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -69,7 +64,7 @@ def _root(context: typer.Context) -> None:
 def list_(
     *,
     only: Annotated[
-        str | None, typer.Option("--filter", metavar="TEXT", help="Names with this in them; * and ? as in files.")
+        str | None, Option("--filter", metavar="TEXT", help="Names with this in them; * and ? as in files.")
     ] = None,
     module: Module = None,
     json_output: Json = False,
@@ -101,23 +96,20 @@ def list_(
 def show(
     name: Name,
     *,
-    num: Annotated[int, typer.Option(min=1, help="Examples to show.")] = 5,
-    split: Annotated[str, typer.Option(help="Which part of the data.")] = "train",
-    lengths: Annotated[
-        str | None, typer.Option(help="Tokens per feature, such as inputs=512,targets=114. Default: no limit.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of random steps, and of a mixture's order.")] = 0,
-    epoch: Annotated[int, typer.Option(min=0, help="Of a task: each has other noise.")] = 0,
-    cache: Annotated[list[Path] | None, typer.Option(help="Folder of caches; may be repeated.")] = None,
+    num: Annotated[int, Option(min=1, help="Examples to show.")] = 5,
+    split: Annotated[str, Option(help="Which part of the data.")] = "train",
+    lengths: Lengths = None,
+    seed: Annotated[int, Option(help="Of random steps, and of a mixture's order.")] = 0,
+    epoch: Annotated[int, Option(min=0, help="Of a task: each has other noise.")] = 0,
+    cache: Annotated[list[Path] | None, Option(help="Folder of caches; may be repeated.")] = None,
     num_steps: Annotated[
-        int | None, typer.Option(min=1, help="Of a training, to say how often it goes over each task.")
+        int | None, Option(min=1, help="Of a training, to say how often it goes over each task.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Examples of each of those steps.")] = 128,
+    batch_size: Annotated[int, Option(min=1, help="Examples of each of those steps.")] = 128,
     data: Data = None,
     tokenizer: Tokenizer = None,
     sentinels: Annotated[
-        int | None,
-        typer.Option(min=1, help="Ids behind the vocabulary for sentinels, as data.denoising.num_sentinels."),
+        int | None, Option(min=1, help="Ids behind the vocabulary for sentinels, as data.denoising.num_sentinels.")
     ] = None,
     leave_out: LeaveOut = None,
     module: Module = None,
@@ -190,15 +182,13 @@ def show(
 
 @app.command()
 def cache(
-    name: Annotated[list[str], typer.Argument(metavar="NAME...", help="Tasks; of a mixture, all its tasks.")],
+    name: Annotated[list[str], Argument(metavar="NAME...", help="Tasks; of a mixture, all its tasks.")],
     *,
-    out: Annotated[Path, typer.Option(help="Folder of caches.")],
-    split: Annotated[list[str] | None, typer.Option(help="Splits; may be repeated. Default: all.")] = None,
-    num_shards: Annotated[
-        int | None, typer.Option(min=1, help="Of each split. Default: one for 50,000 examples.")
-    ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes. Default: all cores.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a cache that is stale.")] = False,
+    out: Annotated[Path, Option(help="Folder of caches.")],
+    split: Annotated[list[str] | None, Option(help="Splits; may be repeated. Default: all.")] = None,
+    num_shards: Annotated[int | None, Option(min=1, help="Of each split. Default: one for 50,000 examples.")] = None,
+    workers: Annotated[int | None, Option(min=1, help="Processes. Default: all cores.")] = None,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace a cache that is stale.")] = False,
     data: Data = None,
     tokenizer: Tokenizer = None,
     leave_out: LeaveOut = None,

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
-from pretrainkit.cli.engines import Execution
-from pretrainkit.cli.options import Json, MaxBad, TextKey
+from pretrainkit.cli.options import Execution, Json, MaxBad, TextKey
 from pretrainkit.cli.settings_options import changed, with_settings
 from pretrainkit.cli.stages import amount, shown_stages
 from pretrainkit.errors import InputError
@@ -16,16 +16,13 @@ from pretrainkit.tokenizers.sentences import SplitterName
 from pretrainkit.tokenizers.train import TokenizerSettings
 
 app = typer.Typer(
-    help="Train tokenizers and encode a corpus to token shards.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
+    add_completion=False, no_args_is_help=True, help="Train tokenizers and encode a corpus to token shards."
 )
 
 
 PunktRulesOption = Annotated[
     PunktRules,
-    typer.Option(
+    Option(
         help="For punkt. default: NLTK's, but '. . .' is an ellipsis and Unicode spaces are spaces; nltk: NLTK's; "
         "sabertooth: closing quotes open the next sentence."
     ),
@@ -34,7 +31,7 @@ PunktRulesOption = Annotated[
 
 Language = Annotated[
     str,
-    typer.Option(
+    Option(
         metavar="auto|none|CODE",
         help="Whose common abbreviations punkt knows beforehand (en, de, es, fr, it, pt, ru). auto: of the text.",
     ),
@@ -45,12 +42,12 @@ Language = Annotated[
 @with_settings
 def train(
     words: Annotated[
-        list[str], typer.Argument(metavar="WORDS.tsv...", help="Word counts of `pretrainkit corpus count-words`.")
+        list[str], Argument(metavar="WORDS.tsv...", help="Word counts of `pretrainkit corpus count-words`.")
     ],
     *,
-    out: Annotated[Path, typer.Option(help="Folder to be made.")],
+    out: Annotated[Path, Option(help="Folder to be made.")],
     vocab_size: Annotated[
-        int | None, typer.Option(help="Pieces in all. Default: 32128, or all that a text yields which has fewer.")
+        int | None, Option(help="Pieces in all. Default: 32128, or all that a text yields which has fewer.")
     ] = None,
     settings: Annotated[
         type[TokenizerSettings],
@@ -59,17 +56,17 @@ def train(
     ],
     classes: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="FILE|coco", help="For multimodal: names that are one token each, one in each line; coco: its 80."
         ),
     ] = None,
     sentences_from: Annotated[
         list[str] | None,
-        typer.Option(metavar="INPUT", help="Also learn sentence boundaries (Punkt) from these files; may be repeated."),
+        Option(metavar="INPUT", help="Also learn sentence boundaries (Punkt) from these files; may be repeated."),
     ] = None,
     abbreviations: Annotated[
         Path | None,
-        typer.Option(help="With --sentences-from: words that end with a period but no sentence, one in each line."),
+        Option(help="With --sentences-from: words that end with a period but no sentence, one in each line."),
     ] = None,
     language: Language = "auto",
     text_key: TextKey = "text",
@@ -123,21 +120,21 @@ def train(
 def encode(
     inputs: Annotated[
         list[str],
-        typer.Argument(metavar="CORPUS...", help="Folder of `pretrainkit corpus shards`; or files, globs, addresses."),
+        Argument(metavar="CORPUS...", help="Folder of `pretrainkit corpus shards`; or files, globs, addresses."),
     ],
     *,
-    tokenizer: Annotated[Path, typer.Option(help="Tokenizer folder.")],
-    out: Annotated[Path, typer.Option(help="Output folder.")],
+    tokenizer: Annotated[Path, Option(help="Tokenizer folder.")],
+    out: Annotated[Path, Option(help="Output folder.")],
     splitter: Annotated[
         SplitterName,
-        typer.Option(help="punkt: learned boundaries; newline: one per line; regex: --pattern; none: whole documents."),
+        Option(help="punkt: learned boundaries; newline: one per line; regex: --pattern; none: whole documents."),
     ] = "punkt",
     punkt_rules: PunktRulesOption = "default",
-    pattern: Annotated[str | None, typer.Option(help="What lies between sentences, for --splitter regex.")] = None,
+    pattern: Annotated[str | None, Option(help="What lies between sentences, for --splitter regex.")] = None,
     language: Language = "auto",
     control_pieces: Annotated[
         Literal["text", "ids"],
-        typer.Option(help="What <mask> and its like in a document become. text: text; ids: ids, as in AutoTokenizer."),
+        Option(help="What <mask> and its like in a document become. text: text; ids: ids, as in AutoTokenizer."),
     ] = "text",
     execution: Annotated[Execution, "workers", "engine", "slurm", "ray"],
     text_key: TextKey = "text",
@@ -182,10 +179,10 @@ def encode(
 
 @app.command()
 def inspect(
-    folder: Annotated[Path, typer.Argument(help="Tokenizer folder or folder of token shards.")],
+    folder: Annotated[Path, Argument(help="Tokenizer folder or folder of token shards.")],
     *,
-    verify: Annotated[bool, typer.Option("--verify", help="Also compare the sha256 of every file.")] = False,
-    document: Annotated[int | None, typer.Option(help="Also print this document of the shards.")] = None,
+    verify: Annotated[bool, Option("--verify", help="Also compare the sha256 of every file.")] = False,
+    document: Annotated[int | None, Option(help="Also print this document of the shards.")] = None,
     json_output: Json = False,
 ) -> None:
     """Show what a tokenizer or token shards are, and check that they are whole."""
@@ -218,9 +215,9 @@ def inspect(
 
 @app.command()
 def show(
-    text: Annotated[str, typer.Argument(help="Text to encode.")],
+    text: Annotated[str, Argument(help="Text to encode.")],
     *,
-    tokenizer: Annotated[Path, typer.Option(help="Tokenizer folder.")],
+    tokenizer: Annotated[Path, Option(help="Tokenizer folder.")],
     punkt_rules: PunktRulesOption = "default",
     json_output: Json = False,
 ) -> None:

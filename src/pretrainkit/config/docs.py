@@ -1,18 +1,14 @@
 """Configs explained: every field with its type, value and documentation, as YAML with comments that loads back to the
 same config, and as a JSON schema for editors."""
 
-import json
-import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-import yaml
 from pydantic import BaseModel
 
-from pretrainkit.config.yaml import parse_yaml
-from pretrainkit.errors import ConfigError
+from pretrainkit.config.yaml import dump_yaml
 
 _WIDTH = 100
 _GLUE = "\x1f"  # stands for a space at which a line must not end
@@ -45,17 +41,8 @@ def to_commented_yaml(config: BaseModel) -> str:
 
 def scalar(value: Any) -> str:
     """A JSON value as one line of YAML that YAML 1.1 and 1.2 readers read alike; mappings and lists in flow style."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{scalar(str(key))}: {scalar(sub)}" for key, sub in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(scalar, value)) + "]"
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    if isinstance(value, float):
-        return _float_text(value)
-    if isinstance(value, str):
-        return value if _reads_back(value) else _quoted(value)
-    return str(value)
+    # In a list, so that what flow style takes for something else is quoted; its brackets are cut off.
+    return dump_yaml([value], in_flow=True)[1:-2]
 
 
 def json_schema(config_class: type[BaseModel]) -> dict[str, Any]:
@@ -117,32 +104,6 @@ def _comment(words: str, indent: str) -> list[str]:
 def _unbroken(type_text: str) -> str:
     """The type in brackets, on one line if it is short."""
     return f"({type_text})".replace(" ", _GLUE if len(type_text) <= 50 else " ")
-
-
-def _float_text(value: float) -> str:
-    """With a point and a signed exponent, which every YAML reader takes for a float: 0.0001, 1.0e-06."""
-    shown = repr(value)
-    if "e" in shown:
-        mantissa, _, exponent = shown.partition("e")
-        return f"{mantissa}{'' if '.' in mantissa else '.0'}e{exponent}"
-    return shown
-
-
-def _reads_back(value: str) -> bool:
-    """Whether a text needs no quotes, in a list or mapping neither, for old and new readers."""
-    if not re.fullmatch(r"[\w./@~+-](?:[\w ./@~+-]*[\w./@~+-])?", value, re.ASCII):
-        return False
-    try:
-        return yaml.safe_load(value) == value and parse_yaml(value, "value") == value
-    except (yaml.YAMLError, ConfigError, ValueError):
-        return False
-
-
-def _quoted(value: str) -> str:
-    """In double quotes, as JSON does it; what YAML readers refuse as it stands is escaped."""
-    shown = json.dumps(value, ensure_ascii=False)
-    escapes = {c: f"\\u{ord(c):04x}" if ord(c) < 0x10000 else f"\\U{ord(c):08x}" for c in shown if not c.isprintable()}
-    return "".join(escapes.get(c, c) for c in shown)
 
 
 def _type_text(schema: Mapping[str, Any], definitions: Mapping[str, Any], *, is_item: bool = False) -> str:

@@ -107,12 +107,7 @@ def _accepted(place: _Place) -> str:
 
 
 def _unknown(
-    path: str,
-    given: str,
-    owners: Sequence[type[BaseModel]],
-    config_class: type[BaseModel],
-    where: str,
-    all_fields: str,
+    path: str, given: str, owners: Sequence[type[BaseModel]], config_class: type[BaseModel], where: str, all_fields: str
 ) -> str:
     """A field that is not there: of another member of a union, or misspelled."""
     parent, _, leaf = path.rpartition(".")

@@ -77,7 +77,7 @@ def resolve(
 
     def all_fields(parent: str) -> str:
         """A command that works whatever is wrong here: it shows the preset, or the schema."""
-        if base is not None and (not parent or _has_part(catalog.preset(base), parent)):
+        if base is not None and (not parent or isinstance(_at(catalog.preset(base).model_dump(), parent), Mapping)):
             return f"pretrainkit config show {base}{f' --under {parent}' if parent else ''}"
         return f"pretrainkit config schema {recipe}"
 
@@ -203,12 +203,6 @@ def _put(tree: Tree, path: Sequence[str], value: Any) -> None:
         tree[leaf] = value
 
 
-def _has_part(config: BaseModel, path: str) -> bool:
-    for name in path.split("."):
-        config = getattr(config, name, None)  # type: ignore[assignment]
-    return isinstance(config, BaseModel)
-
-
 def parse_override(word: str) -> tuple[list[str], Any]:
     """'a.b=1e-4' to (['a', 'b'], 0.0001). The value is YAML; a text that is not valid YAML is taken as it stands."""
     path, equals, text = word.partition("=")
@@ -305,7 +299,9 @@ def _lay_over(tree: Tree, origins: Origins, overlay: Tree, overlay_origins: Orig
     the new member has or that were not the default, and those without a default that both members have.
     """
     is_preset = all(origin.startswith("preset ") for origin in overlay_origins.values())
-    for path, choice, members in _unions(tree, catalog):
+    recipe = tree.get("recipe")
+    unions = unions_of(catalog.config_class(recipe)) if isinstance(recipe, str) else []
+    for path, choice, members in unions:
         old, new = _at(tree, path), _at(overlay, path)
         if not isinstance(old, Mapping) or not isinstance(new, Mapping) or choice not in new:
             continue
@@ -347,12 +343,6 @@ def _at(tree: Any, path: str) -> Any:
     for part in path.split("."):
         tree = tree.get(part) if isinstance(tree, Mapping) else None
     return tree
-
-
-def _unions(tree: Tree, catalog: Catalog) -> list[tuple[str, str, dict[str, type[BaseModel]]]]:
-    """Of each union of configs: its dotted path, the field that tells its members apart, and the members."""
-    recipe = tree.get("recipe")
-    return unions_of(catalog.config_class(recipe)) if isinstance(recipe, str) else []
 
 
 def _origin_of(path: str, origins: Origins) -> str:

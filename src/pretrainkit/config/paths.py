@@ -29,10 +29,10 @@ def absolute_paths(config: C) -> C:
     changed = {}
     for name, _, mark in marked(type(config), IsPath):
         value = getattr(config, name)
-        absolute = _within(value) if mark is None else _absolute(value, mark.ending)
+        absolute = _absolute(value, mark)
         if absolute != value:
             changed[name] = absolute
-    return config.model_copy(update=changed) if changed else config
+    return config.changed(**changed) if changed else config
 
 
 def paths_here(config: Config, prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -42,7 +42,7 @@ def paths_here(config: Config, prefix: str = "") -> Iterator[tuple[str, str]]:
         if mark is not None:
             values = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)
             for one in values:
-                if isinstance(one, str) and not os.path.isabs(one) and _absolute(one, mark.ending) != one:
+                if isinstance(one, str) and not os.path.isabs(one) and _absolute(one, mark) != one:
                     yield f"{prefix}{name}", one
         else:
             for one in value if isinstance(value, tuple) else (value,):
@@ -67,7 +67,7 @@ def without_paths(config: C) -> C:
             changed[name] = without_paths(value)
         elif isinstance(value, tuple) and any(isinstance(one, Config) for one in value):
             changed[name] = tuple(without_paths(one) for one in value if not _needs_path(one))
-    return config.model_copy(update=changed)
+    return config.changed(**changed)
 
 
 def _needs_path(config: Config) -> bool:
@@ -95,20 +95,16 @@ def _is_local(value: Any) -> bool:
     return isinstance(value, str) and os.path.isabs(value)
 
 
-def _absolute(value: Any, ending: str) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_absolute(item, ending) for item in value)
-    if isinstance(value, dict):
-        return {key: _absolute(item, ending) for key, item in value.items()}
-    if not isinstance(value, str) or "://" in value or not value.endswith(ending):
-        return value
-    path = os.path.abspath(os.path.expanduser(value))
-    return path if os.path.exists(path) or _WILDCARD.search(value) else value
-
-
-def _within(value: Any) -> Any:
+def _absolute(value: Any, mark: IsPath | None) -> Any:
     if isinstance(value, Config):
         return absolute_paths(value)
     if isinstance(value, tuple):
-        return tuple(_within(item) for item in value)
-    return value
+        return tuple(_absolute(item, mark) for item in value)
+    if mark is None:
+        return value
+    if isinstance(value, dict):
+        return {key: _absolute(item, mark) for key, item in value.items()}
+    if not isinstance(value, str) or "://" in value or not value.endswith(mark.ending):
+        return value
+    path = os.path.abspath(os.path.expanduser(value))
+    return path if os.path.exists(path) or _WILDCARD.search(value) else value

@@ -99,6 +99,15 @@ def key_lines(text: str) -> dict[str, int]:
     return found
 
 
-def dump_yaml(value: Any) -> str:
-    """Plain YAML that `parse_yaml` reads back to the same value."""
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+class _FlowDumper(_Dumper):
+    """Quotes as JSON does."""
+
+    def choose_scalar_style(self) -> str:
+        has_space_around = self.event.value != self.event.value.strip()  # of any kind, such as a no-break space
+        return '"' if has_space_around else str(super().choose_scalar_style()).replace("'", '"')
+
+
+def dump_yaml(value: Any, *, in_flow: bool = False) -> str:
+    """Plain YAML that `parse_yaml` reads back to the same value; `in_flow`: on one line."""
+    layout: dict[str, Any] = {"default_flow_style": True, "width": float("inf")} if in_flow else {"width": 120}
+    return yaml.dump(value, Dumper=_FlowDumper if in_flow else _Dumper, sort_keys=False, allow_unicode=True, **layout)

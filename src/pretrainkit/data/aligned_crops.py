@@ -110,14 +110,9 @@ def draw_part(crop: CropConfig, height: int, width: int, rng: np.random.Generato
 
 
 def stored_part(settings_C5: NDArray[np.integer], number: int, size: tuple[int, int] | None, name: str) -> Part:
-    """Row `number` of the parts that tokens were made of: top, left, height, width, whether mirrored.
-
-    Args:
-        size: (height, width) of the image; None: as large as the parts reach, for samples without one.
-
-    Raises:
-        DataError: It is no such table.
-    """
+    """Row `number` of the parts that tokens were made of: top, left, height, width, whether mirrored. Raises DataError
+    where it is no such table.
+    `size` is (height, width) of the image; None: as large as the parts reach, for samples without one."""
     table = np.asarray(settings_C5)
     if table.ndim != 2 or table.shape[1] != 5 or not len(table) or table.dtype.kind not in "iu":
         raise DataError(

@@ -18,7 +18,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -53,11 +53,7 @@ class Samples(ABC):
 
     @abstractmethod
     def read(self, folder: str, index: int) -> bytes:
-        """The file of a sample.
-
-        Raises:
-            DataError: It cannot be read.
-        """
+        """The file of a sample. Raises DataError where it cannot be read."""
 
     @abstractmethod
     def name(self, folder: str, index: int) -> str:
@@ -78,20 +74,14 @@ def is_stream(path: str) -> bool:
 
 
 def open_samples(path: str, suffixes: Suffixes) -> Samples:
-    """The files of a data set.
-
-    Raises:
-        DataError: A folder or archive is missing, empty or broken, or samples differ between modalities.
-    """
+    """The files of a data set. Raises DataError where a folder or archive is missing, empty or broken, or samples
+    differ between modalities."""
     return TarSamples(path, suffixes) if is_stream(path) else FolderSamples(path, suffixes)
 
 
 def folders_of(path: str) -> frozenset[str]:
-    """Names of the folders of a data set; of tar files those between the brackets.
-
-    Raises:
-        DataError: There are none, or there is no such data set.
-    """
+    """Names of the folders of a data set; of tar files those between the brackets. Raises DataError where there are
+    none, or there is no such data set."""
     if is_stream(path):
         match = _LIST.search(path)
         if match is None:
@@ -202,17 +192,11 @@ class _Stream:
     def __init__(self, path: str, folder: str, endings: Sequence[str]) -> None:
         self.folder, self.archives = folder, archives_of(path, folder)
         settings = f"fourm {' '.join(endings)}"
-        self.reader: tar.TarReader | tar.RemoteTarReader
-        if tar.is_address(path):
-            tables = [tar.cached_remote_table(one, settings, partial(_table, one, endings)) for one in self.archives]
-            self.reader = tar.RemoteTarReader(self.archives)
-        else:
-            paths = [Path(archive) for archive in self.archives]
-            absent = [str(one) for one in paths if not one.is_file()]
-            if absent:
-                raise DataError(f"{len(absent)} archives are missing, such as {absent[0]}\n  check data.train: {path}")
-            tables = tar.cached_tables(paths, settings, lambda one: _table(one, endings))
-            self.reader = tar.TarReader(paths)
+        absent = [one for one in self.archives if not tar.is_address(one) and not os.path.isfile(one)]
+        if absent:
+            raise DataError(f"{len(absent)} archives are missing, such as {absent[0]}\n  check data.train: {path}")
+        tables = tar.cached_tables(self.archives, settings, lambda one: _table(one, endings))
+        self.reader = tar.TarReader(self.archives)
         self.keys: list[str] = []
         self.rows: list[tuple[int, int, int]] = []
         """Of each sample: number of the archive, offset, bytes."""
@@ -222,7 +206,7 @@ class _Stream:
             self.rows += [(number, offset, size) for offset, size in zip(offsets, sizes, strict=True)]
 
 
-def _table(path: Path | str, endings: Sequence[str]) -> pa.Table:
+def _table(path: str, endings: Sequence[str]) -> pa.Table:
     rows = [
         {"key": stem.removeprefix("./"), "offset": member.offset, "num_bytes": member.num_bytes}
         for member in tar.members(path)
@@ -246,10 +230,7 @@ def _check_equal(path: str, first: _Stream, other: _Stream) -> None:
 
 def read_map(content: bytes, name: str) -> NDArray[Any]:
     """(H, W) the first channel of an image with all its bits (of a palette image the numbers), or a stored array.
-
-    Raises:
-        DataError: It is broken, an array of another shape, or has values that are not numbers.
-    """
+    Raises DataError where it is broken, an array of another shape, or has values that are not numbers."""
     if content[: len(_NUMPY)] == _NUMPY:
         found = read_array(content, name)
         if found.ndim != 2:
@@ -264,11 +245,8 @@ def read_map(content: bytes, name: str) -> NDArray[Any]:
 
 
 def map_size(content: bytes, name: str) -> tuple[int, int]:
-    """(height, width) of what `read_map` gives; of an image by its header alone.
-
-    Raises:
-        DataError: It is broken, or an array of another shape.
-    """
+    """(height, width) of what `read_map` gives; of an image by its header alone. Raises DataError where it is broken,
+    or an array of another shape."""
     if content[: len(_NUMPY)] == _NUMPY:
         height, width = read_map(content, name).shape
         return height, width
@@ -280,11 +258,7 @@ def map_size(content: bytes, name: str) -> tuple[int, int]:
 
 
 def require_numbers(values: NDArray[Any], name: str) -> None:
-    """Refuse NaN, which would turn a whole part, and then a loss, into NaN.
-
-    Raises:
-        DataError: There is one.
-    """
+    """Refuse NaN, which would turn a whole part, and then a loss, into NaN. Raises DataError where there is one."""
     if values.dtype.kind == "f" and (num_nan := int(np.isnan(values).sum())):
         raise DataError(
             f"{name} has NaN in {num_nan:,} of {values.size:,} places\n"
@@ -309,11 +283,7 @@ def _broken(name: str, error: Exception) -> DataError:
 
 
 def read_array(content: bytes, name: str) -> NDArray[Any]:
-    """One array that `numpy.save` wrote.
-
-    Raises:
-        DataError: It is none.
-    """
+    """One array that `numpy.save` wrote. Raises DataError where it is none."""
     try:
         found = np.load(io.BytesIO(content), allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,8 @@ _WORTH_KEEPING_BYTES = 1 << 24
 """Smaller files are read again in less time than it takes to care for one more file."""
 _FORMAT = 1
 _logger = logging.getLogger(__name__)
-Scan = Callable[[Iterator[bytes]], tuple[NDArray[np.int64], str]]
-"""Of a file's bytes: (2, N) begins and ends, and the hash."""
+Scan = Callable[[Iterator[bytes]], NDArray[np.int64]]
+"""Of a file's bytes: (2, N) begins and ends."""
 
 
 @dataclass(frozen=True)
@@ -60,21 +60,15 @@ def cache_folder() -> Path:
 
 
 def index_lines(source: SourceFile) -> LineIndex:
-    """The lines of a file, compressed or not, from the cache folder where they are known.
-
-    Raises:
-        DataError: The file cannot be read.
-    """
+    """The lines of a file, compressed or not, from the cache folder where they are known. Raises DataError where the
+    file cannot be read."""
     return _indexed(source, _scan, "")
 
 
 def index_records(source: SourceFile) -> LineIndex:
-    """The same for the records of a TFRecord file, whose checksums are looked at in that pass.
-
-    Raises:
-        DataError: The file cannot be read, or is damaged.
-    """
-    return _indexed(source, _scan_records, "records")
+    """The same for the records of a TFRecord file, whose checksums are looked at in that pass. Raises DataError where
+    the file cannot be read, or is damaged."""
+    return _indexed(source, lambda chunks: np.stack(record_places(chunks)), "records")
 
 
 def _indexed(source: SourceFile, scan: Scan, kind: str) -> LineIndex:
@@ -93,10 +87,12 @@ def _indexed(source: SourceFile, scan: Scan, kind: str) -> LineIndex:
         with _kept_file(path) as file:
             for chunk in plain_chunks(source):
                 file.write(chunk)
+    digest = hashlib.sha256()
     try:
-        table, sha256 = scan(_chunks(path))
+        table = scan(_digested_chunks(path, digest))
     except ValueError as error:
         raise DataError(f"{source.address} is damaged: {error}\n  fetch or make it again") from error
+    sha256 = digest.hexdigest()
     if is_plain and path.stat().st_size < _WORTH_KEEPING_BYTES:
         return LineIndex(path, table[0], table[1], sha256)
     try:
@@ -118,10 +114,12 @@ def _kept_file(path: Path) -> Iterator[BinaryIO]:
     os.replace(aside, path)
 
 
-def _chunks(path: Path) -> Iterator[bytes]:
+def _digested_chunks(path: Path, digest: Any) -> Iterator[bytes]:
+    """The bytes of a file, which go into a hash on the way."""
     try:
         with open(path, "rb") as file:
             while chunk := file.read(1 << 22):
+                digest.update(chunk)
                 yield chunk
     except OSError as error:
         raise DataError(
@@ -129,25 +127,12 @@ def _chunks(path: Path) -> Iterator[bytes]:
         ) from error
 
 
-def _scan_records(chunks: Iterator[bytes]) -> tuple[NDArray[np.int64], str]:
-    """((2, N) begins and ends of records, sha256)."""
-    digest = hashlib.sha256()
-
-    def digested() -> Iterator[bytes]:
-        for chunk in chunks:
-            digest.update(chunk)
-            yield chunk
-
-    return np.stack(record_places(digested())), digest.hexdigest()
-
-
-def _scan(chunks: Iterator[bytes]) -> tuple[NDArray[np.int64], str]:
-    """((2, N) begins and ends of lines, sha256). A carriage return before the end of line belongs to it."""
-    digest, found, size = hashlib.sha256(), [], 0
+def _scan(chunks: Iterator[bytes]) -> NDArray[np.int64]:
+    """(2, N) begins and ends of lines. A carriage return before the end of line belongs to it."""
+    found, size = [], 0
     returns: list[NDArray[np.bool_]] = []
     last = b"\n"
     for chunk in chunks:
-        digest.update(chunk)
         data = np.frombuffer(chunk, np.uint8)
         newlines = np.flatnonzero(data == _NEWLINE)
         before = np.concatenate([np.frombuffer(last, np.uint8), data[:-1]])
@@ -162,4 +147,4 @@ def _scan(chunks: Iterator[bytes]) -> tuple[NDArray[np.int64], str]:
         ends, has_return = np.append(ends, size), np.append(has_return, False)
     else:
         begins = begins[:-1]
-    return np.stack([begins, ends - has_return]), digest.hexdigest()
+    return np.stack([begins, ends - has_return])

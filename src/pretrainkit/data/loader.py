@@ -67,13 +67,11 @@ class Loader:
         num_workers: int = 0,
         first_step: int = 0,
     ) -> None:
-        """
+        """Raises ConfigError where the batch cannot be cut as asked, DataError where there are fewer examples than one
+        batch takes.
+
         Args:
-            source: Builds the examples.
-            order: Over the sizes of the source.
             batch_size: Examples of one step over all ranks.
-            rank: This process among `world_size`.
-            world_size: Number of ranks; divides batch_size.
             microbatch_size: Examples of one microbatch; None: all of this rank's.
             microbatch_tokens: Instead of microbatch_size: microbatches of as many examples as fit into so many tokens
                 (packed batches). A microbatch may then have no example at all where another rank needs one more.
@@ -82,10 +80,6 @@ class Loader:
                 the interpreter lock; the source must then be picklable, and cheaply so.
             num_workers: How many. 0: one thread.
             first_step: The step that holds the first positions of the order, where the run goes on counting.
-
-        Raises:
-            ConfigError: The batch cannot be cut as asked.
-            DataError: There are fewer examples than one batch takes.
         """
         if order.sizes != source.sizes:
             raise ValueError(f"the order is over components of {order.sizes} examples, the source has {source.sizes}")
@@ -169,12 +163,8 @@ class Loader:
         return {"step": step, **self._identity}
 
     def check_state(self, state: Mapping[str, object]) -> int:
-        """The step to go on at.
-
-        Raises:
-            DataError: Going on would not feed what the run would have seen had it never stopped; the message names
-                each difference.
-        """
+        """The step to go on at. Raises DataError where going on would not feed what the run would have seen had it
+        never stopped; the message names each difference."""
         step = state.get("step")
         if not isinstance(step, int) or step < 0 or not set(self._identity) - {"first_step"} <= set(state):
             raise DataError(f"this is not the state of a loader: {dict(state)}")

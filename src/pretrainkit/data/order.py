@@ -57,9 +57,7 @@ class Order:
     ) -> None:
         """
         Args:
-            sizes: Examples of each component of the mixture.
             seed: Of the permutations and of the examples' keys.
-            mode: See the top of the file.
             weights: Relative share of each component; None (or None for all): in proportion to the sizes. Shares are
                 exact where decimal weights have a common pattern of at most 65536 slots, which is then repeated; in
                 "lanes" the pattern is one batch, so that shares are rounded to whole rows; in "debias" they are
@@ -177,14 +175,6 @@ class Order:
     def is_for_one_batch_size(self) -> bool:
         """Whether the positions mean something only in batches of `batch_size`."""
         return self.mode == "lanes" or bool(self._settings)
-
-    def remainders(self, batch_size: int) -> tuple[int, ...]:
-        """How many examples of one pass do not fill a last batch, for each stream (in "debias" and "set_by_set" those
-        are the components). They come first in the next pass; in a static order they are never seen. In a weighted
-        mixture no batch is the last."""
-        if self._turns is None and len(self._streams) > 1:
-            return (0,) * len(self._streams)
-        return tuple(stream.size % batch_size for stream in self._streams)
 
     def num_epochs(self, num_examples: int) -> float:
         """Passes that the first `num_examples` positions make over the data: over that component that is repeated

@@ -13,11 +13,8 @@ from pretrainkit.errors import ConfigError, DataError
 
 
 def rank_rows(batch_size: int, rank: int, world_size: int) -> slice:
-    """The contiguous rows of the global batch that `rank` works on.
-
-    Raises:
-        ConfigError: The batch cannot be split evenly.
-    """
+    """The contiguous rows of the global batch that `rank` works on. Raises ConfigError where the batch cannot be split
+    evenly."""
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} does not exist among {world_size} ranks")
     if batch_size % world_size:
@@ -27,11 +24,8 @@ def rank_rows(batch_size: int, rank: int, world_size: int) -> slice:
 
 
 def even_microbatches(num_rows: int, microbatch_size: int | None) -> list[slice]:
-    """A rank's rows in microbatches of equal size; None: all in one.
-
-    Raises:
-        ConfigError: The rows cannot be split evenly.
-    """
+    """A rank's rows in microbatches of equal size; None: all in one. Raises ConfigError where the rows cannot be split
+    evenly."""
     size = num_rows if microbatch_size is None else microbatch_size
     if size < 1 or num_rows % size:
         raise ConfigError(f"{num_rows} examples of one rank cannot be split into microbatches of {microbatch_size}")
@@ -44,19 +38,16 @@ def token_microbatches(
     """Microbatches of at most `capacity` tokens for examples that are laid one after another.
 
     Every rank fills its examples into microbatches in order. All ranks get as many microbatches as the one that needs
-    most, the last ones maybe empty, so that collective operations match.
+    most, the last ones maybe empty, so that collective operations match. Raises DataError where an example is longer
+    than a microbatch.
 
     Args:
         lengths: (B,) tokens of each example of the global batch.
         world_size: Number of ranks; divides B.
-        capacity: Tokens of one microbatch.
         records: To name an example that is too long.
 
     Returns:
         For each rank its microbatches, as slices of the rows of the global batch.
-
-    Raises:
-        DataError: An example is longer than a microbatch.
     """
     longest = int(lengths.max(initial=0))
     if longest > capacity:
@@ -101,14 +92,11 @@ def pack_rows(lengths: NDArray[np.integer] | Sequence[int], row_length: int, win
     """Pack examples into rows by best fit decreasing: longest first, each into the fullest row that still has room.
 
     Windows of consecutive examples are packed independently, so a row never depends on what comes after its window.
+    Raises DataError where an example is empty or longer than a row.
 
     Args:
         lengths: (N,) tokens of each example, at least 1.
-        row_length: Tokens of one row.
         window: Examples that are packed together. More fill rows better and mix examples from farther apart.
-
-    Raises:
-        DataError: An example is empty or longer than a row.
     """
     num_tokens: Ints = np.asarray(lengths, np.int64)
     wrong = np.flatnonzero((num_tokens < 1) | (num_tokens > row_length))

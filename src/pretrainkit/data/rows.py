@@ -19,13 +19,10 @@ class RowSource(BatchSource):
     """Rows of arrays (N, T), one array per component, all of the same dtype and T."""
 
     def __init__(self, arrays: Sequence[NDArray], *, name: str = "tokens") -> None:
-        """
+        """Raises DataError where the arrays are not rows of one kind.
+
         Args:
             arrays: One (N, T) per component; memory maps stay on disk, and only their path goes to worker processes.
-            name: Of the rows in the batch.
-
-        Raises:
-            DataError: The arrays are not rows of one kind.
         """
         kinds = {(array.ndim, array.shape[1:], array.dtype.str) for array in arrays}
         if len(kinds) != 1 or arrays[0].ndim != 2:

@@ -54,11 +54,8 @@ class BatchSource(ABC):
 
     @property
     def document_sizes(self) -> Sequence[NDArray[np.int64]]:
-        """Per component, the examples of each document in order; read by the order "lanes" only.
-
-        Raises:
-            ConfigError: Examples of this source do not come from documents.
-        """
+        """Per component, the examples of each document in order; read by the order "lanes" only. Raises ConfigError
+        where examples of this source do not come from documents."""
         raise ConfigError("data.order=lanes needs examples that come from documents\n  use data.order=shuffle")
 
     @abstractmethod

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -30,6 +30,7 @@ _LARGEST_PADDING = 2**20
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _logger = logging.getLogger(__name__)
+P = TypeVar("P", bound=Path | str)
 
 
 class Member(NamedTuple):
@@ -42,15 +43,13 @@ class Member(NamedTuple):
 
 
 def members(path: Path | str, on_break: Callable[[str], None] | None = None) -> Iterator[Member]:
-    """The regular files of an uncompressed archive in stored order; their contents are skipped over.
+    """The regular files of an uncompressed archive in stored order; their contents are skipped over. Raises DataError
+    where it cannot be read, is truncated, compressed, or no tar at all.
 
     Args:
         path: On a disk, or an address that fsspec opens.
         on_break: Called with the reason where the archive cannot be read to its end, after the files that are whole.
             None: that is an error.
-
-    Raises:
-        DataError: It cannot be read, is truncated, compressed, or no tar at all.
     """
     try:
         with _opened(path) as file:
@@ -109,26 +108,31 @@ def expand_braces(pattern: str) -> list[str]:
 
 
 class TarReader:
-    """Reads pieces of many archives, from any number of threads. At most 64 of them are kept open."""
+    """Reads pieces of many archives, on a disk or behind addresses that fsspec opens, from any number of threads. At
+    most 64 files are kept open."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._paths = tuple(paths)
+    def __init__(self, paths: Sequence[Path | str]) -> None:
+        self._paths = tuple(map(str, paths))
         self._open: dict[int, _Descriptor] = {}
         self._lock = threading.Lock()
 
     def read(self, archive: int, offset: int, num_bytes: int) -> bytes:
-        """The bytes of a member of archive number `archive`.
+        """The bytes of a member of archive number `archive`. Raises OSError where it cannot be opened or read, or ends
+        too early."""
+        path, end = self._paths[archive], offset + num_bytes
+        if is_address(path):
+            import fsspec
 
-        Raises:
-            OSError: It cannot be opened or read, or ends too early.
-        """
-        descriptor = self._descriptor(archive)
-        data = os.pread(descriptor.number, num_bytes, offset)
-        while len(data) < num_bytes:
-            more = os.pread(descriptor.number, num_bytes - len(data), offset + len(data))
-            if not more:
-                raise OSError(f"{self._paths[archive]} ends before byte {offset + num_bytes}")
-            data += more
+            files, place = fsspec.core.url_to_fs(path)
+            data: bytes = files.cat_file(place, start=offset, end=end)
+        else:
+            descriptor = self._descriptor(archive)
+            data = more = os.pread(descriptor.number, num_bytes, offset)
+            while more and len(data) < num_bytes:
+                more = os.pread(descriptor.number, num_bytes - len(data), offset + len(data))
+                data += more
+        if len(data) < num_bytes:
+            raise OSError(f"{path} ends before byte {end}")
         return data
 
     def _descriptor(self, archive: int) -> "_Descriptor":
@@ -140,75 +144,36 @@ class TarReader:
             return descriptor
 
 
-class RemoteTarReader:
-    """Reads pieces of archives behind addresses that fsspec opens, from any number of threads."""
-
-    def __init__(self, addresses: Sequence[str]) -> None:
-        self._addresses = tuple(addresses)
-
-    def read(self, archive: int, offset: int, num_bytes: int) -> bytes:
-        """The bytes of a member of archive number `archive`.
-
-        Raises:
-            OSError: It cannot be opened or read, or ends too early.
-        """
-        import fsspec
-
-        files, path = fsspec.core.url_to_fs(self._addresses[archive])
-        data: bytes = files.cat_file(path, start=offset, end=offset + num_bytes)
-        if len(data) < num_bytes:
-            raise OSError(f"{self._addresses[archive]} ends before byte {offset + num_bytes}")
-        return data
-
-
 class _Descriptor:
     """An open file that is closed with its last reference, so that no thread closes what another one reads."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str) -> None:
         self.number = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self.number)
 
 
-def cached_table(path: Path, settings: str, make: Callable[[], pa.Table]) -> pa.Table:
-    """`make()` for the archive at `path`, from the file beside it where one fits.
+def cached_table(path: Path | str, settings: str, make: Callable[[], pa.Table]) -> pa.Table:
+    """`make()` for an archive, from the file beside it where one fits; that of an archive behind an address, which
+    fsspec opens, is in the cache folder of this machine. Raises DataError where an address cannot be opened.
 
     Args:
         path: The archive; size and modification time of it must be as they were.
-        settings: What else the table depends on.
-        make: Makes it anew.
 
     Returns:
         The table, memory-mapped unless no place to keep it could be written.
     """
-    status = path.stat()
-    stamp = f"{_FORMAT}\n{settings}\n{status.st_size}\n{status.st_mtime_ns}".encode()
-    kind = hashlib.blake2b(settings.encode(), digest_size=4).hexdigest()
-    name = f"{path.name}-{hashlib.blake2b(str(path.resolve()).encode(), digest_size=8).hexdigest()}"
-    places = [path.with_name(f"{path.name}.{kind}.index"), _cache_folder() / f"{name}.{kind}.index"]
-    return _kept(str(path), stamp, places, make)
-
-
-def cached_remote_table(address: str, settings: str, make: Callable[[], pa.Table]) -> pa.Table:
-    """`cached_table` for an archive behind an address that fsspec opens, kept in the cache folder of this machine.
-
-    Raises:
-        DataError: There is no such archive, or the package that opens such addresses is missing.
-    """
-    import fsspec
-
-    try:
-        files, path = fsspec.core.url_to_fs(address)
-        found = files.info(path)
-    except (OSError, ImportError, ValueError) as error:
-        raise DataError(f"{address} cannot be read: {error}\n  check the address and your access to it") from error
-    version = [found.get(name) for name in ("size", "ETag", "etag", "md5Hash", "LastModified", "mtime", "created")]
+    if isinstance(path, str) and is_address(path):
+        version = _remote_version(path)
+        name = _digest(f"{path}\n{settings}", 12)
+        places = [_cache_folder() / f"{name}.index"]
+    else:
+        path = Path(path)
+        status = path.stat()
+        version = f"{status.st_size}\n{status.st_mtime_ns}"
+        ending = f"{_digest(settings, 4)}.index"
+        kept_name = f"{path.name}-{_digest(str(path.resolve()), 8)}.{ending}"
+        places = [path.with_name(f"{path.name}.{ending}"), _cache_folder() / kept_name]
     stamp = f"{_FORMAT}\n{settings}\n{version}".encode()
-    name = hashlib.blake2b(f"{address}\n{settings}".encode(), digest_size=12).hexdigest()
-    return _kept(address, stamp, [_cache_folder() / f"{name}.index"], make)
-
-
-def _kept(path: str, stamp: bytes, places: Sequence[Path], make: Callable[[], pa.Table]) -> pa.Table:
-    """The table at one of `places`, or made anew and kept at the first that can be written."""
     for place in places:
         if (kept := _read(place, stamp)) is not None:
             return kept
@@ -227,8 +192,24 @@ def _kept(path: str, stamp: bytes, places: Sequence[Path], make: Callable[[], pa
     return table
 
 
+def _remote_version(address: str) -> str:
+    """Changes when the archive does, as far as its place says so."""
+    import fsspec
+
+    try:
+        files, path = fsspec.core.url_to_fs(address)
+        found = files.info(path)
+    except (OSError, ImportError, ValueError) as error:
+        raise DataError(f"{address} cannot be read: {error}\n  check the address and your access to it") from error
+    return str([found.get(name) for name in ("size", "ETag", "etag", "md5Hash", "LastModified", "mtime", "created")])
+
+
+def _digest(text: str, num_bytes: int) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=num_bytes).hexdigest()
+
+
 def cached_tables(
-    paths: Sequence[Path], settings: str, make: Callable[[Path], pa.Table], *, seconds_between_lines: float = 10
+    paths: Sequence[P], settings: str, make: Callable[[P], pa.Table], *, seconds_between_lines: float = 10
 ) -> list[pa.Table]:
     """`cached_table` for each archive. Where that takes long, because they are gone through for the first time, a line
     now and then says how far it is."""

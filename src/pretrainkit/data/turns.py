@@ -30,15 +30,13 @@ _FEWEST_DRAWS = 1024
 
 
 def slot_counts(weights: Sequence[float], num_slots: int | None = None) -> tuple[int, ...]:
-    """How many slots of the pattern each component gets.
+    """How many slots of the pattern each component gets. Raises ConfigError where a weight is not a positive number, or
+    too small for even one slot.
 
     Args:
         weights: One per component, positive, in any unit. Decimal fractions are taken as written: 0.7 and 0.3 give 7
             and 3.
         num_slots: Length of the pattern; None: the shortest with exactly these shares, at most MAX_SLOTS.
-
-    Raises:
-        ConfigError: A weight is not a positive number, or too small for even one slot.
     """
     for component, weight in enumerate(weights):
         if not (math.isfinite(weight) and weight > 0):
@@ -227,19 +225,13 @@ def make_turns(
     *,
     is_static: bool,
 ) -> tuple[Turns, str]:
-    """The turns of an order, and text that differs whenever they do.
+    """The turns of an order over components of `sizes` examples, and text that differs whenever they do. Raises
+    ConfigError where settings do not fit together, DataError where a component is too small for a balanced draw.
 
     Args:
         mode: debias: drawn for each batch. set_by_set: one component after another.
-        sizes: Examples of each component.
         weights: Of "debias" only: the probability of each component, in any unit; None: by its size.
-        batch_size: Examples of one step.
-        debias: Of "debias" only.
         is_static: Of a component only its whole batches are used in each epoch.
-
-    Raises:
-        ConfigError: Settings that do not fit together.
-        DataError: A component too small for a balanced draw.
     """
     if mode == "set_by_set":
         if weights is not None:

@@ -70,14 +70,9 @@ class World:
         """
         if self.world_size == 1:
             return [value]
-        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
-        dist.all_gather(lengths, torch.tensor([len(text)]), group=group)
-        padded = torch.zeros(int(max(lengths)), dtype=torch.uint8)  # one gather takes tensors of one length only
-        padded[: len(text)] = text
-        texts = [torch.zeros_like(padded) for _ in lengths]
-        dist.all_gather(texts, padded, group=group)
-        return [json.loads(bytes(t[: int(n)].tolist())) for t, n in zip(texts, lengths, strict=True)]
+        texts: list[Any] = [""] * self.world_size
+        dist.all_gather_object(texts, json.dumps(value), group=group)
+        return [json.loads(text) for text in texts]
 
     def on_main(self, work: Callable[[], T]) -> T:
         """Rank 0's result of `work()` on every rank (as JSON). Where it raises PretrainKitError, every rank does, so

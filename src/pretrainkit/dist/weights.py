@@ -40,11 +40,9 @@ def on_cpu(model: nn.Module) -> nn.Module:
     return model if next(model.parameters()).device.type == "cpu" else copy.deepcopy(model).cpu()
 
 
-def full_state_dict(model: nn.Module, is_main: bool = True) -> dict[str, Tensor]:
-    """Copies of all tensors on the CPU, whole. Every rank must call it; only where `is_main` is it not empty.
-
-    Tied tensors appear under each of their names and share one copy.
-    """
+def full_state_dict(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of all tensors on the CPU, whole. Every rank must call it. Tied tensors appear under each of their names
+    and share one copy."""
     copies: dict[int, Tensor] = {}
     weights: dict[str, Tensor] = {}
     for name, tensor in unwrap(model).state_dict(keep_vars=True).items():
@@ -52,9 +50,9 @@ def full_state_dict(model: nn.Module, is_main: bool = True) -> dict[str, Tensor]
             whole = tensor.detach()
             if is_dtensor(whole):
                 whole = whole.full_tensor()
-            copies[id(tensor)] = whole.to("cpu", copy=True) if is_main else whole.new_empty(0)
+            copies[id(tensor)] = whole.to("cpu", copy=True)
         weights[name] = copies[id(tensor)]
-    return weights if is_main else {}
+    return weights
 
 
 @torch.no_grad()

@@ -93,7 +93,6 @@ def task_of(
     """A task of SkyPilot as nested plain values.
 
     Args:
-        config: What is laid over the file it names.
         num_nodes: Machines; None: as in the file.
         processes: Ranks of each machine; None: one per GPU.
         max_restarts: Of the ranks, after a failure, while the machines live; None: as in the file.
@@ -131,14 +130,9 @@ def launch_run(run: Path, launch: Launch, *, dry_run: bool = False) -> Commands:
     """Start a run in a cloud: on machines of its own, or as a managed job where they may be taken away.
 
     The resolved config, the code and the list of packages travel from `RUN/launch`; the run is written to the bucket.
-
-    Returns:
-        The commands.
-
-    Raises:
-        InputError: The run's folder has a name that machines cannot have.
-        ConfigError: There is no bucket to write to, or the machines have another number of GPUs than ranks.
-        MissingPackageError: SkyPilot is not installed.
+    Returns the commands. Raises InputError where the run's folder has a name that machines cannot have, or SkyPilot is
+    not installed, ConfigError where there is no bucket to write to, or the machines have another number of GPUs than
+    ranks.
     """
     config = CloudConfig.model_validate(dict(launch.settings))
     if config.bucket is None:

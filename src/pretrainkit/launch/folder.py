@@ -12,7 +12,6 @@ The runs of a sweep lie beside each other in its folder, whose own `launch` hold
 """
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pretrainkit.errors import DataError, InputError
+from pretrainkit.files.manifest import atomic_file
 from pretrainkit.files.work import lock
 
 Kind = Literal["local", "slurm", "cloud"]
@@ -66,12 +66,8 @@ class Restarts:
     """The newest when the attempt began."""
 
     def after_failure(self, code: int, checkpoint: str | None) -> "Restarts | None":
-        """For the next attempt; None: there is none.
-
-        Args:
-            code: Exit code of the run: 1 failed; 2 (bad input) and 130 (asked to stop) are no failures to mend.
-            checkpoint: The newest now.
-        """
+        """For the next attempt; None: there is none. Of exit codes 1 is a failure to mend, 2 (bad input) and 130 (asked
+        to stop) are not; `checkpoint` is the newest now."""
         if code != 1 or self.left < 1 or checkpoint is None or checkpoint == self.checkpoint:
             return None
         return Restarts(self.left - 1, checkpoint)
@@ -115,17 +111,17 @@ class LaunchFolder:
         (self.path / "cancelled").touch()
 
     def launches(self) -> list[Launch]:
-        """All launches, newest last; empty where there was none.
-
-        Raises:
-            DataError: The file is damaged.
-        """
+        """All launches, newest last; empty where there was none. Raises DataError where the file is damaged."""
         path = self.path / "launches.json"
         if not path.is_file():
             return []
         try:
             rows = json.loads(path.read_text(encoding="utf-8"))
-            return [Launch(**_with_tuples(row)) for row in rows]
+            with_tuples: list[dict[str, Any]] = [
+                {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+                for row in rows
+            ]
+            return [Launch(**row) for row in with_tuples]
         except (ValueError, TypeError, AttributeError) as error:
             raise DataError(
                 f"{path} is damaged: {error}\n  remove it; the run goes on with: pretrainkit resume {self.run}"
@@ -153,10 +149,8 @@ class LaunchFolder:
         """Record a launch that begins. Raises InputError where the folder cannot be written."""
         launches = [*self.launches(), launch]
         self.prepare()
-        try:
-            self._write("launches.json", [asdict(one) for one in launches])
-        except OSError as error:
-            raise InputError(f"cannot write into {self.path}: {error.strerror}\n  choose another run folder") from None
+        with atomic_file(self.path / "launches.json") as file:
+            file.write(json.dumps([asdict(one) for one in launches], indent=2).encode() + b"\n")
 
     def discard(self) -> None:
         """Remove the run folder of a launch that was refused, where there is nothing in it but what launching left."""
@@ -202,18 +196,9 @@ class LaunchFolder:
             f"  look at it: pretrainkit launch status {self.run}; end it: pretrainkit launch cancel {self.run}"
         )
 
-    def _write(self, name: str, value: Any) -> None:
-        partial = self.path / f".{name}.partial"
-        partial.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-        os.replace(partial, self.path / name)
-
 
 def launched_runs(place: Path) -> list[LaunchFolder]:
-    """The run of this folder, or those of a sweep, by name.
-
-    Raises:
-        InputError: Nothing was launched here.
-    """
+    """The run of this folder, or those of a sweep, by name. Raises InputError where nothing was launched here."""
     if not (place / "launch/launches.json").is_file() and (
         runs := sorted(path.parent.parent for path in place.glob("*/launch/launches.json"))
     ):
@@ -221,7 +206,3 @@ def launched_runs(place: Path) -> list[LaunchFolder]:
     folder = LaunchFolder(place)
     folder.last()
     return [folder]
-
-
-def _with_tuples(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}

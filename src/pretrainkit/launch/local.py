@@ -15,7 +15,7 @@ from types import FrameType
 
 from pretrainkit.errors import InputError
 from pretrainkit.launch.folder import Launch, LaunchFolder, Restarts
-from pretrainkit.launch.rank import LOG_FOLDER, exit_path, log_path, pid_path
+from pretrainkit.launch.rank import LOG_FOLDER, rank_file
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +41,8 @@ def launch_local(
     Rank 0 writes to this terminal, and every rank r to the end of `run_folder/logs/rank-r.log`. SIGTERM, SIGINT and
     SIGUSR1 are passed on to the ranks, which save and end. When this process is killed they do so too, within seconds.
     When a rank fails all others are stopped, and all are started again if there is a newer checkpoint than when they
-    began.
+    began. Raises InputError where the log folder cannot be written, there is no such number of processes, or another
+    launcher trains there.
 
     Args:
         run_folder: Gets a folder `logs`; when the ranks refuse their input, a folder made here goes again.
@@ -52,10 +53,6 @@ def launch_local(
 
     Returns:
         The exit code of the worst rank: 1 failed, 2 bad input, 130 interrupted after saving, 0 done.
-
-    Raises:
-        InputError: The log folder cannot be written, there is no such number of processes, or another launcher trains
-            there.
     """
     if num_processes < 1:
         raise InputError(f"{num_processes} processes were asked for; it takes at least 1")
@@ -88,13 +85,10 @@ def launch_local(
 
 def _run_ranks(words: Sequence[str], num_processes: int, logs: Path) -> tuple[int, bool]:
     """One attempt: the exit code of the worst rank, and whether the ranks were asked to stop."""
-    left = [place(logs, rank) for rank in range(num_processes) for place in (pid_path, exit_path)]
+    left = [rank_file(logs, rank, kind) for rank in range(num_processes) for kind in ("pid", "exit")]
     for path in left:
         path.unlink(missing_ok=True)
-    environment = os.environ | {
-        LOG_FOLDER: str(logs),
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_SAVE_SECONDS),
-    }
+    environment = os.environ | {LOG_FOLDER: str(logs), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_SAVE_SECONDS)}
     # Otherwise each rank would start as many threads as there are cores.
     environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_processes)))
     command = [sys.executable, "-m", "pretrainkit.launch.agent", str(num_processes), *words]
@@ -103,7 +97,8 @@ def _run_ranks(words: Sequence[str], num_processes: int, logs: Path) -> tuple[in
     with _forwarding(agent, logs, num_processes) as received:
         agent.wait()
         _wait_for_orphans(logs, num_processes)
-    codes = [_exit_code(logs, rank) for rank in range(num_processes)]
+    exits = [rank_file(logs, rank, "exit") for rank in range(num_processes)]
+    codes = [int(path.read_text() or 1) if path.exists() else None for path in exits]
     for path in left:
         path.unlink(missing_ok=True)
     _tell_failures(logs, codes)
@@ -117,8 +112,8 @@ def _wait_for_orphans(logs: Path, num_processes: int) -> None:
     deadline = time.monotonic() + _SAVE_SECONDS
     for rank in range(num_processes):
         with suppress(ProcessLookupError, ValueError, FileNotFoundError):
-            pid = int(pid_path(logs, rank).read_text())
-            while not exit_path(logs, rank).exists():
+            pid = int(rank_file(logs, rank, "pid").read_text())
+            while not rank_file(logs, rank, "exit").exists():
                 os.kill(pid, 0 if time.monotonic() < deadline else signal.SIGKILL)
                 time.sleep(_POLL_SECONDS)
 
@@ -145,7 +140,7 @@ def _forwarding(agent: subprocess.Popen[bytes], logs: Path, num_processes: int) 
 
     def forward(number: int, frame: FrameType | None) -> None:
         received.append(number)
-        pids = [path for rank in range(num_processes) if (path := pid_path(logs, rank)).exists()]
+        pids = [path for rank in range(num_processes) if (path := rank_file(logs, rank, "pid")).exists()]
         for path in pids:
             with suppress(ProcessLookupError, ValueError, FileNotFoundError):
                 os.kill(int(path.read_text()), number)
@@ -167,15 +162,10 @@ def _forwarding(agent: subprocess.Popen[bytes], logs: Path, num_processes: int) 
             agent.wait()
 
 
-def _exit_code(logs: Path, rank: int) -> int | None:
-    path = exit_path(logs, rank)
-    return int(path.read_text() or 1) if path.exists() else None
-
-
 def _tell_failures(logs: Path, codes: Sequence[int | None]) -> None:
     """The last lines of the first failed rank that has a log; rank 0 has spoken for itself."""
     for rank, code in enumerate(codes):
-        path = log_path(logs, rank)
+        path = rank_file(logs, rank, "log")
         if rank and code in (1, 2) and codes[0] not in (1, 2) and path.exists():
             tail = path.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
             _log.error("rank %d ended with exit code %d; the last lines of %s:\n%s", rank, code, path, "\n".join(tail))

@@ -22,26 +22,17 @@ _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _WATCH_SECONDS = 1.0
 
 
-def pid_path(folder: Path, rank: int) -> Path:
-    """Holds the process id of a running rank."""
-    return folder / f"rank-{rank}.pid"
-
-
-def exit_path(folder: Path, rank: int) -> Path:
-    """Holds the exit code of a rank that ended by itself."""
-    return folder / f"rank-{rank}.exit"
-
-
-def log_path(folder: Path, rank: int) -> Path:
-    """Output of a rank."""
-    return folder / f"rank-{rank}.log"
+def rank_file(folder: Path, rank: int, kind: str) -> Path:
+    """Of kind "pid" the process id of a running rank, "exit" the code of one that ended by itself, "log" its output."""
+    return folder / f"rank-{rank}.{kind}"
 
 
 def main() -> None:
     """Run the module named in the arguments as this rank."""
     folder, rank = Path(os.environ[LOG_FOLDER]), int(os.environ["RANK"])
-    pid_path(folder, rank).write_text(str(os.getpid()))
-    log = open(log_path(folder, rank), "a", encoding="utf-8", errors="replace", buffering=1)  # noqa: SIM115 (to the end)
+    rank_file(folder, rank, "pid").write_text(str(os.getpid()))
+    path = rank_file(folder, rank, "log")
+    log = open(path, "a", encoding="utf-8", errors="replace", buffering=1)  # noqa: SIM115 (to the end)
     if rank:
         os.dup2(log.fileno(), sys.stdout.fileno())
         os.dup2(log.fileno(), sys.stderr.fileno())
@@ -71,7 +62,7 @@ def main() -> None:
             print(f"  what each rank printed last is in {folder}", file=sys.stderr)
         else:
             traceback.print_exc()
-    exit_path(folder, rank).write_text(str(code))
+    rank_file(folder, rank, "exit").write_text(str(code))
     sys.exit(code)
 
 

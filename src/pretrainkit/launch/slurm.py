@@ -32,7 +32,9 @@ _DEAF_PYTHON = f"""/bin/sh -c 'trap "" TERM USR2; exec "$0" "$@"' {quote(sys.exe
 def submit(
     runs: Sequence[Path], launches: Sequence[Launch], home: Path, *, name: str, cluster: str = "slurm"
 ) -> list[str]:
-    """Submit one job for each run: alone, or as an array where there are several.
+    """Submit one job for each run: alone, or as an array where there are several. Raises MissingPackageError where
+    submitit is not installed, InputError where there is no SLURM here, it refused the job, or it has a job of one of
+    the runs already.
 
     Args:
         runs: Run folders on a file system that all nodes share.
@@ -42,10 +44,6 @@ def submit(
 
     Returns:
         Job ids, which the run folders keep too.
-
-    Raises:
-        MissingPackageError: submitit is not installed.
-        InputError: There is no SLURM here, it refused the job, or it has a job of one of the runs already.
     """
     try:
         import submitit
@@ -104,30 +102,20 @@ def _parameters(launch: Launch, settings: SlurmConfig, name: str, code: Path, cl
     }
     if cluster == "local":
         return common | {"local_setup": setup}
-    optional = {
-        "slurm_partition": settings.partition,
-        "slurm_account": settings.account,
-        "slurm_qos": settings.qos,
-        "slurm_constraint": settings.constraint,
-        "slurm_exclude": settings.exclude,
-        "slurm_nodelist": settings.nodelist,
-        "slurm_comment": settings.comment,
-        "cpus_per_task": settings.cpus_per_task,
-        "mem_gb": settings.mem_gb,
-        "gpus_per_node": launch.gpus_per_node or None,
+    named = ("partition", "account", "qos", "constraint", "exclude", "nodelist", "comment")
+    optional = {f"slurm_{name}": getattr(settings, name) for name in named}
+    optional |= {"cpus_per_task": settings.cpus_per_task, "mem_gb": settings.mem_gb}
+    optional |= {"gpus_per_node": launch.gpus_per_node or None}
+    return {
+        **common,
+        **{name: value for name, value in optional.items() if value is not None},
+        "slurm_setup": setup,
+        "slurm_signal_delay_s": settings.signal_seconds,
+        "slurm_array_parallelism": settings.array_parallelism,
+        "slurm_wckey": "pretrainkit",
+        "slurm_srun_args": ["--kill-on-bad-exit=1"],
+        "slurm_additional_parameters": {"requeue": True, **settings.sbatch},
     }
-    return (
-        common
-        | {name: value for name, value in optional.items() if value is not None}
-        | {
-            "slurm_setup": setup,
-            "slurm_signal_delay_s": settings.signal_seconds,
-            "slurm_array_parallelism": settings.array_parallelism,
-            "slurm_wckey": "pretrainkit",
-            "slurm_srun_args": ["--kill-on-bad-exit=1"],
-            "slurm_additional_parameters": {"requeue": True, **settings.sbatch},
-        }
-    )
 
 
 def copy_code(folder: Path, *, is_shared: bool = False) -> Path:

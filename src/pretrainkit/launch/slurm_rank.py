@@ -12,14 +12,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from pretrainkit.launch.folder import LaunchFolder, Restarts
-from pretrainkit.launch.rank import LOG_FOLDER, exit_path, pid_path
+from pretrainkit.launch.rank import LOG_FOLDER, rank_file
 
 _POLL_SECONDS = 0.2
 _REPEAT_SECONDS = 2.0
@@ -31,44 +32,9 @@ _END_SECONDS = 300
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a task is among those of its job, and how the job is requeued."""
-
-    rank: int
-    world_size: int
-    local_rank: int
-    local_world_size: int
-    host: str
-    """Of rank 0, as the others reach it."""
-    job_id: str
-    attempt: str
-    """Different for each time that the job runs."""
-    is_slurm: bool
-    requeue: Callable[[], None]
-
-    @classmethod
-    def of_submitit(cls) -> "Place":
-        """Of this process, which submitit started."""
-        import submitit
-
-        task = submitit.JobEnvironment()
-        attempt = os.environ.get("SLURM_RESTART_COUNT", "0")
-        return cls(
-            task.global_rank,
-            task.num_tasks,
-            task.local_rank,
-            task.num_tasks // task.num_nodes,
-            task.hostnames[0],
-            task.job_id,
-            attempt,
-            task.cluster == "slurm",
-            lambda: task._requeue(0),
-        )
-
-
-@dataclass(frozen=True)
 class RankJob:
-    """Called in every task. Holds nothing but what `RUN/launch` holds, so that a pickle of it is small and readable."""
+    """Called in every task, a `submitit.JobEnvironment`. Holds nothing but what `RUN/launch` holds, so that a pickle of
+    it is small and readable."""
 
     words: tuple[str, ...]
     run_folder: str
@@ -78,41 +44,43 @@ class RankJob:
 
     def __call__(self) -> int:
         """Run this task's rank to its end; returns 0, or leaves the process with the code of the rank."""
-        place = Place.of_submitit()
+        import submitit
+
+        task = submitit.JobEnvironment()
         folder = LaunchFolder(self.run_folder)
         folder.logs.mkdir(parents=True, exist_ok=True)
         checkpoint = folder.newest_checkpoint
-        child = self._start(place, folder)
-        with _Forwarded(child) as signals:
+        child = self._start(task, folder)
+        with _forwarded(child) as signals:
             code = _wait(child, signals)
-        said = exit_path(folder.logs, place.rank)
+        said = rank_file(folder.logs, task.global_rank, "exit")
         if code < 0:  # killed, maybe by the scheduler's signal before training began or after all was done
-            code = int(said.read_text() or 1) if said.exists() else 130 if signals.received else 1
-        for left in (pid_path(folder.logs, place.rank), said):
+            code = int(said.read_text() or 1) if said.exists() else 130 if signals else 1
+        for left in (rank_file(folder.logs, task.global_rank, "pid"), said):
             left.unlink(missing_ok=True)
         if code in (0, 2):
-            self._end(place, folder, code, "done" if code == 0 else "bad input", is_requeued=False)
+            self._end(task, folder, code, "done" if code == 0 else "bad input", is_requeued=False)
         elif code == 130:
-            cause = "its time limit" if signal.SIGUSR2 in signals.received else "a pre-emption"
-            wanted = not folder.is_cancelled and not (place.is_slurm and _is_cancelled(place.job_id))
-            timeouts = sum(row["cause"] == "its time limit" for row in self._attempts(place, folder))
+            cause = "its time limit" if signal.SIGUSR2 in signals else "a pre-emption"
+            wanted = not folder.is_cancelled and not (task.cluster == "slurm" and _is_cancelled(task.job_id))
+            timeouts = sum(row["cause"] == "its time limit" for row in self._attempts(task, folder))
             wanted = wanted and timeouts < self.max_timeouts
-            self._end(place, folder, code, cause if wanted else "cancelled", is_requeued=wanted)
+            self._end(task, folder, code, cause if wanted else "cancelled", is_requeued=wanted)
         else:
-            failures = sum(row["code"] == 1 for row in self._attempts(place, folder))
+            failures = sum(row["code"] == 1 for row in self._attempts(task, folder))
             restarts = Restarts(self.max_restarts - failures, checkpoint)
             wanted = restarts.after_failure(code, folder.newest_checkpoint) is not None and not folder.is_cancelled
-            self._end(place, folder, code, f"rank {place.rank} failed", is_requeued=wanted)
+            self._end(task, folder, code, f"rank {task.global_rank} failed", is_requeued=wanted)
         return code
 
-    def _start(self, place: Place, folder: LaunchFolder) -> subprocess.Popen[bytes]:
-        exit_path(folder.logs, place.rank).unlink(missing_ok=True)
-        host, port = _meet(place, folder)
+    def _start(self, task: Any, folder: LaunchFolder) -> subprocess.Popen[bytes]:
+        rank_file(folder.logs, task.global_rank, "exit").unlink(missing_ok=True)
+        host, port = _meet(task, folder)
         environment = os.environ | {
-            "RANK": str(place.rank),
-            "WORLD_SIZE": str(place.world_size),
-            "LOCAL_RANK": str(place.local_rank),
-            "LOCAL_WORLD_SIZE": str(place.local_world_size),
+            "RANK": str(task.global_rank),
+            "WORLD_SIZE": str(task.num_tasks),
+            "LOCAL_RANK": str(task.local_rank),
+            "LOCAL_WORLD_SIZE": str(task.num_tasks // task.num_nodes),
             "MASTER_ADDR": host,
             "MASTER_PORT": str(port),
             LOG_FOLDER: str(folder.logs),
@@ -121,76 +89,72 @@ class RankJob:
         command = [sys.executable, "-u", "-m", "pretrainkit.launch.rank", self.module, *self.words]
         return subprocess.Popen(command, env=environment)
 
-    def _attempts(self, place: Place, folder: LaunchFolder) -> list[dict[str, Any]]:
-        return [row for row in folder.attempts() if row["job"] == place.job_id]
+    def _attempts(self, task: Any, folder: LaunchFolder) -> list[dict[str, Any]]:
+        return [row for row in folder.attempts() if row["job"] == task.job_id]
 
-    def _end(self, place: Place, folder: LaunchFolder, code: int, cause: str, *, is_requeued: bool) -> None:
+    def _end(self, task: Any, folder: LaunchFolder, code: int, cause: str, *, is_requeued: bool) -> None:
         """Leave with this code. Of all tasks one speaks and acts for the job: the first to come."""
-        _meeting_path(place, folder).unlink(missing_ok=True) if place.rank == 0 else None
-        is_first = (
-            _is_first(folder.path / "jobs" / f"ended-{place.job_id}-{place.attempt}") if code else place.rank == 0
-        )
+        _of_attempt("address", task, folder).unlink(missing_ok=True) if task.global_rank == 0 else None
+        is_first = _is_first(_of_attempt("ended", task, folder)) if code else task.global_rank == 0
         if is_first:
-            folder.ended(place.job_id, code, cause, "requeued" if is_requeued else "ended")
+            folder.ended(task.job_id, code, cause, "requeued" if is_requeued else "ended")
             if is_requeued:
-                place.requeue()
-        if is_requeued and place.is_slurm:
+                task._requeue(0)
+        if is_requeued and task.cluster == "slurm":
             time.sleep(_END_SECONDS)  # the scheduler ends all tasks; one that ends by itself would fail the job
         elif is_requeued:
-            place.requeue()
+            task._requeue(0)
         if code:
             sys.exit(code)
 
 
-class _Forwarded:
-    """Tells the child that the scheduler sent a signal: always by USR2, which a rank may get more than once."""
+@contextmanager
+def _forwarded(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """Tell the child that the scheduler sent a signal: always by USR2, which a rank may get more than once; TERM would
+    end one that is still importing. The list holds the signals that came."""
+    received: list[int] = []
 
-    def __init__(self, child: subprocess.Popen[bytes]) -> None:
-        self.received: list[int] = []
-        self._child = child
+    def handle(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        child.send_signal(signal.SIGUSR2)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.received.append(number)
-        # TERM would end a child that is still importing.
-        self._child.send_signal(signal.SIGUSR2)
-
-    def __enter__(self) -> "_Forwarded":
-        for number in (signal.SIGUSR2, signal.SIGUSR1, signal.SIGTERM):
-            signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    for number in (signal.SIGUSR2, signal.SIGUSR1, signal.SIGTERM):
+        signal.signal(number, handle)
+    try:
+        yield received
+    finally:
         for number in (signal.SIGUSR2, signal.SIGUSR1, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # what comes now ends the task, which ends anyway
 
 
-def _wait(child: subprocess.Popen[bytes], signals: _Forwarded) -> int:
+def _wait(child: subprocess.Popen[bytes], signals: list[int]) -> int:
     """The child's exit code. After a signal it is told again until it ends."""
     last = time.monotonic()
     while (code := child.poll()) is None:
         time.sleep(_POLL_SECONDS)
-        if signals.received and time.monotonic() - last > _REPEAT_SECONDS:
+        if signals and time.monotonic() - last > _REPEAT_SECONDS:
             last = time.monotonic()
             child.send_signal(signal.SIGUSR2)
     return code
 
 
-def _meeting_path(place: Place, folder: LaunchFolder) -> Path:
-    return folder.path / "jobs" / f"address-{place.job_id}-{place.attempt}"
+def _of_attempt(name: str, task: Any, folder: LaunchFolder) -> Path:
+    """A file that is another one each time that the job runs."""
+    return folder.path / "jobs" / f"{name}-{task.job_id}-{os.environ.get('SLURM_RESTART_COUNT', '0')}"
 
 
-def _meet(place: Place, folder: LaunchFolder) -> tuple[str, int]:
+def _meet(task: Any, folder: LaunchFolder) -> tuple[str, int]:
     """Host and port of rank 0: a port that is free on its own node, told through the folder that all nodes share."""
-    path = _meeting_path(place, folder)
+    path = _of_attempt("address", task, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
-    if place.rank == 0:
+    if task.global_rank == 0:
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = probe.getsockname()[1]
         partial = path.with_suffix(".partial")
-        partial.write_text(f"{place.host} {port}")
+        partial.write_text(f"{task.hostnames[0]} {port}")
         os.replace(partial, path)
-        return place.host, port
+        return task.hostnames[0], port
     deadline = time.monotonic() + _MEETING_SECONDS
     while not path.exists():
         if time.monotonic() > deadline:

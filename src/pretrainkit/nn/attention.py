@@ -143,13 +143,7 @@ class SelfAttention(nn.Module):
     """Multi-head attention; queries, keys and values come from one matrix, in this order from top to bottom."""
 
     def __init__(
-        self,
-        width: int,
-        num_heads: int,
-        *,
-        has_bias: bool,
-        dropout_rate: float,
-        window: int | None = None,
+        self, width: int, num_heads: int, *, has_bias: bool, dropout_rate: float, window: int | None = None
     ) -> None:
         super().__init__()
         if width % num_heads:

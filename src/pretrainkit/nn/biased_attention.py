@@ -40,7 +40,6 @@ class PairLayout(ABC):
         Args:
             q_THK: Queries; None: they are the first of the three in `kv`.
             kv: (S, 2, H, K) keys and values, or (T, 3, H, K) queries, keys and values.
-            prepared: From `prepare`.
             dropout_rate: On the attention probabilities, in [0, 1).
             scale: Factor of the scores before the bias.
 
@@ -60,14 +59,14 @@ class RowPairs(PairLayout):
     """bool: which keys each query sees; the first dimension may be 1; None: all."""
 
     def prepare(self, bias: RelativeBias | None, dtype: torch.dtype) -> Tensor | None:
-        if bias is None and self.is_visible_BQP is None:
-            return None
-        shape = (1, 1, self.num_queries, self.num_keys)
-        added = torch.zeros(shape, dtype=dtype, device=self._device()) if bias is None else self._bias(bias, dtype)
-        if self.is_visible_BQP is None:
+        added = None if bias is None else bias(self.num_queries, self.num_keys).to(dtype)[None]
+        visible = self.is_visible_BQP
+        if visible is None:
             return added
+        if added is None:
+            added = torch.zeros((1, 1, self.num_queries, self.num_keys), dtype=dtype, device=visible.device)
         # A softmax needs a key: queries that see none read all of them, and are put to zero afterwards.
-        is_hidden = ~self.is_visible_BQP & self.is_visible_BQP.any(-1, keepdim=True)
+        is_hidden = ~visible & visible.any(-1, keepdim=True)
         return added.masked_fill(is_hidden[:, None], -torch.inf)
 
     def attend(
@@ -94,13 +93,6 @@ class RowPairs(PairLayout):
         if self.is_visible_BQP is not None:
             mixed_BQHK = mixed_BQHK * self.is_visible_BQP.any(-1)[..., None, None]
         return mixed_BQHK.flatten(0, 1) if mixed_BQHK.is_contiguous() else mixed_BQHK.reshape(-1, *mixed_BQHK.shape[2:])
-
-    def _bias(self, bias: RelativeBias, dtype: torch.dtype) -> Tensor:
-        return bias(self.num_queries, self.num_keys).to(dtype)[None]
-
-    def _device(self) -> torch.device:
-        assert self.is_visible_BQP is not None
-        return self.is_visible_BQP.device
 
 
 def visible_pairs(

@@ -38,12 +38,8 @@ value."""
 
 def stacked_layers(model: nn.Module) -> dict[str, int]:
     """See `pretrainkit.training.optimizers.parameters.StacksTensors`; names are seen from `model`."""
-    parts_by_name = {
-        name: _STACKED.get(name.rpartition(".")[2], 1)
-        for name, layer in model.named_modules()
-        if isinstance(layer, nn.Linear)
-    }
-    return {name: parts for name, parts in parts_by_name.items() if parts > 1}
+    linear = (name for name, layer in model.named_modules() if isinstance(layer, nn.Linear))
+    return {name: _STACKED[leaf] for name in linear if (leaf := name.rpartition(".")[2]) in _STACKED}
 
 
 def repeated_modules(model: nn.Module) -> list[nn.Module]:

@@ -30,28 +30,16 @@ def stream_layout(starts: Tensor, max_length: int, num_tokens: int) -> Attention
 def best_pairs(
     some: Tensor, head_width: int, *, has_dropout: bool = False, has_static_shapes: bool = False
 ) -> PairKind:
-    """The fastest layout of pairs on the device of `some` tensor of a batch.
-
-    Args:
-        some: Any tensor of the batch.
-        head_width: Numbers of a head.
-        has_dropout: Whether attention probabilities are to be dropped.
-        has_static_shapes: Whether blocks are compiled, so that shapes must not change from batch to batch.
-    """
+    """The fastest layout of pairs on the device of `some` tensor of a batch. `has_dropout`: attention probabilities are
+    dropped; `has_static_shapes`: blocks are compiled, so that shapes must not change from batch to batch."""
     if drops_padding(some):
         return "rows" if has_static_shapes else "tiles"
     return "flex" if has_flex(some, head_width) and not has_dropout else "rows"
 
 
 def stream_pairs(starts: Tensor, num_tokens: int, head_width: int, *, has_dropout: bool) -> PairLayout:
-    """The layout of examples that lie one after another and fill the stream, each seeing itself.
-
-    Args:
-        starts: int64 (B + 1,), as for `stream_layout`.
-        num_tokens: Of the stream.
-        head_width: As for `best_pairs`.
-        has_dropout: As for `best_pairs`.
-    """
+    """The layout of examples that lie one after another and fill the stream, each seeing itself. `starts` int64
+    (B + 1,) as for `stream_layout`; see `best_pairs`."""
     kind = best_pairs(starts, head_width, has_dropout=has_dropout)
     if kind == "tiles":
         examples = [slice(begin, end) for begin, end in pairwise(starts.tolist())]

@@ -16,7 +16,6 @@ def distance_buckets(distance: Tensor, *, num_buckets: int, max_distance: int, i
 
     Args:
         distance: Integers, position of the key minus position of the query.
-        num_buckets: Of the table.
         max_distance: From here on all distances share the last bucket of their side.
         is_bidirectional: Later keys have the upper half of the buckets. False: all of them fall into bucket 0.
     """

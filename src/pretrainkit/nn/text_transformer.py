@@ -69,7 +69,8 @@ class TextTransformer(nn.Module):
         real_B = None if num_tokens_B is None else num_tokens_B.long()
         layout = RowLayout(B, S, self.is_causal, real_B)
         slots = None
-        if real_B is not None and self._leaves_padding_out(ids_BS, real_B):
+        most_tokens = (1 - _WORTH_LEAVING_OUT) * ids_BS.numel()
+        if real_B is not None and drops_padding(ids_BS) and int(real_B.sum()) < most_tokens:
             layout, slots = without_padding(layout)
         x_TD = self._embed(ids_BS, slots)
         for layer in self.layers[:-1]:
@@ -81,9 +82,6 @@ class TextTransformer(nn.Module):
             read_B = read_B + (S if real_B is None else real_B) - 1
         # The last block computes the tokens that are read alone.
         return self.norm_after(self.layers[-1](x_TD, layout.reading(read_B)))
-
-    def _leaves_padding_out(self, ids_BS: Tensor, real_B: Tensor) -> bool:
-        return drops_padding(ids_BS) and int(real_B.sum()) < (1 - _WORTH_LEAVING_OUT) * ids_BS.numel()
 
     def _embed(self, ids_BS: Tensor, slots_T: Tensor | None) -> Tensor:
         """(T, D): all slots, or those of `slots_T`."""

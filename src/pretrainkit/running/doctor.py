@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -74,74 +74,58 @@ def diagnose() -> list[Finding]:
     return [
         *_machine(),
         *_torch(),
-        *_distribution(),
         helpers_finding(outcomes),
-        *_rendering(outcomes["Pango"]),
+        _rendering(outcomes["Pango"]),
         *_packages(packages, outcomes),
         *_launchers(),
     ]
 
 
-def _machine() -> list[Finding]:
+def _machine() -> Iterator[Finding]:
     from pretrainkit.dist.devices import cpu
 
     processor = cpu()
     memory = "" if processor.memory_bytes is None else f", {processor.memory_bytes / 2**30:.0f} GiB of memory"
+    yield Finding("system", "good", f"{platform.platform()}, Python {sys.version.split()[0]}")
+    yield Finding("CPU", "good", f"{processor.name}, {os.cpu_count()} cores{memory}")
     free = shutil.disk_usage(".").free / 2**30
-    return [
-        Finding("system", "good", f"{platform.platform()}, Python {sys.version.split()[0]}"),
-        Finding("CPU", "good", f"{processor.name}, {os.cpu_count()} cores{memory}"),
-        Finding(
-            "disk",
-            "good" if free > 10 else "limited",
-            f"{free:.0f} GiB free in this folder",
-            "" if free > 10 else "runs of base size keep some GB of checkpoints: use another disk with --out",
-        ),
-    ]
+    mend = "" if free > 10 else "runs of base size keep some GB of checkpoints: use another disk with --out"
+    yield Finding("disk", "limited" if mend else "good", f"{free:.0f} GiB free in this folder", mend)
 
 
-def _torch() -> list[Finding]:
+def _torch() -> Iterator[Finding]:
     import torch
 
-    from pretrainkit.dist.devices import attention_back_ends, devices
+    from pretrainkit.dist.devices import attention_back_ends, collective_back_ends, devices
     from pretrainkit.training.precision import has_fast_bfloat16
 
     found = devices()
-    kind = found[0].type
-    memory = found[0].memory_bytes
-    described = f"{len(found)} x {found[0].name}" + ("" if memory is None else f", {memory / 2**30:.0f} GiB each")
-    findings = [Finding("torch", "good", torch.__version__)]
+    kind, memory = found[0].type, found[0].memory_bytes
+    yield Finding("torch", "good", torch.__version__)
     if kind == "cpu":
         built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPUs"
         mend = "with an NVIDIA GPU: install its driver and torch for CUDA (pytorch.org); small models train as they are"
-        findings.append(Finding("accelerator", "missing", f"none: this torch is built for {built}", mend))
+        yield Finding("accelerator", "missing", f"none: this torch is built for {built}", mend)
     else:
-        findings.append(Finding("accelerator", "good", f"{kind}: {described}"))
+        described = f"{len(found)} x {found[0].name}" + ("" if memory is None else f", {memory / 2**30:.0f} GiB each")
+        yield Finding("accelerator", "good", f"{kind}: {described}")
     fast = has_fast_bfloat16(torch.device(kind))
     text = "in hardware" if fast else "not in hardware: precision.compute=auto chooses float32"
-    findings.append(Finding("bfloat16", "good" if fast else "limited", text))
+    yield Finding("bfloat16", "good" if fast else "limited", text)
     compiler = next((name for name in ("gcc", "clang", "cc") if shutil.which(name)), None)
-    needs_triton = kind == "cuda" and find_spec("triton") is None
-    if compiler and not needs_triton:
-        findings.append(Finding("torch.compile", "good", compiler))
+    if compiler and (kind != "cuda" or find_spec("triton")):
+        yield Finding("torch.compile", "good", compiler)
     else:
         mend = "apt install gcc g++" if compiler is None else "pip install triton"
-        findings.append(Finding("torch.compile", "limited", "models run uncompiled, which is slower on GPUs", mend))
-    kernels = attention_back_ends(kind)
-    state: Literal["good", "limited"] = "good" if kernels else "limited"
-    findings.append(Finding("attention", state, ", ".join(kernels) or f"no fused kernels are known for {kind}"))
-    return findings
-
-
-def _distribution() -> list[Finding]:
-    from pretrainkit.dist.devices import collective_back_ends, devices
-
-    found, kind = collective_back_ends(), devices()[0].type
-    if not found:
-        return [Finding("collectives", "missing", "torch.distributed is not built in", "install torch from PyPI")]
-    if kind == "cuda" and "nccl" not in found:
-        return [Finding("collectives", "limited", ", ".join(found), "NCCL is missing: install torch for CUDA")]
-    return [Finding("collectives", "good", ", ".join(found))]
+        yield Finding("torch.compile", "limited", "models run uncompiled, which is slower on GPUs", mend)
+    kernels = ", ".join(attention_back_ends(kind))
+    yield Finding("attention", "good" if kernels else "limited", kernels or f"no fused kernels are known for {kind}")
+    collectives = collective_back_ends()
+    if not collectives:
+        yield Finding("collectives", "missing", "torch.distributed is not built in", "install torch from PyPI")
+    else:
+        mend = "NCCL is missing: install torch for CUDA" if kind == "cuda" and "nccl" not in collectives else ""
+        yield Finding("collectives", "limited" if mend else "good", ", ".join(collectives), mend)
 
 
 def helpers_built() -> list[str]:
@@ -176,11 +160,11 @@ def _build() -> str:
     return build
 
 
-def _rendering(outcome: Outcome) -> list[Finding]:
-    if outcome.fault:
-        what, _, mend = outcome.fault.removeprefix("MissingLibraryError: ").partition("\n")
-        return [Finding("Pango", "missing", what, mend.strip())]
-    return [Finding("Pango", "good", "draws text as the reference of PIXEL does")]
+def _rendering(outcome: Outcome) -> Finding:
+    if not outcome.fault:
+        return Finding("Pango", "good", "draws text as the reference of PIXEL does")
+    what, _, mend = outcome.fault.removeprefix("MissingLibraryError: ").partition("\n")
+    return Finding("Pango", "missing", what, mend.strip())
 
 
 def _version(package: str) -> str | None:
@@ -190,18 +174,16 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _packages(versions: Mapping[str, str | None], outcomes: Mapping[str, Outcome]) -> list[Finding]:
-    findings = []
+def _packages(versions: Mapping[str, str | None], outcomes: Mapping[str, Outcome]) -> Iterator[Finding]:
     for extra, packages in {"": NEEDED, **EXTRAS}.items():
         there = [f"{name} {versions[name]}" for name in packages if versions[name] and outcomes[name] == Outcome()]
         missing = [name for name in packages if not versions[name]]
         text = ", ".join([*there, *(f"no {name}" for name in missing)])
         mend = f"pip install 'pretrainkit[{extra}]'" if missing else ""
-        findings.append(Finding(f"[{extra}]" if extra else "packages", "missing" if missing else "good", text, mend))
-        findings += [
-            finding_of(name, outcomes[name]) for name in packages if versions[name] and outcomes[name] != Outcome()
-        ]
-    return findings
+        yield Finding(f"[{extra}]" if extra else "packages", "missing" if missing else "good", text, mend)
+        for name in packages:
+            if versions[name] and outcomes[name] != Outcome():
+                yield finding_of(name, outcomes[name])
 
 
 def finding_of(name: str, outcome: Outcome) -> Finding:
@@ -216,11 +198,12 @@ def finding_of(name: str, outcome: Outcome) -> Finding:
     return Finding(name, "limited", outcome.lack, mend)
 
 
-def _launchers() -> list[Finding]:
-    has_slurm, has_sky = shutil.which("sbatch") is not None, shutil.which("sky") is not None
-    text = "sbatch is here" if has_slurm else "no sbatch here: jobs are submitted from a login node of a cluster"
-    cloud = "sky is here" if has_sky else "no command sky, which --launch cloud calls"
-    return [
-        Finding("SLURM", "good" if has_slurm else "missing", text),
-        Finding("SkyPilot", "good" if has_sky else "missing", cloud, "" if has_sky else INSTALL_SKY),
-    ]
+def _launchers() -> Iterator[Finding]:
+    if shutil.which("sbatch"):
+        yield Finding("SLURM", "good", "sbatch is here")
+    else:
+        yield Finding("SLURM", "missing", "no sbatch here: jobs are submitted from a login node of a cluster")
+    if shutil.which("sky"):
+        yield Finding("SkyPilot", "good", "sky is here")
+    else:
+        yield Finding("SkyPilot", "missing", "no command sky, which --launch cloud calls", INSTALL_SKY)

@@ -82,12 +82,8 @@ def export(path: str | Path, format: str, out: str | Path, *, averaged: bool = F
     """Write the weights of a run or checkpoint for others: `export("runs/x", "huggingface", "out")`.
 
     Formats: "huggingface" (what `transformers` loads); "safetensors" (config.yaml, model.safetensors, tokenizer/); and
-    the recipe's `export_formats`, whose `out` is a file.
-    `averaged`: the average of the weights that `ema_decay` keeps.
-
-    Raises:
-        InputError: Unknown format, `out` exists or cannot be written.
-    """
+    the recipe's `export_formats`, whose `out` is a file. `averaged`: the average of the weights that `ema_decay` keeps.
+    Raises InputError where the format is unknown, or `out` exists or cannot be written."""
     from pretrainkit.exporting.native import write_native
 
     opened, out = open_model(path, averaged=averaged), Path(out)
@@ -197,7 +193,8 @@ def import_model(
 ) -> Path:
     """Read a model of another library into ours, which `init_from`, `evaluate` and `generate` take.
 
-    The whole model is built and checked before anything is written.
+    The whole model is built and checked before anything is written. Raises InputError where the format is unknown, the
+    file is broken or of another architecture, or `out` exists.
 
     Args:
         path: "huggingface": a folder that transformers wrote. Other formats: a file, or what the format has.
@@ -206,9 +203,6 @@ def import_model(
         config: Preset or YAML file that says the architecture of a file; None: as the file says, or the usual one.
         tokenizer: Folder of the model's tokenizer, where none lies beside it; a copy is kept.
         pooling: How a classifier makes one vector of a text, where its files do not say so.
-
-    Raises:
-        InputError: Unknown format, the file is broken or of another architecture, or `out` exists.
     """
     from pretrainkit.exporting.native import write_native
 
@@ -260,7 +254,7 @@ def read_foreign_model(
         raise InputError(f"recipe {name!r} does not read the format {format!r}\n  formats: {known}")
     settings = read_settings(settings_beside(Path(path)))
     source = config if config is not None or settings is None else settings.config
-    wanted = None if source is None else load_config(source).model_copy(update={"init_from": None})
+    wanted = None if source is None else load_config(source).changed(init_from=None)
     found = reader.import_file(Path(path), format, wanted)
     return found if settings is None else replace(found, trained_length=settings.trained_length)
 

@@ -46,13 +46,8 @@ def exercise(names: Sequence[str]) -> dict[str, Outcome]:
     found: dict[str, Outcome] = {}
     left = list(names)
     while left:
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "pretrainkit.running.exercises",
-            *left,
-        ]  # -P: no module of the current folder
+        # -P: no module of the current folder.
+        command = [sys.executable, "-P", "-m", "pretrainkit.running.exercises", *left]
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
             lines, how = done.stdout, f"ends the process with code {done.returncode}"
@@ -84,22 +79,11 @@ def _torchvision(torchvision: Any) -> None:
         ) from None
 
 
-def _timm(timm: Any) -> None:
-    import torch
-
-    timm.create_model("test_vit", img_size=32)(torch.zeros(1, 3, 32, 32))
-
-
 def _transformers(transformers: Any) -> None:
     import torch
 
     size: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 9}
     transformers.AutoModel.from_config(transformers.BertConfig(**size))(torch.tensor([[1, 2]]))
-
-
-def _tokenizers(tokenizers: Any) -> None:
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
-    tokenizer.encode("a").ids.index(0)
 
 
 def _sentencepiece(sentencepiece: Any) -> None:
@@ -117,12 +101,6 @@ def _pillow(image: Any) -> None:
     image.open(file).resize((4, 4)).load()
 
 
-def _simplejpeg(simplejpeg: Any) -> None:
-    import numpy as np
-
-    simplejpeg.decode_jpeg(simplejpeg.encode_jpeg(np.zeros((8, 8, 3), np.uint8)))
-
-
 def _pyarrow(parquet: Any) -> None:
     import pyarrow
 
@@ -131,24 +109,26 @@ def _pyarrow(parquet: Any) -> None:
     parquet.read_table(file)
 
 
-def _safetensors(safetensors: Any) -> None:
+def _zeros(*shape: int) -> Any:
     import torch
 
-    safetensors.load(safetensors.save({"one": torch.zeros(1)}))
+    return torch.zeros(*shape)
 
 
 _EXERCISES: Mapping[str, Callable[[Any], object]] = {
     "torchvision": _torchvision,
-    "timm": _timm,
+    "timm": lambda timm: timm.create_model("test_vit", img_size=32)(_zeros(1, 3, 32, 32)),
     "transformers": _transformers,
-    "tokenizers": _tokenizers,
+    "tokenizers": lambda tokenizers: (
+        tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a")).encode("a").ids.index(0)
+    ),
     "sentencepiece": _sentencepiece,
     "pillow": _pillow,
-    "simplejpeg": _simplejpeg,
+    "simplejpeg": lambda jpeg: jpeg.decode_jpeg(jpeg.encode_jpeg(_zeros(8, 8, 3).byte().numpy())),
     "freetype-py": lambda freetype: freetype.version(),
     "pyarrow": _pyarrow,
     "zstandard": lambda zstd: zstd.ZstdDecompressor().decompress(zstd.ZstdCompressor().compress(b"one")),
-    "safetensors": _safetensors,
+    "safetensors": lambda safetensors: safetensors.load(safetensors.save({"one": _zeros(1)})),
     "Pango": lambda library: library.pango_library().versions(),
 }
 """What more than an import is asked of, given its module."""

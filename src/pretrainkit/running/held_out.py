@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from pretrainkit.config.loader import Origins, flatten
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.exporting.settings import SETTINGS
-from pretrainkit.recipes.capabilities import Evaluates
+from pretrainkit.recipes.capabilities import Evaluates, StandsOnEncoder
 from pretrainkit.recipes.recipe import Recipe
+from pretrainkit.recipes.registry import recipes_able
 from pretrainkit.running.configs import load_config
 from pretrainkit.running.kept_tokenizer import require_same_tokenizer, with_tokenizer
-from pretrainkit.running.opened import Opened
+from pretrainkit.running.opened import Opened, empty_model
 from pretrainkit.training.data_config import DataConfig
 from pretrainkit.training.run import RunConfig
 from pretrainkit.training.watch import Evaluation
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pretrainkit.dist.env import World
+    from pretrainkit.training.evaluate_config import TaskProbeConfig
     from pretrainkit.training.precision import Precision
 
 _log = logging.getLogger(__name__)
@@ -51,7 +53,7 @@ def evaluation_config(
             f"{path} names no held-out data\n  give some: pretrainkit evaluate {quote(str(path))} --data FOLDER"
         )
     if num_examples is not None:
-        config = config.model_copy(update={"evaluate": config.evaluate.limited_to(num_examples)})
+        config = config.changed(evaluate=config.evaluate.limited_to(num_examples))
     require_same_tokenizer(opened, path, config.data.valid)
     return config
 
@@ -66,6 +68,39 @@ def build_evaluations(recipe: Recipe, config: RunConfig, world: World, folder: P
         *(recipe.more_evaluations(config, world, precision, folder) if isinstance(recipe, Evaluates) else ()),
         Evaluation(lambda model, tag: held_out(model), config.evaluate.every_steps),
     ]
+
+
+def build_probes(
+    recipe: Recipe, config: RunConfig, tokenizer: Path | None, world: World, precision: Precision
+) -> list[Evaluation]:
+    """One for each of `evaluate.probes` of a bound config; `tokenizer` is the folder of the model's. The pretraining
+    stays what it is without them: a copy of the model is asked, and the generators of random numbers are put back.
+    Raises ConfigError or DataError where a task or its data are not there, InputError where the recipe has no text
+    encoder."""
+    from pretrainkit.dist.devices import RandomState, seed_generators
+    from pretrainkit.dist.weights import full_state_dict, load_full_state_dict
+    from pretrainkit.rng import stream_key
+
+    tasks = next(iter(recipes_able(StandsOnEncoder).values()))
+
+    def evaluation(probe: TaskProbeConfig) -> Evaluation:
+        opened = tasks.open_probe(probe, config.evaluate.probe_folders, recipe, config, tokenizer, world, precision)
+
+        def run(model: nn.Module, tag: str) -> dict[str, float]:
+            before = RandomState(world.device)
+            try:
+                seed_generators(stream_key(0, "probe", probe.task), world.device)
+                weights = full_state_dict(model)  # a collective
+                copy = empty_model(recipe, config, str(world.device))
+                load_full_state_dict(copy, weights)
+                found = opened.run(copy)
+            finally:
+                before.restore()
+            return {f"probe_{probe.task}/{name}": value for name, value in found.items()}
+
+        return Evaluation(run, probe.every_steps)
+
+    return [evaluation(probe) for probe in config.evaluate.probes]
 
 
 def evaluated(evaluations: Iterable[Evaluation], model: nn.Module, tag: str) -> dict[str, float]:
@@ -175,4 +210,4 @@ def _only_held_out(config: RunConfig, data: str | None, overrides: Iterable[str]
     update = {name: own.model_fields[name].default for name in names if name not in given}
     if data is not None:
         update["valid"] = own.model_validate({**config.data.model_dump(), "valid": data}).valid
-    return config.model_copy(update={"data": config.data.model_copy(update=update)})
+    return config.changed(data=update)

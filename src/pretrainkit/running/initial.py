@@ -12,12 +12,11 @@ from pretrainkit.recipes.capabilities import FitsWeights, StandsOnEncoder
 from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.kept_tokenizer import require_same_tokenizer
-from pretrainkit.running.opened import empty_model, existing_folder, open_model, read_model
+from pretrainkit.running.opened import existing_folder, open_model, read_model
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from pretrainkit.dist.env import World
     from pretrainkit.training.run import RunConfig
 
 _log = logging.getLogger(__name__)
@@ -30,14 +29,6 @@ def with_encoder(recipe: Recipe, config: RunConfig) -> RunConfig:
     init, path = config.init, existing_folder(config.init_from)
     found, _, tokenizer = read_model(path, init.step, init.recipe, init.averaged)
     return recipe.with_encoder(config, found.recipe, found, tokenizer)
-
-
-def fresh_model(recipe: Recipe, config: RunConfig, world: World, *, filled_later: bool) -> nn.Module:
-    """The model on this rank's device; without values where a checkpoint brings them, so that a resumed run needs no
-    published weights that it started from."""
-    if filled_later:
-        return empty_model(recipe, config, str(world.device))
-    return recipe.build_model(config).to(world.device)
 
 
 def require_same_state(config: RunConfig, before: Any, there: str, advice: str) -> None:

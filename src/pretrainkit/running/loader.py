@@ -53,10 +53,10 @@ def with_num_steps(config: RunConfig, loader: Loader) -> RunConfig:
     if config.num_steps is None:
         assert config.data.num_epochs is not None  # one of the two is given
         num_steps = loader.first_step + max(1, loader.num_steps_for(config.data.num_epochs))
-        config = config.model_copy(update={"num_steps": num_steps})
+        config = config.changed(num_steps=num_steps)
     if config.evaluate.every_epochs is not None:
-        every = {"every_steps": max(1, loader.num_steps_for(config.evaluate.every_epochs)), "every_epochs": None}
-        config = config.model_copy(update={"evaluate": config.evaluate.model_copy(update=every)})
+        every_steps = max(1, loader.num_steps_for(config.evaluate.every_epochs))
+        config = config.changed(evaluate={"every_steps": every_steps, "every_epochs": None})
     check_config(config, loader.world_size)
     return config
 
@@ -74,12 +74,11 @@ def with_first_step(config: RunConfig) -> RunConfig:
             f"first_step={config.first_step}, but init.restore=all goes on at step {step} of {config.init_from}\n"
             "  leave first_step out, or choose another checkpoint with init.step"
         )
-    return config.model_copy(update={"first_step": step})
+    return config.changed(first_step=step)
 
 
 def with_extra_steps(config: RunConfig) -> RunConfig:
     """The config with num_steps where it gives the updates of this run alone."""
     if config.num_extra_steps is None:
         return config
-    num_steps = config.first_step + config.num_extra_steps
-    return config.model_copy(update={"num_steps": num_steps, "num_extra_steps": None})
+    return config.changed(num_steps=config.first_step + config.num_extra_steps, num_extra_steps=None)

@@ -82,7 +82,8 @@ def open_model(
     pooling: str | None = None,
     tokenizer: Path | None = None,
 ) -> Opened:
-    """A model with all that is needed to use it, from a run folder, a checkpoint folder, or an export.
+    """A model with all that is needed to use it, from a run folder, a checkpoint folder, or an export. Raises
+    CheckpointError or DataError where it is missing, torn, or not ours, or there is no average.
 
     Args:
         step: Of a run folder: this checkpoint instead of the newest valid one.
@@ -90,9 +91,6 @@ def open_model(
         averaged: Of a run or checkpoint: the average of the weights that `ema_decay` keeps.
         pooling: Of a Hugging Face folder with a classifier that does not say how it makes one vector of a text.
         tokenizer: Of a Hugging Face folder: that of its tokenizer; None: beside the model, where there is one.
-
-    Raises:
-        CheckpointError, DataError: Missing, torn, or not ours; or there is no average.
     """
     path = existing_folder(path)
     config, weights, tokenizer = read_model(path, step, recipe, averaged, pooling, tokenizer)
@@ -148,7 +146,7 @@ def read_model(
                     "those of the run, in %s",
                     *(path, SETTINGS),
                 )
-                config = carried.model_copy(update={"model": config.model})
+                config = carried.changed(model=config.model)
             weights = _with_rest(weights, path)
         return config, weights, tokenizer or tokenizer_beside(path)
     if (path / WEIGHTS).is_file():  # our own export

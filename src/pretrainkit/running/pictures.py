@@ -24,17 +24,14 @@ _ON_HUB = "datasets:"
 
 
 def open_renderer(source: str | Path, max_patches: int | None = None, **changes: Unpack[RendererOptions]) -> Renderer:
-    """What draws text: `renderer("some text").pixel_values`, pairs, lists of words (docs/rendering.md).
+    """What draws text: `renderer("some text").pixel_values`, pairs, lists of words (docs/rendering.md). Raises
+    DataError where there is none, or it draws otherwise than it did, ConfigError where a field or value is not known.
 
     Args:
         source: Folder of a renderer (as beside exported models and rendered rows), a .ttf or .otf font for the
             published settings, or NAME or NAME@REVISION of a model on the hub, of which no weights are fetched.
         max_patches: Of a canvas; None: as the source says, or 529.
         changes: Fields of `RendererConfig` to set otherwise, such as `engine="pango"`.
-
-    Raises:
-        DataError: There is none, or it draws otherwise than it did.
-        ConfigError: A field or a value is not known.
     """
     from pretrainkit.rendering import named
 
@@ -53,7 +50,8 @@ def render(
     progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Render documents to parquet files, `out/train` and, where the corpus has held-out documents, `out/valid`. The
-    same call goes on where an interrupted one stopped.
+    same call goes on where an interrupted one stopped. Raises DataError where input cannot be used, or `out` holds
+    something else.
 
     Args:
         corpus: Folder of `pretrainkit corpus shards`; or files, globs, addresses. `datasets:NAME` or
@@ -67,9 +65,6 @@ def render(
 
     Returns:
         The manifest of each split.
-
-    Raises:
-        DataError: Input cannot be used, or `out` holds something else.
     """
     from pretrainkit.rendering import Renderer
     from pretrainkit.rendering.documents import chosen_documents
@@ -90,15 +85,13 @@ def render(
 def open_image_tokenizer(
     path: str | Path, *, device: str | None = None, averaged: bool = False, batch_size: int = 64
 ) -> ImageCodec:
-    """A trained image tokenizer: `codec.encode(images)` gives ids, `codec.decode(ids)` images.
+    """A trained image tokenizer: `codec.encode(images)` gives ids, `codec.decode(ids)` images. Raises InputError where
+    it is a model of another recipe.
 
     Args:
         path: A run, checkpoint or export of a recipe that turns images into tokens.
         averaged: The average of the weights that `ema_decay` keeps.
         batch_size: Images per forward pass.
-
-    Raises:
-        InputError: It is a model of another recipe.
     """
     return _image_tokenizer(path, device=device, averaged=averaged, batch_size=batch_size)[1]
 
@@ -131,6 +124,7 @@ def tokenize_images(
     **settings: Unpack[ImageTokenOptions],
 ) -> dict[str, Any]:
     """Write the tokens of a data set's images beside them. The same call goes on where an interrupted one stopped.
+    Raises DataError where images are missing or broken, or tokens there were made otherwise.
 
     Args:
         folder_or_tars: A folder with a folder for each modality, or tar files as in `ROOT/[rgb]/{00..09}.tar`.
@@ -138,9 +132,6 @@ def tokenize_images(
 
     Returns:
         The manifest, with `written` and `kept`, numbers of files.
-
-    Raises:
-        DataError: Images are missing or broken, or tokens there were made otherwise.
     """
     recipe, codec, fingerprint = _image_tokenizer(path, device=device, averaged=averaged, batch_size=batch_size)
     return recipe.write_image_tokens(codec, str(folder_or_tars), fingerprint, settings, progress)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -164,7 +162,7 @@ def make_plan(
         with torch.device("meta"):
             return recipe.build_model(config)
 
-    alone = config.parallel.model_copy(update={"strategy": "ddp", "compile": "off"})
+    alone = config.parallel.changed(strategy="ddp", compile="off")
     model = parallelize(faked(build()), alone, World(), torch.float32)  # recomputes what the config says
     measured, flops, tokens = _measure(
         recipe, config, model, per_microbatch, device, is_alone=microbatches == 1, is_assumed=assumed is not None
@@ -249,10 +247,9 @@ def _measure(
     objective = recipe.build_objective(config)
     costs = [objective.cost(batch) for batch in batches]
     found = []
-    with _without_collector():
-        for number, (size, batch) in enumerate(zip(sizes, batches)):
-            optimizer = None if number else config.optimizer  # whatever the batch, its memory is the same
-            found.append(_memory(recipe, with_batch_size(config, size), model, batch, device, optimizer))
+    for number, (size, batch) in enumerate(zip(sizes, batches)):
+        optimizer = None if number else config.optimizer  # whatever the batch, its memory is the same
+        found.append(_memory(recipe, with_batch_size(config, size), model, batch, device, optimizer))
     examples = sum(cost.examples for cost in costs)
     flops, tokens = (sum(getattr(cost, name) for cost in costs) / max(1, examples) for name in ("flops", "tokens"))
     memory, cost = found[0], costs[-1]
@@ -266,34 +263,19 @@ def _measure(
     return memory, flops, tokens
 
 
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Tens of thousands of fake tensors come and go: looking for garbage takes a fifth of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
 def with_batch_size(config: RunConfig, num_examples: int) -> RunConfig:
     """The config with that many examples in its only microbatch."""
-    data = config.data.model_copy(
-        update={"batch_size": num_examples, "microbatch_size": None}
-        | ({"microbatch_tokens": None} if "microbatch_tokens" in type(config.data).model_fields else {})
-    )
-    return config.model_copy(update={"data": data})
+    data = {"batch_size": num_examples, "microbatch_size": None}
+    if "microbatch_tokens" in type(config.data).model_fields:
+        data["microbatch_tokens"] = None
+    return config.changed(data=data)
 
 
 def host_batch_of(recipe: Recipe[Any], config: RunConfig, num_examples: int, is_assumed: bool) -> HostBatch:
     small = with_batch_size(config, num_examples)
     if is_assumed:
         return able(recipe, PlansWithoutData).assumed_batch(small, num_examples)
-    loader = build_loader(
-        small.model_copy(update={"num_steps": 1}), recipe.open_data(small, "train"), rank=0, world_size=1
-    )
+    loader = build_loader(small.changed(num_steps=1), recipe.open_data(small, "train"), rank=0, world_size=1)
     _, (host_batch, *_), _ = next(iter(loader.iterate(loader.first_step, loader.first_step + 1)))
     return host_batch
 

@@ -18,12 +18,11 @@ from pretrainkit.recipes.capabilities import CachesFeatures, ChecksFiles
 from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.configs import check_config, check_initial, recorded_config
-from pretrainkit.running.held_out import build_evaluations, refuse_idle_evaluation
-from pretrainkit.running.initial import fresh_model, load_initial, require_same_state, with_encoder
+from pretrainkit.running.held_out import build_evaluations, build_probes, refuse_idle_evaluation
+from pretrainkit.running.initial import load_initial, require_same_state, with_encoder
 from pretrainkit.running.kept_tokenizer import keep_tokenizer, tokenizer_folder, with_kept_tokenizer
 from pretrainkit.running.loader import build_loader, with_extra_steps, with_first_step, with_num_steps
-from pretrainkit.running.opened import checkpoint_of, load_model
-from pretrainkit.running.probing import build_probes
+from pretrainkit.running.opened import checkpoint_of, empty_model, load_model
 from pretrainkit.training.checkpoints.files import problem, step_folders
 from pretrainkit.training.folder import SUMMARY, RunFolder, environment, json_value
 from pretrainkit.training.run import RunConfig
@@ -32,7 +31,6 @@ from pretrainkit.training.watch import Sample, Watcher
 if TYPE_CHECKING:
     from torch import nn
 
-    from pretrainkit.data.loader import Loader
     from pretrainkit.data.source import BatchSource
     from pretrainkit.dist.env import World
     from pretrainkit.training.trainer import Trainer
@@ -50,10 +48,6 @@ class BoundRun:
     origins: Origins
     """Where each value of the config came from, for the record."""
     is_resumed: bool
-
-    def loader(self, source: BatchSource, world: World) -> Loader:
-        """The loader of a rank over `source`, which has the examples of the run's."""
-        return build_loader(self.config, source, rank=world.rank, world_size=world.world_size)
 
 
 def run_training(
@@ -107,8 +101,10 @@ def assemble(run: BoundRun, world: World, watcher: Watcher) -> Trainer:
     if config.evaluate.probes:
         evaluations += build_probes(recipe, config, tokenizer_folder(recipe, config), world, precision)
     torch.manual_seed(initial_seed(config.seed))
-    model = fresh_model(recipe, config, world, filled_later=run.is_resumed)
-    if not run.is_resumed:
+    if run.is_resumed:  # a checkpoint brings the values, so that no published weights are needed that it started from
+        model = empty_model(recipe, config, str(world.device))
+    else:
+        model = recipe.build_model(config).to(world.device)
         if config.init_from is not None:
             load_initial(model, config)
         world.on_main(folder.prepare)
@@ -123,7 +119,7 @@ def assemble(run: BoundRun, world: World, watcher: Watcher) -> Trainer:
             world,
             model,
             recipe.build_objective(config),
-            run.loader(source, world),
+            build_loader(config, source, rank=world.rank, world_size=world.world_size),
             evaluations,
             watcher,
             _sampler(recipe, config, world.is_main),

@@ -15,14 +15,7 @@ from pretrainkit.dist.devices import RandomState, from_host, seed_generators
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import gather_root_weights
 from pretrainkit.rng import stream_key
-from pretrainkit.training.objective import (
-    AnyObjective,
-    Batch,
-    CoupledObjective,
-    Embedded,
-    LossSum,
-    SeparableObjective,
-)
+from pretrainkit.training.objective import AnyObjective, Batch, CoupledObjective, Embedded, LossSum, SeparableObjective
 from pretrainkit.training.precision import Precision
 
 GradientSync = Callable[[bool], AbstractContextManager[object]]
@@ -33,11 +26,6 @@ SeedDropout = Callable[[int], None]
 _ALONE = World()
 
 
-def no_sync_needed(is_last: bool) -> AbstractContextManager[None]:
-    """The `GradientSync` of a model that nothing wraps."""
-    return nullcontext()
-
-
 def accumulate(
     objective: AnyObjective,
     model: nn.Module,
@@ -45,7 +33,7 @@ def accumulate(
     *,
     precision: Precision,
     world: World = _ALONE,
-    gradient_sync: GradientSync = no_sync_needed,
+    gradient_sync: GradientSync = nullcontext,
     averages_gradients: bool = False,
     seed_dropout: SeedDropout | None = None,
 ) -> dict[str, LossSum]:

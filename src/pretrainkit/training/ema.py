@@ -1,13 +1,11 @@
 """An exponential moving average of the weights, as an option for evaluation and export."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.errors import CheckpointError
 from pretrainkit.training.optimizers.parameters import local_tensors, plain_name
 
 
@@ -47,22 +45,5 @@ class Ema:
             shadow.copy_(spare)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Parameter name in the bare model to its average; shares memory with it."""
+        """Parameter name in the bare model to its average; checkpoints are read into these tensors."""
         return dict(self._shadow)
-
-    @torch.no_grad()
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the averages of a checkpoint. Raises CheckpointError where they are not of this model."""
-        if state.keys() != self._shadow.keys():
-            differing = sorted(state.keys() ^ self._shadow.keys())
-            raise CheckpointError(
-                f"the averaged weights in the checkpoint do not belong to this model: {len(differing)} names are on "
-                f"one side only, such as {differing[0]!r}\n  resume with the config that the checkpoint was made with"
-            )
-        for name, shadow in self._shadow.items():
-            if state[name].shape != shadow.shape:
-                raise CheckpointError(
-                    f"the averaged weights in the checkpoint do not belong to this model: {name!r} has the shape "
-                    f"{tuple(state[name].shape)} there and {tuple(shadow.shape)} here"
-                )
-            shadow.copy_(state[name])

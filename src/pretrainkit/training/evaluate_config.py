@@ -96,4 +96,4 @@ class EvaluateConfig(Config):
 
     def limited_to(self, num_examples: int) -> Self:
         """The same with at most so many examples of each set."""
-        return self.model_copy(update={"num_examples": num_examples})
+        return self.changed(num_examples=num_examples)

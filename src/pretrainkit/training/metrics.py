@@ -9,7 +9,6 @@ import html
 import io
 import json
 import logging
-import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pretrainkit.errors import DataError, InputError, MissingPackageError
+from pretrainkit.files.manifest import atomic_file
 from pretrainkit.training.folder import json_value, unwritable
 from pretrainkit.training.run import LogConfig
 from pretrainkit.training.watch import Sample
@@ -45,12 +45,7 @@ class MetricsLog:
     """Writes metrics wherever the config says. One per run, on rank 0; use it as a context manager."""
 
     def __init__(
-        self,
-        folder: Path,
-        config: LogConfig,
-        resume_step: int = 0,
-        *,
-        run_config: Mapping[str, Any] | None = None,
+        self, folder: Path, config: LogConfig, resume_step: int = 0, *, run_config: Mapping[str, Any] | None = None
     ) -> None:
         """Go on in a run folder after `resume_step` updates; 0: a new run. `run_config` is for the page of Weights &
         Biases. Raises MissingPackageError or InputError where that is not installed or cannot start, DataError where
@@ -157,7 +152,7 @@ def _pixels(uri: str) -> NDArray[np.uint8]:
 
 
 def cut_after(path: Path, resume_step: int) -> None:
-    """Drop the lines past `resume_step`, a torn last line, and what is no such line; write aside, then rename."""
+    """Drop the lines past `resume_step`, a torn last line, and what is no such line."""
     if not path.exists():
         return
     kept: list[str] = []
@@ -175,12 +170,8 @@ def cut_after(path: Path, resume_step: int) -> None:
         _log.warning("%s: dropped %d broken lines", path, num_broken)
     if kept == lines[:-1] and not lines[-1]:
         return
-    aside = path.with_name(path.name + ".incomplete")
-    with aside.open("w", encoding="utf-8") as file:
-        file.writelines(line + "\n" for line in kept)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
+    with atomic_file(path) as file:
+        file.writelines(f"{line}\n".encode() for line in kept)
 
 
 def _open_wandb(folder: Path, config: LogConfig, run_config: Mapping[str, Any] | None) -> Any:

@@ -60,8 +60,6 @@ class Trainer:
     Args:
         config: Bound to its data (no field left open).
         model: Freshly initialised, on `world.device`.
-        loader: Of this rank.
-        evaluations: On held-out data; none where there is none.
         watcher: Told what happens, on rank 0.
         sample: Held-out examples with the answers of a model, as `Recipe.sample` gives them, after each evaluation;
             called on rank 0 alone. None: none are shown.

@@ -11,7 +11,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from pretrainkit import api
-from pretrainkit.cli.import_ import app
+from pretrainkit.cli.main import app_of
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.safetensors import read_tensors
 from pretrainkit.recipes.exchange import TextClassifier
@@ -148,7 +148,7 @@ def test_a_folder_that_does_not_say_how_it_pools_is_imported_as_its_message_says
     command = next(line for line in advice.splitlines() if "fix: " in line).partition("fix: ")[2]
     words = shlex.split(command.replace("OUT", str(tmp_path / "imported")))
     assert words[:2] == ["pretrainkit", "import"]
-    assert CliRunner().invoke(app, words[2:]).exit_code == 0
+    assert CliRunner().invoke(app_of("import"), words[2:]).exit_code == 0
     found = api.open_model(tmp_path / "imported").model
     torch.testing.assert_close(vectors_of(found.encoder), vectors_of(model.encoder), rtol=1e-4, atol=1e-5)
     with pytest.raises(InputError, match="no choice of pooling") as caught:

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 import pretrainkit
 from pretrainkit.api import difference_from_huggingface
-from pretrainkit.cli.import_ import app
+from pretrainkit.cli.main import app_of
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.safetensors import write_tensors
 from pretrainkit.recipes.t5.foreign import read_foreign
@@ -139,7 +139,9 @@ def test_import_and_export_go_round(tmp_path, suffix):
 
 def test_the_command_shows_every_name_and_writes_nothing_in_a_dry_run(tmp_path):
     write_t5x(tmp_path / "theirs", their_arrays(model_config()))
-    done = CliRunner().invoke(app, [str(tmp_path / "theirs"), "--recipe", "t5", "--format", "t5x", "--dry-run"])
+    done = CliRunner().invoke(
+        app_of("import"), [str(tmp_path / "theirs"), "--recipe", "t5", "--format", "t5x", "--dry-run"]
+    )
     assert done.exit_code == 0, done.output
     assert "target/decoder/layers_1/encoder_decoder_attention/out/kernel" in done.output
     assert "decoder.layers.1.cross_attention.out.weight [32, 24]" in done.output

@@ -11,7 +11,7 @@ from test_t5_decode import ends
 from typer.testing import CliRunner
 
 import pretrainkit
-from pretrainkit.cli.infer import app
+from pretrainkit.cli.main import app_of
 from pretrainkit.errors import InputError
 from pretrainkit.exporting.native import write_native
 from pretrainkit.recipes.t5.decoding_config import DecodingConfig
@@ -108,7 +108,7 @@ def test_predictions_come_with_ids_and_scores(export, tmp_path):
     (tmp_path / "a.txt").write_text("the boat\na man in it\n")
     options = ["--mode", "predict-with-scores", "--ids", "--beams", "2", "--max-length", "5", "--all-fields"]
     command = [str(export), "--input", str(tmp_path / "a.txt"), "--out", str(tmp_path / "out.jsonl"), *options]
-    done = CliRunner().invoke(app, command, catch_exceptions=False)
+    done = CliRunner().invoke(app_of("infer"), command, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     for row in rows(tmp_path / "out.jsonl"):
         assert len(row["aux"]["token_scores"]) == len(row["prediction_tokens"]) <= 5

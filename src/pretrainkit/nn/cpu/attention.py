@@ -2,19 +2,7 @@
 
 Nothing is padded, the scores of a tile stay in the cache, and keys that a causal query does not see, or that are out of
 a window, cost nothing. Queries, keys and values are read where they lie; the gradient is written out, so that it goes
-to where it belongs without a copy.
-
-Forwards and backwards on one thread of an Intel Xeon, in ms, and with torch held to AVX2, against
-`scaled_dot_product_attention` of each example for itself and of rows padded to about the same length:
-
-| examples x tokens x heads        | tiles | each  | rows  | tiles, AVX2 | each | rows |
-|----------------------------------|-------|-------|-------|-------------|------|------|
-| 8 x 128 x 4 (BERT)               | 6.6   | 8.7   | 9.6   | 8.6         | 10.7 | 12.8 |
-| 16 x 16 to 128 x 4 (mixed BERT)  | 7.9   | 10.1  | 17.0  | 8.7         | 10.8 | 20.2 |
-| 12 x 30 to 144 x 3 (mixed PIXEL) | 5.4   | 7.5   | 11.9  | 6.6         | 8.4  | 13.6 |
-| 4 x 430 x 3 (PIXEL)              | 27.7  | 23.1  | 25.7  | 31.8        | 31.2 | 32.8 |
-| 24 x 40 to 160 x 4 (T5)          | 16.9  | 22.2  | 37.6  | 19.3        | 25.1 | 46.6 |
-| 128 x 4 to 40 x 4 (4M)           | 17.6  | 21.2  | 24.7  | 16.6        | 21.2 | 25.2 |
+to where it belongs without a copy. Measured: benchmarks/RESULTS.md, by hand.
 
 Dimensions: T query tokens, S key tokens (the same stream in self-attention), H heads, K width of one head, Q and P
 queries and keys of one tile, W query tokens of a stream where not all are.

@@ -2,11 +2,8 @@
 
 torch draws one Bernoulli variable per element there. Here one 64-bit draw serves four elements of 16 bits each. The
 rate is rounded to a multiple of 2**-16 (0.1 becomes 0.100006) and what is kept is scaled by the exact inverse: the mean
-is unchanged.
-
-Dropout with its gradient of a million elements takes 3.4 ms in place of 7.4 on an Intel Xeon (3.6 and 8.4 with torch
-held to AVX2), a step of BERT, 4 x 256, with a rate of 0.1 everywhere 252 in place of 268. It stays because runs that
-are resumed, and the golden losses, drew their numbers so.
+is unchanged. It stays because runs that are resumed, and the golden losses, drew their numbers so. Measured:
+benchmarks/RESULTS.md, by hand.
 """
 
 import torch

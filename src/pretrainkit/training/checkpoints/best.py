@@ -61,10 +61,11 @@ class EarlyStopping:
 
     def saw(self, step: int, metrics: Mapping[str, float]) -> None:
         """Look at an evaluation."""
-        value = metrics.get(self.config.metric)
+        value, best, config = metrics.get(self.config.metric), self._best, self.config
         if value is None:
             return
-        if not math.isnan(value) and (self._best is None or self._is_better(value, self._best)):
+        gain = math.inf if best is None else best - value if config.mode == "min" else value - best
+        if not math.isnan(value) and gain > config.atol + config.rtol * abs(best or 0.0):
             self._best, self._best_step, self._num_worse = value, step, 0
         else:
             self._num_worse += 1
@@ -86,7 +87,3 @@ class EarlyStopping:
         if state["metric"] == self.config.metric:
             self._best, self._best_step = state["best"], int(state["best_step"])
             self._num_worse = int(state["num_worse"])
-
-    def _is_better(self, value: float, best: float) -> bool:
-        gain = best - value if self.config.mode == "min" else value - best
-        return gain > self.config.atol + self.config.rtol * abs(best)

@@ -4,8 +4,8 @@ Tensors are written by PyTorch's distributed checkpoint (DCP): each rank writes 
 written once, in the background, while training goes on. They lie in safetensors files through DCP's Hugging Face
 storage, not in its default format: that keeps its index in a pickle, and loading someone else's pickle runs their code.
 Safetensors files hold numbers only, and DCP reads their parts back on any number of ranks, so a checkpoint of FSDP2 on
-2 ranks continues as DDP or in one process. Everything that is not a tensor is in `meta.json`. See `checkpoint_files`
-for the folder and for why a checkpoint is complete or absent, and `checkpoint_tensors` for what is in the files.
+2 ranks continues as DDP or in one process. Everything that is not a tensor is in `meta.json`. See `files` for the
+folder and for why a checkpoint is complete or absent, and `tensors` for what is in the files.
 """
 
 import json
@@ -91,6 +91,8 @@ class CheckpointStore:
         """Save the state after `step` updates. Returns once the state is copied; the copy is written in the background.
 
         Waits for the previous save first: at most one is under way. Does nothing when this store saved `step` already.
+        Raises RunError where this save (when blocking) or the previous one failed, on any rank: disk full, folder gone.
+        The message names the folder and the checkpoint to resume from.
 
         Args:
             step: Updates made.
@@ -99,10 +101,6 @@ class CheckpointStore:
             meta: What else is needed to go on (data state, config hash, code version); JSON, equal on all ranks.
             keep_steps: Checkpoints that are not deleted when this one is complete, however old.
             blocking: Return only when the checkpoint is complete. Always so with `config.asynchronous` False.
-
-        Raises:
-            RunError: This save (when blocking) or the previous one failed, on any rank: disk full, folder gone. The
-                message names the folder and the checkpoint to resume from.
         """
         self.wait()
         if self._newest is not None and self._newest.name == files.folder_name(step):

@@ -54,7 +54,8 @@ def empty_moments(model: nn.Module, optimizer: Optimizer, stored: Mapping[str, T
             name, _, key = full_name.removeprefix("optimizer.").rpartition(".")
             keys.setdefault(name, {})[key] = full_name
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if not keys and not _is_stateless(optimizer):
+    is_stateless = isinstance(optimizer, torch.optim.SGD) and not optimizer.defaults["momentum"]
+    if not keys and not is_stateless:
         raise CheckpointError(
             f"checkpoint {path} has no optimizer state, so training cannot go on exactly\n"
             f"  start a new run from its weights: init_from={path} init.restore=weights"
@@ -75,10 +76,6 @@ def empty_moments(model: nn.Module, optimizer: Optimizer, stored: Mapping[str, T
                 tensor = torch.empty(meta.shape, dtype=meta.dtype)
             moments.setdefault(index, {})[key] = (full_name, tensor)
     return moments
-
-
-def _is_stateless(optimizer: Optimizer) -> bool:
-    return isinstance(optimizer, torch.optim.SGD) and not optimizer.defaults["momentum"]
 
 
 def set_moments(optimizer: Optimizer, moments: Moments) -> None:

@@ -146,15 +146,12 @@ class Adafactor(GroupOptimizer):
             first = [part.state["m"] for part in parts]
             _put(first, torch._foreach_lerp(first, updates, 1 - config.beta1), is_nan_kept=config.skip_nan_updates)
             updates = [moment.clone() for moment in first]
-        decay = self._decay(group)
+        # The share of the parameter that is lost in this step: not multiplied by the learning rate.
+        exponent = config.weight_decay_lr_exponent
+        decay = group["weight_decay"] * (1.0 if exponent is None else group["lr"] ** exponent)
         weights = [part.weight for part in parts]
         kept = torch._foreach_mul(weights, 1.0 - decay) if decay else [weight.clone() for weight in weights]
         _put(weights, torch._foreach_sub(kept, updates), is_nan_kept=config.skip_nan_updates)
-
-    def _decay(self, group: dict[str, Any]) -> float:
-        """The share of the parameter that is lost in this step: not multiplied by the learning rate."""
-        exponent = self.config.weight_decay_lr_exponent
-        return group["weight_decay"] * (1.0 if exponent is None else group["lr"] ** exponent)
 
     def _directions(self, parts: list[_Part]) -> list[Tensor]:
         """Each gradient over the root of its new second moment; local."""

@@ -72,7 +72,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
     sharding. The learning rate is set before every step with `set_learning_rate`. Raises ConfigError where no parameter
     has a name that an entry of `config.groups` looks for."""
     if config.name == "adafactor":
-        config = config.model_copy(update={"weight_decay": config.adafactor.decay_rate_of_parameters})
+        config = config.changed(weight_decay=config.adafactor.decay_rate_of_parameters)
     parameters, stacked = dict(model.named_parameters()), stacked_parameters(model)
     groups = _parameter_groups(model, config, parameters, stacked)
     settings: dict[str, Any] = {"lr": config.peak_lr}

@@ -131,13 +131,7 @@ def usual_lr(optimizer: OptimizerConfig) -> float:
 
 
 ScheduleFactor = Literal[
-    "constant",
-    "linear_warmup",
-    "rsqrt_decay",
-    "rsqrt_normalized_decay",
-    "decay_every",
-    "cosine_decay",
-    "linear_decay",
+    "constant", "linear_warmup", "rsqrt_decay", "rsqrt_normalized_decay", "decay_every", "cosine_decay", "linear_decay"
 ]
 
 
