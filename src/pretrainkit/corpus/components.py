@@ -24,7 +24,8 @@ def write_components(pairs: Iterator[U64], folder: Path, max_bytes: int, path: P
         folder: Of what is sorted meanwhile; removed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    star = _downwards(pairs, folder / "star-0.pairs")
+    # Every pair with the greater number first.
+    star = write_pairs(folder / "star-0.pairs", (np.sort(piece, axis=1)[:, ::-1] for piece in pairs))
     turn, has_changed = 0, True
     while has_changed:
         both_ways = PairSorter(_empty(folder / "large"), max_bytes // 2)
@@ -50,11 +51,6 @@ def _empty(folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     return folder
-
-
-def _downwards(pairs: Iterator[U64], path: Path) -> PairRun:
-    """Every pair with the greater number first."""
-    return write_pairs(path, (np.sort(piece, axis=1)[:, ::-1] for piece in pairs))
 
 
 def _large_star(neighbours: Iterator[U64], take: Callable[[U64], None]) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 
 from pretrainkit.corpus.components import write_components
 from pretrainkit.corpus.minhash import MinHash
-from pretrainkit.corpus.pairs import PAIR_BYTES, U64, PairRun, PairSorter, least_of_firsts, merged, write_pairs
+from pretrainkit.corpus.pairs import PAIR_BYTES, PairRun, PairSorter, least_of_firsts, merged, write_pairs
 from pretrainkit.corpus.readers import read_documents, text_hash
 from pretrainkit.corpus.shuffle import identity
 from pretrainkit.files.manifest import atomic_file, fingerprint
@@ -46,6 +46,11 @@ class DuplicateRule:
     minhash: MinHash | None = None
     """How near duplicates are found; None: only equal texts count."""
 
+    @property
+    def num_columns(self) -> int:
+        """C."""
+        return 1 + (self.minhash.num_bands if self.minhash else 0)
+
 
 @dataclass(frozen=True)
 class Duplicates:
@@ -66,7 +71,7 @@ class SignTask:
 
     sources: tuple[tuple[int, SourceFile], ...]
     folder: Path
-    minhash: MinHash | None
+    rule: DuplicateRule
     heldout: float
     text_key: str
     max_bad: int
@@ -75,18 +80,13 @@ class SignTask:
     """Fingerprint of everything that decides the signatures."""
 
 
-def num_columns(minhash: MinHash | None) -> int:
-    """C."""
-    return 1 + (minhash.num_bands if minhash else 0)
-
-
 def sign_group(task: SignTask, on_bytes: OnBytes = None) -> dict[str, Any]:
     """Reads a group. Returns and notes what was written."""
     shutil.rmtree(task.folder, ignore_errors=True)
     skips = Skips(task.max_bad)
-    documents, keys, num_documents = array("Q"), array("Q"), 0
+    documents, keys = array("Q"), array("Q")
     runs: list[tuple[str, int]] = []
-    width = num_columns(task.minhash)
+    width = task.rule.num_columns
     max_rows = max(1, task.memory_bytes // (8 * (width + 1) * _HELD_COPIES))
     for index, source in task.sources:
         for document in read_documents([source], skips, text_key=task.text_key, on_bytes=on_bytes):
@@ -96,18 +96,14 @@ def sign_group(task: SignTask, on_bytes: OnBytes = None) -> dict[str, Any]:
             number = identity(index, document.position)
             documents.append(number if is_held_out else number | NOT_HELD_OUT)
             keys.append(exact)
-            if task.minhash:
-                keys.frombytes(task.minhash.bands(document.text).tobytes())
+            if task.rule.minhash:
+                keys.frombytes(task.rule.minhash.bands(document.text).tobytes())
             if len(documents) >= max_rows:
                 runs.append(_spill(task.folder, len(runs), documents, keys, width))
-                num_documents += len(documents)
                 documents, keys = array("Q"), array("Q")
     if documents:
         runs.append(_spill(task.folder, len(runs), documents, keys, width))
-    num_documents += len(documents)
-    return note_finished(
-        task.folder, {"key": task.key, "folder": task.folder.name, "runs": runs, "num_documents": num_documents}
-    )
+    return note_finished(task.folder, {"key": task.key, "folder": task.folder.name, "runs": runs})
 
 
 def _spill(folder: Path, number: int, documents: "array[int]", keys: "array[int]", width: int) -> tuple[str, int]:
@@ -129,16 +125,6 @@ def column_runs(work: Path, results: list[dict[str, Any]], column: int) -> list[
         for result in results
         for name, num in result["runs"]
     ]
-
-
-def documents_of(numbers: U64) -> U64:
-    """Identities of documents, without what was added to them."""
-    return numbers & np.uint64(NOT_HELD_OUT - 1)
-
-
-def is_held_out(numbers: U64) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-    """True for numbers of held-out documents."""
-    return numbers < np.uint64(NOT_HELD_OUT)
 
 
 @dataclass(frozen=True)
@@ -195,9 +181,7 @@ def find_duplicates(
     if (noted := finished_task(folder, key)) is None:
         crew = means.crew(len(groups), sum(source.num_bytes for source in sources))
         signing = [
-            SignTask(
-                *(group, work / f"sign-{number:05d}", rule.minhash, heldout, text_key, max_bad, crew.memory_bytes, own),
-            )
+            SignTask(group, work / f"sign-{number:05d}", rule, heldout, text_key, max_bad, crew.memory_bytes, own)
             for number, (group, own) in enumerate(zip(groups, group_keys, strict=True))
         ]
         signed = means.finish(
@@ -209,7 +193,7 @@ def find_duplicates(
             about_kept="groups of files were already compared",
         )
         noted = _list(_join(signed, work, rule, means), work, key, heldout, means)
-        noted["num_documents"] = sum(result["num_documents"] for result in signed)
+        noted["num_documents"] = sum(num for result in signed for _, num in result["runs"])
         note_finished(folder, noted)
         for finished in [*work.glob("sign-*"), *work.glob("join-*")]:
             shutil.rmtree(finished)
@@ -219,16 +203,13 @@ def find_duplicates(
 
 def _join(signed: list[dict[str, Any]], work: Path, rule: DuplicateRule, means: Means) -> list[PairRun]:
     """Pairs of documents that belong together, column by column."""
-    width = num_columns(rule.minhash)
-    num_bytes = sum(run.num_pairs for run in column_runs(work, signed, 0)) * width * PAIR_BYTES
-    crew = means.crew(width, num_bytes)
+    width = rule.num_columns
+    columns = [column_runs(work, signed, column) for column in range(width)]
+    crew = means.crew(width, sum(run.num_pairs for run in columns[0]) * width * PAIR_BYTES)
     key = fingerprint([result["key"] for result in signed])
     tasks = [
-        JoinTask(
-            *(tuple(column_runs(work, signed, column)), work / f"join-{column:05d}", crew.memory_bytes),
-            f"{key}-{column}",
-        )
-        for column in range(width)
+        JoinTask(tuple(runs), work / f"join-{column:05d}", crew.memory_bytes, f"{key}-{column}")
+        for column, runs in enumerate(columns)
     ]
     joined = means.finish(
         *(join_column, tasks, crew, work),
@@ -253,8 +234,8 @@ def _list(joined: Sequence[PairRun], work: Path, key: str, heldout: float, means
             own, first = piece[:, 0], piece[:, 1]
             # Held-out documents have the lesser numbers, so the first of a set tells whether the set holds one.
             if heldout:
-                own = own[~is_held_out(own) & is_held_out(first)]
-            file.write(documents_of(own).tobytes())
+                own = own[(own >= NOT_HELD_OUT) & (first < NOT_HELD_OUT)]
+            file.write((own & np.uint64(NOT_HELD_OUT - 1)).tobytes())
             num_dropped += len(own)
     sets.path.unlink()
     return {"key": key, "num_dropped": num_dropped}

@@ -9,7 +9,6 @@ Documents are held out by a hash of their text alone: copies never lie on both s
 what is held out.
 """
 
-import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
@@ -19,13 +18,13 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from pretrainkit.corpus.build_settings import BuildSettings
-from pretrainkit.corpus.duplicates import DropList, Duplicates, find_duplicates
+from pretrainkit.corpus.duplicates import DropList, find_duplicates
 from pretrainkit.corpus.readers import Document, read_documents, text_hash
 from pretrainkit.corpus.shard_writer import Compression, encode_record, open_shard, shard_name
 from pretrainkit.corpus.shuffle import Run, RunWriter, cut_positions, gather, identity
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import (
-    atomic_file,
+    MANIFEST_NAME,
     explained_write_errors,
     file_sha256,
     fingerprint,
@@ -73,7 +72,7 @@ class GatherTask:
     path: Path
     parts: tuple[tuple[Run, int, int], ...]
     """Run, first document, document after the last."""
-    record: Path
+    folder: Path
     """Where to note that it is done."""
     key: str
     compress: Compression
@@ -125,9 +124,7 @@ def build_corpus(
             )
             used = replace(settings, heldout=share)
             results = _read(sources, work, used, means)
-        skips = Skips(settings.max_bad)
-        for result in results:
-            skips.merge(result["skips"])
+        skips = Skips.of(results, settings.max_bad)
         for warning in skips.warnings:
             progress.note(f"warning: {warning}")
         try:
@@ -146,9 +143,24 @@ def _read(sources: Sequence[SourceFile], work: Path, settings: BuildSettings, me
     """Pass 1: documents that are taken, in sorted runs by split."""
     dropped = None
     if settings.duplicates:
-        choices: dict[str, Any] = {"heldout": settings.heldout, "text_key": settings.text_key}
-        dropped = find_duplicates(sources, work, settings.duplicates, means=means, max_bad=settings.max_bad, **choices)
-    return _scatter(sources, work, settings, dropped, means)
+        choices = {name: getattr(settings, name) for name in ("heldout", "text_key", "max_bad")}
+        dropped = find_duplicates(sources, work, settings.duplicates, means=means, **choices)
+    groups = group_sources(sources)
+    crew = means.crew(len(groups), sum(source.num_bytes for source in sources))
+    tasks = []
+    for number, group in enumerate(groups):
+        decisive: list[Any] = [settings.content(), [[index, *source.identity] for index, source in group]]
+        key = fingerprint([*decisive, dropped.key] if dropped else decisive)
+        listed = dropped.path if dropped else None
+        tasks.append(ScatterTask(tuple(group), work / f"task-{number:05d}", settings, crew.memory_bytes, key, listed))
+    return means.finish(
+        *(scatter, tasks, crew, work),
+        stage="reading",
+        unit="B",
+        size=lambda task: sum(source.num_bytes for _, source in task.sources),
+        kept=lambda task: _kept_result(work, task),
+        about_kept="groups of files were already read",
+    )
 
 
 def _num_documents(results: Sequence[dict[str, Any]], split: str) -> int:
@@ -199,11 +211,9 @@ def _finished(
         return manifests
     if not (out / ".work").exists():
         for folder in (out, out / "train", out / "valid"):
-            if there := sorted(path.name for path in folder.glob("part-*"))[:1] or sorted(
-                path.name for path in folder.glob("manifest.json")
-            ):
+            for path in [*sorted(folder.glob("part-*")), *folder.glob(MANIFEST_NAME)]:
                 raise DataError(
-                    f"{folder} already holds {there[0]}, which this command did not begin\n"
+                    f"{folder} already holds {path.name}, which this command did not begin\n"
                     "  name another folder by --out, or remove that one"
                 )
     return None
@@ -260,11 +270,11 @@ class Scattering:
     def finish(self, key: str) -> dict[str, Any]:
         """Writes the rest, and the record that makes the task finished, which it returns."""
         self._writer.spill()
-        runs = self._writer.runs
         result = {
             "key": key,
             "runs": {
-                split: [[run.path.name, run.num_documents, run.num_bytes] for run in runs[split]] for split in runs
+                split: [[run.path.name, run.num_documents, run.num_bytes] for run in runs]
+                for split, runs in self._writer.runs.items()
             },
             "num_bytes": self._num_bytes,
             "skips": self._skips.as_dict(),
@@ -295,31 +305,6 @@ def _kept_result(work: Path, task: ScatterTask) -> dict[str, Any] | None:
     result = finished_task(task.folder, task.key)
     is_whole = result and all(run.is_whole() for split in ("train", "valid") for run in _runs(work, result, split))
     return result if is_whole else None
-
-
-def _scatter(
-    sources: Sequence[SourceFile],
-    work: Path,
-    settings: BuildSettings,
-    dropped: Duplicates | None,
-    means: Means,
-) -> list[dict[str, Any]]:
-    groups = group_sources(sources)
-    crew = means.crew(len(groups), sum(source.num_bytes for source in sources))
-    tasks = []
-    for number, group in enumerate(groups):
-        decisive: list[Any] = [settings.content(), [[index, *source.identity] for index, source in group]]
-        key = fingerprint([*decisive, dropped.key] if dropped else decisive)
-        listed = dropped.path if dropped else None
-        tasks.append(ScatterTask(tuple(group), work / f"task-{number:05d}", settings, crew.memory_bytes, key, listed))
-    return means.finish(
-        *(scatter, tasks, crew, work),
-        stage="reading",
-        unit="B",
-        size=lambda task: sum(source.num_bytes for _, source in task.sources),
-        kept=lambda task: _kept_result(work, task),
-        about_kept="groups of files were already read",
-    )
 
 
 def check_documents(results: list[dict[str, Any]], settings: BuildSettings, skips: Skips) -> None:
@@ -366,8 +351,7 @@ def gather_shard(task: GatherTask) -> dict[str, Any]:
     runs, start, stop = zip(*task.parts) if task.parts else ((), (), ())
     with open_shard(task.path, task.compress) as (writer, entry):
         gather(runs, start, stop, writer, int(task.memory_bytes * _MEMORY_SHARE))
-    with atomic_file(task.record) as file:
-        file.write(json.dumps({"key": task.key, "entry": entry}).encode())
+    note_finished(task.folder, {"key": task.key, "entry": entry})
     return entry
 
 
@@ -389,20 +373,19 @@ def plan_gather(
                 if b > a
             )
             path = out / folder / shard_name(index, num_shards, settings.compress)
-            record = work / "done" / f"{split}-{index:05d}.json"
-            tasks.append(GatherTask(split, path, parts, record, key, settings.compress, memory_bytes))
+            folder_of_task = work / f"{split}-{index:05d}"
+            tasks.append(GatherTask(split, path, parts, folder_of_task, key, settings.compress, memory_bytes))
     return tasks
 
 
 def kept_entry(task: GatherTask) -> dict[str, Any] | None:
     """The manifest entry of a shard that is already written, if its bytes are still those noted."""
-    try:
-        noted = json.loads(task.record.read_bytes())
-        if noted["key"] != task.key or task.path.stat().st_size != noted["entry"]["num_bytes"]:
-            return None
-    except (FileNotFoundError, ValueError):
+    noted = finished_task(task.folder, task.key)
+    if noted is None or not task.path.is_file():
         return None
-    return noted["entry"] if file_sha256(task.path) == noted["entry"]["sha256"] else None
+    entry = noted["entry"]
+    is_whole = task.path.stat().st_size == entry["num_bytes"] and file_sha256(task.path) == entry["sha256"]
+    return entry if is_whole else None
 
 
 def _gather(

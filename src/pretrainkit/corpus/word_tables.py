@@ -178,10 +178,8 @@ def _write_merged_on_disk(
     while len(runs) > _MAX_MERGED_RUNS:
         merged = []
         for start in range(0, len(runs), _MAX_MERGED_RUNS):
-            path = folder / f"level-{level}-{start:05d}.tsv"
-            with atomic_file(path) as file:
-                _write_rows(_summed(runs[start : start + _MAX_MERGED_RUNS]), file.write)
-            merged.append(path)
+            rows = _summed(runs[start : start + _MAX_MERGED_RUNS])
+            merged.append(_write_part(rows, folder / f"level-{level}-{start:05d}.tsv"))
         runs, level = merged, level + 1
     rows = _summed(runs)
     if order == "bytes":

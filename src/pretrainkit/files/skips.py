@@ -6,6 +6,7 @@ stops.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from pretrainkit.errors import DataError
@@ -24,6 +25,14 @@ class Skips:
         self.num_bad = 0
         self.warnings: list[str] = []
         self._warned: set[tuple[str, str]] = set()
+
+    @classmethod
+    def of(cls, records: Iterable[dict[str, Any]], max_bad: int) -> "Skips":
+        """What finished tasks noted under "skips", added up; DataError when the budget of all is used up."""
+        skips = cls(max_bad)
+        for record in records:
+            skips.merge(record["skips"])
+        return skips
 
     def leave_out(self, reason: str, source: str, place: str) -> None:
         """Counts what was never meant to be taken, at `place` (such as "line 3") of `source`."""
@@ -53,9 +62,8 @@ class Skips:
             )
         self.skip(reason, source, place, detail)
 
-    def merge(self, other: "Skips | dict[str, Any]") -> None:
-        """Adds the counts of another part of the same work (or its `as_dict`), and checks the budget over all."""
-        content = other.as_dict() if isinstance(other, Skips) else other
+    def merge(self, content: dict[str, Any]) -> None:
+        """Adds the counts of another part of the same work, given as its `as_dict`; checks the budget over all."""
         self.counts.update(content["counts"])
         for reason, places in content["examples"].items():
             mine = self.examples.setdefault(reason, [])

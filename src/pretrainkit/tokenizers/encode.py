@@ -157,11 +157,7 @@ def _encode_split(
 ) -> dict[str, Any]:
     (sources, corpus), progress = files, means.progress
     groups = shard_groups(sources)
-    encoding = {
-        "tokenizer": tokenizer.fingerprint,
-        "splitter": splitter.fingerprint,
-        "text_key": settings.text_key,
-    }
+    encoding = {"tokenizer": tokenizer.fingerprint, "splitter": splitter.fingerprint, "text_key": settings.text_key}
     if settings.control_pieces != "text":
         encoding["control_pieces"] = settings.control_pieces
     # What every shard holds; a corpus is known by its content, so that a copy of it is the same.
@@ -173,9 +169,8 @@ def _encode_split(
         if (out / "manifest.json").exists():
             return _kept(out, plan_key, progress)
         _refuse_strangers(out)
-    plan = encoding | {"input": corpus or [source.address for source in sources]}
     learned = {"learned_from": learned_from} if learned_from else {}
-    plan |= learned
+    plan = encoding | {"input": corpus or [source.address for source in sources]} | learned
     with work_folder(out / ".work", plan, out) as work:
         if punkt is not None:
             punkt.save(work / PUNKT_JSON)
@@ -183,7 +178,7 @@ def _encode_split(
         tasks = [
             ShardTask(
                 *(out, index, len(groups), tuple(group), encoder, tokenizer.vocab_size),
-                *(work / f"shard-{index:05d}" / "task.json", fingerprint([encoding, contents[index]])),
+                *(work / f"shard-{index:05d}", fingerprint([encoding, contents[index]])),
             )
             for index, group in enumerate(groups)
         ]
@@ -191,16 +186,16 @@ def _encode_split(
         if results:
             progress.note(f"{out}: {len(results)} of {len(tasks)} shards are there already")
         left = [task for task in tasks if task.index not in results]
-        progress.stage(f"encoding {name}", sum(source.num_bytes for task in left for source in task.sources), "B")
+        progress.stage(f"encoding {name}", sum(task.num_bytes for task in left), "B")
         for task, record in _run(left, work, means):
             results[task.index] = record
-            progress.advance(sum(source.num_bytes for source in task.sources))
+            progress.advance(task.num_bytes)
         skips, empty, entries, num_with_control = Skips(settings.max_bad), Counter[str](), [], 0
-        for task in tasks:
-            skips.merge(results[task.index]["skips"])
-            empty.update(results[task.index]["empty"])
-            num_with_control += results[task.index].get("with_control", 0)
-            entries.append(results[task.index]["entry"])
+        for _, record in sorted(results.items()):
+            skips.merge(record["skips"])
+            empty.update(record["empty"])
+            num_with_control += record.get("with_control", 0)
+            entries.append(record["entry"])
         for warning in skips.warnings:
             progress.note(f"warning: {warning}")
         if not sum(entry["num_documents"] for entry in entries):
@@ -253,7 +248,7 @@ def shard_groups(sources: Sequence[SourceFile]) -> list[list[SourceFile]]:
 
 def _run(tasks: Sequence[ShardTask], work: Path, means: Means) -> Iterator[tuple[ShardTask, dict[str, Any]]]:
     """Makes the shards, in any order."""
-    num_bytes = sum(source.num_bytes for task in tasks for source in task.sources)
+    num_bytes = sum(task.num_bytes for task in tasks)
     if not means.engine.is_local:
         return means.run(_task_and_record, tasks, means.crew(len(tasks), num_bytes), work)
     # Not only one process per task: several share a shard where there are few.
@@ -263,7 +258,7 @@ def _run(tasks: Sequence[ShardTask], work: Path, means: Means) -> Iterator[tuple
     if len(tasks) < 2 * processes:
         return encode_together(tasks, processes)
     # The largest first, so that no process is left alone with one at the end.
-    by_size = sorted(tasks, key=lambda task: -sum(source.num_bytes for source in task.sources))
+    by_size = sorted(tasks, key=lambda task: -task.num_bytes)
     return share_tasks(_task_and_record, by_size, processes)
 
 

@@ -1,7 +1,6 @@
 """One shard: documents to sentences to ids to files; by one process, or with batches of documents sent to several."""
 
 import gc
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,9 +16,9 @@ from numpy.typing import NDArray
 
 from pretrainkit.corpus.readers import read_documents, text_hash
 from pretrainkit.errors import DataError
-from pretrainkit.files.manifest import atomic_file, explained_write_errors
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import SourceFile
+from pretrainkit.files.work import finished_task, note_finished
 from pretrainkit.tokenizers.load import ControlPieces, Tokenizer, load_tokenizer
 from pretrainkit.tokenizers.punkt import PunktRules
 from pretrainkit.tokenizers.sentences import (
@@ -121,10 +120,14 @@ class ShardTask:
     sources: tuple[SourceFile, ...]
     encoder: Encoder
     vocab_size: int
-    record: Path
-    """Where to note that it is done."""
+    work: Path
+    """Folder to note in that it is done."""
     key: str
     """Fingerprint of everything that decides the shard."""
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(source.num_bytes for source in self.sources)
 
 
 def encode_batch(encoder: Encoder, texts: list[Text]) -> Batch:
@@ -175,10 +178,7 @@ def write_shard(task: ShardTask, skips: Skips, encoded: Iterable[Batch]) -> dict
     """Writes batches to the shard's files and then its record, which it returns."""
     empty: Counter[str] = Counter()
     num_with_control = 0
-    with (
-        explained_write_errors(task.folder),
-        ShardWriter(task.folder, task.index, task.num_shards, task.vocab_size) as writer,
-    ):
+    with ShardWriter(task.folder, task.index, task.num_shards, task.vocab_size) as writer:
         for batch in encoded:
             if len(batch.tokens):
                 writer.add(batch.tokens, batch.sentence_lengths, batch.document_lengths, batch.hashes)
@@ -192,17 +192,13 @@ def write_shard(task: ShardTask, skips: Skips, encoded: Iterable[Batch]) -> dict
         "empty": {reason: count for reason, count in empty.items() if count},
         "with_control": num_with_control,
     }
-    with atomic_file(task.record) as file:
-        file.write(json.dumps(record).encode())
-    return record
+    return note_finished(task.work, record)
 
 
 def finished_record(task: ShardTask) -> dict[str, Any] | None:
     """The record of an earlier run for the same shard, if that is whole."""
-    if not task.record.is_file():
-        return None
-    record = json.loads(task.record.read_bytes())
-    if record.get("key") != task.key:
+    record = finished_task(task.work, task.key)
+    if record is None:
         return None
     for part, size in part_sizes(record["entry"], token_dtype(task.vocab_size)).items():
         path = task.folder / part_name(part, task.index, task.num_shards)
