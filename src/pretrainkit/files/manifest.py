@@ -1,9 +1,5 @@
-"""Files that are complete or absent, and the manifests that say what is in them.
-
-Every stage writes through `atomic_file` and leaves a manifest: JSON, sorted keys, no clock and no host name in it, so
-equal input gives equal bytes. `fingerprint` names content; later stages store it to notice when their input has
-changed.
-"""
+"""Files that are complete or absent, and the manifests that say what is in them: JSON, sorted keys, no clock and no
+host name, so that equal input gives equal bytes."""
 
 import errno
 import hashlib
@@ -19,23 +15,13 @@ from pretrainkit.errors import DataError, RunError
 MANIFEST_NAME = "manifest.json"
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """What the system says where there is no room to write."""
-_NOT_ALLOWED = {
-    errno.EACCES,
-    errno.ENOENT,
-    errno.ELOOP,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.ENAMETOOLONG,
-    errno.EEXIST,
-}
+_NOT_ALLOWED = (PermissionError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
+_NOT_ALLOWED_NUMBERS = {errno.ELOOP, errno.EROFS, errno.ENAMETOOLONG}
 
 
 @contextmanager
 def explained_write_errors(path: Path) -> Iterator[None]:
-    """Turns the operating system's refusals to write at `path` into an error that says what to do: a RunError where the
-    disk is full, a DataError where the place is at fault."""
+    """Turns the system's refusals to write at `path` into a RunError where the disk is full, else into a DataError."""
     try:
         yield
     except OSError as error:
@@ -45,7 +31,7 @@ def explained_write_errors(path: Path) -> Iterator[None]:
                 f"  the system says: {error.strerror}\n"
                 "  free some space, then run the same command again (finished files are kept), or name another folder"
             ) from error
-        if error.errno in _NOT_ALLOWED:
+        if isinstance(error, _NOT_ALLOWED) or error.errno in _NOT_ALLOWED_NUMBERS:
             raise DataError(
                 f"cannot write {path}\n"
                 f"  the system says: {error.strerror} ({error.filename or path})\n"
@@ -117,7 +103,7 @@ def file_sha256(path: str | Path) -> str:
 
 
 def fingerprint(content: Any) -> str:
-    """128 bits in hex that change whenever the JSON form of `content` does."""
+    """128 bits in hex that change whenever the JSON form of `content` does: how a stage notices changed input."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

@@ -94,7 +94,10 @@ def strip_elements(text: str, on_formula: Callable[[str], str]) -> str:
         position = found.end()
         if name is None:
             end = _end_of(text, "-->", position, missing)
-            position = position if end is None else _behind_comment(text, start, end)
+            if end is not None:
+                # A comment that fills its line takes the line with it, as in MediaWiki.
+                fills_line = (start == 0 or text[start - 1] == "\n") and text[end : end + 1] == "\n"
+                position = end + fills_line
             continue
         tag = found[0]
         if name in _BREAKS:
@@ -130,18 +133,11 @@ def _end_of(text: str, closing: str, position: int, missing: set[str]) -> int | 
         return None
     end = text.find(closing, position)
     if end < 0:
-        end = text.find(closing.upper(), position) if closing != "-->" else -1
+        end = text.find(closing.upper(), position)
     if end < 0:
         missing.add(closing)
         return None
     return end + 3 if closing == "-->" else end
-
-
-def _behind_comment(text: str, start: int, end: int) -> int:
-    """A comment that fills its line takes the line with it, as in MediaWiki."""
-    if (start == 0 or text[start - 1] == "\n") and text[end : end + 1] == "\n":
-        return end + 1
-    return end
 
 
 def _raised(found: re.Match[str]) -> str:

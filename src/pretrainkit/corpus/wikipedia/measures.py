@@ -57,18 +57,15 @@ def group_digits(number: str, language: str) -> str:
     return found[1] + grouped + (point + found[3] if found[3] else "")
 
 
-def convert(places: Sequence[str], named: Mapping[str, str], *, is_short: bool) -> str:
+@lru_cache(maxsize=4096)
+def convert(places: tuple[str, ...], pairs: tuple[tuple[str, str], ...], *, is_short: bool) -> str:
     """The text of `{{convert|...}}`; "" where it has no measure. Equal measures, which come again and again, are worked
     out once.
 
     Args:
+        pairs: Names and values of arguments.
         is_short: Signs of units rather than names (`{{cvt}}`).
     """
-    return _converted_text(tuple(places), tuple(named.items()), is_short)
-
-
-@lru_cache(maxsize=4096)
-def _converted_text(places: tuple[str, ...], pairs: tuple[tuple[str, str], ...], is_short: bool) -> str:
     named = dict(pairs)
     values, betweens, rest = _values(places)
     if not values or not rest:
@@ -93,10 +90,8 @@ def _converted(
 ) -> "_Measure":
     """The same in another unit."""
     lower = sum(unit.to_base(value.number) for value, unit in given.below)
-    shown = [
-        _shown_result(given.unit.to_base(value.number) + lower, value, given, target, precision, named)
-        for value in values
-    ]
+    bases = [given.unit.to_base(value.number) + lower for value in values]
+    shown = [_shown_result(base, value, given, target, precision, named) for base, value in zip(bases, values)]
     return _Measure(shown, given.betweens, target, (), len(shown) == 1 and shown[0] in ("1", "−1"))
 
 

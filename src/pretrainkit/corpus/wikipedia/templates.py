@@ -69,7 +69,7 @@ def _convert(call: Call) -> str:
     named = {name: value for name, value in call.arguments.items() if not name.isdecimal()}
     if named.get("adj") == "mid" and len(places) > 2 and not places[-1][-1:].isdigit():
         named["_middle"] = places.pop()
-    return convert(places, named, is_short=call.name == "cvt")
+    return convert(tuple(places), tuple(named.items()), is_short=call.name == "cvt")
 
 
 def _val(call: Call) -> str:
@@ -345,11 +345,7 @@ class Templates:
                 break
             head = head.partition(":")[2]
             name = _normal(head)
-        expansion = _EXPANSIONS.get(name) or self._of_a_language(name)
+        expansion = _EXPANSIONS.get(name)
+        if expansion is None and name.startswith(("lang-", "langx")):  # they hold the words in that language
+            expansion = _second if name == "langx" else _first
         return expansion(Call(name, read_arguments(parts), self._language, self.title)) if expansion else ""
-
-    def _of_a_language(self, name: str) -> Expansion | None:
-        """`lang-fr` and its like hold the words in that language."""
-        if name.startswith(("lang-", "langx")):
-            return _second if name == "langx" else _first
-        return None
