@@ -23,10 +23,8 @@ _PIECE_BYTES = 1 << 20
 def pack(folders: Sequence[str | Path], archive: str | Path) -> dict[str, Any]:
     """Writes `archive` with all files of `folders` but hidden ones, each folder under its own name.
 
-    Returns what `pack.json` says.
-
-    Raises:
-        DataError: A folder is missing, empty or still being written, two have one name, or the archive is there.
+    Returns what `pack.json` says. Raises DataError where a folder is missing, empty or still being written, two have
+    one name, or the archive is there.
     """
     archive = Path(archive)
     if archive.exists():
@@ -65,13 +63,10 @@ def _member(name: str, num_bytes: int) -> tarfile.TarInfo:
 
 
 def unpack(archive: str | Path, out: str | Path) -> dict[str, Any]:
-    """Writes the files of an archive below `out`, each only if its sha256 is the one `pack.json` names. Files that are
-    there already with the right content are kept, so an interrupted call goes on.
-
-    Raises:
-        DataError: The archive is cut off, not of `pack`, or damaged; a file is not listed, missing, no plain file, or
-            would lie outside `out`; another file is in its place.
-    """
+    """Writes the files of an archive below `out`, each only if its sha256 is the one `pack.json` names. Files that
+    are there already with the right content are kept, so an interrupted call goes on. Raises DataError where the
+    archive is cut off, not of `pack`, or damaged; a file is not listed, missing, no plain file, or would lie outside
+    `out`; another file is in its place."""
     archive, out = Path(archive), Path(out)
     try:
         with tarfile.open(archive, mode="r:") as tar:

@@ -188,11 +188,8 @@ def _input_key(sources: Sequence[SourceFile], settings: BuildSettings) -> str:
 def _finished(
     out: Path, settings: BuildSettings, input_key: str, progress: Progress
 ) -> dict[str, dict[str, Any]] | None:
-    """The manifests of an equal corpus that is already there; None where there is none.
-
-    Raises:
-        DataError: There is another one.
-    """
+    """The manifests of an equal corpus that is already there; None where there is none. Raises DataError where there
+    is another one."""
     folders = {split: out / folder for split, folder in settings.splits.items()}
     with explained_write_errors(out):
         if out.exists() and not out.is_dir():

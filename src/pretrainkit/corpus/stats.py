@@ -1,7 +1,5 @@
-"""What a corpus is made of: documents, words, bytes, lengths, exact duplicates, what was skipped; and some documents of
-it, drawn by a hash of their text, so that they are the same on any number of workers; in which languages, or at least
-scripts, texts are written.
-"""
+"""What a corpus is made of: counts, lengths, exact duplicates, what was skipped, languages (or at least scripts); and
+some documents of it, drawn by a hash of their text, so that they are the same on any number of workers."""
 
 import heapq
 import unicodedata
@@ -77,10 +75,8 @@ def measure_group(task: StatsTask) -> StatsPart:
         sample.offer(number, document)
         datasets[_dataset(document.meta)] += 1
     num_source_bytes = sum(source.num_bytes for source in task.sources)
-    arrays = [np.array(numbers, np.uint64) for numbers in (text_bytes, words, hashes)]
-    return StatsPart(
-        num_characters, arrays[0], arrays[1], arrays[2], datasets, skips.as_dict(), num_source_bytes, sample.sorted()
-    )
+    arrays = (np.array(numbers, np.uint64) for numbers in (text_bytes, words, hashes))
+    return StatsPart(num_characters, *arrays, datasets, skips.as_dict(), num_source_bytes, sample.sorted())
 
 
 class _Smallest:
@@ -123,10 +119,8 @@ def corpus_stats(
 
     Words are runs of bytes other than space, TAB, LF and CR. Duplicates are documents whose text occurred before, by a
     64-bit hash. Memory: 24 bytes per document. With `num_sampled`, so many documents stand under "sample", each as
-    [text, place], drawn by their hash: the first 2,000 characters of each.
-
-    Raises:
-        DataError: A file cannot be read, or has bad input beyond the budget.
+    [text, place], drawn by their hash: the first 2,000 characters of each. Raises DataError where a file cannot be
+    read, or has bad input beyond the budget.
     """
     progress = progress or Quiet()
     total_bytes = sum(source.num_bytes for source in sources)
@@ -135,9 +129,7 @@ def corpus_stats(
         for group in group_sources(sources)
     ]
     progress.stage("reading", total_bytes, "B")
-    skips = Skips(max_bad)
-    parts = []
-    sample: Sample = []
+    skips, parts, sample = Skips(max_bad), [], Sample()
     for part in run_tasks(measure_group, tasks, num_processes(workers, len(tasks), total_bytes, DEFAULT_MEMORY)):
         skips.merge(part.skips)
         sample = _merged(sample, part.sample, num_sampled)
@@ -195,10 +187,9 @@ def _histogram(values: NDArray[np.uint64]) -> dict[str, list[float]]:
 def _distribution(values: NDArray[np.uint64]) -> dict[str, float]:
     if not len(values):
         return {}
-    points = np.percentile(values, PERCENTILES)
-    return {"mean": round(float(values.mean()), 1)} | {
-        f"p{percent}": round(float(point), 1) for percent, point in zip(PERCENTILES, points, strict=True)
-    }
+    names = ("mean", *(f"p{percent}" for percent in PERCENTILES))
+    points = [values.mean(), *np.percentile(values, PERCENTILES)]
+    return {name: round(float(point), 1) for name, point in zip(names, points, strict=True)}
 
 
 def script_of(text: str) -> str:

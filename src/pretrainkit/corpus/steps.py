@@ -135,11 +135,8 @@ def _task_key(settings: dict[str, Any], rank: int, world_size: int) -> str:
 
 
 def _task_records(work: Path, settings: dict[str, Any], earlier: str) -> list[dict[str, Any]]:
-    """The records of all tasks of an earlier pipeline, in the order of their ranks.
-
-    Raises:
-        DataError: Some are missing, or they were made with other settings.
-    """
+    """The records of all tasks of an earlier pipeline, in the order of their ranks. Raises DataError where some are
+    missing, or they were made with other settings."""
     records = [json.loads(path.read_bytes()) for path in sorted(work.glob("task-*/task.json"))]
     world_size = int(records[0]["key"].split(":")[0]) if records else 0
     expected = [_task_key(settings, rank, world_size) for rank in range(world_size)]

@@ -45,11 +45,8 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
     """A binary file that appears under its name only once it is whole: written aside, synced, renamed.
 
     The work in progress is `.NAME.partial` in the same folder; an exception removes it, a crash leaves it to be
-    overwritten by the next attempt. Missing parent folders are made.
-
-    Raises:
-        RunError: The disk is full.
-        DataError: The folder cannot be written.
+    overwritten by the next attempt. Missing parent folders are made. Raises RunError where the disk is full, and
+    DataError where the folder cannot be written.
     """
     path = Path(path)
     partial = path.with_name(f".{path.name}.partial")
@@ -123,11 +120,7 @@ def write_manifest(output: str | Path, content: Mapping[str, Any]) -> Path:
 
 
 def read_manifest(output: str | Path) -> dict[str, Any]:
-    """The manifest of a folder or file.
-
-    Raises:
-        DataError: There is none, or it is not a JSON object.
-    """
+    """The manifest of a folder or file. Raises DataError where there is none, or it is not a JSON object."""
     path = manifest_path(output)
     try:
         content = json.loads(path.read_bytes())

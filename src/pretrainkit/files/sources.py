@@ -102,12 +102,9 @@ def find_sources(
 ) -> list[SourceFile]:
     """The files that `patterns` name: in the order of the patterns, sorted by name inside each.
 
-    A pattern is a file, a glob (`**` crosses folders), or a folder, which stands for all files under it except
-    hidden ones, `_*`, manifests, README* and LICENSE*.
-
-    Raises:
-        DataError: A pattern matches nothing, is a corpus folder with both train and held-out data, or shards of a
-            corpus are missing.
+    A pattern is a file, a glob (`**` crosses folders), or a folder, which stands for all files under it except hidden
+    ones, `_*`, manifests, README* and LICENSE*. Raises DataError where a pattern matches nothing, is a corpus folder
+    with both train and held-out data, or shards of a corpus are missing.
     """
     found: list[SourceFile] = []
     for pattern in map(str, patterns):
@@ -226,11 +223,7 @@ def _explained_read_errors(address: str) -> Iterator[None]:
 
 @contextmanager
 def open_source(address: str) -> Iterator[BinaryIO]:
-    """The stored bytes of a file, seekable where the file system can.
-
-    Raises:
-        DataError: It cannot be opened.
-    """
+    """The stored bytes of a file, seekable where the file system can. Raises DataError where it cannot be opened."""
     if "://" in address:
         with _explained_read_errors(address):
             import fsspec
@@ -252,11 +245,8 @@ OnBytes = Callable[[int], None] | None
 
 
 def plain_chunks(source: SourceFile, on_bytes: OnBytes = None) -> Iterator[bytes]:
-    """The decompressed bytes of a file in pieces of about a megabyte.
-
-    Raises:
-        DataError: The file is truncated or not of the compression its name says.
-    """
+    """The decompressed bytes of a file in pieces of about a megabyte. Raises DataError where the file is truncated
+    or not of the compression its name says."""
     with open_source(source.address) as file:
         packed = source.address.endswith((".zst", ".gz"))
         if source.begin is not None:

@@ -50,11 +50,7 @@ class SavedArray:
 
 
 def read_tables(paths: list[Path]) -> dict[str, SavedArray]:
-    """The arrays of some files.
-
-    Raises:
-        ValueError: They are no tables, or damaged.
-    """
+    """The arrays of some files. Raises ValueError where they are no tables, or damaged."""
     saved: dict[str, SavedArray] = {}
     for path in paths:
         for _, value in table_items(mapped(path)):

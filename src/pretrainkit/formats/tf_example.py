@@ -9,11 +9,8 @@ Feature = NDArray[np.int64] | NDArray[np.float32] | list[bytes]
 
 
 def parse_example(record: bytes | memoryview) -> dict[str, Feature]:
-    """The features of a serialized Example; one of no kind is an empty list.
-
-    Raises:
-        ValueError: It is none, or is cut off.
-    """
+    """The features of a serialized Example; one of no kind is an empty list. Raises ValueError where it is none, or
+    is cut off."""
     found: dict[str, Feature] = {}
     for entry in parse("Example", record).features.feature:
         kinds = entry.value

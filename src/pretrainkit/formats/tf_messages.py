@@ -50,11 +50,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
 
 
 def parse(message: str, data: bytes | memoryview) -> Any:
-    """A message of the name as an object of `google.protobuf`.
-
-    Raises:
-        ValueError: It is none, or is cut off.
-    """
+    """A message of the name as an object of `google.protobuf`. Raises ValueError where it is none, or is cut off."""
     from google.protobuf.message import DecodeError
 
     found = _classes()[message]()
@@ -105,11 +101,8 @@ def numpy_dtype(code: int) -> str:
 
 
 def array_of(content: bytes | memoryview, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Raw little-endian elements as an array; bfloat16 as float32, which holds every one of its values.
-
-    Raises:
-        ValueError: Their number is not that of the shape.
-    """
+    """Raw little-endian elements as an array; bfloat16 as float32, which holds every one of its values. Raises
+    ValueError where their number is not that of the shape."""
     if dtype == BFLOAT16:
         return from_bfloat16(np.frombuffer(content, "<u2")).reshape(shape)
     return np.frombuffer(content, np.dtype(dtype)).reshape(shape)

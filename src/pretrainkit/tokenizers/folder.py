@@ -61,13 +61,9 @@ def refuse_existing(out: Path) -> None:
 
 
 def copy_tokenizer(origin: Path, out: Path, punkt: PunktParameters | None = None) -> None:
-    """Copies what makes a tokenizer from `origin` to the folder `out`, whole or not at all, with `punkt` where given.
-    Other files, such as the weights in the folder of a model, stay behind.
-
-    Raises:
-        RunError: The disk is full.
-        DataError: The folder cannot be written.
-    """
+    """Copies what makes a tokenizer from `origin` to the folder `out`, whole or not at all, with `punkt` where
+    given. Other files, such as the weights in the folder of a model, stay behind. Raises RunError where the disk is
+    full, and DataError where the folder cannot be written."""
     shutil.rmtree(out, ignore_errors=True)
     with new_folder(out) as aside:
         for name in _FILES:

@@ -83,11 +83,7 @@ def memory_per_process(memory_bytes: int, processes: int) -> int:
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes of "300MB", "2GB", "1.5G" or "4096"; decimal units.
-
-    Raises:
-        DataError: It is none of these.
-    """
+    """Bytes of "300MB", "2GB", "1.5G" or "4096"; decimal units. Raises DataError where it is none of these."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)[bB]?\s*", text)
     if not match:
         raise DataError(f"{text!r} is not a size\n  write it like 300MB or 2GB")
@@ -99,10 +95,7 @@ def run_tasks(function: Callable[[Task], Result], tasks: Iterable[Task], process
     """`function(task)` for all tasks, each as soon as it is done. One process: here, in order.
 
     Worker processes are started afresh (spawn), so `function` and `tasks` must be picklable. They end with their
-    parent, even if that is killed.
-
-    Raises:
-        RunError: A worker died, as from lack of memory.
+    parent, even if that is killed. Raises RunError where a worker died, as from lack of memory.
     """
     if processes <= 1:
         yield from map(function, tasks)
@@ -125,10 +118,8 @@ def run_tasks(function: Callable[[Task], Result], tasks: Iterable[Task], process
 def share_tasks(function: Callable[[Task], Result], tasks: Sequence[Task], processes: int) -> Iterator[Result]:
     """As `run_tasks`, but this process does tasks too, as one of the `processes`: it begins while the others start up.
 
-    Tasks are begun in their order. For tasks that take long, of which none should wait behind another.
-
-    Raises:
-        RunError: A worker died, as from lack of memory.
+    Tasks are begun in their order. For tasks that take long, of which none should wait behind another. Raises RunError
+    where a worker died, as from lack of memory.
     """
     if processes <= 1:
         yield from map(function, tasks)

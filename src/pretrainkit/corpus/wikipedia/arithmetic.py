@@ -56,11 +56,8 @@ _CLOSEST = 9
 
 
 def evaluate(expression: str) -> str:
-    """The value of an expression as MediaWiki computes it; "" of an empty one.
-
-    Raises:
-        ZeroDivisionError, ValueError: It has none.
-    """
+    """The value of an expression as MediaWiki computes it; "" of an empty one. Raises ZeroDivisionError, ValueError
+    where it has none."""
     expression = expression.replace("−", "-").replace("&lt;", "<").replace("&gt;", ">").lower().strip()
     tokens = _TOKEN.findall(expression)
     if len(expression) > _MAX_LENGTH or _TOKEN.sub("", expression):

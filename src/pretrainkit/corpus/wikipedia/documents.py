@@ -20,10 +20,8 @@ _DISAMBIGUATION = re.compile(r"^\{\{(?:disambig|hndis|geodis|dab\b|surname\b|Ð¿Ð
 def dump_documents(source: SourceFile, skips: Skips, on_bytes: OnBytes = None) -> Iterator[tuple[str, dict[str, Any]]]:
     """Text and `meta` (dataset, id, title) of the articles that begin in `source`, in the order of the dump.
 
-    Redirects, pages of other namespaces and pages without text are counted and left out.
-
-    Raises:
-        DataError: The file cannot be read, or has bad input beyond the budget.
+    Redirects, pages of other namespaces and pages without text are counted and left out. Raises DataError where the
+    file cannot be read, or has bad input beyond the budget.
     """
     options = source.options if isinstance(source.options, Extraction) else Extraction()
     redirects = kept_redirects(Path(options.redirects), source) if options.redirects else nullcontext(None)

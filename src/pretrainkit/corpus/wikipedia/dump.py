@@ -56,11 +56,8 @@ class Page:
 
 
 def read_site(source: SourceFile) -> Site:
-    """What the head of a dump says about its wiki; an unnamed one where it has no head.
-
-    Raises:
-        DataError: The file is not a MediaWiki dump.
-    """
+    """What the head of a dump says about its wiki; an unnamed one where it has no head. Raises DataError where the
+    file is not a MediaWiki dump."""
     whole = SourceFile(source.address, source.format, source.num_bytes)
     head = b""
     try:
@@ -83,10 +80,8 @@ def read_site(source: SourceFile) -> Site:
 def read_pages(source: SourceFile, skips: Skips, on_bytes: OnBytes = None) -> Iterator[Page]:
     """The pages that begin in `source`, in the order of the dump.
 
-    Damaged streams, pages that are not closed, too large, or not XML or UTF-8 count as bad input.
-
-    Raises:
-        DataError: The file cannot be opened, or has bad input beyond the budget.
+    Damaged streams, pages that are not closed, too large, or not XML or UTF-8 count as bad input. Raises DataError
+    where the file cannot be opened, or has bad input beyond the budget.
     """
     for number, xml in enumerate(_page_xml(_pieces(source, skips, on_bytes), source, skips), 1):
         page = _parse(xml, source, number, skips)
@@ -361,12 +356,9 @@ def _last_text(xml: bytes, position: int) -> bytes:
 
 
 def unescape_xml(raw: bytes) -> str:
-    """The characters of an XML text without elements.
-
-    Raises:
-        UnicodeDecodeError: Not UTF-8.
-        ValueError: Not XML: signs that are not escaped, unknown references, characters that XML does not have.
-    """
+    """The characters of an XML text without elements. Raises UnicodeDecodeError where it is not UTF-8, and
+    ValueError where it is not XML: signs that are not escaped, unknown references, characters that XML does not
+    have."""
     if b"<" in raw:
         raise ValueError("a < in its text is not escaped")
     parts: list[str] = []

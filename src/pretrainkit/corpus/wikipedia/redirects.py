@@ -41,12 +41,9 @@ def _clean(title: str) -> str:
 
 
 def join_redirects(out: Path, stretches: Iterable[SourceFile]) -> int | None:
-    """Makes `OUT/_redirects.tsv` of what these stretches of dumps left in `OUT/.redirects`, and removes that. Returns
-    the number of redirects; None where nothing was left. Those that lead nowhere but in a circle are left out.
-
-    Raises:
-        DataError: The table cannot be written.
-    """
+    """Makes `OUT/_redirects.tsv` of what these stretches of dumps left in `OUT/.redirects`, and removes that.
+    Returns the number of redirects; None where nothing was left. Those that lead nowhere but in a circle are left
+    out. Raises DataError where the table cannot be written."""
     folder = out / FOLDER
     if not folder.is_dir():
         return None
