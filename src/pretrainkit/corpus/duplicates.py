@@ -189,7 +189,6 @@ def find_duplicates(
             stage="comparing",
             unit="B",
             size=lambda task: sum(source.num_bytes for _, source in task.sources),
-            kept=lambda task: finished_task(task.folder, task.key),
             about_kept="groups of files were already compared",
         )
         noted = _list(_join(signed, work, rule, means), work, key, heldout, means)
@@ -215,8 +214,6 @@ def _join(signed: list[dict[str, Any]], work: Path, rule: DuplicateRule, means: 
         *(join_column, tasks, crew, work),
         stage="joining",
         unit="column",
-        size=lambda task: 1,
-        kept=lambda task: finished_task(task.folder, task.key),
         about_kept="columns were already joined",
     )
     return [PairRun(task.folder / "joined.pairs", result["num_pairs"]) for task, result in zip(tasks, joined)]

@@ -1,8 +1,7 @@
 """Documents from files of every format, one at a time: memory is bounded by the largest document.
 
-`read_documents(find_sources(["corpus/*.jsonl.zst", "notes.txt"]), skips)` is all a caller needs. Source of the
-formats: the data that Sabertooth (https://github.com/nikitakit/sabertooth) reads and writes; where it loses documents
-silently, we count them.
+Source of the formats: the data that Sabertooth (https://github.com/nikitakit/sabertooth) reads and writes; where it
+loses documents silently, we count them.
 """
 
 import hashlib
@@ -10,6 +9,7 @@ import json
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from pretrainkit.corpus.books import WHITE_SPACE, BookCleaning, book_text, wiki_articles
@@ -228,14 +228,12 @@ def _bert_text(chunks: Iterator[bytes], source: SourceFile, skips: Skips) -> Ite
     line of the file gets an end where it has none.
     """
     lines: list[str] = []
-    for _, line in decoded_lines(split_lines(chunks), source.address, skips):
+    for _, line in chain(decoded_lines(split_lines(chunks), source.address, skips), [(0, "")]):
         if line.strip(WHITE_SPACE):
             lines.append(line + "\n")
         elif lines:
             yield "".join(lines), dict(SENTENCE_LINES)
             lines = []
-    if lines:
-        yield "".join(lines), dict(SENTENCE_LINES)
 
 
 def decoded_lines(lines: Iterable[bytes], address: str, skips: Skips, first: int = 1) -> Iterator[tuple[int, str]]:

@@ -396,7 +396,6 @@ def _gather(
         *(gather_shard, tasks, crew, work),
         stage="writing",
         unit="shard",
-        size=lambda task: 1,
         kept=kept_entry,
         about_kept="shards were already written, their checksums are right",
     )

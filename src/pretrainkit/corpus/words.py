@@ -38,7 +38,7 @@ from pretrainkit.files.manifest import (
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import OnBytes, SourceFile, plain_chunks, whole_lines
 from pretrainkit.files.spans import group_sources
-from pretrainkit.files.work import finished_task, note_finished, work_folder
+from pretrainkit.files.work import note_finished, work_folder
 from pretrainkit.workers.engine import LOCAL, Engine, Means
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet
 
@@ -215,7 +215,6 @@ def count_words(
                 stage="counting",
                 unit="B",
                 size=lambda task: sum(source.num_bytes for source in task.sources),
-                kept=lambda task: finished_task(task.folder, task.key),
                 about_kept="groups of files were already counted",
             )
             for result in results:

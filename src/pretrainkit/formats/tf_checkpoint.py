@@ -56,7 +56,7 @@ def read_tables(paths: list[Path]) -> dict[str, SavedArray]:
         for _, value in table_items(mapped(path)):
             message = parse("SavedTensorSlices", value)
             for one in message.meta.tensor:  # in the table's first entry, whose key is empty
-                saved.setdefault(one.name, SavedArray(tuple(dim.size for dim in one.shape.dim), one.type))
+                saved.setdefault(one.name, SavedArray(_shape(one), one.type))
             if message.HasField("data"):
                 if message.data.name not in saved:
                     raise ValueError(f"{message.data.name} is not in the list of {path.name}")
@@ -95,7 +95,7 @@ class TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
     def __init__(self, path: Path) -> None:
         self.prefix = _prefix(path)
         index = self.prefix.with_name(self.prefix.name + ".index")
-        self._shards: dict[str, memoryview] = {}
+        self._shards: dict[int, memoryview] = {}
         self._entries: dict[bytes, Any] = {}
         self._bundle: dict[str, Any] = {}
         self._slices: dict[str, SavedArray] = {}
@@ -111,9 +111,7 @@ class TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
             else:
                 self._slices = read_tables(_table_files(self.prefix))
         except (ValueError, OSError) as error:
-            raise CheckpointError(
-                f"checkpoint {self.prefix} cannot be read: {error}\n  copy its files again, all of them"
-            ) from error
+            raise _unreadable(f"checkpoint {self.prefix}", error) from error
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._bundle or self._slices)
@@ -124,13 +122,9 @@ class TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Raises KeyError, and CheckpointError where the data is missing or damaged."""
         try:
-            if self._bundle:
-                return self._from_bundle(name, self._bundle[name])
-            return self._slices[name].array()
+            return self._from_bundle(name, self._bundle[name]) if self._bundle else self._slices[name].array()
         except (ValueError, OSError) as error:
-            raise CheckpointError(
-                f"{name} of checkpoint {self.prefix} cannot be read: {error}\n  copy its files again, all of them"
-            ) from error
+            raise _unreadable(f"{name} of checkpoint {self.prefix}", error) from error
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Of an array, which is not read."""
@@ -157,10 +151,13 @@ class TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
         return f"{self.prefix.name}.data-{shard:05d}-of-{self._num_shards:05d}"
 
     def _shard(self, shard: int) -> memoryview:
-        name = self._shard_name(shard)
-        if name not in self._shards:
-            self._shards[name] = mapped(self.prefix.with_name(name))
-        return self._shards[name]
+        if shard not in self._shards:
+            self._shards[shard] = mapped(self.prefix.with_name(self._shard_name(shard)))
+        return self._shards[shard]
+
+
+def _unreadable(what: str, error: Exception) -> CheckpointError:
+    return CheckpointError(f"{what} cannot be read: {error}\n  copy its files again, all of them")
 
 
 def _prefix(path: Path) -> Path:

@@ -44,7 +44,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "Feature": {"bytes_list": (1, "BytesList"), "float_list": (2, "FloatList"), "int64_list": (3, "Int64List")},
     "Entry": {"key": (1, "string"), "value": (2, "Feature")},
     "Features": {"feature": (1, "Entry*")},
-    "Example": {"features": (1, "Features")},
+    "Example": {"features": (1, "Features")},  # named lists of numbers or byte strings
 }
 """Fields by message: number and type; * stands for `repeated`."""
 
@@ -82,6 +82,24 @@ def _classes() -> dict[str, Any]:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in _MESSAGES}
+
+
+Feature = NDArray[np.int64] | NDArray[np.float32] | list[bytes]
+
+
+def parse_example(record: bytes | memoryview) -> dict[str, Feature]:
+    """The features of a serialized Example; one of no kind is an empty list. Raises ValueError where it is none, or
+    is cut off."""
+    found: dict[str, Feature] = {}
+    for entry in parse("Example", record).features.feature:
+        kinds = entry.value
+        if kinds.HasField("int64_list"):
+            found[entry.key] = np.array(kinds.int64_list.value, np.int64)
+        elif kinds.HasField("float_list"):
+            found[entry.key] = np.array(kinds.float_list.value, np.float32)
+        else:
+            found[entry.key] = list(kinds.bytes_list.value)
+    return found
 
 
 BFLOAT16 = "bfloat16"

@@ -250,20 +250,16 @@ def _run(tasks: Sequence[ShardTask], work: Path, means: Means) -> Iterator[tuple
     """Makes the shards, in any order."""
     num_bytes = sum(task.num_bytes for task in tasks)
     if not means.engine.is_local:
-        return means.run(_task_and_record, tasks, means.crew(len(tasks), num_bytes), work)
+        return means.run(encode_shard, tasks, means.crew(len(tasks), num_bytes), work)
     # Not only one process per task: several share a shard where there are few.
     processes = num_processes(means.workers, 1 << 30, num_bytes, 1 << 40)
     if processes <= 1:
-        return map(_task_and_record, tasks)
+        return map(encode_shard, tasks)
     if len(tasks) < 2 * processes:
         return encode_together(tasks, processes)
     # The largest first, so that no process is left alone with one at the end.
     by_size = sorted(tasks, key=lambda task: -task.num_bytes)
-    return share_tasks(_task_and_record, by_size, processes)
-
-
-def _task_and_record(task: ShardTask) -> tuple[ShardTask, dict[str, Any]]:
-    return task, encode_shard(task)
+    return share_tasks(encode_shard, by_size, processes)
 
 
 def _kept(out: Path, plan_key: str, progress: Progress) -> dict[str, Any]:

@@ -89,19 +89,3 @@ def model_fingerprint(folder: Path) -> str:
         f"{folder} holds no tokenizer: neither {MODEL} nor {TOKENIZER_JSON}\n"
         "  make one with: pretrainkit tokenizer train words.tsv --out DIR"
     )
-
-
-def transformers_config(tokens: Mapping[str, str], max_length: int) -> dict[str, Any]:
-    """Content of tokenizer_config.json.
-
-    Args:
-        tokens: Role (unk, cls, sep, mask, pad, eos) to piece. Without cls there is one kind of segment only.
-        max_length: Longest row the model takes, in tokens.
-    """
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        **{f"{role}_token": piece for role, piece in tokens.items()},
-        "model_max_length": max_length,
-        "model_input_names": ["input_ids", *(["token_type_ids"] if "cls" in tokens else []), "attention_mask"],
-        "clean_up_tokenization_spaces": False,
-    }

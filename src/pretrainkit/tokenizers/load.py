@@ -45,6 +45,7 @@ class Tokenizer(ABC):
     fingerprint: str
     """Changes whenever ids could."""
     folder: Path
+    _pieces: list[str]
 
     @abstractmethod
     def _encode(self, texts: list[str], num_threads: int) -> list[list[int]]:
@@ -77,9 +78,9 @@ class Tokenizer(ABC):
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; control ids are left out."""
 
-    @abstractmethod
     def pieces(self) -> list[str]:
         """(V,) the text form of every id."""
+        return self._pieces
 
     def encode(self, text: str) -> Ids:
         return self.encode_batch([text])[0]
@@ -122,7 +123,8 @@ class SentencePieceTokenizer(Tokenizer):
         self.folder, self.kind = folder, "unigram"
         self.fingerprint = files.model_fingerprint(folder)
         self.vocab_size = self._model.vocab_size()
-        self.special = special or _special_ids({piece: index for index, piece in enumerate(self._pieces)}, folder)
+        self._pieces = self._model.id_to_piece(list(range(self.vocab_size)))
+        self.special = special or _special_ids(dict(zip(self._pieces, range(self.vocab_size))), folder)
 
     def _encode(self, texts: list[str], num_threads: int) -> list[list[int]]:
         return self._model.encode(texts, out_type=int, num_threads=num_threads)
@@ -133,21 +135,14 @@ class SentencePieceTokenizer(Tokenizer):
     def decode(self, ids: Iterable[int]) -> str:
         return self._model.decode([int(index) for index in ids if not self.is_special[index]])
 
-    def pieces(self) -> list[str]:
-        return self._pieces
-
-    @cached_property
-    def _pieces(self) -> list[str]:
-        return [self._model.id_to_piece(index) for index in range(self.vocab_size)]
-
     @cached_property
     def is_special(self) -> NDArray[np.bool_]:
-        kinds = (self._model.IsControl, self._model.IsUnknown)
-        return np.array([any(kind(index) for kind in kinds) for index in range(self.vocab_size)])
+        ids = list(range(self.vocab_size))
+        return np.array(self._model.IsControl(ids)) | np.array(self._model.IsUnknown(ids))
 
     @cached_property
     def is_byte(self) -> NDArray[np.bool_]:
-        return np.array([self._model.IsByte(index) for index in range(self.vocab_size)])
+        return np.array(self._model.IsByte(list(range(self.vocab_size))))
 
     @cached_property
     def _begins_word(self) -> NDArray[np.bool_]:
@@ -197,9 +192,6 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._model.decode([int(index) for index in ids], skip_special_tokens=True)
-
-    def pieces(self) -> list[str]:
-        return self._pieces
 
     @cached_property
     def is_special(self) -> NDArray[np.bool_]:

@@ -168,10 +168,10 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def encode_shard(task: ShardTask) -> dict[str, Any]:
-    """Makes the shard and its record, which it returns: `entry` for the manifest and `skips`."""
+def encode_shard(task: ShardTask) -> tuple[ShardTask, dict[str, Any]]:
+    """Makes the shard and its record, which it returns behind the task: `entry` for the manifest and `skips`."""
     skips = Skips(task.encoder.settings.max_bad)
-    return write_shard(task, skips, (encode_batch(task.encoder, texts) for texts in batches(task, skips)))
+    return task, write_shard(task, skips, (encode_batch(task.encoder, texts) for texts in batches(task, skips)))
 
 
 def write_shard(task: ShardTask, skips: Skips, encoded: Iterable[Batch]) -> dict[str, Any]:

@@ -67,14 +67,12 @@ class TokenShards:
         self.vocab_size: int = manifest["tokenizer"]["vocab_size"]
         self.special = SpecialIds.from_dict(manifest["tokenizer"]["special"], str(folder / "manifest.json"))
         self.dtype = np.dtype(manifest["dtype"])
-        counts = manifest["shards"]
-        self.num_shards = len(counts)
-        self.token_begins = _begins([shard["num_tokens"] for shard in counts])
-        """(num_shards + 1,) int64 global offset of each shard's first token, and the end."""
-        self.sentence_begins = _begins([shard["num_sentences"] for shard in counts])
-        """(num_shards + 1,) int64 global number of each shard's first sentence, and the end."""
-        self.document_begins = _begins([shard["num_documents"] for shard in counts])
-        """(num_shards + 1,) int64 global number of each shard's first document, and the end."""
+        self.num_shards = len(manifest["shards"])
+        # (num_shards + 1,) int64 global number of each shard's first token, sentence and document, and the end.
+        self.token_begins, self.sentence_begins, self.document_begins = (
+            np.cumsum([0, *(shard[f"num_{part}"] for shard in manifest["shards"])], dtype=np.int64)
+            for part in ("tokens", "sentences", "documents")
+        )
         self.num_tokens, self.num_sentences, self.num_documents = (
             int(begins[-1]) for begins in (self.token_begins, self.sentence_begins, self.document_begins)
         )
@@ -290,10 +288,6 @@ def refuse_shared_documents(train: Sequence[TokenShards], valid: Sequence[TokenS
                     "  hold documents out when the corpus is made, which keeps copies of a text on one side: "
                     "pretrainkit corpus shards --heldout 0.01"
                 )
-
-
-def _begins(counts: list[int]) -> NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def _locate(index: int, begins: NDArray[np.int64], what: str) -> tuple[int, int]:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+from pretrainkit.files.work import finished_task
 from pretrainkit.workers.processes import Progress, memory_per_process, num_processes, run_tasks
 
 Task = TypeVar("Task")
@@ -114,17 +115,17 @@ class Means:
         *,
         stage: str,
         unit: str,
-        size: Callable[[Task], int],
-        kept: Callable[[Task], Result | None],
         about_kept: str,
+        size: Callable[[Task], int] = lambda task: 1,
+        kept: Callable[[Any], Any] = lambda task: finished_task(task.folder, task.key),
     ) -> list[Result]:
         """The results of all tasks, in their order; `kept` has those of tasks that an earlier call finished.
 
         Args:
             function: As of `run`. Where the unit is B, it takes `on_bytes`, which it may tell what it read.
+            about_kept: Said of finished tasks, behind "kept: 3 of 5".
             size: Units of a task.
-            kept: The result of a finished task.
-            about_kept: Said of those, behind "kept: 3 of 5".
+            kept: The result of a finished task, from what it noted in its folder.
         """
         progress = self.progress
         progress.stage(stage, sum(map(size, tasks)), unit)

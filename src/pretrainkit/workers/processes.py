@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import Protocol, TypeVar
 
 from pretrainkit.errors import DataError, RunError
@@ -102,17 +103,13 @@ def run_tasks(function: Callable[[Task], Result], tasks: Iterable[Task], process
         return
     with _pool(processes) as pool:
         # Few at a time, so that an error or an interrupt leaves little behind to be waited for.
-        pending: set[Future[Result]] = set()
-        for task in tasks:
-            pending.add(pool.submit(function, task))
-            if len(pending) >= 2 * processes:
-                done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield future.result()
+        left = iter(tasks)
+        pending = {pool.submit(function, task) for task in islice(left, 2 * processes)}
         while pending:
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
             for future in done:
                 yield future.result()
+            pending |= {pool.submit(function, task) for task in islice(left, len(done))}
 
 
 def share_tasks(function: Callable[[Task], Result], tasks: Sequence[Task], processes: int) -> Iterator[Result]:

@@ -98,11 +98,8 @@ def wikiextractor_text(
 
 
 def _balanced(text: str, is_template: bool) -> Iterator[Span]:
-    """Where runs of brackets open and close, outermost first; none from one on that is never closed.
-
-    Args:
-        is_template: Only braces count; otherwise double square brackets do, too.
-    """
+    """Where runs of brackets open and close, outermost first; none from one on that is never closed. `is_template`:
+    only braces count; otherwise double square brackets do, too."""
     runs = _RUNS_OF_BRACES if is_template else _RUNS_OF_BRACKETS
     start = 0
     stack: list[int] = []  # widths of what is open; those of square brackets are negative

@@ -60,12 +60,7 @@ def group_digits(number: str, language: str) -> str:
 @lru_cache(maxsize=4096)
 def convert(places: tuple[str, ...], pairs: tuple[tuple[str, str], ...], *, is_short: bool) -> str:
     """The text of `{{convert|...}}`; "" where it has no measure. Equal measures, which come again and again, are worked
-    out once.
-
-    Args:
-        pairs: Names and values of arguments.
-        is_short: Signs of units rather than names (`{{cvt}}`).
-    """
+    out once. `is_short`: signs of units rather than names (`{{cvt}}`)."""
     named = dict(pairs)
     values, betweens, rest = _values(places)
     if not values or not rest:
