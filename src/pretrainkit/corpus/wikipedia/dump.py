@@ -24,6 +24,7 @@ from pretrainkit.files.spans import MARK_BYTES, STREAM_MARK
 MAX_PAGE_BYTES = 20_000_000
 """Of the XML of a page. MediaWiki itself saves no page beyond 2 MB."""
 _END_OF_DUMP = b"</mediawiki>"
+_PAGE_MARK = re.compile(b"<page>|</page>|" + _END_OF_DUMP)
 _READ_BYTES = 1 << 17
 _PLAIN_BYTES = 1 << 20
 _GATHERED_BYTES = 1 << 18
@@ -246,53 +247,42 @@ def _page_xml(pieces: Iterator[Piece], source: SourceFile, skips: Skips) -> Iter
     own = None  # bytes of `rest` that still belong to this stretch; None: all
     is_whole = False  # the end of the dump was seen, or what is missing is counted already
     for piece in pieces:
-        if piece is Mark.stretch_ended:
-            own = len(rest)
-            if not rest:
-                return
-            continue
-        if piece is Mark.gap:
-            rest = b""  # what was open is lost with the damaged bytes, which are counted
-            is_whole = True
-            if own is not None:
-                return
-            continue
-        assert isinstance(piece, bytes)
-        rest += piece
-        position = 0
-        while True:
-            start = rest.find(b"<page>", position)
-            if start < 0:
-                is_whole = is_whole or rest.find(_END_OF_DUMP, position) >= 0
-                # The beginning of a mark may stand at the end of the piece, and is kept.
-                position = max(position, len(rest) - len(_END_OF_DUMP) + 1)
-                break
-            if own is not None and start >= own:
-                return
-            # Behind the six bytes of the <page> that was found.
-            again = rest.find(b"<page>", start + 6)
-            end = rest.find(b"</page>", start, again if again >= 0 else len(rest))
-            if again >= 0 and end < 0:
-                skips.bad("page_not_closed", source.address, _place_of(rest[start : start + 300]), "no </page> follows")
-                position = again
-                continue
-            if end < 0:
-                position = start
-                break
-            if end - start <= MAX_PAGE_BYTES:
-                yield rest[start + 6 : end]
+        if isinstance(piece, Mark):
+            if piece is Mark.stretch_ended:
+                own = len(rest)
             else:
-                _too_large(skips, source, rest[start : start + 300])
-            position = end + 7
-        if own is not None:
-            own = max(0, own - position)
-            if not own:
+                rest, is_whole = b"", True  # what was open is lost with the damaged bytes, which are counted
+            if own is not None and not rest:
                 return
-        rest = rest[position:]
+            continue
+        rest += piece
+        start = None  # of the page that is open
+        cut = 0
+        for found in _PAGE_MARK.finditer(rest):
+            if found[0] == b"<page>":
+                if start is not None:
+                    place = _place_of(rest[start : start + 300])
+                    skips.bad("page_not_closed", source.address, place, "no </page> follows")
+                start = found.start()
+                if own is not None and start >= own:
+                    return
+            elif start is None:
+                is_whole = is_whole or found[0] == _END_OF_DUMP
+            elif found[0] == b"</page>":
+                if found.start() - start <= MAX_PAGE_BYTES:
+                    yield rest[start + len(b"<page>") : found.start()]
+                else:
+                    _too_large(skips, source, rest[start : start + 300])
+                start, cut = None, found.end()
+        # The beginning of a mark may stand at the end of the piece, and is kept.
+        cut = max(cut, len(rest) - len(_END_OF_DUMP) + 1) if start is None else start
+        rest = rest[cut:]
         if len(rest) > MAX_PAGE_BYTES + _PLAIN_BYTES:
             _too_large(skips, source, rest[:300])
             rest = b""
-            if own is not None:
+        if own is not None:
+            own = max(0, own - cut) if rest else 0
+            if not own:
                 return
     if rest.startswith(b"<page>"):
         skips.bad("page_not_closed", source.address, _place_of(rest[:300]), "the dump ends in the middle of it")
