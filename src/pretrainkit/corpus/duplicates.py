@@ -26,7 +26,7 @@ from pretrainkit.corpus.shuffle import identity
 from pretrainkit.files.manifest import atomic_file, fingerprint
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import OnBytes, SourceFile
-from pretrainkit.files.spans import group_sources
+from pretrainkit.files.spans import GroupTask, group_sources
 from pretrainkit.files.work import finished_task, note_finished
 from pretrainkit.workers.engine import LOCAL, Means
 
@@ -66,18 +66,14 @@ class Duplicates:
 
 
 @dataclass(frozen=True)
-class SignTask:
-    """A group of files to be read into signatures, in `folder`."""
+class SignTask(GroupTask):
+    """A group of files to be read into signatures."""
 
-    sources: tuple[tuple[int, SourceFile], ...]
-    folder: Path
     rule: DuplicateRule
     heldout: float
     text_key: str
     max_bad: int
     memory_bytes: int
-    key: str
-    """Fingerprint of everything that decides the signatures."""
 
 
 def sign_group(task: SignTask, on_bytes: OnBytes = None) -> dict[str, Any]:
@@ -181,15 +177,11 @@ def find_duplicates(
     if (noted := finished_task(folder, key)) is None:
         crew = means.crew(len(groups), sum(source.num_bytes for source in sources))
         signing = [
-            SignTask(group, work / f"sign-{number:05d}", rule, heldout, text_key, max_bad, crew.memory_bytes, own)
+            SignTask(group, work / f"sign-{number:05d}", own, rule, heldout, text_key, max_bad, crew.memory_bytes)
             for number, (group, own) in enumerate(zip(groups, group_keys, strict=True))
         ]
         signed = means.finish(
-            *(sign_group, signing, crew, work),
-            stage="comparing",
-            unit="B",
-            size=lambda task: sum(source.num_bytes for _, source in task.sources),
-            about_kept="groups of files were already compared",
+            sign_group, signing, crew, work, "comparing", "B", "groups of files were already compared"
         )
         noted = _list(_join(signed, work, rule, means), work, key, heldout, means)
         noted["num_documents"] = sum(num for result in signed for _, num in result["runs"])
@@ -210,12 +202,7 @@ def _join(signed: list[dict[str, Any]], work: Path, rule: DuplicateRule, means: 
         JoinTask(tuple(runs), work / f"join-{column:05d}", crew.memory_bytes, f"{key}-{column}")
         for column, runs in enumerate(columns)
     ]
-    joined = means.finish(
-        *(join_column, tasks, crew, work),
-        stage="joining",
-        unit="column",
-        about_kept="columns were already joined",
-    )
+    joined = means.finish(join_column, tasks, crew, work, "joining", "column", "columns were already joined")
     return [PairRun(task.folder / "joined.pairs", result["num_pairs"]) for task, result in zip(tasks, joined)]
 
 

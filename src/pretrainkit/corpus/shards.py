@@ -36,7 +36,7 @@ from pretrainkit.files.manifest import (
 )
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import OnBytes, SourceFile
-from pretrainkit.files.spans import group_sources
+from pretrainkit.files.spans import GroupTask, group_sources
 from pretrainkit.files.work import finished_task, note_finished, work_folder
 from pretrainkit.workers.engine import LOCAL, Engine, Means
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet
@@ -50,16 +50,11 @@ class EmptyCorpus(DataError):
 
 
 @dataclass(frozen=True)
-class ScatterTask:
-    """A group of files to be read into runs, in `folder`."""
+class ScatterTask(GroupTask):
+    """A group of files to be read into runs."""
 
-    sources: tuple[tuple[int, SourceFile], ...]
-    """With the index of each file in the whole input."""
-    folder: Path
     settings: BuildSettings
     memory_bytes: int
-    key: str
-    """Fingerprint of everything that decides the runs."""
     dropped: Path | None = None
     """The list of duplicates, where there is one."""
 
@@ -152,15 +147,8 @@ def _read(sources: Sequence[SourceFile], work: Path, settings: BuildSettings, me
         decisive: list[Any] = [settings.content(), [[index, *source.identity] for index, source in group]]
         key = fingerprint([*decisive, dropped.key] if dropped else decisive)
         listed = dropped.path if dropped else None
-        tasks.append(ScatterTask(tuple(group), work / f"task-{number:05d}", settings, crew.memory_bytes, key, listed))
-    return means.finish(
-        *(scatter, tasks, crew, work),
-        stage="reading",
-        unit="B",
-        size=lambda task: sum(source.num_bytes for _, source in task.sources),
-        kept=lambda task: _kept_result(work, task),
-        about_kept="groups of files were already read",
-    )
+        tasks.append(ScatterTask(tuple(group), work / f"task-{number:05d}", key, settings, crew.memory_bytes, listed))
+    return means.finish(scatter, tasks, crew, work, "reading", "B", "groups of files were already read", _kept_result)
 
 
 def _num_documents(results: Sequence[dict[str, Any]], split: str) -> int:
@@ -297,9 +285,9 @@ def _runs(work: Path, result: dict[str, Any], split: str) -> list[Run]:
     return [Run(folder / name, count, num_bytes) for name, count, num_bytes in result["runs"].get(split, [])]
 
 
-def _kept_result(work: Path, task: ScatterTask) -> dict[str, Any] | None:
+def _kept_result(task: ScatterTask) -> dict[str, Any] | None:
     """What an earlier call noted for the same task, if its runs are still whole."""
-    result = finished_task(task.folder, task.key)
+    result, work = finished_task(task.folder, task.key), task.folder.parent
     is_whole = result and all(run.is_whole() for split in ("train", "valid") for run in _runs(work, result, split))
     return result if is_whole else None
 
@@ -393,11 +381,9 @@ def _gather(
     crew = means.crew(num_tasks, num_bytes)
     tasks = plan_gather(results, work, out, settings, crew.memory_bytes)
     entries = means.finish(
-        *(gather_shard, tasks, crew, work),
-        stage="writing",
-        unit="shard",
-        kept=kept_entry,
+        *(gather_shard, tasks, crew, work, "writing", "shard"),
         about_kept="shards were already written, their checksums are right",
+        kept=kept_entry,
     )
     by_split: dict[str, list[dict[str, Any]]] = {split: [] for split in settings.splits}
     for task, entry in zip(tasks, entries):

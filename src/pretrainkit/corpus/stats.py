@@ -7,6 +7,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,16 +35,6 @@ Sample = list[tuple[int, str, str]]
 
 
 @dataclass(frozen=True)
-class StatsTask:
-    """A group of files to be measured."""
-
-    sources: tuple[SourceFile, ...]
-    text_key: str
-    max_bad: int
-    num_sampled: int
-
-
-@dataclass(frozen=True)
 class StatsPart:
     """Measures of a group: one entry per document in the arrays."""
 
@@ -58,14 +49,14 @@ class StatsPart:
     """The documents with the smallest hashes, sorted."""
 
 
-def measure_group(task: StatsTask) -> StatsPart:
+def measure_group(sources: Sequence[SourceFile], *, text_key: str, max_bad: int, num_sampled: int) -> StatsPart:
     """Reads one group of files. Holds 24 bytes per document."""
     text_bytes, words, hashes = array("Q"), array("Q"), array("Q")
     datasets: Counter[str] = Counter()
-    skips = Skips(task.max_bad)
+    skips = Skips(max_bad)
     num_characters = 0
-    sample = _Smallest(task.num_sampled)
-    for document in read_documents(task.sources, skips, text_key=task.text_key):
+    sample = _Smallest(num_sampled)
+    for document in read_documents(sources, skips, text_key=text_key):
         encoded = document.text.encode()
         num_characters += len(document.text)
         text_bytes.append(len(encoded))
@@ -74,9 +65,9 @@ def measure_group(task: StatsTask) -> StatsPart:
         hashes.append(number)
         sample.offer(number, document)
         datasets[_dataset(document.meta)] += 1
-    num_source_bytes = sum(source.num_bytes for source in task.sources)
-    arrays = (np.array(numbers, np.uint64) for numbers in (text_bytes, words, hashes))
-    return StatsPart(num_characters, *arrays, datasets, skips.as_dict(), num_source_bytes, sample.sorted())
+    num_source_bytes = sum(source.num_bytes for source in sources)
+    measured = (np.array(text_bytes), np.array(words), np.array(hashes))
+    return StatsPart(num_characters, *measured, datasets, skips.as_dict(), num_source_bytes, sample.sorted())
 
 
 class _Smallest:
@@ -124,13 +115,11 @@ def corpus_stats(
     """
     progress = progress or Quiet()
     total_bytes = sum(source.num_bytes for source in sources)
-    tasks = [
-        StatsTask(tuple(source for _, source in group), text_key, max_bad, num_sampled)
-        for group in group_sources(sources)
-    ]
+    groups = [[source for _, source in group] for group in group_sources(sources)]
+    measure = partial(measure_group, text_key=text_key, max_bad=max_bad, num_sampled=num_sampled)
     progress.stage("reading", total_bytes, "B")
     skips, parts, sample = Skips(max_bad), [], Sample()
-    for part in run_tasks(measure_group, tasks, num_processes(workers, len(tasks), total_bytes, DEFAULT_MEMORY)):
+    for part in run_tasks(measure, groups, num_processes(workers, len(groups), total_bytes, DEFAULT_MEMORY)):
         skips.merge(part.skips)
         sample = _merged(sample, part.sample, num_sampled)
         parts.append(replace(part, sample=[]))

@@ -119,7 +119,6 @@ class ScatterRuns(PipelineStep):
         self.work, self.settings, self.reader, self.memory_bytes = Path(out) / ".work", settings, reader, memory_bytes
 
     def run(self, data: DocumentsPipeline, rank: int = 0, world_size: int = 1) -> Iterator[PipelineDocument]:
-        """Consumes and passes on the documents of this task."""
         skips = self.reader.skips if self.reader else Skips()
         made = Scattering(self.work / f"task-{rank:05d}", self.settings, self.memory_bytes, skips)
         for document in data or ():
@@ -160,7 +159,6 @@ class GatherShards(PipelineStep):
         self.out, self.settings, self.memory_bytes = Path(out), settings, memory_bytes
 
     def run(self, data: DocumentsPipeline = None, rank: int = 0, world_size: int = 1) -> None:
-        """Takes no documents: all come from the runs."""
         work = self.out / ".work"
         records = _task_records(work, self.settings.content(), "ScatterRuns")
         for task in plan_gather(records, work, self.out, self.settings, self.memory_bytes)[rank::world_size]:
@@ -183,7 +181,6 @@ class FinishCorpus(PipelineStep):
         self.out, self.settings, self.reader = Path(out), settings, reader
 
     def run(self, data: DocumentsPipeline = None, rank: int = 0, world_size: int = 1) -> None:
-        """Takes no documents."""
         _check_single(self, world_size)
         work = self.out / ".work"
         records = _task_records(work, self.settings.content(), "ScatterRuns")
@@ -216,7 +213,6 @@ class CountWords(PipelineStep):
         self.out, self.reader, self.memory_bytes = Path(out), reader, memory_bytes
 
     def run(self, data: DocumentsPipeline, rank: int = 0, world_size: int = 1) -> Iterator[PipelineDocument]:
-        """Consumes and passes on the documents of this task."""
         folder = _counting_folder(self.out) / f"task-{rank:05d}"
         shutil.rmtree(folder, ignore_errors=True)
         tally = Tally(folder, self.memory_bytes)
@@ -247,7 +243,6 @@ class MergeCounts(PipelineStep):
         self.order: Order = order
 
     def run(self, data: DocumentsPipeline = None, rank: int = 0, world_size: int = 1) -> None:
-        """Takes no documents."""
         _check_single(self, world_size)
         work = _counting_folder(self.out)
         records = _task_records(work, {}, "CountWords")

@@ -37,7 +37,7 @@ from pretrainkit.files.manifest import (
 )
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import OnBytes, SourceFile, plain_chunks, whole_lines
-from pretrainkit.files.spans import group_sources
+from pretrainkit.files.spans import GroupTask, group_sources
 from pretrainkit.files.work import note_finished, work_folder
 from pretrainkit.workers.engine import LOCAL, Engine, Means
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet
@@ -56,20 +56,17 @@ _TSV_ROW = re.compile(rb"([^\t]+)\t\+?([0-9]+)\r?")
 
 
 @dataclass(frozen=True)
-class CountTask:
-    """A group of files to be counted into sorted runs in `folder`."""
+class CountTask(GroupTask):
+    """A group of files to be counted into sorted runs."""
 
-    sources: tuple[SourceFile, ...]
-    folder: Path
     pile_sets: frozenset[str] | None
     text_key: str
     max_bad: int
     memory_bytes: int
-    key: str
 
     def count(self, tally: Tally, skips: Skips, on_bytes: OnBytes) -> None:
         """Adds the words of all files to `tally`."""
-        for source in self.sources:
+        for _, source in self.sources:
             count_source(source, tally, skips, self.pile_sets, self.text_key, on_bytes)
 
 
@@ -191,16 +188,15 @@ def count_words(
             return _existing(out, input_key, progress)
     counting = {name: value for name, value in settings.items() if name != "order"}
     total_bytes = sum(source.num_bytes for source in sources)
-    grouped = group_sources(sources, max(64_000_000, total_bytes // 128))
-    groups = [tuple(source for _, source in group) for group in grouped]
+    groups = group_sources(sources, max(64_000_000, total_bytes // 128))
     means = Means(engine, workers, memory_bytes, progress)
     crew = means.crew(len(groups), total_bytes)
     share = crew.memory_bytes
     with work_folder(out.with_name(f".{out.name}.work"), settings, out) as work:
         tasks = []
         for number, group in enumerate(groups):
-            key = fingerprint([counting, [source.identity for source in group]])
-            tasks.append(CountTask(group, work / f"task-{number:05d}", pile_sets, text_key, max_bad, share, key))
+            key = fingerprint([counting, [source.identity for _, source in group]])
+            tasks.append(CountTask(tuple(group), work / f"task-{number:05d}", key, pile_sets, text_key, max_bad, share))
         skips = Skips(max_bad)
         if len(tasks) == 1 and engine.is_local:  # straight into the table that is written in the end
             progress.stage("counting", total_bytes, "B")
@@ -211,11 +207,7 @@ def count_words(
             table, runs = tally.table, tally.runs
         else:
             results = means.finish(
-                *(count_group, tasks, crew, work),
-                stage="counting",
-                unit="B",
-                size=lambda task: sum(source.num_bytes for source in task.sources),
-                about_kept="groups of files were already counted",
+                count_group, tasks, crew, work, "counting", "B", "groups of files were already counted"
             )
             for result in results:
                 skips.merge(result["skips"])

@@ -8,8 +8,9 @@ follows from the file alone, never from the workers.
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import BinaryIO
 
 from pretrainkit.files.sources import SourceFile, open_source
@@ -100,3 +101,19 @@ def group_sources(
             groups[-1].append((index, part))
             size += part.num_bytes
     return groups
+
+
+@dataclass(frozen=True)
+class GroupTask:
+    """A group of files to be read by one task of a stage."""
+
+    sources: tuple[tuple[int, SourceFile], ...]
+    """With the index of each file in the whole input."""
+    folder: Path
+    """For what comes of them, and the record that it is finished."""
+    key: str
+    """Fingerprint of everything that decides what comes of them."""
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(source.num_bytes for _, source in self.sources)

@@ -32,7 +32,7 @@ def crc32c(data: bytes | memoryview | Bytes) -> int:
         crcs = _times(behind, crcs[::2]) ^ crcs[1::2]
         behind = _times(behind, behind)
     if len(rest := raw[size * num_lanes :]):
-        crcs = _times(_behind_zeros(len(rest)), crcs) ^ crc32c(rest)
+        crcs = _times(_behind_zeros(len(rest)), crcs) ^ np.uint32(crc32c(rest))
     return int(crcs[0])
 
 

@@ -126,10 +126,6 @@ class TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
         except (ValueError, OSError) as error:
             raise _unreadable(f"{name} of checkpoint {self.prefix}", error) from error
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Of an array, which is not read."""
-        return _shape(self._bundle[name]) if self._bundle else self._slices[name].shape
-
     def _from_bundle(self, name: str, entry: Any) -> NDArray[Any]:
         dtype, shape = numpy_dtype(entry.dtype), _shape(entry)
         if entry.slices:

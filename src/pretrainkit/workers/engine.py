@@ -109,30 +109,29 @@ class Means:
     def finish(
         self,
         function: Callable[..., Result],
-        tasks: Sequence[Task],
+        tasks: Sequence[Any],
         crew: Crew,
         work: Path,
-        *,
         stage: str,
         unit: str,
         about_kept: str,
-        size: Callable[[Task], int] = lambda task: 1,
         kept: Callable[[Any], Any] = lambda task: finished_task(task.folder, task.key),
     ) -> list[Result]:
         """The results of all tasks, in their order; `kept` has those of tasks that an earlier call finished.
 
         Args:
-            function: As of `run`. Where the unit is B, it takes `on_bytes`, which it may tell what it read.
+            function: As of `run`. Where the unit is B, it takes `on_bytes`, which it may tell what it read, and tasks
+                have `num_bytes`; otherwise each task is one unit.
             about_kept: Said of finished tasks, behind "kept: 3 of 5".
-            size: Units of a task.
             kept: The result of a finished task, from what it noted in its folder.
         """
         progress = self.progress
-        progress.stage(stage, sum(map(size, tasks)), unit)
+        sizes = [task.num_bytes if unit == "B" else 1 for task in tasks]
+        progress.stage(stage, sum(sizes), unit)
         results = {number: result for number, task in enumerate(tasks) if (result := kept(task)) is not None}
         if results:
             progress.note(f"kept: {len(results)} of {len(tasks)} {about_kept}")
-        progress.advance(sum(size(tasks[number]) for number in results))
+        progress.advance(sum(sizes[number] for number in results))
         # What reads in this process tells of every piece, others when a task is done.
         is_told = unit == "B" and self.engine.is_local and crew.num_workers == 1
         if is_told:
@@ -140,7 +139,7 @@ class Means:
         left = [(number, task) for number, task in enumerate(tasks) if number not in results]
         for number, result in self.run(partial(_numbered, function), left, crew, work):
             results[number] = result
-            progress.advance(0 if is_told else size(tasks[number]))
+            progress.advance(0 if is_told else sizes[number])
         return [results[number] for number in range(len(tasks))]
 
 

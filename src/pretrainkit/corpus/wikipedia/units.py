@@ -175,7 +175,8 @@ BELOW = {"ft": ("in",), "lb": ("oz",), "st": ("lb",), "yd": ("ft",), "mi": ("ft"
 
 
 def _units() -> dict[str, Unit]:
-    found, kind = {}, ""
+    found: dict[str, Unit] = {}
+    kind = ""
     for line in _TABLE.strip().split("\n"):
         if not line.startswith(" "):
             kind = line
