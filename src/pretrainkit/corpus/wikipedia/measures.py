@@ -21,6 +21,8 @@ _BETWEEN = {
     "±": (" ± ", " ± "), "+/-": (" ± ", " ± "), "*": (" × ", " × "), "to about": (" to about ", " to about "),
 }  # fmt: skip
 """Words between two numbers: before the unit's name, and before its sign."""
+_SEPARATORS = {"or": " or ", "/": " / ", "slash": " / ", "comma": ", "}
+"""By `disp=`."""
 _AMERICAN = (("litre", "liter"), ("metre", "meter"), ("tonne", "metric ton"))
 _MAX_DECIMALS = 12
 _GROUPS = {"en": (",", "."), "": (",", "."), "de": (".", ","), "fr": ("\u202f", ","), "es": ("\u00a0", ","),
@@ -70,14 +72,13 @@ def convert(places: tuple[str, ...], pairs: tuple[tuple[str, str], ...], *, is_s
     if unit is None:
         return f"{_joined([value.shown for value in values], betweens, 0)} {rest[0]}".strip()
     values, below, rest = _with_lower_units(values, rest)
-    style = _Style.of(abbreviation, named, bool(below))
     targets, precision = _targets(rest[1:], unit)
     given = _Measure([value.shown for value in values], betweens, unit, below, _is_one(values))
     try:
         results = [_converted(given, values, target, precision, named) for target in targets]
     except (ArithmeticError, ValueError):  # no finite number comes of it
         results = []
-    return style.arrange(given, results, named)
+    return _Style(abbreviation, named).arrange(given, results)
 
 
 def _converted(
@@ -267,69 +268,49 @@ class _Measure:
         return "-".join(parts).replace("- ", "-").replace(" square", "-square").replace("square ", "square-")
 
 
-@dataclass(frozen=True)
 class _Style:
     """How measures are set beside each other."""
 
-    is_first_short: bool
-    is_second_short: bool
-    is_adjective: bool
-    middle: str
-    is_american: bool
-    is_flipped: bool
-
-    @classmethod
-    def of(cls, abbreviation: str, named: Mapping[str, str], has_below: bool) -> "_Style":
-        shown = named.get("disp", "").strip()
-        by_name = shown in ("or", "slash", "/", "comma") and not abbreviation
-        adjective = named.get("adj", "").strip()
-        return cls(
-            is_first_short=abbreviation in ("on", "in", "values"),
-            is_second_short=abbreviation not in ("off", "in", "none") and not by_name,
-            is_adjective=adjective in ("on", "mid", "1"),
-            middle=named.get("_middle", ""),
-            is_american=named.get("sp", "").strip() == "us",
-            is_flipped=named.get("order", "").strip() == "flip" or shown == "flip",
-        )
+    def __init__(self, abbreviation: str, named: Mapping[str, str]) -> None:
+        self._shown = named.get("disp", "").strip()
+        by_name = self._shown in ("or", "slash", "/", "comma") and not abbreviation
+        self._is_first_short = abbreviation in ("on", "in", "values")
+        self._is_second_short = abbreviation not in ("off", "in", "none") and not by_name
+        self._is_adjective = named.get("adj", "").strip() in ("on", "mid", "1")
+        self._middle = named.get("_middle", "")
+        self._is_american = named.get("sp", "").strip() == "us"
+        self._is_flipped = named.get("order", "").strip() == "flip" or self._shown == "flip"
 
     def spelled(self, name: str) -> str:
         """A name as it is written in this variety of English."""
-        if self.is_american:
+        if self._is_american:
             for british, american in _AMERICAN:
                 name = name.replace(british, american)
         return name
 
-    def arrange(self, given: _Measure, results: Sequence[_Measure], named: Mapping[str, str]) -> str:
+    def arrange(self, given: _Measure, results: Sequence[_Measure]) -> str:
         """All of it, as `disp=` says."""
-        shown = named.get("disp", "").strip()
         if not results:
             return self._first(given)
-        if shown in ("number", "output number only", "num"):
+        if self._shown in ("number", "output number only", "num"):
             return _joined(results[0].numbers, results[0].betweens, 1)
-        if shown in ("out", "output only", "only"):
+        if self._shown in ("out", "output only", "only"):
             return "; ".join(map(self._second, results))
         first, others = given, list(results)
-        if self.is_flipped:
+        if self._is_flipped:
             first, others = results[0], [given, *results[1:]]
         head = self._first(first)
         tail = [self._second(other) for other in others]
-        match shown:
-            case "or":
-                return " or ".join([head, *tail])
-            case "/" | "slash":
-                return " / ".join([head, *tail])
-            case "comma":
-                return ", ".join([head, *tail])
-            case "sqbr":
-                return f"{head} [{'; '.join(tail)}]"
-            case "table" | "tablecen" | "unit":
-                return head
-        return f"{head} ({'; '.join(tail)})"
+        if self._shown in _SEPARATORS:
+            return _SEPARATORS[self._shown].join([head, *tail])
+        if self._shown in ("table", "tablecen", "unit"):
+            return head
+        return f"{head} [{'; '.join(tail)}]" if self._shown == "sqbr" else f"{head} ({'; '.join(tail)})"
 
     def _first(self, measure: _Measure) -> str:
-        if self.is_first_short:
-            return measure.signed() + self.middle
-        return (measure.as_adjective(self) if self.is_adjective else measure.named(self)) + self.middle
+        if self._is_first_short:
+            return measure.signed() + self._middle
+        return (measure.as_adjective(self) if self._is_adjective else measure.named(self)) + self._middle
 
     def _second(self, measure: _Measure) -> str:
-        return measure.signed() if self.is_second_short else measure.named(self)
+        return measure.signed() if self._is_second_short else measure.named(self)
