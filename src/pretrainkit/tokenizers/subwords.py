@@ -78,7 +78,10 @@ def train_multimodal(
     """
     from tokenizers import AddedToken, Tokenizer, models
 
-    controls, numbered, names = multimodal_tokens(classes, num_sentinels, num_bins)
+    controls = [MULTIMODAL_TOKENS[role] for role in ("pad", "unk", "cls", "sep")]
+    sentinels = [f"[S_{number}]" for number in range(num_sentinels)]
+    numbered = [*sentinels, *(f"v{axis}={value}" for axis in range(_NUM_AXES) for value in range(num_bins))]
+    names = sorted(set(classes))
     reserved = [*controls, *numbered, *names]
     least = len(reserved) + 1
     if vocab_size <= least:
@@ -120,16 +123,6 @@ _COCO = """
 """
 COCO_CLASSES = tuple(" ".join(_COCO.split()).split(", "))
 """The 80 kinds of things in COCO's boxes (Lin et al. 2014, https://arxiv.org/abs/1405.0312)."""
-
-
-def multimodal_tokens(
-    classes: Sequence[str], num_sentinels: int, num_bins: int
-) -> tuple[list[str], list[str], list[str]]:
-    """Control tokens; sentinels and numbers; class names. In the order of ids."""
-    controls = [MULTIMODAL_TOKENS[role] for role in ("pad", "unk", "cls", "sep")]
-    sentinels = [f"[S_{number}]" for number in range(num_sentinels)]
-    numbers = [f"v{axis}={value}" for axis in range(_NUM_AXES) for value in range(num_bins)]
-    return controls, [*sentinels, *numbers], sorted(set(classes))
 
 
 def read_classes(where: str | None) -> tuple[str, ...]:

@@ -250,37 +250,30 @@ def _marked(line: str, first: str, options: Extraction) -> str:
 
 _COMMAND = re.compile(r"\\([a-zA-Z]+)")
 _DEGREES = re.compile(r"\^(?:\\circ(?![a-zA-Z])|\{\\circ\})")
-_GREEK = dict(
-    zip(
-        words(
-            "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho varsigma sigma "
-            "tau upsilon phi chi psi omega digamma vartheta varkappa varpi varrho varphi varepsilon"
-        ),
-        "αβγδεζηθικλμνξοπρςστυφχψωϝϑϰϖϱφε",
-        strict=True,
-    )
-)
 TEX_SIGNS = (
-    _GREEK
-    | {name.capitalize(): letter.upper() for name, letter in _GREEK.items() if not name.startswith("var")}
+    {
+        # What HTML calls by the same name.
+        name: html5[f"{name};"]
+        for name in words(
+            "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho varsigma "
+            "sigma tau upsilon phi chi psi omega digamma vartheta varkappa varpi varrho Alpha Beta Gamma Delta "
+            "Epsilon Zeta Eta Theta Iota Kappa Lambda Mu Nu Xi Omicron Pi Rho Sigma Tau Upsilon Phi Chi Psi Omega "
+            "times div pm mp bullet oplus otimes dagger leq le geq ge ne lt gt ll gg approx equiv sim simeq cong "
+            "propto rightarrow leftarrow leftrightarrow mapsto Rightarrow Leftarrow Leftrightarrow in notin "
+            "subset subseteq supset supseteq cup cap emptyset setminus forall wedge vee sum prod int oint nabla "
+            "hbar ell Re Im aleph prime perp parallel mid angle langle rangle"
+        )
+    }
     | {
-        f"var{name}": _GREEK[name.lower()].upper()
+        f"var{name}": html5[f"{name};"]
         for name in words("Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega")
     }
     | {
-        "times": "×", "div": "÷", "cdot": "·", "pm": "±", "mp": "∓", "circ": "∘", "bullet": "•", "oplus": "⊕",
-        "otimes": "⊗", "ast": "∗", "dagger": "†", "leq": "≤", "le": "≤", "geq": "≥", "ge": "≥", "neq": "≠", "ne": "≠",
-        "lt": "<", "gt": ">", "ll": "≪", "gg": "≫", "approx": "≈", "equiv": "≡", "sim": "∼", "simeq": "≃", "cong": "≅",
-        "propto": "∝", "infty": "∞", "to": "→", "rightarrow": "→", "leftarrow": "←", "gets": "←",
-        "leftrightarrow": "↔", "mapsto": "↦", "Rightarrow": "⇒", "Leftarrow": "⇐", "Leftrightarrow": "⇔", "in": "∈",
-        "notin": "∉", "subset": "⊂", "subseteq": "⊆", "supset": "⊃", "supseteq": "⊇", "cup": "∪", "cap": "∩",
-        "emptyset": "∅", "setminus": "∖", "forall": "∀", "exists": "∃", "neg": "¬", "lnot": "¬", "land": "∧",
-        "wedge": "∧", "lor": "∨", "vee": "∨", "sum": "∑", "prod": "∏", "int": "∫", "oint": "∮", "partial": "∂",
-        "nabla": "∇", "hbar": "ℏ", "ell": "ℓ", "Re": "ℜ", "Im": "ℑ", "aleph": "ℵ", "prime": "′", "perp": "⊥",
-        "parallel": "∥", "mid": "∣", "angle": "∠", "langle": "⟨", "rangle": "⟩", "ldots": "…", "dots": "…",
-        "dotsc": "…", "cdots": "⋯", "dotsb": "⋯", "left": "", "right": "", "displaystyle": "", "textstyle": "",
-        "quad": " ", "qquad": " ",
+        "varphi": "φ", "varepsilon": "ε", "Digamma": "Ϝ", "cdot": "·", "circ": "∘", "ast": "∗", "neq": "≠",
+        "infty": "∞", "to": "→", "gets": "←", "exists": "∃", "neg": "¬", "lnot": "¬", "land": "∧", "lor": "∨",
+        "partial": "∂", "ldots": "…", "dots": "…", "dotsc": "…", "cdots": "⋯", "dotsb": "⋯", "quad": " ", "qquad": " ",
     }
+    | dict.fromkeys(words("left right displaystyle textstyle"), "")
     | {
         name: name
         for name in words("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp lim max min")
