@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.corpus.readers import SENTENCE_LINES, Document, read_documents, text_hash
+from pretrainkit.corpus.readers import SENTENCE_LINES, read_documents, text_hash
 from pretrainkit.corpus.word_tables import split_words
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import SourceFile
@@ -55,7 +55,7 @@ def measure_group(sources: Sequence[SourceFile], *, text_key: str, max_bad: int,
     datasets: Counter[str] = Counter()
     skips = Skips(max_bad)
     num_characters = 0
-    sample = _Smallest(num_sampled)
+    sampled: dict[int, tuple[int, str, str]] = {}
     for document in read_documents(sources, skips, text_key=text_key):
         encoded = document.text.encode()
         num_characters += len(document.text)
@@ -63,31 +63,18 @@ def measure_group(sources: Sequence[SourceFile], *, text_key: str, max_bad: int,
         words.append(len(split_words(encoded)))
         number = text_hash(document.text)
         hashes.append(number)
-        sample.offer(number, document)
+        if num_sampled and number not in sampled:
+            place = f"{document.source}, document {document.position}"
+            title = str(document.meta.get("title", "")) or place
+            sampled[number] = (number, document.text[:_SAMPLE_CHARACTERS], title)
+        # Seldom, so that sorting costs little for each document.
+        if len(sampled) > 2 * num_sampled:
+            sampled = {entry[0]: entry for entry in heapq.nsmallest(num_sampled, sampled.values())}
         datasets[_dataset(document.meta)] += 1
     num_source_bytes = sum(source.num_bytes for source in sources)
     measured = (np.array(text_bytes), np.array(words), np.array(hashes))
-    return StatsPart(num_characters, *measured, datasets, skips.as_dict(), num_source_bytes, sample.sorted())
-
-
-class _Smallest:
-    """The documents with the smallest hashes, each text once."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._kept: dict[int, tuple[int, str, str]] = {}
-
-    def offer(self, number: int, document: Document) -> None:
-        if self._size and number not in self._kept:
-            place = f"{document.source}, document {document.position}"
-            title = str(document.meta.get("title", "")) or place
-            self._kept[number] = (number, document.text[:_SAMPLE_CHARACTERS], title)
-        # Seldom, so that sorting costs little for each document.
-        if len(self._kept) > 2 * self._size:
-            self._kept = {entry[0]: entry for entry in self.sorted()}
-
-    def sorted(self) -> Sample:
-        return heapq.nsmallest(self._size, self._kept.values())
+    sample = heapq.nsmallest(num_sampled, sampled.values())
+    return StatsPart(num_characters, *measured, datasets, skips.as_dict(), num_source_bytes, sample)
 
 
 def _dataset(meta: dict[str, Any]) -> str:

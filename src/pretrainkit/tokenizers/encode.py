@@ -12,6 +12,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -113,24 +114,23 @@ def _sentences(
 def _learned_before(out: Path, learned_from: str) -> PunktParameters | None:
     """What an earlier attempt at `out`, finished or not, learned from the same text."""
     for noted, stored in (
-        (out / "manifest.json", out / TOKENIZER_FOLDER / PUNKT_JSON),
-        (out / ".work/plan.json", out / ".work" / PUNKT_JSON),
+        ("manifest.json", f"{TOKENIZER_FOLDER}/{PUNKT_JSON}"),
+        (".work/plan.json", f".work/{PUNKT_JSON}"),
     ):
-        try:
-            if json.loads(noted.read_bytes()).get("learned_from") == learned_from:
-                return PunktParameters.load(stored)
-        except (OSError, ValueError, AttributeError, DataError):  # learned anew, then
-            continue
+        with suppress(OSError, ValueError, AttributeError, DataError):  # learned anew, then
+            if json.loads((out / noted).read_bytes()).get("learned_from") == learned_from:
+                return PunktParameters.load(out / stored)
     return None
 
 
 def corpus_splits(inputs: Sequence[str | Path]) -> dict[str, _Split]:
     """Split to its files and, for folders of `pretrainkit corpus`, the fingerprint of their content."""
-    folders = {split: Path(inputs[0]) / split for split in ("train", "valid")} if len(inputs) == 1 else {}
+    if len(inputs) != 1:
+        return {"": (find_sources(inputs), None)}
+    folders = {split: Path(inputs[0]) / split for split in ("train", "valid")}
     found = {split: folder for split, folder in folders.items() if folder.is_dir()}
-    if "train" not in found:
-        corpus = _corpus_fingerprint(Path(inputs[0])) if len(inputs) == 1 else None
-        return {"": (find_sources(inputs), corpus)}
+    if "train" not in found:  # `inputs[0]` may be an address, which is no path
+        return {"": (find_sources(inputs), _corpus_fingerprint(Path(inputs[0])))}
     return {split: (find_sources([folder]), _corpus_fingerprint(folder)) for split, folder in found.items()}
 
 
@@ -276,7 +276,7 @@ def _kept(out: Path, plan_key: str, progress: Progress) -> dict[str, Any]:
 
 def _refuse_strangers(out: Path) -> None:
     """DataError if `out` holds something that no earlier attempt left."""
-    if out.exists() and not out.is_dir():
+    if out.is_file():
         raise DataError(f"{out} is a file\n  name another --out")
     if out.is_dir() and any(out.iterdir()) and not (out / ".work").is_dir():
         raise DataError(f"{out} is not empty and holds no unfinished token shards\n  name another --out")

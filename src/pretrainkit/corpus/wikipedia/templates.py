@@ -120,16 +120,13 @@ def _date(call: Call) -> str:
 
 
 def _as_of(call: Call) -> str:
-    if alternative := call.get("alt"):
-        return alternative
     word = "since" if call.get("since") else "as of"
     word = word if call.get("lc", "lowercase") else word.capitalize()
-    return f"{word} {_date(call)}".rstrip()
+    return call.get("alt") or f"{word} {_date(call)}".rstrip()
 
 
 def _fraction(call: Call) -> str:
-    places = call.places()
-    match places:
+    match call.places():
         case [below]:
             return f"1⁄{below}"
         case [above, below]:
@@ -172,9 +169,8 @@ def _sound(call: Call) -> str:
     sound = call.get("1")
     if not sound or len(sound) > _MAX_SOUND:
         return ""
-    if call.name in ("ipablink", "ipaslink"):
-        return f"[{sound}]" if call.name == "ipablink" else f"/{sound}/"
-    return sound if sound[0] in "/[" else ""
+    linked = {"ipablink": f"[{sound}]", "ipaslink": f"/{sound}/"}
+    return linked.get(call.name, sound if sound[0] in "/[" else "")
 
 
 def _are_equal(first: str, second: str) -> bool:
@@ -188,9 +184,8 @@ def _are_equal(first: str, second: str) -> bool:
 
 
 def _if_error(call: Call) -> str:
-    if ERROR in call.get("1"):
-        return call.get("2")
-    return call.get("3") if "3" in call.arguments else call.get("1")
+    shown = "2" if ERROR in call.get("1") else "3" if "3" in call.arguments else "1"
+    return call.get(shown)
 
 
 def _switch(call: Call) -> str:
