@@ -111,7 +111,7 @@ def _fetch_all(tasks: list[FetchTask], stamp: str | None, work: Path, means: Mea
     if request.max_documents is not None:
         fetching = _one_by_one(tasks, request.max_documents)
     else:
-        fetching = means.run(fetch_file, tasks, _crew(request, len(tasks), means), work)
+        fetching = means.engine.run(fetch_file, tasks, _crew(request, len(tasks), means), work, progress)
     results: dict[int, dict[str, Any]] = {}
     for index, noted in fetching:
         results[index] = noted

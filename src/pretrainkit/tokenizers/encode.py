@@ -250,7 +250,7 @@ def _run(tasks: Sequence[ShardTask], work: Path, means: Means) -> Iterator[tuple
     """Makes the shards, in any order."""
     num_bytes = sum(task.num_bytes for task in tasks)
     if not means.engine.is_local:
-        return means.run(encode_shard, tasks, means.crew(len(tasks), num_bytes), work)
+        return means.engine.run(encode_shard, tasks, means.crew(len(tasks), num_bytes), work, means.progress)
     # Not only one process per task: several share a shard where there are few.
     processes = num_processes(means.workers, 1 << 30, num_bytes, 1 << 40)
     if processes <= 1:

@@ -134,10 +134,10 @@ class TokenShards:
             ValueError: A row is longer than `width` or reaches outside the tokens.
         """
         starts, lengths = self._checked(starts, lengths)
-        if len(lengths) and lengths.max() > width:
+        if lengths.max(initial=0) > width:
             raise ValueError(f"a row of {lengths.max()} tokens does not fit into width {width}")
         rows = self._windows(starts, lengths, width)
-        if len(lengths) and lengths.min() < width:
+        if lengths.min(initial=width) < width:
             narrow: Any = np.int16 if width < 1 << 15 else np.int64  # a quarter of the bytes to compare
             is_padding = np.arange(width, dtype=narrow) >= lengths.astype(narrow)[:, None]
             np.copyto(rows, np.asarray(pad).astype(self.dtype), where=is_padding)
@@ -152,9 +152,7 @@ class TokenShards:
             lengths: (B,) tokens to take. Raises ValueError where they reach outside.
         """
         starts, lengths = self._checked(starts, lengths)
-        if len(lengths) == 0:
-            return np.empty(0, self.dtype)
-        width = int(lengths.max())
+        width = int(lengths.max(initial=0))
         if width <= _MAX_WINDOW:
             # Whole windows and then a mask: half the time of an index per token, even where most of a window is waste.
             is_wanted = np.arange(width, dtype=np.int16) < lengths.astype(np.int16)[:, None]

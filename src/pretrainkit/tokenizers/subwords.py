@@ -109,7 +109,7 @@ def train_multimodal(
 
 
 MULTIMODAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[SOS]", "sep": "[EOS]", "mask": "[S_0]"}
-MULTIMODAL_SPECIAL = SpecialIds(unk=1, cls=2, sep=3, mask=4, pad=0)
+MULTIMODAL_SPECIAL = SPECIAL
 """The first sentinel, which hides nothing, stands for the mask that there is none of."""
 _NUM_AXES = 4
 _COCO = """

@@ -100,12 +100,6 @@ class Means:
         """As `Engine.crew`."""
         return self.engine.crew(self.workers, num_tasks, num_bytes, self.memory_bytes)
 
-    def run(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task], crew: Crew, work: Path
-    ) -> Iterator[Result]:
-        """As `Engine.run`."""
-        return self.engine.run(function, tasks, crew, work, self.progress)
-
     def finish(
         self,
         function: Callable[..., Result],
@@ -137,7 +131,7 @@ class Means:
         if is_told:
             function = partial(function, on_bytes=progress.advance)
         left = [(number, task) for number, task in enumerate(tasks) if number not in results]
-        for number, result in self.run(partial(_numbered, function), left, crew, work):
+        for number, result in self.engine.run(partial(_numbered, function), left, crew, work, progress):
             results[number] = result
             progress.advance(0 if is_told else sizes[number])
         return [results[number] for number in range(len(tasks))]

@@ -92,29 +92,26 @@ def read_pages(source: SourceFile, skips: Skips, on_bytes: OnBytes = None) -> It
 
 def _pieces(source: SourceFile, skips: Skips, on_bytes: OnBytes) -> Iterator[Piece]:
     """What the file holds, unpacked, in pieces of at least `_GATHERED_BYTES`, however small they were packed."""
-    held: list[bytes] = []
-    num_held = 0
+    held = bytearray()
     try:
         for piece in _unpacked(source, skips, on_bytes):
             if isinstance(piece, bytes):
-                held.append(piece)
-                num_held += len(piece)
-            if num_held >= _GATHERED_BYTES or (held and isinstance(piece, Mark)):
-                yield b"".join(held)
-                held, num_held = [], 0
+                held += piece
+            if len(held) >= _GATHERED_BYTES or (held and isinstance(piece, Mark)):
+                yield bytes(held)
+                held.clear()
             if isinstance(piece, Mark):
                 yield piece
     except DataError:
-        yield b"".join(held)  # what stands before the damage was read
+        yield bytes(held)  # what stands before the damage was read
         raise
     if held:
-        yield b"".join(held)
+        yield bytes(held)
 
 
 def _unpacked(source: SourceFile, skips: Skips, on_bytes: OnBytes) -> Iterator[Piece]:
     with open_source(source.address) as file:
-        begin = source.begin or 0
-        if begin:
+        if begin := source.begin or 0:
             file.seek(begin)
         end = None if source.begin is None else begin + source.num_bytes
         if source.address.endswith(".bz2"):
@@ -318,15 +315,14 @@ def _parse(xml: bytes, source: SourceFile, number: int, skips: Skips) -> Page | 
         return None
     try:
         raw = _last_text(xml, revision.end())
-        title, redirect = unescape_xml(head[1]), head[4]
-        text = unescape_xml(raw)
+        title, text = unescape_xml(head[1]), unescape_xml(raw)
+        leads_to = None if head[4] is None else unescape_xml(head[4])
     except UnicodeDecodeError as error:
         bad("invalid_utf8", f"byte 0x{error.object[error.start]:02x}: {error.reason}")
         return None
     except ValueError as error:
         bad("invalid_xml", str(error))
         return None
-    leads_to = None if redirect is None else unescape_xml(redirect)
     return Page(title, int(head[2] or 0), int(head[3]), int(revision[1]), leads_to, text, b"&quot;" in raw)
 
 
@@ -335,10 +331,7 @@ def _last_text(xml: bytes, position: int) -> bytes:
     raw = b""
     while opening := _TEXT.search(xml, position):
         position = opening.end()
-        if opening[0].endswith(b"/>"):
-            raw = b""
-            continue
-        end = xml.find(b"</text>", position)
+        end = position if opening[0].endswith(b"/>") else xml.find(b"</text>", position)
         if end < 0:
             raise ValueError("its text is not closed")
         raw, position = xml[position:end], end
