@@ -243,11 +243,8 @@ class TokenShards:
                     problems.append(f"{self._path(part, shard).name} does not end at {count}, the number of {over}")
         return problems
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"folder": self.folder, "manifest": self.manifest}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["folder"], state["manifest"])  # type: ignore[misc]
+    def __reduce__(self) -> tuple[type["TokenShards"], tuple[Path, dict[str, Any]]]:
+        return TokenShards, (self.folder, self.manifest)
 
 
 def refuse_different_tokenizers(shards: Sequence[TokenShards]) -> None:

@@ -125,10 +125,7 @@ def _value(text: str) -> Value | None:
     digits = re.sub(r"[^\d.]", "", found[2])
     exponent = int((found[3] or "0").replace("−", "-"))
     sign = "-" if found[1] in ("-", "−") else ""
-    try:
-        number = float(f"{sign}{digits}e{exponent}")
-    except ValueError:
-        return None
+    number = float(f"{sign}{digits}e{exponent}")
     if not math.isfinite(number):
         return None
     integer, point, decimals = digits.partition(".")
