@@ -17,12 +17,9 @@ from pretrainkit.corpus.pairs import U64, PairRun, PairSorter, least_of_firsts, 
 
 
 def write_components(pairs: Iterator[U64], folder: Path, max_bytes: int, path: Path) -> PairRun:
-    """Writes (number, least number of its set) of all numbers that are not the least of their sets, sorted.
-
-    Args:
-        pairs: uint64 (N, 2) in pieces; the two of a pair belong to one set, and differ.
-        folder: Of what is sorted meanwhile; removed.
-    """
+    """Writes (number, least number of its set) of all numbers that are not the least of their sets, sorted. `pairs` are
+    uint64 (N, 2) in pieces; the two of a pair belong to one set, and differ. What is sorted meanwhile is in `folder`,
+    which is removed."""
     folder.mkdir(parents=True, exist_ok=True)
     # Every pair with the greater number first.
     star = write_pairs(folder / "star-0.pairs", (np.sort(piece, axis=1)[:, ::-1] for piece in pairs))

@@ -159,17 +159,10 @@ def find_duplicates(
     text_key: str = "text",
     max_bad: int = 0,
 ) -> Duplicates:
-    """Lists the documents to leave out.
-
-    Args:
-        work: Folder of an output that is not finished. The list stays there, and so does, until it is made, what an
-            interrupted call needs to go on.
-        heldout: Above 0: what is left out is what lies near a held-out document without being held out; 0: all but the
-            first of equal or near ones.
-
-    Raises:
-        DataError: A file cannot be read, or has bad input beyond the budget.
-    """
+    """Lists the documents to leave out: with `heldout` above 0 what lies near a held-out document without being held
+    out, else all but the first of equal or near ones. The list stays in `work`, the folder of an output that is not
+    finished, and so does, until it is made, what an interrupted call needs to go on. Raises DataError where a file
+    cannot be read, or has bad input beyond the budget."""
     choices: list[Any] = [asdict(rule), heldout, text_key, max_bad]
     groups = [tuple(group) for group in group_sources(sources)]
     group_keys = [fingerprint([choices, [[index, *source.identity] for index, source in group]]) for group in groups]

@@ -140,14 +140,8 @@ def read_manifest(output: str | Path) -> dict[str, Any]:
 
 def verify(output: str | Path, *, checksums: bool = True) -> dict[str, Any]:
     """Checks every file that the manifest of a folder or file lists under `shards` (name, num_bytes, sha256) and
-    returns the manifest.
-
-    Args:
-        checksums: Read the files too (about 0.7 s per GB); else look at their sizes only.
-
-    Raises:
-        DataError: Files are missing or differ; all of them are named.
-    """
+    returns the manifest. `checksums`: read the files too (about 0.7 s per GB), not only their sizes. Raises
+    DataError where files are missing or differ; all of them are named."""
     content, folder = read_manifest(output), manifest_path(output).parent
     problems = []
     for shard in content.get("shards", []):

@@ -80,15 +80,9 @@ class Skips:
 
     def as_dict(self) -> dict[str, Any]:
         """A JSON form that `merge` takes."""
-        return {
-            "counts": dict(sorted(self.counts.items())),
-            "examples": self.examples,
-            "num_bad": self.num_bad,
-            "warnings": self.warnings,
-        }
+        return {name: getattr(self, name) for name in ("counts", "examples", "num_bad", "warnings")}
 
     def for_manifest(self) -> dict[str, Any]:
         """Reason to its count and first places."""
-        return {
-            reason: {"count": count, "examples": self.examples[reason]} for reason, count in sorted(self.counts.items())
-        }
+        counts = sorted(self.counts.items())
+        return {reason: {"count": count, "examples": self.examples[reason]} for reason, count in counts}

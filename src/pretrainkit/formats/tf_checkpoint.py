@@ -84,12 +84,8 @@ _SLICE = b"\x00"
 class TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
     """The arrays of a checkpoint by name, each read when it is asked for. bfloat16 comes as float32.
 
-    Args:
-        path: The prefix (`model.ckpt-1000000`), any of its files, or a folder with the file `checkpoint`, whose newest
-            one is taken.
-
-    Raises:
-        CheckpointError: There is none, or its index is damaged.
+    `path` is the prefix (`model.ckpt-1000000`), any of its files, or a folder with the file `checkpoint`, whose newest
+    one is taken. Raises CheckpointError where there is none, or its index is damaged.
     """
 
     def __init__(self, path: Path) -> None:

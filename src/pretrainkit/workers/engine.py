@@ -35,33 +35,20 @@ class Engine(Protocol):
         """True where tasks run on this machine, as its processes."""
 
     def crew(self, workers: int | None, num_tasks: int, num_bytes: int, memory_bytes: int) -> Crew:
-        """How many tasks at a time, and the memory of each.
-
-        Args:
-            workers: Tasks at a time that were asked for; None: what the engine thinks best.
-            num_tasks: Of the stage.
-            num_bytes: Of its input.
-            memory_bytes: As asked for; of all processes where the engine is local, else of each task.
-
-        Raises:
-            DataError: The memory is too little, or the number of workers is none.
-        """
+        """How many tasks at a time, and the memory of each, for a stage of `num_tasks` that reads `num_bytes`.
+        `workers` and `memory_bytes` are as asked for: see `Means`. Raises DataError where the memory is too little, or
+        the number of workers is none."""
 
     def run(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], crew: Crew, work: Path, progress: Progress
     ) -> Iterator[Result]:
-        """`function(task)` of all tasks, each as soon as it is done.
+        """`function(task)` of all tasks, each as soon as it is done. Raises what a task raised, as a DataError where
+        that was one, and RunError where a worker died, or the cluster gave up.
 
         Args:
-            function: Of a module that workers can import, or a partial of one; so picklable.
-            tasks: Picklable.
-            crew: Of this engine, for these tasks.
+            function: Of a module that workers can import, or a partial of one; it and the tasks are picklable.
             work: A folder that all workers see, for what the engine itself keeps meanwhile.
             progress: Told where the tasks went.
-
-        Raises:
-            DataError: What a task raised.
-            RunError: A worker died, or the cluster gave up.
         """
 
 

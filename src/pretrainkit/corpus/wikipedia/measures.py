@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pretrainkit.corpus.wikipedia.units import BELOW, Unit, find_unit
+from pretrainkit.corpus.wikipedia.word_lists import words
 
 _NUMBER = re.compile(r"([-−+±~]?)([\d,   ]*\.?\d+|\d[\d,   ]*\.)(?:e([-+−]?\d{1,3}))?", re.IGNORECASE)
 _FRACTION = re.compile(r"([-−]?)(?:(\d{1,9})\s*[+ ]\s*)?(\d{1,9})[/⁄]{1,2}(\d{1,9})")
@@ -25,13 +26,10 @@ _SEPARATORS = {"or": " or ", "/": " / ", "slash": " / ", "comma": ", "}
 """By `disp=`."""
 _AMERICAN = (("litre", "liter"), ("metre", "meter"), ("tonne", "metric ton"))
 _MAX_DECIMALS = 12
-_GROUPS = {"en": (",", "."), "": (",", "."), "de": (".", ","), "fr": ("\u202f", ","), "es": ("\u00a0", ","),
-           "it": (".", ","), "nl": (".", ","), "pt": (".", ","), "ru": ("\u00a0", ","), "pl": ("\u00a0", ","),
-           "bg": ("\u00a0", ","), "uk": ("\u00a0", ","), "cs": ("\u00a0", ","), "sv": ("\u00a0", ","),
-           "fi": ("\u00a0", ","), "tr": (".", ","), "id": (".", ","), "ca": (".", ","), "da": (".", ","),
-           "el": (".", ","), "ro": (".", ","), "sr": (".", ","), "vi": (".", ","), "no": ("\u00a0", ","),
-           "hu": ("\u00a0", ",")}  # fmt: skip
-"""Language to the signs between thousands and before decimals."""
+_GROUPS = {"en": (",", "."), "": (",", "."), "fr": ("\u202f", ",")} | dict.fromkeys(
+    words("de it nl pt tr id ca da el ro sr vi"), (".", ",")
+)
+"""Language to the signs between thousands and before decimals; a no-break space and a comma in all others."""
 _TOO_LARGE = 1e18
 _MAX_CHARACTERS = 40
 """Of a number: longer ones are none, and matching them would take long."""

@@ -65,10 +65,9 @@ def join_redirects(out: Path, stretches: Iterable[SourceFile]) -> int | None:
             if not followed.rowcount:
                 break
         known.execute("DELETE FROM redirects WHERE target IN (SELECT title FROM redirects)")
-        number = 0
+        ((number,),) = known.execute("SELECT count(*) FROM redirects")
         with atomic_file(out / TABLE) as table:
-            for title, target in known.execute("SELECT title, target FROM redirects ORDER BY title"):
-                table.write(f"{title}\t{target}\n".encode())
-                number += 1
+            rows = known.execute("SELECT title, target FROM redirects ORDER BY title")
+            table.writelines(f"{title}\t{target}\n".encode() for title, target in rows)
     shutil.rmtree(folder)
-    return number
+    return int(number)
