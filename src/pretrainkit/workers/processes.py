@@ -39,8 +39,14 @@ class Progress(Protocol):
         """Something worth a line: what was kept, what was skipped and why."""
 
 
-class Quiet(Progress):
+class Quiet:
     """Shows nothing."""
+
+    def stage(self, name: str, total: int, unit: str) -> None: ...
+
+    def advance(self, amount: int) -> None: ...
+
+    def note(self, message: str) -> None: ...
 
 
 def available_cores() -> int:

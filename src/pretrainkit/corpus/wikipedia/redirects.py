@@ -67,7 +67,7 @@ def join_redirects(out: Path, stretches: Iterable[SourceFile]) -> int | None:
         known.execute("DELETE FROM redirects WHERE target IN (SELECT title FROM redirects)")
         ((number,),) = known.execute("SELECT count(*) FROM redirects")
         with atomic_file(out / TABLE) as table:
-            rows = known.execute("SELECT title, target FROM redirects ORDER BY title")
-            table.writelines(f"{title}\t{target}\n".encode() for title, target in rows)
+            joined = known.execute("SELECT title, target FROM redirects ORDER BY title")
+            table.writelines(f"{title}\t{target}\n".encode() for title, target in joined)
     shutil.rmtree(folder)
     return int(number)
