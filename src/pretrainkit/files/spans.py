@@ -20,7 +20,7 @@ _TRIED_LINES = 8
 _READ_BYTES = 1 << 20
 STREAM_MARK = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
 """How a bz2 stream begins, with its first block, or with its end where it is empty."""
-MARK_BYTES = 10
+_MARK_BYTES = 10
 """The mark is no longer than so many."""
 
 
@@ -41,28 +41,33 @@ def cut_large(source: SourceFile, span_bytes: int = SPAN_BYTES) -> list[SourceFi
         if source.format == "jsonl":
             found = [_line_start(file, place) for place in places[:-1]]
         elif source.address.endswith(".bz2"):
-            found = [stream_start(file, place, stop) for place, stop in pairwise(places)]
+            found = [_stream_start(file, place, stop) for place, stop in pairwise(places)]
     cuts = sorted({0, *(cut for cut in found if cut is not None), source.num_bytes})
     if len(cuts) == 2:
         return [source]
     return [replace(source, num_bytes=end - begin, begin=begin) for begin, end in pairwise(cuts)]
 
 
-def stream_start(file: BinaryIO, place: int, stop: int) -> int | None:
-    """The first byte at or behind `place` and before `stop` where a bz2 stream begins; None: there is none."""
-    file.seek(place)
-    tail = b""
-    while place < stop:
-        chunk = file.read(min(_READ_BYTES, stop - place + MARK_BYTES))
-        if not chunk:
-            return None
-        if found := STREAM_MARK.search(tail + chunk):
-            start = place - len(tail) + found.start()
-            return start if start < stop else None
-        place += len(chunk)
+def next_stream(file: BinaryIO, chunk: bytes, place: int, stop: int | None = None) -> tuple[bytes, int]:
+    """Bytes from where the next bz2 stream begins, and that place; no bytes: none begins before `stop` (None: the end
+    of the file). `chunk` was read at `place`, and the file stands behind it."""
+    while True:
+        if found := STREAM_MARK.search(chunk):
+            start = place + found.start()
+            return (chunk[found.start() :] if stop is None or start < stop else b""), start
         # A mark may lie across two reads.
-        tail = (tail + chunk)[-MARK_BYTES:]
-    return None
+        kept = chunk[-_MARK_BYTES:]
+        place += len(chunk) - len(kept)
+        more = file.read(_READ_BYTES) if stop is None or place < stop else b""
+        if not more:
+            return b"", place + len(kept)
+        chunk = kept + more
+
+
+def _stream_start(file: BinaryIO, place: int, stop: int) -> int | None:
+    file.seek(place)
+    stream, start = next_stream(file, b"", place, stop)
+    return start if stream else None
 
 
 def _line_start(file: BinaryIO, place: int) -> int | None:

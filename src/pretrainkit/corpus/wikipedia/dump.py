@@ -1,6 +1,6 @@
 """Pages of a MediaWiki XML dump, plain, bz2 or gzip, streamed: memory is bounded by the largest page allowed.
 
-A dump can be read from any byte where a bz2 stream begins (`stream_start` finds them by their mark, so no index file
+A dump can be read from any byte where a bz2 stream begins (`next_stream` finds them by their mark, so no index file
 is needed), a plain one from any byte: a page belongs to the stretch in which its `<page>` begins, and is read to its
 end beyond the stretch. So stretches of a file give each page once, wherever they were cut.
 """
@@ -19,7 +19,7 @@ from pretrainkit.corpus.wikipedia.site import Site, parse_site
 from pretrainkit.errors import DataError
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import OnBytes, SourceFile, open_source
-from pretrainkit.files.spans import MARK_BYTES, STREAM_MARK
+from pretrainkit.files.spans import next_stream
 
 MAX_PAGE_BYTES = 20_000_000
 """Of the XML of a page. MediaWiki itself saves no page beyond 2 MB."""
@@ -179,7 +179,7 @@ def _bz2_pieces(
                 yield Mark.stretch_ended
             if not chunk.startswith(b"B"):  # a file of another kind, a hole, or padding behind the last stream
                 is_other, hole = place == begin, place
-                chunk, place = _next_stream(file, chunk, place)
+                chunk, place = next_stream(file, chunk, place)
                 if ended and chunk:
                     break
                 if is_other or chunk:
@@ -200,7 +200,7 @@ def _bz2_pieces(
             _damaged(skips, source, f"before byte {place + len(chunk)}", "bz2", error)
             yield Mark.gap
             decoder = None
-            chunk, place = _next_stream(file, chunk[1:], place + 1)
+            chunk, place = next_stream(file, chunk[1:], place + 1)
             continue
         chunk = b""
         if decoder.eof:
@@ -212,21 +212,6 @@ def _bz2_pieces(
     elif decoder is not None:
         _cut_off(skips, source, place, "bz2")
         yield Mark.gap
-
-
-def _next_stream(file: BinaryIO, chunk: bytes, place: int) -> tuple[bytes, int]:
-    """Bytes from the next stream's beginning on, and where that lies; no bytes: the file ends before one."""
-    while True:
-        found = STREAM_MARK.search(chunk)
-        if found:
-            return chunk[found.start() :], place + found.start()
-        more = file.read(_READ_BYTES)
-        # A mark may lie across two reads.
-        kept = chunk[-MARK_BYTES:]
-        place += len(chunk) - len(kept)
-        if not more:
-            return b"", place + len(kept)
-        chunk = kept + more
 
 
 def _damaged(skips: Skips, source: SourceFile, place: str, kind: str, error: object) -> None:
