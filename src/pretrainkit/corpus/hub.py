@@ -17,7 +17,7 @@ from typing import Any
 from pretrainkit.corpus.build_settings import HubRequest
 from pretrainkit.corpus.shard_writer import encode_record
 from pretrainkit.errors import DataError, MissingPackageError, PretrainKitError
-from pretrainkit.files.manifest import MANIFEST_NAME, HashingFile, atomic_file, file_sha256, fingerprint, read_manifest
+from pretrainkit.files.manifest import MANIFEST_NAME, HashingFile, atomic_file, fingerprint, is_as_noted, read_manifest
 from pretrainkit.files.sources import SourceFile
 from pretrainkit.files.spans import SPAN_BYTES
 from pretrainkit.files.work import finished_task, note_finished, work_folder
@@ -198,11 +198,9 @@ def _noted(task: FetchTask) -> dict[str, Any]:
     """What an earlier attempt noted for the same data file, as far as its parts are whole."""
     empty: dict[str, Any] = {"key": task.key, "parts": [], "state": None, "is_done": False}
     noted = finished_task(task.folder, task.key) or empty
-    for number, part in enumerate(noted["parts"]):
-        path = task.folder / _part_name(number)
-        if not path.is_file() or path.stat().st_size != part["num_bytes"] or file_sha256(path) != part["sha256"]:
-            return empty
-    return noted
+    parts = enumerate(noted["parts"])
+    is_whole = all(is_as_noted(task.folder / _part_name(number), part) for number, part in parts)
+    return noted if is_whole else empty
 
 
 def _record(row: Mapping[str, Any], request: HubRequest) -> bytes:

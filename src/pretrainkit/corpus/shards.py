@@ -26,8 +26,8 @@ from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import (
     MANIFEST_NAME,
     explained_write_errors,
-    file_sha256,
     fingerprint,
+    is_as_noted,
     made_by,
     manifest_path,
     read_manifest,
@@ -366,11 +366,7 @@ def plan_gather(
 def kept_entry(task: GatherTask) -> dict[str, Any] | None:
     """The manifest entry of a shard that is already written, if its bytes are still those noted."""
     noted = finished_task(task.folder, task.key)
-    if noted is None or not task.path.is_file():
-        return None
-    entry = noted["entry"]
-    is_whole = task.path.stat().st_size == entry["num_bytes"] and file_sha256(task.path) == entry["sha256"]
-    return entry if is_whole else None
+    return noted["entry"] if noted and is_as_noted(task.path, noted["entry"]) else None
 
 
 def _gather(

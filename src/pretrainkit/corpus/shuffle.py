@@ -128,8 +128,7 @@ def _write_run(path: Path, buffer: _Buffer, seed: int | None) -> Run:
     starts = np.concatenate([[0], ends[:-1]])
     order = np.argsort(keys, kind="stable")
     with memoryview(buffer.data) as view, atomic_file(path) as file:
-        for start, end in _pairs(starts[order], ends[order]):
-            file.write(view[start:end])
+        file.writelines(view[start:end] for start, end in _pairs(starts[order], ends[order]))
     run = Run(path, len(order), int(ends[-1]))
     with atomic_file(run.index_path) as file:
         file.write(keys[order].tobytes())

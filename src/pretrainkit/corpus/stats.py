@@ -139,10 +139,8 @@ def corpus_stats(
 
 def _merged(one: Sample, other: Sample, size: int) -> Sample:
     """The smallest of both, each hash once; of two places with one text the first by name."""
-    both: dict[int, tuple[int, str, str]] = {}
-    for entry in sorted([*one, *other]):
-        both.setdefault(entry[0], entry)
-    return list(both.values())[:size]
+    both = {entry[0]: entry for entry in sorted([*one, *other], reverse=True)}
+    return sorted(both.values())[:size]
 
 
 def _histogram(values: NDArray[np.uint64]) -> dict[str, list[float]]:

@@ -198,13 +198,10 @@ def write_shard(task: ShardTask, skips: Skips, encoded: Iterable[Batch]) -> dict
 def finished_record(task: ShardTask) -> dict[str, Any] | None:
     """The record of an earlier run for the same shard, if that is whole."""
     record = finished_task(task.work, task.key)
-    if record is None:
-        return None
-    for part, size in part_sizes(record["entry"], token_dtype(task.vocab_size)).items():
-        path = task.folder / part_name(part, task.index, task.num_shards)
-        if not path.is_file() or path.stat().st_size != size:
-            return None
-    return record
+    sizes = part_sizes(record["entry"], token_dtype(task.vocab_size)) if record else {}
+    paths = {part: task.folder / part_name(part, task.index, task.num_shards) for part in sizes}
+    is_whole = all(paths[part].is_file() and paths[part].stat().st_size == size for part, size in sizes.items())
+    return record if is_whole else None
 
 
 def batches(task: ShardTask, skips: Skips) -> Iterator[list[Text]]:
