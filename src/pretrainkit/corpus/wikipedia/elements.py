@@ -62,14 +62,8 @@ def unguard(text: str) -> str:
 
 
 def strip_elements(text: str, on_formula: Callable[[str], str]) -> str:
-    """Removes comments and tags, and the content of those that hold no text.
-
-    Args:
-        on_formula: The TeX of a formula to its text.
-
-    Returns:
-        Wikitext without tags; what must not be read as markup is guarded.
-    """
+    """Removes comments and tags, and the content of those that hold no text; what must not be read as markup is
+    guarded. `on_formula`: the TeX of a formula to its text."""
     if "<su" in text or "<SU" in text:
         text = _RAISED.sub(_raised, text)
     parts: list[str] = []

@@ -73,16 +73,14 @@ def _convert(call: Call) -> str:
 
 
 def _val(call: Call) -> str:
-    places = call.places()
-    if not places:
+    if not (places := call.places()):
         return ""
     number = group_digits(places[0], call.language or "en")
     if len(places) > 1 and places[1]:
         number += f" ± {places[1]}" if places[1][0].isdigit() else f" {places[1]}"
     if power := call.get("e"):
         number += f" × 10^{power}"
-    unit = call.get("u", "ul")
-    per = call.get("up", "upl")
+    unit, per = call.get("u", "ul"), call.get("up", "upl")
     return call.get("p") + number + (f" {unit}" if unit else "") + (f"/{per}" if per else "") + call.get("s")
 
 
@@ -137,12 +135,11 @@ def _fraction(call: Call) -> str:
 
 
 def _french_measure(call: Call) -> str:
-    places = call.places()
-    if not places:
+    if not (places := call.places()):
         return ""
     number = group_digits(places[0].replace(",", ".").replace(" ", ""), call.language or "fr")
-    power = call.get("e")
-    return " ".join([number + (f" × 10^{power}" if power else ""), *places[1:]]).strip()
+    power = f" × 10^{call.get('e')}" if call.get("e") else ""
+    return " ".join([number + power, *places[1:]]).strip()
 
 
 def _listed(call: Call) -> str:

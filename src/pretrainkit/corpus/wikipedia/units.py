@@ -194,8 +194,7 @@ UNITS = _units()
 def find_unit(code: str) -> Unit | None:
     """The unit that a code of `convert` stands for: `km2`, `e6acre`, `koilbbl/d`; None: not known."""
     code = code.strip()
-    unit = UNITS.get(_BY_CASE.get(code, code.casefold()))
-    if unit is not None:
+    if unit := UNITS.get(_BY_CASE.get(code, code.casefold())):
         return unit
     found = _POWERED.fullmatch(code)
     base = UNITS.get((found[2] or found[4]).casefold()) if found else None
