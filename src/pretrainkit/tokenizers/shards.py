@@ -145,12 +145,8 @@ class TokenShards:
 
     def gather_flat(self, starts: NDArray[np.int64], lengths: NDArray[np.integer]) -> NDArray[np.unsignedinteger]:
         """Stretches of tokens from anywhere, one after another: (sum of lengths,) in the dtype of the files, uint16 or
-        uint32.
-
-        Args:
-            starts: (B,) global offsets of the first tokens.
-            lengths: (B,) tokens to take. Raises ValueError where they reach outside.
-        """
+        uint32. `starts` are (B,) global offsets of the first tokens, `lengths` (B,) tokens to take. Raises ValueError
+        where they reach outside."""
         starts, lengths = self._checked(starts, lengths)
         width = int(lengths.max(initial=0))
         if width <= _MAX_WINDOW:

@@ -63,18 +63,9 @@ def train_multimodal(
     """The content of a `tokenizer.json` for texts, boxes and the like in one vocabulary, as 4M has it.
 
     Reserved tokens come first: [PAD] [UNK] [SOS] [EOS], sentinels [S_0] …, numbers v0=0 … v0=999, v1=0 … v3=999, class
-    names in alphabetical order; then WordPiece of the text. Nothing is added around a text.
-
-    Args:
-        counts: Word to count.
-        vocab_size: Pieces in all.
-        classes: Names that are one token each, also where they are several words.
-        num_sentinels: For hidden runs.
-        num_bins: Values of each of the four kinds of numbers.
-        lowercase: Fold case and strip accents.
-
-    Raises:
-        DataError: The text has too few distinct pieces, or too many distinct characters, for that size.
+    names in alphabetical order, also those of several words; then WordPiece of the text. Nothing is added around a
+    text. `counts` is word to count, all else as in `train.TokenizerSettings`; folding case strips accents, too. Raises
+    DataError where the text has too few distinct pieces, or too many distinct characters, for that size.
     """
     from tokenizers import AddedToken, Tokenizer, models
 
