@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -17,6 +15,7 @@ from pretrainkit.recipes.registry import able, find_recipe
 from pretrainkit.running.initial import with_encoder
 from pretrainkit.running.loader import build_loader, with_extra_steps, with_num_steps
 from pretrainkit.training.run import ParallelConfig, RunConfig
+from pretrainkit.workers.processes import without_collector
 
 if TYPE_CHECKING:
     from torch import nn
@@ -245,7 +244,7 @@ def _measure(
     objective = recipe.build_objective(config)
     costs = [objective.cost(batch) for batch in batches]
     found = []
-    with _without_collector():
+    with without_collector():  # tens of thousands of fake tensors come and go: a fifth of the time
         for number, (size, batch) in enumerate(zip(sizes, batches)):
             optimizer = None if number else config.optimizer  # whatever the batch, its memory is the same
             found.append(_memory(recipe, with_batch_size(config, size), model, batch, device, optimizer))
@@ -260,18 +259,6 @@ def _measure(
     if is_alone:  # activations go while gradients come
         memory = replace(memory, activations=max(0, memory.activations - memory.gradients))
     return memory, flops, tokens
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Tens of thousands of fake tensors come and go: looking for garbage takes a fifth of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def with_batch_size(config: RunConfig, num_examples: int) -> RunConfig:

@@ -1,5 +1,6 @@
 """Workers and memory of corpus stages: the same tasks in one process or several, results in any order."""
 
+import gc
 import math
 import os
 import queue
@@ -149,6 +150,18 @@ def share_tasks(function: Callable[[Task], Result], tasks: Sequence[Task], proce
             while not finished.empty():
                 yield finished.get().result()
                 num_left -= 1
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Keeps Python from searching many new objects, which hold no cycles, for garbage again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager
