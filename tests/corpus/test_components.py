@@ -70,7 +70,7 @@ def test_sets_are_those_of_a_search_in_memory(tmp_path_factory, found, block):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pairs, "_LEAST_BLOCK", block)
         run = write_components(iter([as_array(found)]), folder / "work", 64 * 20, folder / "sets")
-    assert as_list([run.read(0, run.num_pairs)]) == sets_in_memory(found)
+    assert as_list(run.pieces()) == sets_in_memory(found)
     assert not (folder / "work").exists()
 
 
@@ -79,6 +79,4 @@ def test_a_long_chain_and_a_crowd_are_one_set_each(tmp_path, block):
     crowd = np.stack([np.arange(1001, 1300), np.full(299, 1000)], axis=1).astype(np.uint64)
     edges = np.concatenate([np.stack([chain[1:], chain[:-1]], axis=1), crowd])
     run = write_components(iter([edges]), tmp_path / "work", 64 * 50, tmp_path / "sets")
-    assert as_list([run.read(0, run.num_pairs)]) == [(n, 0) for n in range(1, 300)] + [
-        (n, 1000) for n in range(1001, 1300)
-    ]
+    assert as_list(run.pieces()) == [(n, 0) for n in range(1, 300)] + [(n, 1000) for n in range(1001, 1300)]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pretrainkit.errors import DataError
-from pretrainkit.formats.tf_example import parse_example
+from pretrainkit.formats.tf_messages import parse_example
 from pretrainkit.tasks.preprocessors import append_eos_after_trim
 from pretrainkit.tasks.record_sources import RecordFeature, SeqioCache, TfRecords
 from pretrainkit.tasks.task import Feature, Task

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from pretrainkit.errors import ConfigError
+from pretrainkit.workers.processes import without_collector
 
 _COLUMNS = ("weights", "grads", "optimizer", "average", "activ.", "gathered", "total")
 
@@ -35,7 +36,8 @@ def plan(
     as_json: Annotated[bool, Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Say what a run needs before it is paid for: memory per device, FLOPs, time and cost, and what does not divide."""
-    with _without_collector(), _left_out("scipy", "wandb"), _without_compiler():
+    atexit.register(gc.freeze)  # at the end of the process nothing is looked through
+    with without_collector(), _left_out("scipy", "wandb"), _without_compiler():
         from pretrainkit import api
 
         config = api.load_config(source, settings or [])
@@ -48,18 +50,6 @@ def plan(
         print("\n".join(_lines(found)))
     if found.problems:
         raise ConfigError(found.problems)
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Looking for garbage takes a fifth of the time: in all that is imported, at the end of the process as well, and
-    among tens of thousands of fake tensors."""
-    atexit.register(gc.freeze)
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 @contextmanager

@@ -205,21 +205,6 @@ static int raise_failure(int failed) {
     return failed;
 }
 
-static PyObject *table_update(WordTable *table, PyObject *argument) {
-    Py_buffer buffer;
-    int failed;
-    if (check_idle(table)) return NULL;
-    if (PyObject_GetBuffer(argument, &buffer, PyBUF_SIMPLE)) return NULL;
-    table->busy = 1;
-    Py_BEGIN_ALLOW_THREADS
-    failed = count_buffer(table, buffer.buf, (const unsigned char *)buffer.buf + buffer.len);
-    Py_END_ALLOW_THREADS
-    table->busy = 0;
-    PyBuffer_Release(&buffer);
-    if (raise_failure(failed)) return NULL;
-    Py_RETURN_NONE;
-}
-
 static PyObject *table_add(WordTable *table, PyObject *arguments) {
     const char *word;
     Py_ssize_t length;
@@ -255,21 +240,29 @@ static int merge_rows(WordTable *table, const unsigned char *start, const unsign
     }
 }
 
-static PyObject *table_merge(WordTable *table, PyObject *argument) {
+/* Counts the words of a buffer, or adds its rows, with the GIL released. The bytes taken; -1: an error is set. */
+static Py_ssize_t take_buffer(WordTable *table, PyObject *argument, int is_rows) {
     Py_buffer buffer;
-    const unsigned char *stopped;
     int failed;
-    if (check_idle(table)) return NULL;
-    if (PyObject_GetBuffer(argument, &buffer, PyBUF_SIMPLE)) return NULL;
+    if (check_idle(table) || PyObject_GetBuffer(argument, &buffer, PyBUF_SIMPLE)) return -1;
+    const unsigned char *start = buffer.buf, *end = start + buffer.len, *stopped = end;
     table->busy = 1;
     Py_BEGIN_ALLOW_THREADS
-    failed = merge_rows(table, buffer.buf, (const unsigned char *)buffer.buf + buffer.len, &stopped);
+    failed = is_rows ? merge_rows(table, start, end, &stopped) : count_buffer(table, start, end);
     Py_END_ALLOW_THREADS
     table->busy = 0;
-    Py_ssize_t consumed = stopped - (const unsigned char *)buffer.buf;
     PyBuffer_Release(&buffer);
-    if (raise_failure(failed)) return NULL;
-    return PyLong_FromSsize_t(consumed);
+    return raise_failure(failed) ? -1 : stopped - start;
+}
+
+static PyObject *table_update(WordTable *table, PyObject *argument) {
+    if (take_buffer(table, argument, 0) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *table_merge(WordTable *table, PyObject *argument) {
+    Py_ssize_t taken = take_buffer(table, argument, 1);
+    return taken < 0 ? NULL : PyLong_FromSsize_t(taken);
 }
 
 /* What sorting needs of a slot. */

@@ -10,16 +10,9 @@ from pretrainkit.files.manifest import atomic_file
 def write_bert_text(
     documents: Iterable[Document], sentences: Callable[[str], list[str]], out: str | Path
 ) -> tuple[int, int]:
-    """Writes `out`, whole or not at all. Reading it again gives the same sentences of the same documents.
-
-    Args:
-        documents: Those without a sentence are left out.
-        sentences: Text to sentences, for documents whose lines are not sentences already. White space inside a sentence
-            becomes one space.
-
-    Returns:
-        Documents and sentences written.
-    """
+    """Writes `out`, whole or not at all, and returns the documents and sentences written. Reading it again gives the
+    same sentences of the same documents; those without a sentence are left out. `sentences` cuts texts whose lines are
+    not sentences already. White space inside a sentence becomes one space."""
     num_documents = num_sentences = 0
     with atomic_file(out) as file:
         for document in documents:

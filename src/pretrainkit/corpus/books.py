@@ -1,5 +1,4 @@
-"""Text of whole-file books, and what can be taken out of them besides blank lines; text of Wikipedia articles that
-WikiExtractor wrote.
+"""Text of whole-file books, what can be taken out of them, and text of Wikipedia articles that WikiExtractor wrote.
 
 Source: the rules of Sabertooth's corpus builder. Its defects are mended unless asked for: `<doc` counts as a mark only
 at the start of a line, and an article without any line is skipped and counted, where the original aborts.
@@ -71,12 +70,7 @@ def _without_page_numbers(raw: str) -> str:
             is_alone = match[0].strip() == match["roman"]
             if not is_alone or 0 < gap_before <= _MAX_GAP or 0 < gap_behind <= _MAX_GAP:
                 dropped.add(match.start())
-    parts, position = [], 0
-    for match in found:
-        if match.start() in dropped:
-            parts.append(raw[position : match.start()])
-            position = match.end()
-    return "".join([*parts, raw[position:]])
+    return _PAGE_NUMBER.sub(lambda match: "" if match.start() in dropped else match[0], raw)
 
 
 def _roman_value(numeral: str) -> int:

@@ -17,14 +17,12 @@ from pretrainkit.corpus.pairs import U64, PairRun, PairSorter, least_of_firsts, 
 
 
 def write_components(pairs: Iterator[U64], folder: Path, max_bytes: int, path: Path) -> PairRun:
-    """Writes (number, least number of its set) of all numbers that are not the least of their sets, sorted.
-
-    Args:
-        pairs: uint64 (N, 2) in pieces; the two of a pair belong to one set, and differ.
-        folder: Of what is sorted meanwhile; removed.
-    """
+    """Writes (number, least number of its set) of all numbers that are not the least of their sets, sorted. `pairs` are
+    uint64 (N, 2) in pieces; the two of a pair belong to one set, and differ. What is sorted meanwhile is in `folder`,
+    which is removed."""
     folder.mkdir(parents=True, exist_ok=True)
-    star = _downwards(pairs, folder / "star-0.pairs")
+    # Every pair with the greater number first.
+    star = write_pairs(folder / "star-0.pairs", (np.sort(piece, axis=1)[:, ::-1] for piece in pairs))
     turn, has_changed = 0, True
     while has_changed:
         both_ways = PairSorter(_empty(folder / "large"), max_bytes // 2)
@@ -50,11 +48,6 @@ def _empty(folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     return folder
-
-
-def _downwards(pairs: Iterator[U64], path: Path) -> PairRun:
-    """Every pair with the greater number first."""
-    return write_pairs(path, (np.sort(piece, axis=1)[:, ::-1] for piece in pairs))
 
 
 def _large_star(neighbours: Iterator[U64], take: Callable[[U64], None]) -> bool:

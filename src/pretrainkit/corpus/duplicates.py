@@ -20,13 +20,13 @@ import numpy as np
 
 from pretrainkit.corpus.components import write_components
 from pretrainkit.corpus.minhash import MinHash
-from pretrainkit.corpus.pairs import PAIR_BYTES, U64, PairRun, PairSorter, least_of_firsts, merged, write_pairs
+from pretrainkit.corpus.pairs import PAIR_BYTES, PairRun, PairSorter, least_of_firsts, merged, write_pairs
 from pretrainkit.corpus.readers import read_documents, text_hash
 from pretrainkit.corpus.shuffle import identity
 from pretrainkit.files.manifest import atomic_file, fingerprint
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import OnBytes, SourceFile
-from pretrainkit.files.spans import group_sources
+from pretrainkit.files.spans import GroupTask, group_sources
 from pretrainkit.files.work import finished_task, note_finished
 from pretrainkit.workers.engine import LOCAL, Means
 
@@ -46,6 +46,11 @@ class DuplicateRule:
     minhash: MinHash | None = None
     """How near duplicates are found; None: only equal texts count."""
 
+    @property
+    def num_columns(self) -> int:
+        """C."""
+        return 1 + (self.minhash.num_bands if self.minhash else 0)
+
 
 @dataclass(frozen=True)
 class Duplicates:
@@ -61,32 +66,23 @@ class Duplicates:
 
 
 @dataclass(frozen=True)
-class SignTask:
-    """A group of files to be read into signatures, in `folder`."""
+class SignTask(GroupTask):
+    """A group of files to be read into signatures."""
 
-    sources: tuple[tuple[int, SourceFile], ...]
-    folder: Path
-    minhash: MinHash | None
+    rule: DuplicateRule
     heldout: float
     text_key: str
     max_bad: int
     memory_bytes: int
-    key: str
-    """Fingerprint of everything that decides the signatures."""
-
-
-def num_columns(minhash: MinHash | None) -> int:
-    """C."""
-    return 1 + (minhash.num_bands if minhash else 0)
 
 
 def sign_group(task: SignTask, on_bytes: OnBytes = None) -> dict[str, Any]:
     """Reads a group. Returns and notes what was written."""
     shutil.rmtree(task.folder, ignore_errors=True)
     skips = Skips(task.max_bad)
-    documents, keys, num_documents = array("Q"), array("Q"), 0
+    documents, keys = array("Q"), array("Q")
     runs: list[tuple[str, int]] = []
-    width = num_columns(task.minhash)
+    width = task.rule.num_columns
     max_rows = max(1, task.memory_bytes // (8 * (width + 1) * _HELD_COPIES))
     for index, source in task.sources:
         for document in read_documents([source], skips, text_key=task.text_key, on_bytes=on_bytes):
@@ -96,18 +92,14 @@ def sign_group(task: SignTask, on_bytes: OnBytes = None) -> dict[str, Any]:
             number = identity(index, document.position)
             documents.append(number if is_held_out else number | NOT_HELD_OUT)
             keys.append(exact)
-            if task.minhash:
-                keys.frombytes(task.minhash.bands(document.text).tobytes())
+            if task.rule.minhash:
+                keys.frombytes(task.rule.minhash.bands(document.text).tobytes())
             if len(documents) >= max_rows:
                 runs.append(_spill(task.folder, len(runs), documents, keys, width))
-                num_documents += len(documents)
                 documents, keys = array("Q"), array("Q")
     if documents:
         runs.append(_spill(task.folder, len(runs), documents, keys, width))
-    num_documents += len(documents)
-    return note_finished(
-        task.folder, {"key": task.key, "folder": task.folder.name, "runs": runs, "num_documents": num_documents}
-    )
+    return note_finished(task.folder, {"key": task.key, "folder": task.folder.name, "runs": runs})
 
 
 def _spill(folder: Path, number: int, documents: "array[int]", keys: "array[int]", width: int) -> tuple[str, int]:
@@ -129,16 +121,6 @@ def column_runs(work: Path, results: list[dict[str, Any]], column: int) -> list[
         for result in results
         for name, num in result["runs"]
     ]
-
-
-def documents_of(numbers: U64) -> U64:
-    """Identities of documents, without what was added to them."""
-    return numbers & np.uint64(NOT_HELD_OUT - 1)
-
-
-def is_held_out(numbers: U64) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-    """True for numbers of held-out documents."""
-    return numbers < np.uint64(NOT_HELD_OUT)
 
 
 @dataclass(frozen=True)
@@ -177,17 +159,10 @@ def find_duplicates(
     text_key: str = "text",
     max_bad: int = 0,
 ) -> Duplicates:
-    """Lists the documents to leave out.
-
-    Args:
-        work: Folder of an output that is not finished. The list stays there, and so does, until it is made, what an
-            interrupted call needs to go on.
-        heldout: Above 0: what is left out is what lies near a held-out document without being held out; 0: all but the
-            first of equal or near ones.
-
-    Raises:
-        DataError: A file cannot be read, or has bad input beyond the budget.
-    """
+    """Lists the documents to leave out: with `heldout` above 0 what lies near a held-out document without being held
+    out, else all but the first of equal or near ones. The list stays in `work`, the folder of an output that is not
+    finished, and so does, until it is made, what an interrupted call needs to go on. Raises DataError where a file
+    cannot be read, or has bad input beyond the budget."""
     choices: list[Any] = [asdict(rule), heldout, text_key, max_bad]
     groups = [tuple(group) for group in group_sources(sources)]
     group_keys = [fingerprint([choices, [[index, *source.identity] for index, source in group]]) for group in groups]
@@ -195,21 +170,14 @@ def find_duplicates(
     if (noted := finished_task(folder, key)) is None:
         crew = means.crew(len(groups), sum(source.num_bytes for source in sources))
         signing = [
-            SignTask(
-                *(group, work / f"sign-{number:05d}", rule.minhash, heldout, text_key, max_bad, crew.memory_bytes, own),
-            )
+            SignTask(group, work / f"sign-{number:05d}", own, rule, heldout, text_key, max_bad, crew.memory_bytes)
             for number, (group, own) in enumerate(zip(groups, group_keys, strict=True))
         ]
         signed = means.finish(
-            *(sign_group, signing, crew, work),
-            stage="comparing",
-            unit="B",
-            size=lambda task: sum(source.num_bytes for _, source in task.sources),
-            kept=lambda task: finished_task(task.folder, task.key),
-            about_kept="groups of files were already compared",
+            sign_group, signing, crew, work, "comparing", "B", "groups of files were already compared"
         )
         noted = _list(_join(signed, work, rule, means), work, key, heldout, means)
-        noted["num_documents"] = sum(result["num_documents"] for result in signed)
+        noted["num_documents"] = sum(num for result in signed for _, num in result["runs"])
         note_finished(folder, noted)
         for finished in [*work.glob("sign-*"), *work.glob("join-*")]:
             shutil.rmtree(finished)
@@ -219,25 +187,15 @@ def find_duplicates(
 
 def _join(signed: list[dict[str, Any]], work: Path, rule: DuplicateRule, means: Means) -> list[PairRun]:
     """Pairs of documents that belong together, column by column."""
-    width = num_columns(rule.minhash)
-    num_bytes = sum(run.num_pairs for run in column_runs(work, signed, 0)) * width * PAIR_BYTES
-    crew = means.crew(width, num_bytes)
+    width = rule.num_columns
+    columns = [column_runs(work, signed, column) for column in range(width)]
+    crew = means.crew(width, sum(run.num_pairs for run in columns[0]) * width * PAIR_BYTES)
     key = fingerprint([result["key"] for result in signed])
     tasks = [
-        JoinTask(
-            *(tuple(column_runs(work, signed, column)), work / f"join-{column:05d}", crew.memory_bytes),
-            f"{key}-{column}",
-        )
-        for column in range(width)
+        JoinTask(tuple(runs), work / f"join-{column:05d}", crew.memory_bytes, f"{key}-{column}")
+        for column, runs in enumerate(columns)
     ]
-    joined = means.finish(
-        *(join_column, tasks, crew, work),
-        stage="joining",
-        unit="column",
-        size=lambda task: 1,
-        kept=lambda task: finished_task(task.folder, task.key),
-        about_kept="columns were already joined",
-    )
+    joined = means.finish(join_column, tasks, crew, work, "joining", "column", "columns were already joined")
     return [PairRun(task.folder / "joined.pairs", result["num_pairs"]) for task, result in zip(tasks, joined)]
 
 
@@ -253,8 +211,8 @@ def _list(joined: Sequence[PairRun], work: Path, key: str, heldout: float, means
             own, first = piece[:, 0], piece[:, 1]
             # Held-out documents have the lesser numbers, so the first of a set tells whether the set holds one.
             if heldout:
-                own = own[~is_held_out(own) & is_held_out(first)]
-            file.write(documents_of(own).tobytes())
+                own = own[(own >= NOT_HELD_OUT) & (first < NOT_HELD_OUT)]
+            file.write((own & np.uint64(NOT_HELD_OUT - 1)).tobytes())
             num_dropped += len(own)
     sets.path.unlink()
     return {"key": key, "num_dropped": num_dropped}

@@ -1,14 +1,12 @@
-"""Data sets of the Hugging Face hub, or local folders that `datasets` loads, streamed to disk: the first pass of
-`corpus hub`.
+"""Data sets of the Hugging Face hub, or local folders that `datasets` loads, streamed to disk for `corpus hub`.
 
-Each data file of a set becomes a folder of *parts*: JSONL of about 64 MB, each whole or absent. Beside them stands
-where the stream was behind the last one, so the same command after a break goes on there, without a document twice or
-left out. Parts are cut by content alone: what comes of them does not depend on breaks or workers.
+Each data file of a set becomes a folder of *parts*: JSONL of about 64 MB, each whole or absent, cut by content alone.
+Beside them stands where the stream was behind the last one, so the same command after a break goes on there.
 """
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import date, time
@@ -19,7 +17,7 @@ from typing import Any
 from pretrainkit.corpus.build_settings import HubRequest
 from pretrainkit.corpus.shard_writer import encode_record
 from pretrainkit.errors import DataError, MissingPackageError, PretrainKitError
-from pretrainkit.files.manifest import MANIFEST_NAME, HashingFile, atomic_file, file_sha256, fingerprint, read_manifest
+from pretrainkit.files.manifest import MANIFEST_NAME, HashingFile, atomic_file, fingerprint, is_as_noted, read_manifest
 from pretrainkit.files.sources import SourceFile
 from pretrainkit.files.spans import SPAN_BYTES
 from pretrainkit.files.work import finished_task, note_finished, work_folder
@@ -81,15 +79,16 @@ def fetched(
         MissingPackageError: `datasets` is not installed.
         DataError: No such data set, configuration, split or column; the stream breaks off; another corpus is there.
     """
-    out, progress = Path(out), progress or Quiet()
-    means = Means(engine, workers, memory_bytes, progress)
+    out = Path(out)
+    means = Means(engine, workers, memory_bytes, progress or Quiet())
     finished = _finished_sources(request, out)
     if finished is not None:
         yield finished
         return
     commit = _commit_begun(request, out) or _commit(request)
     num_files = _check(request, commit)
-    stamp = _local_stamp(request) if commit is None else None
+    # Changes when a file of a local data set does.
+    stamp = fingerprint(_local_files(Path(request.name))) if commit is None else None
     plan = {"request": request.asked(), "commit": commit, "stamp": stamp}
     with work_folder(out / FETCHED, plan, out) as work:
         tasks = [
@@ -109,25 +108,27 @@ def _fetch_all(tasks: list[FetchTask], stamp: str | None, work: Path, means: Mea
     progress.stage("streaming", len(tasks), "file")
     if num_kept := sum(_num_documents(_noted(task)) for task in tasks):
         progress.note(f"kept: {num_kept:,} documents were already streamed")
-    results: dict[int, dict[str, Any]] = {}
     if request.max_documents is not None:
-        left = request.max_documents
-        for task in tasks:
-            index, noted = fetch_file(replace(task, limit=left))
-            results[index] = noted
-            left -= _num_documents(noted)
-            progress.advance(1)
-            if left <= 0:
-                break
+        fetching = _one_by_one(tasks, request.max_documents)
     else:
-        for index, noted in means.run(fetch_file, tasks, _crew(request, len(tasks), means), work):
-            results[index] = noted
-            progress.advance(1)
+        fetching = means.engine.run(fetch_file, tasks, _crew(request, len(tasks), means), work, progress)
+    results: dict[int, dict[str, Any]] = {}
+    for index, noted in fetching:
+        results[index] = noted
+        progress.advance(1)
     return [
         _source(tasks[index], noted, number, stamp)
         for index, noted in sorted(results.items())
         for number in range(len(noted["parts"]))
     ]
+
+
+def _one_by_one(tasks: Sequence[FetchTask], left: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The first files, as many as hold `left` documents."""
+    for task in tasks:
+        if left > 0:
+            yield (result := fetch_file(replace(task, limit=left)))
+            left -= _num_documents(result[1])
 
 
 def _crew(request: HubRequest, num_files: int, means: Means) -> Crew:
@@ -141,10 +142,7 @@ def _crew(request: HubRequest, num_files: int, means: Means) -> Crew:
 
 def fetch_file(task: FetchTask) -> tuple[int, dict[str, Any]]:
     """Streams one data file into parts, from where an earlier attempt ended. Returns its index and what is noted.
-
-    Raises:
-        DataError: The stream breaks off.
-    """
+    Raises DataError where the stream breaks off."""
     noted = _noted(task)
     left = None if task.limit is None else task.limit - _num_documents(noted)
     if noted["is_done"] or left == 0:
@@ -170,8 +168,7 @@ def fetch_file(task: FetchTask) -> tuple[int, dict[str, Any]]:
                 else:
                     noted["is_done"] = True
             if file.num_bytes:
-                part = {"num_documents": num, "num_bytes": file.num_bytes, "sha256": file.sha256}
-                noted["parts"].append(part)
+                noted["parts"].append({"num_documents": num, "num_bytes": file.num_bytes, "sha256": file.sha256})
             else:
                 (task.folder / _part_name(number)).unlink()
             noted["state"] = None if noted["is_done"] else rows.state_dict()
@@ -201,23 +198,19 @@ def _noted(task: FetchTask) -> dict[str, Any]:
     """What an earlier attempt noted for the same data file, as far as its parts are whole."""
     empty: dict[str, Any] = {"key": task.key, "parts": [], "state": None, "is_done": False}
     noted = finished_task(task.folder, task.key) or empty
-    for number, part in enumerate(noted["parts"]):
-        path = task.folder / _part_name(number)
-        if not path.is_file() or path.stat().st_size != part["num_bytes"] or file_sha256(path) != part["sha256"]:
-            return empty
-    return noted
+    parts = enumerate(noted["parts"])
+    is_whole = all(is_as_noted(task.folder / _part_name(number), part) for number, part in parts)
+    return noted if is_whole else empty
 
 
 def _record(row: Mapping[str, Any], request: HubRequest) -> bytes:
     """A line of JSONL; one without a text where the row has none, to be counted with the others that are left out."""
-    meta: dict[str, Any] = {"dataset": request.dataset}
-    for column in request.meta_columns:
-        value = row.get(column)
-        meta[column] = value.isoformat() if isinstance(value, date | time) else value
     text = row[request.column]
     if type(text) is not str:
         return b'{"text":null}\n'
-    return encode_record(text, meta)
+    kept = {column: row.get(column) for column in request.meta_columns}
+    kept = {name: value.isoformat() if isinstance(value, date | time) else value for name, value in kept.items()}
+    return encode_record(text, {"dataset": request.dataset, **kept})
 
 
 def _source(task: FetchTask, noted: dict[str, Any], number: int, stamp: str | None) -> SourceFile:
@@ -229,11 +222,8 @@ def _source(task: FetchTask, noted: dict[str, Any], number: int, stamp: str | No
 
 
 def _finished_sources(request: HubRequest, out: Path) -> list[SourceFile] | None:
-    """The sources of a finished corpus of the same request, from its manifest; None where there is no corpus.
-
-    Raises:
-        DataError: It was made of something else.
-    """
+    """The sources of a finished corpus of the same request, from its manifest; None where there is no corpus. Raises
+    DataError where it was made of something else."""
     folder = next((place for place in (out / "train", out) if (place / MANIFEST_NAME).is_file()), None)
     if folder is None or (out / FETCHED).exists():
         return None
@@ -244,23 +234,17 @@ def _finished_sources(request: HubRequest, out: Path) -> list[SourceFile] | None
             f"{out} already holds a corpus, made from other input or with other settings\n"
             "  name another folder by --out, or remove that one"
         )
+    own = ("address", "format", "num_bytes")  # what `describe` adds to the origin
+    origins = [{key: value for key, value in source.items() if key not in own} for source in sources]
     return [
-        SourceFile(
-            source["address"],
-            "jsonl",
-            source["num_bytes"],
-            origin={key: value for key, value in source.items() if key not in ("address", "format", "num_bytes")},
-        )
-        for source in sources
+        SourceFile(source["address"], "jsonl", source["num_bytes"], origin=origin)
+        for source, origin in zip(sources, origins)
     ]
 
 
 def _check(request: HubRequest, commit: str | None) -> int:
-    """The number of data files, where the split has the columns.
-
-    Raises:
-        DataError: No such data set, configuration, split or column.
-    """
+    """The number of data files, where the split has the columns. Raises DataError where there is no such data set,
+    configuration, split or column."""
     rows = _open(request, commit)
     what = f"{request.name}{', ' + request.config if request.config else ''}, split {request.split}"
     features = rows.features
@@ -338,11 +322,8 @@ def _commit_begun(request: HubRequest, out: Path) -> str | None:
 
 
 def _commit(request: HubRequest) -> str | None:
-    """The commit that the revision is now; None: a local folder.
-
-    Raises:
-        DataError: There is no such data set or revision, or the hub cannot be reached.
-    """
+    """The commit that the revision is now; None: a local folder. Raises DataError where there is no such data set or
+    revision, or the hub cannot be reached."""
     _datasets(request)
     if Path(request.name).exists():
         if request.revision is not None:
@@ -366,8 +347,3 @@ def _local_files(folder: Path) -> list[tuple[str, int, int]]:
         return [(folder.name, folder.stat().st_size, folder.stat().st_mtime_ns)]
     found = ((path, path.stat()) for path in sorted(folder.rglob("*")) if path.is_file())
     return [(path.relative_to(folder).as_posix(), status.st_size, status.st_mtime_ns) for path, status in found]
-
-
-def _local_stamp(request: HubRequest) -> str:
-    """Changes when a file of a local data set does."""
-    return fingerprint(_local_files(Path(request.name)))

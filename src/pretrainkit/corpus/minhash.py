@@ -61,11 +61,11 @@ class MinHash:
 
 def _runs(text: str, length: int) -> U64:
     """A hash of every run of words, uint64 (W,), W >= 1."""
-    words = (
-        "".join(sign if sign.isalnum() else " " for sign in text.casefold()).split()
-        if not text.isascii()
-        else (text.lower().translate(_ASCII).split())
-    )
+    if text.isascii():
+        plain = text.lower().translate(_ASCII)
+    else:
+        plain = "".join(sign if sign.isalnum() else " " for sign in text.casefold())
+    words = plain.split()
     hashes = np.fromiter((zlib.crc32(word.encode()) for word in words), np.uint64, len(words))
     if len(hashes) < length:
         hashes = np.concatenate([hashes, np.zeros(length - len(hashes), np.uint64)])

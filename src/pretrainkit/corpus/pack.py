@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from pretrainkit.errors import DataError
-from pretrainkit.files.manifest import HashingFile, atomic_file, explained_write_errors, file_sha256, made_by
+from pretrainkit.files.manifest import HashingFile, atomic_file, file_sha256, is_as_noted, made_by
 
 _CONTENTS = "pack.json"
 _MAX_CONTENTS_BYTES = 256_000_000
@@ -23,10 +23,8 @@ _PIECE_BYTES = 1 << 20
 def pack(folders: Sequence[str | Path], archive: str | Path) -> dict[str, Any]:
     """Writes `archive` with all files of `folders` but hidden ones, each folder under its own name.
 
-    Returns what `pack.json` says.
-
-    Raises:
-        DataError: A folder is missing, empty or still being written, two have one name, or the archive is there.
+    Returns what `pack.json` says. Raises DataError where a folder is missing, empty or still being written, two have
+    one name, or the archive is there.
     """
     archive = Path(archive)
     if archive.exists():
@@ -65,13 +63,10 @@ def _member(name: str, num_bytes: int) -> tarfile.TarInfo:
 
 
 def unpack(archive: str | Path, out: str | Path) -> dict[str, Any]:
-    """Writes the files of an archive below `out`, each only if its sha256 is the one `pack.json` names. Files that are
-    there already with the right content are kept, so an interrupted call goes on.
-
-    Raises:
-        DataError: The archive is cut off, not of `pack`, or damaged; a file is not listed, missing, no plain file, or
-            would lie outside `out`; another file is in its place.
-    """
+    """Writes the files of an archive below `out`, each only if its sha256 is the one `pack.json` names. Files that
+    are there already with the right content are kept, so an interrupted call goes on. Raises DataError where the
+    archive is cut off, not of `pack`, or damaged; a file is not listed, missing, no plain file, or would lie outside
+    `out`; another file is in its place."""
     archive, out = Path(archive), Path(out)
     try:
         with tarfile.open(archive, mode="r:") as tar:
@@ -134,11 +129,11 @@ def _place(archive: Path, out: Path, name: str) -> Path:
 
 
 def _write(archive: Path, file: IO[bytes], place: Path, entry: dict[str, Any]) -> None:
+    if is_as_noted(place, entry):
+        return
     if place.exists():
-        if place.stat().st_size == entry["num_bytes"] and file_sha256(place) == entry["sha256"]:
-            return
         raise DataError(f"{place} is there already, with other content\n  unpack into another folder, or remove it")
-    with explained_write_errors(place), atomic_file(place) as raw:
+    with atomic_file(place) as raw:
         hashing = HashingFile(raw)
         while piece := file.read(_PIECE_BYTES):
             hashing.write(piece)

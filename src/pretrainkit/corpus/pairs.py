@@ -20,6 +20,9 @@ _LEAST_BLOCK = 1024
 """Pairs of a run that are read at once, at least; more runs than fit into memory like this are merged in steps."""
 
 
+_NO_PAIRS = np.empty((0, 2), np.uint64)
+
+
 @dataclass(frozen=True)
 class PairRun:
     """Sorted pairs in a file, from a byte on."""
@@ -28,15 +31,11 @@ class PairRun:
     num_pairs: int
     begin: int = 0
 
-    def read(self, start: int, stop: int) -> U64:
-        """uint64 (N, 2)."""
-        stop = min(stop, self.num_pairs)
-        count = max(0, stop - start) * 2
-        return np.fromfile(self.path, np.uint64, count, offset=self.begin + start * PAIR_BYTES).reshape(-1, 2)
-
     def pieces(self, size: int = 1 << 14) -> Iterator[U64]:
-        """All of them, a few at a time."""
-        return (self.read(start, start + size) for start in range(0, self.num_pairs, size))
+        """All of them, uint64 (N, 2), `size` at a time."""
+        for start in range(0, self.num_pairs, size):
+            count = 2 * min(size, self.num_pairs - start)
+            yield np.fromfile(self.path, np.uint64, count, offset=self.begin + start * PAIR_BYTES).reshape(-1, 2)
 
 
 def sorted_pairs(pairs_N2: U64) -> U64:
@@ -52,8 +51,7 @@ class PairSorter:
     """Takes pairs in any order and gives them sorted, each once. What outgrows `max_bytes` goes to disk."""
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
-        self.folder = folder
-        self._max_bytes = max_bytes
+        self.folder, self._max_bytes = folder, max_bytes
         self._max_pairs = max(_LEAST_BLOCK, max_bytes // (PAIR_BYTES * _HELD_COPIES))
         self._held: list[U64] = []
         self._num_held = 0
@@ -74,7 +72,7 @@ class PairSorter:
         self._runs.append(write_pairs(path, iter([self._take()])))
 
     def _take(self) -> U64:
-        pairs = sorted_pairs(np.concatenate(self._held)) if self._held else np.empty((0, 2), np.uint64)
+        pairs = sorted_pairs(np.concatenate([_NO_PAIRS, *self._held]))
         self._held, self._num_held = [], 0
         return pairs
 
@@ -112,49 +110,28 @@ def merged(runs: Sequence[PairRun], folder: Path, max_bytes: int) -> Iterator[U6
     return _merged_at_once(runs, max_pairs)
 
 
-class _Reader:
-    """A run, block by block."""
-
-    def __init__(self, run: PairRun, block: int) -> None:
-        self._run = run
-        self._size = block
-        self._next = 0
-        self.block = np.empty((0, 2), np.uint64)
-        self.fill()
-
-    def fill(self) -> None:
-        """Reads the next block behind what is left."""
-        if self.has_more and len(self.block) < self._size:
-            read = self._run.read(self._next, self._next + self._size - len(self.block))
-            self._next += len(read)
-            self.block = np.concatenate([self.block, read])
-
-    @property
-    def has_more(self) -> bool:
-        return self._next < self._run.num_pairs
-
-    def take(self, bound: tuple[np.uint64, np.uint64] | None) -> U64:
-        """What is not above `bound`; None: all."""
-        num = len(self.block)
-        if bound is not None:
-            first = self.block[:, 0]
-            # Of the rows with the first number of the bound, those up to its second number.
-            low, high = np.searchsorted(first, bound[0], "left"), np.searchsorted(first, bound[0], "right")
-            num = int(low + np.searchsorted(self.block[low:high, 1], bound[1], "right"))
-        taken, self.block = self.block[:num], self.block[num:]
-        return taken
-
-
 def _merged_at_once(runs: Sequence[PairRun], max_pairs: int) -> Iterator[U64]:
-    readers = [_Reader(run, max(1, max_pairs // len(runs))) for run in runs]
-    while readers:
-        # Up to the first end of a block behind which there is more, everything is in hand.
-        lasts = [(reader.block[-1, 0], reader.block[-1, 1]) for reader in readers if reader.has_more]
-        pairs = np.concatenate([reader.take(min(lasts) if lasts else None) for reader in readers])
-        yield sorted_pairs(pairs)
-        for reader in readers:
-            reader.fill()
-        readers = [reader for reader in readers if len(reader.block)]
+    # A block in hand is read on when half of it is gone, so it holds up to half more than what is read at once.
+    size = max(1, max_pairs * 2 // (3 * max(1, len(runs))))
+    streams = [run.pieces(size) for run in runs]
+    blocks = [next(stream, _NO_PAIRS) for stream in streams]
+    while any(map(len, blocks)):
+        # Up to the least end of a block everything is in hand: what follows in any run is greater.
+        bound = min((block[-1, 0], block[-1, 1]) for block in blocks if len(block))
+        ends = [_num_up_to(block, bound) for block in blocks]
+        yield sorted_pairs(np.concatenate([block[:end] for block, end in zip(blocks, ends)]))
+        blocks = [block[end:] for block, end in zip(blocks, ends)]
+        for number, stream in enumerate(streams):
+            if 2 * len(blocks[number]) <= size:
+                blocks[number] = np.concatenate([blocks[number], next(stream, _NO_PAIRS)])
+
+
+def _num_up_to(pairs_N2: U64, bound: tuple[np.uint64, np.uint64]) -> int:
+    """Sorted pairs that are not above `bound`."""
+    first = pairs_N2[:, 0]
+    # Of the rows with the first number of the bound, those up to its second number.
+    low, high = np.searchsorted(first, bound[0], "left"), np.searchsorted(first, bound[0], "right")
+    return int(low + np.searchsorted(pairs_N2[low:high, 1], bound[1], "right"))
 
 
 def least_of_firsts(pieces: Iterator[U64]) -> Iterator[tuple[U64, U64, NDArray[np.bool_]]]:

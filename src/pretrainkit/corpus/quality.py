@@ -63,9 +63,7 @@ class Quality:
             return "too_few_letters"
         if self.min_stop_words and len(_STOP_WORDS & {word.lower() for word in words}) < self.min_stop_words:
             return "too_few_stop_words"
-        return self._problem_of_lines([line for line in text.split("\n") if line.strip()])
-
-    def _problem_of_lines(self, lines: list[str]) -> str | None:
+        lines = [line for line in text.split("\n") if line.strip()]
         num = len(lines)
         if sum(line.lstrip().startswith(("•", "- ", "* ", "–")) for line in lines) / num > self.max_bullet_share:
             return "too_many_bullets"

@@ -1,8 +1,7 @@
 """Documents from files of every format, one at a time: memory is bounded by the largest document.
 
-`read_documents(find_sources(["corpus/*.jsonl.zst", "notes.txt"]), skips)` is all a caller needs. Source of the
-formats: the data that Sabertooth (https://github.com/nikitakit/sabertooth) reads and writes; where it loses documents
-silently, we count them.
+Source of the formats: the data that Sabertooth (https://github.com/nikitakit/sabertooth) reads and writes; where it
+loses documents silently, we count them.
 """
 
 import hashlib
@@ -10,6 +9,7 @@ import json
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from pretrainkit.corpus.books import WHITE_SPACE, BookCleaning, book_text, wiki_articles
@@ -125,21 +125,28 @@ def json_values(lines: Iterable[bytes], address: str, skips: Skips, where: str =
     """JSON values with their places ("line 3", then `where`). Several may share a line and one may span several; a bad
     line is counted and reading goes on behind it.
     """
-    ahead = _Lines(lines)
-    while (line := ahead.take()) is not None:
-        place = f"line {ahead.number}{where}"
+    numbered = enumerate(lines, 1)
+    waiting: deque[tuple[int, bytes]] = deque()  # lines that were looked at and are no part of a value before them
+
+    def following() -> Iterator[tuple[int, bytes]]:
+        while (entry := waiting.popleft() if waiting else next(numbered, None)) is not None:
+            yield entry
+
+    for number, line in following():
+        place = f"line {number}{where}"
         try:
             text = line.decode()
         except UnicodeDecodeError as error:
             skips.bad("invalid_utf8", address, place, utf8_detail(error))
             continue
-        if ahead.number == 1:
+        if number == 1:
             text = text.removeprefix("\ufeff")
         problem = None
         try:
             values = [_decoder.decode(text)]
         except (ValueError, RecursionError):
-            values, problem = _several_values(text, ahead)
+            values, problem, behind = _several_values(text, following())
+            waiting.extendleft(reversed(behind))
         for value in values:
             if (b"\\ud" in line or b"\\uD" in line) and _has_lone_surrogate(value):
                 skips.bad("invalid_json", address, place, "an escape names half of a surrogate pair")
@@ -149,38 +156,17 @@ def json_values(lines: Iterable[bytes], address: str, skips: Skips, where: str =
             skips.bad("invalid_json", address, place, problem)
 
 
-class _Lines:
-    """Lines with their number, and a look at those ahead."""
-
-    def __init__(self, lines: Iterable[bytes]) -> None:
-        self._lines = iter(lines)
-        self._ahead: deque[bytes] = deque()
-        self.number = 0
-
-    def take(self) -> bytes | None:
-        """The next line, or None at the end."""
-        self.number += 1
-        return self._ahead.popleft() if self._ahead else next(self._lines, None)
-
-    def peek(self, index: int) -> bytes | None:
-        """The line `index` places after the next."""
-        while len(self._ahead) <= index:
-            line = next(self._lines, None)
-            if line is None:
-                return None
-            self._ahead.append(line)
-        return self._ahead[index]
-
-
-def _several_values(text: str, ahead: _Lines) -> tuple[list[Any], str | None]:
-    """The values that begin on a line, and what is wrong with its rest. Takes the lines that they go on over.
+def _several_values(
+    text: str, following: Iterator[tuple[int, bytes]]
+) -> tuple[list[Any], str | None, list[tuple[int, bytes]]]:
+    """The values that begin on a line, what is wrong with its rest, and the lines behind it that are no part of them.
 
     A line that merely lacks its end is tried together with those behind it, at most a thousand; if that does not make a
     value, only the first line is bad and the others are read by themselves.
     """
     values: list[Any] = []
-    position = num_seen = num_taken = 0
-    problem = None
+    behind: list[tuple[int, bytes]] = []
+    position, num_seen, problem = 0, 0, None
     while position < len(text):
         if text[position] in " \t\r\n":
             position += 1
@@ -191,20 +177,19 @@ def _several_values(text: str, ahead: _Lines) -> tuple[list[Any], str | None]:
             problem = f"{error.msg} at character {error.pos}: {text[error.pos : error.pos + 40]!r}"
             # The mistake is that the text stops: more lines may help.
             lacks_end = error.pos >= len(text.rstrip())
-            following = ahead.peek(num_seen) if lacks_end and num_seen < _MAX_VALUE_LINES else None
-            if following is None:
+            entry = next(following, None) if lacks_end and num_seen < _MAX_VALUE_LINES else None
+            if entry is None:
                 break
+            behind.append(entry)
             num_seen += 1
-            text += "\n" + following.decode(errors="replace")
+            text += "\n" + entry[1].decode(errors="replace")
         except (ValueError, RecursionError) as error:
             problem = f"{type(error).__name__}: {str(error)[:80]}"
             break
         else:
             values.append(value)
-            num_taken, problem = num_seen, None
-    for _ in range(num_taken):
-        ahead.take()
-    return values, problem
+            behind, problem = [], None
+    return values, problem, behind
 
 
 def _has_lone_surrogate(value: Any) -> bool:
@@ -228,14 +213,12 @@ def _bert_text(chunks: Iterator[bytes], source: SourceFile, skips: Skips) -> Ite
     line of the file gets an end where it has none.
     """
     lines: list[str] = []
-    for _, line in decoded_lines(split_lines(chunks), source.address, skips):
+    for _, line in chain(decoded_lines(split_lines(chunks), source.address, skips), [(0, "")]):
         if line.strip(WHITE_SPACE):
             lines.append(line + "\n")
         elif lines:
             yield "".join(lines), dict(SENTENCE_LINES)
             lines = []
-    if lines:
-        yield "".join(lines), dict(SENTENCE_LINES)
 
 
 def decoded_lines(lines: Iterable[bytes], address: str, skips: Skips, first: int = 1) -> Iterator[tuple[int, str]]:

@@ -16,11 +16,8 @@ ZST_LEVEL = 3
 
 
 def encode_record(text: str, meta: dict[str, Any]) -> bytes:
-    """One line of a shard, compact, with its line feed. Bytes are equal to what Sabertooth writes.
-
-    Raises:
-        UnicodeEncodeError: A lone surrogate.
-    """
+    """One line of a shard, compact, with its line feed. Bytes are equal to what Sabertooth writes. Raises
+    UnicodeEncodeError where there is a lone surrogate."""
     encoded = json.dumps(meta, ensure_ascii=False, separators=(",", ":")) if meta else "{}"
     return f'{{"text":{_encode_text(text)},"meta":{encoded}}}\n'.encode()
 

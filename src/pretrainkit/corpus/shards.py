@@ -9,7 +9,6 @@ Documents are held out by a hash of their text alone: copies never lie on both s
 what is held out.
 """
 
-import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
@@ -19,16 +18,16 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from pretrainkit.corpus.build_settings import BuildSettings
-from pretrainkit.corpus.duplicates import DropList, Duplicates, find_duplicates
+from pretrainkit.corpus.duplicates import DropList, find_duplicates
 from pretrainkit.corpus.readers import Document, read_documents, text_hash
 from pretrainkit.corpus.shard_writer import Compression, encode_record, open_shard, shard_name
 from pretrainkit.corpus.shuffle import Run, RunWriter, cut_positions, gather, identity
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import (
-    atomic_file,
+    MANIFEST_NAME,
     explained_write_errors,
-    file_sha256,
     fingerprint,
+    is_as_noted,
     made_by,
     manifest_path,
     read_manifest,
@@ -37,7 +36,7 @@ from pretrainkit.files.manifest import (
 )
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import OnBytes, SourceFile
-from pretrainkit.files.spans import group_sources
+from pretrainkit.files.spans import GroupTask, group_sources
 from pretrainkit.files.work import finished_task, note_finished, work_folder
 from pretrainkit.workers.engine import LOCAL, Engine, Means
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet
@@ -51,16 +50,11 @@ class EmptyCorpus(DataError):
 
 
 @dataclass(frozen=True)
-class ScatterTask:
-    """A group of files to be read into runs, in `folder`."""
+class ScatterTask(GroupTask):
+    """A group of files to be read into runs."""
 
-    sources: tuple[tuple[int, SourceFile], ...]
-    """With the index of each file in the whole input."""
-    folder: Path
     settings: BuildSettings
     memory_bytes: int
-    key: str
-    """Fingerprint of everything that decides the runs."""
     dropped: Path | None = None
     """The list of duplicates, where there is one."""
 
@@ -73,7 +67,7 @@ class GatherTask:
     path: Path
     parts: tuple[tuple[Run, int, int], ...]
     """Run, first document, document after the last."""
-    record: Path
+    folder: Path
     """Where to note that it is done."""
     key: str
     compress: Compression
@@ -125,9 +119,7 @@ def build_corpus(
             )
             used = replace(settings, heldout=share)
             results = _read(sources, work, used, means)
-        skips = Skips(settings.max_bad)
-        for result in results:
-            skips.merge(result["skips"])
+        skips = Skips.of(results, settings.max_bad)
         for warning in skips.warnings:
             progress.note(f"warning: {warning}")
         try:
@@ -146,9 +138,17 @@ def _read(sources: Sequence[SourceFile], work: Path, settings: BuildSettings, me
     """Pass 1: documents that are taken, in sorted runs by split."""
     dropped = None
     if settings.duplicates:
-        choices: dict[str, Any] = {"heldout": settings.heldout, "text_key": settings.text_key}
-        dropped = find_duplicates(sources, work, settings.duplicates, means=means, max_bad=settings.max_bad, **choices)
-    return _scatter(sources, work, settings, dropped, means)
+        choices = {name: getattr(settings, name) for name in ("heldout", "text_key", "max_bad")}
+        dropped = find_duplicates(sources, work, settings.duplicates, means=means, **choices)
+    groups = group_sources(sources)
+    crew = means.crew(len(groups), sum(source.num_bytes for source in sources))
+    tasks = []
+    for number, group in enumerate(groups):
+        decisive: list[Any] = [settings.content(), [[index, *source.identity] for index, source in group]]
+        key = fingerprint([*decisive, dropped.key] if dropped else decisive)
+        listed = dropped.path if dropped else None
+        tasks.append(ScatterTask(tuple(group), work / f"task-{number:05d}", key, settings, crew.memory_bytes, listed))
+    return means.finish(scatter, tasks, crew, work, "reading", "B", "groups of files were already read", _kept_result)
 
 
 def _num_documents(results: Sequence[dict[str, Any]], split: str) -> int:
@@ -176,11 +176,8 @@ def _input_key(sources: Sequence[SourceFile], settings: BuildSettings) -> str:
 def _finished(
     out: Path, settings: BuildSettings, input_key: str, progress: Progress
 ) -> dict[str, dict[str, Any]] | None:
-    """The manifests of an equal corpus that is already there; None where there is none.
-
-    Raises:
-        DataError: There is another one.
-    """
+    """The manifests of an equal corpus that is already there; None where there is none. Raises DataError where there
+    is another one."""
     folders = {split: out / folder for split, folder in settings.splits.items()}
     with explained_write_errors(out):
         if out.exists() and not out.is_dir():
@@ -199,11 +196,9 @@ def _finished(
         return manifests
     if not (out / ".work").exists():
         for folder in (out, out / "train", out / "valid"):
-            if there := sorted(path.name for path in folder.glob("part-*"))[:1] or sorted(
-                path.name for path in folder.glob("manifest.json")
-            ):
+            for path in [*sorted(folder.glob("part-*")), *folder.glob(MANIFEST_NAME)]:
                 raise DataError(
-                    f"{folder} already holds {there[0]}, which this command did not begin\n"
+                    f"{folder} already holds {path.name}, which this command did not begin\n"
                     "  name another folder by --out, or remove that one"
                 )
     return None
@@ -260,11 +255,11 @@ class Scattering:
     def finish(self, key: str) -> dict[str, Any]:
         """Writes the rest, and the record that makes the task finished, which it returns."""
         self._writer.spill()
-        runs = self._writer.runs
         result = {
             "key": key,
             "runs": {
-                split: [[run.path.name, run.num_documents, run.num_bytes] for run in runs[split]] for split in runs
+                split: [[run.path.name, run.num_documents, run.num_bytes] for run in runs]
+                for split, runs in self._writer.runs.items()
             },
             "num_bytes": self._num_bytes,
             "skips": self._skips.as_dict(),
@@ -290,36 +285,11 @@ def _runs(work: Path, result: dict[str, Any], split: str) -> list[Run]:
     return [Run(folder / name, count, num_bytes) for name, count, num_bytes in result["runs"].get(split, [])]
 
 
-def _kept_result(work: Path, task: ScatterTask) -> dict[str, Any] | None:
+def _kept_result(task: ScatterTask) -> dict[str, Any] | None:
     """What an earlier call noted for the same task, if its runs are still whole."""
-    result = finished_task(task.folder, task.key)
+    result, work = finished_task(task.folder, task.key), task.folder.parent
     is_whole = result and all(run.is_whole() for split in ("train", "valid") for run in _runs(work, result, split))
     return result if is_whole else None
-
-
-def _scatter(
-    sources: Sequence[SourceFile],
-    work: Path,
-    settings: BuildSettings,
-    dropped: Duplicates | None,
-    means: Means,
-) -> list[dict[str, Any]]:
-    groups = group_sources(sources)
-    crew = means.crew(len(groups), sum(source.num_bytes for source in sources))
-    tasks = []
-    for number, group in enumerate(groups):
-        decisive: list[Any] = [settings.content(), [[index, *source.identity] for index, source in group]]
-        key = fingerprint([*decisive, dropped.key] if dropped else decisive)
-        listed = dropped.path if dropped else None
-        tasks.append(ScatterTask(tuple(group), work / f"task-{number:05d}", settings, crew.memory_bytes, key, listed))
-    return means.finish(
-        *(scatter, tasks, crew, work),
-        stage="reading",
-        unit="B",
-        size=lambda task: sum(source.num_bytes for _, source in task.sources),
-        kept=lambda task: _kept_result(work, task),
-        about_kept="groups of files were already read",
-    )
 
 
 def check_documents(results: list[dict[str, Any]], settings: BuildSettings, skips: Skips) -> None:
@@ -366,8 +336,7 @@ def gather_shard(task: GatherTask) -> dict[str, Any]:
     runs, start, stop = zip(*task.parts) if task.parts else ((), (), ())
     with open_shard(task.path, task.compress) as (writer, entry):
         gather(runs, start, stop, writer, int(task.memory_bytes * _MEMORY_SHARE))
-    with atomic_file(task.record) as file:
-        file.write(json.dumps({"key": task.key, "entry": entry}).encode())
+    note_finished(task.folder, {"key": task.key, "entry": entry})
     return entry
 
 
@@ -389,20 +358,15 @@ def plan_gather(
                 if b > a
             )
             path = out / folder / shard_name(index, num_shards, settings.compress)
-            record = work / "done" / f"{split}-{index:05d}.json"
-            tasks.append(GatherTask(split, path, parts, record, key, settings.compress, memory_bytes))
+            folder_of_task = work / f"{split}-{index:05d}"
+            tasks.append(GatherTask(split, path, parts, folder_of_task, key, settings.compress, memory_bytes))
     return tasks
 
 
 def kept_entry(task: GatherTask) -> dict[str, Any] | None:
     """The manifest entry of a shard that is already written, if its bytes are still those noted."""
-    try:
-        noted = json.loads(task.record.read_bytes())
-        if noted["key"] != task.key or task.path.stat().st_size != noted["entry"]["num_bytes"]:
-            return None
-    except (FileNotFoundError, ValueError):
-        return None
-    return noted["entry"] if file_sha256(task.path) == noted["entry"]["sha256"] else None
+    noted = finished_task(task.folder, task.key)
+    return noted["entry"] if noted and is_as_noted(task.path, noted["entry"]) else None
 
 
 def _gather(
@@ -413,12 +377,9 @@ def _gather(
     crew = means.crew(num_tasks, num_bytes)
     tasks = plan_gather(results, work, out, settings, crew.memory_bytes)
     entries = means.finish(
-        *(gather_shard, tasks, crew, work),
-        stage="writing",
-        unit="shard",
-        size=lambda task: 1,
-        kept=kept_entry,
+        *(gather_shard, tasks, crew, work, "writing", "shard"),
         about_kept="shards were already written, their checksums are right",
+        kept=kept_entry,
     )
     by_split: dict[str, list[dict[str, Any]]] = {split: [] for split in settings.splits}
     for task, entry in zip(tasks, entries):

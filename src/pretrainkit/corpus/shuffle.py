@@ -1,5 +1,4 @@
-"""A global sort of documents by 64-bit keys in bounded memory, on disk: the engine of `corpus shuffle`, `shards` and
-`books`.
+"""A global sort of documents by 64-bit keys in bounded memory, on disk.
 
 Pass 1 (`RunWriter`) gathers encoded documents until its share of memory is full, sorts them by key and writes a *run*:
 the documents, and an index of their keys and ends. Pass 2 (`cut_positions`, `gather`) finds where each output shard
@@ -36,11 +35,8 @@ U64 = NDArray[np.uint64]
 
 
 def identity(file_index: int, position: int) -> int:
-    """The number of a document in its corpus: file, then place in the file.
-
-    Raises:
-        DataError: More than 2**23 files, or 2**40 documents in one.
-    """
+    """The number of a document in its corpus: file, then place in the file. Raises DataError where there are more
+    than 2**23 files, or 2**40 documents in one."""
     if file_index >> _FILE_BITS or position >> _POSITION_BITS:
         raise DataError(
             f"document {position} of file {file_index} cannot be numbered\n"
@@ -63,21 +59,18 @@ class Run:
     num_documents: int
     num_bytes: int
 
+    @property
+    def index_path(self) -> Path:
+        return self.path.with_name(self.path.name + ".index")
+
     def index(self) -> U64:
         """uint64 (2, D), memory-mapped."""
-        if not self.num_documents:
-            return np.empty((2, 0), np.uint64)
-        index_path = self.path.with_name(self.path.name + ".index")
-        return np.memmap(index_path, np.uint64, mode="r", shape=(2, self.num_documents))
+        return np.memmap(self.index_path, np.uint64, mode="r", shape=(2, self.num_documents))
 
     def is_whole(self) -> bool:
         """True when both files are there with the right size."""
-        index_path = self.path.with_name(self.path.name + ".index")
-        try:
-            sizes = self.path.stat().st_size, index_path.stat().st_size
-        except FileNotFoundError:
-            return False
-        return sizes == (self.num_bytes, 16 * self.num_documents)
+        sizes = {self.path: self.num_bytes, self.index_path: 16 * self.num_documents}
+        return all(path.is_file() and path.stat().st_size == size for path, size in sizes.items())
 
 
 class RunWriter:
@@ -88,9 +81,7 @@ class RunWriter:
     """
 
     def __init__(self, folder: Path, seed: int | None, max_bytes: int) -> None:
-        self.folder = folder
-        self.seed = seed
-        self.max_bytes = max_bytes
+        self.folder, self.seed, self.max_bytes = folder, seed, max_bytes
         self.runs: dict[str, list[Run]] = {}
         self._buffers: dict[str, _Buffer] = {}
         self._held_bytes = 0
@@ -137,13 +128,13 @@ def _write_run(path: Path, buffer: _Buffer, seed: int | None) -> Run:
     starts = np.concatenate([[0], ends[:-1]])
     order = np.argsort(keys, kind="stable")
     with memoryview(buffer.data) as view, atomic_file(path) as file:
-        for start, end in _pairs(starts[order], ends[order]):
-            file.write(view[start:end])
-    with atomic_file(path.with_name(path.name + ".index")) as file:
+        file.writelines(view[start:end] for start, end in _pairs(starts[order], ends[order]))
+    run = Run(path, len(order), int(ends[-1]))
+    with atomic_file(run.index_path) as file:
         file.write(keys[order].tobytes())
         # Ends in the new order are sums of lengths, not the old ends.
         file.write(np.cumsum((ends - starts)[order]).astype(np.uint64).tobytes())
-    return Run(path, len(order), int(ends[-1]))
+    return run
 
 
 def _pairs(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
@@ -184,8 +175,7 @@ def cut_positions(keys: Sequence[U64], ranks: Sequence[int]) -> NDArray[np.int64
 
 
 def gather(runs: Sequence[Run], start: Sequence[int], stop: Sequence[int], writer: ShardWriter, max_bytes: int) -> None:
-    """Writes the documents `start[r]:stop[r]` of every run r in the order of their keys, holding at most about
-    `max_bytes`."""
+    """Writes the documents `start[r]:stop[r]` of every run r by their keys, holding at most about `max_bytes`."""
     parts = [(run, int(a), int(b)) for run, a, b in zip(runs, start, stop, strict=True) if b > a]
     indexes = [run.index() for run, _, _ in parts]
     num_documents = sum(b - a for _, a, b in parts)

@@ -1,7 +1,5 @@
-"""What a corpus is made of: documents, words, bytes, lengths, exact duplicates, what was skipped; and some documents of
-it, drawn by a hash of their text, so that they are the same on any number of workers; in which languages, or at least
-scripts, texts are written.
-"""
+"""What a corpus is made of: counts, lengths, exact duplicates, what was skipped, languages (or at least scripts); and
+some documents of it, drawn by a hash of their text, so that they are the same on any number of workers."""
 
 import heapq
 import unicodedata
@@ -9,12 +7,13 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.corpus.readers import SENTENCE_LINES, Document, read_documents, text_hash
+from pretrainkit.corpus.readers import SENTENCE_LINES, read_documents, text_hash
 from pretrainkit.corpus.word_tables import split_words
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import SourceFile
@@ -36,16 +35,6 @@ Sample = list[tuple[int, str, str]]
 
 
 @dataclass(frozen=True)
-class StatsTask:
-    """A group of files to be measured."""
-
-    sources: tuple[SourceFile, ...]
-    text_key: str
-    max_bad: int
-    num_sampled: int
-
-
-@dataclass(frozen=True)
 class StatsPart:
     """Measures of a group: one entry per document in the arrays."""
 
@@ -60,47 +49,32 @@ class StatsPart:
     """The documents with the smallest hashes, sorted."""
 
 
-def measure_group(task: StatsTask) -> StatsPart:
+def measure_group(sources: Sequence[SourceFile], *, text_key: str, max_bad: int, num_sampled: int) -> StatsPart:
     """Reads one group of files. Holds 24 bytes per document."""
     text_bytes, words, hashes = array("Q"), array("Q"), array("Q")
     datasets: Counter[str] = Counter()
-    skips = Skips(task.max_bad)
+    skips = Skips(max_bad)
     num_characters = 0
-    sample = _Smallest(task.num_sampled)
-    for document in read_documents(task.sources, skips, text_key=task.text_key):
+    sampled: dict[int, tuple[int, str, str]] = {}
+    for document in read_documents(sources, skips, text_key=text_key):
         encoded = document.text.encode()
         num_characters += len(document.text)
         text_bytes.append(len(encoded))
         words.append(len(split_words(encoded)))
         number = text_hash(document.text)
         hashes.append(number)
-        sample.offer(number, document)
-        datasets[_dataset(document.meta)] += 1
-    num_source_bytes = sum(source.num_bytes for source in task.sources)
-    arrays = [np.array(numbers, np.uint64) for numbers in (text_bytes, words, hashes)]
-    return StatsPart(
-        num_characters, arrays[0], arrays[1], arrays[2], datasets, skips.as_dict(), num_source_bytes, sample.sorted()
-    )
-
-
-class _Smallest:
-    """The documents with the smallest hashes, each text once."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._kept: dict[int, tuple[int, str, str]] = {}
-
-    def offer(self, number: int, document: Document) -> None:
-        if self._size and number not in self._kept:
+        if num_sampled and number not in sampled:
             place = f"{document.source}, document {document.position}"
             title = str(document.meta.get("title", "")) or place
-            self._kept[number] = (number, document.text[:_SAMPLE_CHARACTERS], title)
+            sampled[number] = (number, document.text[:_SAMPLE_CHARACTERS], title)
         # Seldom, so that sorting costs little for each document.
-        if len(self._kept) > 2 * self._size:
-            self._kept = {entry[0]: entry for entry in self.sorted()}
-
-    def sorted(self) -> Sample:
-        return heapq.nsmallest(self._size, self._kept.values())
+        if len(sampled) > 2 * num_sampled:
+            sampled = {entry[0]: entry for entry in heapq.nsmallest(num_sampled, sampled.values())}
+        datasets[_dataset(document.meta)] += 1
+    num_source_bytes = sum(source.num_bytes for source in sources)
+    measured = (np.array(text_bytes), np.array(words), np.array(hashes))
+    sample = heapq.nsmallest(num_sampled, sampled.values())
+    return StatsPart(num_characters, *measured, datasets, skips.as_dict(), num_source_bytes, sample)
 
 
 def _dataset(meta: dict[str, Any]) -> str:
@@ -123,22 +97,16 @@ def corpus_stats(
 
     Words are runs of bytes other than space, TAB, LF and CR. Duplicates are documents whose text occurred before, by a
     64-bit hash. Memory: 24 bytes per document. With `num_sampled`, so many documents stand under "sample", each as
-    [text, place], drawn by their hash: the first 2,000 characters of each.
-
-    Raises:
-        DataError: A file cannot be read, or has bad input beyond the budget.
+    [text, place], drawn by their hash: the first 2,000 characters of each. Raises DataError where a file cannot be
+    read, or has bad input beyond the budget.
     """
     progress = progress or Quiet()
     total_bytes = sum(source.num_bytes for source in sources)
-    tasks = [
-        StatsTask(tuple(source for _, source in group), text_key, max_bad, num_sampled)
-        for group in group_sources(sources)
-    ]
+    groups = [[source for _, source in group] for group in group_sources(sources)]
+    measure = partial(measure_group, text_key=text_key, max_bad=max_bad, num_sampled=num_sampled)
     progress.stage("reading", total_bytes, "B")
-    skips = Skips(max_bad)
-    parts = []
-    sample: Sample = []
-    for part in run_tasks(measure_group, tasks, num_processes(workers, len(tasks), total_bytes, DEFAULT_MEMORY)):
+    skips, parts, sample = Skips(max_bad), [], Sample()
+    for part in run_tasks(measure, groups, num_processes(workers, len(groups), total_bytes, DEFAULT_MEMORY)):
         skips.merge(part.skips)
         sample = _merged(sample, part.sample, num_sampled)
         parts.append(replace(part, sample=[]))
@@ -171,10 +139,8 @@ def corpus_stats(
 
 def _merged(one: Sample, other: Sample, size: int) -> Sample:
     """The smallest of both, each hash once; of two places with one text the first by name."""
-    both: dict[int, tuple[int, str, str]] = {}
-    for entry in sorted([*one, *other]):
-        both.setdefault(entry[0], entry)
-    return list(both.values())[:size]
+    both = {entry[0]: entry for entry in sorted([*one, *other], reverse=True)}
+    return sorted(both.values())[:size]
 
 
 def _histogram(values: NDArray[np.uint64]) -> dict[str, list[float]]:
@@ -195,10 +161,9 @@ def _histogram(values: NDArray[np.uint64]) -> dict[str, list[float]]:
 def _distribution(values: NDArray[np.uint64]) -> dict[str, float]:
     if not len(values):
         return {}
-    points = np.percentile(values, PERCENTILES)
-    return {"mean": round(float(values.mean()), 1)} | {
-        f"p{percent}": round(float(point), 1) for percent, point in zip(PERCENTILES, points, strict=True)
-    }
+    names = ("mean", *(f"p{percent}" for percent in PERCENTILES))
+    points = [values.mean(), *np.percentile(values, PERCENTILES)]
+    return {name: round(float(point), 1) for name, point in zip(names, points, strict=True)}
 
 
 def script_of(text: str) -> str:

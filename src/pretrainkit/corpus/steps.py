@@ -14,7 +14,6 @@ Word counts are two: `[ReadSources(...), CountWords("words.tsv")]` on any number
 unit that is done again after a crash.
 """
 
-import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Sequence
@@ -25,7 +24,7 @@ from datatrove.data import Document as PipelineDocument
 from datatrove.data import DocumentsPipeline
 from datatrove.pipeline.base import PipelineStep
 
-from pretrainkit.corpus.readers import Document, read_documents
+from pretrainkit.corpus.readers import Document, read_documents, text_hash
 from pretrainkit.corpus.shards import (
     BuildSettings,
     Scattering,
@@ -66,10 +65,8 @@ class ReadSources(PipelineStep):
         max_bad: int = 0,
     ) -> None:
         super().__init__()
-        self.patterns = list(patterns)
+        self.patterns, self.dataset, self.text_key = list(patterns), dataset, text_key
         self.format: Format = format
-        self.dataset = dataset
-        self.text_key = text_key
         self.skips = Skips(max_bad)
 
     def sources(self) -> list[SourceFile]:
@@ -95,7 +92,7 @@ def _identity_of(document_id: str) -> int:
     file_index, slash, position = document_id.partition("/")
     if slash and file_index.isdigit() and position.isdigit():
         return identity(int(file_index), int(position))
-    return int.from_bytes(hashlib.blake2b(document_id.encode(), digest_size=8).digest(), "little")
+    return text_hash(document_id)
 
 
 class ScatterRuns(PipelineStep):
@@ -119,13 +116,9 @@ class ScatterRuns(PipelineStep):
                 "pipelines of one's own have datatrove's steps against duplicates\n"
                 "  leave out `duplicates`, or use pretrainkit corpus dedup or split with --engine"
             )
-        self.work = Path(out) / ".work"
-        self.settings = settings
-        self.reader = reader
-        self.memory_bytes = memory_bytes
+        self.work, self.settings, self.reader, self.memory_bytes = Path(out) / ".work", settings, reader, memory_bytes
 
     def run(self, data: DocumentsPipeline, rank: int = 0, world_size: int = 1) -> Iterator[PipelineDocument]:
-        """Consumes and passes on the documents of this task."""
         skips = self.reader.skips if self.reader else Skips()
         made = Scattering(self.work / f"task-{rank:05d}", self.settings, self.memory_bytes, skips)
         for document in data or ():
@@ -141,11 +134,8 @@ def _task_key(settings: dict[str, Any], rank: int, world_size: int) -> str:
 
 
 def _task_records(work: Path, settings: dict[str, Any], earlier: str) -> list[dict[str, Any]]:
-    """The records of all tasks of an earlier pipeline, in the order of their ranks.
-
-    Raises:
-        DataError: Some are missing, or they were made with other settings.
-    """
+    """The records of all tasks of an earlier pipeline, in the order of their ranks. Raises DataError where some are
+    missing, or they were made with other settings."""
     records = [json.loads(path.read_bytes()) for path in sorted(work.glob("task-*/task.json"))]
     world_size = int(records[0]["key"].split(":")[0]) if records else 0
     expected = [_task_key(settings, rank, world_size) for rank in range(world_size)]
@@ -166,12 +156,9 @@ class GatherShards(PipelineStep):
 
     def __init__(self, out: str | Path, settings: BuildSettings, *, memory_bytes: int = DEFAULT_MEMORY // 2) -> None:
         super().__init__()
-        self.out = Path(out)
-        self.settings = settings
-        self.memory_bytes = memory_bytes
+        self.out, self.settings, self.memory_bytes = Path(out), settings, memory_bytes
 
     def run(self, data: DocumentsPipeline = None, rank: int = 0, world_size: int = 1) -> None:
-        """Takes no documents: all come from the runs."""
         work = self.out / ".work"
         records = _task_records(work, self.settings.content(), "ScatterRuns")
         for task in plan_gather(records, work, self.out, self.settings, self.memory_bytes)[rank::world_size]:
@@ -191,18 +178,13 @@ class FinishCorpus(PipelineStep):
     def __init__(self, out: str | Path, settings: BuildSettings, reader: ReadSources | None = None) -> None:
         """`reader`: a reader like that of the first pipeline, to name the sources."""
         super().__init__()
-        self.out = Path(out)
-        self.settings = settings
-        self.reader = reader
+        self.out, self.settings, self.reader = Path(out), settings, reader
 
     def run(self, data: DocumentsPipeline = None, rank: int = 0, world_size: int = 1) -> None:
-        """Takes no documents."""
         _check_single(self, world_size)
         work = self.out / ".work"
         records = _task_records(work, self.settings.content(), "ScatterRuns")
-        skips = Skips(self.settings.max_bad)
-        for record in records:
-            skips.merge(record["skips"])
+        skips = Skips.of(records, self.settings.max_bad)
         check_documents(records, self.settings, skips)
         entries: dict[str, list[dict[str, Any]]] = {split: [] for split in self.settings.splits}
         for task in plan_gather(records, work, self.out, self.settings, DEFAULT_MEMORY):
@@ -228,12 +210,9 @@ class CountWords(PipelineStep):
     ) -> None:
         """`reader`: the one in the same pipeline, whose skips are to be noted. `memory_bytes`: of one task."""
         super().__init__()
-        self.out = Path(out)
-        self.reader = reader
-        self.memory_bytes = memory_bytes
+        self.out, self.reader, self.memory_bytes = Path(out), reader, memory_bytes
 
     def run(self, data: DocumentsPipeline, rank: int = 0, world_size: int = 1) -> Iterator[PipelineDocument]:
-        """Consumes and passes on the documents of this task."""
         folder = _counting_folder(self.out) / f"task-{rank:05d}"
         shutil.rmtree(folder, ignore_errors=True)
         tally = Tally(folder, self.memory_bytes)
@@ -260,30 +239,22 @@ class MergeCounts(PipelineStep):
     ) -> None:
         """`reader`: a reader like that of the first pipeline, to name the sources."""
         super().__init__()
-        self.out = Path(out)
-        self.reader = reader
+        self.out, self.reader, self.memory_bytes = Path(out), reader, memory_bytes
         self.order: Order = order
-        self.memory_bytes = memory_bytes
 
     def run(self, data: DocumentsPipeline = None, rank: int = 0, world_size: int = 1) -> None:
-        """Takes no documents."""
         _check_single(self, world_size)
         work = _counting_folder(self.out)
         records = _task_records(work, {}, "CountWords")
-        skips = Skips(sum(record["skips"]["num_bad"] for record in records))  # each task kept to its own budget
-        for record in records:
-            skips.merge(record["skips"])
+        num_bad = sum(record["skips"]["num_bad"] for record in records)  # each task kept to its own budget
+        skips = Skips.of(records, num_bad)
         write_table(
             new_table(),
             [work / record["folder"] / name for record in records for name in record["runs"]],
             self.out,
             self.reader.sources() if self.reader else [],
             skips,
-            settings={
-                "order": self.order,
-                "pile_sets": None,
-                "text_key": self.reader.text_key if self.reader else "text",
-            },
+            settings={"order": self.order, "pile_sets": None, "text_key": getattr(self.reader, "text_key", "text")},
             work=work,
             memory_bytes=self.memory_bytes,
         )

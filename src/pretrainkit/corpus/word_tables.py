@@ -142,10 +142,10 @@ class Tally:
             self.table = new_table()
 
 
-def count_rows(path: Path) -> int:
-    """Rows of a table."""
+def chunks_of(path: Path) -> Iterator[bytes]:
+    """A file in pieces of a megabyte."""
     with open(path, "rb") as file:
-        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+        yield from iter(lambda: file.read(1 << 20), b"")
 
 
 def write_merged(
@@ -159,11 +159,10 @@ def write_merged(
 ) -> int:
     """Adds up `table` and sorted `runs` and gives the rows in `order` to `write`. Returns the sum of all counts."""
     for path in runs:
-        with open(path, "rb") as file:
-            for chunk, _ in whole_lines(iter(lambda: file.read(1 << 20), b"")):
-                table.merge(chunk)
-                if table.num_bytes > memory_bytes:
-                    return _write_merged_on_disk(runs, write, order, folder, memory_bytes)
+        for chunk, _ in whole_lines(chunks_of(path)):
+            table.merge(chunk)
+            if table.num_bytes > memory_bytes:
+                return _write_merged_on_disk(runs, write, order, folder, memory_bytes)
         merged(1)
     table.dump(write, order)
     return table.total
@@ -178,10 +177,8 @@ def _write_merged_on_disk(
     while len(runs) > _MAX_MERGED_RUNS:
         merged = []
         for start in range(0, len(runs), _MAX_MERGED_RUNS):
-            path = folder / f"level-{level}-{start:05d}.tsv"
-            with atomic_file(path) as file:
-                _write_rows(_summed(runs[start : start + _MAX_MERGED_RUNS]), file.write)
-            merged.append(path)
+            rows = _summed(runs[start : start + _MAX_MERGED_RUNS])
+            merged.append(_write_part(rows, folder / f"level-{level}-{start:05d}.tsv"))
         runs, level = merged, level + 1
     rows = _summed(runs)
     if order == "bytes":

@@ -1,12 +1,8 @@
-"""Word counts: exact, in bounded memory, the same table on any number of workers.
+"""Word counts: exact, in bounded memory (see `word_tables`), the same table on any number of workers.
 
 A word is a maximal run of bytes other than space, TAB, LF and CR, without any normalisation, as in Sabertooth's
 counter: U+00A0, U+3000, VT and FF are part of words. Rows are `word TAB count LF`. Tables (`.tsv`) are input too:
 counting shards one by one and merging the tables equals counting them together.
-
-The table itself is compiled (`_words.c`) where the package was installed with a compiler, else a Counter; the rows are
-equal. When a table outgrows its share of memory it is written out sorted and a new one begun; the runs are merged at
-the end.
 """
 
 import re
@@ -22,7 +18,7 @@ from pretrainkit.corpus.word_tables import (
     Order,
     PythonTable,
     Tally,
-    count_rows,
+    chunks_of,
     explained_overflow,
     new_table,
     write_merged,
@@ -41,8 +37,8 @@ from pretrainkit.files.manifest import (
 )
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import OnBytes, SourceFile, plain_chunks, whole_lines
-from pretrainkit.files.spans import group_sources
-from pretrainkit.files.work import finished_task, note_finished, work_folder
+from pretrainkit.files.spans import GroupTask, group_sources
+from pretrainkit.files.work import note_finished, work_folder
 from pretrainkit.workers.engine import LOCAL, Engine, Means
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet
 
@@ -60,16 +56,18 @@ _TSV_ROW = re.compile(rb"([^\t]+)\t\+?([0-9]+)\r?")
 
 
 @dataclass(frozen=True)
-class CountTask:
-    """A group of files to be counted into sorted runs in `folder`."""
+class CountTask(GroupTask):
+    """A group of files to be counted into sorted runs."""
 
-    sources: tuple[tuple[int, SourceFile], ...]
-    folder: Path
     pile_sets: frozenset[str] | None
     text_key: str
     max_bad: int
     memory_bytes: int
-    key: str
+
+    def count(self, tally: Tally, skips: Skips, on_bytes: OnBytes) -> None:
+        """Adds the words of all files to `tally`."""
+        for _, source in self.sources:
+            count_source(source, tally, skips, self.pile_sets, self.text_key, on_bytes)
 
 
 def count_source(
@@ -143,8 +141,7 @@ def count_group(task: CountTask, on_bytes: OnBytes = None) -> dict[str, Any]:
     shutil.rmtree(task.folder, ignore_errors=True)
     skips = Skips(task.max_bad)
     tally = Tally(task.folder, task.memory_bytes)
-    for _, source in task.sources:
-        count_source(source, tally, skips, task.pile_sets, task.text_key, on_bytes)
+    task.count(tally, skips, on_bytes)
     return note_counted(task.folder, task.key, tally, skips)
 
 
@@ -190,8 +187,8 @@ def count_words(
         if out.exists():
             return _existing(out, input_key, progress)
     counting = {name: value for name, value in settings.items() if name != "order"}
-    groups = group_sources(sources, max(64_000_000, sum(source.num_bytes for source in sources) // 128))
     total_bytes = sum(source.num_bytes for source in sources)
+    groups = group_sources(sources, max(64_000_000, total_bytes // 128))
     means = Means(engine, workers, memory_bytes, progress)
     crew = means.crew(len(groups), total_bytes)
     share = crew.memory_bytes
@@ -199,25 +196,18 @@ def count_words(
         tasks = []
         for number, group in enumerate(groups):
             key = fingerprint([counting, [source.identity for _, source in group]])
-            tasks.append(CountTask(tuple(group), work / f"task-{number:05d}", pile_sets, text_key, max_bad, share, key))
+            tasks.append(CountTask(tuple(group), work / f"task-{number:05d}", key, pile_sets, text_key, max_bad, share))
         skips = Skips(max_bad)
         if len(tasks) == 1 and engine.is_local:  # straight into the table that is written in the end
             progress.stage("counting", total_bytes, "B")
             tally = Tally(work / "one", share)
-            for _, source in tasks[0].sources:
-                count_source(source, tally, skips, pile_sets, text_key, progress.advance)
-            runs: list[Path] = tally.runs
-            if runs:
+            tasks[0].count(tally, skips, progress.advance)
+            if tally.runs:
                 tally.spill()
-            table = tally.table
+            table, runs = tally.table, tally.runs
         else:
             results = means.finish(
-                *(count_group, tasks, crew, work),
-                stage="counting",
-                unit="B",
-                size=lambda task: sum(source.num_bytes for _, source in task.sources),
-                kept=lambda task: finished_task(task.folder, task.key),
-                about_kept="groups of files were already counted",
+                count_group, tasks, crew, work, "counting", "B", "groups of files were already counted"
             )
             for result in results:
                 skips.merge(result["skips"])
@@ -268,7 +258,7 @@ def write_table(
                 "fingerprint": fingerprint(hashing.sha256),
                 "input_fingerprint": fingerprint([settings, [source.identity for source in sources]]),
                 "num_words": num_words,
-                "num_distinct_words": count_rows(Path(file.name)),
+                "num_distinct_words": sum(chunk.count(b"\n") for chunk in chunks_of(Path(file.name))),
                 "shards": [{"name": out.name, "num_bytes": hashing.num_bytes, "sha256": hashing.sha256}],
                 "settings": settings,
                 "sources": [source.describe() for source in sources],

@@ -1,9 +1,5 @@
-"""Files that are complete or absent, and the manifests that say what is in them.
-
-Every stage writes through `atomic_file` and leaves a manifest: JSON, sorted keys, no clock and no host name in it, so
-equal input gives equal bytes. `fingerprint` names content; later stages store it to notice when their input has
-changed.
-"""
+"""Files that are complete or absent, and the manifests that say what is in them: JSON, sorted keys, no clock and no
+host name, so that equal input gives equal bytes."""
 
 import errno
 import hashlib
@@ -19,23 +15,13 @@ from pretrainkit.errors import DataError, RunError
 MANIFEST_NAME = "manifest.json"
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """What the system says where there is no room to write."""
-_NOT_ALLOWED = {
-    errno.EACCES,
-    errno.ENOENT,
-    errno.ELOOP,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.ENAMETOOLONG,
-    errno.EEXIST,
-}
+_NOT_ALLOWED = (PermissionError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
+_NOT_ALLOWED_NUMBERS = {errno.ELOOP, errno.EROFS, errno.ENAMETOOLONG}
 
 
 @contextmanager
 def explained_write_errors(path: Path) -> Iterator[None]:
-    """Turns the operating system's refusals to write at `path` into an error that says what to do: a RunError where the
-    disk is full, a DataError where the place is at fault."""
+    """Turns the system's refusals to write at `path` into a RunError where the disk is full, else into a DataError."""
     try:
         yield
     except OSError as error:
@@ -45,7 +31,7 @@ def explained_write_errors(path: Path) -> Iterator[None]:
                 f"  the system says: {error.strerror}\n"
                 "  free some space, then run the same command again (finished files are kept), or name another folder"
             ) from error
-        if error.errno in _NOT_ALLOWED:
+        if isinstance(error, _NOT_ALLOWED) or error.errno in _NOT_ALLOWED_NUMBERS:
             raise DataError(
                 f"cannot write {path}\n"
                 f"  the system says: {error.strerror} ({error.filename or path})\n"
@@ -59,11 +45,8 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
     """A binary file that appears under its name only once it is whole: written aside, synced, renamed.
 
     The work in progress is `.NAME.partial` in the same folder; an exception removes it, a crash leaves it to be
-    overwritten by the next attempt. Missing parent folders are made.
-
-    Raises:
-        RunError: The disk is full.
-        DataError: The folder cannot be written.
+    overwritten by the next attempt. Missing parent folders are made. Raises RunError where the disk is full, and
+    DataError where the folder cannot be written.
     """
     path = Path(path)
     partial = path.with_name(f".{path.name}.partial")
@@ -116,8 +99,13 @@ def file_sha256(path: str | Path) -> str:
         return hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
 
 
+def is_as_noted(path: Path, entry: Mapping[str, Any]) -> bool:
+    """True where a file has the `num_bytes` and `sha256` of its entry in a manifest."""
+    return path.is_file() and path.stat().st_size == entry["num_bytes"] and file_sha256(path) == entry["sha256"]
+
+
 def fingerprint(content: Any) -> str:
-    """128 bits in hex that change whenever the JSON form of `content` does."""
+    """128 bits in hex that change whenever the JSON form of `content` does: how a stage notices changed input."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -137,11 +125,7 @@ def write_manifest(output: str | Path, content: Mapping[str, Any]) -> Path:
 
 
 def read_manifest(output: str | Path) -> dict[str, Any]:
-    """The manifest of a folder or file.
-
-    Raises:
-        DataError: There is none, or it is not a JSON object.
-    """
+    """The manifest of a folder or file. Raises DataError where there is none, or it is not a JSON object."""
     path = manifest_path(output)
     try:
         content = json.loads(path.read_bytes())
@@ -161,14 +145,8 @@ def read_manifest(output: str | Path) -> dict[str, Any]:
 
 def verify(output: str | Path, *, checksums: bool = True) -> dict[str, Any]:
     """Checks every file that the manifest of a folder or file lists under `shards` (name, num_bytes, sha256) and
-    returns the manifest.
-
-    Args:
-        checksums: Read the files too (about 0.7 s per GB); else look at their sizes only.
-
-    Raises:
-        DataError: Files are missing or differ; all of them are named.
-    """
+    returns the manifest. `checksums`: read the files too (about 0.7 s per GB), not only their sizes. Raises
+    DataError where files are missing or differ; all of them are named."""
     content, folder = read_manifest(output), manifest_path(output).parent
     problems = []
     for shard in content.get("shards", []):

@@ -6,6 +6,7 @@ stops.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from pretrainkit.errors import DataError
@@ -24,6 +25,14 @@ class Skips:
         self.num_bad = 0
         self.warnings: list[str] = []
         self._warned: set[tuple[str, str]] = set()
+
+    @classmethod
+    def of(cls, records: Iterable[dict[str, Any]], max_bad: int) -> "Skips":
+        """What finished tasks noted under "skips", added up; DataError when the budget of all is used up."""
+        skips = cls(max_bad)
+        for record in records:
+            skips.merge(record["skips"])
+        return skips
 
     def leave_out(self, reason: str, source: str, place: str) -> None:
         """Counts what was never meant to be taken, at `place` (such as "line 3") of `source`."""
@@ -53,9 +62,8 @@ class Skips:
             )
         self.skip(reason, source, place, detail)
 
-    def merge(self, other: "Skips | dict[str, Any]") -> None:
-        """Adds the counts of another part of the same work (or its `as_dict`), and checks the budget over all."""
-        content = other.as_dict() if isinstance(other, Skips) else other
+    def merge(self, content: dict[str, Any]) -> None:
+        """Adds the counts of another part of the same work, given as its `as_dict`; checks the budget over all."""
         self.counts.update(content["counts"])
         for reason, places in content["examples"].items():
             mine = self.examples.setdefault(reason, [])
@@ -72,15 +80,9 @@ class Skips:
 
     def as_dict(self) -> dict[str, Any]:
         """A JSON form that `merge` takes."""
-        return {
-            "counts": dict(sorted(self.counts.items())),
-            "examples": self.examples,
-            "num_bad": self.num_bad,
-            "warnings": self.warnings,
-        }
+        return {name: getattr(self, name) for name in ("counts", "examples", "num_bad", "warnings")}
 
     def for_manifest(self) -> dict[str, Any]:
         """Reason to its count and first places."""
-        return {
-            reason: {"count": count, "examples": self.examples[reason]} for reason, count in sorted(self.counts.items())
-        }
+        counts = sorted(self.counts.items())
+        return {reason: {"count": count, "examples": self.examples[reason]} for reason, count in counts}

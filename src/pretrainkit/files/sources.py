@@ -9,7 +9,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -46,6 +46,7 @@ _DRIVERS = {
 """Protocols whose drivers are extras of ours: package and extra. `hf://` comes with transformers; of others fsspec says
 what it needs."""
 _SHARD = re.compile(r"part-\d{5}-of-\d{5}\.jsonl(\.zst)?")
+_FETCH_AGAIN = "fetch or make the file again; it is not skipped, because what it held is lost"
 _CHUNK_BYTES = 1 << 20
 _PACKED_CHUNK_BYTES = 1 << 17  # decompressed at once, so small enough for well-packed text
 
@@ -81,17 +82,15 @@ class SourceFile:
     @property
     def identity(self) -> list[Any]:
         """What a stage remembers to notice that its input has changed."""
+        place = [self.stamp, self.dataset] if self.origin is None else []
         stretch = [] if self.begin is None else [self.begin]
         choices = [] if self.options is None else [self.options.content()]
-        if self.origin is not None:
-            return [self.origin, self.format, self.num_bytes, *stretch, *choices]
-        return [self.address, self.format, self.num_bytes, self.stamp, self.dataset, *stretch, *choices]
+        return [self.origin or self.address, self.format, self.num_bytes, *place, *stretch, *choices]
 
     def describe(self) -> dict[str, Any]:
         """For manifests."""
-        if self.origin is not None:
-            return self.origin | {"address": self.origin["name"], "format": self.format, "num_bytes": self.num_bytes}
-        return {"address": self.address, "format": self.format, "num_bytes": self.num_bytes}
+        address = self.address if self.origin is None else self.origin["name"]
+        return (self.origin or {}) | {"address": address, "format": self.format, "num_bytes": self.num_bytes}
 
 
 def find_sources(
@@ -103,12 +102,9 @@ def find_sources(
 ) -> list[SourceFile]:
     """The files that `patterns` name: in the order of the patterns, sorted by name inside each.
 
-    A pattern is a file, a glob (`**` crosses folders), or a folder, which stands for all files under it except
-    hidden ones, `_*`, manifests, README* and LICENSE*.
-
-    Raises:
-        DataError: A pattern matches nothing, is a corpus folder with both train and held-out data, or shards of a
-            corpus are missing.
+    A pattern is a file, a glob (`**` crosses folders), or a folder, which stands for all files under it except hidden
+    ones, `_*`, manifests, README* and LICENSE*. Raises DataError where a pattern matches nothing, is a corpus folder
+    with both train and held-out data, or shards of a corpus are missing.
     """
     found: list[SourceFile] = []
     for pattern in map(str, patterns):
@@ -143,39 +139,32 @@ def _local_matches(pattern: str) -> list[tuple[str, int, str]]:
         elif name.is_dir() and "**" not in pattern:
             if (name / "train/manifest.json").exists() and (name / "valid/manifest.json").exists():
                 raise _both_splits(str(name))
-            _check_corpus(name)
+            if _manifest_of(name).get("kind") == "corpus":
+                verify(name, checksums=False)
             inside = (path for path in name.rglob("*") if path.is_file())
             paths += sorted(path for path in inside if _is_data(path.relative_to(name).as_posix()))
     _check_finished(paths)
     noted = _noted_shards(paths)
-    result = []
-    for path in paths:
-        status = path.stat()
-        stamp = noted.get((path, status.st_size), str(status.st_mtime_ns))
-        result.append((str(path), status.st_size, stamp))
-    return result
+    found = ((path, path.stat()) for path in paths)
+    return [(str(path), at.st_size, noted.get((path, at.st_size), str(at.st_mtime_ns))) for path, at in found]
 
 
 def _noted_shards(paths: Sequence[Path]) -> dict[tuple[Path, int], str]:
     """Shard and size to its sha256, as the manifest beside it says: known by content, whenever it was written."""
     noted = {}
     for folder in sorted({path.parent for path in paths if _SHARD.fullmatch(path.name)}):
-        try:
-            for shard in json.loads((folder / MANIFEST_NAME).read_bytes())["shards"]:
+        with suppress(ValueError, TypeError, KeyError):  # somebody else's
+            for shard in _manifest_of(folder)["shards"]:
                 noted[folder / shard["name"], int(shard["num_bytes"])] = str(shard["sha256"])
-        except (OSError, ValueError, TypeError, KeyError):  # no manifest, or somebody else's
-            continue
     return noted
 
 
-def _check_corpus(folder: Path) -> None:
-    """DataError if `folder` is one of `corpus shards` that lacks shards, or has others than it was made with."""
-    try:
-        is_corpus = json.loads((folder / MANIFEST_NAME).read_bytes()).get("kind") == "corpus"
-    except (OSError, ValueError, AttributeError):  # no manifest, or somebody else's
-        return
-    if is_corpus:
-        verify(folder, checksums=False)
+def _manifest_of(folder: Path) -> dict[str, Any]:
+    """Empty where there is none, or somebody else's."""
+    with suppress(OSError, ValueError):
+        content = json.loads((folder / MANIFEST_NAME).read_bytes())
+        return content if isinstance(content, dict) else {}
+    return {}
 
 
 def _check_finished(paths: Sequence[Path]) -> None:
@@ -199,7 +188,7 @@ def _remote_matches(pattern: str) -> list[tuple[str, int, str]]:
 
         system, path = fsspec.core.url_to_fs(pattern)
         if glob.has_magic(path):
-            names = sorted(name for name in system.glob(path) if system.isfile(name))
+            names = sorted(filter(system.isfile, system.glob(path)))
         elif system.isdir(path):
             root = path.rstrip("/")
             if all(system.exists(f"{root}/{split}/manifest.json") for split in ("train", "valid")):
@@ -210,9 +199,8 @@ def _remote_matches(pattern: str) -> list[tuple[str, int, str]]:
         result = []
         for name in names:
             info = system.info(name)
-            stamp = next(
-                (str(info[key]) for key in ("ETag", "etag", "mtime", "LastModified", "created") if key in info), ""
-            )
+            stamps = [info[key] for key in ("ETag", "etag", "mtime", "LastModified", "created") if key in info]
+            stamp = str(stamps[0]) if stamps else ""
             result.append((str(system.unstrip_protocol(name)), int(info.get("size") or 0), stamp))
         return result
 
@@ -235,11 +223,7 @@ def _explained_read_errors(address: str) -> Iterator[None]:
 
 @contextmanager
 def open_source(address: str) -> Iterator[BinaryIO]:
-    """The stored bytes of a file, seekable where the file system can.
-
-    Raises:
-        DataError: It cannot be opened.
-    """
+    """The stored bytes of a file, seekable where the file system can. Raises DataError where it cannot be opened."""
     if "://" in address:
         with _explained_read_errors(address):
             import fsspec
@@ -261,11 +245,8 @@ OnBytes = Callable[[int], None] | None
 
 
 def plain_chunks(source: SourceFile, on_bytes: OnBytes = None) -> Iterator[bytes]:
-    """The decompressed bytes of a file in pieces of about a megabyte.
-
-    Raises:
-        DataError: The file is truncated or not of the compression its name says.
-    """
+    """The decompressed bytes of a file in pieces of about a megabyte. Raises DataError where the file is truncated
+    or not of the compression its name says."""
     with open_source(source.address) as file:
         packed = source.address.endswith((".zst", ".gz"))
         if source.begin is not None:
@@ -312,7 +293,7 @@ def _frames(
                 raise DataError(
                     f"{address}: not {kind} data, or damaged, before byte {num_read} ({num_plain} bytes decompressed)\n"
                     f"  the decompressor says: {error}\n"
-                    "  fetch or make the file again; it is not skipped, because what it held is lost"
+                    f"  {_FETCH_AGAIN}"
                 ) from error
             chunk = b""
             # Several frames may follow each other, as parallel compressors and `cat` leave them.
@@ -324,7 +305,7 @@ def _frames(
     if frame is not None:
         raise DataError(
             f"{address}: truncated; the {kind} stream breaks off at byte {num_read} ({num_plain} bytes decompressed)\n"
-            "  fetch or make the file again; it is not skipped, because what it held is lost"
+            f"  {_FETCH_AGAIN}"
         )
 
 

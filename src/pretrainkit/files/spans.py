@@ -7,9 +7,10 @@ follows from the file alone, never from the workers.
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import BinaryIO
 
 from pretrainkit.files.sources import SourceFile, open_source
@@ -19,63 +20,54 @@ _TRIED_LINES = 8
 _READ_BYTES = 1 << 20
 STREAM_MARK = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
 """How a bz2 stream begins, with its first block, or with its end where it is empty."""
-MARK_BYTES = 10
+_MARK_BYTES = 10
 """The mark is no longer than so many."""
 
 
 def cut_large(source: SourceFile, span_bytes: int = SPAN_BYTES) -> list[SourceFile]:
     """The file itself, or its stretches of about `span_bytes` where it is at least twice as large.
 
-    A cut needs two neighbouring lines that are a whole JSON object each. Inside a value that spans lines a comma would
-    stand between them, so no value is ever cut.
+    A cut of JSONL needs two neighbouring lines that are a whole JSON object each. Inside a value that spans lines a
+    comma would stand between them, so no value is ever cut. A page of a dump belongs to the stretch in which it begins,
+    so a plain dump can be cut anywhere.
     """
     num = source.num_bytes // span_bytes
-    if num >= 2 and source.format == "dump":
-        return _cut_dump(source, num)
-    if num < 2 or source.format != "jsonl" or "://" in source.address or source.address.endswith((".zst", ".gz")):
+    can_cut = source.format in ("jsonl", "dump") and not source.address.endswith((".zst", ".gz"))
+    if num < 2 or not can_cut or "://" in source.address:
         return [source]
+    places = [source.num_bytes * index // num for index in range(1, num + 1)]
+    found: Iterable[int | None] = places
     with open_source(source.address) as file:
-        found = (_line_start(file, source.num_bytes * index // num) for index in range(1, num))
-        cuts = sorted({0, *(cut for cut in found if cut is not None), source.num_bytes})
+        if source.format == "jsonl":
+            found = [_line_start(file, place) for place in places[:-1]]
+        elif source.address.endswith(".bz2"):
+            found = [_stream_start(file, place, stop) for place, stop in pairwise(places)]
+    cuts = sorted({0, *(cut for cut in found if cut is not None), source.num_bytes})
     if len(cuts) == 2:
         return [source]
     return [replace(source, num_bytes=end - begin, begin=begin) for begin, end in pairwise(cuts)]
 
 
-def _cut_dump(source: SourceFile, num: int) -> list[SourceFile]:
-    """Stretches of a dump. A page belongs to the one in which it begins, so a plain file can be cut anywhere."""
-    if "://" in source.address or source.address.endswith(".gz"):
-        return [source]
-    places = [source.num_bytes * index // num for index in range(1, num)]
-    cuts = {0, source.num_bytes}
-    if source.address.endswith(".bz2"):
-        with open_source(source.address) as file:
-            for place, stop in pairwise([*places, source.num_bytes]):
-                start = stream_start(file, place, stop)
-                cuts |= {start} if start is not None else set()
-    else:
-        cuts |= set(places)
-    if len(cuts) == 2:
-        return [source]
-    return [replace(source, num_bytes=end - begin, begin=begin) for begin, end in pairwise(sorted(cuts))]
-
-
-def stream_start(file: BinaryIO, place: int, stop: int) -> int | None:
-    """The first byte at or behind `place` and before `stop` where a bz2 stream begins; None: there is none."""
-    file.seek(place)
-    tail = b""
-    while place < stop:
-        chunk = file.read(min(_READ_BYTES, stop - place + MARK_BYTES))
-        if not chunk:
-            return None
-        found = STREAM_MARK.search(tail + chunk)
-        if found:
-            start = place - len(tail) + found.start()
-            return start if start < stop else None
-        place += len(chunk)
+def next_stream(file: BinaryIO, chunk: bytes, place: int, stop: int | None = None) -> tuple[bytes, int]:
+    """Bytes from where the next bz2 stream begins, and that place; no bytes: none begins before `stop` (None: the end
+    of the file). `chunk` was read at `place`, and the file stands behind it."""
+    while True:
+        if found := STREAM_MARK.search(chunk):
+            start = place + found.start()
+            return (chunk[found.start() :] if stop is None or start < stop else b""), start
         # A mark may lie across two reads.
-        tail = (tail + chunk)[-MARK_BYTES:]
-    return None
+        kept = chunk[-_MARK_BYTES:]
+        place += len(chunk) - len(kept)
+        more = file.read(_READ_BYTES) if stop is None or place < stop else b""
+        if not more:
+            return b"", place + len(kept)
+        chunk = kept + more
+
+
+def _stream_start(file: BinaryIO, place: int, stop: int) -> int | None:
+    file.seek(place)
+    stream, start = next_stream(file, b"", place, stop)
+    return start if stream else None
 
 
 def _line_start(file: BinaryIO, place: int) -> int | None:
@@ -85,10 +77,7 @@ def _line_start(file: BinaryIO, place: int) -> int | None:
     was_object = False
     for _ in range(_TRIED_LINES):
         start = file.tell()
-        line = file.readline()
-        if not line:
-            return None
-        is_object = _is_object(line)
+        is_object = _is_object(file.readline())
         if was_object and is_object:
             return start
         was_object = is_object
@@ -108,12 +97,28 @@ def group_sources(
     """Files, or stretches of them, with the index of the file, in groups of neighbours of about `group_bytes`; the same
     on any number of workers."""
     groups: list[list[tuple[int, SourceFile]]] = []
-    size = 0
+    size = group_bytes
     for index, source in enumerate(sources):
         for part in cut_large(source, span_bytes):
-            if not groups or size >= group_bytes:
+            if size >= group_bytes:
                 groups.append([])
                 size = 0
             groups[-1].append((index, part))
             size += part.num_bytes
     return groups
+
+
+@dataclass(frozen=True)
+class GroupTask:
+    """A group of files to be read by one task of a stage."""
+
+    sources: tuple[tuple[int, SourceFile], ...]
+    """With the index of each file in the whole input."""
+    folder: Path
+    """For what comes of them, and the record that it is finished."""
+    key: str
+    """Fingerprint of everything that decides what comes of them."""
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(source.num_bytes for _, source in self.sources)

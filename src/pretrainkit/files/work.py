@@ -14,16 +14,10 @@ from pretrainkit.files.manifest import atomic_file, explained_write_errors
 
 @contextmanager
 def work_folder(work: Path, plan: Mapping[str, Any], output: Path) -> Iterator[Path]:
-    """Makes or reopens the folder `work` for `output`, locked against a second process.
-
-    An exception leaves it in place only if some task in it is finished (`*/task.json`), for the next attempt.
-
-    Args:
-        plan: What must be equal for an earlier attempt to be continued; JSON.
-
-    Raises:
-        DataError: It holds an attempt with another plan, is in use, or cannot be written.
-    """
+    """Makes or reopens the folder `work` for `output`, locked against a second process. `plan` is JSON that must be
+    equal for an earlier attempt to be continued. An exception leaves the folder in place only if some task in it is
+    finished (`*/task.json`), for the next attempt. Raises DataError where it holds an attempt with another plan, is
+    in use, or cannot be written."""
     plan = json.loads(json.dumps(plan))
     made = [folder for folder in (work, *work.parents) if not folder.exists()]
     with explained_write_errors(work):
@@ -67,9 +61,9 @@ def finished_task(folder: Path, key: str) -> dict[str, Any] | None:
     return noted if isinstance(noted, dict) and noted.get("key") == key else None
 
 
-def lock(file: IO[Any]) -> bool | None:
-    """Lock an open file against other processes until it is closed. True: done. False: another process has it. None:
-    nobody can, on this system or this disk."""
+def lock(file: IO[Any] | int) -> bool | None:
+    """Lock an open file, or a folder by its descriptor, against other processes until it is closed. True: done. False:
+    another process has it. None: nobody can, on this system or this disk."""
     try:
         import fcntl
     except ImportError:  # not a Unix: two writers of one output are then the user's care

@@ -15,16 +15,25 @@ from numpy.typing import NDArray
 _POLYNOMIAL = 0x82F63B78
 _ONES = 0xFFFFFFFF
 _MASK_DELTA = 0xA282EAD8
-_LANES = 1024
-_WORTH_LANES = 1 << 16
-"""Bytes from which on a text is cut into lanes."""
+_LANE_BYTES, _MAX_LANES = 64, 1 << 12
 
 Bytes = NDArray[np.uint8]
 Registers = NDArray[np.uint32]
 
 
 def crc32c(data: bytes | memoryview | Bytes) -> int:
-    return _update(_ONES, np.frombuffer(data, np.uint8)) ^ _ONES
+    raw = np.frombuffer(data, np.uint8)
+    num_lanes = min(1 << (len(raw) // _LANE_BYTES).bit_length(), _MAX_LANES)
+    size = len(raw) // num_lanes
+    crcs = crc32c_of_pieces(raw, np.arange(num_lanes) * size, np.full(num_lanes, size))
+    # Two neighbours become one: the CRC of the left lane, moved over the right one's bytes, and that of the right.
+    behind = _behind_zeros(size)
+    while len(crcs) > 1:
+        crcs = _times(behind, crcs[::2]) ^ crcs[1::2]
+        behind = _times(behind, behind)
+    if len(rest := raw[size * num_lanes :]):
+        crcs = _times(_behind_zeros(len(rest)), crcs) ^ np.uint32(crc32c(rest))
+    return int(crcs[0])
 
 
 def masked(crcs: Any) -> Any:
@@ -57,32 +66,6 @@ def crc32c_of_pieces(data: Bytes, begins: NDArray[np.int64], sizes: NDArray[np.i
     return found
 
 
-def _update(register: int, data: Bytes) -> int:
-    if len(data) < _WORTH_LANES:
-        return _update_slowly(register, data)
-    size = len(data) // _LANES // 8 * 8
-    lanes = data[: size * _LANES].reshape(_LANES, size)
-    registers = np.zeros(_LANES, np.uint32)
-    registers[0] = register
-    tables = _tables()
-    for place in range(0, size, 8):
-        eight = np.ascontiguousarray(lanes[:, place : place + 8].T)
-        registers = _word(tables, registers, list(eight))
-    # Two neighbours become one: the register of the left lane, moved over the right one's bytes, and that of the right.
-    behind = _behind_zeros(size)
-    while len(registers) > 1:
-        registers = _times(behind, registers[::2]) ^ registers[1::2]
-        behind = _times(behind, behind)
-    return _update(int(registers[0]), data[size * _LANES :])
-
-
-def _update_slowly(register: int, data: Bytes) -> int:
-    table = _table_list()
-    for byte in data.tobytes():
-        register = table[(register ^ byte) & 255] ^ (register >> 8)
-    return register
-
-
 def _word(tables: NDArray[np.uint32], registers: Registers, eight: list[Bytes]) -> Registers:
     """The registers after eight bytes each ("slicing by 8")."""
     low = registers & 255
@@ -104,11 +87,6 @@ def _tables() -> NDArray[np.uint32]:
     for _ in range(7):
         found.append(first[found[-1] & 255] ^ (found[-1] >> 8))
     return np.stack(found)
-
-
-@cache
-def _table_list() -> list[int]:
-    return _tables()[0].tolist()
 
 
 def _behind_zeros(num_bytes: int) -> Registers:

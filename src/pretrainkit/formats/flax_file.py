@@ -25,11 +25,8 @@ _CHUNKED = "__msgpack_chunked_array__"
 
 
 def read_flax(path: Path) -> Any:
-    """The tree of a checkpoint: dicts with text keys, arrays (views of the file's bytes; bfloat16 as float32), numbers.
-
-    Raises:
-        CheckpointError: It cannot be read, is truncated, or is something else.
-    """
+    """The tree of a checkpoint: dicts with text keys, arrays (views of the file's bytes; bfloat16 as float32),
+    numbers. Raises CheckpointError where it cannot be read, is truncated, or is something else."""
     try:
         reader = _Reader(memoryview(path.read_bytes()))
         tree = reader.value()

@@ -57,15 +57,9 @@ class T5xCheckpoint(Mapping[str, NDArray[Any]]):
 
 
 def open_t5x(path: Path) -> T5xCheckpoint:
-    """The arrays of a checkpoint, whether T5X or Orbax wrote it.
-
-    Args:
-        path: The folder `checkpoint_1000000`, a file in it, or a run's folder, of which the newest checkpoint is taken.
-
-    Raises:
-        CheckpointError: There is none, or it is damaged.
-        MissingPackageError: TensorStore is needed and not installed.
-    """
+    """The arrays of a checkpoint, whether T5X or Orbax wrote it. `path` is the folder `checkpoint_1000000`, a file
+    in it, or a run's folder, of which the newest checkpoint is taken. Raises CheckpointError where there is none, or
+    it is damaged, and MissingPackageError where TensorStore is needed and not installed."""
     if path.is_file():
         return open_t5x(path.parent)
     for folder in (path, path / "state"):

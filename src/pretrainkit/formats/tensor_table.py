@@ -26,11 +26,8 @@ def mapped(path: Path) -> memoryview:
 
 
 def table_items(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
-    """(key, value) of a whole table, sorted by key.
-
-    Raises:
-        ValueError: It is no table, is cut off, or a checksum is wrong.
-    """
+    """(key, value) of a whole table, sorted by key. Raises ValueError where it is no table, is cut off, or a
+    checksum is wrong."""
     if len(data) < _FOOTER_BYTES or struct.unpack("<Q", data[-8:])[0] != _MAGIC:
         raise ValueError("it does not end as a table of TensorFlow does")
     footer = data[-_FOOTER_BYTES:]
@@ -81,11 +78,8 @@ def _entries(block: memoryview) -> Iterator[tuple[bytes, memoryview]]:
 
 
 def _varint(data: memoryview, place: int) -> tuple[int, int]:
-    """(the unsigned number that begins at `place`, where the next value begins).
-
-    Raises:
-        ValueError: It does not end.
-    """
+    """(the unsigned number that begins at `place`, where the next value begins). Raises ValueError where it does not
+    end."""
     number = 0
     for shift in range(0, 70, 7):  # seven bits in each byte, the lowest first; all but the last have the highest bit
         if place >= len(data):

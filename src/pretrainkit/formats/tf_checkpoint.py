@@ -50,17 +50,13 @@ class SavedArray:
 
 
 def read_tables(paths: list[Path]) -> dict[str, SavedArray]:
-    """The arrays of some files.
-
-    Raises:
-        ValueError: They are no tables, or damaged.
-    """
+    """The arrays of some files. Raises ValueError where they are no tables, or damaged."""
     saved: dict[str, SavedArray] = {}
     for path in paths:
         for _, value in table_items(mapped(path)):
             message = parse("SavedTensorSlices", value)
             for one in message.meta.tensor:  # in the table's first entry, whose key is empty
-                saved.setdefault(one.name, SavedArray(tuple(dim.size for dim in one.shape.dim), one.type))
+                saved.setdefault(one.name, SavedArray(_shape(one), one.type))
             if message.HasField("data"):
                 if message.data.name not in saved:
                     raise ValueError(f"{message.data.name} is not in the list of {path.name}")
@@ -88,18 +84,14 @@ _SLICE = b"\x00"
 class TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
     """The arrays of a checkpoint by name, each read when it is asked for. bfloat16 comes as float32.
 
-    Args:
-        path: The prefix (`model.ckpt-1000000`), any of its files, or a folder with the file `checkpoint`, whose newest
-            one is taken.
-
-    Raises:
-        CheckpointError: There is none, or its index is damaged.
+    `path` is the prefix (`model.ckpt-1000000`), any of its files, or a folder with the file `checkpoint`, whose newest
+    one is taken. Raises CheckpointError where there is none, or its index is damaged.
     """
 
     def __init__(self, path: Path) -> None:
         self.prefix = _prefix(path)
         index = self.prefix.with_name(self.prefix.name + ".index")
-        self._shards: dict[str, memoryview] = {}
+        self._shards: dict[int, memoryview] = {}
         self._entries: dict[bytes, Any] = {}
         self._bundle: dict[str, Any] = {}
         self._slices: dict[str, SavedArray] = {}
@@ -115,9 +107,7 @@ class TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
             else:
                 self._slices = read_tables(_table_files(self.prefix))
         except (ValueError, OSError) as error:
-            raise CheckpointError(
-                f"checkpoint {self.prefix} cannot be read: {error}\n  copy its files again, all of them"
-            ) from error
+            raise _unreadable(f"checkpoint {self.prefix}", error) from error
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._bundle or self._slices)
@@ -128,17 +118,9 @@ class TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Raises KeyError, and CheckpointError where the data is missing or damaged."""
         try:
-            if self._bundle:
-                return self._from_bundle(name, self._bundle[name])
-            return self._slices[name].array()
+            return self._from_bundle(name, self._bundle[name]) if self._bundle else self._slices[name].array()
         except (ValueError, OSError) as error:
-            raise CheckpointError(
-                f"{name} of checkpoint {self.prefix} cannot be read: {error}\n  copy its files again, all of them"
-            ) from error
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Of an array, which is not read."""
-        return _shape(self._bundle[name]) if self._bundle else self._slices[name].shape
+            raise _unreadable(f"{name} of checkpoint {self.prefix}", error) from error
 
     def _from_bundle(self, name: str, entry: Any) -> NDArray[Any]:
         dtype, shape = numpy_dtype(entry.dtype), _shape(entry)
@@ -161,10 +143,13 @@ class TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
         return f"{self.prefix.name}.data-{shard:05d}-of-{self._num_shards:05d}"
 
     def _shard(self, shard: int) -> memoryview:
-        name = self._shard_name(shard)
-        if name not in self._shards:
-            self._shards[name] = mapped(self.prefix.with_name(name))
-        return self._shards[name]
+        if shard not in self._shards:
+            self._shards[shard] = mapped(self.prefix.with_name(self._shard_name(shard)))
+        return self._shards[shard]
+
+
+def _unreadable(what: str, error: Exception) -> CheckpointError:
+    return CheckpointError(f"{what} cannot be read: {error}\n  copy its files again, all of them")
 
 
 def _prefix(path: Path) -> Path:

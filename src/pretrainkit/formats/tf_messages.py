@@ -44,17 +44,13 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "Feature": {"bytes_list": (1, "BytesList"), "float_list": (2, "FloatList"), "int64_list": (3, "Int64List")},
     "Entry": {"key": (1, "string"), "value": (2, "Feature")},
     "Features": {"feature": (1, "Entry*")},
-    "Example": {"features": (1, "Features")},
+    "Example": {"features": (1, "Features")},  # named lists of numbers or byte strings
 }
 """Fields by message: number and type; * stands for `repeated`."""
 
 
 def parse(message: str, data: bytes | memoryview) -> Any:
-    """A message of the name as an object of `google.protobuf`.
-
-    Raises:
-        ValueError: It is none, or is cut off.
-    """
+    """A message of the name as an object of `google.protobuf`. Raises ValueError where it is none, or is cut off."""
     from google.protobuf.message import DecodeError
 
     found = _classes()[message]()
@@ -88,6 +84,24 @@ def _classes() -> dict[str, Any]:
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in _MESSAGES}
 
 
+Feature = NDArray[np.int64] | NDArray[np.float32] | list[bytes]
+
+
+def parse_example(record: bytes | memoryview) -> dict[str, Feature]:
+    """The features of a serialized Example; one of no kind is an empty list. Raises ValueError where it is none, or
+    is cut off."""
+    found: dict[str, Feature] = {}
+    for entry in parse("Example", record).features.feature:
+        kinds = entry.value
+        if kinds.HasField("int64_list"):
+            found[entry.key] = np.array(kinds.int64_list.value, np.int64)
+        elif kinds.HasField("float_list"):
+            found[entry.key] = np.array(kinds.float_list.value, np.float32)
+        else:
+            found[entry.key] = list(kinds.bytes_list.value)
+    return found
+
+
 BFLOAT16 = "bfloat16"
 DTYPES: dict[int, str] = {
     1: "<f4", 2: "<f8", 3: "<i4", 4: "|u1", 5: "<i2", 6: "|i1", 9: "<i8", 10: "|b1", 14: BFLOAT16, 17: "<u2", 19: "<f2",
@@ -105,11 +119,8 @@ def numpy_dtype(code: int) -> str:
 
 
 def array_of(content: bytes | memoryview, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Raw little-endian elements as an array; bfloat16 as float32, which holds every one of its values.
-
-    Raises:
-        ValueError: Their number is not that of the shape.
-    """
+    """Raw little-endian elements as an array; bfloat16 as float32, which holds every one of its values. Raises
+    ValueError where their number is not that of the shape."""
     if dtype == BFLOAT16:
         return from_bfloat16(np.frombuffer(content, "<u2")).reshape(shape)
     return np.frombuffer(content, np.dtype(dtype)).reshape(shape)

@@ -16,8 +16,8 @@ from pretrainkit.data.line_index import LineIndex, index_records
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import fingerprint as json_fingerprint
 from pretrainkit.files.sources import SourceFile
-from pretrainkit.formats.tf_example import Feature as ExampleFeature
-from pretrainkit.formats.tf_example import parse_example
+from pretrainkit.formats.tf_messages import Feature as ExampleFeature
+from pretrainkit.formats.tf_messages import parse_example
 from pretrainkit.tasks.sources import Example, Files, LineSource, once
 
 _TEXT, _BYTES = "string", "bytes"

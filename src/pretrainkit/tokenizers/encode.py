@@ -12,6 +12,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -113,24 +114,23 @@ def _sentences(
 def _learned_before(out: Path, learned_from: str) -> PunktParameters | None:
     """What an earlier attempt at `out`, finished or not, learned from the same text."""
     for noted, stored in (
-        (out / "manifest.json", out / TOKENIZER_FOLDER / PUNKT_JSON),
-        (out / ".work/plan.json", out / ".work" / PUNKT_JSON),
+        ("manifest.json", f"{TOKENIZER_FOLDER}/{PUNKT_JSON}"),
+        (".work/plan.json", f".work/{PUNKT_JSON}"),
     ):
-        try:
-            if json.loads(noted.read_bytes()).get("learned_from") == learned_from:
-                return PunktParameters.load(stored)
-        except (OSError, ValueError, AttributeError, DataError):  # learned anew, then
-            continue
+        with suppress(OSError, ValueError, AttributeError, DataError):  # learned anew, then
+            if json.loads((out / noted).read_bytes()).get("learned_from") == learned_from:
+                return PunktParameters.load(out / stored)
     return None
 
 
 def corpus_splits(inputs: Sequence[str | Path]) -> dict[str, _Split]:
     """Split to its files and, for folders of `pretrainkit corpus`, the fingerprint of their content."""
-    folders = {split: Path(inputs[0]) / split for split in ("train", "valid")} if len(inputs) == 1 else {}
+    if len(inputs) != 1:
+        return {"": (find_sources(inputs), None)}
+    folders = {split: Path(inputs[0]) / split for split in ("train", "valid")}
     found = {split: folder for split, folder in folders.items() if folder.is_dir()}
-    if "train" not in found:
-        corpus = _corpus_fingerprint(Path(inputs[0])) if len(inputs) == 1 else None
-        return {"": (find_sources(inputs), corpus)}
+    if "train" not in found:  # `inputs[0]` may be an address, which is no path
+        return {"": (find_sources(inputs), _corpus_fingerprint(Path(inputs[0])))}
     return {split: (find_sources([folder]), _corpus_fingerprint(folder)) for split, folder in found.items()}
 
 
@@ -157,11 +157,7 @@ def _encode_split(
 ) -> dict[str, Any]:
     (sources, corpus), progress = files, means.progress
     groups = shard_groups(sources)
-    encoding = {
-        "tokenizer": tokenizer.fingerprint,
-        "splitter": splitter.fingerprint,
-        "text_key": settings.text_key,
-    }
+    encoding = {"tokenizer": tokenizer.fingerprint, "splitter": splitter.fingerprint, "text_key": settings.text_key}
     if settings.control_pieces != "text":
         encoding["control_pieces"] = settings.control_pieces
     # What every shard holds; a corpus is known by its content, so that a copy of it is the same.
@@ -173,9 +169,8 @@ def _encode_split(
         if (out / "manifest.json").exists():
             return _kept(out, plan_key, progress)
         _refuse_strangers(out)
-    plan = encoding | {"input": corpus or [source.address for source in sources]}
     learned = {"learned_from": learned_from} if learned_from else {}
-    plan |= learned
+    plan = encoding | {"input": corpus or [source.address for source in sources]} | learned
     with work_folder(out / ".work", plan, out) as work:
         if punkt is not None:
             punkt.save(work / PUNKT_JSON)
@@ -183,7 +178,7 @@ def _encode_split(
         tasks = [
             ShardTask(
                 *(out, index, len(groups), tuple(group), encoder, tokenizer.vocab_size),
-                *(work / f"shard-{index:05d}" / "task.json", fingerprint([encoding, contents[index]])),
+                *(work / f"shard-{index:05d}", fingerprint([encoding, contents[index]])),
             )
             for index, group in enumerate(groups)
         ]
@@ -191,16 +186,16 @@ def _encode_split(
         if results:
             progress.note(f"{out}: {len(results)} of {len(tasks)} shards are there already")
         left = [task for task in tasks if task.index not in results]
-        progress.stage(f"encoding {name}", sum(source.num_bytes for task in left for source in task.sources), "B")
+        progress.stage(f"encoding {name}", sum(task.num_bytes for task in left), "B")
         for task, record in _run(left, work, means):
             results[task.index] = record
-            progress.advance(sum(source.num_bytes for source in task.sources))
+            progress.advance(task.num_bytes)
         skips, empty, entries, num_with_control = Skips(settings.max_bad), Counter[str](), [], 0
-        for task in tasks:
-            skips.merge(results[task.index]["skips"])
-            empty.update(results[task.index]["empty"])
-            num_with_control += results[task.index].get("with_control", 0)
-            entries.append(results[task.index]["entry"])
+        for _, record in sorted(results.items()):
+            skips.merge(record["skips"])
+            empty.update(record["empty"])
+            num_with_control += record.get("with_control", 0)
+            entries.append(record["entry"])
         for warning in skips.warnings:
             progress.note(f"warning: {warning}")
         if not sum(entry["num_documents"] for entry in entries):
@@ -253,22 +248,18 @@ def shard_groups(sources: Sequence[SourceFile]) -> list[list[SourceFile]]:
 
 def _run(tasks: Sequence[ShardTask], work: Path, means: Means) -> Iterator[tuple[ShardTask, dict[str, Any]]]:
     """Makes the shards, in any order."""
-    num_bytes = sum(source.num_bytes for task in tasks for source in task.sources)
+    num_bytes = sum(task.num_bytes for task in tasks)
     if not means.engine.is_local:
-        return means.run(_task_and_record, tasks, means.crew(len(tasks), num_bytes), work)
+        return means.engine.run(encode_shard, tasks, means.crew(len(tasks), num_bytes), work, means.progress)
     # Not only one process per task: several share a shard where there are few.
     processes = num_processes(means.workers, 1 << 30, num_bytes, 1 << 40)
     if processes <= 1:
-        return map(_task_and_record, tasks)
+        return map(encode_shard, tasks)
     if len(tasks) < 2 * processes:
         return encode_together(tasks, processes)
     # The largest first, so that no process is left alone with one at the end.
-    by_size = sorted(tasks, key=lambda task: -sum(source.num_bytes for source in task.sources))
-    return share_tasks(_task_and_record, by_size, processes)
-
-
-def _task_and_record(task: ShardTask) -> tuple[ShardTask, dict[str, Any]]:
-    return task, encode_shard(task)
+    by_size = sorted(tasks, key=lambda task: -task.num_bytes)
+    return share_tasks(encode_shard, by_size, processes)
 
 
 def _kept(out: Path, plan_key: str, progress: Progress) -> dict[str, Any]:
@@ -285,7 +276,7 @@ def _kept(out: Path, plan_key: str, progress: Progress) -> dict[str, Any]:
 
 def _refuse_strangers(out: Path) -> None:
     """DataError if `out` holds something that no earlier attempt left."""
-    if out.exists() and not out.is_dir():
+    if out.is_file():
         raise DataError(f"{out} is a file\n  name another --out")
     if out.is_dir() and any(out.iterdir()) and not (out / ".work").is_dir():
         raise DataError(f"{out} is not empty and holds no unfinished token shards\n  name another --out")

@@ -61,13 +61,9 @@ def refuse_existing(out: Path) -> None:
 
 
 def copy_tokenizer(origin: Path, out: Path, punkt: PunktParameters | None = None) -> None:
-    """Copies what makes a tokenizer from `origin` to the folder `out`, whole or not at all, with `punkt` where given.
-    Other files, such as the weights in the folder of a model, stay behind.
-
-    Raises:
-        RunError: The disk is full.
-        DataError: The folder cannot be written.
-    """
+    """Copies what makes a tokenizer from `origin` to the folder `out`, whole or not at all, with `punkt` where
+    given. Other files, such as the weights in the folder of a model, stay behind. Raises RunError where the disk is
+    full, and DataError where the folder cannot be written."""
     shutil.rmtree(out, ignore_errors=True)
     with new_folder(out) as aside:
         for name in _FILES:
@@ -93,19 +89,3 @@ def model_fingerprint(folder: Path) -> str:
         f"{folder} holds no tokenizer: neither {MODEL} nor {TOKENIZER_JSON}\n"
         "  make one with: pretrainkit tokenizer train words.tsv --out DIR"
     )
-
-
-def transformers_config(tokens: Mapping[str, str], max_length: int) -> dict[str, Any]:
-    """Content of tokenizer_config.json.
-
-    Args:
-        tokens: Role (unk, cls, sep, mask, pad, eos) to piece. Without cls there is one kind of segment only.
-        max_length: Longest row the model takes, in tokens.
-    """
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        **{f"{role}_token": piece for role, piece in tokens.items()},
-        "model_max_length": max_length,
-        "model_input_names": ["input_ids", *(["token_type_ids"] if "cls" in tokens else []), "attention_mask"],
-        "clean_up_tokenization_spaces": False,
-    }

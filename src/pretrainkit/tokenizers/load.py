@@ -7,9 +7,9 @@ Dimensions: V pieces of the vocabulary.
 
 import json
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +25,7 @@ from pretrainkit.tokenizers.special import SpecialIds
 Ids = NDArray[np.int32]
 ControlPieces = Literal["text", "ids"]
 """What control pieces that are spelled out in a text become: ordinary text, or their ids as in AutoTokenizer."""
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 _ROLES: dict[str, tuple[str, ...]] = {
     "unk": ("[UNK]", "<unk>"),
     "cls": ("[CLS]", "<s>", "<cls>"),
@@ -45,6 +46,13 @@ class Tokenizer(ABC):
     fingerprint: str
     """Changes whenever ids could."""
     folder: Path
+    is_special: NDArray[np.bool_]
+    """(V,) True for control pieces."""
+    is_byte: NDArray[np.bool_]
+    """(V,) True for pieces that stand for one byte of a character outside the vocabulary."""
+    _begins_word: NDArray[np.bool_]
+    """(V,) by the text form alone."""
+    _pieces: list[str]
 
     @abstractmethod
     def _encode(self, texts: list[str], num_threads: int) -> list[list[int]]:
@@ -77,27 +85,12 @@ class Tokenizer(ABC):
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; control ids are left out."""
 
-    @abstractmethod
     def pieces(self) -> list[str]:
         """(V,) the text form of every id."""
+        return self._pieces
 
     def encode(self, text: str) -> Ids:
         return self.encode_batch([text])[0]
-
-    @cached_property
-    @abstractmethod
-    def is_special(self) -> NDArray[np.bool_]:
-        """(V,) True for control pieces."""
-
-    @cached_property
-    @abstractmethod
-    def is_byte(self) -> NDArray[np.bool_]:
-        """(V,) True for pieces that stand for one byte of a character outside the vocabulary."""
-
-    @cached_property
-    @abstractmethod
-    def _begins_word(self) -> NDArray[np.bool_]:
-        """(V,) by the text form alone."""
 
     def is_word_start(self) -> NDArray[np.bool_]:
         """(V,) True where a piece begins a word (also control pieces); the others go on with the word before them."""
@@ -122,7 +115,12 @@ class SentencePieceTokenizer(Tokenizer):
         self.folder, self.kind = folder, "unigram"
         self.fingerprint = files.model_fingerprint(folder)
         self.vocab_size = self._model.vocab_size()
-        self.special = special or _special_ids({piece: index for index, piece in enumerate(self._pieces)}, folder)
+        ids = list(range(self.vocab_size))
+        self._pieces = self._model.id_to_piece(ids)
+        self.is_special = np.array(self._model.IsControl(ids)) | np.array(self._model.IsUnknown(ids))
+        self.is_byte = np.array(self._model.IsByte(ids))
+        self._begins_word = np.array([piece.startswith("▁") for piece in self._pieces])
+        self.special = special or _special_ids(dict(zip(self._pieces, ids)), folder)
 
     def _encode(self, texts: list[str], num_threads: int) -> list[list[int]]:
         return self._model.encode(texts, out_type=int, num_threads=num_threads)
@@ -132,26 +130,6 @@ class SentencePieceTokenizer(Tokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._model.decode([int(index) for index in ids if not self.is_special[index]])
-
-    def pieces(self) -> list[str]:
-        return self._pieces
-
-    @cached_property
-    def _pieces(self) -> list[str]:
-        return [self._model.id_to_piece(index) for index in range(self.vocab_size)]
-
-    @cached_property
-    def is_special(self) -> NDArray[np.bool_]:
-        kinds = (self._model.IsControl, self._model.IsUnknown)
-        return np.array([any(kind(index) for kind in kinds) for index in range(self.vocab_size)])
-
-    @cached_property
-    def is_byte(self) -> NDArray[np.bool_]:
-        return np.array([self._model.IsByte(index) for index in range(self.vocab_size)])
-
-    @cached_property
-    def _begins_word(self) -> NDArray[np.bool_]:
-        return np.array([piece.startswith("▁") for piece in self._pieces])
 
 
 class HuggingFaceTokenizer(Tokenizer):
@@ -176,10 +154,18 @@ class HuggingFaceTokenizer(Tokenizer):
         self._pieces = [""] * self.vocab_size
         for piece, index in vocabulary.items():
             self._pieces[index] = piece
-        self._special_pieces = {token["content"] for token in content.get("added_tokens", []) if token.get("special")}
-        self._has_bytes = bool(content["model"].get("byte_fallback"))
         self._is_byte_level = "ByteLevel" in json.dumps(content.get("pre_tokenizer"))
         self.special = special or _special_ids(vocabulary, folder)
+        named = {token["content"] for token in content.get("added_tokens", []) if token.get("special")}
+        roles = set(self.special.as_dict().values())
+        self.is_special = np.array([piece in named or index in roles for index, piece in enumerate(self._pieces)])
+        has_bytes = content["model"].get("byte_fallback")
+        self.is_byte = np.array([bool(has_bytes and _BYTE.fullmatch(piece)) for piece in self._pieces])
+        if self.kind == "wordpiece":
+            self._begins_word = np.array([not piece.startswith("##") for piece in self._pieces])
+        else:
+            mark = "Ġ" if self._is_byte_level else "▁"
+            self._begins_word = np.array([piece.startswith(mark) for piece in self._pieces])
 
     def _encode(self, texts: list[str], num_threads: int) -> list[list[int]]:
         # The library has one pool of threads for the process, sized by the environment when it is first used.
@@ -197,25 +183,6 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._model.decode([int(index) for index in ids], skip_special_tokens=True)
-
-    def pieces(self) -> list[str]:
-        return self._pieces
-
-    @cached_property
-    def is_special(self) -> NDArray[np.bool_]:
-        roles = set(self.special.as_dict().values())
-        return np.array([piece in self._special_pieces or i in roles for i, piece in enumerate(self._pieces)])
-
-    @cached_property
-    def is_byte(self) -> NDArray[np.bool_]:
-        names = {f"<0x{byte:02X}>" for byte in range(256)} if self._has_bytes else set()
-        return np.array([piece in names for piece in self._pieces])
-
-    @cached_property
-    def _begins_word(self) -> NDArray[np.bool_]:
-        if self.kind == "wordpiece":
-            return np.array([not piece.startswith("##") for piece in self._pieces])
-        return np.array([piece.startswith("Ġ" if self._is_byte_level else "▁") for piece in self._pieces])
 
 
 def load_tokenizer(folder: str | os.PathLike[str], control_pieces: ControlPieces = "text") -> Tokenizer:

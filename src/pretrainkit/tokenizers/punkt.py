@@ -3,21 +3,10 @@
 Source: Kiss and Strunk 2006, "Unsupervised Multilingual Sentence Boundary Detection", https://aclanthology.org/J06-4003,
 with the deviations of NLTK and of the Punkt crate that Sabertooth uses.
 
-The choice. The maintained implementation is NLTK's. Its tokenizer is slower than a subword tokenizer, so
-`PunktSplitter` makes its decisions: candidates by one compiled expression, and each decision remembered by the text it
-depends on. Parameters are learned from one's own text (`train_punkt`): PyPI carries none, and these fit better.
-
-Measured by benchmarks/sentences.py on one core (Intel Xeon), parameters learned from 4 MB of novels, MB of text per
-CPU-second:
-
-                                  novels    WikiText-2    Python's help    boundaries as NLTK's
-    NLTK 3.10                        5.1           7.3              5.5
-    PunktSplitter, `nltk`           72           110               66      100 % of 26 400
-    PunktSplitter, `default`        71            96               56      99.97, 99.79, 100 %
-
-Of other packages on PyPI, sentencex (Rust; 166 MB/s in novels, 0.2 in WikiText-2 as one document) and blingfire (33)
-have rules of their own for quotations and line breaks: 69 % and 94 % of boundaries in novels are as NLTK's.
-segtok (1.6) and pysbd (0.3), tried on 0.3 MB of a novel, are slower than NLTK.
+The maintained implementation is NLTK's. Its tokenizer is slower than a subword tokenizer, so `PunktSplitter` makes its
+decisions: candidates by one compiled expression, and each decision remembered by the text it depends on
+(benchmarks/sentences.py compares them, and other packages). Parameters are learned from one's own text
+(punkt_training.py): PyPI carries none, and these fit better.
 
 Common abbreviations of a language can be added to what was learned (abbreviations.py); docs/tokenizers.md says what
 that is worth. Boundaries are then no longer NLTK's, and the speed is the same.
@@ -42,6 +31,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal
+
+from pydantic import TypeAdapter, ValidationError
 
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import atomic_file
@@ -153,7 +144,8 @@ class PunktParameters:
     def load(cls, path: str | os.PathLike[str]) -> "PunktParameters":
         """Read what `save` wrote. Raises DataError where the file is missing, of another version or broken."""
         try:
-            content = json.loads(Path(path).read_bytes())
+            raw = Path(path).read_bytes()
+            content = json.loads(raw)
         except OSError as error:
             raise DataError(f"Punkt parameters {path} cannot be read: {error.strerror}\n  {_ADVICE}") from error
         except ValueError as error:
@@ -163,36 +155,15 @@ class PunktParameters:
         if content.get("version") != VERSION:
             given = content.get("version")
             raise DataError(f"Punkt parameters {path} have version {given}; this release reads {VERSION}\n  {_ADVICE}")
-        pairs, contexts = content.get("collocations"), content.get("orthography")
-        is_good = {
-            "abbreviations": _are_words(content.get("abbreviations")),
-            "collocations": isinstance(pairs, list) and all(_are_words(pair) and len(pair) == 2 for pair in pairs),
-            "sentence_starters": _are_words(content.get("sentence_starters")),
-            "orthography": isinstance(contexts, dict) and all(type(value) is int for value in contexts.values()),
-            "titles": _are_words(content.get("titles", [])),
-            "listed": _are_words(content.get("listed", [])),
-            "language": isinstance(content.get("language"), str | None),
-        }
-        if not all(is_good.values()):
-            broken = ", ".join(name for name, good in is_good.items() if not good)
-            raise DataError(f"Punkt parameters {path} are broken in {broken}\n  {_ADVICE}")
-        return cls(
-            abbreviations=frozenset(content["abbreviations"]),
-            collocations=frozenset((first, second) for first, second in content["collocations"]),
-            sentence_starters=frozenset(content["sentence_starters"]),
-            orthography=content["orthography"],
-            language=content.get("language"),
-            titles=frozenset(content.get("titles", ())),
-            listed=frozenset(content.get("listed", ())),
-        )
+        try:
+            return TypeAdapter(cls).validate_json(raw, strict=True)
+        except ValidationError as error:
+            broken = ", ".join(dict.fromkeys(str(problem["loc"][0]) for problem in error.errors()))
+            raise DataError(f"Punkt parameters {path} are broken in {broken}\n  {_ADVICE}") from error
 
 
 def _digest(content: dict[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
-
-
-def _are_words(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(word, str) for word in value)
 
 
 def read_abbreviations(path: str | os.PathLike[str]) -> list[str]:
@@ -303,7 +274,7 @@ class PunktSplitter:
             yield run, found
 
     def _decide(self, head: str, after: str) -> bool:
-        """Whether a sentence ends in a run of non-spaces up to its last stop, with what follows; remembered."""
+        """True if a sentence ends in a run of non-spaces up to its last stop, with what follows; remembered."""
         context = head + after
         known = self._uncertain.get(context)
         if known is not None:

@@ -14,8 +14,7 @@ splitter; see shard_encoder.py.
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -37,27 +36,11 @@ _SAMPLED_FILES = 32
 _STOP = stop_pattern(ASCII_STOPS + ELLIPSIS + SPACED_STOPS)
 
 
-def _whole(text: str) -> list[str]:
-    return [text]
-
-
-def _between(pattern: re.Pattern[str], text: str) -> list[str]:
-    # `split` puts what the pattern's groups matched between the parts.
-    return pattern.split(text)[:: pattern.groups + 1]
-
-
-_PARTS: Final[Mapping[str, Callable[[str], list[str]]]] = {
-    "newline": partial(str.split, sep="\n"),
-    "regex": partial(cut_at, _STOP),
-    "none": _whole,
-}
-
-
 class PlainSplitter:
     """`newline`, `regex` and `none`: nothing to learn. `pattern` (for `regex`) is what lies between sentences."""
 
     def __init__(self, name: str, pattern: str | None = None) -> None:
-        self._parts = _PARTS[name] if pattern is None else partial(_between, re.compile(pattern))
+        self._name, self._pattern = name, re.compile(pattern) if pattern is not None else None
         self.settings: dict[str, Any] = {"name": name} | ({"pattern": pattern} if pattern is not None else {})
         """For manifests: the name and what else decides the result."""
         content = json.dumps(self.settings | {"version": 2}).encode()
@@ -66,7 +49,14 @@ class PlainSplitter:
 
     def __call__(self, text: str) -> list[str]:
         """Sentences without the spaces around them; none is empty."""
-        return [sentence for part in self._parts(text) if (sentence := part.strip())]
+        if self._pattern is not None:
+            # `split` puts what the pattern's groups matched between the parts.
+            parts = self._pattern.split(text)[:: self._pattern.groups + 1]
+        elif self._name == "regex":
+            parts = cut_at(_STOP, text)
+        else:
+            parts = text.split("\n") if self._name == "newline" else [text]
+        return [sentence for part in parts if (sentence := part.strip())]
 
 
 Splitter = PlainSplitter | PunktSplitter

@@ -1,11 +1,8 @@
 """One shard: documents to sentences to ids to files; by one process, or with batches of documents sent to several."""
 
-import gc
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, count
@@ -17,9 +14,9 @@ from numpy.typing import NDArray
 
 from pretrainkit.corpus.readers import read_documents, text_hash
 from pretrainkit.errors import DataError
-from pretrainkit.files.manifest import atomic_file, explained_write_errors
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import SourceFile
+from pretrainkit.files.work import finished_task, note_finished
 from pretrainkit.tokenizers.load import ControlPieces, Tokenizer, load_tokenizer
 from pretrainkit.tokenizers.punkt import PunktRules
 from pretrainkit.tokenizers.sentences import (
@@ -32,7 +29,7 @@ from pretrainkit.tokenizers.sentences import (
 )
 from pretrainkit.tokenizers.shard_writer import ShardWriter
 from pretrainkit.tokenizers.shards import part_name, part_sizes, token_dtype
-from pretrainkit.workers.processes import run_tasks
+from pretrainkit.workers.processes import run_tasks, without_collector
 
 BATCH_CHARACTERS = 1 << 20
 _split_lines = PlainSplitter("newline")
@@ -121,17 +118,21 @@ class ShardTask:
     sources: tuple[SourceFile, ...]
     encoder: Encoder
     vocab_size: int
-    record: Path
-    """Where to note that it is done."""
+    work: Path
+    """Folder to note in that it is done."""
     key: str
     """Fingerprint of everything that decides the shard."""
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(source.num_bytes for source in self.sources)
 
 
 def encode_batch(encoder: Encoder, texts: list[Text]) -> Batch:
     tokenizer, split, find_control = _parts(encoder)
     sentences: list[str] = []
     num_sentences = np.empty(len(texts), np.int64)
-    with _no_garbage_collection():
+    with without_collector():  # it would search the many new lists: a tenth of the time
         for index, (text, has_lines) in enumerate(texts):
             found = _split_lines(text) if has_lines else split(text)
             num_sentences[index] = len(found)
@@ -153,32 +154,17 @@ def encode_batch(encoder: Encoder, texts: list[Text]) -> Batch:
     )
 
 
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Python would search the many new lists, which hold no cycles, again and again: a tenth of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def encode_shard(task: ShardTask) -> dict[str, Any]:
-    """Makes the shard and its record, which it returns: `entry` for the manifest and `skips`."""
+def encode_shard(task: ShardTask) -> tuple[ShardTask, dict[str, Any]]:
+    """Makes the shard and its record, which it returns behind the task: `entry` for the manifest and `skips`."""
     skips = Skips(task.encoder.settings.max_bad)
-    return write_shard(task, skips, (encode_batch(task.encoder, texts) for texts in batches(task, skips)))
+    return task, write_shard(task, skips, (encode_batch(task.encoder, texts) for texts in batches(task, skips)))
 
 
 def write_shard(task: ShardTask, skips: Skips, encoded: Iterable[Batch]) -> dict[str, Any]:
     """Writes batches to the shard's files and then its record, which it returns."""
     empty: Counter[str] = Counter()
     num_with_control = 0
-    with (
-        explained_write_errors(task.folder),
-        ShardWriter(task.folder, task.index, task.num_shards, task.vocab_size) as writer,
-    ):
+    with ShardWriter(task.folder, task.index, task.num_shards, task.vocab_size) as writer:
         for batch in encoded:
             if len(batch.tokens):
                 writer.add(batch.tokens, batch.sentence_lengths, batch.document_lengths, batch.hashes)
@@ -192,23 +178,16 @@ def write_shard(task: ShardTask, skips: Skips, encoded: Iterable[Batch]) -> dict
         "empty": {reason: count for reason, count in empty.items() if count},
         "with_control": num_with_control,
     }
-    with atomic_file(task.record) as file:
-        file.write(json.dumps(record).encode())
-    return record
+    return note_finished(task.work, record)
 
 
 def finished_record(task: ShardTask) -> dict[str, Any] | None:
     """The record of an earlier run for the same shard, if that is whole."""
-    if not task.record.is_file():
-        return None
-    record = json.loads(task.record.read_bytes())
-    if record.get("key") != task.key:
-        return None
-    for part, size in part_sizes(record["entry"], token_dtype(task.vocab_size)).items():
-        path = task.folder / part_name(part, task.index, task.num_shards)
-        if not path.is_file() or path.stat().st_size != size:
-            return None
-    return record
+    record = finished_task(task.work, task.key)
+    sizes = part_sizes(record["entry"], token_dtype(task.vocab_size)) if record else {}
+    paths = {part: task.folder / part_name(part, task.index, task.num_shards) for part in sizes}
+    is_whole = all(paths[part].is_file() and paths[part].stat().st_size == size for part, size in sizes.items())
+    return record if is_whole else None
 
 
 def batches(task: ShardTask, skips: Skips) -> Iterator[list[Text]]:

@@ -4,15 +4,14 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pretrainkit.files.manifest import MANIFEST_NAME, atomic_file, sync
+from pretrainkit.files.manifest import HashingFile, atomic_file, write_manifest
 from pretrainkit.tokenizers.shards import FORMAT, PARTS, part_name, token_dtype
 from pretrainkit.tokenizers.special import SpecialIds
 
@@ -23,16 +22,15 @@ class ShardWriter:
     def __init__(self, folder: Path, shard: int, num_shards: int, vocab_size: int) -> None:
         self._paths = {part: folder / part_name(part, shard, num_shards) for part in PARTS}
         self._dtypes = {part: np.dtype(dtype or token_dtype(vocab_size)) for part, dtype in PARTS.items()}
-        self._digests = {part: hashlib.sha256() for part in PARTS}
-        self._files: dict[str, BinaryIO] = {}
+        self._files: dict[str, HashingFile] = {}
         self._counts = dict.fromkeys(PARTS, 0)
+        self._stack = ExitStack()
         self.entry: dict[str, Any] = {}
         """What the manifest says about the shard; complete after the block."""
 
     def __enter__(self) -> "ShardWriter":
         for part, path in self._paths.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._files[part] = open(_aside(path), "wb")
+            self._files[part] = HashingFile(self._stack.enter_context(atomic_file(path)))
         return self
 
     def add(
@@ -62,29 +60,13 @@ class ShardWriter:
         document_ends = self._counts["sentences"] + np.cumsum(document_lengths, dtype=np.int64)
         content = {"tokens": tokens, "sentences": sentence_ends, "documents": document_ends, "hashes": hashes}
         for part, values in content.items():
-            data = np.ascontiguousarray(values, self._dtypes[part]).data.cast("B") if len(values) else b""
-            self._files[part].write(data)
-            self._digests[part].update(data)
+            self._files[part].write(np.ascontiguousarray(values, self._dtypes[part]).tobytes())
             self._counts[part] += len(values)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                for file in self._files.values():
-                    file.flush()
-                    os.fsync(file.fileno())
-                for path in reversed(self._paths.values()):
-                    os.replace(_aside(path), path)
-                sync(path.parent)
-        finally:
-            for part, file in self._files.items():
-                with suppress(OSError):  # of what a full disk did not take; `flush` has said so
-                    file.close()
-                _aside(self._paths[part]).unlink(missing_ok=True)
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
         self.entry = {f"num_{part}": self._counts[part] for part in ("tokens", "sentences", "documents")}
-        self.entry["sha256"] = {part: digest.hexdigest() for part, digest in self._digests.items()}
+        self.entry["sha256"] = {part: file.sha256 for part, file in self._files.items()}
 
 
 def finish_shards(
@@ -120,8 +102,7 @@ def finish_shards(
         "fingerprint": hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest(),
         **more,
     }
-    with atomic_file(folder / MANIFEST_NAME) as file:
-        file.write(json.dumps(manifest, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n")
+    write_manifest(folder, manifest)
     return manifest
 
 
@@ -150,7 +131,3 @@ def write_shards(
                     writer.add(tokens, lengths, np.array([len(lengths)]), np.frombuffer(digest, "<u8"))
         entries.append(writer.entry)
     return finish_shards(root, entries, vocab_size=vocab_size, special=special)
-
-
-def _aside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.partial")

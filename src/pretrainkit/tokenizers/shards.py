@@ -67,14 +67,12 @@ class TokenShards:
         self.vocab_size: int = manifest["tokenizer"]["vocab_size"]
         self.special = SpecialIds.from_dict(manifest["tokenizer"]["special"], str(folder / "manifest.json"))
         self.dtype = np.dtype(manifest["dtype"])
-        counts = manifest["shards"]
-        self.num_shards = len(counts)
-        self.token_begins = _begins([shard["num_tokens"] for shard in counts])
-        """(num_shards + 1,) int64 global offset of each shard's first token, and the end."""
-        self.sentence_begins = _begins([shard["num_sentences"] for shard in counts])
-        """(num_shards + 1,) int64 global number of each shard's first sentence, and the end."""
-        self.document_begins = _begins([shard["num_documents"] for shard in counts])
-        """(num_shards + 1,) int64 global number of each shard's first document, and the end."""
+        self.num_shards = len(manifest["shards"])
+        # (num_shards + 1,) int64 global number of each shard's first token, sentence and document, and the end.
+        self.token_begins, self.sentence_begins, self.document_begins = (
+            np.cumsum([0, *(shard[f"num_{part}"] for shard in manifest["shards"])], dtype=np.int64)
+            for part in ("tokens", "sentences", "documents")
+        )
         self.num_tokens, self.num_sentences, self.num_documents = (
             int(begins[-1]) for begins in (self.token_begins, self.sentence_begins, self.document_begins)
         )
@@ -136,10 +134,10 @@ class TokenShards:
             ValueError: A row is longer than `width` or reaches outside the tokens.
         """
         starts, lengths = self._checked(starts, lengths)
-        if len(lengths) and lengths.max() > width:
+        if lengths.max(initial=0) > width:
             raise ValueError(f"a row of {lengths.max()} tokens does not fit into width {width}")
         rows = self._windows(starts, lengths, width)
-        if len(lengths) and lengths.min() < width:
+        if lengths.min(initial=width) < width:
             narrow: Any = np.int16 if width < 1 << 15 else np.int64  # a quarter of the bytes to compare
             is_padding = np.arange(width, dtype=narrow) >= lengths.astype(narrow)[:, None]
             np.copyto(rows, np.asarray(pad).astype(self.dtype), where=is_padding)
@@ -147,16 +145,10 @@ class TokenShards:
 
     def gather_flat(self, starts: NDArray[np.int64], lengths: NDArray[np.integer]) -> NDArray[np.unsignedinteger]:
         """Stretches of tokens from anywhere, one after another: (sum of lengths,) in the dtype of the files, uint16 or
-        uint32.
-
-        Args:
-            starts: (B,) global offsets of the first tokens.
-            lengths: (B,) tokens to take. Raises ValueError where they reach outside.
-        """
+        uint32. `starts` are (B,) global offsets of the first tokens, `lengths` (B,) tokens to take. Raises ValueError
+        where they reach outside."""
         starts, lengths = self._checked(starts, lengths)
-        if len(lengths) == 0:
-            return np.empty(0, self.dtype)
-        width = int(lengths.max())
+        width = int(lengths.max(initial=0))
         if width <= _MAX_WINDOW:
             # Whole windows and then a mask: half the time of an index per token, even where most of a window is waste.
             is_wanted = np.arange(width, dtype=np.int16) < lengths.astype(np.int16)[:, None]
@@ -247,11 +239,8 @@ class TokenShards:
                     problems.append(f"{self._path(part, shard).name} does not end at {count}, the number of {over}")
         return problems
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"folder": self.folder, "manifest": self.manifest}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["folder"], state["manifest"])  # type: ignore[misc]
+    def __reduce__(self) -> tuple[type["TokenShards"], tuple[Path, dict[str, Any]]]:
+        return TokenShards, (self.folder, self.manifest)
 
 
 def refuse_different_tokenizers(shards: Sequence[TokenShards]) -> None:
@@ -290,10 +279,6 @@ def refuse_shared_documents(train: Sequence[TokenShards], valid: Sequence[TokenS
                     "  hold documents out when the corpus is made, which keeps copies of a text on one side: "
                     "pretrainkit corpus shards --heldout 0.01"
                 )
-
-
-def _begins(counts: list[int]) -> NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def _locate(index: int, begins: NDArray[np.int64], what: str) -> tuple[int, int]:

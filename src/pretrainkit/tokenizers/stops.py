@@ -16,10 +16,10 @@ FREE_STOPS = "。！？｡"
 _CLOSING = re.escape("\"'”’»›)]}」』】》〉）］｝〕")
 
 
-def stop_pattern(spaced: str, free: str = FREE_STOPS) -> re.Pattern[str]:
+def stop_pattern(spaced: str) -> re.Pattern[str]:
     """Ends of sentences: stops, and the quotes and brackets that close behind them."""
-    stops = re.escape(spaced + free)
-    spaced, free = re.escape(spaced), re.escape(free)
+    spaced, free = re.escape(spaced), re.escape(FREE_STOPS)
+    stops = spaced + free
     return re.compile(
         # What follows another stop begins no match, and what was matched is not given back: linear in any text.
         rf"[{stops}](?<![{stops}]{{2}})"

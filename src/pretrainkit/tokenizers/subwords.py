@@ -63,22 +63,16 @@ def train_multimodal(
     """The content of a `tokenizer.json` for texts, boxes and the like in one vocabulary, as 4M has it.
 
     Reserved tokens come first: [PAD] [UNK] [SOS] [EOS], sentinels [S_0] …, numbers v0=0 … v0=999, v1=0 … v3=999, class
-    names in alphabetical order; then WordPiece of the text. Nothing is added around a text.
-
-    Args:
-        counts: Word to count.
-        vocab_size: Pieces in all.
-        classes: Names that are one token each, also where they are several words.
-        num_sentinels: For hidden runs.
-        num_bins: Values of each of the four kinds of numbers.
-        lowercase: Fold case and strip accents.
-
-    Raises:
-        DataError: The text has too few distinct pieces, or too many distinct characters, for that size.
+    names in alphabetical order, also those of several words; then WordPiece of the text. Nothing is added around a
+    text. `counts` is word to count, all else as in `train.TokenizerSettings`; folding case strips accents, too. Raises
+    DataError where the text has too few distinct pieces, or too many distinct characters, for that size.
     """
     from tokenizers import AddedToken, Tokenizer, models
 
-    controls, numbered, names = multimodal_tokens(classes, num_sentinels, num_bins)
+    controls = [MULTIMODAL_TOKENS[role] for role in ("pad", "unk", "cls", "sep")]
+    sentinels = [f"[S_{number}]" for number in range(num_sentinels)]
+    numbered = [*sentinels, *(f"v{axis}={value}" for axis in range(_NUM_AXES) for value in range(num_bins))]
+    names = sorted(set(classes))
     reserved = [*controls, *numbered, *names]
     least = len(reserved) + 1
     if vocab_size <= least:
@@ -106,7 +100,7 @@ def train_multimodal(
 
 
 MULTIMODAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[SOS]", "sep": "[EOS]", "mask": "[S_0]"}
-MULTIMODAL_SPECIAL = SpecialIds(unk=1, cls=2, sep=3, mask=4, pad=0)
+MULTIMODAL_SPECIAL = SPECIAL
 """The first sentinel, which hides nothing, stands for the mask that there is none of."""
 _NUM_AXES = 4
 _COCO = """
@@ -120,16 +114,6 @@ _COCO = """
 """
 COCO_CLASSES = tuple(" ".join(_COCO.split()).split(", "))
 """The 80 kinds of things in COCO's boxes (Lin et al. 2014, https://arxiv.org/abs/1405.0312)."""
-
-
-def multimodal_tokens(
-    classes: Sequence[str], num_sentinels: int, num_bins: int
-) -> tuple[list[str], list[str], list[str]]:
-    """Control tokens; sentinels and numbers; class names. In the order of ids."""
-    controls = [MULTIMODAL_TOKENS[role] for role in ("pad", "unk", "cls", "sep")]
-    sentinels = [f"[S_{number}]" for number in range(num_sentinels)]
-    numbers = [f"v{axis}={value}" for axis in range(_NUM_AXES) for value in range(num_bins)]
-    return controls, [*sentinels, *numbers], sorted(set(classes))
 
 
 def read_classes(where: str | None) -> tuple[str, ...]:

@@ -98,10 +98,9 @@ def train_tokenizer(
     existing = manifest_of_existing(out, settings)
     counts = read_word_counts(words)
     source = fingerprint([[word.decode(), count] for word, count in counts.items()])
-    if existing is not None:
-        if (existing["source"], existing["punkt"]) == (source, punkt.fingerprint if punkt else None):
-            return existing
-        files.refuse_existing(out)
+    boundaries = punkt.fingerprint if punkt else None
+    if existing is not None and (existing["source"], existing["punkt"]) == (source, boundaries):
+        return existing
     with files.new_folder(out) as aside:
         try:
             contents, vocab_size = _contents(counts, settings), settings.vocab_size
@@ -113,7 +112,15 @@ def train_tokenizer(
         for name, content in contents.items():
             with atomic_file(aside / name) as file:
                 file.write(content)
-        files.write_json(aside / files.CONFIG_JSON, files.transformers_config(tokens, settings.max_length))
+        config = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            **{f"{role}_token": piece for role, piece in tokens.items()},
+            "model_max_length": settings.max_length,
+            # Without cls there is one kind of segment only.
+            "model_input_names": ["input_ids", *(["token_type_ids"] if "cls" in tokens else []), "attention_mask"],
+            "clean_up_tokenization_spaces": False,
+        }
+        files.write_json(aside / files.CONFIG_JSON, config)
         if punkt is not None:
             punkt.save(aside / files.PUNKT_JSON)
         manifest = {
@@ -123,7 +130,7 @@ def train_tokenizer(
             "special": special.as_dict(),
             "settings": asdict(settings) | {"num_words": len(counts), "num_occurrences": sum(counts.values())},
             "source": source,
-            "punkt": punkt.fingerprint if punkt else None,
+            "punkt": boundaries,
             "fingerprint": files.model_fingerprint(aside),
         }
         files.write_json(aside / "manifest.json", manifest)
@@ -176,14 +183,8 @@ def _contents(counts: Mapping[bytes, int], settings: TokenizerSettings) -> dict[
             files.TOKENIZER_JSON: tokenizer_json(model).encode(),
         }
     if settings.kind == "multimodal":
-        text = subwords.train_multimodal(
-            counts,
-            settings.vocab_size,
-            classes=settings.classes,
-            num_sentinels=settings.num_sentinels,
-            num_bins=settings.num_bins,
-            lowercase=settings.lowercase,
-        )
+        choices = {name: getattr(settings, name) for name in ("classes", "num_sentinels", "num_bins", "lowercase")}
+        text = subwords.train_multimodal(counts, settings.vocab_size, **choices)
     else:
         text = subwords.train_subwords(counts, settings.vocab_size, settings.kind, settings.lowercase)
     return {files.TOKENIZER_JSON: text.encode()}

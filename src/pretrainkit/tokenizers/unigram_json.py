@@ -50,6 +50,8 @@ def tokenizer_json(model: bytes) -> str:
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
     pieces = [(piece.piece, piece.score) for piece in proto.pieces]
     ids = {piece: index for index, (piece, _) in enumerate(pieces)}
+    # Pieces that no text gives.
+    control = [piece.piece for piece in proto.pieces if piece.type in (_UNKNOWN, _CONTROL)]
     charsmap = proto.normalizer_spec.precompiled_charsmap
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=ids["<unk>"], byte_fallback=True))
     tokenizer.normalizer = normalizers.Sequence(
@@ -68,7 +70,7 @@ def tokenizer_json(model: bytes) -> str:
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="first", split=True),
-            *(pre_tokenizers.Split(Regex(pattern), "merged_with_previous") for pattern in _cuts(proto)),
+            *(pre_tokenizers.Split(Regex(pattern), "merged_with_previous") for pattern in _cuts(proto, control)),
         ]
     )
     tokenizer.decoder = decoders.Sequence(
@@ -80,16 +82,11 @@ def tokenizer_json(model: bytes) -> str:
         pair=f"{begin}$A </s> $B:1 </s>:1",
         special_tokens=[(token, ids[token]) for token in ("<s>", "</s>") if token in ids],
     )
-    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in _control(proto)])
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in control])
     return tokenizer.to_str()
 
 
-def _control(proto: Any) -> list[str]:
-    """Pieces that no text gives."""
-    return [piece.piece for piece in proto.pieces if piece.type in (_UNKNOWN, _CONTROL)]
-
-
-def _cuts(proto: Any) -> list[str]:
+def _cuts(proto: Any, control: list[str]) -> list[str]:
     """Patterns behind which text is cut so that it cannot spell a byte or control piece.
 
     Each such string is cut behind its first character that no learned piece joins with the next.
@@ -97,7 +94,7 @@ def _cuts(proto: Any) -> list[str]:
     learned = [piece.piece for piece in proto.pieces if piece.type == _NORMAL]
     joined = {pair for piece in learned for pair in pairwise(piece)}
     patterns = []
-    for example, pattern in [("<0x", "<0x[0-9A-F]{2}>"), *((token, token) for token in _control(proto))]:
+    for example, pattern in [("<0x", "<0x[0-9A-F]{2}>"), *((token, token) for token in control)]:
         for place in range(1, len(example)):
             if (example[place - 1], example[place]) not in joined:
                 before = f"(?<={example[: place - 1]})" if place > 1 else ""

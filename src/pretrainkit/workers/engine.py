@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+from pretrainkit.files.work import finished_task
 from pretrainkit.workers.processes import Progress, memory_per_process, num_processes, run_tasks
 
 Task = TypeVar("Task")
@@ -34,33 +35,20 @@ class Engine(Protocol):
         """True where tasks run on this machine, as its processes."""
 
     def crew(self, workers: int | None, num_tasks: int, num_bytes: int, memory_bytes: int) -> Crew:
-        """How many tasks at a time, and the memory of each.
-
-        Args:
-            workers: Tasks at a time that were asked for; None: what the engine thinks best.
-            num_tasks: Of the stage.
-            num_bytes: Of its input.
-            memory_bytes: As asked for; of all processes where the engine is local, else of each task.
-
-        Raises:
-            DataError: The memory is too little, or the number of workers is none.
-        """
+        """How many tasks at a time, and the memory of each, for a stage of `num_tasks` that reads `num_bytes`.
+        `workers` and `memory_bytes` are as asked for: see `Means`. Raises DataError where the memory is too little, or
+        the number of workers is none."""
 
     def run(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], crew: Crew, work: Path, progress: Progress
     ) -> Iterator[Result]:
-        """`function(task)` of all tasks, each as soon as it is done.
+        """`function(task)` of all tasks, each as soon as it is done. Raises what a task raised, as a DataError where
+        that was one, and RunError where a worker died, or the cluster gave up.
 
         Args:
-            function: Of a module that workers can import, or a partial of one; so picklable.
-            tasks: Picklable.
-            crew: Of this engine, for these tasks.
+            function: Of a module that workers can import, or a partial of one; it and the tasks are picklable.
             work: A folder that all workers see, for what the engine itself keeps meanwhile.
             progress: Told where the tasks went.
-
-        Raises:
-            DataError: What a task raised.
-            RunError: A worker died, or the cluster gave up.
         """
 
 
@@ -99,47 +87,40 @@ class Means:
         """As `Engine.crew`."""
         return self.engine.crew(self.workers, num_tasks, num_bytes, self.memory_bytes)
 
-    def run(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task], crew: Crew, work: Path
-    ) -> Iterator[Result]:
-        """As `Engine.run`."""
-        return self.engine.run(function, tasks, crew, work, self.progress)
-
     def finish(
         self,
         function: Callable[..., Result],
-        tasks: Sequence[Task],
+        tasks: Sequence[Any],
         crew: Crew,
         work: Path,
-        *,
         stage: str,
         unit: str,
-        size: Callable[[Task], int],
-        kept: Callable[[Task], Result | None],
         about_kept: str,
+        kept: Callable[[Any], Any] = lambda task: finished_task(task.folder, task.key),
     ) -> list[Result]:
         """The results of all tasks, in their order; `kept` has those of tasks that an earlier call finished.
 
         Args:
-            function: As of `run`. Where the unit is B, it takes `on_bytes`, which it may tell what it read.
-            size: Units of a task.
-            kept: The result of a finished task.
-            about_kept: Said of those, behind "kept: 3 of 5".
+            function: As of `run`. Where the unit is B, it takes `on_bytes`, which it may tell what it read, and tasks
+                have `num_bytes`; otherwise each task is one unit.
+            about_kept: Said of finished tasks, behind "kept: 3 of 5".
+            kept: The result of a finished task, from what it noted in its folder.
         """
         progress = self.progress
-        progress.stage(stage, sum(map(size, tasks)), unit)
+        sizes = [task.num_bytes if unit == "B" else 1 for task in tasks]
+        progress.stage(stage, sum(sizes), unit)
         results = {number: result for number, task in enumerate(tasks) if (result := kept(task)) is not None}
         if results:
             progress.note(f"kept: {len(results)} of {len(tasks)} {about_kept}")
-        progress.advance(sum(size(tasks[number]) for number in results))
+        progress.advance(sum(sizes[number] for number in results))
         # What reads in this process tells of every piece, others when a task is done.
         is_told = unit == "B" and self.engine.is_local and crew.num_workers == 1
         if is_told:
             function = partial(function, on_bytes=progress.advance)
         left = [(number, task) for number, task in enumerate(tasks) if number not in results]
-        for number, result in self.run(partial(_numbered, function), left, crew, work):
+        for number, result in self.engine.run(partial(_numbered, function), left, crew, work, progress):
             results[number] = result
-            progress.advance(0 if is_told else size(tasks[number]))
+            progress.advance(0 if is_told else sizes[number])
         return [results[number] for number in range(len(tasks))]
 
 

@@ -1,5 +1,6 @@
 """Workers and memory of corpus stages: the same tasks in one process or several, results in any order."""
 
+import gc
 import math
 import os
 import queue
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import Protocol, TypeVar
 
 from pretrainkit.errors import DataError, RunError
@@ -83,11 +85,7 @@ def memory_per_process(memory_bytes: int, processes: int) -> int:
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes of "300MB", "2GB", "1.5G" or "4096"; decimal units.
-
-    Raises:
-        DataError: It is none of these.
-    """
+    """Bytes of "300MB", "2GB", "1.5G" or "4096"; decimal units. Raises DataError where it is none of these."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)[bB]?\s*", text)
     if not match:
         raise DataError(f"{text!r} is not a size\n  write it like 300MB or 2GB")
@@ -99,36 +97,27 @@ def run_tasks(function: Callable[[Task], Result], tasks: Iterable[Task], process
     """`function(task)` for all tasks, each as soon as it is done. One process: here, in order.
 
     Worker processes are started afresh (spawn), so `function` and `tasks` must be picklable. They end with their
-    parent, even if that is killed.
-
-    Raises:
-        RunError: A worker died, as from lack of memory.
+    parent, even if that is killed. Raises RunError where a worker died, as from lack of memory.
     """
     if processes <= 1:
         yield from map(function, tasks)
         return
     with _pool(processes) as pool:
         # Few at a time, so that an error or an interrupt leaves little behind to be waited for.
-        pending: set[Future[Result]] = set()
-        for task in tasks:
-            pending.add(pool.submit(function, task))
-            if len(pending) >= 2 * processes:
-                done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield future.result()
+        left = iter(tasks)
+        pending = {pool.submit(function, task) for task in islice(left, 2 * processes)}
         while pending:
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
             for future in done:
                 yield future.result()
+            pending |= {pool.submit(function, task) for task in islice(left, len(done))}
 
 
 def share_tasks(function: Callable[[Task], Result], tasks: Sequence[Task], processes: int) -> Iterator[Result]:
     """As `run_tasks`, but this process does tasks too, as one of the `processes`: it begins while the others start up.
 
-    Tasks are begun in their order. For tasks that take long, of which none should wait behind another.
-
-    Raises:
-        RunError: A worker died, as from lack of memory.
+    Tasks are begun in their order. For tasks that take long, of which none should wait behind another. Raises RunError
+    where a worker died, as from lack of memory.
     """
     if processes <= 1:
         yield from map(function, tasks)
@@ -161,6 +150,18 @@ def share_tasks(function: Callable[[Task], Result], tasks: Sequence[Task], proce
             while not finished.empty():
                 yield finished.get().result()
                 num_left -= 1
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Keeps Python from searching many new objects, which hold no cycles, for garbage again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from pretrainkit.cli.corpus import app
-from pretrainkit.corpus.wikipedia.compat import Kept, wikiextractor_text
+from pretrainkit.corpus.wikipedia.compat import wikiextractor_text
+from pretrainkit.corpus.wikipedia.options import Extraction
 from support.wiki_dumps import HEAD, TAIL, page
 
 
@@ -150,7 +151,7 @@ PAGE = (
     ],
 )
 def test_titles_lists_and_tables_are_kept_as_wikiextractor_keeps_them(kept, text):
-    assert wikiextractor_text(PAGE, "T", Kept(**dict.fromkeys(kept, True))) == text
+    assert wikiextractor_text(PAGE, "T", Extraction(**dict.fromkeys(kept, True))) == text
 
 
 def test_the_command_keeps_titles_lists_and_tables_with_compat(tmp_path):
@@ -163,7 +164,7 @@ def test_the_command_keeps_titles_lists_and_tables_with_compat(tmp_path):
         [line] = (out / "part-00000-of-00001.jsonl").read_text().splitlines()
         texts[tuple(options)] = json.loads(line)["text"]
     for options, text in texts.items():
-        kept = Kept(**{option.removeprefix("--"): True for option in options})
+        kept = Extraction(**{option.removeprefix("--"): True for option in options})
         assert text == wikiextractor_text(PAGE, "T", kept, quotes_are_escaped=True)
     assert len(set(texts.values())) == len(texts)
 

@@ -97,7 +97,7 @@ def test_what_is_converted_and_back_is_what_it_was_and_defaults_are_known_and_of
 )
 def test_no_arguments_make_it_fail(number, unit, rest, named):
     for places in ([number, unit, *rest], [number, *rest, unit]):
-        assert "\n" not in convert(places, named, is_short=False)
+        assert "\n" not in convert(tuple(places), tuple(named.items()), is_short=False)
 
 
 def test_a_number_of_a_million_digits_is_none():

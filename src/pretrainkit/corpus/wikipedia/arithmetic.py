@@ -10,36 +10,17 @@ from typing import Any
 from pretrainkit.corpus.wikipedia.word_lists import words
 
 _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.Mod: operator.mod,
-    ast.FloorDiv: operator.floordiv,
-    ast.Pow: lambda base, power: _power(base, power),
-    ast.BitXor: operator.xor,
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
-_NAMES: dict[str, Any] = {
-    "pi": math.pi,
-    "e": math.e,
-    "ln": math.log,
-    "abs": abs,
-    "round": round,
-    "int": int,
-    "float": float,
-    "max": max,
-    "min": min,
-} | {
-    name: getattr(math, name) for name in ("floor", "ceil", "trunc", "exp", "sin", "cos", "tan", "asin", "acos", "atan")
-}
+    getattr(ast, node): getattr(operator, name)
+    for node, name in zip(
+        words("Add Sub Mult Div Mod FloorDiv BitXor BitAnd BitOr Eq NotEq Lt LtE Gt GtE"),
+        words("add sub mul truediv mod floordiv xor and_ or_ eq ne lt le gt ge"),
+        strict=True,
+    )
+} | {ast.Pow: lambda base, power: _power(base, power)}
+_FUNCTIONS = {name: getattr(math, name) for name in words("floor ceil trunc exp sin cos tan asin acos atan")}
+_FUNCTIONS |= {"ln": math.log, "abs": abs}
+_NAMES: dict[str, Any] = _FUNCTIONS | {"pi": math.pi, "e": math.e}
+_NAMES |= {"round": round, "int": int, "float": float, "max": max, "min": min}
 _ERRORS = (SyntaxError, ValueError, TypeError, ArithmeticError, RecursionError, KeyError)
 _MAX_LENGTH = 200
 _MAX_POWER = 1000
@@ -69,25 +50,14 @@ _BINARY: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
     "or": (2, lambda first, second: bool(first or second)),
 }
 """MediaWiki's operators: how closely they bind, and what they do."""
-_UNARY: dict[str, Callable[[Any], Any]] = {
-    "-": operator.neg,
-    "+": operator.pos,
-    "not": operator.not_,
-    "ln": math.log,
-    "abs": abs,
-    "sqrt": math.sqrt,
-    **{name: _NAMES[name] for name in words("floor ceil trunc exp sin cos tan asin acos atan")},
-}
+_UNARY = _FUNCTIONS | {"-": operator.neg, "+": operator.pos, "not": operator.not_, "sqrt": math.sqrt}
 _CLOSEST = 9
 """How closely they bind."""
 
 
 def evaluate(expression: str) -> str:
-    """The value of an expression as MediaWiki computes it; "" of an empty one.
-
-    Raises:
-        ZeroDivisionError, ValueError: It has none.
-    """
+    """The value of an expression as MediaWiki computes it; "" of an empty one. Raises ZeroDivisionError, ValueError
+    where it has none."""
     expression = expression.replace("−", "-").replace("&lt;", "<").replace("&gt;", ">").lower().strip()
     tokens = _TOKEN.findall(expression)
     if len(expression) > _MAX_LENGTH or _TOKEN.sub("", expression):
@@ -158,16 +128,13 @@ def _value(node: ast.AST) -> Any:
             return _value(operand)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return not _value(operand)
-        case ast.BinOp(left=left, op=sign, right=right):
+        case ast.BinOp(left=left, op=sign, right=right) | ast.Compare(left=left, ops=[sign], comparators=[right]):
             return _OPERATORS[type(sign)](_value(left), _value(right))
-        case ast.Compare(left=left, ops=[sign], comparators=[right]):
-            return _OPERATORS[type(sign)](_value(left), _value(right))
-        case ast.BoolOp(op=ast.And(), values=[first, *_]) if not _value(first):
-            return _value(first)
-        case ast.BoolOp(op=ast.Or(), values=[first, *_]) if _value(first):
-            return _value(first)
-        case ast.BoolOp(op=sign, values=[_, second, *others]):
-            return _value(ast.BoolOp(op=sign, values=[second, *others]) if others else second)
+        case ast.BoolOp(op=sign, values=[first, *others]):
+            value = _value(first)
+            # The first that decides, or the last; what stands behind it is not computed.
+            decides = bool(value) == isinstance(sign, ast.Or)
+            return value if decides or not others else _value(ast.BoolOp(op=sign, values=others))
         case ast.Name(id=name) if not callable(_NAMES[name]):
             return _NAMES[name]
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if callable(_NAMES[name]):

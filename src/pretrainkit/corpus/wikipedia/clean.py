@@ -144,10 +144,9 @@ def _without_bold(text: str) -> str:
         return text.replace("'''", "")
     lines = text.split("\n")
     for number, line in enumerate(lines):
-        bold = line.count("'''")
-        if bold % 2 and line.replace("'''", "").count("''") % 2:
+        if line.count("'''") % 2 and line.replace("'''", "").count("''") % 2:
             line = _APOSTROPHE.sub("'", line, count=1)
-        lines[number] = line.replace("'''", "") if bold else line
+        lines[number] = line.replace("'''", "")
     return "\n".join(lines)
 
 
@@ -193,8 +192,8 @@ def text_lines(text: str, options: Extraction) -> list[str]:
             goes_on = False
             continue
         first = line[0]
-        is_running = False
-        if first in _SIGNS:
+        is_running = first not in _SIGNS
+        if not is_running:
             if first == "=" and (found := _HEADING.fullmatch(line)):
                 level = len(found[1])
                 pending = {known: title for known, title in pending.items() if known < level}
@@ -208,10 +207,8 @@ def text_lines(text: str, options: Extraction) -> list[str]:
                 line = f"{known_term}: {line.lstrip(':').strip()}"
             else:
                 line = _marked(line, first, options)
-        else:
-            is_running = True
         line = line.strip()
-        if not line or not _is_text(line):
+        if not any(map(str.isalnum, line)):  # also what is left of a line whose words were all templates
             goes_on = False
             continue
         if goes_on and is_running:
@@ -242,60 +239,41 @@ def _marked(line: str, first: str, options: Extraction) -> str:
         marks = line[: len(line) - len(line.lstrip("*#:;"))]
         if marks[-1] == ":" and "*" not in marks and "#" not in marks:
             # An indented paragraph; what is short there is a formula or points elsewhere.
-            return body if options.lists or _is_sentence(body) else ""
-        if not options.lists or not body:
-            return ""
-        return "- " + body
+            is_sentence = len(body) >= _MIN_PREFORMATTED and body.endswith(_ENDS_OF_SENTENCES)
+            return body if options.lists or is_sentence else ""
+        return "- " + body if options.lists and body else ""
     if first == PREFORMATTED:
         line = line[1:].strip()
         return line if len(line) >= _MIN_PREFORMATTED else ""
-    if first in "{|}":
-        return ""
-    return "" if first == "!" and "|" in line else line
-
-
-def _is_sentence(text: str) -> bool:
-    return len(text) >= _MIN_PREFORMATTED and text.endswith(_ENDS_OF_SENTENCES)
-
-
-def _is_text(line: str) -> bool:
-    """False for what is left of a line whose words were all templates."""
-    return any(map(str.isalnum, line))
+    return "" if first in "{|}" or (first == "!" and "|" in line) else line
 
 
 _COMMAND = re.compile(r"\\([a-zA-Z]+)")
 _DEGREES = re.compile(r"\^(?:\\circ(?![a-zA-Z])|\{\\circ\})")
-_GREEK = dict(
-    zip(
-        words(
-            "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho varsigma sigma "
-            "tau upsilon phi chi psi omega digamma vartheta varkappa varpi varrho varphi varepsilon"
-        ),
-        "αβγδεζηθικλμνξοπρςστυφχψωϝϑϰϖϱφε",
-        strict=True,
-    )
-)
 TEX_SIGNS = (
-    _GREEK
-    | {name.capitalize(): letter.upper() for name, letter in _GREEK.items() if not name.startswith("var")}
+    {
+        # What HTML calls by the same name.
+        name: html5[f"{name};"]
+        for name in words(
+            "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho varsigma "
+            "sigma tau upsilon phi chi psi omega digamma vartheta varkappa varpi varrho Alpha Beta Gamma Delta "
+            "Epsilon Zeta Eta Theta Iota Kappa Lambda Mu Nu Xi Omicron Pi Rho Sigma Tau Upsilon Phi Chi Psi Omega "
+            "times div pm mp bullet oplus otimes dagger leq le geq ge ne lt gt ll gg approx equiv sim simeq cong "
+            "propto rightarrow leftarrow leftrightarrow mapsto Rightarrow Leftarrow Leftrightarrow in notin "
+            "subset subseteq supset supseteq cup cap emptyset setminus forall wedge vee sum prod int oint nabla "
+            "hbar ell Re Im aleph prime perp parallel mid angle langle rangle"
+        )
+    }
     | {
-        f"var{name}": _GREEK[name.lower()].upper()
+        f"var{name}": html5[f"{name};"]
         for name in words("Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega")
     }
     | {
-        "times": "×", "div": "÷", "cdot": "·", "pm": "±", "mp": "∓", "circ": "∘", "bullet": "•", "oplus": "⊕",
-        "otimes": "⊗", "ast": "∗", "dagger": "†", "leq": "≤", "le": "≤", "geq": "≥", "ge": "≥", "neq": "≠", "ne": "≠",
-        "lt": "<", "gt": ">", "ll": "≪", "gg": "≫", "approx": "≈", "equiv": "≡", "sim": "∼", "simeq": "≃", "cong": "≅",
-        "propto": "∝", "infty": "∞", "to": "→", "rightarrow": "→", "leftarrow": "←", "gets": "←",
-        "leftrightarrow": "↔", "mapsto": "↦", "Rightarrow": "⇒", "Leftarrow": "⇐", "Leftrightarrow": "⇔", "in": "∈",
-        "notin": "∉", "subset": "⊂", "subseteq": "⊆", "supset": "⊃", "supseteq": "⊇", "cup": "∪", "cap": "∩",
-        "emptyset": "∅", "setminus": "∖", "forall": "∀", "exists": "∃", "neg": "¬", "lnot": "¬", "land": "∧",
-        "wedge": "∧", "lor": "∨", "vee": "∨", "sum": "∑", "prod": "∏", "int": "∫", "oint": "∮", "partial": "∂",
-        "nabla": "∇", "hbar": "ℏ", "ell": "ℓ", "Re": "ℜ", "Im": "ℑ", "aleph": "ℵ", "prime": "′", "perp": "⊥",
-        "parallel": "∥", "mid": "∣", "angle": "∠", "langle": "⟨", "rangle": "⟩", "ldots": "…", "dots": "…",
-        "dotsc": "…", "cdots": "⋯", "dotsb": "⋯", "left": "", "right": "", "displaystyle": "", "textstyle": "",
-        "quad": " ", "qquad": " ",
+        "varphi": "φ", "varepsilon": "ε", "Digamma": "Ϝ", "cdot": "·", "circ": "∘", "ast": "∗", "neq": "≠",
+        "infty": "∞", "to": "→", "gets": "←", "exists": "∃", "neg": "¬", "lnot": "¬", "land": "∧", "lor": "∨",
+        "partial": "∂", "ldots": "…", "dots": "…", "dotsc": "…", "cdots": "⋯", "dotsb": "⋯", "quad": " ", "qquad": " ",
     }
+    | dict.fromkeys(words("left right displaystyle textstyle"), "")
     | {
         name: name
         for name in words("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp lim max min")

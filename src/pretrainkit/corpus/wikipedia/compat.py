@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from html.entities import name2codepoint
 from itertools import zip_longest
-from typing import NamedTuple
 from urllib.parse import quote
 
 from pretrainkit.corpus.wikipedia.arithmetic import python_value
+from pretrainkit.corpus.wikipedia.options import Extraction
 from pretrainkit.corpus.wikipedia.word_lists import words
 
 _MAX_DEPTH = 50
@@ -71,32 +71,25 @@ _STYLES = re.compile(r"!\s?style=\"[a-z]+:\d+%;(?:[a-z]+:#?(?:[0-9a-z]+)?)?\"")
 Span = tuple[int, int]
 
 
-class Kept(NamedTuple):
-    """What the original has options for."""
-
-    sections: bool = False
-    lists: bool = False
-    tables: bool = False
-
-
-_NOTHING = Kept()
-
-
-def wikiextractor_text(wikitext: str, title: str, kept: Kept = _NOTHING, *, quotes_are_escaped: bool = False) -> str:
+def wikiextractor_text(
+    wikitext: str, title: str, kept: Extraction | None = None, *, quotes_are_escaped: bool = False
+) -> str:
     """Lines of a page joined by line feeds, without its title; "" for a page without a body.
 
     Args:
         wikitext: No longer escaped for XML.
-        kept: What the original has options for.
+        kept: Its sections, lists and tables are what the original has options for; None: none of them.
         quotes_are_escaped: The dump has `&quot;` for `"`, as MediaWiki writes it: the original does not see them then.
     """
+    kept = kept or Extraction()
     text, title = (text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") for text in (wikitext, title))
     if quotes_are_escaped:
         text, title = text.replace('"', "&quot;"), title.replace('"', "&quot;")
     text = _Expander(title).expand(text)
     if not kept.tables:
         text = _without_nested(_without_nested(text, *_BRACES), *_TABLES)
-    text = _internal_links(_quotes(text))
+    text = _quotes(text)
+    text = _replaced(text, _pairs(text), _label)
     text = _EXTERNAL.sub(lambda found: "" if _IMAGE.match(found[1]) else found[1], text)
     text = _clean(_unescape_but_code(_SWITCHES.sub("", text)))
     if kept.tables:
@@ -105,26 +98,19 @@ def wikiextractor_text(wikitext: str, title: str, kept: Kept = _NOTHING, *, quot
 
 
 def _balanced(text: str, is_template: bool) -> Iterator[Span]:
-    """Where runs of brackets open and close, outermost first; none from one on that is never closed.
-
-    Args:
-        is_template: Only braces count; otherwise double square brackets do, too.
-    """
+    """Where runs of brackets open and close, outermost first; none from one on that is never closed. `is_template`:
+    only braces count; otherwise double square brackets do, too."""
     runs = _RUNS_OF_BRACES if is_template else _RUNS_OF_BRACKETS
     start = 0
     stack: list[int] = []  # widths of what is open; those of square brackets are negative
     for found in runs.finditer(text):
         sign, left = text[found.start()], found.end() - found.start()
-        if not stack:
-            if sign in "{[":
-                start = found.start()
-                stack = [left if sign == "{" else -left]
-            continue
         if sign in "{[":
+            start = start if stack else found.start()
             stack.append(left if sign == "{" else -left)
             continue
         is_square = sign == "]"
-        if is_square and stack[-1] >= 0:
+        if not stack or (is_square and stack[-1] >= 0):
             continue
         while stack and (not is_square or stack[-1] < 0):
             width = -stack.pop() if is_square else stack.pop()
@@ -199,10 +185,6 @@ class _Expander:
 Expand = Callable[[str], str]
 
 
-def _if(expand: Expand, test: str, then: str, otherwise: str = "", *_: str) -> str:
-    return expand((then if test else otherwise).strip())
-
-
 def _if_equal(expand: Expand, left: str, right: str, then: str, otherwise: str = "", *_: str) -> str:
     """`right` is compared as it is written, and an empty one with nothing."""
     right = right.strip()
@@ -213,10 +195,6 @@ def _if_error(expand: Expand, test: str, then: str = "", otherwise: str | None =
     if test.startswith(_ERROR):
         return expand(then.strip())
     return test if otherwise is None else expand(otherwise.strip())
-
-
-def _if_exists(expand: Expand, title: str, then: str, otherwise: str) -> str:
-    return expand(otherwise)
 
 
 def _switch(expand: Expand, value: str, *cases: str) -> str:
@@ -243,10 +221,10 @@ def _expression(expand: Expand, text: str) -> str:
 
 
 FUNCTIONS: dict[str, Callable[..., str]] = {
-    "#if": _if,
+    "#if": lambda expand, test, then, otherwise="", *_: expand((then if test else otherwise).strip()),
     "#ifeq": _if_equal,
     "#iferror": _if_error,
-    "#ifexist": _if_exists,
+    "#ifexist": lambda expand, title, then, otherwise: expand(otherwise),
     "#switch": _switch,
     "#expr": _expression,
     "lc": lambda expand, text, *_: text.lower(),
@@ -324,12 +302,8 @@ def _pairs(text: str) -> Iterator[Span]:
                 yield begin, found.end()
 
 
-def _internal_links(text: str) -> str:
-    """Labels of outermost links, with the brackets of those within; links whose target holds a colon go with them."""
-    return _replaced(text, _pairs(text), _label)
-
-
 def _label(link: str) -> str:
+    """Of an outermost link, with the brackets of those within; none where the target holds a colon."""
     bar = link.find("|")
     target = label = link
     if bar >= 0:
@@ -459,7 +433,7 @@ class _ListState:
         return marks.ljust(len(self.signs)), item
 
 
-def _compact(lines: list[str], kept: Kept) -> Iterator[str]:
+def _compact(lines: list[str], kept: Extraction) -> Iterator[str]:
     """Running text only: no titles, lists, indents, rests of tables; what is kept of these has a mark."""
     titles: dict[int, str] = {}
     state = _ListState()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pretrainkit.corpus.wikipedia.clean import Cleaner
-from pretrainkit.corpus.wikipedia.compat import Kept, wikiextractor_text
+from pretrainkit.corpus.wikipedia.compat import wikiextractor_text
 from pretrainkit.corpus.wikipedia.dump import read_pages, read_site
 from pretrainkit.corpus.wikipedia.options import Extraction
 from pretrainkit.corpus.wikipedia.redirects import kept_redirects
@@ -20,15 +20,12 @@ _DISAMBIGUATION = re.compile(r"^\{\{(?:disambig|hndis|geodis|dab\b|surname\b|Ð¿Ð
 def dump_documents(source: SourceFile, skips: Skips, on_bytes: OnBytes = None) -> Iterator[tuple[str, dict[str, Any]]]:
     """Text and `meta` (dataset, id, title) of the articles that begin in `source`, in the order of the dump.
 
-    Redirects, pages of other namespaces and pages without text are counted and left out.
-
-    Raises:
-        DataError: The file cannot be read, or has bad input beyond the budget.
+    Redirects, pages of other namespaces and pages without text are counted and left out. Raises DataError where the
+    file cannot be read, or has bad input beyond the budget.
     """
     options = source.options if isinstance(source.options, Extraction) else Extraction()
     redirects = kept_redirects(Path(options.redirects), source) if options.redirects else nullcontext(None)
     cleaner = Cleaner(read_site(source), options)
-    kept = Kept(options.sections, options.lists, options.tables)
     last_id = None
     with redirects as keep_redirect:
         for page in read_pages(source, skips, on_bytes):
@@ -46,7 +43,9 @@ def dump_documents(source: SourceFile, skips: Skips, on_bytes: OnBytes = None) -
             else:
                 last_id = page.id
                 if options.compat == "wikiextractor":
-                    text = wikiextractor_text(page.text, page.title, kept, quotes_are_escaped=page.quotes_are_escaped)
+                    text = wikiextractor_text(
+                        page.text, page.title, options, quotes_are_escaped=page.quotes_are_escaped
+                    )
                 elif not (text := cleaner.clean(page.text, page.title)):
                     problem = "page_without_text"
             if problem:

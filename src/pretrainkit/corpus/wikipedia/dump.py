@@ -1,6 +1,6 @@
 """Pages of a MediaWiki XML dump, plain, bz2 or gzip, streamed: memory is bounded by the largest page allowed.
 
-A dump can be read from any byte where a bz2 stream begins (`stream_start` finds them by their mark, so no index file
+A dump can be read from any byte where a bz2 stream begins (`next_stream` finds them by their mark, so no index file
 is needed), a plain one from any byte: a page belongs to the stretch in which its `<page>` begins, and is read to its
 end beyond the stretch. So stretches of a file give each page once, wherever they were cut.
 """
@@ -19,11 +19,12 @@ from pretrainkit.corpus.wikipedia.site import Site, parse_site
 from pretrainkit.errors import DataError
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import OnBytes, SourceFile, open_source
-from pretrainkit.files.spans import MARK_BYTES, STREAM_MARK
+from pretrainkit.files.spans import next_stream
 
 MAX_PAGE_BYTES = 20_000_000
 """Of the XML of a page. MediaWiki itself saves no page beyond 2 MB."""
 _END_OF_DUMP = b"</mediawiki>"
+_PAGE_MARK = re.compile(b"<page>|</page>|" + _END_OF_DUMP)
 _READ_BYTES = 1 << 17
 _PLAIN_BYTES = 1 << 20
 _GATHERED_BYTES = 1 << 18
@@ -56,11 +57,8 @@ class Page:
 
 
 def read_site(source: SourceFile) -> Site:
-    """What the head of a dump says about its wiki; an unnamed one where it has no head.
-
-    Raises:
-        DataError: The file is not a MediaWiki dump.
-    """
+    """What the head of a dump says about its wiki; an unnamed one where it has no head. Raises DataError where the
+    file is not a MediaWiki dump."""
     whole = SourceFile(source.address, source.format, source.num_bytes)
     head = b""
     try:
@@ -83,10 +81,8 @@ def read_site(source: SourceFile) -> Site:
 def read_pages(source: SourceFile, skips: Skips, on_bytes: OnBytes = None) -> Iterator[Page]:
     """The pages that begin in `source`, in the order of the dump.
 
-    Damaged streams, pages that are not closed, too large, or not XML or UTF-8 count as bad input.
-
-    Raises:
-        DataError: The file cannot be opened, or has bad input beyond the budget.
+    Damaged streams, pages that are not closed, too large, or not XML or UTF-8 count as bad input. Raises DataError
+    where the file cannot be opened, or has bad input beyond the budget.
     """
     for number, xml in enumerate(_page_xml(_pieces(source, skips, on_bytes), source, skips), 1):
         page = _parse(xml, source, number, skips)
@@ -96,29 +92,26 @@ def read_pages(source: SourceFile, skips: Skips, on_bytes: OnBytes = None) -> It
 
 def _pieces(source: SourceFile, skips: Skips, on_bytes: OnBytes) -> Iterator[Piece]:
     """What the file holds, unpacked, in pieces of at least `_GATHERED_BYTES`, however small they were packed."""
-    held: list[bytes] = []
-    num_held = 0
+    held = bytearray()
     try:
         for piece in _unpacked(source, skips, on_bytes):
             if isinstance(piece, bytes):
-                held.append(piece)
-                num_held += len(piece)
-            if num_held >= _GATHERED_BYTES or (held and isinstance(piece, Mark)):
-                yield b"".join(held)
-                held, num_held = [], 0
+                held += piece
+            if len(held) >= _GATHERED_BYTES or (held and isinstance(piece, Mark)):
+                yield bytes(held)
+                held.clear()
             if isinstance(piece, Mark):
                 yield piece
     except DataError:
-        yield b"".join(held)  # what stands before the damage was read
+        yield bytes(held)  # what stands before the damage was read
         raise
     if held:
-        yield b"".join(held)
+        yield bytes(held)
 
 
 def _unpacked(source: SourceFile, skips: Skips, on_bytes: OnBytes) -> Iterator[Piece]:
     with open_source(source.address) as file:
-        begin = source.begin or 0
-        if begin:
+        if begin := source.begin or 0:
             file.seek(begin)
         end = None if source.begin is None else begin + source.num_bytes
         if source.address.endswith(".bz2"):
@@ -186,7 +179,7 @@ def _bz2_pieces(
                 yield Mark.stretch_ended
             if not chunk.startswith(b"B"):  # a file of another kind, a hole, or padding behind the last stream
                 is_other, hole = place == begin, place
-                chunk, place = _next_stream(file, chunk, place)
+                chunk, place = next_stream(file, chunk, place)
                 if ended and chunk:
                     break
                 if is_other or chunk:
@@ -207,7 +200,7 @@ def _bz2_pieces(
             _damaged(skips, source, f"before byte {place + len(chunk)}", "bz2", error)
             yield Mark.gap
             decoder = None
-            chunk, place = _next_stream(file, chunk[1:], place + 1)
+            chunk, place = next_stream(file, chunk[1:], place + 1)
             continue
         chunk = b""
         if decoder.eof:
@@ -219,21 +212,6 @@ def _bz2_pieces(
     elif decoder is not None:
         _cut_off(skips, source, place, "bz2")
         yield Mark.gap
-
-
-def _next_stream(file: BinaryIO, chunk: bytes, place: int) -> tuple[bytes, int]:
-    """Bytes from the next stream's beginning on, and where that lies; no bytes: the file ends before one."""
-    while True:
-        found = STREAM_MARK.search(chunk)
-        if found:
-            return chunk[found.start() :], place + found.start()
-        more = file.read(_READ_BYTES)
-        # A mark may lie across two reads.
-        kept = chunk[-MARK_BYTES:]
-        place += len(chunk) - len(kept)
-        if not more:
-            return b"", place + len(kept)
-        chunk = kept + more
 
 
 def _damaged(skips: Skips, source: SourceFile, place: str, kind: str, error: object) -> None:
@@ -251,53 +229,42 @@ def _page_xml(pieces: Iterator[Piece], source: SourceFile, skips: Skips) -> Iter
     own = None  # bytes of `rest` that still belong to this stretch; None: all
     is_whole = False  # the end of the dump was seen, or what is missing is counted already
     for piece in pieces:
-        if piece is Mark.stretch_ended:
-            own = len(rest)
-            if not rest:
-                return
-            continue
-        if piece is Mark.gap:
-            rest = b""  # what was open is lost with the damaged bytes, which are counted
-            is_whole = True
-            if own is not None:
-                return
-            continue
-        assert isinstance(piece, bytes)
-        rest += piece
-        position = 0
-        while True:
-            start = rest.find(b"<page>", position)
-            if start < 0:
-                is_whole = is_whole or rest.find(_END_OF_DUMP, position) >= 0
-                # The beginning of a mark may stand at the end of the piece, and is kept.
-                position = max(position, len(rest) - len(_END_OF_DUMP) + 1)
-                break
-            if own is not None and start >= own:
-                return
-            # Behind the six bytes of the <page> that was found.
-            again = rest.find(b"<page>", start + 6)
-            end = rest.find(b"</page>", start, again if again >= 0 else len(rest))
-            if again >= 0 and end < 0:
-                skips.bad("page_not_closed", source.address, _place_of(rest[start : start + 300]), "no </page> follows")
-                position = again
-                continue
-            if end < 0:
-                position = start
-                break
-            if end - start <= MAX_PAGE_BYTES:
-                yield rest[start + 6 : end]
+        if isinstance(piece, Mark):
+            if piece is Mark.stretch_ended:
+                own = len(rest)
             else:
-                _too_large(skips, source, rest[start : start + 300])
-            position = end + 7
-        if own is not None:
-            own = max(0, own - position)
-            if not own:
+                rest, is_whole = b"", True  # what was open is lost with the damaged bytes, which are counted
+            if own is not None and not rest:
                 return
-        rest = rest[position:]
+            continue
+        rest += piece
+        start = None  # of the page that is open
+        cut = 0
+        for found in _PAGE_MARK.finditer(rest):
+            if found[0] == b"<page>":
+                if start is not None:
+                    place = _place_of(rest[start : start + 300])
+                    skips.bad("page_not_closed", source.address, place, "no </page> follows")
+                start = found.start()
+                if own is not None and start >= own:
+                    return
+            elif start is None:
+                is_whole = is_whole or found[0] == _END_OF_DUMP
+            elif found[0] == b"</page>":
+                if found.start() - start <= MAX_PAGE_BYTES:
+                    yield rest[start + len(b"<page>") : found.start()]
+                else:
+                    _too_large(skips, source, rest[start : start + 300])
+                start, cut = None, found.end()
+        # The beginning of a mark may stand at the end of the piece, and is kept.
+        cut = max(cut, len(rest) - len(_END_OF_DUMP) + 1) if start is None else start
+        rest = rest[cut:]
         if len(rest) > MAX_PAGE_BYTES + _PLAIN_BYTES:
             _too_large(skips, source, rest[:300])
             rest = b""
-            if own is not None:
+        if own is not None:
+            own = max(0, own - cut) if rest else 0
+            if not own:
                 return
     if rest.startswith(b"<page>"):
         skips.bad("page_not_closed", source.address, _place_of(rest[:300]), "the dump ends in the middle of it")
@@ -333,15 +300,14 @@ def _parse(xml: bytes, source: SourceFile, number: int, skips: Skips) -> Page | 
         return None
     try:
         raw = _last_text(xml, revision.end())
-        title, redirect = unescape_xml(head[1]), head[4]
-        text = unescape_xml(raw)
+        title, text = unescape_xml(head[1]), unescape_xml(raw)
+        leads_to = None if head[4] is None else unescape_xml(head[4])
     except UnicodeDecodeError as error:
         bad("invalid_utf8", f"byte 0x{error.object[error.start]:02x}: {error.reason}")
         return None
     except ValueError as error:
         bad("invalid_xml", str(error))
         return None
-    leads_to = None if redirect is None else unescape_xml(redirect)
     return Page(title, int(head[2] or 0), int(head[3]), int(revision[1]), leads_to, text, b"&quot;" in raw)
 
 
@@ -350,10 +316,7 @@ def _last_text(xml: bytes, position: int) -> bytes:
     raw = b""
     while opening := _TEXT.search(xml, position):
         position = opening.end()
-        if opening[0].endswith(b"/>"):
-            raw = b""
-            continue
-        end = xml.find(b"</text>", position)
+        end = position if opening[0].endswith(b"/>") else xml.find(b"</text>", position)
         if end < 0:
             raise ValueError("its text is not closed")
         raw, position = xml[position:end], end
@@ -361,12 +324,9 @@ def _last_text(xml: bytes, position: int) -> bytes:
 
 
 def unescape_xml(raw: bytes) -> str:
-    """The characters of an XML text without elements.
-
-    Raises:
-        UnicodeDecodeError: Not UTF-8.
-        ValueError: Not XML: signs that are not escaped, unknown references, characters that XML does not have.
-    """
+    """The characters of an XML text without elements. Raises UnicodeDecodeError where it is not UTF-8, and
+    ValueError where it is not XML: signs that are not escaped, unknown references, characters that XML does not
+    have."""
     if b"<" in raw:
         raise ValueError("a < in its text is not escaped")
     parts: list[str] = []

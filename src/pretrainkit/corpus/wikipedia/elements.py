@@ -62,14 +62,8 @@ def unguard(text: str) -> str:
 
 
 def strip_elements(text: str, on_formula: Callable[[str], str]) -> str:
-    """Removes comments and tags, and the content of those that hold no text.
-
-    Args:
-        on_formula: The TeX of a formula to its text.
-
-    Returns:
-        Wikitext without tags; what must not be read as markup is guarded.
-    """
+    """Removes comments and tags, and the content of those that hold no text; what must not be read as markup is
+    guarded. `on_formula`: the TeX of a formula to its text."""
     if "<su" in text or "<SU" in text:
         text = _RAISED.sub(_raised, text)
     parts: list[str] = []
@@ -94,7 +88,10 @@ def strip_elements(text: str, on_formula: Callable[[str], str]) -> str:
         position = found.end()
         if name is None:
             end = _end_of(text, "-->", position, missing)
-            position = position if end is None else _behind_comment(text, start, end)
+            if end is not None:
+                # A comment that fills its line takes the line with it, as in MediaWiki.
+                fills_line = (start == 0 or text[start - 1] == "\n") and text[end : end + 1] == "\n"
+                position = end + fills_line
             continue
         tag = found[0]
         if name in _BREAKS:
@@ -130,18 +127,11 @@ def _end_of(text: str, closing: str, position: int, missing: set[str]) -> int | 
         return None
     end = text.find(closing, position)
     if end < 0:
-        end = text.find(closing.upper(), position) if closing != "-->" else -1
+        end = text.find(closing.upper(), position)
     if end < 0:
         missing.add(closing)
         return None
     return end + 3 if closing == "-->" else end
-
-
-def _behind_comment(text: str, start: int, end: int) -> int:
-    """A comment that fills its line takes the line with it, as in MediaWiki."""
-    if (start == 0 or text[start - 1] == "\n") and text[end : end + 1] == "\n":
-        return end + 1
-    return end
 
 
 def _raised(found: re.Match[str]) -> str:

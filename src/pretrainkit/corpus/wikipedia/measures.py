@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pretrainkit.corpus.wikipedia.units import BELOW, Unit, find_unit
+from pretrainkit.corpus.wikipedia.word_lists import words
 
 _NUMBER = re.compile(r"([-−+±~]?)([\d,   ]*\.?\d+|\d[\d,   ]*\.)(?:e([-+−]?\d{1,3}))?", re.IGNORECASE)
 _FRACTION = re.compile(r"([-−]?)(?:(\d{1,9})\s*[+ ]\s*)?(\d{1,9})[/⁄]{1,2}(\d{1,9})")
@@ -21,15 +22,14 @@ _BETWEEN = {
     "±": (" ± ", " ± "), "+/-": (" ± ", " ± "), "*": (" × ", " × "), "to about": (" to about ", " to about "),
 }  # fmt: skip
 """Words between two numbers: before the unit's name, and before its sign."""
+_SEPARATORS = {"or": " or ", "/": " / ", "slash": " / ", "comma": ", "}
+"""By `disp=`."""
 _AMERICAN = (("litre", "liter"), ("metre", "meter"), ("tonne", "metric ton"))
 _MAX_DECIMALS = 12
-_GROUPS = {"en": (",", "."), "": (",", "."), "de": (".", ","), "fr": ("\u202f", ","), "es": ("\u00a0", ","),
-           "it": (".", ","), "nl": (".", ","), "pt": (".", ","), "ru": ("\u00a0", ","), "pl": ("\u00a0", ","),
-           "bg": ("\u00a0", ","), "uk": ("\u00a0", ","), "cs": ("\u00a0", ","), "sv": ("\u00a0", ","),
-           "fi": ("\u00a0", ","), "tr": (".", ","), "id": (".", ","), "ca": (".", ","), "da": (".", ","),
-           "el": (".", ","), "ro": (".", ","), "sr": (".", ","), "vi": (".", ","), "no": ("\u00a0", ","),
-           "hu": ("\u00a0", ",")}  # fmt: skip
-"""Language to the signs between thousands and before decimals."""
+_GROUPS = {"en": (",", "."), "": (",", "."), "fr": ("\u202f", ",")} | dict.fromkeys(
+    words("de it nl pt tr id ca da el ro sr vi"), (".", ",")
+)
+"""Language to the signs between thousands and before decimals; a no-break space and a comma in all others."""
 _TOO_LARGE = 1e18
 _MAX_CHARACTERS = 40
 """Of a number: longer ones are none, and matching them would take long."""
@@ -57,18 +57,10 @@ def group_digits(number: str, language: str) -> str:
     return found[1] + grouped + (point + found[3] if found[3] else "")
 
 
-def convert(places: Sequence[str], named: Mapping[str, str], *, is_short: bool) -> str:
-    """The text of `{{convert|...}}`; "" where it has no measure. Equal measures, which come again and again, are worked
-    out once.
-
-    Args:
-        is_short: Signs of units rather than names (`{{cvt}}`).
-    """
-    return _converted_text(tuple(places), tuple(named.items()), is_short)
-
-
 @lru_cache(maxsize=4096)
-def _converted_text(places: tuple[str, ...], pairs: tuple[tuple[str, str], ...], is_short: bool) -> str:
+def convert(places: tuple[str, ...], pairs: tuple[tuple[str, str], ...], *, is_short: bool) -> str:
+    """The text of `{{convert|...}}`; "" where it has no measure. Equal measures, which come again and again, are worked
+    out once. `is_short`: signs of units rather than names (`{{cvt}}`)."""
     named = dict(pairs)
     values, betweens, rest = _values(places)
     if not values or not rest:
@@ -78,14 +70,13 @@ def _converted_text(places: tuple[str, ...], pairs: tuple[tuple[str, str], ...],
     if unit is None:
         return f"{_joined([value.shown for value in values], betweens, 0)} {rest[0]}".strip()
     values, below, rest = _with_lower_units(values, rest)
-    style = _Style.of(abbreviation, named, bool(below))
     targets, precision = _targets(rest[1:], unit)
     given = _Measure([value.shown for value in values], betweens, unit, below, _is_one(values))
     try:
         results = [_converted(given, values, target, precision, named) for target in targets]
     except (ArithmeticError, ValueError):  # no finite number comes of it
         results = []
-    return style.arrange(given, results, named)
+    return _Style(abbreviation, named).arrange(given, results)
 
 
 def _converted(
@@ -93,10 +84,8 @@ def _converted(
 ) -> "_Measure":
     """The same in another unit."""
     lower = sum(unit.to_base(value.number) for value, unit in given.below)
-    shown = [
-        _shown_result(given.unit.to_base(value.number) + lower, value, given, target, precision, named)
-        for value in values
-    ]
+    bases = [given.unit.to_base(value.number) + lower for value in values]
+    shown = [_shown_result(base, value, given, target, precision, named) for base, value in zip(bases, values)]
     return _Measure(shown, given.betweens, target, (), len(shown) == 1 and shown[0] in ("1", "−1"))
 
 
@@ -134,10 +123,7 @@ def _value(text: str) -> Value | None:
     digits = re.sub(r"[^\d.]", "", found[2])
     exponent = int((found[3] or "0").replace("−", "-"))
     sign = "-" if found[1] in ("-", "−") else ""
-    try:
-        number = float(f"{sign}{digits}e{exponent}")
-    except ValueError:
-        return None
+    number = float(f"{sign}{digits}e{exponent}")
     if not math.isfinite(number):
         return None
     integer, point, decimals = digits.partition(".")
@@ -277,69 +263,49 @@ class _Measure:
         return "-".join(parts).replace("- ", "-").replace(" square", "-square").replace("square ", "square-")
 
 
-@dataclass(frozen=True)
 class _Style:
     """How measures are set beside each other."""
 
-    is_first_short: bool
-    is_second_short: bool
-    is_adjective: bool
-    middle: str
-    is_american: bool
-    is_flipped: bool
-
-    @classmethod
-    def of(cls, abbreviation: str, named: Mapping[str, str], has_below: bool) -> "_Style":
-        shown = named.get("disp", "").strip()
-        by_name = shown in ("or", "slash", "/", "comma") and not abbreviation
-        adjective = named.get("adj", "").strip()
-        return cls(
-            is_first_short=abbreviation in ("on", "in", "values"),
-            is_second_short=abbreviation not in ("off", "in", "none") and not by_name,
-            is_adjective=adjective in ("on", "mid", "1"),
-            middle=named.get("_middle", ""),
-            is_american=named.get("sp", "").strip() == "us",
-            is_flipped=named.get("order", "").strip() == "flip" or shown == "flip",
-        )
+    def __init__(self, abbreviation: str, named: Mapping[str, str]) -> None:
+        self._shown = named.get("disp", "").strip()
+        by_name = self._shown in ("or", "slash", "/", "comma") and not abbreviation
+        self._is_first_short = abbreviation in ("on", "in", "values")
+        self._is_second_short = abbreviation not in ("off", "in", "none") and not by_name
+        self._is_adjective = named.get("adj", "").strip() in ("on", "mid", "1")
+        self._middle = named.get("_middle", "")
+        self._is_american = named.get("sp", "").strip() == "us"
+        self._is_flipped = named.get("order", "").strip() == "flip" or self._shown == "flip"
 
     def spelled(self, name: str) -> str:
         """A name as it is written in this variety of English."""
-        if self.is_american:
+        if self._is_american:
             for british, american in _AMERICAN:
                 name = name.replace(british, american)
         return name
 
-    def arrange(self, given: _Measure, results: Sequence[_Measure], named: Mapping[str, str]) -> str:
+    def arrange(self, given: _Measure, results: Sequence[_Measure]) -> str:
         """All of it, as `disp=` says."""
-        shown = named.get("disp", "").strip()
         if not results:
             return self._first(given)
-        if shown in ("number", "output number only", "num"):
+        if self._shown in ("number", "output number only", "num"):
             return _joined(results[0].numbers, results[0].betweens, 1)
-        if shown in ("out", "output only", "only"):
+        if self._shown in ("out", "output only", "only"):
             return "; ".join(map(self._second, results))
         first, others = given, list(results)
-        if self.is_flipped:
+        if self._is_flipped:
             first, others = results[0], [given, *results[1:]]
         head = self._first(first)
         tail = [self._second(other) for other in others]
-        match shown:
-            case "or":
-                return " or ".join([head, *tail])
-            case "/" | "slash":
-                return " / ".join([head, *tail])
-            case "comma":
-                return ", ".join([head, *tail])
-            case "sqbr":
-                return f"{head} [{'; '.join(tail)}]"
-            case "table" | "tablecen" | "unit":
-                return head
-        return f"{head} ({'; '.join(tail)})"
+        if self._shown in _SEPARATORS:
+            return _SEPARATORS[self._shown].join([head, *tail])
+        if self._shown in ("table", "tablecen", "unit"):
+            return head
+        return f"{head} [{'; '.join(tail)}]" if self._shown == "sqbr" else f"{head} ({'; '.join(tail)})"
 
     def _first(self, measure: _Measure) -> str:
-        if self.is_first_short:
-            return measure.signed() + self.middle
-        return (measure.as_adjective(self) if self.is_adjective else measure.named(self)) + self.middle
+        if self._is_first_short:
+            return measure.signed() + self._middle
+        return (measure.as_adjective(self) if self._is_adjective else measure.named(self)) + self._middle
 
     def _second(self, measure: _Measure) -> str:
-        return measure.signed() if self.is_second_short else measure.named(self)
+        return measure.signed() if self._is_second_short else measure.named(self)

@@ -41,12 +41,9 @@ def _clean(title: str) -> str:
 
 
 def join_redirects(out: Path, stretches: Iterable[SourceFile]) -> int | None:
-    """Makes `OUT/_redirects.tsv` of what these stretches of dumps left in `OUT/.redirects`, and removes that. Returns
-    the number of redirects; None where nothing was left. Those that lead nowhere but in a circle are left out.
-
-    Raises:
-        DataError: The table cannot be written.
-    """
+    """Makes `OUT/_redirects.tsv` of what these stretches of dumps left in `OUT/.redirects`, and removes that.
+    Returns the number of redirects; None where nothing was left. Those that lead nowhere but in a circle are left
+    out. Raises DataError where the table cannot be written."""
     folder = out / FOLDER
     if not folder.is_dir():
         return None
@@ -68,10 +65,9 @@ def join_redirects(out: Path, stretches: Iterable[SourceFile]) -> int | None:
             if not followed.rowcount:
                 break
         known.execute("DELETE FROM redirects WHERE target IN (SELECT title FROM redirects)")
-        number = 0
+        ((number,),) = known.execute("SELECT count(*) FROM redirects")
         with atomic_file(out / TABLE) as table:
-            for title, target in known.execute("SELECT title, target FROM redirects ORDER BY title"):
-                table.write(f"{title}\t{target}\n".encode())
-                number += 1
+            joined = known.execute("SELECT title, target FROM redirects ORDER BY title")
+            table.writelines(f"{title}\t{target}\n".encode() for title, target in joined)
     shutil.rmtree(folder)
-    return number
+    return int(number)

@@ -1,4 +1,4 @@
-"""What a dump says about its wiki: language, address, names of namespaces; prefixes of links to others."""
+"""What a dump says about its wiki: language, names of namespaces; prefixes of links to others."""
 
 import html
 import re
@@ -48,8 +48,6 @@ class Site:
 
     language: str
     """Code, such as "en"; "" where the dump does not say."""
-    base: str
-    """Address of the main page, as in the dump."""
     namespaces: dict[int, tuple[str, ...]]
     """Number to names, casefolded."""
 
@@ -63,22 +61,15 @@ class Site:
         """Casefolded names before a colon that templates may carry."""
         return frozenset(self.namespaces.get(_TEMPLATE, ()))
 
-    @property
-    def address(self) -> str:
-        """The wiki's address without the main page's name."""
-        return self.base.rpartition("/")[0]
-
 
 def parse_site(head: str) -> Site:
     """From everything before the first page of a dump."""
     language = re.search(r'<mediawiki[^<>]*\bxml:lang="([^"]*)"', head)
-    base = re.search(r"<base>([^<]*)</base>", head)
     names = {number: {name.casefold()} for number, name in _CANONICAL.items()}
     names[6].add("image")
     for key, name in re.findall(r'<namespace key="(-?\d+)"[^<>]*>([^<]*)</namespace>', head):
         names.setdefault(int(key), set()).add(html.unescape(name).casefold())
     return Site(
         language[1] if language else "",
-        html.unescape(base[1]) if base else "",
         {number: tuple(sorted(known)) for number, known in sorted(names.items())},
     )

@@ -69,20 +69,18 @@ def _convert(call: Call) -> str:
     named = {name: value for name, value in call.arguments.items() if not name.isdecimal()}
     if named.get("adj") == "mid" and len(places) > 2 and not places[-1][-1:].isdigit():
         named["_middle"] = places.pop()
-    return convert(places, named, is_short=call.name == "cvt")
+    return convert(tuple(places), tuple(named.items()), is_short=call.name == "cvt")
 
 
 def _val(call: Call) -> str:
-    places = call.places()
-    if not places:
+    if not (places := call.places()):
         return ""
     number = group_digits(places[0], call.language or "en")
     if len(places) > 1 and places[1]:
         number += f" ± {places[1]}" if places[1][0].isdigit() else f" {places[1]}"
     if power := call.get("e"):
         number += f" × 10^{power}"
-    unit = call.get("u", "ul")
-    per = call.get("up", "upl")
+    unit, per = call.get("u", "ul"), call.get("up", "upl")
     return call.get("p") + number + (f" {unit}" if unit else "") + (f"/{per}" if per else "") + call.get("s")
 
 
@@ -120,16 +118,13 @@ def _date(call: Call) -> str:
 
 
 def _as_of(call: Call) -> str:
-    if alternative := call.get("alt"):
-        return alternative
     word = "since" if call.get("since") else "as of"
     word = word if call.get("lc", "lowercase") else word.capitalize()
-    return f"{word} {_date(call)}".rstrip()
+    return call.get("alt") or f"{word} {_date(call)}".rstrip()
 
 
 def _fraction(call: Call) -> str:
-    places = call.places()
-    match places:
+    match call.places():
         case [below]:
             return f"1⁄{below}"
         case [above, below]:
@@ -140,12 +135,11 @@ def _fraction(call: Call) -> str:
 
 
 def _french_measure(call: Call) -> str:
-    places = call.places()
-    if not places:
+    if not (places := call.places()):
         return ""
     number = group_digits(places[0].replace(",", ".").replace(" ", ""), call.language or "fr")
-    power = call.get("e")
-    return " ".join([number + (f" × 10^{power}" if power else ""), *places[1:]]).strip()
+    power = f" × 10^{call.get('e')}" if call.get("e") else ""
+    return " ".join([number + power, *places[1:]]).strip()
 
 
 def _listed(call: Call) -> str:
@@ -172,9 +166,8 @@ def _sound(call: Call) -> str:
     sound = call.get("1")
     if not sound or len(sound) > _MAX_SOUND:
         return ""
-    if call.name in ("ipablink", "ipaslink"):
-        return f"[{sound}]" if call.name == "ipablink" else f"/{sound}/"
-    return sound if sound[0] in "/[" else ""
+    linked = {"ipablink": f"[{sound}]", "ipaslink": f"/{sound}/"}
+    return linked.get(call.name, sound if sound[0] in "/[" else "")
 
 
 def _are_equal(first: str, second: str) -> bool:
@@ -188,9 +181,8 @@ def _are_equal(first: str, second: str) -> bool:
 
 
 def _if_error(call: Call) -> str:
-    if ERROR in call.get("1"):
-        return call.get("2")
-    return call.get("3") if "3" in call.arguments else call.get("1")
+    shown = "2" if ERROR in call.get("1") else "3" if "3" in call.arguments else "1"
+    return call.get(shown)
 
 
 def _switch(call: Call) -> str:
@@ -345,11 +337,7 @@ class Templates:
                 break
             head = head.partition(":")[2]
             name = _normal(head)
-        expansion = _EXPANSIONS.get(name) or self._of_a_language(name)
+        expansion = _EXPANSIONS.get(name)
+        if expansion is None and name.startswith(("lang-", "langx")):  # they hold the words in that language
+            expansion = _second if name == "langx" else _first
         return expansion(Call(name, read_arguments(parts), self._language, self.title)) if expansion else ""
-
-    def _of_a_language(self, name: str) -> Expansion | None:
-        """`lang-fr` and its like hold the words in that language."""
-        if name.startswith(("lang-", "langx")):
-            return _second if name == "langx" else _first
-        return None

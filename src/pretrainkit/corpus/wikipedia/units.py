@@ -154,19 +154,12 @@ electricity
   v | | volt | | V |
   kv | | kilovolt | | kV |
 """
-_ZEROES = {"c": 273.15, "°c": 273.15, "degc": 273.15, "f": 459.67 * 5 / 9, "°f": 459.67 * 5 / 9, "degf": 459.67 * 5 / 9}
+_ZEROES = {"°C": 273.15, "°F": 459.67 * 5 / 9}
+"""By the symbol."""
 _BY_CASE = {
-    "ST": "st_",
-    "Nm": "nm_",
-    "mW": "",
-    "Mm": "",
-    "mPa": "",
-    "Mg": "t",
-    "ML": "ml_",
-    "Ml": "ml_",
-    "F-change": "f-change",
-    "C-change": "c-change",
-}
+    "ST": "st_", "Nm": "nm_", "mW": "", "Mm": "", "mPa": "", "Mg": "t", "ML": "ml_", "Ml": "ml_",
+    "F-change": "f-change", "C-change": "c-change",
+}  # fmt: skip
 """Codes that are others in small letters; "" is one that is not known."""
 _POWERS = {
     "k": ("thousand", "e3", 1e3),
@@ -182,15 +175,16 @@ BELOW = {"ft": ("in",), "lb": ("oz",), "st": ("lb",), "yd": ("ft",), "mi": ("ft"
 
 
 def _units() -> dict[str, Unit]:
-    found, kind = {}, ""
+    found: dict[str, Unit] = {}
+    kind = ""
     for line in _TABLE.strip().split("\n"):
         if not line.startswith(" "):
             kind = line
             continue
         codes, scale, name, plural, symbol, default = (field.strip() for field in line.split("|"))
-        unit = Unit(kind if scale else name, float(scale or 1), name, plural or name + "s", symbol, default)
-        for code in codes.split():
-            found[code] = replace(unit, zero=_ZEROES.get(code, 0.0))
+        zero = _ZEROES.get(symbol, 0.0) if kind == "temperature" else 0.0
+        unit = Unit(kind if scale else name, float(scale or 1), name, plural or name + "s", symbol, default, zero)
+        found |= dict.fromkeys(codes.split(), unit)
     return found
 
 
@@ -200,8 +194,7 @@ UNITS = _units()
 def find_unit(code: str) -> Unit | None:
     """The unit that a code of `convert` stands for: `km2`, `e6acre`, `koilbbl/d`; None: not known."""
     code = code.strip()
-    unit = UNITS.get(_BY_CASE.get(code, code.casefold()))
-    if unit is not None:
+    if unit := UNITS.get(_BY_CASE.get(code, code.casefold())):
         return unit
     found = _POWERED.fullmatch(code)
     base = UNITS.get((found[2] or found[4]).casefold()) if found else None
