@@ -299,7 +299,7 @@ class T5(
 
     def import_file(self, path: Path, format: str, config: T5Run | None) -> ImportedModel:
         """The config is `config`, or that of t5/1.1-base with the model of the file; the data is missing."""
-        from pretrainkit.recipes.t5.foreign import read_foreign
+        from pretrainkit.recipes.t5.original import read_foreign
 
         found = read_foreign(path, format, None if config is None else config.model)
         base = PRESETS["1.1-base"]() if config is None else config
