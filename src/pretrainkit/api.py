@@ -347,7 +347,7 @@ def infer(
     """
     from pretrainkit.dist.env import init_world
     from pretrainkit.dist.weights import weights_fingerprint
-    from pretrainkit.eval.infer import folder_of_mixture, write_lines
+    from pretrainkit.eval.inference import folder_of_mixture, write_lines
     from pretrainkit.tasks.user_modules import import_modules
     from pretrainkit.training.precision import resolve_precision
     from pretrainkit.workers.processes import Quiet

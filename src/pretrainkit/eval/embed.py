@@ -4,11 +4,12 @@ Dimensions: N rows, B rows of a batch, D width of the embeddings.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from pretrainkit.data import prefetch
 from pretrainkit.dist.env import World
@@ -19,6 +20,18 @@ BuildRows = Callable[[NDArray[np.int64]], HostBatch]
 """The batch of some rows, on the host; called from several threads at once."""
 Forward = Callable[[dict[str, Tensor]], Tensor]
 """A batch on the device to its embeddings (B, D)."""
+
+
+@dataclass(frozen=True)
+class ImageEncoder:
+    """The part of a trained model that turns images into features, for probing."""
+
+    module: nn.Module
+    """What computes; it is not to be changed."""
+    encode: Callable[[Tensor], Tensor]
+    """uint8 (B, 3, H, W) on the module's device to features (B, F), before any projection or normalisation."""
+    image_size: int
+    """Pixels of each side that it is made for."""
 
 
 @torch.no_grad()

@@ -16,9 +16,8 @@ from pretrainkit.data import prefetch
 from pretrainkit.data.order import Order
 from pretrainkit.dist.env import World
 from pretrainkit.errors import DataError
-from pretrainkit.eval.embed import embed_rows
+from pretrainkit.eval.embed import ImageEncoder, embed_rows
 from pretrainkit.eval.evaluator import evaluation_mode
-from pretrainkit.eval.image_encoder import ImageEncoder
 from pretrainkit.eval.linear_probe import knn_accuracy, score_heads, train_heads
 from pretrainkit.eval.probe_config import Method, ProbeConfig, valid_transforms
 from pretrainkit.images.class_folders import ClassFolders, class_folders

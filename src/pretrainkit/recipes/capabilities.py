@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pretrainkit.data.source import BatchSource, Records
     from pretrainkit.dist.env import World
-    from pretrainkit.eval.image_encoder import ImageEncoder
+    from pretrainkit.eval.embed import ImageEncoder
     from pretrainkit.eval.inference import Inference, InferenceRequest
     from pretrainkit.recipes.text_encoder import TextEncoder
     from pretrainkit.recipes.text_reader import TextReader
