@@ -29,7 +29,6 @@ from pretrainkit.recipes.t5.decode import END_ID, IMPOSSIBLE, Decoded, beam_sear
 from pretrainkit.recipes.t5.decoding_config import DecodingConfig
 from pretrainkit.recipes.t5.inputs import read_batch
 from pretrainkit.recipes.t5.model import T5
-from pretrainkit.recipes.t5.packing import Placement, one_per_row
 from pretrainkit.recipes.t5.ragged import ragged
 from pretrainkit.rng import fold_one, stream_key, uniform
 
@@ -254,9 +253,9 @@ def _whole(config: T5Run, model: nn.Module) -> T5:
     return copy.eval()
 
 
-def _one_per_row(lengths: Mapping[str, NDArray[np.int64]], widths: Mapping[str, int]) -> Placement:
+def _one_per_row(lengths: Mapping[str, NDArray[np.int64]], widths: Mapping[str, int]) -> features.Placement:
     """As a `packer`: rows then have segment ids, so that an answer may end in an id 0."""
-    return one_per_row(len(lengths["targets"]), widths)
+    return features.one_per_row(len(lengths["targets"]), widths)
 
 
 def _limited(rows: Sequence[int], examples: Sequence[Example]) -> list[list[int]]:
