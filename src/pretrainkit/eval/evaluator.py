@@ -1,12 +1,15 @@
 """Metrics on held-out data as ratios of sums: never a mean of means."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.data.order import Order
+from pretrainkit.data.source import Records
 from pretrainkit.dist.env import World
 from pretrainkit.errors import DataError
 from pretrainkit.training.objective import AnyObjective, HostBatch
@@ -60,6 +63,24 @@ def evaluate(
     if "loss" not in values and objective.scales.keys() <= totals.keys():
         values["loss"] = sum(scale * values.get(name, 0.0) for name, scale in objective.scales.items())
     return dict(sorted(values.items()))
+
+
+def evaluate_records(
+    objective: AnyObjective,
+    model: nn.Module,
+    build: Callable[[Records], HostBatch],
+    order: Order,
+    num_examples: int,
+    *,
+    batch_size: int,
+    precision: Precision,
+    world: World,
+) -> dict[str, float]:
+    """`evaluate` on the first `num_examples` of an order: each scored once, in the same batches on any world."""
+    numbers, num_counted = dealt(-(-num_examples // batch_size), world)
+    places = (np.arange(number * batch_size, min((number + 1) * batch_size, num_examples)) for number in numbers)
+    batches = (build(order.records(place)) for place in places)
+    return evaluate(objective, model, batches, precision=precision, world=world, num_counted=num_counted)
 
 
 def _summed(terms: Iterable[tuple[str, Sequence[float]]]) -> dict[str, tuple[float, float]]:

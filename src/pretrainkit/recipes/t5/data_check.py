@@ -119,7 +119,7 @@ def _rows(source: DenoisingSource | TaskBatches, records: Records) -> tuple[list
 
 
 def _segment_examples(source: DenoisingSource, num: int) -> Iterator[dict[str, str]]:
-    from pretrainkit.recipes.t5.sample import readable
+    from pretrainkit.recipes.t5.evaluation import readable
 
     tokenizers: dict[str, Tokenizer] = {}
     for number, (name, component) in enumerate(zip(source.names, source.components, strict=True)):

@@ -168,7 +168,7 @@ class T5(
         return T5Objective(config, training_components(config))
 
     def sample(self, config: T5Run, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
-        from pretrainkit.recipes.t5.sample import sample
+        from pretrainkit.recipes.t5.evaluation import sample
 
         return list(sample(config, model, source, num))
 
