@@ -16,7 +16,7 @@ from pretrainkit.tasks.shares import mean_lengths
 from pretrainkit.tasks.steps import Lengths
 
 Task: TypeAlias = Any
-"""A `Task` of definitions.py, which imports this file."""
+"""A `Task` of task.py, which imports this file."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from typing import Any
 from pretrainkit.eval.metrics import accuracy, f1_invalid_wrong, matthews, pearson, spearman
 from pretrainkit.recipes.t5.catalogue.labelled import Metrics, class_task, number, referent, similarity, text_task
 from pretrainkit.recipes.t5.catalogue.questions import wnli
-from pretrainkit.tasks.glue_data import GLUE, HUB, MNLI, MNLI_PARTS, glue_data
-from pretrainkit.tasks.named_data import Hub, NamedData
+from pretrainkit.tasks.named_data import GLUE, HUB, MNLI, MNLI_PARTS, Hub, NamedData, glue_data
 from pretrainkit.tasks.task import Task
 
 _ENTAILMENT = ("entailment", "neutral", "contradiction")
