@@ -150,8 +150,7 @@ def tasks_of_mixture(config: T5Run, tokenizer: Path | None, name: str, split: st
 def _asked_of(config: T5Run, tokenizer: Path | None, name: str) -> T5Run:
     """The config of a run on that task."""
     given = {} if tokenizer is None else {"tokenizer": str(tokenizer)}
-    data = config.data.model_copy(update={"task": name, "train": (), "valid": (), **given})
-    return config.model_copy(update={"data": data})
+    return config.changed(data={"task": name, "train": (), "valid": (), **given})
 
 
 def _task_examples(

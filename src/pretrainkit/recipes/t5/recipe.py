@@ -154,7 +154,7 @@ class T5(
         data = config.data
         if data.task is None or data.tokenizer == "bytes" or not leaves_vocabulary_open(config):
             return config
-        return config.model_copy(update={"data": data.model_copy(update={"tokenizer": str(tokenizer)})})
+        return config.changed(data={"tokenizer": str(tokenizer)})
 
     def build_model(self, config: T5Run) -> nn.Module:
         from pretrainkit.recipes.t5.model import build
@@ -172,9 +172,7 @@ class T5(
 
         return list(sample(config, model, source, num))
 
-    @property
-    def generate_options(self) -> tuple[str, ...]:
-        return ("num", "beams", "alpha", "temperature", "top_k", "top_p", "seed", "max_length", "batch_size")
+    generate_options = ("num", "beams", "alpha", "temperature", "top_k", "top_p", "seed", "max_length", "batch_size")
 
     def has_own_vocabulary(self, config: T5Run) -> bool:
         """Bytes need no files, and the tasks that a run was trained on may bring theirs."""
