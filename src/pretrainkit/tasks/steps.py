@@ -118,17 +118,27 @@ class Steps:
 
     def one(self, example: Mapping[str, Any], epoch: int, index: int) -> Example:
         """The example after steps that are all one to one."""
-        (made,) = self.several(example, index, epoch)
-        return made
+        for number, (step, function, is_random, more) in enumerate(self._calls):
+            assert function is not None
+            try:
+                if is_random:
+                    rng = random_generator(self._key, epoch, index, self._first + number)
+                    made = function(example, rng=rng, **more)
+                else:
+                    made = function(example, **more)
+                example = _checked(made)
+            except Exception as error:
+                raise self._explained(error, step, index) from error
+        return dict(example)
 
-    def several(self, example: Mapping[str, Any], index: int, epoch: int = 0) -> list[Example]:
+    def several(self, example: Mapping[str, Any], index: int) -> list[Example]:
         """What becomes of one example of the source: none, one or more."""
         found = [dict(example)]
         for number, (step, function, is_random, more) in enumerate(self._calls):
             assert function is not None
-            arguments: dict[str, Any] = more
+            arguments: dict[str, Any] = dict(more)
             if is_random:
-                arguments = {**more, "rng": random_generator(self._key, epoch, index, self._first + number)}
+                arguments["rng"] = random_generator(self._key, 0, index, self._first + number)
             try:
                 if isinstance(step, Filter):
                     found = [one for one in found if function(one, **arguments)]
