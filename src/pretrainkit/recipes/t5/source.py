@@ -24,7 +24,7 @@ from pretrainkit.recipes.t5.denoising import Denoiser, DenoiserConfig, Denoising
 from pretrainkit.recipes.t5.ragged import Ragged, constant, merged
 from pretrainkit.recipes.t5.segments import SegmentIndex, segments_of
 from pretrainkit.recipes.t5.task_source import TaskBatches, bind_tasks, open_tasks, task_names, with_vocab_size
-from pretrainkit.rng import Keys, fold, stream_key
+from pretrainkit.rng import fold, stream_key
 from pretrainkit.tasks.shares import shares, spread
 from pretrainkit.tasks.vocabulary_folder import NUM_SENTINELS
 from pretrainkit.tokenizers.load import load_tokenizer
@@ -124,7 +124,7 @@ class DenoisingSource(BatchSource):
     def examples(self, records: Records) -> tuple[Ragged | None, Ragged]:
         """Inputs (None: there are none) and targets, before they get rows; two of each for every record where they are
         `is_paired`."""
-        keys = self._keys(records)
+        keys = records.keys(self.split, _VALID)
         inputs: list[tuple[NDArray[np.int64], Ragged]] = []
         targets: list[tuple[NDArray[np.int64], Ragged]] = []
         num = (1 + self.is_paired) * len(records)
@@ -165,11 +165,6 @@ class DenoisingSource(BatchSource):
             return [(self.components[0], np.arange(len(records)))]
         rows = [np.flatnonzero(records.source == number) for number in range(len(self.components))]
         return [(component, own) for component, own in zip(self.components, rows, strict=True) if len(own)]
-
-    def _keys(self, records: Records) -> Keys:
-        if self.split == "train":
-            return records.key
-        return fold(fold(_VALID, records.source), records.index)
 
 
 def component_names(folders: Sequence[object], denoisers: Sequence[DenoiserConfig]) -> list[str]:
