@@ -28,6 +28,7 @@ def evaluate(
     num_counted: int | None = None,
 ) -> dict[str, float]:
     """Every metric of the objective: its total over all batches and ranks divided by its weight over them, once.
+    Raises DataError where no rank had a batch.
 
     The model is put into evaluation mode and back; its weights do not change.
 
@@ -39,9 +40,6 @@ def evaluate(
     Returns:
         Metric name to value, sorted by name, the same on all ranks; what nothing was counted of is left out. With
         `loss`: the training loss on this data, if the metrics hold all its terms; one without weight counts as 0.
-
-    Raises:
-        DataError: No rank had a batch.
     """
     sums_per_batch: list[tuple[list[str], Tensor]] = []
     with evaluation_mode(model), torch.no_grad():

@@ -108,7 +108,8 @@ def write_lines(
     overwrite: bool = False,
     progress: Progress = _quiet,
 ) -> Path:
-    """Write a line for each example; what an earlier call finished is kept. Returns the file.
+    """Write a line for each example; what an earlier call finished is kept. Returns the file. Raises InputError where
+    there is such a file, or its chunks, of another question; DataError where it cannot be written.
 
     Args:
         out: A file. Of several shards its name gets `-00000-of-00004` before the suffix.
@@ -116,10 +117,6 @@ def write_lines(
         chunk_size: Examples of a chunk.
         shard: This part of so many: examples are cut into parts that lie one after another.
         overwrite: Replace a file, or chunks, that something else was asked for.
-
-    Raises:
-        InputError: There is such a file, or its chunks, of another question.
-        DataError: It cannot be written.
     """
     number, num_shards = shard
     if not 0 <= number < num_shards:

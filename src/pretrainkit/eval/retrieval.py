@@ -91,7 +91,8 @@ def retrieval(
     megabytes: int = 64,
     world: World = ALONE,
 ) -> dict[str, float]:
-    """Recall in both directions, in percent.
+    """Recall in both directions, in percent. Raises DataError where no image has a text, or there are fewer images than
+    folds.
 
     Args:
         images: On every rank all of them; rows with the id of an earlier row are left out.
@@ -105,9 +106,6 @@ def retrieval(
     Returns:
         `I2T-R@1`, `I2T-R@5`, `I2T-R@10`, `T2I-R@1`, ..., and `RSUM`, the sum of the six (at most 600), the same on all
         ranks; with `with_ranks` also `I2T-mean_rank` and the like. Everything is NaN where an embedding is not finite.
-
-    Raises:
-        DataError: No image has a text, or there are fewer images than folds.
     """
     images = images.take(first_of_each(images.ids_N))
     if num_folds > len(images.ids_N):
@@ -141,10 +139,7 @@ def recall(rank_Q: NDArray[np.int64] | None, k: int) -> float:
 def ranks(queries: Rows, gallery: Rows, *, megabytes: int = 64, world: World = ALONE) -> NDArray[np.int64] | None:
     """The rank of the first match of each query that has one, in the order of the queries; the same on all ranks.
 
-    None where an embedding is not finite, as then nothing is near.
-
-    Raises:
-        DataError: No query has a match.
+    None where an embedding is not finite, as then nothing is near. Raises DataError where no query has a match.
     """
     has_match_Q = np.isin(queries.ids_N, gallery.ids_N)
     if not has_match_Q.any():
@@ -192,11 +187,8 @@ def nearest(query_QD: Tensor, gallery_GD: Tensor, num: int) -> tuple[NDArray[np.
 
 
 def captions_of(class_names: Sequence[str], templates: Sequence[str]) -> list[str]:
-    """One caption for each class and template, class by class.
-
-    Raises:
-        InputError: No template, or one without a blank for the name.
-    """
+    """One caption for each class and template, class by class. Raises InputError where there is no template, or one
+    without a blank for the name."""
     if not templates:
         raise InputError(f"there is no template for captions\n  give one with {BLANK} for the name of the class")
     if wrong := [template for template in templates if BLANK not in template]:

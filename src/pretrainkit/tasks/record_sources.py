@@ -33,11 +33,8 @@ class RecordFeature:
     """() for one value, (None,) for a row of any length, (None, 3) for rows of three."""
 
     def value(self, stored: ExampleFeature) -> Any:
-        """An array, or of text and bytes a value or list.
-
-        Raises:
-            ValueError: What is stored is of another kind or size.
-        """
+        """An array, or of text and bytes a value or list. Raises ValueError where what is stored is of another kind or
+        size."""
         is_text = self.dtype in (_TEXT, _BYTES)
         if len(stored) and isinstance(stored, list) != is_text:
             raise ValueError(f"it holds {'bytes' if isinstance(stored, list) else 'numbers'}, not {self.dtype}")

@@ -89,12 +89,8 @@ class Task:
         return dataclasses.replace(self, **changes)
 
     def supplied(self, supply: Supply) -> "Task":
-        """The task with what it leaves open, itself where that is nothing; see `supply.py`.
-
-        Raises:
-            ConfigError: It leaves open what is not supplied.
-            DataError: Its data are not where they are said to be.
-        """
+        """The task with what it leaves open, itself where that is nothing; see `supply.py`. Raises ConfigError where it
+        leaves open what is not supplied; DataError where its data are not where they are said to be."""
         has_open_vocabulary = any(isinstance(one.vocabulary, RunVocabulary) for one in self.features.values())
         has_open_steps = any(isinstance(step, RunSteps) for step in self.preprocessors)
         if not (isinstance(self.source, OpenSource) or has_open_vocabulary or has_open_steps):
@@ -125,7 +121,6 @@ class Task:
         *,
         seed: int = 0,
         caches: Sequence[str | Path] = (),
-        use_cache: bool = True,
     ) -> BoundTask:
         """The examples of a split. Raises DataError where there is no such split, or the task needs a cache and there
         is none.
@@ -135,10 +130,9 @@ class Task:
             seed: Of the random steps.
             caches: Folders of `pretrainkit tasks cache`, searched in this order. A cache that is not there, or was made
                 of other data or by other steps, is passed over with a note.
-            use_cache: False: `caches` are not looked at.
         """
         before, after, marker = split_steps(self.name, self.preprocessors)
-        cache = find_cache(self, split, caches) if marker is not None and use_cache else None
+        cache = find_cache(self, split, caches) if marker is not None else None
         if cache is None and marker is not None and marker.required:
             raise DataError(
                 f"task {self.name!r} needs a cache of {split!r} and there is none that fits"
@@ -359,12 +353,8 @@ class TaskRegistry:
         return TaskRegistry(self._tasks, self._mixtures, dataclasses.replace(supply, left_out=frozenset(left_out)))
 
     def add(self, entry: Entry) -> Entry:
-        """Makes a task or mixture known, and returns it.
-
-        Raises:
-            ConfigError: The name is taken by another of its kind, a member is unknown, members have other features, or
-                a mixture would be a part of itself.
-        """
+        """Makes a task or mixture known, and returns it. Raises ConfigError where the name is taken by another of its
+        kind, a member is unknown, members have other features, or a mixture would be a part of itself."""
         kind, known = ("task", self._tasks) if isinstance(entry, Task) else ("mixture", self._mixtures)
         if entry.name in known:
             raise ConfigError(
@@ -442,16 +432,14 @@ class TaskRegistry:
         is_told: bool = False,
     ) -> dict[str, float]:
         """Rate of every task of a mixture that has `split`, in examples by its name: its own and its shares of mixtures
-        within. A task has rate 1.
+        within. A task has rate 1. Raises ConfigError where no member has the split, a rate function failed, or a
+        mixture has a rate that is no number.
 
         Args:
             split: Whose sizes rate functions look at; members without it are left out, with a warning.
             caches: Folders whose statistics rate functions look at; without, the source is asked.
             lengths: Tokens per feature, for rates of tokens.
             is_told: Whoever asks knows which members lack the split: no warning.
-
-        Raises:
-            ConfigError: No member has the split, a rate function failed, or a mixture has a rate that is no number.
         """
         entry = self.get(name)
         if isinstance(entry, Task):
@@ -473,16 +461,12 @@ class TaskRegistry:
         *,
         seed: int = 0,
         caches: Sequence[str | Path] = (),
-        use_cache: bool = True,
         is_told: bool = False,
     ) -> BoundMixture:
         """The tasks of a mixture (or the one task) with their weights; arguments are those of `Task.bind` and `rates`.
 
-        Tasks of rate 0 are left out: they are for evaluation, where they are bound by themselves.
-
-        Raises:
-            ConfigError: All rates are 0, or tasks have different vocabularies or dtypes.
-            DataError: As of `Task.bind`.
+        Tasks of rate 0 are left out: they are for evaluation, where they are bound by themselves. Raises ConfigError
+        where all rates are 0, or tasks have different vocabularies or dtypes; DataError as `Task.bind` does.
         """
         found = self.rates(name, split=split, caches=caches, lengths=lengths, is_told=is_told)
         rates = {task: rate for task, rate in found.items() if rate > 0}
@@ -490,7 +474,7 @@ class TaskRegistry:
             raise ConfigError(f"all tasks of mixture {name!r} with the split {split!r} have rate 0")
         tasks = [self.get_task(task) for task in rates]
         check_alike(tasks)
-        bound = (task.bind(split, lengths, seed=seed, caches=caches, use_cache=use_cache) for task in tasks)
+        bound = (task.bind(split, lengths, seed=seed, caches=caches) for task in tasks)
         return BoundMixture(name, tuple(bound), tuple(rates.values()))
 
     def _member(self, name: str, within: str) -> Task | Mixture:

@@ -153,15 +153,13 @@ def to_huggingface_config(config: T5ModelConfig, *, end_id: int = 1) -> dict[str
 
 
 def from_huggingface_config(values: Mapping[str, Any], *, has_logits: bool | None = None) -> T5ModelConfig:
-    """The model config of a `config.json`.
+    """The model config of a `config.json`. Raises CheckpointError where it is another model, or has a feature that we
+    lack.
 
     Args:
         values: The contents.
         has_logits: Whether the weights have a logits matrix of their own, which decides where it is known: what
             `tie_word_embeddings` says is not always so (transformers 5 writes true where the weights are untied).
-
-    Raises:
-        CheckpointError: It is another model, or has a feature that we lack.
     """
     kind = values.get("model_type")
     if kind not in _ARCHITECTURES:

@@ -58,7 +58,8 @@ class Predictor:
         is_prefix: bool | None = None,
         autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """
+        """Raises InputError where the model is an encoder alone.
+
         Args:
             config: Bound.
             model: Plain, or under DDP. One that FSDP2 has sharded is copied whole to every rank, so that ranks need not
@@ -69,9 +70,6 @@ class Predictor:
             is_prefix: Decoders alone: whether the tokens of inputs all see each other. Default: as the model was
                 trained, by tasks or with a denoiser that makes inputs.
             autocast: As of `Precision`.
-
-        Raises:
-            InputError: The model is an encoder alone.
         """
         if config.model.kind == "encoder_only":
             raise InputError(

@@ -190,13 +190,9 @@ def training_components(config: T5Run) -> list[str]:
 
 
 def bind(config: T5Run) -> T5Run:
-    """Fill in `model.vocab_size` from the token shards, and check the config against them.
-
-    Raises:
-        ConfigError: Settings, tokenizer and objective do not fit each other.
-        DataError: Folders are missing or broken, were made with different tokenizers, hold nothing, or held-out
-            documents are in the training data.
-    """
+    """Fill in `model.vocab_size` from the token shards, and check the config against them. Raises ConfigError where
+    settings, tokenizer and objective do not fit each other; DataError where folders are missing or broken, were made
+    with different tokenizers, hold nothing, or held-out documents are in the training data."""
     if config.data.task is not None:
         return bind_tasks(config)
     train, valid = (

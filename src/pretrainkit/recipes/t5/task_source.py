@@ -135,12 +135,9 @@ def task_names(config: T5Run) -> list[str]:
 
 
 def bind_tasks(config: T5Run) -> T5Run:
-    """Fill in `model.vocab_size` from the tasks' vocabulary, and check the config against them.
-
-    Raises:
-        ConfigError: There is no such task, or model and tasks do not fit each other.
-        DataError: The tasks lack the split to train on.
-    """
+    """Fill in `model.vocab_size` from the tasks' vocabulary, and check the config against them. Raises ConfigError
+    where there is no such task, or model and tasks do not fit each other; DataError where the tasks lack the split to
+    train on."""
     config = with_tokenizer_of_model(config)
     _, tasks, vocabulary = _tasks(config)
     _check_model(config, tasks[0], vocabulary)

@@ -105,11 +105,8 @@ def multirc(row: Row) -> Example:
 
 
 def class_of(row: Row, classes: Sequence[str]) -> int:
-    """Number of a row's class, from its number, its name, or a bool; -1 where there is none.
-
-    Raises:
-        DataError: The label is none of the classes.
-    """
+    """Number of a row's class, from its number, its name, or a bool; -1 where there is none. Raises DataError where the
+    label is none of the classes."""
     value = _first(row, LABEL)
     if value is None or value in (-1, "-1", "", "-"):
         return _UNLABELLED
