@@ -110,7 +110,7 @@ def check_data(config: RunConfig, *, num: int = 2, deep: bool = False, progress:
     Raises:
         ConfigError, DataError: Config and data do not fit each other.
     """
-    from pretrainkit.tasks.shares import table
+    from pretrainkit.tasks.rates import table
     from pretrainkit.workers.processes import Quiet
 
     recipe = find_recipe(config.recipe)

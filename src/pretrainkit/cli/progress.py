@@ -33,7 +33,7 @@ def _mixture(info: Mapping[str, Any]) -> str:
     rows = info.get("mixture", [])
     if len(rows) < 2:
         return ""
-    from pretrainkit.tasks.shares import table
+    from pretrainkit.tasks.rates import table
 
     return "".join(f"\n  {line}" for line in table(rows, info["num_examples"]))
 

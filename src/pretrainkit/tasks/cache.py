@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,6 @@ from pretrainkit.tasks.steps import Example
 from pretrainkit.tasks.vocabulary import Vocabulary
 from pretrainkit.tokenizers.shards import TokenShards
 from pretrainkit.tokenizers.special import SpecialIds
-
-if TYPE_CHECKING:
-    from pretrainkit.tasks.task import Task
 
 COMPLETED = "COMPLETED"
 MISSING = "\x00missing"
@@ -73,8 +70,8 @@ class TaskCache:
         return CachedExamples(self.folder, split, self.info(split))
 
 
-def find_cache(task: "Task", split: str, caches: Sequence[str | Path]) -> TaskCache | None:
-    """The first of `caches` that holds a split of the task as it is now; others are passed over with a note."""
+def find_cache(task: Any, split: str, caches: Sequence[str | Path]) -> TaskCache | None:
+    """The first of `caches` that holds a split of the `Task` as it is now; others are passed over with a note."""
     for folder in caches:
         path = task_folder(folder, task.name)
         cache = TaskCache(path)

@@ -17,7 +17,7 @@ from pretrainkit.recipes.t5.features import num_packed_rows
 from pretrainkit.recipes.t5.source import DenoisingSource, open_source
 from pretrainkit.recipes.t5.task_source import TaskBatches, registry_of, warn_of_lacking
 from pretrainkit.rng import fold, stream_key
-from pretrainkit.tasks.shares import Share, spread
+from pretrainkit.tasks.rates import Share, spread
 from pretrainkit.tasks.task import Task
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
 

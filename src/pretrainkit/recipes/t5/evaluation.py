@@ -30,7 +30,7 @@ from pretrainkit.recipes.t5.predictor import Predictor
 from pretrainkit.recipes.t5.source import DenoisingSource, open_source
 from pretrainkit.recipes.t5.task_source import TaskBatches, run_tasks, warn_of_lacking
 from pretrainkit.recipes.t5.texts import decode
-from pretrainkit.tasks.shares import spread
+from pretrainkit.tasks.rates import spread
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
 from pretrainkit.training.precision import Precision
 from pretrainkit.training.watch import Evaluation

@@ -225,8 +225,7 @@ class _Rows:
                     "of a row\n  cut examples to the row before they are converted, or make rows longer"
                 )
         self._is_packed, self._lengths, self._widths = packer is not None, lengths, widths
-        num = len(next(iter(lengths.values())))
-        self._placement = one_per_row(num, widths) if packer is None else packer(lengths, widths)
+        self._placement = (packer or one_per_row)(lengths, widths)
         self._places: dict[str, Ints | list[tuple[int, int, int]]] = {}
         for name, sequence in sequences.items():
             if packer is None:
@@ -278,10 +277,11 @@ def _check_last_ids(name: str, sequence: Ragged) -> None:
         )
 
 
-def one_per_row(num_examples: int, names: Mapping[str, int]) -> Placement:
-    """Example i in row i."""
-    zeros = np.zeros(num_examples, np.int64)
-    return Placement(np.arange(num_examples), zeros + 1, dict.fromkeys(names, zeros), num_examples)
+def one_per_row(lengths: Mapping[str, Ints], widths: Mapping[str, int]) -> Placement:
+    """Example i in row i. As a `packer` it gives rows segment ids, so that an example may end in an id 0."""
+    num = len(next(iter(lengths.values())))
+    zeros = np.zeros(num, np.int64)
+    return Placement(np.arange(num), zeros + 1, dict.fromkeys(widths, zeros), num)
 
 
 def pairs(lengths: Mapping[str, Ints], widths: Mapping[str, int]) -> Placement:

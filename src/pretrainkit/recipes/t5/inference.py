@@ -303,13 +303,11 @@ def generate(
     return made
 
 
-def score(
-    config: T5Run, model: T5, tokenizer: Path | None, pairs: Sequence[tuple[str, str]], *, batch_size: int = 64
-) -> list[float]:
+def score(config: T5Run, model: T5, tokenizer: Path | None, pairs: Sequence[tuple[str, str]]) -> list[float]:
     """The log-probability of each answer, its end mark too, given its prompt, of `pairs` of both. See `generate`."""
     vocabulary = vocabulary_of(config, tokenizer)
     goes_on, has_end = prompting(config, has_tokenizer=tokenizer is not None)
-    predictor = Predictor(config, model, batch_size=batch_size, end_id=vocabulary.eos_id, is_prefix=not goes_on)
+    predictor = Predictor(config, model, end_id=vocabulary.eos_id, is_prefix=not goes_on)
     end = [vocabulary.eos_id]
     examples = [
         {"inputs": [*encode(prompt, vocabulary), *end * has_end], "targets": encode(answer, vocabulary) + end}

@@ -25,7 +25,7 @@ from pretrainkit.recipes.t5.ragged import Ragged, constant, merged
 from pretrainkit.recipes.t5.segments import SegmentIndex, segments_of
 from pretrainkit.recipes.t5.task_source import TaskBatches, bind_tasks, open_tasks, task_names, with_vocab_size
 from pretrainkit.rng import fold, stream_key
-from pretrainkit.tasks.shares import shares, spread
+from pretrainkit.tasks.rates import shares, spread
 from pretrainkit.tasks.vocabulary_folder import NUM_SENTINELS
 from pretrainkit.tokenizers.load import load_tokenizer
 from pretrainkit.tokenizers.shards import TokenShards, refuse_different_tokenizers, refuse_shared_documents
