@@ -9,6 +9,7 @@ a whole, and vocabularies are compared by content.
 """
 
 import dataclasses
+import difflib
 import inspect
 import logging
 import math
@@ -570,15 +571,5 @@ get, names = REGISTRY.get, REGISTRY.names
 
 
 def nearest(name: str, known: Sequence[str], count: int = 3) -> list[str]:
-    """The `count` of `known` with the fewest edits (insert, delete, replace a character) to `name`."""
-    return sorted(known, key=lambda one: (_edits(name, one), one))[:count]
-
-
-def _edits(a: str, b: str) -> int:
-    # Levenshtein's table, a row at a time; `diagonal` is the number above and to the left.
-    row = list(range(len(b) + 1))
-    for i, left in enumerate(a, 1):
-        diagonal, row[0] = row[0], i
-        for j, right in enumerate(b, 1):
-            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (left != right))
-    return row[-1]
+    """The `count` of `known` that are spelled most like `name`."""
+    return difflib.get_close_matches(name, known, count, cutoff=0.0)
