@@ -25,8 +25,7 @@ from pretrainkit.dist.devices import has_float64
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import gather_root_weights, unwrap
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.eval.embed import BuildRows, embed_rows
-from pretrainkit.eval.evaluator import evaluation_mode
+from pretrainkit.eval.evaluator import BuildRows, embed_rows, evaluation_mode
 from pretrainkit.eval.retrieval import (
     Rows,
     accuracies,
