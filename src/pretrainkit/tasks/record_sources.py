@@ -6,7 +6,6 @@ Every record has random access: where it lies is found in one pass through its f
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -109,18 +108,16 @@ class SeqioCache(TfRecords):
     """
 
     def __init__(self, folder: str | Path, *, splits: Sequence[str] | None = None) -> None:
-        """`folder`: of the task, `CACHE/task_name`, with `COMPLETED` in it. `splits`: those to offer; None: all, for
-        which the folder is looked at when they are first asked for."""
+        """`folder`: of the task, `CACHE/task_name`, with `COMPLETED` in it. `splits`: those to offer; None: all
+        that the folder has."""
         self.folder = Path(folder)
         super().__init__({})
         self._given = None if splits is None else tuple(splits)
 
     @property
     def splits(self) -> tuple[str, ...]:
-        return self._given if self._given is not None else self._found
-
-    @cached_property
-    def _found(self) -> tuple[str, ...]:
+        if self._given is not None:
+            return self._given
         return tuple(sorted(path.name[len("info.") : -len(".json")] for path in self.folder.glob("info.*.json")))
 
     @once

@@ -218,12 +218,7 @@ class _Rows:
 
     def __init__(self, sequences: Mapping[str, Ragged], widths: Mapping[str, int], packer: Packer | None) -> None:
         lengths = {name: sequence.lengths for name, sequence in sequences.items()}
-        for name, sizes in lengths.items():
-            if len(sizes) and int(sizes.max()) > widths[name]:
-                raise DataError(
-                    f"example {int(sizes.argmax())} has {int(sizes.max())} {name}, more than the {widths[name]} slots "
-                    "of a row\n  cut examples to the row before they are converted, or make rows longer"
-                )
+        _check(lengths, widths)
         self._is_packed, self._lengths, self._widths = packer is not None, lengths, widths
         self._placement = (packer or one_per_row)(lengths, widths)
         self._places: dict[str, Ints | list[tuple[int, int, int]]] = {}
@@ -302,7 +297,6 @@ def best_fit(lengths: Mapping[str, Ints], widths: Mapping[str, int], num_rows: i
         widths: By sequence, slots of a row.
         num_rows: Rows to make, the last ones maybe empty; None: as many as are needed. More are a DataError.
     """
-    _check(lengths, widths)
     if len(lengths) == 1:
         name = next(iter(lengths))
         row = _one_sequence(lengths[name], widths[name])
@@ -373,6 +367,6 @@ def _check(lengths: Mapping[str, Ints], widths: Mapping[str, int]) -> None:
     for name, sizes in lengths.items():
         if len(sizes) and int(sizes.max()) > widths[name]:
             raise DataError(
-                f"example {int(sizes.argmax())} has {int(sizes.max())} tokens of {name}, but a row holds {widths[name]}"
-                "\n  cut examples to the row before packing"
+                f"example {int(sizes.argmax())} has {int(sizes.max())} {name}, more than the {widths[name]} slots of a "
+                "row\n  cut examples to the row before they are converted, or make rows longer"
             )
