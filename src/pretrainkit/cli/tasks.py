@@ -16,9 +16,8 @@ from pretrainkit.cli.stages import shown_stages
 from pretrainkit.errors import InputError
 
 if TYPE_CHECKING:
-    from pretrainkit.tasks.bound_task import BoundTask
     from pretrainkit.tasks.rates import Share
-    from pretrainkit.tasks.steps import Example
+    from pretrainkit.tasks.steps import BoundTask, Example
     from pretrainkit.tasks.supply import Supply
     from pretrainkit.tasks.task import BoundMixture, TaskRegistry
 

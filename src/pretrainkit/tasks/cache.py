@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
-from pretrainkit.tasks.bound_task import Examples
-from pretrainkit.tasks.steps import Example
+from pretrainkit.tasks.steps import Example, Examples
 from pretrainkit.tasks.vocabulary import Vocabulary
 from pretrainkit.tokenizers.shards import TokenShards
 from pretrainkit.tokenizers.special import SpecialIds

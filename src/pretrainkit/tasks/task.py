@@ -21,12 +21,22 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.files.manifest import fingerprint as json_fingerprint
-from pretrainkit.tasks.bound_task import BoundTask, SourceExamples, split_steps
 from pretrainkit.tasks.cache import find_cache
 from pretrainkit.tasks.identity import identity
 from pretrainkit.tasks.rates import GroupRate, Rate, Sizes, combined
 from pretrainkit.tasks.sources import TaskSource
-from pretrainkit.tasks.steps import CacheMarker, Example, Lengths, Step, Steps, name_of, wanted
+from pretrainkit.tasks.steps import (
+    BoundTask,
+    CacheMarker,
+    Example,
+    Lengths,
+    SourceExamples,
+    Step,
+    Steps,
+    name_of,
+    split_steps,
+    wanted,
+)
 from pretrainkit.tasks.supply import ALL, OpenSource, RunSteps, RunVocabulary, Supply
 from pretrainkit.tasks.vocabulary import Feature
 

@@ -20,11 +20,10 @@ from pretrainkit.recipes.t5.model import T5
 from pretrainkit.recipes.t5.predictor import Answer, Predictor
 from pretrainkit.recipes.t5.task_source import declared_features, run_tasks, task_names
 from pretrainkit.recipes.t5.texts import SENTINEL, decode, encode, fill, vocabulary_of
-from pretrainkit.tasks.bound_task import BoundTask
 from pretrainkit.tasks.identity import identity
 from pretrainkit.tasks.preprocessors import format_strings
 from pretrainkit.tasks.sources import TaskSource
-from pretrainkit.tasks.steps import Example
+from pretrainkit.tasks.steps import BoundTask, Example
 from pretrainkit.tasks.task import Feature, Task
 from pretrainkit.tasks.vocabulary import Vocabulary
 

@@ -21,9 +21,9 @@ from pretrainkit.recipes.t5.denoising import DenoisingConfig
 from pretrainkit.recipes.t5.features import lay_out
 from pretrainkit.recipes.t5.ragged import Ragged, ragged
 from pretrainkit.recipes.t5.task_denoising import PARTNER, Denoise, denoising_steps, whole_texts
-from pretrainkit.tasks.bound_task import BoundTask
 from pretrainkit.tasks.identity import identity
 from pretrainkit.tasks.rates import mean_lengths, shares
+from pretrainkit.tasks.steps import BoundTask
 from pretrainkit.tasks.supply import RunSteps, RunVocabulary, Supply
 from pretrainkit.tasks.task import REGISTRY, Feature, Task, TaskRegistry, check_alike
 from pretrainkit.tasks.user_modules import import_modules
