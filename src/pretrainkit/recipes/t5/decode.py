@@ -243,10 +243,6 @@ def sample(
         end_id: Of the end mark.
         max_new: Most tokens behind each prompt, which `max_length` alone would allow short prompts more of.
     """
-    if temperature <= 0:
-        raise ValueError(f"temperature is {temperature}; it must be above 0 (top_k=1 is greedy)")
-    if top_k and top_p:
-        raise ValueError(f"top_k={top_k} and top_p={top_p} are both set; set one of them to 0")
     device = model.embedding.weight.device
     with evaluation_mode(model):
         decoder, prompt_BP = _started(model, encoder_ids_BS, prompt_BP, max_length, is_prefix=is_prefix)
