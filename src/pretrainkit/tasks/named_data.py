@@ -211,7 +211,6 @@ class WholeRows(Tsv):
         return rows[is_whole[rows]]
 
 
-HUB = "nyu-mll/glue"
 _STEMS = {"train": "train", "validation": "dev", "test": "test"}
 
 
@@ -247,6 +246,10 @@ _SETS: Mapping[str, tuple[Layout, tuple[str, ...]]] = {
     "qqp": (QQP, ("QQP",)),
     "stsb": (GLUE, ("STS-B",)),
     "mnli": (MNLI, ("MNLI",)),
+    **{
+        f"mnli_{part}": ({split: MNLI[f"{split}_{part}"] for split in ("validation", "test")}, ("MNLI", "mnli"))
+        for part in MNLI_PARTS
+    },
     "qnli": (GLUE, ("QNLI",)),
     "rte": (GLUE, ("RTE",)),
     "wnli": (GLUE, ("WNLI",)),
@@ -254,8 +257,9 @@ _SETS: Mapping[str, tuple[Layout, tuple[str, ...]]] = {
 }
 
 
-def glue_data(name: str) -> NamedData:
-    """The data set `name` with its own splits; those of MNLI are train and `validation_` or `test_` with `matched` or
-    `mismatched`."""
+def glue_data(name: str, splits: Sequence[str] = ()) -> NamedData:
+    """The data set `name` with these splits, or all of its own; those of MNLI are train and `validation_` or `test_`
+    with `matched` or `mismatched`."""
     layout, folders = _SETS[name]
-    return NamedData(f"glue/{name}", splits=tuple(layout), folders=(*folders, name), layout=layout, hub=Hub(HUB, name))
+    hub = Hub("nyu-mll/glue", name)
+    return NamedData(f"glue/{name}", splits=splits or tuple(layout), folders=(*folders, name), layout=layout, hub=hub)
