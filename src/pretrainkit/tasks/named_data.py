@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.data.line_index import LineIndex
 from pretrainkit.errors import DataError, MissingPackageError
-from pretrainkit.tasks.sources import Example, Files, HuggingFaceDataset, JsonLines, Parquet, TaskSource, Tsv
+from pretrainkit.tasks.sources import BySplit, Files, HuggingFaceDataset, JsonLines, Parquet, TaskSource, Tsv
 from pretrainkit.tasks.supply import ALL, OpenSource, Supply
 
 _ALIASES = {"validation": ("validation", "valid", "val", "dev")}
@@ -48,31 +48,6 @@ class Hub:
     """Of the configuration."""
     splits: Mapping[str, str] | None = None
     """Ours to theirs, where they are called otherwise."""
-
-
-class BySplit(TaskSource):
-    """Every split from a source of its own."""
-
-    def __init__(self, sources: Mapping[str, TaskSource]) -> None:
-        """`sources`: by split, each with that split."""
-        self.sources = dict(sources)
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return tuple(self.sources)
-
-    def _of(self, split: str) -> TaskSource:
-        self.check_split(split)
-        return self.sources[split]
-
-    def file_sizes(self, split: str) -> tuple[int, ...]:
-        return self._of(split).file_sizes(split)
-
-    def example(self, split: str, index: int) -> Example:
-        return self._of(split).example(split, index)
-
-    def fingerprint(self, split: str) -> str:
-        return self._of(split).fingerprint(split)
 
 
 class NamedData(OpenSource):

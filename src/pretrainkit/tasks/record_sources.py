@@ -17,7 +17,7 @@ from pretrainkit.files.manifest import fingerprint as json_fingerprint
 from pretrainkit.files.sources import SourceFile
 from pretrainkit.formats.tf_example import Feature as ExampleFeature
 from pretrainkit.formats.tf_example import parse_example
-from pretrainkit.tasks.sources import Example, Files, LineSource, once
+from pretrainkit.tasks.sources import BySplit, Example, Files, LineSource, once
 
 _TEXT, _BYTES = "string", "bytes"
 
@@ -101,7 +101,7 @@ class TfRecords(LineSource):
         return json_fingerprint(["tfrecord", described, [index.sha256 for index in self._lines(split).indexes]])
 
 
-class SeqioCache(TfRecords):
+class SeqioCache(BySplit):
     """The cache of a task that `seqio_cache_tasks` wrote: examples as they are at its cache placeholder.
 
     Token ids are those of the task's own vocabulary; give the features of the new task the same one.
@@ -110,8 +110,8 @@ class SeqioCache(TfRecords):
     def __init__(self, folder: str | Path, *, splits: Sequence[str] | None = None) -> None:
         """`folder`: of the task, `CACHE/task_name`, with `COMPLETED` in it. `splits`: those to offer; None: all
         that the folder has."""
-        self.folder = Path(folder)
         super().__init__({})
+        self.folder = Path(folder)
         self._given = None if splits is None else tuple(splits)
 
     @property
@@ -121,7 +121,7 @@ class SeqioCache(TfRecords):
         return tuple(sorted(path.name[len("info.") : -len(".json")] for path in self.folder.glob("info.*.json")))
 
     @once
-    def _split(self, split: str) -> TfRecords:
+    def _of(self, split: str) -> TfRecords:
         self.check_split(split)
         if not (self.folder / "COMPLETED").is_file():
             raise DataError(
@@ -153,15 +153,6 @@ class SeqioCache(TfRecords):
     def stats(self, split: str) -> dict[str, int]:
         """What `stats.SPLIT.json` counts, such as examples and targets_tokens; empty where there is no such file."""
         return self._json(f"stats.{split}.json") if (self.folder / f"stats.{split}.json").is_file() else {}
-
-    def file_sizes(self, split: str) -> tuple[int, ...]:
-        return self._split(split).file_sizes(split)
-
-    def example(self, split: str, index: int) -> Example:
-        return self._split(split).example(split, index)
-
-    def fingerprint(self, split: str) -> str:
-        return self._split(split).fingerprint(split)
 
     def _json(self, name: str) -> dict[str, Any]:
         try:
