@@ -6,13 +6,12 @@ Dimensions: B examples.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.rng import Keys, fold
 
 
 @dataclass(frozen=True)
@@ -31,11 +30,6 @@ class Records:
     def take(self, rows: slice | NDArray[np.integer]) -> "Records":
         """The records of `rows`."""
         return Records(self.source[rows], self.epoch[rows], self.index[rows], self.key[rows])
-
-    def keys(self, split: Literal["train", "valid"], stream: int) -> Keys:
-        """(B,) the random keys; of held-out examples those that `stream` has for them, the same in every epoch and run,
-        so that the losses of runs and of steps compare."""
-        return self.key if split == "train" else fold(fold(stream, self.source), self.index)
 
     def __len__(self) -> int:
         return len(self.source)

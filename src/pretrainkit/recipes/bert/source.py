@@ -21,7 +21,7 @@ from pretrainkit.recipes.bert.chunks import ChunkIndex, chunks_of
 from pretrainkit.recipes.bert.config import BertRun
 from pretrainkit.recipes.bert.masking import Masking, num_predictions
 from pretrainkit.recipes.bert.segments import Segments, draw_segments, example_lengths
-from pretrainkit.rng import Keys, stream_key
+from pretrainkit.rng import Keys, fold, stream_key
 from pretrainkit.tokenizers.load import load_tokenizer
 from pretrainkit.tokenizers.shards import TokenShards, refuse_different_tokenizers, refuse_shared_documents
 from pretrainkit.tokenizers.special import SpecialIds
@@ -139,7 +139,7 @@ class BertSource(BatchSource):
 
     def examples(self, records: Records) -> Examples:
         """The masked examples, before they are laid out."""
-        keys = records.keys(self.split, _VALID)
+        keys = self._keys(records)
         segments, text = self._segments(records, keys)
         return layouts.assemble(segments, text, keys, self.masking, self.special)
 
@@ -178,6 +178,11 @@ class BertSource(BatchSource):
         if len(self.components) == 1:
             return [(self.components[0], slice(None))]
         return [(c, np.flatnonzero(records.source == number)) for number, c in enumerate(self.components)]
+
+    def _keys(self, records: Records) -> Keys:
+        if self.split == "train":
+            return records.key
+        return fold(fold(_VALID, records.source), records.index)
 
 
 def open_source(config: BertRun, split: Split) -> BertSource:

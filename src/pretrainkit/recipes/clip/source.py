@@ -112,7 +112,7 @@ class ClipSource(BatchSource):
         Raises:
             DataError: A row is bad, in evaluation or where replacing is off; or too many rows are.
         """
-        keys = records.keys(self.split, _VALID)
+        keys = self._keys(records)
         num, size = len(records), self._pixels.size
         batch: dict[str, np.ndarray] = {
             "image": np.empty((num, 3, size, size), self._pixels.dtype),
@@ -191,6 +191,11 @@ class ClipSource(BatchSource):
             bare = self._augment(captions, [np.random.default_rng(key) for key in fold(keys, _CAPTION).tolist()])
         whole = [self.tokenizer.whole(ids, data.max_length) for ids in bare]
         return self.tokenizer.pad(whole, data.max_length if data.pad_captions == "max_length" else None)
+
+    def _keys(self, records: Records) -> Keys:
+        if self.split == "train":
+            return records.key
+        return fold(fold(_VALID, records.source), records.index)
 
     def __reduce__(self) -> tuple[Callable[..., "ClipSource"], tuple[ClipRun, Split]]:
         """Worker processes open the sets themselves."""

@@ -25,7 +25,7 @@ from pretrainkit.recipes.pixel.masking import draw_masks
 from pretrainkit.recipes.pixel.rows import Rows, open_rows
 from pretrainkit.rendering.identity import describe
 from pretrainkit.rendering.named import open_renderer
-from pretrainkit.rng import fold, stream_key, uniform
+from pretrainkit.rng import Keys, fold, stream_key, uniform
 
 Split = Literal["train", "valid"]
 
@@ -100,7 +100,7 @@ class PixelSource(BatchSource):
     def examples(self, records: Records) -> Examples:
         """The rows with their masks, before they are packed."""
         num_text_patches_B = self._num_text_patches(records)
-        keys = records.keys(self.split, _VALID)
+        keys = self._keys(records)
         is_masked_BL = draw_masks(self.config.objective, keys, num_text_patches_B, self.config.data.max_patches)
         num_patches = int(num_text_patches_B.max(initial=0)) + 1
         pixels = self._pixels(records, num_patches)
@@ -136,6 +136,11 @@ class PixelSource(BatchSource):
         """Each component with its rows of the batch."""
         found = [np.flatnonzero(records.source == number) for number in range(len(self.components))]
         return [(component, own) for component, own in zip(self.components, found, strict=True) if len(own)]
+
+    def _keys(self, records: Records) -> Keys:
+        if self.split == "train":
+            return records.key
+        return fold(fold(_VALID, records.source), records.index)
 
 
 def open_source(config: PixelRun, split: Split) -> PixelSource:

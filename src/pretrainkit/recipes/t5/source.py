@@ -124,7 +124,7 @@ class DenoisingSource(BatchSource):
     def examples(self, records: Records) -> tuple[Ragged | None, Ragged]:
         """Inputs (None: there are none) and targets, before they get rows; two of each for every record where they are
         `is_paired`."""
-        keys = records.keys(self.split, _VALID)
+        keys = records.key if self.split == "train" else fold(fold(_VALID, records.source), records.index)
         inputs: list[tuple[NDArray[np.int64], Ragged]] = []
         targets: list[tuple[NDArray[np.int64], Ragged]] = []
         num = (1 + self.is_paired) * len(records)
