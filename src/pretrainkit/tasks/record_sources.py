@@ -20,6 +20,8 @@ from pretrainkit.formats.tf_example import parse_example
 from pretrainkit.tasks.sources import BySplit, Example, Files, LineSource, once
 
 _TEXT, _BYTES = "string", "bytes"
+_DTYPES = {"str": _TEXT, "object": _TEXT}
+"""What SeqIO calls some of them."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ class SeqioCache(BySplit):
                 "  copy all of it; caches in ArrayRecord files are not read"
             )
         features = {
-            name: RecordFeature(_dtype(str(one["dtype"])), tuple(one["shape"]))
+            name: RecordFeature(_DTYPES.get(str(one["dtype"]), str(one["dtype"])), tuple(one["shape"]))
             for name, one in info["features"].items()
         }
         opened = TfRecords({split: [self.folder / name for name in names]}, features)
@@ -159,7 +161,3 @@ class SeqioCache(BySplit):
             return json.loads((self.folder / name).read_bytes())
         except (OSError, ValueError) as error:
             raise DataError(f"{self.folder / name} cannot be read: {error}\n  copy the cache again") from error
-
-
-def _dtype(name: str) -> str:
-    return {"str": _TEXT, "object": _TEXT, "bool": "bool"}.get(name, name)

@@ -304,7 +304,10 @@ def difference_from_huggingface(config: T5ModelConfig, model: nn.Module, folder:
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32).eval()
     # transformers 5 sets the flag of umT5 itself and then scales its logits, which are not tied.
     is_scaled = config.bias_per_layer and not config.tied_logits and theirs.config.tie_word_embeddings
-    batch = _random_batch(config)
+    rng, lengths = np.random.default_rng(0), list(zip(*_LENGTHS, strict=True))
+    sequences = (ragged([rng.integers(2, config.vocab_size, num) for num in nums]) for nums in lengths)
+    arrays = encoder_decoder(*sequences, *map(max, lengths))
+    batch = {name: torch.from_numpy(array) for name, array in arrays.items()}
     inputs, _ = read_batch(batch)
     found = model(inputs)
     expected = theirs(
@@ -314,10 +317,3 @@ def difference_from_huggingface(config: T5ModelConfig, model: nn.Module, folder:
     ).logits[batch["decoder_target_tokens"] != 0]
     scale = config.hidden_size**0.5 if is_scaled else 1.0
     return float((found - expected * scale).abs().max())
-
-
-def _random_batch(config: T5ModelConfig) -> dict[str, Any]:
-    rng, lengths = np.random.default_rng(0), list(zip(*_LENGTHS, strict=True))
-    inputs, targets = (ragged([rng.integers(2, config.vocab_size, num) for num in nums]) for nums in lengths)
-    arrays = encoder_decoder(inputs, targets, *map(max, lengths))
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -215,11 +215,6 @@ def unigram_loss(config: T5Run) -> float:
     return float((held_out * nll_V).sum() / held_out.sum())
 
 
-def uniform_loss(config: T5Run) -> float:
-    """ln of the vocabulary size: every token equally likely."""
-    return math.log(int(config.model.vocab_size or 0))
-
-
 def _count(config: T5Run, split: Literal["train", "valid"]) -> NDArray[np.int64]:
     source = open_source(config, split)
     counts = np.zeros(int(config.model.vocab_size or 0), np.int64)

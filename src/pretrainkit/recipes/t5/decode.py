@@ -357,7 +357,10 @@ def beam_search(
             is_given_A = torch.zeros_like(row_A, dtype=torch.bool)
             if position < prompt_BP.shape[1]:
                 is_given_A = prompt_BP[row_A, position] != 0
-                log_probs = _force(log_probs, prompt_BP[row_A, position])
+                # Where there is a prompt, its token is certain.
+                forced_AV = torch.full_like(log_probs[:, 0], IMPOSSIBLE)
+                forced_AV = forced_AV.scatter(1, prompt_BP[row_A, position][:, None], 0.0)
+                log_probs = torch.where(is_given_A[:, None, None], forced_AV[:, None], log_probs)
             sequence = beams.extend(log_probs, position, alpha, end_id, is_given_A)
             is_done_A = beams.done_score[:, -1] >= beams.live_log[:, 0] / brevity_penalty(alpha, max_length)
             num_open = int((~is_done_A).sum())
@@ -428,9 +431,3 @@ class _Beams:
         ids = torch.where(has_done_B1[:, :, None], self.done, self.live)
         scores = torch.where(has_done_B1, self.done_score, self.live_log / brevity_penalty(alpha, max_length))
         return Decoded(ids.flip(1), scores.flip(1))
-
-
-def _force(log_probs_BNV: Tensor, prompt_B: Tensor) -> Tensor:
-    """Where there is a prompt, its token is certain."""
-    forced_BV = torch.full_like(log_probs_BNV[:, 0], IMPOSSIBLE).scatter(1, prompt_B[:, None], 0.0)
-    return torch.where((prompt_B != 0)[:, None, None], forced_BV[:, None], log_probs_BNV)

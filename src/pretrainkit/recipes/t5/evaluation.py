@@ -54,8 +54,12 @@ def task_evaluations(config: T5Run, world: World, precision: Precision, folder: 
             if task.metrics and infer.split not in task.splits:
                 told = "task %s has no split %s, that of evaluate.infer, and is not judged"
                 _logger.warning(told, task.name, infer.split)
-    if world.is_main:
-        _warn_of_unlabelled(evaluator)
+    for one in evaluator.tasks if world.is_main else ():
+        # An answer that names no class is like the target of a row without a label, so a model that says nothing
+        # sensible would be right about those.
+        if num := sum(example.get("targets_pretokenized") == UNKNOWN for example in one.examples):
+            told = "task %s: %d of %d rows of %s have no label (their target is %s), so its metrics mean little"
+            _logger.warning(told, one.task.name, num, len(one.examples), one.split, UNKNOWN)
     decoding = infer.decoding
     if decoding.max_length is None:
         decoding = decoding.model_copy(update={"max_length": infer.target_length or evaluator.max_lengths["targets"]})
@@ -69,16 +73,6 @@ def task_evaluations(config: T5Run, world: World, precision: Precision, folder: 
         return evaluator.evaluate(predictor, folder=out, tag=tag, num_written=infer.num_written)
 
     return [Evaluation(run, infer.every_steps or config.evaluate.every_steps)]
-
-
-def _warn_of_unlabelled(evaluator: TaskEvaluator) -> None:
-    """An answer that names no class is like the target of a row without a label, so a model that says nothing sensible
-    would be right about those."""
-    for one in evaluator.tasks:
-        num = sum(example.get("targets_pretokenized") == UNKNOWN for example in one.examples)
-        if num:
-            told = "task %s: %d of %d rows of %s have no label (their target is %s), so its metrics mean little"
-            _logger.warning(told, one.task.name, num, len(one.examples), one.split, UNKNOWN)
 
 
 def majority_metrics(config: T5Run) -> dict[str, float]:

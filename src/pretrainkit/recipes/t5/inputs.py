@@ -179,7 +179,10 @@ def _tiled(encoder: Tensor | None, decoder: Tensor | None, prefix: Tensor | None
         encoder_layout = TiledPairs(tuple(Pair(s, s) for s in asked.examples.values()), len(asked.kept_T))
     if asking is not None:
         num_tokens = len(asking.kept_T)
-        lengths = _prefix_lengths(asking, prefix)
+        lengths = [0] * len(asking.examples)
+        if prefix is not None:
+            is_prefix = prefix.flatten()[asking.kept_T]
+            lengths = [int(is_prefix[tokens].sum()) for tokens in asking.examples.values()]
         pairs = tuple(Pair(s, s, n) for s, n in zip(asking.examples.values(), lengths, strict=True))
         decoder_layout = TiledPairs(pairs, num_tokens, is_causal=True)
         if asked is not None:
@@ -187,10 +190,3 @@ def _tiled(encoder: Tensor | None, decoder: Tensor | None, prefix: Tensor | None
             cross_layout = TiledPairs(crossed, num_tokens)
     kept_S, kept_T = (None if stream is None else stream.kept_T for stream in (asked, asking))
     return (encoder_layout, decoder_layout, cross_layout), kept_S, kept_T
-
-
-def _prefix_lengths(stream: _Stream, prefix: Tensor | None) -> list[int]:
-    if prefix is None:
-        return [0] * len(stream.examples)
-    is_prefix = prefix.flatten()[stream.kept_T]
-    return [int(is_prefix[tokens].sum()) for tokens in stream.examples.values()]

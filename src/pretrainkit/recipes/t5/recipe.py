@@ -252,10 +252,12 @@ class T5(
     def baselines(self, config: T5Run) -> dict[str, float]:
         """The cross-entropy of guessing targets by frequency, and of guessing blindly, in nats per token; and what the
         metrics of tasks are for the most frequent target."""
-        from pretrainkit.recipes.t5.data_check import uniform_loss, unigram_loss
+        from math import log
+
+        from pretrainkit.recipes.t5.data_check import unigram_loss
         from pretrainkit.recipes.t5.evaluation import majority_metrics
 
-        losses = {"unigram_loss": unigram_loss(config), "uniform_loss": uniform_loss(config)}
+        losses = {"unigram_loss": unigram_loss(config), "uniform_loss": log(config.model.vocab_size or 0)}
         return losses | majority_metrics(config)
 
     huggingface_types = ("t5", "mt5", "umt5")

@@ -204,17 +204,13 @@ class _Match:
         num_behind = _num_repeated(list(hypothesis), behind)
         if not num_before + num_behind:
             return cls(place, 0, "")
-        left = " ".join(before[-num_before:] if num_before else [])
-        right = " ".join(behind[:num_behind])
+        left = re.escape(" ".join(before[-num_before:] if num_before else []))
+        right = re.escape(" ".join(behind[:num_behind]))
         # The words before may be left out where the noun begins the hypothesis, those behind where it ends it.
         patterns = ((left, "(.+)", right), ("^(.+)", right), (left, "(.+)$"))
-        tried = (re.search(" ".join(part for part in pattern if part), text) for pattern in _escaped(patterns))
+        tried = (re.search(" ".join(part for part in pattern if part), text) for pattern in patterns)
         match = next((one for one in tried if one), None)
         return cls(place, num_before + num_behind, match[1] if match else "")
-
-
-def _escaped(patterns: Sequence[Sequence[str]]) -> list[list[str]]:
-    return [[part if "(.+)" in part else re.escape(part) for part in pattern] for pattern in patterns]
 
 
 def _num_repeated(text: Sequence[str], words: Sequence[str]) -> int:
