@@ -283,7 +283,10 @@ class Denoiser:
             halves = Ragged(text.values, lengths)
             is_rest = slots(lengths) >= np.repeat(prefix, lengths)
             return halves.take_slots(~is_rest), halves.take_slots(is_rest)
-        if self._is_usual and len(text) and int(text.lengths.min()) > 1:
+        is_plain = config.mask == "random_spans" and not config.random_roll and config.end_of_segment
+        is_usual = is_plain and config.inputs == config.targets == "sentinels"
+        # Lengths are planned so that nothing must be cut.
+        if is_usual and len(text) and int(text.lengths.min()) > 1:
             rates = config.noise_density, config.mean_span_length
             inputs, targets = spans.corrupt_spans(keys, text, *rates, self._sentinels, self.ids.end)
             if self._before:
@@ -299,13 +302,6 @@ class Denoiser:
         if self._before:
             inputs = joined(constant(self._before, len(inputs)), inputs)
         return self._ended(inputs, self.input_length), targets
-
-    @property
-    def _is_usual(self) -> bool:
-        """Whether `corrupt_spans` does it, where nothing must be cut, as lengths are planned."""
-        config = self.config
-        is_plain = config.mask == "random_spans" and not config.random_roll and config.end_of_segment
-        return is_plain and config.inputs == config.targets == "sentinels"
 
     def most_tokens(self, lengths: spans.Ints) -> spans.Ints:
         """(B,) upper bound of the inputs and targets together, from the lengths of the segments alone."""
