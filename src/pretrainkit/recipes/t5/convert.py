@@ -305,11 +305,10 @@ def difference_from_huggingface(config: T5ModelConfig, model: nn.Module, folder:
     # transformers 5 sets the flag of umT5 itself and then scales its logits, which are not tied.
     is_scaled = config.bias_per_layer and not config.tied_logits and theirs.config.tie_word_embeddings
     rng, lengths = np.random.default_rng(0), list(zip(*_LENGTHS, strict=True))
-    sequences = (ragged([rng.integers(2, config.vocab_size, num) for num in nums]) for nums in lengths)
-    arrays = encoder_decoder(*sequences, *map(max, lengths))
+    inputs, targets = (ragged([rng.integers(2, config.vocab_size, num) for num in nums]) for nums in lengths)
+    arrays = encoder_decoder(inputs, targets, *map(max, lengths))
     batch = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    inputs, _ = read_batch(batch)
-    found = model(inputs)
+    found = model(read_batch(batch)[0])
     expected = theirs(
         input_ids=batch["encoder_input_tokens"].long(),
         attention_mask=(batch["encoder_input_tokens"] != 0).long(),
