@@ -13,7 +13,7 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from pretrainkit.data.order import Order
 from pretrainkit.data.source import Records
 from pretrainkit.recipes.t5 import features
 from pretrainkit.recipes.t5.config import T5DataConfig, T5ModelConfig, T5Run
-from pretrainkit.recipes.t5.packing import best_fit, next_fit
+from pretrainkit.recipes.t5.features import Ints, Placement, best_fit, placed
 from pretrainkit.recipes.t5.ragged import Ragged
 from pretrainkit.recipes.t5.source import DenoisingSource, bind, open_source
 from pretrainkit.tokenizers.shard_writer import write_shards
@@ -154,6 +154,21 @@ def corruption(source: DenoisingSource, batch_size: int, num_batches: int, round
     print("| engine | examples / CPU-s, best | median | ours, times |\n|---|---|---|---|")
     for name, values in rates.items():
         print(f"| {name} | {max(values):,.0f} | {statistics.median(values):,.0f} | {best / max(values):.1f} |")
+
+
+def next_fit(lengths: Mapping[str, Ints], widths: Mapping[str, int]) -> Placement:
+    """As SeqIO packs: in order, into the last row if all sequences of the example fit, else into a new one, which every
+    max(widths)-th example gets too. Arguments are those of `best_fit`."""
+    group, names = max(widths.values()), list(lengths)
+    table = np.stack([lengths[name] for name in names], axis=1).tolist()
+    limits = [widths[name] for name in names]
+    rows, row, used = [], -1, [0] * len(names)
+    for example, sizes in enumerate(table):
+        used = [have + size for have, size in zip(used, sizes, strict=True)]
+        if example % group == 0 or any(have > limit for have, limit in zip(used, limits, strict=True)):
+            row, used = row + 1, sizes
+        rows.append(row)
+    return placed(np.array(rows, np.int64), lengths, row + 1)
 
 
 def packing(shards: TokenShards, rounds: int) -> None:

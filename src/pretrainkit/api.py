@@ -107,7 +107,7 @@ def check_data(config: RunConfig, *, num: int = 2, deep: bool = False, progress:
         num: Examples to show of each component.
         deep: Read every file first, also of held-out data; where some cannot be used, return those alone.
     """
-    from pretrainkit.tasks.shares import table
+    from pretrainkit.tasks.rates import table
     from pretrainkit.workers.processes import Quiet
 
     recipe = find_recipe(config.recipe)
@@ -338,7 +338,7 @@ def infer(
     """
     from pretrainkit.dist.env import init_world
     from pretrainkit.dist.weights import weights_fingerprint
-    from pretrainkit.eval.infer import folder_of_mixture, write_lines
+    from pretrainkit.eval.inference import folder_of_mixture, write_lines
     from pretrainkit.tasks.user_modules import import_modules
     from pretrainkit.training.precision import resolve_precision
     from pretrainkit.workers.processes import Quiet

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrainkit.errors import InputError
-from pretrainkit.eval.classification import accuracies, captions_of, class_vectors
-from pretrainkit.eval.retrieval import Rows, ranks
+from pretrainkit.eval.retrieval import Rows, accuracies, captions_of, class_vectors, ranks
 
 
 def toy(seed, num_images=50, num_classes=7, num_templates=3, width=6):

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pretrainkit.errors import InputError
-from pretrainkit.eval.infer import write_lines
-from pretrainkit.eval.inference import Inference
+from pretrainkit.eval.inference import Inference, write_lines
 from pretrainkit.files.manifest import file_sha256, read_manifest
 
 HERE = Path(__file__).parent
@@ -119,7 +118,7 @@ def test_a_cut_between_the_file_and_its_manifest_is_mended(tmp_path, monkeypatch
     def cut(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pretrainkit.eval.infer.write_manifest", cut)
+    monkeypatch.setattr("pretrainkit.eval.inference.write_manifest", cut)
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path / "a.jsonl", Squares(5))
     monkeypatch.undo()
@@ -147,7 +146,7 @@ def test_answers_that_were_to_be_replaced_do_not_pass_for_those_they_replaced(tm
     """The first manifest would vouch for the second answers, if the cut falls between the file and its manifest."""
     write(tmp_path / "a.jsonl", Squares(4))
     with monkeypatch.context() as cut:
-        cut.setattr("pretrainkit.eval.infer.write_manifest", lambda *_: Squares._interrupt())
+        cut.setattr("pretrainkit.eval.inference.write_manifest", lambda *_: Squares._interrupt())
         with pytest.raises(KeyboardInterrupt):
             write(tmp_path / "a.jsonl", Squares(7), overwrite=True)
     with pytest.raises(InputError, match=r"made by another command|not made here"):
@@ -160,7 +159,7 @@ def test_chunks_that_a_cut_left_behind_whole_answers_go(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("pretrainkit.eval.infer.shutil.rmtree", cut)
+        patched.setattr("pretrainkit.eval.inference.shutil.rmtree", cut)
         with pytest.raises(KeyboardInterrupt):
             write(tmp_path / "a.jsonl", Squares(5))
     assert (tmp_path / "a.jsonl.chunks").is_dir()

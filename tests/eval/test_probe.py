@@ -9,8 +9,7 @@ PIL = pytest.importorskip("PIL.Image")
 
 from pretrainkit import api  # noqa: E402
 from pretrainkit.errors import DataError, InputError  # noqa: E402
-from pretrainkit.eval.image_encoder import ImageEncoder  # noqa: E402
-from pretrainkit.eval.probe import probe  # noqa: E402
+from pretrainkit.eval.probe import ImageEncoder, probe  # noqa: E402
 from pretrainkit.eval.probe_config import ProbeConfig, valid_transforms  # noqa: E402
 from pretrainkit.images.ops import Resize  # noqa: E402
 from pretrainkit.training.precision import Precision  # noqa: E402

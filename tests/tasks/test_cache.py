@@ -176,7 +176,7 @@ def test_a_cache_of_one_folder_serves_while_another_lacks_it(task, tmp_path):
     cache_task(task, tmp_path / "b", splits=["validation"])
     caches = [tmp_path / "a", tmp_path / "b"]
     assert task.bind("validation", caches=caches).is_cached
-    assert not task.bind("validation", caches=caches, use_cache=False).is_cached
+    assert not task.bind("validation").is_cached
     assert not task.bind("train", caches=caches).is_cached
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrainkit.tasks.shares import epochs, mean_lengths, shares, spread, table
+from pretrainkit.tasks.rates import epochs, mean_lengths, shares, spread, table
 
 
 def test_shares_of_tokens_follow_from_rates_and_lengths():

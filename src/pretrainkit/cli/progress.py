@@ -20,7 +20,7 @@ def headline(info: Mapping[str, Any]) -> str:
     """A line about a run that starts, and the table of its mixture."""
     mixture = ""
     if len(rows := info.get("mixture", [])) > 1:
-        from pretrainkit.tasks.shares import table
+        from pretrainkit.tasks.rates import table
 
         mixture = "".join(f"\n  {line}" for line in table(rows, info["num_examples"]))
     resumed = f", from step {info['first_step']}" if info["first_step"] else ""

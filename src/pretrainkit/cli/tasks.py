@@ -17,9 +17,8 @@ from pretrainkit.cli.stages import shown_stages
 from pretrainkit.errors import InputError
 
 if TYPE_CHECKING:
-    from pretrainkit.tasks.bound_task import BoundTask
-    from pretrainkit.tasks.shares import Share
-    from pretrainkit.tasks.steps import Example
+    from pretrainkit.tasks.rates import Share
+    from pretrainkit.tasks.steps import BoundTask, Example
     from pretrainkit.tasks.supply import Supply
     from pretrainkit.tasks.task import BoundMixture, TaskRegistry
 
@@ -121,7 +120,7 @@ def show(
     that leave their vocabulary to the run are shown in bytes where no --tokenizer is given; those that leave their
     objective to the run are shown with the default one.
     """
-    from pretrainkit.tasks.shares import table
+    from pretrainkit.tasks.rates import table
     from pretrainkit.tasks.supply import RunSteps
     from pretrainkit.tasks.task import Task
     from pretrainkit.tasks.vocabulary_folder import BYTES, NUM_SENTINELS
@@ -299,7 +298,7 @@ def _described(registry: "TaskRegistry", name: str) -> dict[str, Any]:
 
 def _shares(mixture: "BoundMixture", rates: dict[str, float]) -> "list[Share]":
     """A row for every task, those of rate 0 last."""
-    from pretrainkit.tasks.shares import mean_lengths, shares
+    from pretrainkit.tasks.rates import mean_lengths, shares
 
     unused = [name for name, rate in rates.items() if not rate]
     means = [mean_lengths(task, ("inputs", "targets")) for task in mixture.tasks]

@@ -1,14 +1,40 @@
-"""What a recipe offers so that a trained model can be asked about many examples. Torch-free."""
+"""What a trained model says about many examples, as JSON lines: chunk by chunk, so that an interrupted work goes on.
+Torch-free.
+
+OUT.chunks/request.json               what is asked; other chunks are not gone on with
+OUT.chunks/chunk-00003-of-00010.jsonl whole or absent
+OUT                                   all chunks in order, once they are there; the folder goes
+OUT.manifest.json                     written last: what was asked, lines, SHA-256
+"""
 
 from __future__ import annotations
 
+import json
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from pretrainkit.errors import DataError, InputError
+from pretrainkit.files.manifest import (
+    HashingFile,
+    atomic_file,
+    fingerprint,
+    made_by,
+    manifest_path,
+    read_manifest,
+    write_manifest,
+)
+from pretrainkit.workers.processes import Progress, Quiet
 
 if TYPE_CHECKING:
     from pretrainkit.tasks.sources import TaskSource
+
+_SHOWN = 200
+_quiet = Quiet()
 
 Mode = Literal["predict", "score", "predict-with-scores"]
 """predict: what the model says. score: how likely the targets are to it. predict-with-scores: what it says, and how
@@ -70,3 +96,120 @@ class Inference(ABC):
     @abstractmethod
     def lines(self, begin: int, end: int) -> list[dict[str, Any]]:
         """JSON objects for the examples `begin` … `end` - 1, in order; the same ones for the same range."""
+
+
+def write_lines(
+    inference: Inference,
+    out: Path,
+    *,
+    asked: Mapping[str, Any],
+    chunk_size: int,
+    shard: tuple[int, int] = (0, 1),
+    overwrite: bool = False,
+    progress: Progress = _quiet,
+) -> Path:
+    """Write a line for each example; what an earlier call finished is kept. Returns the file. Raises InputError where
+    there is such a file, or its chunks, of another question; DataError where it cannot be written.
+
+    Args:
+        out: A file. Of several shards its name gets `-00000-of-00004` before the suffix.
+        asked: JSON values that say what is asked besides `inference.settings`, such as which weights.
+        chunk_size: Examples of a chunk.
+        shard: This part of so many: examples are cut into parts that lie one after another.
+        overwrite: Replace a file, or chunks, that something else was asked for.
+    """
+    number, num_shards = shard
+    if not 0 <= number < num_shards:
+        raise InputError(f"shard {number} of {num_shards}: shards are counted from 0\n  give 0/{num_shards} to begin")
+    target = out if num_shards == 1 else out.with_name(f"{out.stem}-{number:05d}-of-{num_shards:05d}{out.suffix}")
+    begin, end = (len(inference) * part // num_shards for part in (number, number + 1))
+    request = {**asked, **inference.settings, "examples": [begin, end], "chunk_size": chunk_size}
+    request["fingerprint"] = fingerprint(request)
+    chunks = target.with_name(f"{target.name}.chunks")
+    if overwrite:
+        manifest_path(target).unlink(missing_ok=True)  # before what it says is no longer so
+        shutil.rmtree(chunks, ignore_errors=True)
+        target.unlink(missing_ok=True)
+    elif _is_finished(target, chunks, request):
+        shutil.rmtree(chunks, ignore_errors=True)  # of a call that was cut when it had only them to remove
+        progress.note(f"{target} is finished already")
+        return target
+    _prepare(chunks, request)
+
+    starts = range(begin, end, chunk_size)
+    paths = [chunks / f"chunk-{place:05d}-of-{len(starts):05d}.jsonl" for place in range(len(starts))]
+    progress.stage("examples", end - begin, "example")
+    for start, path in zip(starts, paths, strict=True):
+        stop = min(start + chunk_size, end)
+        if not path.is_file():
+            lines = inference.lines(start, stop)
+            with atomic_file(path) as file:
+                file.writelines(_encoded(line) + b"\n" for line in lines)
+        progress.advance(stop - start)
+    with atomic_file(target) as file:
+        hashing = HashingFile(file)
+        for path in paths:
+            hashing.write(path.read_bytes())
+    manifest = {"made_by": made_by(), "request": request, "lines": end - begin, "sha256": hashing.sha256}
+    write_manifest(target, manifest)
+    shutil.rmtree(chunks)
+    return target
+
+
+def folder_of_mixture(out: Path, mixture: str) -> Path:
+    """`out`, for a file of each task. Raises InputError where it is a file, or called like one."""
+    if out.is_file() or out.suffix in (".json", ".jsonl"):
+        raise InputError(
+            f"{out} is a file, but {mixture} is a mixture: each of its tasks has answers of its own\n"
+            f"  give a folder: --out {out.with_suffix('')}"
+        )
+    return out
+
+
+def _is_finished(target: Path, chunks: Path, request: Mapping[str, Any]) -> bool:
+    if not target.exists():
+        return False
+    earlier: Mapping[str, Any] = {}
+    with suppress(DataError):
+        earlier = read_manifest(target).get("request", {})
+    if earlier == request:
+        return True
+    if (chunks / "request.json").is_file():  # stopped between the file and its manifest
+        return False
+    raise InputError(
+        f"{target} exists{_differences(earlier, request)}\n  give another --out, or replace it with --overwrite"
+    )
+
+
+def _encoded(line: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(line, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON has an escape for and UTF-8 has not
+        return json.dumps(line).encode()
+
+
+def _prepare(chunks: Path, request: Mapping[str, Any]) -> None:
+    path = chunks / "request.json"
+    if path.is_file():
+        earlier = json.loads(path.read_bytes())
+        if earlier != request and any(chunks.glob("chunk-*.jsonl")):
+            raise InputError(
+                f"{chunks} holds parts of other answers{_differences(earlier, request)}\n"
+                "  give the same command to go on, another --out, or begin anew with --overwrite"
+            )
+        if earlier == request:
+            return
+    elif chunks.exists():  # parts of nobody knows what, where their removal was cut
+        shutil.rmtree(chunks)
+    with atomic_file(path) as file:
+        file.write(json.dumps(request, indent=2, ensure_ascii=False).encode() + b"\n")
+
+
+def _differences(earlier: Mapping[str, Any], request: Mapping[str, Any]) -> str:
+    names = [name for name in request if name != "fingerprint" and earlier.get(name) != request[name]]
+    if not earlier:
+        return ", and it was not made here"
+    lines = [
+        f"\n  {name}: {str(earlier.get(name))[:_SHOWN]} there, {str(request[name])[:_SHOWN]} here" for name in names
+    ]
+    return ", made by another command" + "".join(lines)

@@ -362,12 +362,10 @@ def exact_match(targets: Texts, predictions: Sequence[str]) -> dict[str, float]:
 
 
 def bleu(targets: Texts, predictions: Sequence[str]) -> dict[str, float]:
-    """`bleu` of the corpus by sacreBLEU: its international tokenizer, exponential smoothing, case kept.
+    """`bleu` of the corpus by sacreBLEU: its international tokenizer, exponential smoothing, case kept. Raises
+    MissingPackageError where that is not installed.
 
     Where examples have unequally many right texts, sacreBLEU leaves the missing ones out.
-
-    Raises:
-        MissingPackageError: sacreBLEU is not installed.
 
     Source: Post 2018, https://arxiv.org/abs/1804.08771.
     """
@@ -387,10 +385,8 @@ def rouge(targets: Texts, predictions: Sequence[str]) -> dict[str, float]:
     """`rouge1`, `rouge2` and `rougeLsum`: F-measures, each averaged over the examples (without any bootstrap).
 
     Sentences, which the last one matches separately, end in " . " or a new line. Of several right texts the one with
-    the best F-measure counts. Words are not stemmed.
-
-    Raises:
-        MissingPackageError: rouge-score is not installed.
+    the best F-measure counts. Words are not stemmed. Raises MissingPackageError where rouge-score is not
+    installed.
 
     Source: Lin 2004, https://aclanthology.org/W04-1013.
     """

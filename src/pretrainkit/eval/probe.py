@@ -3,28 +3,38 @@
 Dimensions: N images, B images of an update, R rows of a forward pass, F width of the features.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pretrainkit.data import prefetch
 from pretrainkit.data.order import Order
 from pretrainkit.dist.env import World
 from pretrainkit.errors import DataError
-from pretrainkit.eval.embed import embed_rows
-from pretrainkit.eval.evaluator import evaluation_mode
-from pretrainkit.eval.image_encoder import ImageEncoder
+from pretrainkit.eval.evaluator import embed_rows, evaluation_mode
 from pretrainkit.eval.linear_probe import knn_accuracy, score_heads, train_heads
 from pretrainkit.eval.probe_config import Method, ProbeConfig, valid_transforms
 from pretrainkit.images.class_folders import ClassFolders, class_folders
 from pretrainkit.images.transforms import compose, load_batch
 from pretrainkit.training.objective import HostBatch
 from pretrainkit.training.precision import Precision
+
+
+@dataclass(frozen=True)
+class ImageEncoder:
+    """The part of a trained model that turns images into features, for probing."""
+
+    module: nn.Module
+    """What computes; it is not to be changed."""
+    encode: Callable[[Tensor], Tensor]
+    """uint8 (B, 3, H, W) on the module's device to features (B, F), before any projection or normalisation."""
+    image_size: int
+    """Pixels of each side that it is made for."""
 
 
 class _Labelled(NamedTuple):

@@ -1,6 +1,8 @@
-"""Retrieval: how often the right text is among the K nearest of an image, and the reverse.
+"""Retrieval: how often the right text is among the K nearest of an image, and the reverse; and zero-shot
+classification: the class whose captions an image is nearest to.
 
-Dimensions: N rows, Q queries, G gallery rows, M matches of a query, D width of the embeddings.
+Dimensions: N rows or images, Q queries, G gallery rows, M matches of a query, C classes, P templates, D width of the
+embeddings.
 
 A query and a gallery row match when their ids agree. Rank 0 is the nearest gallery row; the rank of a query is that of
 its *first* match, so an image is found when any of its captions is. Of equally near rows the one with the lower index
@@ -9,10 +11,12 @@ comes first.
 The ranks are exact, the same for any chunk size, number of ranks, or device: see `whole_numbers`. (Float32 products of
 the very same captions differ in the last bit with their place in the matrix, which breaks ties at random.)
 
-Source: Cui et al. 2022, https://arxiv.org/abs/2112.09331, and the retrieval protocol of Karpathy's splits.
+Sources: Cui et al. 2022, https://arxiv.org/abs/2112.09331, and the retrieval protocol of Karpathy's splits; of
+classification Radford et al. 2021, section 3.1.4, https://arxiv.org/abs/2103.00020.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,12 +25,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pretrainkit.dist.env import World
-from pretrainkit.errors import DataError
+from pretrainkit.errors import DataError, InputError
 
 ALONE = World()
 KS = (1, 5, 10)
 """R@K is reported for these."""
 
+BLANK = "{}"
+"""Where the name of the class goes in a template."""
 _BYTES_PER_SCORE = 12
 """A score and the comparisons on it."""
 _BITS = 26
@@ -85,7 +91,8 @@ def retrieval(
     megabytes: int = 64,
     world: World = ALONE,
 ) -> dict[str, float]:
-    """Recall in both directions, in percent.
+    """Recall in both directions, in percent. Raises DataError where no image has a text, or there are fewer images than
+    folds.
 
     Args:
         images: On every rank all of them; rows with the id of an earlier row are left out.
@@ -99,9 +106,6 @@ def retrieval(
     Returns:
         `I2T-R@1`, `I2T-R@5`, `I2T-R@10`, `T2I-R@1`, ..., and `RSUM`, the sum of the six (at most 600), the same on all
         ranks; with `with_ranks` also `I2T-mean_rank` and the like. Everything is NaN where an embedding is not finite.
-
-    Raises:
-        DataError: No image has a text, or there are fewer images than folds.
     """
     images = images.take(first_of_each(images.ids_N))
     if num_folds > len(images.ids_N):
@@ -135,10 +139,7 @@ def recall(rank_Q: NDArray[np.int64] | None, k: int) -> float:
 def ranks(queries: Rows, gallery: Rows, *, megabytes: int = 64, world: World = ALONE) -> NDArray[np.int64] | None:
     """The rank of the first match of each query that has one, in the order of the queries; the same on all ranks.
 
-    None where an embedding is not finite, as then nothing is near.
-
-    Raises:
-        DataError: No query has a match.
+    None where an embedding is not finite, as then nothing is near. Raises DataError where no query has a match.
     """
     has_match_Q = np.isin(queries.ids_N, gallery.ids_N)
     if not has_match_Q.any():
@@ -183,3 +184,35 @@ def nearest(query_QD: Tensor, gallery_GD: Tensor, num: int) -> tuple[NDArray[np.
     order_QG = torch.sort(query @ gallery.T, dim=1, descending=True, stable=True).indices[:, :num]
     exact_QG = query_QD.double() @ gallery_GD.double().T
     return order_QG.cpu().numpy(), exact_QG.gather(1, order_QG).cpu().numpy()
+
+
+def captions_of(class_names: Sequence[str], templates: Sequence[str]) -> list[str]:
+    """One caption for each class and template, class by class. Raises InputError where there is no template, or one
+    without a blank for the name."""
+    if not templates:
+        raise InputError(f"there is no template for captions\n  give one with {BLANK} for the name of the class")
+    if wrong := [template for template in templates if BLANK not in template]:
+        raise InputError(f"a template has no place for the name of the class: {wrong[0]!r}\n  write {BLANK} there")
+    return [template.replace(BLANK, name) for name in class_names for template in templates]
+
+
+def class_vectors(text_CPD: Tensor) -> Tensor:
+    """(C, D): the captions of each class normalised, averaged over the templates, and normalised again; float32."""
+    return normalised(normalised(text_CPD.float()).mean(dim=1))
+
+
+def accuracies(
+    image_ND: Tensor, label_N: NDArray[np.int64], class_CD: Tensor, *, megabytes: int = 64, world: World = ALONE
+) -> dict[str, float]:
+    """`acc1`, and `acc5` where there are more than five classes: the percentage of images whose class is the nearest,
+    or among the five nearest. Of equally near classes the first one counts as nearer.
+
+    Args:
+        image_ND: Embeddings, on every rank all of them.
+        label_N: Rows of `class_CD`, which are from `class_vectors`.
+        megabytes, world: As in `retrieval`.
+    """
+    num_classes = len(class_CD)
+    classes = Rows(class_CD, np.arange(num_classes))
+    rank_N = ranks(Rows(image_ND, label_N), classes, megabytes=megabytes, world=world)
+    return {f"acc{k}": recall(rank_N, k) for k in (1, 5) if k == 1 or num_classes > k}

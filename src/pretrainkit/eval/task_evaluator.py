@@ -57,15 +57,13 @@ class JudgedTask:
         num_examples: int | None = None,
         caches: Sequence[str | Path] = (),
     ) -> None:
-        """
+        """Raises DataError where the split has no examples, or they cannot be made.
+
         Args:
             task: With at least one metric, and with that split.
             lengths: Tokens to which features are trimmed; None: not at all. What is lost by that is told in a warning.
             num_examples: Only the first so many; None: all.
             caches: As of `Task.bind`.
-
-        Raises:
-            DataError: The split has no examples, or they cannot be made.
         """
         self.task, self.split = task, split
         bound = task.bind(split, lengths, caches=caches)
@@ -119,12 +117,8 @@ class JudgedTask:
     def metrics(
         self, answers: Sequence[Any] | None, scores: Sequence[float] | None, values: Sequence[float] | None
     ) -> dict[str, float]:
-        """All metrics of the task that take what is given; `values` are the scores of the answers.
-
-        Raises:
-            ConfigError: Two metrics have a key in common.
-            DataError: A metric failed, or gave something else than numbers.
-        """
+        """All metrics of the task that take what is given; `values` are the scores of the answers. Raises ConfigError
+        where two metrics have a key in common; DataError where a metric failed, or gave something else than numbers."""
         found: dict[str, float] = {}
         given: dict[MetricKind, tuple[Any, ...]] = {
             "predictions": (self.targets, answers),
@@ -182,9 +176,7 @@ class TaskEvaluator:
     """Judges models by several tasks. All ranks make one and call it together.
 
     Tasks without a metric or without the split are passed over, with a note. Other arguments are as of `JudgedTask`.
-
-    Raises:
-        DataError, ConfigError: Examples cannot be made, or a metric fails.
+    Raises DataError, ConfigError where examples cannot be made, or a metric fails.
     """
 
     def __init__(
@@ -279,10 +271,7 @@ class TaskEvaluator:
 
 def most_frequent_target(task: Task, split: str, *, caches: Sequence[str | Path] = ()) -> str:
     """The text that most targets of a split are, among examples that are spread evenly over it; the first of several.
-
-    Raises:
-        DataError: There is no such split, or it is empty.
-    """
+    Raises DataError where there is no such split, or it is empty."""
     bound = task.bind(split, caches=caches)
     if not len(bound):
         raise DataError(f"task {task.name!r} has no examples in {split!r}\n  check its files, or leave it out")

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from pretrainkit.data.source import BatchSource, Records
     from pretrainkit.dist.env import World
-    from pretrainkit.eval.image_encoder import ImageEncoder
     from pretrainkit.eval.inference import Inference, InferenceRequest
+    from pretrainkit.eval.probe import ImageEncoder
     from pretrainkit.recipes.text_encoder import TextEncoder
     from pretrainkit.recipes.text_reader import TextReader
     from pretrainkit.tasks.sources import TaskSource

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -171,11 +171,8 @@ def _evaluator(
 
     Every one of them is scored once, in the same batches, whatever the number of ranks.
     """
-    import numpy as np
-
     from pretrainkit.data.order import Order
-    from pretrainkit.eval.evaluator import dealt
-    from pretrainkit.eval.evaluator import evaluate as evaluate_batches
+    from pretrainkit.eval.evaluator import evaluate_records
 
     if isinstance(recipe, Evaluates) and (own := recipe.build_evaluator(config, world, precision)) is not None:
         return own
@@ -183,14 +180,8 @@ def _evaluator(
     objective = recipe.build_objective(config)
     order = Order(source.sizes, weights=[None] * len(source.sizes), mode="shuffle", seed=0, batch_size=1)
     num_examples, size = min(config.evaluate.num_examples, sum(source.sizes)), config.evaluate.batch_size
-    numbers, num_counted = dealt(-(-num_examples // size), world)
-
-    def held_out() -> Iterator[dict[str, np.ndarray]]:
-        for number in numbers:
-            yield source.build(order.records(np.arange(number * size, min((number + 1) * size, num_examples))))
-
-    return lambda model: evaluate_batches(
-        objective, model, held_out(), precision=precision, world=world, num_counted=num_counted
+    return lambda model: evaluate_records(
+        objective, model, source.build, order, num_examples, batch_size=size, precision=precision, world=world
     )
 
 

@@ -15,14 +15,13 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
-from pretrainkit.tasks.bound_task import Examples
-from pretrainkit.tasks.steps import Example
+from pretrainkit.tasks.steps import Example, Examples
 from pretrainkit.tasks.vocabulary import Vocabulary
 from pretrainkit.tokenizers.shards import TokenShards
 from pretrainkit.tokenizers.special import SpecialIds
@@ -49,17 +48,6 @@ def extras_name(shard: int, num_shards: int, suffix: str) -> str:
     return f"extras-{shard:05d}-of-{num_shards:05d}.{suffix}"
 
 
-class Cacheable(Protocol):
-    """What a cache is found by; a `Task` is one."""
-
-    @property
-    def name(self) -> str: ...
-
-    def fingerprint(self, split: str) -> str:
-        """Changes whenever the examples before the cache marker would."""
-        ...
-
-
 class TaskCache:
     """A cache that is whole. What cannot be read is a DataError."""
 
@@ -81,8 +69,8 @@ class TaskCache:
         return CachedExamples(self.folder, split, self.info(split))
 
 
-def find_cache(task: Cacheable, split: str, caches: Sequence[str | Path]) -> TaskCache | None:
-    """The first of `caches` that holds a split of the task as it is now; others are passed over with a note."""
+def find_cache(task: Any, split: str, caches: Sequence[str | Path]) -> TaskCache | None:
+    """The first of `caches` that holds a split of the `Task` as it is now; others are passed over with a note."""
     for folder in caches:
         path = task_folder(folder, task.name)
         cache = TaskCache(path)

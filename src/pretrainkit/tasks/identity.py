@@ -17,7 +17,7 @@ import numpy as np
 
 from pretrainkit.tasks.vocabulary import Vocabulary
 
-_RENAMED = {"definitions": "task_definitions", "sources": "task_sources", "steps": "task_steps"}
+_RENAMED = {"task": "task_definitions", "sources": "task_sources", "steps": "task_steps"}
 """Modules of this package by what they were called in `data`."""
 _PLAIN = (bool, int, float, str, bytes, list, tuple, dict, set, frozenset, re.Pattern, type(None))
 

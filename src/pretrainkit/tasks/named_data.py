@@ -2,16 +2,23 @@
 
 In every folder also these are read, with the columns of the hub's data set: `SPLIT.jsonl` (`.gz`, `.zst`),
 `SPLIT.parquet`, `SPLIT.tsv` with a header, the same as `SPLIT-*`, and what `save_to_disk` of `datasets` made.
+
+At the end the data sets of GLUE: Wang et al. 2018, https://arxiv.org/abs/1804.07461.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.data.line_index import LineIndex
 from pretrainkit.errors import DataError, MissingPackageError
-from pretrainkit.tasks.sources import Example, Files, HuggingFaceDataset, JsonLines, Parquet, TaskSource, Tsv
+from pretrainkit.tasks.sources import BySplit, Files, HuggingFaceDataset, JsonLines, Parquet, TaskSource, Tsv
 from pretrainkit.tasks.supply import ALL, OpenSource, Supply
 
 _ALIASES = {"validation": ("validation", "valid", "val", "dev")}
@@ -28,6 +35,10 @@ class LocalFiles:
     """Such as `Tsv`."""
 
 
+Layout = Mapping[str, Sequence[LocalFiles]]
+"""Split to files."""
+
+
 @dataclass(frozen=True)
 class Hub:
     """A data set of the Hugging Face hub."""
@@ -37,31 +48,6 @@ class Hub:
     """Of the configuration."""
     splits: Mapping[str, str] | None = None
     """Ours to theirs, where they are called otherwise."""
-
-
-class BySplit(TaskSource):
-    """Every split from a source of its own."""
-
-    def __init__(self, sources: Mapping[str, TaskSource]) -> None:
-        """`sources`: by split, each with that split."""
-        self.sources = dict(sources)
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return tuple(self.sources)
-
-    def _of(self, split: str) -> TaskSource:
-        self.check_split(split)
-        return self.sources[split]
-
-    def file_sizes(self, split: str) -> tuple[int, ...]:
-        return self._of(split).file_sizes(split)
-
-    def example(self, split: str, index: int) -> Example:
-        return self._of(split).example(split, index)
-
-    def fingerprint(self, split: str) -> str:
-        return self._of(split).fingerprint(split)
 
 
 class NamedData(OpenSource):
@@ -75,7 +61,7 @@ class NamedData(OpenSource):
         *,
         splits: Sequence[str] = ("train", "validation", "test"),
         folders: Sequence[str] = (),
-        layout: Mapping[str, Sequence[LocalFiles]] | None = None,
+        layout: Layout | None = None,
         hub: Hub | None = None,
     ) -> None:
         """
@@ -184,3 +170,71 @@ def _folder(given: str, name: str) -> Path:
     if not folder.is_dir():
         raise DataError(f"there is no folder {given}, where the data of {name} are said to be\n  check the path")
     return folder
+
+
+class WholeRows(Tsv):
+    """As `Tsv`; rows that have not as many fields as the header are passed over."""
+
+    def _rows(self, index: LineIndex) -> NDArray[np.int64] | None:
+        rows = super()._rows(index)
+        content = np.fromfile(index.path, np.uint8)
+        tabs = np.flatnonzero(content == ord(self.delimiter))
+        # Tabs before the end of each line, less those before its beginning.
+        num_tabs = np.searchsorted(tabs, index.ends) - np.searchsorted(tabs, index.begins)
+        is_whole = num_tabs == (num_tabs[0] if len(num_tabs) else 0)
+        assert rows is not None  # there is a header
+        return rows[is_whole[rows]]
+
+
+_STEMS = {"train": "train", "validation": "dev", "test": "test"}
+
+
+def _tables(*readers: Callable[[Files], TaskSource]) -> dict[str, list[LocalFiles]]:
+    """train.tsv, dev.tsv and test.tsv with what reads each."""
+    return {
+        split: [LocalFiles(f"{stem}.tsv", read)] for (split, stem), read in zip(_STEMS.items(), readers, strict=True)
+    }
+
+
+GLUE = _tables(Tsv, Tsv, Tsv)
+_COLA = partial(Tsv, columns=("source", "label", "mark", "sentence"))
+COLA = _tables(_COLA, _COLA, Tsv)
+"""No header, but that of the test set."""
+MRPC = {
+    split: [*files, *([LocalFiles(f"msr_paraphrase_{split}.txt", Tsv)] if split != "validation" else [])]
+    for split, files in GLUE.items()
+}
+QQP = _tables(WholeRows, WholeRows, WholeRows)
+"""Some of its rows lack columns."""
+MNLI_PARTS = ("matched", "mismatched")
+MNLI = {"train": [LocalFiles("train.tsv", Tsv)]} | {
+    f"{split}_{part}": [LocalFiles(f"{file}_{part}.tsv", Tsv)]
+    for split, file in (("validation", "dev"), ("test", "test"))
+    for part in MNLI_PARTS
+}
+DIAGNOSTICS = {"test": [LocalFiles("diagnostic.tsv", Tsv), LocalFiles("AX.tsv", Tsv), LocalFiles("ax.tsv", Tsv)]}
+
+_SETS: Mapping[str, tuple[Layout, tuple[str, ...]]] = {
+    "cola": (COLA, ("CoLA",)),
+    "sst2": (GLUE, ("SST-2",)),
+    "mrpc": (MRPC, ("MRPC",)),
+    "qqp": (QQP, ("QQP",)),
+    "stsb": (GLUE, ("STS-B",)),
+    "mnli": (MNLI, ("MNLI",)),
+    **{
+        f"mnli_{part}": ({split: MNLI[f"{split}_{part}"] for split in ("validation", "test")}, ("MNLI", "mnli"))
+        for part in MNLI_PARTS
+    },
+    "qnli": (GLUE, ("QNLI",)),
+    "rte": (GLUE, ("RTE",)),
+    "wnli": (GLUE, ("WNLI",)),
+    "ax": (DIAGNOSTICS, ("AX", "diagnostic")),
+}
+
+
+def glue_data(name: str, splits: Sequence[str] = ()) -> NamedData:
+    """The data set `name` with these splits, or all of its own; those of MNLI are train and `validation_` or `test_`
+    with `matched` or `mismatched`."""
+    layout, folders = _SETS[name]
+    hub = Hub("nyu-mll/glue", name)
+    return NamedData(f"glue/{name}", splits=splits or tuple(layout), folders=(*folders, name), layout=layout, hub=hub)

@@ -6,7 +6,6 @@ Every record has random access: where it lies is found in one pass through its f
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,11 @@ from pretrainkit.files.manifest import fingerprint as json_fingerprint
 from pretrainkit.files.sources import SourceFile
 from pretrainkit.formats.tf_messages import Feature as ExampleFeature
 from pretrainkit.formats.tf_messages import parse_example
-from pretrainkit.tasks.sources import Example, Files, LineSource, once
+from pretrainkit.tasks.sources import BySplit, Example, Files, LineSource, once
 
 _TEXT, _BYTES = "string", "bytes"
+_DTYPES = {"str": _TEXT, "object": _TEXT}
+"""What SeqIO calls some of them."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,8 @@ class RecordFeature:
     """() for one value, (None,) for a row of any length, (None, 3) for rows of three."""
 
     def value(self, stored: ExampleFeature) -> Any:
-        """An array, or of text and bytes a value or list.
-
-        Raises:
-            ValueError: What is stored is of another kind or size.
-        """
+        """An array, or of text and bytes a value or list. Raises ValueError where what is stored is of another kind or
+        size."""
         is_text = self.dtype in (_TEXT, _BYTES)
         if len(stored) and isinstance(stored, list) != is_text:
             raise ValueError(f"it holds {'bytes' if isinstance(stored, list) else 'numbers'}, not {self.dtype}")
@@ -105,29 +103,27 @@ class TfRecords(LineSource):
         return json_fingerprint(["tfrecord", described, [index.sha256 for index in self._lines(split).indexes]])
 
 
-class SeqioCache(TfRecords):
+class SeqioCache(BySplit):
     """The cache of a task that `seqio_cache_tasks` wrote: examples as they are at its cache placeholder.
 
     Token ids are those of the task's own vocabulary; give the features of the new task the same one.
     """
 
     def __init__(self, folder: str | Path, *, splits: Sequence[str] | None = None) -> None:
-        """`folder`: of the task, `CACHE/task_name`, with `COMPLETED` in it. `splits`: those to offer; None: all, for
-        which the folder is looked at when they are first asked for."""
-        self.folder = Path(folder)
+        """`folder`: of the task, `CACHE/task_name`, with `COMPLETED` in it. `splits`: those to offer; None: all
+        that the folder has."""
         super().__init__({})
+        self.folder = Path(folder)
         self._given = None if splits is None else tuple(splits)
 
     @property
     def splits(self) -> tuple[str, ...]:
-        return self._given if self._given is not None else self._found
-
-    @cached_property
-    def _found(self) -> tuple[str, ...]:
+        if self._given is not None:
+            return self._given
         return tuple(sorted(path.name[len("info.") : -len(".json")] for path in self.folder.glob("info.*.json")))
 
     @once
-    def _split(self, split: str) -> TfRecords:
+    def _of(self, split: str) -> TfRecords:
         self.check_split(split)
         if not (self.folder / "COMPLETED").is_file():
             raise DataError(
@@ -144,7 +140,7 @@ class SeqioCache(TfRecords):
                 "  copy all of it; caches in ArrayRecord files are not read"
             )
         features = {
-            name: RecordFeature(_dtype(str(one["dtype"])), tuple(one["shape"]))
+            name: RecordFeature(_DTYPES.get(str(one["dtype"]), str(one["dtype"])), tuple(one["shape"]))
             for name, one in info["features"].items()
         }
         opened = TfRecords({split: [self.folder / name for name in names]}, features)
@@ -160,21 +156,8 @@ class SeqioCache(TfRecords):
         """What `stats.SPLIT.json` counts, such as examples and targets_tokens; empty where there is no such file."""
         return self._json(f"stats.{split}.json") if (self.folder / f"stats.{split}.json").is_file() else {}
 
-    def file_sizes(self, split: str) -> tuple[int, ...]:
-        return self._split(split).file_sizes(split)
-
-    def example(self, split: str, index: int) -> Example:
-        return self._split(split).example(split, index)
-
-    def fingerprint(self, split: str) -> str:
-        return self._split(split).fingerprint(split)
-
     def _json(self, name: str) -> dict[str, Any]:
         try:
             return json.loads((self.folder / name).read_bytes())
         except (OSError, ValueError) as error:
             raise DataError(f"{self.folder / name} cannot be read: {error}\n  copy the cache again") from error
-
-
-def _dtype(name: str) -> str:
-    return {"str": _TEXT, "object": _TEXT, "bool": "bool"}.get(name, name)

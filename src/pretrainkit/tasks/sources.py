@@ -102,6 +102,31 @@ def once(method: Callable[[Any, *Keys], Made]) -> Callable[[Any, *Keys], Made]:
     return kept
 
 
+class BySplit(_Lazy):
+    """Every split from a source of its own."""
+
+    def __init__(self, sources: Mapping[str, TaskSource]) -> None:
+        """`sources`: by split, each with that split."""
+        self.sources = dict(sources)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return tuple(self.sources)
+
+    def _of(self, split: str) -> TaskSource:
+        self.check_split(split)
+        return self.sources[split]
+
+    def file_sizes(self, split: str) -> tuple[int, ...]:
+        return self._of(split).file_sizes(split)
+
+    def example(self, split: str, index: int) -> Example:
+        return self._of(split).example(split, index)
+
+    def fingerprint(self, split: str) -> str:
+        return self._of(split).fingerprint(split)
+
+
 class FileSource(_Lazy):
     """Splits that are lists of files."""
 

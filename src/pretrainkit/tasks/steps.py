@@ -1,27 +1,41 @@
-"""The kinds of steps of a task, and how they are called.
+"""The kinds of steps of a task, how they are called, and a task bound to a split, lengths and a seed: an indexable
+collection of examples without state.
 
 A step that is a plain callable makes one example from one: it takes the example and, where it has parameters of these
 names, `rng` (numpy.random.Generator, a function of seed, task, epoch, example and step), `lengths` (tokens per feature,
 or None) and `features` (the task's output features).
+
+`BoundTask.example(index, epoch)` is a pure function, so any number of workers, ranks or batches sees the same examples,
+and resuming needs nothing but the position. The steps before the cache marker are done on the fly, or were done when
+the cache was written; those after it are done anew for every epoch.
+
+Dimensions: N examples of the source, M examples after the steps before the cache marker.
 """
 
 import functools
 import inspect
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import cached_property
+from typing import Any, TypeAlias, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pretrainkit import rng as keys
-from pretrainkit.errors import DataError, PretrainKitError
+from pretrainkit.errors import ConfigError, DataError, PretrainKitError
+from pretrainkit.tasks.sources import TaskSource
 from pretrainkit.tasks.vocabulary import Feature
 
 Example: TypeAlias = dict[str, Any]
 Lengths: TypeAlias = Mapping[str, int]
 
 _OFFERED = frozenset({"rng", "lengths", "features"})
+_KEPT_EXAMPLES = 10_000
+"""Splits with fewer examples are kept in memory as they are before the cache marker."""
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -166,3 +180,200 @@ def _checked(made: object) -> Mapping[str, Any]:
     if not isinstance(made, Mapping):
         raise TypeError(f"it gave {made!r:.80}, which is no mapping of keys to values")
     return made
+
+
+class Examples(Sequence[Example]):
+    """Examples by index, without state."""
+
+    @abstractmethod
+    def example(self, index: int) -> Example:
+        """Example `index`, from 0; the caller may change the dict, but not the arrays in it."""
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Example]: ...
+
+    def __getitem__(self, index: int | slice) -> Example | list[Example]:
+        if isinstance(index, slice):
+            return [self.example(number) for number in range(*index.indices(len(self)))]
+        size = len(self)
+        if not -size <= index < size:
+            raise IndexError(f"example {index} of {size}")
+        return self.example(index % size)
+
+    def __iter__(self) -> Iterator[Example]:
+        return (self.example(index) for index in range(len(self)))
+
+
+class SourceExamples(Examples):
+    """The examples of a source after the steps before the cache marker, made when they are asked for.
+
+    Where steps filter or multiply, one pass counts what becomes of every example of the source.
+    """
+
+    def __init__(self, source: TaskSource, split: str, steps: Steps) -> None:
+        self._source, self._split, self._steps = source, split, steps
+        self._is_one_to_one = not any(isinstance(step, (Filter, FlatMap)) for step in steps.steps)
+        self._num_raw = source.num_examples(split)
+        self._kept: dict[int, list[Example]] | None = {} if self._num_raw < _KEPT_EXAMPLES else None
+
+    @cached_property
+    def ends(self) -> NDArray[np.int64]:
+        """(N,) cumulative examples."""
+        if self._kept is None:
+            _logger.info("task %s: counting the examples of %s", self._steps.task_name, self._split)
+        counts = (len(self.of_source(index)) for index in range(self._num_raw))
+        return np.cumsum(np.fromiter(counts, np.int64, self._num_raw))
+
+    def __len__(self) -> int:
+        if self._is_one_to_one or self._num_raw == 0:
+            return self._num_raw
+        return int(self.ends[-1])
+
+    def of_source(self, index: int) -> list[Example]:
+        """What becomes of example `index` of the source."""
+        if self._kept is not None and index in self._kept:
+            return self._kept[index]
+        made = self._steps.several(self._source.example(self._split, index), index)
+        if self._kept is not None:
+            self._kept[index] = made
+        return made
+
+    def example(self, index: int) -> Example:
+        if self._is_one_to_one:
+            return dict(self.of_source(index)[0])
+        row = int(np.searchsorted(self.ends, index, side="right"))
+        own = index - (int(self.ends[row - 1]) if row else 0)
+        return dict(self.of_source(row)[own])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_kept": None if self._kept is None else {}}
+
+
+class StepsOver(Examples):
+    """Examples after further steps that are one to one; those of epoch 0, or of any by `at`."""
+
+    def __init__(self, base: Sequence[Example], steps: Steps) -> None:
+        self._base, self._steps = base, steps
+
+    def __len__(self) -> int:
+        return len(self._base)
+
+    def example(self, index: int) -> Example:
+        return self.at(index, 0)
+
+    def at(self, index: int, epoch: int) -> Example:
+        """Example `index` of an epoch."""
+        return self._steps.one(self._base[index], epoch, index)
+
+
+class BoundTask(Examples):
+    """A task bound to its data by `Task.bind`."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        split: str,
+        stored: Sequence[Example],
+        steps: Sequence[Step],
+        num_steps_before: int,
+        features: Mapping[str, Feature],
+        lengths: Lengths | None,
+        seed: int,
+        is_cached: bool,
+    ) -> None:
+        """See `Task.bind`.
+
+        Args:
+            stored: Examples as they are at the cache marker.
+            steps: Those behind the marker.
+            num_steps_before: Those before it, the marker included.
+            lengths: Tokens to which each feature is trimmed; None, or no entry: not at all.
+            is_cached: `stored` comes from a cache.
+        """
+        self.name, self.split, self.features, self.is_cached = name, split, dict(features), is_cached
+        self.lengths = None if lengths is None else dict(lengths)
+        self.stored = stored
+        """Examples as they are at the cache marker."""
+        base: Sequence[Example] = stored
+        first = 0
+        for number, step in enumerate(steps):
+            if isinstance(step, Regroup):
+                before = self._steps(steps[first:number], num_steps_before + first, seed)
+                if random := [name_of(one) for one in before.steps if "rng" in wanted(one)]:
+                    raise ConfigError(f"task {name!r}: its random step {random[0]!r} stands before {name_of(step)!r}")
+                view = StepsOver(base, before) if before.steps else base
+                base = step.regroup(view, lengths=self.lengths, features=self.features)
+                first = number + 1
+        self._last = StepsOver(base, self._steps(steps[first:], num_steps_before + first, seed))
+
+    def _steps(self, steps: Sequence[Step], first: int, seed: int) -> Steps:
+        return Steps(self.name, steps, first=first, seed=seed, lengths=self.lengths, features=self.features)
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def example(self, index: int, epoch: int = 0) -> Example:
+        """Example `index` of an epoch: output features checked, as arrays, and trimmed; other keys as they are. Raises
+        DataError where a step failed, a required feature is missing, or one has another rank or kind of values."""
+        example = self._last.at(index, epoch)
+        for name, feature in self.features.items():
+            if name in example:
+                value = self._checked(feature, name, example[name], index)
+                limit = None if self.lengths is None else self.lengths.get(name)
+                example[name] = value if limit is None or feature.rank == 0 else value[:limit]
+            elif feature.required:
+                keys = ", ".join(example) or "none"
+                raise DataError(
+                    f"task {self.name!r}: example {index} of {self.split} lacks the feature {name!r}\n"
+                    f"  after all steps its keys are: {keys}; rekey one of them, or declare the feature required=False"
+                )
+        return example
+
+    def _checked(self, feature: Feature, name: str, value: Any, index: int) -> NDArray:
+        array = np.asarray(value)
+        dtype = feature.numpy_dtype
+        if array.size == 0:
+            array = array.astype(dtype)
+        if array.ndim != feature.rank or not np.can_cast(array.dtype, dtype, "same_kind"):
+            raise DataError(
+                f"task {self.name!r}: feature {name!r} of example {index} of {self.split} is {array.dtype} of rank "
+                f"{array.ndim}, declared is {feature.dtype} of rank {feature.rank}\n"
+                "  tokenize it, or declare what it is"
+            )
+        return array.astype(dtype, copy=False)
+
+
+def split_steps(task_name: str, steps: Sequence[Step]) -> tuple[tuple[Step, ...], tuple[Step, ...], CacheMarker | None]:
+    """(steps before the cache marker, steps after it, the marker).
+
+    Without a marker, everything up to the last step that filters or multiplies comes before. Raises ConfigError with
+    all steps that do not fit together.
+    """
+    problems = []
+    markers = [number for number, step in enumerate(steps) if isinstance(step, CacheMarker)]
+    if len(markers) > 1:
+        problems.append(f"task {task_name!r} has {len(markers)} cache markers; it may have one")
+    many = [number for number, step in enumerate(steps) if isinstance(step, (Filter, FlatMap))]
+    cut = markers[0] if markers else (many[-1] + 1 if many else 0)
+    before, after = tuple(steps[:cut]), tuple(steps[cut + bool(markers) :])
+    for step in before:
+        if "lengths" in wanted(step):
+            problems.append(
+                f"task {task_name!r}: its step {name_of(step)!r} depends on lengths, so it cannot stand before the "
+                "cache marker or before a step that filters or multiplies; move it behind"
+            )
+        if isinstance(step, Regroup):
+            problems.append(f"task {task_name!r}: {name_of(step)!r} must stand behind the cache marker")
+    for number in many:
+        if number >= cut:
+            problems.append(
+                f"task {task_name!r}: its step {name_of(steps[number])!r} filters or multiplies, so it must stand "
+                "before the cache marker"
+            )
+    if problems:
+        raise ConfigError(problems)
+    return before, after, steps[markers[0]] if markers else None  # type: ignore[return-value]

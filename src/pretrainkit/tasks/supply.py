@@ -6,7 +6,7 @@ was left open.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -44,10 +44,6 @@ class Supply:
                 "tasks"
             )
         return self.vocabulary
-
-    def source_of(self, given: TaskSource) -> TaskSource:
-        """`given`, or what it stands for here. Raises DataError where files are missing."""
-        return given.supplied(self) if isinstance(given, OpenSource) else given
 
     def steps_of(self, task_name: str, given: Sequence[Step]) -> tuple[Step, ...]:
         """`given` with the steps of the run. Raises ConfigError where there are none."""
@@ -114,9 +110,3 @@ class RunSteps(Regroup):
 
     def regroup(self, examples: Sequence[Example], **_: object) -> Sequence[Example]:
         raise ConfigError(f"a task leaves steps to the run and is used without any\n  {self.mend}")
-
-
-def leaves_open(source: TaskSource, vocabularies: Iterable[Vocabulary], steps: Iterable[Step]) -> bool:
-    """Whether something of a task is to be supplied."""
-    has_open_vocabulary = any(isinstance(one, RunVocabulary) for one in vocabularies)
-    return isinstance(source, OpenSource) or has_open_vocabulary or any(isinstance(step, RunSteps) for step in steps)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pretrainkit.dist.env import World
-from pretrainkit.eval.embed import embed_rows
+from pretrainkit.eval.evaluator import embed_rows
 from pretrainkit.eval.retrieval import Rows, retrieval
 from pretrainkit.recipes.clip.config import ClassificationConfig, ClipEvaluateConfig, class_set_name
 from pretrainkit.recipes.clip.held_out import held_out_metrics

@@ -8,7 +8,7 @@ import torch
 
 from pretrainkit import api
 from pretrainkit.errors import ConfigError, InputError
-from pretrainkit.eval.linear_fit import fit_linear
+from pretrainkit.eval.linear_probe import fit_linear
 from pretrainkit.recipes.capabilities import EncodesText
 from pretrainkit.recipes.registry import able, find_recipe
 from support import SUPPORT

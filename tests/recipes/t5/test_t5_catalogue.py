@@ -10,14 +10,14 @@ import pytest
 import pretrainkit.recipes.t5.catalogue  # noqa: F401  (makes the tasks known)
 from pretrainkit.data.order import Order
 from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.t5.catalogue import add_task_with_sentinels, glue, mixtures, super_glue, texts, unlabelled
+from pretrainkit.recipes.t5.catalogue import add_task_with_sentinels, glue, mixtures, super_glue, texts
 from pretrainkit.tasks.sources import FunctionSource
 from pretrainkit.tasks.supply import RunVocabulary, Supply
 from pretrainkit.tasks.task import REGISTRY, Mixture, Task, TaskRegistry
 from pretrainkit.tasks.vocabulary import ByteVocabulary
 from support.remedies import followed
 
-TASKS = (*unlabelled.TASKS, *glue.TASKS, *super_glue.TASKS, *texts.TASKS)
+TASKS = (*glue.TASKS, *super_glue.TASKS, *texts.TASKS)
 SUITES = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "mnli_matched", "mnli_mismatched", "qnli", "rte", "wnli", "ax")
 SUPER = ("boolq", "cb", "copa", "multirc", "record", "rte", "wic", "axb", "axg")
 WMT = ("wmt_t2t_ende", "wmt14_ende", "wmt14_enfr", "wmt15_enfr", "wmt16_enro", "wmt19_ende")

@@ -10,10 +10,9 @@ from pretrainkit.api import difference_from_huggingface
 from pretrainkit.cli.main import app_of
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.safetensors import write_tensors
-from pretrainkit.recipes.t5.foreign import read_foreign
 from pretrainkit.recipes.t5.inputs import read_batch
 from pretrainkit.recipes.t5.model import build
-from pretrainkit.recipes.t5.original import names, to_original
+from pretrainkit.recipes.t5.original import names, read_foreign, to_original
 from support.t5_batches import model_config, random_model, row_batch
 from support.t5_foreign_files import bfloat16_bits, logits, mesh_names, write_bundle, write_t5x
 

@@ -7,9 +7,9 @@ import torch
 
 from pretrainkit.recipes.t5.config import T5DataConfig, T5ModelConfig, T5Run
 from pretrainkit.recipes.t5.denoising import TextIds
+from pretrainkit.recipes.t5.evaluation import readable
 from pretrainkit.recipes.t5.predictor import Predictor
 from pretrainkit.recipes.t5.recipe import RECIPE
-from pretrainkit.recipes.t5.sample import readable
 from pretrainkit.recipes.t5.source import bind
 from pretrainkit.recipes.t5.task_source import TaskBatches
 from pretrainkit.tasks.preprocessors import append_eos, tokenize
@@ -34,7 +34,7 @@ def test_samples_show_what_is_asked_and_the_truth(tmp_path, monkeypatch):
     write_shards(tmp_path / "s", [[[np.arange(5, 45)] * 5]], vocab_size=50, special=SPECIAL)
     (tmp_path / "s/tokenizer").mkdir()
     pieces = SimpleNamespace(**vars(WORDS), pieces=lambda: [str(index) for index in range(50)])
-    for module in ("source", "sample"):
+    for module in ("source", "evaluation"):
         monkeypatch.setattr(f"pretrainkit.recipes.t5.{module}.load_tokenizer", lambda folder: pieces)
     shape = {"hidden_size": 16, "num_heads": 2, "head_size": 8, "intermediate_size": 16}
     config = T5Run(

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pretrainkit.errors import RunError
 from pretrainkit.recipes.t5 import segments
 from pretrainkit.recipes.t5.segments import segment_index, segments_of
 from pretrainkit.tokenizers.shard_writer import write_shards
@@ -159,7 +160,7 @@ def test_other_settings_are_kept_apart_and_a_folder_that_cannot_be_written_only_
     assert lengths == {100, 50}
 
     def full(*arguments):
-        raise OSError("No space left on device")
+        raise RunError("No space left on device")
 
     monkeypatch.setattr(segments, "_write", full)
     assert len(segments_of(shards, 40, min_documents=1, **settings)) == 25

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from pretrainkit.errors import ConfigError
+from pretrainkit.recipes.t5.denoising import DenoiserConfig
 from pretrainkit.recipes.t5.ragged import Ragged, joined, merged, ragged
 from pretrainkit.recipes.t5.spans import (
-    HidingIds,
     corrupt_spans,
     count_noise,
     hide,
@@ -46,7 +47,7 @@ PLANS = [
     (2048, 0.15, 3, 2274, 456),
     (4096, 0.15, 3, 4550, 910),
 ]
-IDS = HidingIds(np.arange(32099, 31999, -1, dtype=np.int32), 32000)
+IDS = np.arange(32099, 31999, -1, dtype=np.int32), 32000
 
 
 def keys(num, seed=0):
@@ -164,20 +165,20 @@ def test_prefixes_are_uniform_from_one_token_to_all_but_one():
     assert share[0] == 0
     np.testing.assert_allclose(share[1:] / 9000, 1 / 9, atol=0.015)
     assert suffix(keys(500), full(500, 41), 0.25).reshape(500, 41).sum(1).max() == 21
-    with pytest.raises(ConfigError, match=r"0\.6"):
-        suffix(keys(1), full(1, 9), 0.6)
+    with pytest.raises(ValidationError, match=r"0\.6"):
+        DenoiserConfig(mask="suffix", noise_density=0.6)
 
 
 def corrupted(tokens, is_noise, kind="sentinels"):
     k = keys(len(tokens))
-    return hide(kind, tokens, is_noise, k, IDS), hide(kind, tokens, ~is_noise, k, IDS)
+    return hide(kind, tokens, is_noise, k, *IDS), hide(kind, tokens, ~is_noise, k, *IDS)
 
 
 @given(lengths=st.lists(st.integers(0, 300), min_size=1, max_size=5), seed=st.integers(0, 2**32))
 def test_inputs_and_targets_give_back_the_segment(lengths, seed):
     tokens = ragged([np.arange(3, 3 + length) + 100 * row for row, length in enumerate(lengths)])
     inputs, targets = corrupted(tokens, random_spans(keys(len(lengths), seed), tokens.lengths, 0.15, 3))
-    sentinels = set(IDS.sentinels.tolist())
+    sentinels = set(IDS[0].tolist())
     for row in range(len(lengths)):
         hidden: dict[int, list[int]] = {}
         for token in targets[row].tolist():
@@ -202,12 +203,12 @@ def test_inputs_and_targets_give_back_the_segment(lengths, seed):
 def test_the_short_way_gives_what_masks_give(lengths, density, mean, seed):
     tokens = ragged([np.arange(3, 3 + length) + 1000 * row for row, length in enumerate(lengths)])
     sentinels = np.arange(32099, 31499, -1, dtype=np.int32)
-    k, ids = keys(len(lengths), seed), HidingIds(sentinels, 31000)
+    k = keys(len(lengths), seed)
     is_noise = random_spans(k, tokens.lengths, density, mean)
     compiled = corrupt_spans(k, tokens, density, mean, sentinels, 1)
     by_arrays = spans_by_arrays(k, tokens, *count_noise(tokens.lengths, density, mean), sentinels, 1)
     for side, is_hidden in ((0, is_noise), (1, ~is_noise)):
-        wanted = hide("sentinels", tokens, is_hidden, k, ids).with_end(1)
+        wanted = hide("sentinels", tokens, is_hidden, k, sentinels, 31000).with_end(1)
         for found in (compiled[side], by_arrays[side]):
             np.testing.assert_array_equal(found.values, wanted.values)
             np.testing.assert_array_equal(found.lengths, wanted.lengths)
@@ -267,7 +268,7 @@ def test_runs_without_a_sentinel_are_not_hidden():
     limited = limit_runs(is_noise, np.array([6, 3]), 2)
     assert limited.tolist() == [True, False, True, False, False, False, True, False, True]
     with pytest.raises(ValueError, match="101 runs"):
-        hide("sentinels", ragged([range(3, 205)]), np.tile([True, False], 101), keys(1), IDS)
+        hide("sentinels", ragged([range(3, 205)]), np.tile([True, False], 101), keys(1), *IDS)
 
 
 def test_sequences_are_joined_merged_and_cut():

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from pretrainkit.data.source import Records
 from pretrainkit.dist.env import World
 from pretrainkit.errors import DataError
-from pretrainkit.eval.embed import BuildRows, forward_batches
-from pretrainkit.eval.evaluator import evaluation_mode
+from pretrainkit.eval.evaluator import BuildRows, evaluation_mode, forward_batches
 from pretrainkit.eval.retrieval import first_of_each
 from pretrainkit.files.manifest import sync
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, tokenizer_folder

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.errors import ConfigError, InputError
-from pretrainkit.eval.image_encoder import ImageEncoder
+from pretrainkit.eval.probe import ImageEncoder
 from pretrainkit.exporting.torchvision_shim import import_timm, import_transformers
 from pretrainkit.nn.foreign import repeated_modules, stacked_layers, without_weights
 from pretrainkit.nn.initialise import SkipInitialisation, builds_on_meta

@@ -24,10 +24,16 @@ from pretrainkit.dist.devices import has_float64
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import gather_root_weights, unwrap
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.eval.classification import accuracies, captions_of, class_vectors
-from pretrainkit.eval.embed import BuildRows, embed_rows
-from pretrainkit.eval.evaluator import evaluation_mode
-from pretrainkit.eval.retrieval import Rows, first_of_each, first_of_each_up_to, retrieval
+from pretrainkit.eval.evaluator import BuildRows, embed_rows, evaluation_mode
+from pretrainkit.eval.retrieval import (
+    Rows,
+    accuracies,
+    captions_of,
+    class_vectors,
+    first_of_each,
+    first_of_each_up_to,
+    retrieval,
+)
 from pretrainkit.images.class_folders import class_folders, class_names
 from pretrainkit.recipes.capabilities import Evaluator
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, tokenizer_folder

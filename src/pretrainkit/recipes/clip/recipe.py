@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pretrainkit.data.order import Order
     from pretrainkit.data.source import BatchSource
     from pretrainkit.dist.env import World
-    from pretrainkit.eval.image_encoder import ImageEncoder
+    from pretrainkit.eval.probe import ImageEncoder
     from pretrainkit.recipes.clip.objective import ClipObjective
     from pretrainkit.recipes.clip.pairs import Pairs
     from pretrainkit.training.objective import HostBatch
@@ -169,7 +169,7 @@ class Clip(
     def image_encoder(self, config: ClipRun, model: Any) -> ImageEncoder:
         """The image tower, neither projected nor normalised, for images of the size that the run evaluated on: for a
         vision transformer with `pool: cls` the features are its class token."""
-        from pretrainkit.eval.image_encoder import ImageEncoder
+        from pretrainkit.eval.probe import ImageEncoder
         from pretrainkit.images.transforms import compose
 
         def encode(image_B3HW: Tensor) -> Tensor:

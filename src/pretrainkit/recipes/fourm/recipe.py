@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pretrainkit.data.source import BatchSource
-    from pretrainkit.eval.image_encoder import ImageEncoder
+    from pretrainkit.eval.probe import ImageEncoder
     from pretrainkit.recipes.fourm.objective import FourMObjective
     from pretrainkit.training.objective import HostBatch
     from pretrainkit.workers.processes import Progress
@@ -118,7 +118,7 @@ class FourM(
 
     def image_encoder(self, config: FourMRun, model: Any) -> ImageEncoder:
         """The encoder with all patches of an image, and nothing else; the mean of its output over them."""
-        from pretrainkit.eval.image_encoder import ImageEncoder
+        from pretrainkit.eval.probe import ImageEncoder
         from pretrainkit.recipes.fourm.model import ImageTower
 
         tower = ImageTower.of(model)

@@ -16,9 +16,8 @@ from pretrainkit.data.order import Order
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, parallelize, unwrap
 from pretrainkit.errors import ConfigError
-from pretrainkit.eval.embed import embed_rows
-from pretrainkit.eval.evaluator import evaluation_mode
-from pretrainkit.eval.linear_fit import fit_linear
+from pretrainkit.eval.evaluator import embed_rows, evaluation_mode
+from pretrainkit.eval.linear_probe import fit_linear
 from pretrainkit.recipes.capabilities import EncodesText, Evaluator
 from pretrainkit.recipes.glue.answers import records_of, spread
 from pretrainkit.recipes.glue.config import GlueRun

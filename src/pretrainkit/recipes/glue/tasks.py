@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pretrainkit.errors import ConfigError
 from pretrainkit.eval.metrics import accuracy, f1_invalid_wrong, matthews, pearson, spearman
-from pretrainkit.tasks.glue_data import glue_data
+from pretrainkit.tasks.named_data import glue_data
 from pretrainkit.tasks.supply import OpenSource
 
 Kind = Literal["classes", "numbers", "tags", "spans", "tree"]

@@ -142,7 +142,7 @@ class ImageSource(BatchSource):
         return np.full(len(records), self.model.num_tokens, np.int64)
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
-        keys = self._keys(records)
+        keys = records.key if self.split == "train" else rng.fold(rng.fold(_VALID, records.source), records.index)
         images = [
             self.read(source, index, key)
             for source, index, key in zip(
@@ -170,11 +170,6 @@ class ImageSource(BatchSource):
         sizes = range(smallest, self.model.image_size + 1, self.data.image_size_step)
         drawn = rng.generator(rng.stream_key(self.seed, "image_tokenizer", "size", step)).integers(len(sizes))
         return {"image_size": np.empty((sizes[int(drawn)], 0), np.uint8)}
-
-    def _keys(self, records: Records) -> rng.Keys:
-        if self.split == "train":
-            return records.key
-        return rng.fold(rng.fold(_VALID, records.source), records.index)
 
 
 def open_source(config: ImageTokenizerRun, split: Split) -> ImageSource:

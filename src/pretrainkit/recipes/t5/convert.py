@@ -2,13 +2,13 @@
 encoder for `T5EncoderModel` (`UMT5…`, `MT5…`), with its linear head in a file beside it: transformers' own
 `T5ForSequenceClassification` asks the decoder, which a fine-tuned encoder has not.
 
-Its folders are `config.json`, `model.safetensors` and tokenizer files. Tensors are equal in both, one by one; only
-names differ. transformers is imported only to compare logits.
+Tensors are equal in both, one by one; only names differ. transformers is imported only to compare logits.
 """
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.class_names import class_names, class_settings
-from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
+from pretrainkit.exporting.transformers_folder import new_transformers_folder, read_config
 from pretrainkit.recipes.exchange import TextClassifier
 from pretrainkit.recipes.t5.config import Activation, T5ModelConfig
 from pretrainkit.recipes.t5.decode import END_ID
@@ -57,6 +57,22 @@ _ACTIVATIONS: dict[str, tuple[Activation, ...]] = {
     **{theirs: ours for ours, theirs in _FEED_FORWARD.items()},
     "gated-gelu_new": ("gelu_tanh", "linear"),
 }
+_SETTINGS = {
+    "vocab_size": "vocab_size",
+    "d_model": "hidden_size",
+    "d_kv": "head_size",
+    "d_ff": "intermediate_size",
+    "num_layers": "num_encoder_layers",
+    "num_decoder_layers": "num_decoder_layers",
+    "num_heads": "num_heads",
+    "relative_attention_num_buckets": "num_buckets",
+    "relative_attention_max_distance": "max_distance",
+    "dropout_rate": "dropout",
+    "layer_norm_epsilon": "norm_epsilon",
+}
+"""Hugging Face's name of what both have, to ours."""
+_DEFAULTS: dict[str, float] = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}
+_DEFAULTS |= {"dropout_rate": 0.1, "layer_norm_epsilon": 1e-6}
 _MT5_VOCAB_SIZE = 250_112
 _LENGTHS = ((17, 9), (150, 40), (1, 1))
 """(input, target) tokens of examples to compare logits of: nearby and far positions, and hardly any."""
@@ -124,17 +140,7 @@ def to_huggingface_config(config: T5ModelConfig, *, end_id: int = 1) -> dict[str
     return {
         "model_type": kind,
         "architectures": [f"{_ARCHITECTURES[kind]}ForConditionalGeneration"],
-        "vocab_size": config.vocab_size,
-        "d_model": config.hidden_size,
-        "d_kv": config.head_size,
-        "d_ff": config.intermediate_size,
-        "num_layers": config.num_encoder_layers,
-        "num_decoder_layers": config.num_decoder_layers,
-        "num_heads": config.num_heads,
-        "relative_attention_num_buckets": config.num_buckets,
-        "relative_attention_max_distance": config.max_distance,
-        "dropout_rate": config.dropout,
-        "layer_norm_epsilon": config.norm_epsilon,
+        **{theirs: getattr(config, ours) for theirs, ours in _SETTINGS.items()},
         "initializer_factor": 1.0,
         "feed_forward_proj": _FEED_FORWARD[config.activations],
         "tie_word_embeddings": config.tied_logits,
@@ -147,15 +153,13 @@ def to_huggingface_config(config: T5ModelConfig, *, end_id: int = 1) -> dict[str
 
 
 def from_huggingface_config(values: Mapping[str, Any], *, has_logits: bool | None = None) -> T5ModelConfig:
-    """The model config of a `config.json`.
+    """The model config of a `config.json`. Raises CheckpointError where it is another model, or has a feature that we
+    lack.
 
     Args:
         values: The contents.
         has_logits: Whether the weights have a logits matrix of their own, which decides where it is known: what
             `tie_word_embeddings` says is not always so (transformers 5 writes true where the weights are untied).
-
-    Raises:
-        CheckpointError: It is another model, or has a feature that we lack.
     """
     kind = values.get("model_type")
     if kind not in _ARCHITECTURES:
@@ -167,21 +171,12 @@ def from_huggingface_config(values: Mapping[str, Any], *, has_logits: bool | Non
         )
     # The logits of mT5 and umT5 are never scaled, whatever the flag says.
     is_tied = values.get("tie_word_embeddings", kind == "t5") if has_logits is None else not has_logits
+    given = {**_DEFAULTS, **values, "num_decoder_layers": values.get("num_decoder_layers") or values["num_layers"]}
     return T5ModelConfig(
-        vocab_size=values["vocab_size"],
-        hidden_size=values["d_model"],
-        num_heads=values["num_heads"],
-        head_size=values["d_kv"],
-        intermediate_size=values["d_ff"],
-        num_encoder_layers=values["num_layers"],
-        num_decoder_layers=values.get("num_decoder_layers") or values["num_layers"],
+        **{ours: given[theirs] for theirs, ours in _SETTINGS.items()},
         activations=_ACTIVATIONS[proj],
         tied_logits=is_tied,
         bias_per_layer=kind == "umt5",
-        num_buckets=values.get("relative_attention_num_buckets", 32),
-        max_distance=values.get("relative_attention_max_distance", 128),
-        dropout=values.get("dropout_rate", 0.1),
-        norm_epsilon=values.get("layer_norm_epsilon", 1e-6),
     )
 
 
@@ -196,13 +191,23 @@ def write_huggingface(
     """Write the new folder `out`, which `from_pretrained` loads, with the files of the folder `tokenizer`, of which the
     run read `vocabulary`. Raises InputError where the model has no Hugging Face form; `out` exists and is not an empty
     folder, or cannot be written."""
-    end_id = END_ID if vocabulary is None else vocabulary.eos_id
-    values, tensors = to_huggingface_config(config, end_id=end_id), to_huggingface_state(state, config)
-    with new_folder(out) as folder:
-        write_tensors(folder / "model.safetensors", tensors)
-        (folder / "config.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
-        generation = {"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": end_id}
+    values = to_huggingface_config(config, end_id=_end_id(vocabulary))
+    with _new_folder(out, values, to_huggingface_state(state, config), tokenizer, vocabulary) as folder:
+        generation = {name: values[name] for name in ("decoder_start_token_id", "pad_token_id", "eos_token_id")}
         (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", "utf-8")
+
+
+def _end_id(vocabulary: Vocabulary | None) -> int:
+    return END_ID if vocabulary is None else vocabulary.eos_id
+
+
+@contextmanager
+def _new_folder(
+    out: Path, values: Mapping[str, Any], tensors: State, tokenizer: Path | None, vocabulary: Vocabulary | None
+) -> Iterator[Path]:
+    """`new_transformers_folder` with the files of a tokenizer."""
+    with new_transformers_folder(out, values, tensors) as folder:
+        yield folder
         if tokenizer is not None and vocabulary is not None:
             write_tokenizer(tokenizer, vocabulary, folder)
 
@@ -228,21 +233,18 @@ def write_tokenizer(origin: Path, vocabulary: Vocabulary, folder: Path) -> None:
 def read_huggingface(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor]]:
     """The config and our state dict of a folder that transformers wrote. Raises CheckpointError where a file is missing
     or broken, or the model is of another kind."""
-    path = folder / "config.json"
-    if not path.is_file():
-        raise CheckpointError(f"{folder} has no config.json\n  give a folder written by save_pretrained")
-    state = read_tensors(folder)
-    try:
-        values = json.loads(path.read_text("utf-8"))
+
+    def parse(values: dict[str, Any]) -> tuple[T5ModelConfig, dict[str, Tensor]]:
+        state = read_tensors(folder)
         if any(name.startswith("transformer.") for name in state):
             raise CheckpointError(
                 f"{folder} is a {', '.join(values.get('architectures') or ['T5'])}, a T5 without its logits under a "
                 "head that reads the decoder, or the encoder alone\n  give the folder of the model it was trained "
                 "from, a T5ForConditionalGeneration (MT5…, UMT5…); what it learned itself is not read"
             )
-        config = from_huggingface_config(values, has_logits=_has_logits(state, values))
-    except (json.JSONDecodeError, KeyError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error!r}\n  copy it again") from None
+        return from_huggingface_config(values, has_logits=_has_logits(state, values)), state
+
+    (config, state), _ = read_config(folder, parse)
     return config, from_huggingface_state(state, config)
 
 
@@ -266,28 +268,18 @@ def write_encoder(
     """
     state = trained.encoder.state_dict()
     tensors = {theirs: state[ours] for ours, theirs in huggingface_names(config).items() if ours in state}
-    end_id = END_ID if vocabulary is None else vocabulary.eos_id
-    values = to_huggingface_config(config, end_id=end_id)
+    values = to_huggingface_config(config, end_id=_end_id(vocabulary))
     values |= class_settings(trained.classes)
     architecture = f"{_ARCHITECTURES[values['model_type']]}EncoderModel"
     values |= {"architectures": [architecture], "is_encoder_decoder": False, "use_cache": False}
-    with new_folder(out) as folder:
-        write_tensors(folder / "model.safetensors", tensors)
+    with _new_folder(out, values, tensors, tokenizer, vocabulary) as folder:
         write_tensors(folder / HEAD, trained.head.state_dict())
-        (folder / "config.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
-        if tokenizer is not None and vocabulary is not None:
-            write_tokenizer(tokenizer, vocabulary, folder)
 
 
 def read_encoder(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor], dict[str, Tensor], tuple[str, ...]]:
     """What `write_encoder` wrote: (config, encoder's tensors, head's, names of the classes). Raises CheckpointError
     where a file is missing or broken, or the model is of another kind."""
-    path = folder / "config.json"
-    try:
-        values = json.loads(path.read_bytes())
-        config = from_huggingface_config(values)
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error!r}\n  copy it again") from None
+    config, values = read_config(folder, from_huggingface_config)
     if not (folder / HEAD).is_file():
         raise CheckpointError(
             f"{folder} has no {HEAD}: classifiers of T5 are read as this recipe exports them, an encoder with a head "
@@ -312,9 +304,11 @@ def difference_from_huggingface(config: T5ModelConfig, model: nn.Module, folder:
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32).eval()
     # transformers 5 sets the flag of umT5 itself and then scales its logits, which are not tied.
     is_scaled = config.bias_per_layer and not config.tied_logits and theirs.config.tie_word_embeddings
-    batch = _random_batch(config)
-    inputs, _ = read_batch(batch)
-    found = model(inputs)
+    rng, lengths = np.random.default_rng(0), list(zip(*_LENGTHS, strict=True))
+    inputs, targets = (ragged([rng.integers(2, config.vocab_size, num) for num in nums]) for nums in lengths)
+    arrays = encoder_decoder(inputs, targets, *map(max, lengths))
+    batch = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    found = model(read_batch(batch)[0])
     expected = theirs(
         input_ids=batch["encoder_input_tokens"].long(),
         attention_mask=(batch["encoder_input_tokens"] != 0).long(),
@@ -322,10 +316,3 @@ def difference_from_huggingface(config: T5ModelConfig, model: nn.Module, folder:
     ).logits[batch["decoder_target_tokens"] != 0]
     scale = config.hidden_size**0.5 if is_scaled else 1.0
     return float((found - expected * scale).abs().max())
-
-
-def _random_batch(config: T5ModelConfig) -> dict[str, Any]:
-    rng, lengths = np.random.default_rng(0), list(zip(*_LENGTHS, strict=True))
-    inputs, targets = (ragged([rng.integers(2, config.vocab_size, num) for num in nums]) for nums in lengths)
-    arrays = encoder_decoder(inputs, targets, *map(max, lengths))
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}

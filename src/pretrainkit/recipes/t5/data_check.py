@@ -17,7 +17,7 @@ from pretrainkit.recipes.t5.features import num_packed_rows
 from pretrainkit.recipes.t5.source import DenoisingSource, open_source
 from pretrainkit.recipes.t5.task_source import TaskBatches, registry_of, warn_of_lacking
 from pretrainkit.rng import fold, stream_key
-from pretrainkit.tasks.shares import Share, spread
+from pretrainkit.tasks.rates import Share, spread
 from pretrainkit.tasks.task import Task
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
 
@@ -119,7 +119,7 @@ def _rows(source: DenoisingSource | TaskBatches, records: Records) -> tuple[list
 
 
 def _segment_examples(source: DenoisingSource, num: int) -> Iterator[dict[str, str]]:
-    from pretrainkit.recipes.t5.sample import readable
+    from pretrainkit.recipes.t5.evaluation import readable
 
     tokenizers: dict[str, Tokenizer] = {}
     for number, (name, component) in enumerate(zip(source.names, source.components, strict=True)):
@@ -213,11 +213,6 @@ def unigram_loss(config: T5Run) -> float:
     held_out = _count(config, "valid")
     nll_V = math.log(counts.sum()) - np.log(counts)
     return float((held_out * nll_V).sum() / held_out.sum())
-
-
-def uniform_loss(config: T5Run) -> float:
-    """ln of the vocabulary size: every token equally likely."""
-    return math.log(int(config.model.vocab_size or 0))
 
 
 def _count(config: T5Run, split: Literal["train", "valid"]) -> NDArray[np.int64]:

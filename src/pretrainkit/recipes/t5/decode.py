@@ -11,7 +11,6 @@ Source: T5X (`t5x/decoding.py`), whose scores, penalties and rules for stopping 
 """
 
 import functools
-from collections.abc import Callable
 from copy import copy
 from typing import NamedTuple
 
@@ -224,9 +223,7 @@ def sample(
     top_p: float = 0.0,
     prompt_BP: Tensor | None = None,
     is_prefix: bool = False,
-    generator: torch.Generator | None = None,
     uniform_BL: Tensor | None = None,
-    change_logits: Callable[[Tensor, int], Tensor] | None = None,
     end_id: int = END_ID,
     max_new: int | None = None,
 ) -> Decoded:
@@ -241,17 +238,11 @@ def sample(
         top_p: Draw from the best tokens that have this probability together; 0: from all. Only one of the two.
         prompt_BP: What the answers begin with, padded with 0 at their ends.
         is_prefix: The prompt is the prefix of a prefix language model: its tokens all see each other.
-        generator: Where the draws come from.
-        uniform_BL: Numbers in [0, 1) that decide the draws in place of `generator`, so that an answer does not depend
-            on the batch it is made in.
-        change_logits: Called with the logits (B, V) and the position before each choice.
+        uniform_BL: Numbers in [0, 1) that decide the draws, so that an answer does not depend on the batch it is made
+            in; None: nothing is drawn.
         end_id: Of the end mark.
         max_new: Most tokens behind each prompt, which `max_length` alone would allow short prompts more of.
     """
-    if temperature <= 0:
-        raise ValueError(f"temperature is {temperature}; it must be above 0 (top_k=1 is greedy)")
-    if top_k and top_p:
-        raise ValueError(f"top_k={top_k} and top_p={top_p} are both set; set one of them to 0")
     device = model.embedding.weight.device
     with evaluation_mode(model):
         decoder, prompt_BP = _started(model, encoder_ids_BS, prompt_BP, max_length, is_prefix=is_prefix)
@@ -267,11 +258,9 @@ def sample(
         current_A = torch.full((num,), START_ID, device=device)
         for position in range(max_length):
             logits_AV = decoder.step(current_A, position, room_BV[: len(row_A)])
-            if change_logits is not None:
-                logits_AV = change_logits(logits_AV, position)
             log_probs_AV = torch.log_softmax(logits_AV if temperature == 1 else logits_AV / temperature, -1)
             uniform_A = None if uniform_BL is None else uniform_BL[row_A, position]
-            current_A = _draw(log_probs_AV, top_k, top_p, generator, uniform_A)
+            current_A = _draw(log_probs_AV, top_k, top_p, uniform_A)
             is_given_A = torch.zeros_like(is_done_A)
             if position < prompt_BP.shape[1]:
                 given_A = prompt_BP[row_A, position]
@@ -287,7 +276,7 @@ def sample(
             num_open = int((~is_done_A).sum())
             if not num_open:
                 break
-            if 2 * num_open <= len(row_A) and change_logits is None:
+            if 2 * num_open <= len(row_A):
                 kept = (~is_done_A).nonzero()[:, 0]
                 decoder.keep(kept)
                 row_A, current_A, is_done_A = row_A[kept], current_A[kept], is_done_A[kept]
@@ -310,11 +299,10 @@ def _started(
     return decoder, prompt_BP
 
 
-def _draw(
-    log_probs_BV: Tensor, top_k: int, top_p: float, generator: torch.Generator | None, uniform_B: Tensor | None
-) -> Tensor:
+def _draw(log_probs_BV: Tensor, top_k: int, top_p: float, uniform_B: Tensor | None) -> Tensor:
     if top_k == 1:
         return log_probs_BV.argmax(-1)
+    assert uniform_B is not None
     if top_k:
         least = log_probs_BV.topk(min(top_k, log_probs_BV.shape[1]), -1).values[:, -1:]
         log_probs_BV = log_probs_BV.masked_fill(log_probs_BV < least, -torch.inf)
@@ -324,8 +312,6 @@ def _draw(
         before_BV = ordered_BV.exp().cumsum(-1) - ordered_BV.exp()
         is_out_BV = torch.zeros_like(before_BV, dtype=torch.bool).scatter(1, index_BV, before_BV >= top_p)
         log_probs_BV = log_probs_BV.masked_fill(is_out_BV, -torch.inf)
-    if uniform_B is None:
-        return torch.multinomial(log_probs_BV.exp(), 1, generator=generator)[:, 0]
     # The inverse of the cumulative distribution, in float64: its steps are smaller than those of float32 near 1.
     cumulative_BV = log_probs_BV.exp().double().cumsum(-1)
     place_B1 = (uniform_B.double()[:, None] * cumulative_BV[:, -1:]).contiguous()
@@ -371,7 +357,10 @@ def beam_search(
             is_given_A = torch.zeros_like(row_A, dtype=torch.bool)
             if position < prompt_BP.shape[1]:
                 is_given_A = prompt_BP[row_A, position] != 0
-                log_probs = _force(log_probs, prompt_BP[row_A, position])
+                # Where there is a prompt, its token is certain.
+                forced_AV = torch.full_like(log_probs[:, 0], IMPOSSIBLE)
+                forced_AV = forced_AV.scatter(1, prompt_BP[row_A, position][:, None], 0.0)
+                log_probs = torch.where(is_given_A[:, None, None], forced_AV[:, None], log_probs)
             sequence = beams.extend(log_probs, position, alpha, end_id, is_given_A)
             is_done_A = beams.done_score[:, -1] >= beams.live_log[:, 0] / brevity_penalty(alpha, max_length)
             num_open = int((~is_done_A).sum())
@@ -442,9 +431,3 @@ class _Beams:
         ids = torch.where(has_done_B1[:, :, None], self.done, self.live)
         scores = torch.where(has_done_B1, self.done_score, self.live_log / brevity_penalty(alpha, max_length))
         return Decoded(ids.flip(1), scores.flip(1))
-
-
-def _force(log_probs_BNV: Tensor, prompt_B: Tensor) -> Tensor:
-    """Where there is a prompt, its token is certain."""
-    forced_BV = torch.full_like(log_probs_BNV[:, 0], IMPOSSIBLE).scatter(1, prompt_B[:, None], 0.0)
-    return torch.where((prompt_B != 0)[:, None, None], forced_BV[:, None], log_probs_BNV)

@@ -246,7 +246,7 @@ class Denoiser:
         """Raises ConfigError where the lengths or the sentinels do not suffice."""
         self.config, self.input_length, self.target_length, self.ids = config, input_length, target_length, ids
         self._before = ids.modes.get(config.mode, ()) if config.mode is not None else ()
-        self._hiding = spans.HidingIds(np.array(ids.sentinels, np.int32), ids.text_size)
+        self._sentinels = np.array(ids.sentinels, np.int32)
         self.plan = config.lengths(input_length, target_length, len(self._before))
         """See `DenoiserConfig.lengths`."""
         self.segment_length, num_targets, num_sentinels = self.plan
@@ -283,28 +283,25 @@ class Denoiser:
             halves = Ragged(text.values, lengths)
             is_rest = slots(lengths) >= np.repeat(prefix, lengths)
             return halves.take_slots(~is_rest), halves.take_slots(is_rest)
-        if self._is_usual and len(text) and int(text.lengths.min()) > 1:
+        is_plain = config.mask == "random_spans" and not config.random_roll and config.end_of_segment
+        is_usual = is_plain and config.inputs == config.targets == "sentinels"
+        # Lengths are planned so that nothing must be cut.
+        if is_usual and len(text) and int(text.lengths.min()) > 1:
             rates = config.noise_density, config.mean_span_length
-            inputs, targets = spans.corrupt_spans(keys, text, *rates, self._hiding.sentinels, self.ids.end)
+            inputs, targets = spans.corrupt_spans(keys, text, *rates, self._sentinels, self.ids.end)
             if self._before:
                 inputs = joined(constant(self._before, len(inputs)), inputs)
             if inputs.lengths.max() <= self.input_length and targets.lengths.max() <= self.target_length:
                 return inputs, targets
         is_noise = self._noise(text, keys)
-        targets = self._ended(spans.hide(config.targets, text, ~is_noise, keys, self._hiding), self.target_length)
+        hiding = self._sentinels, self.ids.text_size
+        targets = self._ended(spans.hide(config.targets, text, ~is_noise, keys, *hiding), self.target_length)
         if config.inputs is None:
             return None, targets
-        inputs = spans.hide(config.inputs, text, is_noise, keys, self._hiding)
+        inputs = spans.hide(config.inputs, text, is_noise, keys, *hiding)
         if self._before:
             inputs = joined(constant(self._before, len(inputs)), inputs)
         return self._ended(inputs, self.input_length), targets
-
-    @property
-    def _is_usual(self) -> bool:
-        """Whether `corrupt_spans` does it, where nothing must be cut, as lengths are planned."""
-        config = self.config
-        is_plain = config.mask == "random_spans" and not config.random_roll and config.end_of_segment
-        return is_plain and config.inputs == config.targets == "sentinels"
 
     def most_tokens(self, lengths: spans.Ints) -> spans.Ints:
         """(B,) upper bound of the inputs and targets together, from the lengths of the segments alone."""

@@ -1,26 +1,37 @@
-"""Evaluations of a run: held-out losses of the whole mixture and of each of its tasks or denoisers alone, and tasks
-judged by their own metrics, on the answers of the model."""
+"""Evaluations of a run: held-out losses of the whole mixture and of each of its tasks or denoisers alone; tasks judged
+by their own metrics, on the answers of the model; held-out examples for the report.
+
+Dimensions: K target tokens.
+"""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import nn
 
 from pretrainkit.data.order import Order
-from pretrainkit.data.source import Records
+from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.dist.env import World
+from pretrainkit.dist.weights import on_cpu
 from pretrainkit.errors import ConfigError
-from pretrainkit.eval.evaluator import dealt, evaluate
+from pretrainkit.eval.evaluator import evaluate_records, evaluation_mode
 from pretrainkit.eval.task_evaluator import TaskEvaluator, most_frequent_target
 from pretrainkit.recipes.capabilities import Evaluator
 from pretrainkit.recipes.t5.catalogue.labelled import UNKNOWN
 from pretrainkit.recipes.t5.config import T5Run
+from pretrainkit.recipes.t5.denoising import TextIds
+from pretrainkit.recipes.t5.inputs import read_batch
 from pretrainkit.recipes.t5.objective import T5Objective
 from pretrainkit.recipes.t5.predictor import Predictor
-from pretrainkit.recipes.t5.source import open_source
-from pretrainkit.recipes.t5.task_source import run_tasks, warn_of_lacking
+from pretrainkit.recipes.t5.source import DenoisingSource, open_source
+from pretrainkit.recipes.t5.task_source import TaskBatches, run_tasks, warn_of_lacking
+from pretrainkit.recipes.t5.texts import decode
+from pretrainkit.tasks.rates import spread
+from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
 from pretrainkit.training.precision import Precision
 from pretrainkit.training.watch import Evaluation
 
@@ -43,8 +54,12 @@ def task_evaluations(config: T5Run, world: World, precision: Precision, folder: 
             if task.metrics and infer.split not in task.splits:
                 told = "task %s has no split %s, that of evaluate.infer, and is not judged"
                 _logger.warning(told, task.name, infer.split)
-    if world.is_main:
-        _warn_of_unlabelled(evaluator)
+    for one in evaluator.tasks if world.is_main else ():
+        # An answer that names no class is like the target of a row without a label, so a model that says nothing
+        # sensible would be right about those.
+        if num := sum(example.get("targets_pretokenized") == UNKNOWN for example in one.examples):
+            told = "task %s: %d of %d rows of %s have no label (their target is %s), so its metrics mean little"
+            _logger.warning(told, one.task.name, num, len(one.examples), one.split, UNKNOWN)
     decoding = infer.decoding
     if decoding.max_length is None:
         decoding = decoding.model_copy(update={"max_length": infer.target_length or evaluator.max_lengths["targets"]})
@@ -58,16 +73,6 @@ def task_evaluations(config: T5Run, world: World, precision: Precision, folder: 
         return evaluator.evaluate(predictor, folder=out, tag=tag, num_written=infer.num_written)
 
     return [Evaluation(run, infer.every_steps or config.evaluate.every_steps)]
-
-
-def _warn_of_unlabelled(evaluator: TaskEvaluator) -> None:
-    """An answer that names no class is like the target of a row without a label, so a model that says nothing sensible
-    would be right about those."""
-    for one in evaluator.tasks:
-        num = sum(example.get("targets_pretokenized") == UNKNOWN for example in one.examples)
-        if num:
-            told = "task %s: %d of %d rows of %s have no label (their target is %s), so its metrics mean little"
-            _logger.warning(told, one.task.name, num, len(one.examples), one.split, UNKNOWN)
 
 
 def majority_metrics(config: T5Run) -> dict[str, float]:
@@ -124,17 +129,15 @@ def build_evaluator(config: T5Run, world: World, precision: Precision) -> Evalua
     share = config.evaluate.num_examples_per_task or max(1, most // len(source.sizes))
 
     def scored(model: nn.Module, order: Order, component: int | None, num_examples: int) -> dict[str, float]:
-        numbers, num_counted = dealt(-(-num_examples // size), world)
+        def build(records: Records) -> dict[str, np.ndarray]:
+            if component is not None:
+                own = np.full(len(records), component)
+                records = Records(own, records.epoch, records.index, records.key)
+            return source.build(records)
 
-        def batches() -> Iterator[dict[str, np.ndarray]]:
-            for number in numbers:
-                records = order.records(np.arange(number * size, min((number + 1) * size, num_examples)))
-                if component is not None:
-                    own = np.full(len(records), component)
-                    records = Records(own, records.epoch, records.index, records.key)
-                yield source.build(records)
-
-        return evaluate(objective, model, batches(), precision=precision, world=world, num_counted=num_counted)
+        return evaluate_records(
+            objective, model, build, order, num_examples, batch_size=size, precision=precision, world=world
+        )
 
     def run(model: nn.Module) -> dict[str, float]:
         found = scored(model, whole, None, min(most, sum(source.sizes)))
@@ -144,3 +147,74 @@ def build_evaluator(config: T5Run, world: World, precision: Precision) -> Evalua
         return found
 
     return run
+
+
+def sample(config: T5Run, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, str]]:
+    """`num` examples, evenly spread over the first component or over tasks; none without a copy of the tokenizer.
+
+    Returns:
+        Per example `masked`, `predicted` (the likeliest piece in each place, given the true ones before it) and
+        `truth`. Language models have no `masked`. Of tasks, `task` where there are several, `input`, `predicted` (the
+        whole answer, greedily) and `truth`.
+    """
+    if isinstance(source, TaskBatches):
+        return [] if config.model.kind == "encoder_only" else _answered(config, model, source, num)
+    if not isinstance(source, DenoisingSource):
+        return []
+    folder, size = Path(source.components[0].shards.tokenizer_folder), source.sizes[0]
+    if not folder.is_dir() or not size:
+        return []
+    tokenizer, ids = load_tokenizer(folder), source.components[0].denoiser.ids
+    found = []
+    for index in spread(size, num):
+        zero = np.zeros(1, np.int64)
+        records = Records(zero, zero, np.array([index]), zero.astype(np.uint64))
+        inputs, targets = source.examples(records)
+        texts = {} if inputs is None else {"masked": readable(inputs.values.tolist(), tokenizer, ids)}
+        said = _said(config, model, source.build(records))
+        texts["predicted"] = readable(said, tokenizer, ids)
+        texts["truth"] = readable(targets.values.tolist(), tokenizer, ids)
+        found.append(texts)
+    return found
+
+
+def _answered(config: T5Run, model: nn.Module, source: TaskBatches, num: int) -> list[dict[str, str]]:
+    """Of `num` tasks in the order of the mixture, or so many examples of fewer."""
+    tasks = [task for task in source.tasks if len(task)][:num]
+    picked = []
+    for number, task in enumerate(tasks):
+        share = num // len(tasks) + (number < num % len(tasks))
+        picked += [(task, index) for index in spread(len(task), share)]
+    if not picked:
+        return []
+    vocabulary = tasks[0].features["targets"].vocabulary
+    examples = [task.example(index) for task, index in picked]
+    found = Predictor(config, on_cpu(model), end_id=vocabulary.eos_id).predict(examples)
+    rows = []
+    for (task, _), example, answer in zip(picked, examples, found, strict=True):
+        texts = {"task": task.name} if len(source.tasks) > 1 else {}
+        if "inputs" in example:
+            texts["input"] = decode(example["inputs"], vocabulary)
+        texts |= {"predicted": decode(answer, vocabulary), "truth": decode(example["targets"], vocabulary)}
+        rows.append(texts)
+    return rows
+
+
+def readable(tokens: Sequence[int], tokenizer: Tokenizer, ids: TextIds) -> str:
+    """The text of `tokens`, with sentinels by their names and without the end mark."""
+    names = {sentinel: f"<extra_id_{number}>" for number, sentinel in enumerate(ids.sentinels)}
+    parts = []
+    kept = (token for token in tokens if token != ids.end)
+    for is_text, group in groupby(kept, key=lambda token: token < tokenizer.vocab_size and token not in names):
+        run = list(group)
+        parts += [tokenizer.decode(run)] if is_text else [names.get(token, "?") for token in run]
+    return " ".join(part for part in parts if part)
+
+
+@torch.no_grad()
+def _said(config: T5Run, model: nn.Module, batch: dict[str, np.ndarray]) -> list[int]:
+    """The likeliest id of each target token. On the CPU."""
+    model = on_cpu(model)
+    inputs, _ = read_batch({name: torch.from_numpy(array) for name, array in batch.items()}, config.model.kind)
+    with evaluation_mode(model):
+        return model(inputs).argmax(-1).tolist()

@@ -1,4 +1,5 @@
-"""Feature converters: from the sequences of examples to the arrays that a model reads, in rows of fixed length.
+"""Feature converters: from the sequences of examples to the arrays that a model reads, in rows of fixed length; and
+where examples lie that share rows: all of an example is in one.
 
 All arrays are (R, W), int32 but the float32 loss weights, and 0 where there is no token. Whether a slot holds a token
 follows from the lengths of the sequences, never from its id, so that an id 0 inside of a sequence is one.
@@ -9,29 +10,45 @@ Only where rows hold several examples: `..._segment_ids`, the example's number i
 0 in each. `decoder_causal_attention`: 1 where a decoder may look ahead, which is the prefix and the place that reads
 its last token.
 
-Dimensions: R rows, W slots of a row, B examples.
+An example has the same number in its row for all of its sequences, also where one of them is empty; the released
+packers number each sequence by itself and then pair those of different examples.
+
+Dimensions: R rows, W slots of a row, B examples, F sequences of each.
 Source: SeqIO (`seqio/feature_converters.py`), whose names these are.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pretrainkit.data.plan import pack_rows
 from pretrainkit.data.subsets import slots
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.t5.config import T5Run
-from pretrainkit.recipes.t5.packing import Placement, best_fit, one_per_row, pairs
 from pretrainkit.recipes.t5.ragged import Ragged, joined
 
 Arrays = dict[str, NDArray]
 Ints = NDArray[np.int64]
-Packer = Callable[[Mapping[str, Ints], Mapping[str, int]], Placement]
 _LONG = 128
 """Tokens: from this average length on it is faster to copy sequences one by one than tokens by their index."""
 BOS = 0
 """What a decoder reads first. Rows of zeros have it already."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    row: Ints
+    """(B,) index of the row."""
+    number: Ints
+    """(B,) number within the row, from 1."""
+    offset: dict[str, Ints]
+    """By sequence, (B,) slot of its first token."""
+    num_rows: int
+
+
+Packer = Callable[[Mapping[str, Ints], Mapping[str, int]], Placement]
 
 
 def encoder_decoder(
@@ -58,30 +75,16 @@ def prefix_language_model(
     targets: Ragged,
     length: int,
     *,
-    suffixes: Ragged | None = None,
-    loss_on_targets_only: bool = True,
     packer: Packer | None = None,
 ) -> Arrays:
-    """For a decoder alone, which reads inputs as a whole and is to say the targets, both in rows of `length` slots.
-
-    Args:
-        suffixes: What follows the targets. Adds `target_suffix_weights`: 1 on the suffix, and on the targets of
-            examples that have none.
-        loss_on_targets_only: Else the inputs are to be said as well.
-    """
-    behind = targets if suffixes is None else joined(targets, suffixes)
-    whole = joined(inputs, behind)
+    """For a decoder alone, which reads inputs as a whole and is to say the targets, both in rows of `length` slots."""
+    whole = joined(inputs, targets)
     rows = _Rows({"targets": whole}, {"targets": length}, packer)
     # Of each token of an example: its place in it, and how many tokens the prefix has.
     place, num_inputs = slots(whole.lengths), np.repeat(inputs.lengths, whole.lengths)
     found = _decoder(rows, "targets", whole)
-    if loss_on_targets_only:
-        found["decoder_loss_weights"] = rows.lay("targets", (place >= num_inputs).astype(np.float32))
+    found["decoder_loss_weights"] = rows.lay("targets", (place >= num_inputs).astype(np.float32))
     found["decoder_causal_attention"] = rows.lay("targets", (place <= num_inputs).astype(np.int32))
-    if suffixes is not None:
-        has_suffix = np.repeat(suffixes.lengths > 0, whole.lengths)
-        first = num_inputs + np.repeat(targets.lengths, whole.lengths) * has_suffix
-        found["target_suffix_weights"] = rows.lay("targets", (place >= first).astype(np.int32))
     return found
 
 
@@ -215,15 +218,9 @@ class _Rows:
 
     def __init__(self, sequences: Mapping[str, Ragged], widths: Mapping[str, int], packer: Packer | None) -> None:
         lengths = {name: sequence.lengths for name, sequence in sequences.items()}
-        for name, sizes in lengths.items():
-            if len(sizes) and int(sizes.max()) > widths[name]:
-                raise DataError(
-                    f"example {int(sizes.argmax())} has {int(sizes.max())} {name}, more than the {widths[name]} slots "
-                    "of a row\n  cut examples to the row before they are converted, or make rows longer"
-                )
+        _check(lengths, widths)
         self._is_packed, self._lengths, self._widths = packer is not None, lengths, widths
-        num = len(next(iter(lengths.values())))
-        self._placement = one_per_row(num, widths) if packer is None else packer(lengths, widths)
+        self._placement = (packer or one_per_row)(lengths, widths)
         self._places: dict[str, Ints | list[tuple[int, int, int]]] = {}
         for name, sequence in sequences.items():
             if packer is None:
@@ -273,3 +270,103 @@ def _check_last_ids(name: str, sequence: Ragged) -> None:
             f"the {name} of example {row} end with id 0, which would be taken for padding\n"
             "  end them with an end mark, or pack, which numbers the tokens of each example"
         )
+
+
+def one_per_row(lengths: Mapping[str, Ints], widths: Mapping[str, int]) -> Placement:
+    """Example i in row i. As a `packer` it gives rows segment ids, so that an example may end in an id 0."""
+    num = len(next(iter(lengths.values())))
+    zeros = np.zeros(num, np.int64)
+    return Placement(np.arange(num), zeros + 1, dict.fromkeys(widths, zeros), num)
+
+
+def pairs(lengths: Mapping[str, Ints], widths: Mapping[str, int]) -> Placement:
+    """Examples 2 i and 2 i + 1 in row i. Raises DataError where both together are longer than a row."""
+    joined = {name: sizes.reshape(-1, 2).sum(1) for name, sizes in lengths.items()}
+    _check(joined, widths)
+    num_rows = len(next(iter(joined.values())))
+    zeros = np.zeros(num_rows, np.int64)
+    offsets = {name: np.stack([zeros, sizes[0::2]], axis=1).ravel() for name, sizes in lengths.items()}
+    return Placement(np.repeat(np.arange(num_rows), 2), np.tile([1, 2], num_rows), offsets, num_rows)
+
+
+def best_fit(lengths: Mapping[str, Ints], widths: Mapping[str, int], num_rows: int | None = None) -> Placement:
+    """Longest examples first, each into the row that it leaves least room in. Pure: the same lengths, the same rows.
+
+    Args:
+        lengths: By sequence, (B,) tokens, each at most its width.
+        widths: By sequence, slots of a row.
+        num_rows: Rows to make, the last ones maybe empty; None: as many as are needed. More are a DataError.
+    """
+    if len(lengths) == 1:
+        name = next(iter(lengths))
+        row = _one_sequence(lengths[name], widths[name])
+    else:
+        row = _several_sequences(
+            np.stack([lengths[name] for name in lengths], axis=1), np.array([widths[name] for name in lengths])
+        )
+    needed = int(row.max(initial=-1)) + 1
+    if num_rows is not None and needed > num_rows:
+        raise DataError(
+            f"{len(row)} examples need {needed} rows of {dict(widths)} tokens, but there are {num_rows}\n"
+            "  allow more rows, or put fewer examples into a microbatch"
+        )
+    return placed(row, lengths, needed if num_rows is None else num_rows)
+
+
+def placed(row: Ints, lengths: Mapping[str, Ints], num_rows: int) -> Placement:
+    """Examples of a row one after another in the order of their indices."""
+    # Sorted by row, stably: `first` is then the place of the first example of each example's row.
+    order = np.argsort(row, kind="stable")
+    sorted_rows = row[order]
+    first = np.searchsorted(sorted_rows, sorted_rows, side="left")
+    number = np.empty(len(row), np.int64)
+    number[order] = np.arange(len(row)) - first + 1
+    offsets = {}
+    for name, sizes in lengths.items():
+        # Tokens of all examples before it, less those before its row.
+        before = np.cumsum(sizes[order]) - sizes[order]
+        offset = np.empty(len(row), np.int64)
+        offset[order] = before - before[first]
+        offsets[name] = offset
+    return Placement(row, number, offsets, num_rows)
+
+
+def _one_sequence(lengths: Ints, width: int) -> Ints:
+    row = np.zeros(len(lengths), np.int64)
+    has_tokens = lengths > 0
+    if has_tokens.any():  # an example without tokens fits anywhere, and is put into the first row
+        row[has_tokens] = pack_rows(lengths[has_tokens], width).row
+    return row
+
+
+def _several_sequences(lengths_BF: Ints, widths_F: Ints) -> Ints:
+    """The row of each example. Rows that are full or nearly so stay candidates: to look at all of them at once costs
+    less than to keep them sorted by several measures."""
+    share_BF = lengths_BF / widths_F
+    order = np.argsort(-share_BF.max(1), kind="stable")
+    room_FR = np.empty((len(widths_F), len(lengths_BF)), np.int64)
+    weight_F = 1 / widths_F
+    row, num_rows = np.empty(len(lengths_BF), np.int64), 0
+    for example in order.tolist():
+        left_FR = room_FR[:, :num_rows] - lengths_BF[example][:, None]
+        fits_R = (left_FR >= 0).all(0)
+        best = -1
+        if fits_R.any():
+            # What is left, each sequence measured by its width, so that long and short rows count alike.
+            waste_R = np.where(fits_R, weight_F @ left_FR, np.inf)
+            best = int(waste_R.argmin())
+        else:
+            best, num_rows = num_rows, num_rows + 1
+            room_FR[:, best] = widths_F
+        room_FR[:, best] -= lengths_BF[example]
+        row[example] = best
+    return row
+
+
+def _check(lengths: Mapping[str, Ints], widths: Mapping[str, int]) -> None:
+    for name, sizes in lengths.items():
+        if len(sizes) and int(sizes.max()) > widths[name]:
+            raise DataError(
+                f"example {int(sizes.argmax())} has {int(sizes.max())} {name}, more than the {widths[name]} slots of a "
+                "row\n  cut examples to the row before they are converted, or make rows longer"
+            )

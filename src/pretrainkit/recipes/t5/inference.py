@@ -20,11 +20,10 @@ from pretrainkit.recipes.t5.model import T5
 from pretrainkit.recipes.t5.predictor import Answer, Predictor
 from pretrainkit.recipes.t5.task_source import declared_features, run_tasks, task_names
 from pretrainkit.recipes.t5.texts import SENTINEL, decode, encode, fill, vocabulary_of
-from pretrainkit.tasks.bound_task import BoundTask
 from pretrainkit.tasks.identity import identity
 from pretrainkit.tasks.preprocessors import format_strings
 from pretrainkit.tasks.sources import TaskSource
-from pretrainkit.tasks.steps import Example
+from pretrainkit.tasks.steps import BoundTask, Example
 from pretrainkit.tasks.task import Feature, Task
 from pretrainkit.tasks.vocabulary import Vocabulary
 
@@ -150,8 +149,7 @@ def tasks_of_mixture(config: T5Run, tokenizer: Path | None, name: str, split: st
 def _asked_of(config: T5Run, tokenizer: Path | None, name: str) -> T5Run:
     """The config of a run on that task."""
     given = {} if tokenizer is None else {"tokenizer": str(tokenizer)}
-    data = config.data.model_copy(update={"task": name, "train": (), "valid": (), **given})
-    return config.model_copy(update={"data": data})
+    return config.changed(data={"task": name, "train": (), "valid": (), **given})
 
 
 def _task_examples(
@@ -304,13 +302,11 @@ def generate(
     return made
 
 
-def score(
-    config: T5Run, model: T5, tokenizer: Path | None, pairs: Sequence[tuple[str, str]], *, batch_size: int = 64
-) -> list[float]:
+def score(config: T5Run, model: T5, tokenizer: Path | None, pairs: Sequence[tuple[str, str]]) -> list[float]:
     """The log-probability of each answer, its end mark too, given its prompt, of `pairs` of both. See `generate`."""
     vocabulary = vocabulary_of(config, tokenizer)
     goes_on, has_end = prompting(config, has_tokenizer=tokenizer is not None)
-    predictor = Predictor(config, model, batch_size=batch_size, end_id=vocabulary.eos_id, is_prefix=not goes_on)
+    predictor = Predictor(config, model, end_id=vocabulary.eos_id, is_prefix=not goes_on)
     end = [vocabulary.eos_id]
     examples = [
         {"inputs": [*encode(prompt, vocabulary), *end * has_end], "targets": encode(answer, vocabulary) + end}

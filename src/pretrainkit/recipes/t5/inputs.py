@@ -27,6 +27,9 @@ from pretrainkit.nn.layouts import PairKind, best_pairs
 from pretrainkit.training.objective import Batch
 
 Kind = Literal["encoder_decoder", "decoder_only", "encoder_only"]
+_Layouts = tuple[PairLayout | None, PairLayout | None, PairLayout | None]
+_Made = tuple[_Layouts, Tensor | None, Tensor | None]
+"""Layouts of encoder, decoder and both; slots in the flattened rows that the streams of both have; None: all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,15 +78,27 @@ def read_batch(
     assert slots is not None
     prefix = batch["decoder_causal_attention"].bool() if "decoder_causal_attention" in batch else None
     make = _tiled if layout == "tiles" else _in_rows
-    inputs, kept = make(batch, encoder, decoder, prefix, layout)
+    layouts, kept_S, kept_T = make(encoder, decoder, prefix, layout)
     num_rows, length = slots.shape
     example = _numbered(slots).flatten()
     token, weight = token.flatten().long(), weight.flatten()
     component = batch["components"].flatten().long() if "components" in batch else None
+    predicted, kept = None, kept_S if is_encoder_only else kept_T
     if kept is not None:
-        token, weight, example = token[kept], weight[kept], example[kept]
-        component = None if component is None else component[kept]
+        # Tokens of the stream without a loss need no logits.
+        predicted = weight[kept].nonzero()[:, 0]
+        place = kept[predicted]
+        token, weight, example = token[place], weight[place], example[place]
+        component = None if component is None else component[place]
+        predicted = None if len(predicted) == len(kept) else predicted
+    encoder_ids = None if encoder is None else _real(batch["encoder_input_tokens"], kept_S)
+    decoder_ids = None if decoder is None else _real(batch["decoder_input_tokens"], kept_T)
+    inputs = T5Inputs(encoder_ids, decoder_ids, *layouts, predicted)
     return inputs, T5Targets(token, weight, example, num_rows * (length + 1), component)
+
+
+def _real(ids: Tensor, kept: Tensor | None) -> Tensor:
+    return ids.flatten() if kept is None else ids.flatten()[kept]
 
 
 def target_examples(batch: Batch, side: str) -> Tensor:
@@ -108,9 +123,7 @@ def _segments(batch: Batch, side: str, tokens: str) -> Tensor:
     return is_token.long().flip(1).cumsum(1).flip(1).clamp(max=1)
 
 
-def _in_rows(
-    batch: Batch, encoder: Tensor | None, decoder: Tensor | None, prefix: Tensor | None, layout: PairKind
-) -> tuple[T5Inputs, None]:
+def _in_rows(encoder: Tensor | None, decoder: Tensor | None, prefix: Tensor | None, layout: PairKind) -> _Made:
     def pairs(query: Tensor, key: Tensor, *, is_causal: bool = False) -> PairLayout:
         prefix_ = prefix if is_causal else None
         if layout == "flex":
@@ -118,15 +131,10 @@ def _in_rows(
         visible = visible_pairs(query, key, is_causal=is_causal, is_prefix_BP=prefix_)
         return RowPairs(len(query), query.shape[1], key.shape[1], visible)
 
-    inputs = T5Inputs(
-        encoder_ids_S=None if encoder is None else batch["encoder_input_tokens"].flatten(),
-        decoder_ids_T=None if decoder is None else batch["decoder_input_tokens"].flatten(),
-        encoder_layout=None if encoder is None else pairs(encoder, encoder),
-        decoder_layout=None if decoder is None else pairs(decoder, decoder, is_causal=True),
-        cross_layout=None if encoder is None or decoder is None else pairs(decoder, encoder),
-        predicted_K=None,
-    )
-    return inputs, None
+    encoder_layout = None if encoder is None else pairs(encoder, encoder)
+    decoder_layout = None if decoder is None else pairs(decoder, decoder, is_causal=True)
+    cross_layout = None if encoder is None or decoder is None else pairs(decoder, encoder)
+    return (encoder_layout, decoder_layout, cross_layout), None, None
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,9 +171,7 @@ def _stream(segments: Tensor) -> _Stream:
 _NOTHING = slice(0, 0)
 
 
-def _tiled(
-    batch: Batch, encoder: Tensor | None, decoder: Tensor | None, prefix: Tensor | None, layout: PairKind
-) -> tuple[T5Inputs, Tensor]:
+def _tiled(encoder: Tensor | None, decoder: Tensor | None, prefix: Tensor | None, layout: PairKind) -> _Made:
     asked = None if encoder is None else _stream(encoder)
     asking = None if decoder is None else _stream(decoder)
     encoder_layout = decoder_layout = cross_layout = None
@@ -173,30 +179,14 @@ def _tiled(
         encoder_layout = TiledPairs(tuple(Pair(s, s) for s in asked.examples.values()), len(asked.kept_T))
     if asking is not None:
         num_tokens = len(asking.kept_T)
-        lengths = _prefix_lengths(asking, prefix)
+        lengths = [0] * len(asking.examples)
+        if prefix is not None:
+            is_prefix = prefix.flatten()[asking.kept_T]
+            lengths = [int(is_prefix[tokens].sum()) for tokens in asking.examples.values()]
         pairs = tuple(Pair(s, s, n) for s, n in zip(asking.examples.values(), lengths, strict=True))
         decoder_layout = TiledPairs(pairs, num_tokens, is_causal=True)
         if asked is not None:
             crossed = tuple(Pair(s, asked.examples.get(key, _NOTHING)) for key, s in asking.examples.items())
             cross_layout = TiledPairs(crossed, num_tokens)
-    last = asking if asking is not None else asked
-    assert last is not None
-    weight = batch["decoder_loss_weights" if asking is not None else "encoder_loss_weights"]
-    # Indices into the stream, whose tokens without a loss need no logits.
-    predicted = weight.flatten()[last.kept_T].nonzero()[:, 0]
-    inputs = T5Inputs(
-        encoder_ids_S=None if asked is None else batch["encoder_input_tokens"].flatten()[asked.kept_T],
-        decoder_ids_T=None if asking is None else batch["decoder_input_tokens"].flatten()[asking.kept_T],
-        encoder_layout=encoder_layout,
-        decoder_layout=decoder_layout,
-        cross_layout=cross_layout,
-        predicted_K=None if len(predicted) == len(last.kept_T) else predicted,
-    )
-    return inputs, last.kept_T[predicted]
-
-
-def _prefix_lengths(stream: _Stream, prefix: Tensor | None) -> list[int]:
-    if prefix is None:
-        return [0] * len(stream.examples)
-    is_prefix = prefix.flatten()[stream.kept_T]
-    return [int(is_prefix[tokens].sum()) for tokens in stream.examples.values()]
+    kept_S, kept_T = (None if stream is None else stream.kept_T for stream in (asked, asking))
+    return (encoder_layout, decoder_layout, cross_layout), kept_S, kept_T

@@ -78,12 +78,6 @@ def loss_scale(config: T5ObjectiveConfig, examples_per_step: int) -> float:
     return examples_per_step / config.normalize_by if isinstance(config.normalize_by, float) else 1.0
 
 
-def _share_of_example(targets: T5Targets) -> Tensor:
-    """float32 (K,): the weights of each example scaled to a sum of 1."""
-    sums = _sum_by_example(targets.weight_K, targets.example_K, targets.num_groups)
-    return targets.weight_K / sums[targets.example_K].clamp(min=torch.finfo(torch.float32).tiny)
-
-
 def _sum_by_example(value: Tensor, example: Tensor, num_groups: int) -> Tensor:
     return value.new_zeros(num_groups).index_add(0, example, value)
 
@@ -158,8 +152,10 @@ class T5Objective(SeparableObjective):
         """Both losses, to be added over microbatches and ranks; the training loss of a step is the sum of their means,
         over `data.batch_size` examples in all microbatches and ranks."""
         config, weight = self._config.objective, self._weight(batch)
-        is_mean = config.normalize_by == "average_per_sequence"
-        weight_K = _share_of_example(targets) if is_mean else targets.weight_K
+        weight_K = targets.weight_K
+        if config.normalize_by == "average_per_sequence":  # the weights of each example add up to 1
+            sums = _sum_by_example(weight_K, targets.example_K, targets.num_groups)
+            weight_K = weight_K / sums[targets.example_K].clamp(min=torch.finfo(torch.float32).tiny)
         scale = loss_scale(config, self._config.data.batch_size)
         return {
             CROSS_ENTROPY: LossSum((losses.cross_entropy_K * weight_K).sum() * scale, weight),

@@ -1,4 +1,5 @@
-"""Weights in the names of T5X, both ways: trees of arrays, flattened with "/".
+"""Weights in the names of T5X, both ways: trees of arrays, flattened with "/"; and checkpoints of T5X and Mesh
+TensorFlow as our models.
 
 Its kernels are input x output, the transpose of torch's, fused over heads; the table of relative positions is (heads,
 buckets). The embedding table is as ours. In the "scalable" variant the layers of a stack lie in one array along dim 1.
@@ -6,14 +7,19 @@ buckets). The embedding table is as ours. In the "scalable" variant the layers o
 
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.exporting.safetensors import read_tensors, write_tensors
+from pretrainkit.formats.t5x_checkpoint import open_t5x
+from pretrainkit.formats.tf_checkpoint import TensorFlowCheckpoint
 from pretrainkit.recipes.t5.config import T5ModelConfig
 
 State = Mapping[str, Tensor]
@@ -21,6 +27,23 @@ State = Mapping[str, Tensor]
 _SCAN_DIM = 1
 """Where T5X puts the layers (`param_scan_axis`)."""
 _LAYER = re.compile(r"(encoder|decoder)/layers_(\d+)/")
+_ATTENTION = ("query", "key", "value", "out")
+
+_MESH_SLOT = re.compile(r"_slot_(?:vr|vc|v|m)$")
+_MESH_LAYER = re.compile(r"block_(\d+)/layer_(\d+)/(.+)")
+_MESH_BIAS = "SelfAttention/relative_attention_bias"
+_MESH_NORMS = {
+    "encoder": ("attention", "mlp"),
+    "decoder": ("self_attention", "cross_attention", "mlp"),
+    "transformer": ("self_attention", "mlp"),
+}
+"""What a norm stands before, by the number of its layer. A decoder alone is called transformer there."""
+_MESH_PARTS = {
+    **{f"SelfAttention/{part[0]}": f"{{own}}/{part}/kernel" for part in _ATTENTION},
+    **{f"EncDecAttention/{part[0]}": f"encoder_decoder_attention/{part}/kernel" for part in _ATTENTION},
+    **{f"DenseReluDense/{name}/kernel": f"mlp/{name}/kernel" for name in ("wi", "wi_0", "wi_1", "wo")},
+}
+"""T5X's names of the other parts of a block; `own`: that of self-attention."""
 
 
 def tensors(config: T5ModelConfig) -> Iterator[tuple[str, str, str]]:
@@ -31,7 +54,7 @@ def tensors(config: T5ModelConfig) -> Iterator[tuple[str, str, str]]:
     num_ups = len(config.activations)
     ups = ["wi"] if num_ups == 1 else [f"wi_{index}" for index in range(num_ups)]
     feed_forward = [*((f"up.{index}", up, up) for index, up in enumerate(ups)), ("down", "wo", "wo")]
-    attention = [(part, part, part[0]) for part in ("query", "key", "value", "out")]
+    attention = [(part, part, part[0]) for part in _ATTENTION]
     for stack, num_layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
         if num_layers is None:
             continue
@@ -161,11 +184,7 @@ def model_of(parameters: State) -> T5ModelConfig:
 def read_original(path: Path) -> dict[str, Tensor]:
     """All arrays of an .npz or .safetensors file. Raises CheckpointError where it cannot be read."""
     if path.suffix == ".safetensors":
-        from pretrainkit.exporting.safetensors import read_tensors
-
         return read_tensors(path.parent, path.stem)
-    import numpy as np
-
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return {name: torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in arrays.files}
@@ -180,11 +199,128 @@ def write_original(path: Path, state: State, config: T5ModelConfig) -> None:
         raise InputError(f"{path.name} ends in {path.suffix!r}\n  give a file whose name ends in .npz or .safetensors")
     arrays = to_original(state, config)
     if path.suffix == ".safetensors":
-        from pretrainkit.exporting.safetensors import write_tensors
-
         write_tensors(path, arrays)
         return
-    import numpy as np
-
     found: dict[str, Any] = {name: array.detach().cpu().numpy() for name, array in arrays.items()}
     np.savez(path, **found)
+
+
+@dataclass(frozen=True)
+class Foreign:
+    model: T5ModelConfig
+    state: dict[str, Tensor]
+    """float32, by our names."""
+    names: dict[str, str]
+    """Our name to that in the checkpoint."""
+    step: int | None
+    """Updates it was trained for, where the checkpoint says."""
+
+
+def read_foreign(path: Path, format: str, model: T5ModelConfig | None = None) -> Foreign:
+    """A checkpoint's model. Raises CheckpointError where it cannot be read, or is of another architecture than `model`.
+
+    Args:
+        path: t5x: the folder of a checkpoint, or an .npz or .safetensors file of parameters with names joined by "/".
+            mesh_tf: the prefix or folder of a checkpoint of TensorFlow.
+        format: Who wrote it.
+        model: The architecture; None: as the shapes say. One without vocab_size takes that of the checkpoint.
+    """
+    arrays, named, step = _arrays(path, format)
+    parameters = parameters_of(arrays)
+    seen = model_of(parameters)
+    model = _agreed(model, seen)
+    state = from_original(parameters, model)
+    theirs = {ours: named.get(t5x) or named[_stacked(t5x)] for ours, t5x in names(model).items()}
+    return Foreign(model, state, theirs, step)
+
+
+def _agreed(model: T5ModelConfig | None, seen: T5ModelConfig) -> T5ModelConfig:
+    """`model`, unless the shapes say otherwise."""
+    if model is None:
+        return seen
+    if model.vocab_size is None:
+        model = model.model_copy(update={"vocab_size": seen.vocab_size})
+    # How many activations there are is seen; which ones they are is not.
+    told = ("activations", "max_distance", "dropout", "norm_epsilon", "init_style")
+    differing = [
+        f"  model.{name}: {getattr(seen, name)} in the checkpoint, {getattr(model, name)} in the config"
+        for name in T5ModelConfig.model_fields
+        if name not in told and getattr(seen, name) != getattr(model, name)
+    ]
+    if len(seen.activations) != len(model.activations):
+        differing.append(
+            f"  model.activations: {len(seen.activations)} in the checkpoint, {list(model.activations)} here"
+        )
+    if differing:
+        raise CheckpointError(
+            "the checkpoint is of another architecture\n"
+            + "\n".join(differing)
+            + "\n  leave --config out, or give the one that belongs to it"
+        )
+    return model
+
+
+def _arrays(path: Path, format: str) -> tuple[dict[str, Tensor], dict[str, str], int | None]:
+    """(parameters by T5X's names, the checkpoint's own names by those, step)."""
+    checkpoint: Mapping[str, np.ndarray[Any, Any]]
+    if format == "t5x" and path.suffix in (".npz", ".safetensors"):
+        arrays = read_original(path)
+        step = arrays.get("state/step")
+        found = {name: array.float() for name, array in arrays.items() if not name.startswith("state/")}
+        own_names = {name.removeprefix("target/"): name for name in arrays}
+        return found, own_names, None if step is None else int(step)
+    if format == "t5x":
+        checkpoint = open_t5x(path)
+        own = {name: name for name in checkpoint if name.startswith("target/")}
+        step_name = "state/step"
+    else:
+        checkpoint = TensorFlowCheckpoint(path)
+        own = {t5x: name for name, t5x in mesh_names(checkpoint).items()}
+        step_name = "global_step"
+    found = {name: torch.from_numpy(np.array(checkpoint[theirs], np.float32)) for name, theirs in own.items()}
+    step_value = int(checkpoint[step_name]) if step_name in checkpoint else None
+    return found, {name.removeprefix("target/"): theirs for name, theirs in own.items()}, step_value
+
+
+def _stacked(name: str) -> str:
+    """The name that a layer's tensor has in the scalable variant."""
+    stack, _, rest = name.partition("/")
+    return f"{stack}/{stack}/{rest.partition('/')[2]}"
+
+
+def mesh_names(variables: Iterable[str]) -> dict[str, str]:
+    """T5X's name of each variable that is a parameter; the optimizer's slots and the step are left out. Raises
+    CheckpointError where a variable has no place in a T5."""
+    given = [name for name in variables if not _MESH_SLOT.search(name) and name != "global_step"]
+    bias_per_layer = any(name.endswith(_MESH_BIAS) and "/block_000/" not in name for name in given)
+    found = {name: _mesh_name(name, bias_per_layer) for name in given}
+    unknown = sorted(name for name, theirs in found.items() if theirs is None)
+    if unknown:
+        raise CheckpointError(
+            f"{len(unknown)} variables are none of a T5, such as {', '.join(unknown[:3])}\n"
+            "  give a checkpoint of T5 1.0, 1.1, mT5 or ByT5"
+        )
+    return {name: theirs for name, theirs in found.items() if theirs is not None}
+
+
+def _mesh_name(name: str, bias_per_layer: bool) -> str | None:
+    """T5X's name; None: there is none."""
+    if name == "shared/embedding":
+        return "token_embedder/embedding"
+    stack, _, rest = name.partition("/")
+    if stack not in _MESH_NORMS:
+        return None
+    tower, own = ("encoder", "attention") if stack == "encoder" else ("decoder", "self_attention")
+    if rest == "logits/kernel" and tower == "decoder":
+        return "decoder/logits_dense/kernel"
+    if rest in ("final_layer_norm/scale", "rms_norm/scale"):
+        return f"{tower}/{tower}_norm/scale"
+    found = _MESH_LAYER.fullmatch(rest)
+    if found is None:
+        return None
+    layer, number, part, norms = f"{tower}/layers_{int(found[1])}", int(found[2]), found[3], _MESH_NORMS[stack]
+    if part == _MESH_BIAS:
+        return f"{layer if bias_per_layer else tower}/relpos_bias/rel_embedding"
+    if part in ("layer_norm/scale", "rms_norm/scale") and number < len(norms):
+        return f"{layer}/pre_{norms[number]}_layer_norm/scale"
+    return f"{layer}/{_MESH_PARTS[part].format(own=own)}" if part in _MESH_PARTS else None

@@ -29,7 +29,6 @@ from pretrainkit.recipes.t5.decode import END_ID, IMPOSSIBLE, Decoded, beam_sear
 from pretrainkit.recipes.t5.decoding_config import DecodingConfig
 from pretrainkit.recipes.t5.inputs import read_batch
 from pretrainkit.recipes.t5.model import T5
-from pretrainkit.recipes.t5.packing import Placement, one_per_row
 from pretrainkit.recipes.t5.ragged import ragged
 from pretrainkit.rng import fold_one, stream_key, uniform
 
@@ -59,7 +58,8 @@ class Predictor:
         is_prefix: bool | None = None,
         autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """
+        """Raises InputError where the model is an encoder alone.
+
         Args:
             config: Bound.
             model: Plain, or under DDP. One that FSDP2 has sharded is copied whole to every rank, so that ranks need not
@@ -70,9 +70,6 @@ class Predictor:
             is_prefix: Decoders alone: whether the tokens of inputs all see each other. Default: as the model was
                 trained, by tasks or with a denoiser that makes inputs.
             autocast: As of `Precision`.
-
-        Raises:
-            InputError: The model is an encoder alone.
         """
         if config.model.kind == "encoder_only":
             raise InputError(
@@ -229,13 +226,13 @@ class Predictor:
     def _laid_out(self, examples: Sequence[Example]) -> features.Arrays:
         targets = ragged([one["targets"] for one in examples])
         if self.model.config.kind == "decoder_only" and not any("inputs" in one for one in examples):
-            return features.language_model(targets, int(targets.lengths.max()), packer=_one_per_row)
+            return features.language_model(targets, int(targets.lengths.max()), packer=features.one_per_row)
         inputs = ragged([one.get("inputs", ()) for one in examples])
         if self.model.config.kind == "encoder_decoder":
             widths = int(inputs.lengths.max(initial=1)), int(targets.lengths.max())
-            return features.encoder_decoder(inputs, targets, max(1, widths[0]), widths[1], packer=_one_per_row)
+            return features.encoder_decoder(inputs, targets, max(1, widths[0]), widths[1], packer=features.one_per_row)
         length = int((inputs.lengths + targets.lengths).max())
-        batch = features.prefix_language_model(inputs, targets, length, packer=_one_per_row)
+        batch = features.prefix_language_model(inputs, targets, length, packer=features.one_per_row)
         if not self.is_prefix:
             del batch["decoder_causal_attention"]
         return batch
@@ -252,11 +249,6 @@ def _whole(config: T5Run, model: nn.Module) -> T5:
     allocate(copy, str(device))
     copy.load_state_dict(full_state_dict(plain))
     return copy.eval()
-
-
-def _one_per_row(lengths: Mapping[str, NDArray[np.int64]], widths: Mapping[str, int]) -> Placement:
-    """As a `packer`: rows then have segment ids, so that an answer may end in an id 0."""
-    return one_per_row(len(lengths["targets"]), widths)
 
 
 def _limited(rows: Sequence[int], examples: Sequence[Example]) -> list[list[int]]:

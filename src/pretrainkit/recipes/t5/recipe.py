@@ -154,7 +154,7 @@ class T5(
         data = config.data
         if data.task is None or data.tokenizer == "bytes" or not leaves_vocabulary_open(config):
             return config
-        return config.model_copy(update={"data": data.model_copy(update={"tokenizer": str(tokenizer)})})
+        return config.changed(data={"tokenizer": str(tokenizer)})
 
     def build_model(self, config: T5Run) -> nn.Module:
         from pretrainkit.recipes.t5.model import build
@@ -168,13 +168,11 @@ class T5(
         return T5Objective(config, training_components(config))
 
     def sample(self, config: T5Run, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
-        from pretrainkit.recipes.t5.sample import sample
+        from pretrainkit.recipes.t5.evaluation import sample
 
         return list(sample(config, model, source, num))
 
-    @property
-    def generate_options(self) -> tuple[str, ...]:
-        return ("num", "beams", "alpha", "temperature", "top_k", "top_p", "seed", "max_length", "batch_size")
+    generate_options = ("num", "beams", "alpha", "temperature", "top_k", "top_p", "seed", "max_length", "batch_size")
 
     def has_own_vocabulary(self, config: T5Run) -> bool:
         """Bytes need no files, and the tasks that a run was trained on may bring theirs."""
@@ -254,10 +252,12 @@ class T5(
     def baselines(self, config: T5Run) -> dict[str, float]:
         """The cross-entropy of guessing targets by frequency, and of guessing blindly, in nats per token; and what the
         metrics of tasks are for the most frequent target."""
-        from pretrainkit.recipes.t5.data_check import uniform_loss, unigram_loss
+        from math import log
+
+        from pretrainkit.recipes.t5.data_check import unigram_loss
         from pretrainkit.recipes.t5.evaluation import majority_metrics
 
-        losses = {"unigram_loss": unigram_loss(config), "uniform_loss": uniform_loss(config)}
+        losses = {"unigram_loss": unigram_loss(config), "uniform_loss": log(config.model.vocab_size or 0)}
         return losses | majority_metrics(config)
 
     huggingface_types = ("t5", "mt5", "umt5")
@@ -299,7 +299,7 @@ class T5(
 
     def import_file(self, path: Path, format: str, config: T5Run | None) -> ImportedModel:
         """The config is `config`, or that of t5/1.1-base with the model of the file; the data is missing."""
-        from pretrainkit.recipes.t5.foreign import read_foreign
+        from pretrainkit.recipes.t5.original import read_foreign
 
         found = read_foreign(path, format, None if config is None else config.model)
         base = PRESETS["1.1-base"]() if config is None else config

@@ -12,9 +12,6 @@ Dimensions: B segments, G groups, P pieces: stretches of the shards without a cu
 import hashlib
 import json
 import logging
-import os
-import secrets
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,6 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.data.subsets import slots
+from pretrainkit.errors import InputError, RunError
+from pretrainkit.exporting.folder import new_folder
 from pretrainkit.recipes.t5.ragged import Ragged, below
 from pretrainkit.rng import fold, stream_key
 from pretrainkit.tokenizers.shards import TokenShards
@@ -273,10 +272,11 @@ def segments_of(
     if not folder.is_dir():
         try:
             _write(index_blocks(shards, length, **settings), folder)
-        except OSError as error:
-            told = "the segments of %s are not kept, so the next start finds them again: %s"
-            _logger.warning(told, shards.folder, error)
-            return segment_index(shards, length, **settings)
+        except (InputError, RunError) as error:
+            if not folder.is_dir():  # else another rank was faster; its columns are the same
+                told = "the segments of %s are not kept, so the next start finds them again: %s"
+                _logger.warning(told, shards.folder, error)
+                return segment_index(shards, length, **settings)
     return index_of(IndexBlock(*(_map(folder / f"{name}.bin") for name in IndexBlock._fields)), length, end_mark)
 
 
@@ -285,23 +285,9 @@ def _map(path: Path) -> Any:
 
 
 def _write(blocks: Iterator[IndexBlock], folder: Path) -> None:
-    """All columns or none, in little memory: written aside, then renamed. Another rank may have been faster; its
-    columns are the same."""
-    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
-    try:
-        aside.mkdir()
-        with ExitStack() as stack:
-            files = [stack.enter_context(open(aside / f"{name}.bin", "wb")) for name in IndexBlock._fields]
-            for block in blocks:
-                for file, values in zip(files, block, strict=True):
-                    file.write(np.ascontiguousarray(values, np.int64).data)
-            for file in files:
-                file.flush()
-                os.fsync(file.fileno())
-        try:
-            aside.rename(folder)
-        except OSError:
-            if not folder.is_dir():
-                raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    """All columns or none, in little memory."""
+    with new_folder(folder) as aside, ExitStack() as stack:
+        files = [stack.enter_context(open(aside / f"{name}.bin", "wb")) for name in IndexBlock._fields]
+        for block in blocks:
+            for file, values in zip(files, block, strict=True):
+                file.write(np.ascontiguousarray(values, np.int64).data)

@@ -10,28 +10,26 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.recipes.recipe import Split
 from pretrainkit.recipes.t5 import features
 from pretrainkit.recipes.t5.config import T5Run, round_vocab
 from pretrainkit.recipes.t5.denoising import Denoiser, DenoiserConfig, DenoisingConfig, TextIds, describe, label
 from pretrainkit.recipes.t5.ragged import Ragged, constant, merged
 from pretrainkit.recipes.t5.segments import SegmentIndex, segments_of
 from pretrainkit.recipes.t5.task_source import TaskBatches, bind_tasks, open_tasks, task_names, with_vocab_size
-from pretrainkit.rng import Keys, fold, stream_key
-from pretrainkit.tasks.shares import shares, spread
+from pretrainkit.rng import fold, stream_key
+from pretrainkit.tasks.rates import shares, spread
+from pretrainkit.tasks.vocabulary_folder import NUM_SENTINELS
 from pretrainkit.tokenizers.load import load_tokenizer
 from pretrainkit.tokenizers.shards import TokenShards, refuse_different_tokenizers, refuse_shared_documents
 
-Split = Literal["train", "valid"]
-
-NUM_SENTINELS = 100
-"""Of a tokenizer that has none of its own."""
 _VALID = stream_key(0, "t5", "valid")
 _SUMMARY_EXAMPLES = 256
 
@@ -126,7 +124,7 @@ class DenoisingSource(BatchSource):
     def examples(self, records: Records) -> tuple[Ragged | None, Ragged]:
         """Inputs (None: there are none) and targets, before they get rows; two of each for every record where they are
         `is_paired`."""
-        keys = self._keys(records)
+        keys = records.key if self.split == "train" else fold(fold(_VALID, records.source), records.index)
         inputs: list[tuple[NDArray[np.int64], Ragged]] = []
         targets: list[tuple[NDArray[np.int64], Ragged]] = []
         num = (1 + self.is_paired) * len(records)
@@ -168,11 +166,6 @@ class DenoisingSource(BatchSource):
         rows = [np.flatnonzero(records.source == number) for number in range(len(self.components))]
         return [(component, own) for component, own in zip(self.components, rows, strict=True) if len(own)]
 
-    def _keys(self, records: Records) -> Keys:
-        if self.split == "train":
-            return records.key
-        return fold(fold(_VALID, records.source), records.index)
-
 
 def component_names(folders: Sequence[object], denoisers: Sequence[DenoiserConfig]) -> list[str]:
     """Of components, all different: the number of the folder where there are several, then the denoiser's label, then a
@@ -197,13 +190,9 @@ def training_components(config: T5Run) -> list[str]:
 
 
 def bind(config: T5Run) -> T5Run:
-    """Fill in `model.vocab_size` from the token shards, and check the config against them.
-
-    Raises:
-        ConfigError: Settings, tokenizer and objective do not fit each other.
-        DataError: Folders are missing or broken, were made with different tokenizers, hold nothing, or held-out
-            documents are in the training data.
-    """
+    """Fill in `model.vocab_size` from the token shards, and check the config against them. Raises ConfigError where
+    settings, tokenizer and objective do not fit each other; DataError where folders are missing or broken, were made
+    with different tokenizers, hold nothing, or held-out documents are in the training data."""
     if config.data.task is not None:
         return bind_tasks(config)
     train, valid = (
@@ -238,14 +227,10 @@ def bind(config: T5Run) -> T5Run:
 
 
 def open_source(config: T5Run, split: Split) -> DenoisingSource | TaskBatches:
-    """The examples of a split of a bound config: of its tasks, or of its token shards. Raises DataError where there are
-    none, or files are missing or broken."""
-    return open_tasks(config, split) if config.data.task is not None else open_shards(config, split)
-
-
-def open_shards(config: T5Run, split: Split) -> DenoisingSource:
-    """The examples of a split of a bound config. Raises DataError where no shards were given, they are broken, or they
-    hold nothing to learn from."""
+    """The examples of a split of a bound config: of its tasks, or of its token shards. Raises DataError where none were
+    given, files are missing or broken, or they hold nothing to learn from."""
+    if config.data.task is not None:
+        return open_tasks(config, split)
     sources = config.data.train if split == "train" else config.data.valid
     if not sources:
         raise DataError(f"data.{split} names no token shards\n  give it as data.{split}=FOLDER")

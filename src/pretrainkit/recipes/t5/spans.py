@@ -251,11 +251,8 @@ def suffix(keys: Keys, lengths: Ints, noise_density: float) -> Mask:
     """All tokens behind a random prefix, whose length is uniform from 1 to n - 1 for a density of 0.5.
 
     Below it the shortest prefix is round((1 - 2 density)(n - 1)), so that the mean share of noise is the density. The
-    original marks the prefix instead; here noise is always what is to be said. Raises ConfigError where the density is
-    above 0.5.
+    original marks the prefix instead; here noise is always what is to be said.
     """
-    if not 0 < noise_density <= 0.5:
-        raise ConfigError(f"noise_density {noise_density} does not suit a random prefix\n  it must be in (0, 0.5]")
     shortest = np.rint((1 - 2 * noise_density) * np.maximum(lengths - 1, 0)).astype(np.int64)
     return slots(lengths) >= np.repeat(_prefixes(keys, lengths, shortest), lengths)
 
@@ -300,18 +297,11 @@ def run_starts(is_hidden: Mask, lengths: Ints) -> Mask:
     return is_start
 
 
-@dataclass(frozen=True)
-class HidingIds:
-    """Ids that stand for hidden tokens."""
-
-    sentinels: NDArray[np.int32]
-    """In the order of use; the first serves where all share one."""
-    vocab_size: int
-    """Random ids are below this and at least 3: the pieces of the text, without sentinels."""
-
-
-def hide(kind: Hiding, tokens: Ragged, is_hidden: Mask, keys: Keys, ids: HidingIds) -> Ragged:
-    """The segments without their hidden tokens. Inputs hide the noise, targets hide everything else.
+def hide(
+    kind: Hiding, tokens: Ragged, is_hidden: Mask, keys: Keys, sentinels: NDArray[np.int32], text_size: int
+) -> Ragged:
+    """The segments without their hidden tokens. Inputs hide the noise, targets hide everything else. `sentinels` are in
+    the order of use; the first serves where all share one. Random ids are below `text_size` and at least 3.
 
     sentinels: each run becomes one sentinel, the k-th run of a segment the k-th. shared_sentinel: each run becomes the
     first sentinel. sentinel_per_token: each token does. drop: nothing stays. permute: they change places among
@@ -328,9 +318,9 @@ def hide(kind: Hiding, tokens: Ragged, is_hidden: Mask, keys: Keys, ids: HidingI
         is_start = run_starts(is_hidden, tokens.lengths)
         starts = np.flatnonzero(is_start)
         number = slots(np.diff(np.searchsorted(starts, tokens.ends), prepend=0))
-        if kind == "sentinels" and len(number) and int(number.max()) >= len(ids.sentinels):
-            raise ValueError(f"{int(number.max()) + 1} runs of one segment, but {len(ids.sentinels)} sentinels")
-        values[starts] = ids.sentinels[number if kind == "sentinels" else 0]
+        if kind == "sentinels" and len(number) and int(number.max()) >= len(sentinels):
+            raise ValueError(f"{int(number.max()) + 1} runs of one segment, but {len(sentinels)} sentinels")
+        values[starts] = sentinels[number if kind == "sentinels" else 0]
         return kept(values, np.flatnonzero(~is_hidden | is_start), tokens.ends)
     where = np.flatnonzero(is_hidden)
     row = np.searchsorted(tokens.ends, where, side="right")
@@ -343,10 +333,10 @@ def hide(kind: Hiding, tokens: Ragged, is_hidden: Mask, keys: Keys, ids: HidingI
         drawn = below(fold(fold(keys, _IDS)[row], place), tokens.lengths[row])
         values[where] = tokens.values[tokens.begins[row] + drawn]
     else:
-        num = np.full(len(where), ids.vocab_size - FIRST_TEXT_ID)
+        num = np.full(len(where), text_size - FIRST_TEXT_ID)
         values[where] = FIRST_TEXT_ID + below(fold(fold(keys, _IDS)[row], place), num)
         if kind != "random_of_vocabulary":
             choice = uniform(fold(fold(keys, _CHOICE)[row], place), 1)[:, 0]
             share = _RANDOM_SHARE if kind == "random_or_sentinel" else 0.0
-            values[where[choice >= share]] = ids.sentinels[0]
+            values[where[choice >= share]] = sentinels[0]
     return Ragged(values, tokens.lengths)

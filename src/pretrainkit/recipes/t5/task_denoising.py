@@ -20,9 +20,8 @@ from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.t5.denoising import Denoiser, DenoisingConfig, TextIds
 from pretrainkit.recipes.t5.ragged import ragged
 from pretrainkit.recipes.t5.segments import SegmentIndex, segments_of
-from pretrainkit.tasks.bound_task import Examples
 from pretrainkit.tasks.cache import CachedExamples, special_ids
-from pretrainkit.tasks.steps import Example, Lengths, Regroup, Step
+from pretrainkit.tasks.steps import Example, Examples, Lengths, Regroup, Step
 from pretrainkit.tasks.vocabulary import Vocabulary
 from pretrainkit.tokenizers.shard_writer import write_shards
 from pretrainkit.tokenizers.shards import TokenShards

@@ -8,21 +8,22 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.recipes.recipe import Split
 from pretrainkit.recipes.t5.config import T5Run, round_vocab
 from pretrainkit.recipes.t5.denoising import DenoisingConfig
 from pretrainkit.recipes.t5.features import lay_out
 from pretrainkit.recipes.t5.ragged import Ragged, ragged
 from pretrainkit.recipes.t5.task_denoising import PARTNER, Denoise, denoising_steps, whole_texts
-from pretrainkit.tasks.bound_task import BoundTask
 from pretrainkit.tasks.identity import identity
-from pretrainkit.tasks.shares import mean_lengths, shares
+from pretrainkit.tasks.rates import mean_lengths, shares
+from pretrainkit.tasks.steps import BoundTask
 from pretrainkit.tasks.supply import RunSteps, RunVocabulary, Supply
 from pretrainkit.tasks.task import REGISTRY, Feature, Task, TaskRegistry, check_alike
 from pretrainkit.tasks.user_modules import import_modules
@@ -30,7 +31,6 @@ from pretrainkit.tasks.vocabulary import ByteVocabulary, SentencePieceVocabulary
 from pretrainkit.tasks.vocabulary_folder import BYTES, open_vocabulary, tokenizer_place
 from pretrainkit.training.folder import CONFIG, RunFolder
 
-Split = Literal["train", "valid"]
 _FEATURES = {"inputs", "targets"}
 _COMPARABLE = (SentencePieceVocabulary, ByteVocabulary)
 """Kinds of vocabularies that differ where their fingerprints do; a tokenizer.json may have the ids of another kind."""
@@ -124,7 +124,7 @@ def with_vocab_size(config: T5Run, size: int) -> T5Run:
     """The config with `model.vocab_size`, where it leaves that open."""
     if config.model.vocab_size is not None:
         return config
-    return config.model_copy(update={"model": config.model.model_copy(update={"vocab_size": size})})
+    return config.changed(model={"vocab_size": size})
 
 
 def task_names(config: T5Run) -> list[str]:
@@ -135,12 +135,9 @@ def task_names(config: T5Run) -> list[str]:
 
 
 def bind_tasks(config: T5Run) -> T5Run:
-    """Fill in `model.vocab_size` from the tasks' vocabulary, and check the config against them.
-
-    Raises:
-        ConfigError: There is no such task, or model and tasks do not fit each other.
-        DataError: The tasks lack the split to train on.
-    """
+    """Fill in `model.vocab_size` from the tasks' vocabulary, and check the config against them. Raises ConfigError
+    where there is no such task, or model and tasks do not fit each other; DataError where the tasks lack the split to
+    train on."""
     config = with_tokenizer_of_model(config)
     _, tasks, vocabulary = _tasks(config)
     _check_model(config, tasks[0], vocabulary)
@@ -269,16 +266,11 @@ def registry_of(config: T5Run) -> TaskRegistry:
     """All tasks and mixtures, those of the recipe and of the user, with what the run supplies. Raises DataError where
     the tokenizer is not there."""
     _import_modules(config)
-    return REGISTRY.supplied(supply_of(config))
-
-
-def supply_of(config: T5Run) -> Supply:
-    """What a run gives its tasks."""
     data = config.data
     vocabulary = None if data.tokenizer is None else open_vocabulary(data.tokenizer, data.denoising.num_sentinels)
     is_alone = config.model.kind == "decoder_only"
     objective = partial(denoising_steps, whole_texts(data.denoising) if is_alone else data.denoising)
-    return Supply(vocabulary, data.task_folders, objective, frozenset(data.leave_out))
+    return REGISTRY.supplied(Supply(vocabulary, data.task_folders, objective, frozenset(data.leave_out)))
 
 
 def with_tokenizer_of_model(config: T5Run) -> T5Run:
@@ -286,8 +278,7 @@ def with_tokenizer_of_model(config: T5Run) -> T5Run:
     data = config.data
     if data.tokenizer is not None or config.init_from is None or not leaves_vocabulary_open(config):
         return config
-    place = _tokenizer_of(Path(config.init_from))
-    return config.model_copy(update={"data": data.model_copy(update={"tokenizer": place})})
+    return config.changed(data={"tokenizer": _tokenizer_of(Path(config.init_from))})
 
 
 def leaves_vocabulary_open(config: T5Run) -> bool:

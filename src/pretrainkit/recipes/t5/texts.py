@@ -16,12 +16,8 @@ SENTINEL = re.compile(r"<extra_id_(\d+)>")
 
 def vocabulary_of(config: T5Run, tokenizer: Path | None) -> Vocabulary:
     """What a trained model reads and says: by the folder beside it, or else `data.tokenizer`, or else the tasks it was
-    trained on.
-
-    Raises:
-        DataError: There is no tokenizer.
-        ConfigError: There are no tasks either, or not any more.
-    """
+    trained on. Raises DataError where there is no tokenizer; ConfigError where there are no tasks either, or not any
+    more."""
     data = config.data
     place: str | Path | None = data.tokenizer if tokenizer is None else tokenizer
     if place is not None:
@@ -32,11 +28,7 @@ def vocabulary_of(config: T5Run, tokenizer: Path | None) -> Vocabulary:
 
 
 def encode(text: str, vocabulary: Vocabulary) -> list[int]:
-    """Ids without end mark.
-
-    Raises:
-        InputError: A sentinel that the vocabulary does not have.
-    """
+    """Ids without end mark. Raises InputError where the text has a sentinel that the vocabulary does not have."""
     numbers = [int(number) for number in SENTINEL.findall(text)]
     if not numbers:
         return vocabulary.encode(text)

@@ -4,7 +4,7 @@ Their vocabulary is that of the run, and their data lie where `data.task_folders
 docs/tasks.md.
 """
 
-from pretrainkit.recipes.t5.catalogue import glue, mixtures, super_glue, texts, unlabelled
+from pretrainkit.recipes.t5.catalogue import glue, mixtures, super_glue, texts
 from pretrainkit.recipes.t5.catalogue.sentinels import add_task_with_sentinels, with_sentinels
 from pretrainkit.recipes.t5.denoising import DenoisingConfig
 from pretrainkit.recipes.t5.task_denoising import denoising_steps
@@ -19,7 +19,7 @@ def default_steps() -> tuple[Step, ...]:
     return denoising_steps(DenoisingConfig())
 
 
-for _task in (*unlabelled.TASKS, *glue.TASKS, *super_glue.TASKS, *texts.TASKS):
+for _task in (*glue.TASKS, *super_glue.TASKS, *texts.TASKS):
     add_task(_task)
 for _task in super_glue.TASKS:
     add_task(with_sentinels(_task))

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from pretrainkit.eval.metrics import accuracy, f1_invalid_wrong, matthews, pearson, spearman
-from pretrainkit.recipes.t5.catalogue.building import Metrics, class_task, number, referent, text_task
-from pretrainkit.recipes.t5.catalogue.labelled import similarity
-from pretrainkit.recipes.t5.catalogue.referents import wnli
-from pretrainkit.tasks.glue_data import GLUE, HUB, MNLI, MNLI_PARTS, glue_data
-from pretrainkit.tasks.named_data import Hub, NamedData
+from pretrainkit.recipes.t5.catalogue.labelled import Metrics, class_task, number, referent, similarity, text_task
+from pretrainkit.recipes.t5.catalogue.questions import wnli
+from pretrainkit.tasks.named_data import NamedData, glue_data
 from pretrainkit.tasks.task import Task
 
 _ENTAILMENT = ("entailment", "neutral", "contradiction")
@@ -34,18 +32,6 @@ def _mnli(name: str, data: NamedData, metrics: Metrics = (accuracy,)) -> Task:
     return class_task(name, data, "mnli", _MNLI_FIELDS, _ENTAILMENT, metrics, columns=_MNLI_COLUMNS)
 
 
-def _mnli_part(part: str) -> Task:
-    files = {split: MNLI[f"{split}_{part}"] for split in ("validation", "test")}
-    data = NamedData(
-        f"glue/mnli_{part}",
-        splits=tuple(files),
-        folders=("MNLI", "mnli", f"mnli_{part}"),
-        layout=files,
-        hub=Hub(HUB, f"mnli_{part}"),
-    )
-    return _mnli(f"mnli_{part}", data)
-
-
 TASKS = (
     _classes("cola", ["sentence"], ("unacceptable", "acceptable"), [matthews]),
     _classes("sst2", ["sentence"], ("negative", "positive")),
@@ -59,20 +45,14 @@ TASKS = (
     _classes("qqp", ("question1", "question2"), ("not_duplicate", "duplicate"), [f1_invalid_wrong, accuracy]),
     text_task("glue_stsb_v002", glue_data("stsb"), similarity, postprocess=number, metrics=[pearson, spearman]),
     _mnli("mnli", glue_data("mnli")),
-    *map(_mnli_part, MNLI_PARTS),
+    *(_mnli(name, glue_data(name)) for name in ("mnli_matched", "mnli_mismatched")),
     _classes("qnli", ("question", "sentence"), ("entailment", "not_entailment")),
     _classes("rte", _PAIR, ("entailment", "not_entailment")),
     _classes("wnli", _PAIR, ("not_entailment", "entailment")),
     _mnli("ax", glue_data("ax"), []),
     text_task(
         "glue_wnli_v002_simple_eval",
-        NamedData(
-            "glue/wnli",
-            splits=("validation", "test"),
-            folders=("WNLI", "wnli"),
-            layout=GLUE,
-            hub=Hub(HUB, "wnli"),
-        ),
+        glue_data("wnli", ("validation", "test")),
         wnli,
         postprocess=referent,
         metrics=[accuracy],

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import fingerprint as json_fingerprint
-from pretrainkit.tasks.glue_data import Layout
-from pretrainkit.tasks.named_data import LocalFiles
+from pretrainkit.tasks.named_data import Layout, LocalFiles
 from pretrainkit.tasks.row_files import SquadJson
 from pretrainkit.tasks.sources import Example, Files, JsonLines, TaskSource, TextLines, Tsv
 

@@ -27,10 +27,7 @@ def add_task_with_sentinels(task: str | Task, num_sentinels: int = 1, registry: 
 
     Its first sentinels follow the inputs, which are cut before them where they are too long, and begin the targets;
     they are taken from what is judged. `_1_sentinel` is put behind the name, before `_train`, `_dev`, `_test` or
-    `_eval`.
-
-    Raises:
-        ConfigError: The task does not tokenize before it appends EOS, or the twin is there already.
+    `_eval`. Raises ConfigError where the task does not tokenize before it appends EOS, or the twin is there already.
     """
     return registry.add(with_sentinels(registry.get_task(task) if isinstance(task, str) else task, num_sentinels))
 

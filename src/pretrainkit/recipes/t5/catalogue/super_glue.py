@@ -15,9 +15,18 @@ from pretrainkit.eval.metrics import (
     wsc_accuracy,
 )
 from pretrainkit.recipes.t5.catalogue import layouts
-from pretrainkit.recipes.t5.catalogue.building import Metrics, class_task, entity, judged_answer, referent, text_task
-from pretrainkit.recipes.t5.catalogue.labelled import UNKNOWN, multirc, multirc_answers
-from pretrainkit.recipes.t5.catalogue.referents import definite_pronoun, is_right_referent, wsc, wsc_row
+from pretrainkit.recipes.t5.catalogue.labelled import (
+    UNKNOWN,
+    Metrics,
+    class_task,
+    entity,
+    judged_answer,
+    multirc,
+    multirc_answers,
+    referent,
+    text_task,
+)
+from pretrainkit.recipes.t5.catalogue.questions import definite_pronoun, is_right_referent, wsc, wsc_row
 from pretrainkit.tasks.named_data import Hub, NamedData
 from pretrainkit.tasks.preprocessors import keep_if
 from pretrainkit.tasks.steps import Example, FlatMap
