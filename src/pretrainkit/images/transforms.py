@@ -8,23 +8,31 @@ part needs, and changed:
 Draws come from the generator alone, in the order of the transforms, and do not depend on what decodes the file.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.images import autoaugment, color, ops
+from pretrainkit.images import autoaugment, ops
 from pretrainkit.images.decode import Data, EncodedImage, open_image
 from pretrainkit.images.ops import ImageTransform, RandomErasing, RandomResizeCrop
 from pretrainkit.images.pillow import Pixels, from_pillow, planes_of, to_pillow
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 Kernel = Literal["bilinear", "bicubic"]
+Property = Literal["brightness", "contrast", "saturation", "hue"]
+Adjustment = tuple[Property, float]
+"""A factor of a property; of hue the turn around the colour circle, -0.5 to 0.5."""
 Step = Callable[[Pixels], Pixels]
 """A transform of which everything is drawn."""
 _CROP_TRIES = 10
@@ -250,7 +258,7 @@ def _draw(op: ImageTransform, width: int, height: int, rng: np.random.Generator)
         case ops.GaussianBlur():
             if rng.random() >= op.probability:
                 return []
-            return [partial(color.blur, radius=float(rng.uniform(*op.radius)))]
+            return [partial(blur, radius=float(rng.uniform(*op.radius)))]
     raise ValueError(f"{op.op} does not work on uint8 pixels")
 
 
@@ -294,15 +302,15 @@ def _flip(image_HW3: Pixels) -> Pixels:
     return planes_of(image_HW3[:, ::-1]).transpose(1, 2, 0)
 
 
-def _draw_jitter(amounts: dict[color.Property, float], rng: np.random.Generator) -> Step:
+def _draw_jitter(amounts: dict[Property, float], rng: np.random.Generator) -> Step:
     """Every property by a factor of 1 - amount to 1 + amount, hue by -amount to amount, in random order."""
     names = list(amounts)
-    adjustments = []
+    adjustments: list[Adjustment] = []
     for index in rng.permutation(len(names)):
         name = names[index]
         low, high = (-amounts[name], amounts[name]) if name == "hue" else (max(1 - amounts[name], 0), 1 + amounts[name])
-        adjustments.append(color.Adjustment(name, float(rng.uniform(low, high))))
-    return partial(color.adjust, adjustments=tuple(adjustments))
+        adjustments.append((name, float(rng.uniform(low, high))))
+    return partial(adjust, adjustments=tuple(adjustments))
 
 
 def _draw_distortion(op: ops.ColorDistortion, rng: np.random.Generator) -> list[Step]:
@@ -311,11 +319,43 @@ def _draw_distortion(op: ops.ColorDistortion, rng: np.random.Generator) -> list[
     steps: list[Step] = []
     if rng.random() < 0.8:
         strong = 0.8 * strength
-        amounts: dict[color.Property, float] = {"brightness": strong, "contrast": strong, "saturation": strong}
+        amounts: dict[Property, float] = {"brightness": strong, "contrast": strong, "saturation": strong}
         steps.append(_draw_jitter(amounts | {"hue": 0.2 * strength}, rng))
     if rng.random() < 0.2:
-        steps.append(color.grey)
+        steps.append(grey)
     return steps
+
+
+def adjust(image_HW3: Pixels, adjustments: tuple[Adjustment, ...]) -> Pixels:
+    """All changes in their order, as Pillow's ImageEnhance makes them."""
+    from PIL import ImageEnhance
+
+    kinds = {"brightness": ImageEnhance.Brightness, "contrast": ImageEnhance.Contrast, "saturation": ImageEnhance.Color}
+    image = to_pillow(image_HW3)
+    for name, amount in adjustments:
+        image = _turn_hue(image, amount) if name == "hue" else kinds[name](image).enhance(amount)
+    return from_pillow(image)
+
+
+def _turn_hue(image: Image, turn: float) -> Image:
+    """In steps of 1/255 towards 0, as torchvision."""
+    from PIL import Image
+
+    hue, saturation, value = image.convert("HSV").split()
+    turned = np.asarray(hue) + np.uint8(int(turn * 255) % 256)
+    return Image.merge("HSV", (Image.fromarray(turned), saturation, value)).convert("RGB")
+
+
+def grey(image_HW3: Pixels) -> Pixels:
+    """Luminance in all three channels."""
+    return from_pillow(to_pillow(image_HW3).convert("L").convert("RGB"))
+
+
+def blur(image_HW3: Pixels, radius: float) -> Pixels:
+    """Pillow's Gaussian blur; radius in pixels."""
+    from PIL import ImageFilter
+
+    return from_pillow(to_pillow(image_HW3).filter(ImageFilter.GaussianBlur(radius)))
 
 
 def load_batch(files: Sequence[Path], transform: Compose, keys_B: NDArray[np.uint64]) -> NDArray[np.uint8]:

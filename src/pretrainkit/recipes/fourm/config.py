@@ -4,7 +4,6 @@
 """
 
 import math
-import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
@@ -66,19 +65,9 @@ class FourMSetConfig(SourceConfig):
     """In place of `masking.mixture`; null: that one."""
 
 
-_COMMA = re.compile(r",(?![^\[]*\])(?![^{]*\})")
-"""Those outside of brackets and braces."""
-
-
-def _as_sets(value: object) -> object:
-    if isinstance(value, str):
-        value = [part for part in _COMMA.split(value) if part]
-    return as_sources(value)
-
-
 FourMSets = Annotated[
     tuple[FourMSetConfig, ...],
-    BeforeValidator(_as_sets, json_schema_input_type=str | tuple[str | FourMSetConfig, ...]),
+    BeforeValidator(as_sources, json_schema_input_type=str | tuple[str | FourMSetConfig, ...]),
 ]
 
 
@@ -131,24 +120,6 @@ class LengthConfig(Config):
     num_cooldown_tokens: PositiveInt | None = None
     """Of the decay at the end (schedule.name wsd), rounded up; null: schedule.num_decay_steps says it."""
 
-    def num_steps(self, step_tokens: int, batch_size: int) -> int:
-        """Updates of the run. `step_tokens`: slots of an example x `batch_size`."""
-        assert self.num_tokens is not None
-        if self.num_epoch_examples is None:
-            return math.ceil(self.num_tokens / step_tokens)
-        num_epochs = math.ceil(self.num_tokens * batch_size / (step_tokens * self.num_epoch_examples))
-        return num_epochs * max(1, self.num_epoch_examples // batch_size)
-
-    def num_warmup_steps(self, step_tokens: int) -> int:
-        """Updates before the one that has the peak."""
-        assert self.num_warmup_tokens is not None
-        return max(1, math.ceil(self.num_warmup_tokens / step_tokens)) - 1
-
-    def num_decay_steps(self, step_tokens: int) -> int:
-        """Updates of the decay at the end."""
-        assert self.num_cooldown_tokens is not None
-        return math.ceil(self.num_cooldown_tokens / step_tokens)
-
 
 class FourMObjectiveConfig(Config):
     """How the targets of the modalities count."""
@@ -191,14 +162,16 @@ class FourMRun(RunConfig):
         """The same with all lengths in steps."""
         length, update, schedule = self.length, dict[str, Any](), dict[str, int]()
         if length.num_tokens is not None:
-            update["num_steps"] = length.num_steps(self.step_tokens, self.data.batch_size)
-        if length.num_warmup_tokens is not None:
-            schedule["num_warmup_steps"] = length.num_warmup_steps(self.step_tokens)
+            batch_size, epoch = self.data.batch_size, length.num_epoch_examples
+            update["num_steps"] = math.ceil(length.num_tokens / self.step_tokens)
+            if epoch is not None:
+                num_epochs = math.ceil(length.num_tokens * batch_size / (self.step_tokens * epoch))
+                update["num_steps"] = num_epochs * max(1, epoch // batch_size)
+        if length.num_warmup_tokens is not None:  # updates before the one that has the peak
+            schedule["num_warmup_steps"] = max(1, math.ceil(length.num_warmup_tokens / self.step_tokens)) - 1
         if length.num_cooldown_tokens is not None:
-            schedule["num_decay_steps"] = length.num_decay_steps(self.step_tokens)
-        if schedule:
-            update["schedule"] = self.schedule.model_copy(update=schedule)
-        return self.model_copy(update=update)
+            schedule["num_decay_steps"] = math.ceil(length.num_cooldown_tokens / self.step_tokens)
+        return self.changed(**update, schedule=schedule)
 
     def problems(self, world_size: int = 1) -> list[str]:
         """What the base class finds, and settings of this recipe that cannot work together."""

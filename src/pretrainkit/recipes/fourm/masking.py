@@ -213,10 +213,7 @@ class _Slots:
             **{f"encoder_{name}": np.zeros((num, N), np.uint8) for name in ("segment", "modality")},
             **{f"encoder_{name}": np.zeros((num, N), np.int32) for name in ("position", "ids")},
             **{f"decoder_{name}": np.zeros((num, M), np.uint8) for name in ("segment", "modality")},
-            **{
-                f"decoder_{name}": np.zeros((num, M), np.int32)
-                for name in ("position", "ids", "target", "start", "end")
-            },
+            **{f"decoder_{name}": np.zeros((num, M), np.int32) for name in ("position", "ids", "target")},
         }
 
     def add(
@@ -238,8 +235,7 @@ class _Slots:
             # Of pairs first, then of tokens.
             is_used_R, row_R = is_used[piece.row_R], rows[piece.row_R]
             length_R = piece.length_R * is_used_R
-            begin_R = start[piece.row_R, piece.number_R]
-            first_R = row_R * self.batch[f"{side}_segment"].shape[1] + begin_R
+            first_R = row_R * self.batch[f"{side}_segment"].shape[1] + start[piece.row_R, piece.number_R]
             at = spans(first_R, length_R)  # slots of all rows end to end
             own_F = slice(None) if is_used_R.all() else np.repeat(is_used_R, piece.length_R)
             values: dict[str, np.ndarray] = {
@@ -252,10 +248,6 @@ class _Slots:
                 is_text_F = np.repeat(is_sequence_D[piece.number_R], length_R)
                 values["ids"] = values["ids"] * is_text_F  # images read that something is missing
                 values["target"] = piece.target_F[own_F]
-                values["start"] = np.repeat(begin_R, length_R)
-                # A token of a sequence sees up to itself, one of an image all of them.
-                own_end_F = at - np.repeat(first_R - begin_R, length_R) + 1
-                values["end"] = np.where(is_text_F, own_end_F, np.repeat(begin_R + length_R, length_R))
             for name, found in values.items():
                 self.batch[f"{side}_{name}"].reshape(-1)[at] = found
         length_B[rows] += counts.sum(axis=1).astype(np.int32)

@@ -4,7 +4,6 @@
 Presets (complete configs) are in `presets.py`.
 """
 
-import re
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, NonNegativeInt, PositiveInt, model_validator
@@ -96,19 +95,9 @@ class ImageSetConfig(SourceConfig):
     """Where its images are; null: as the domain says."""
 
 
-_COMMA = re.compile(r",(?![^\[]*\])(?![^{]*\})")
-"""Those outside of brackets and braces."""
-
-
-def _as_sets(value: object) -> object:
-    if isinstance(value, str):
-        value = [part for part in _COMMA.split(value) if part]
-    return as_sources(value)
-
-
 ImageSets = Annotated[
     tuple[ImageSetConfig, ...],
-    BeforeValidator(_as_sets, json_schema_input_type=str | tuple[str | ImageSetConfig, ...]),
+    BeforeValidator(as_sources, json_schema_input_type=str | tuple[str | ImageSetConfig, ...]),
 ]
 
 
