@@ -4,6 +4,7 @@
 """
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
@@ -176,7 +177,7 @@ class FourMRun(RunConfig):
     def problems(self, world_size: int = 1) -> list[str]:
         """What the base class finds, and settings of this recipe that cannot work together."""
         found = [self._in_tokens(problem) for problem in super(FourMRun, self.in_steps()).problems(world_size)]
-        return found + self._length_problems() + self._model_problems()
+        return [*found, *self._length_problems(), *self._model_problems()]
 
     def _in_tokens(self, problem: str) -> str:
         """A conflict of the base class, where `length` says in tokens what would have to give way."""
@@ -194,9 +195,8 @@ class FourMRun(RunConfig):
             remedies.append((path, value))
         return Conflict(problem, remedies, "length.num_tokens", *problem.settings)
 
-    def _length_problems(self) -> list[str]:
+    def _length_problems(self) -> Iterator[str]:
         """Lengths that are given twice and not alike."""
-        found: list[str] = []
         wanted = self.in_steps()
         schedule, planned = self.schedule, wanted.schedule
         for name, in_tokens, given, needed, default in (
@@ -205,54 +205,43 @@ class FourMRun(RunConfig):
             ("schedule.num_decay_steps", "num_cooldown_tokens", schedule.num_decay_steps, planned.num_decay_steps, 0),
         ):
             if given not in (default, needed):
-                found.append(
-                    Conflict(
-                        f"{name}={given}, but by length.{in_tokens} it is {needed}\n"
-                        f"  leave one out: {name}={'null' if default is None else default} or length.{in_tokens}=null",
-                        [(f"length.{in_tokens}", DEFAULT), (name, default)],
-                    )
+                yield Conflict(
+                    f"{name}={given}, but by length.{in_tokens} it is {needed}\n"
+                    f"  leave one out: {name}={'null' if default is None else default} or length.{in_tokens}=null",
+                    [(f"length.{in_tokens}", DEFAULT), (name, default)],
                 )
         if self.length.num_epoch_examples is not None and self.length.num_tokens is None:
-            found.append(
-                Conflict(
-                    f"length.num_epoch_examples={self.length.num_epoch_examples} is only read with length.num_tokens\n"
-                    "  give both or none",
-                    [("length.num_epoch_examples", DEFAULT)],
-                    "length.num_tokens",
-                )
+            yield Conflict(
+                f"length.num_epoch_examples={self.length.num_epoch_examples} is only read with length.num_tokens\n"
+                "  give both or none",
+                [("length.num_epoch_examples", DEFAULT)],
+                "length.num_tokens",
             )
         if self.length.num_warmup_tokens is not None and self.schedule.warmup_share is not None:
-            found.append(
-                Conflict(
-                    "length.num_warmup_tokens and schedule.warmup_share both set the warm-up\n  give one of them",
-                    [("length.num_warmup_tokens", DEFAULT), ("schedule.warmup_share", DEFAULT)],
-                )
+            yield Conflict(
+                "length.num_warmup_tokens and schedule.warmup_share both set the warm-up\n  give one of them",
+                [("length.num_warmup_tokens", DEFAULT), ("schedule.warmup_share", DEFAULT)],
             )
-        return found
 
-    def _model_problems(self) -> list[str]:
-        found, model, weights = [], self.model, self.objective.modality_weights
+    def _model_problems(self) -> Iterator[str]:
+        model, weights = self.model, self.objective.modality_weights
         if model.hidden_size % model.num_heads:
-            found.append(
+            yield (
                 f"model.hidden_size {model.hidden_size} cannot be split over model.num_heads {model.num_heads}\n"
                 f"  use a width that is a multiple of the number of heads, such as {64 * model.num_heads}"
             )
         targets = [modality.name for modality in model.modalities if modality.is_target]
         if not targets or not any(modality.is_input for modality in model.modalities):
-            found.append("model.modalities has no input or no target\n  add one; pixels and vectors can be inputs only")
-        found += [
-            f"objective.modality_weights names {name!r}, which is no target of the model\n  it has {', '.join(targets)}"
-            for name in weights
-            if name not in targets
-        ]
+            yield "model.modalities has no input or no target\n  add one; pixels and vectors can be inputs only"
+        for name in weights:
+            if name not in targets:
+                known = ", ".join(targets)
+                yield f"objective.modality_weights names {name!r}, which is no target of the model\n  it has {known}"
         if targets and weights and not any(weights.get(name, 1.0) for name in targets):
-            found.append("objective.modality_weights leaves nothing to learn: all are 0\n  give one more")
+            yield "objective.modality_weights leaves nothing to learn: all are 0\n  give one more"
         if model.num_registers and self.masking.unused == "pack":
-            found.append(
-                Conflict(
-                    f"model.num_registers={model.num_registers} registers are in front of rows, which hold one example "
-                    "each only with masking.unused=pad\n  set masking.unused=pad, or model.num_registers=0",
-                    [("masking.unused", "pad"), ("model.num_registers", 0)],
-                )
+            yield Conflict(
+                f"model.num_registers={model.num_registers} registers are in front of rows, which hold one example "
+                "each only with masking.unused=pad\n  set masking.unused=pad, or model.num_registers=0",
+                [("masking.unused", "pad"), ("model.num_registers", 0)],
             )
-        return found

@@ -96,9 +96,17 @@ class DiffusionDecoder(nn.Module, ABC):
     def blocks(self) -> list[nn.Module]:
         """To compile and shard one by one."""
 
-    @abstractmethod
     def initialise_zeros(self) -> None:
         """Layers that begin as zeros, so that blocks begin as what they are added to."""
+        for module in self.modules():
+            if isinstance(module, ResidualBlock):
+                nn.init.zeros_(module.convolution_2.weight)
+            elif isinstance(module, PlaceAttention):
+                nn.init.zeros_(module.out.weight)
+            elif isinstance(module, TimedLayer):
+                nn.init.zeros_(module.gate.weight)
+            elif isinstance(module, UNet):
+                nn.init.zeros_(module.out.weight)
 
     def denoise(self, values_BCHW: Tensor, codes_BDhw: Tensor, keys_B: Tensor) -> tuple[Tensor, Tensor]:
         """A training pass at a random time of each image.
@@ -253,14 +261,6 @@ class UNet(DiffusionDecoder):
     def blocks(self) -> list[nn.Module]:
         return [*self.down, self.middle, *self.up]
 
-    def initialise_zeros(self) -> None:
-        for module in self.modules():
-            if isinstance(module, ResidualBlock):
-                nn.init.zeros_(module.convolution_2.weight)
-            elif isinstance(module, PlaceAttention):
-                nn.init.zeros_(module.out.weight)
-        nn.init.zeros_(self.out.weight)
-
     def forward(
         self, noisy_BCHW: Tensor, time_B: Tensor, codes_BDhw: Tensor, is_hidden_Bhw: Tensor | None = None
     ) -> Tensor:
@@ -362,13 +362,6 @@ class UViT(DiffusionDecoder):
 
     def blocks(self) -> list[nn.Module]:
         return list(self.layers)
-
-    def initialise_zeros(self) -> None:
-        for module in self.modules():
-            if isinstance(module, ResidualBlock):
-                nn.init.zeros_(module.convolution_2.weight)
-            elif isinstance(module, TimedLayer):
-                nn.init.zeros_(module.gate.weight)
 
     def forward(
         self, noisy_BCHW: Tensor, time_B: Tensor, codes_BDhw: Tensor, is_hidden_Bhw: Tensor | None = None

@@ -24,14 +24,13 @@ from pretrainkit.recipes.image_tokenizer.model_config import (
     MemcodesConfig,
     MLPCoderConfig,
     NoiseConfig,
-    QuantizerConfig,
     UNetConfig,
     UViTConfig,
     ViTCoderConfig,
 )
 from pretrainkit.training.evaluate_config import EvaluateConfig
 from pretrainkit.training.optimizers.config import OptimizerConfig, ScheduleConfig
-from pretrainkit.training.run import CheckpointConfig, LogConfig, PrecisionConfig
+from pretrainkit.training.run import CheckpointConfig, LogConfig
 
 _NUM_GPUS = 8
 _VIT_B = ViTCoderConfig(hidden_size=768, num_layers=12, num_heads=12)
@@ -78,31 +77,23 @@ def _published(
     num_epochs: int,
     loss: Reconstruction,
     batch_per_gpu: int,
-    encoder: Any = _VIT_B,
     size: int = 8192,
-    quantizer: QuantizerConfig | None = None,
     base_lr: float = 1e-4,
     smallest_crop: float = 0.8,
-    image_size: int = 224,
-    patch_size: int = 16,
-    perceptual: PerceptualConfig | None = None,
-    is_encoder_frozen: bool = False,
+    perceptual_weight: float = 0.0,
     warmup_epochs: int = 5,
+    **model: Any,
 ) -> ImageTokenizerRun:
+    """`size`: codes of a codebook; `model`: other settings of it than the usual ones."""
+    usual = {"image_size": 224, "patch_size": 16, "encoder": _VIT_B, "quantizer": CodebookConfig(size=size)}
     batch_size = batch_per_gpu * _NUM_GPUS
     is_diffusion = isinstance(decoder, UNetConfig | UViTConfig)
     return ImageTokenizerRun(
         num_steps=None,
-        model=ImageTokenizerModelConfig(
-            domain=DOMAINS[domain],
-            image_size=image_size,
-            patch_size=patch_size,
-            encoder=encoder,
-            quantizer=quantizer or CodebookConfig(size=size),
-            decoder=decoder,
-            is_encoder_frozen=is_encoder_frozen,
+        model=ImageTokenizerModelConfig(domain=DOMAINS[domain], decoder=decoder, **(usual | model)),
+        objective=ImageTokenizerObjectiveConfig(
+            reconstruction=loss, perceptual=PerceptualConfig(weight=perceptual_weight)
         ),
-        objective=ImageTokenizerObjectiveConfig(reconstruction=loss, perceptual=perceptual or PerceptualConfig()),
         data=ImageTokenizerDataConfig(
             batch_size=batch_size, num_epochs=num_epochs, crop=CropConfig(scale=(smallest_crop, 1.0))
         ),
@@ -112,7 +103,6 @@ def _published(
         schedule=ScheduleConfig(name="cosine", warmup_share=warmup_epochs / num_epochs),
         ema_decay=0.9999 if is_diffusion else 0.99,
         max_skipped_steps=100,
-        precision=PrecisionConfig(),
         checkpoint=CheckpointConfig(every_steps=10_000),
         log=LogConfig(every_steps=50),
         evaluate=EvaluateConfig(every_steps=10_000),
@@ -145,28 +135,16 @@ def canny_edge() -> ImageTokenizerRun:
 def rgb_uvit() -> ImageTokenizerRun:
     """A diffusion decoder around a transformer for the frozen encoder of a finished RGB tokenizer of 1 024 codes, which
     is given as init_from (see docs/image-tokenizers.md). 50 passes."""
-    noise = NoiseConfig(schedule="shifted_cosine", shift=0.5, prediction="velocity")
+    decoder = UViTConfig(noise=NoiseConfig(schedule="shifted_cosine", shift=0.5, prediction="velocity"))
     return _published(
-        "rgb",
-        decoder=UViTConfig(noise=noise),
-        num_epochs=50,
-        loss="mse",
-        batch_per_gpu=64,
-        size=1024,
-        is_encoder_frozen=True,
+        "rgb", decoder=decoder, num_epochs=50, loss="mse", batch_per_gpu=64, size=1024, is_encoder_frozen=True
     )
 
 
 def rgb_perceptual() -> ImageTokenizerRun:
     """RGB, 1 024 codes: ViT-B on both sides, with what CLIP B/16 sees in the loss. 50 passes."""
     return _published(
-        "rgb",
-        decoder=_VIT_B,
-        num_epochs=50,
-        loss="mse",
-        batch_per_gpu=64,
-        size=1024,
-        perceptual=PerceptualConfig(weight=1.0),
+        "rgb", decoder=_VIT_B, num_epochs=50, loss="mse", batch_per_gpu=64, size=1024, perceptual_weight=1.0
     )
 
 
