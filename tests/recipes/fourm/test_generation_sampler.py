@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pretrainkit.recipes.fourm.batch import with_places
-from pretrainkit.recipes.fourm.generation.known import Known, Places, encoder_rows
+from pretrainkit.recipes.fourm.generation.given import Known, Places, encoder_rows
 from pretrainkit.recipes.fourm.generation.plan import GenerationPlan, TargetConfig
 from pretrainkit.recipes.fourm.generation.sampler import Sampler, TokenByToken, guided
 from pretrainkit.recipes.fourm.inputs import read_batch

@@ -12,15 +12,13 @@ import numpy as np
 
 from pretrainkit.errors import InputError
 from pretrainkit.recipes.fourm.config import FourMRun
-from pretrainkit.recipes.fourm.generation.given import Example, Given
-from pretrainkit.recipes.fourm.generation.known import Known, Places
+from pretrainkit.recipes.fourm.generation.given import Example, Given, Known, Places
 from pretrainkit.recipes.fourm.generation.plan import (
     GenerationPlan,
     TargetConfig,
     inputs_named,
     require_inputs,
     require_target,
-    the_target,
 )
 from pretrainkit.recipes.fourm.generation.sampler import Sampler
 from pretrainkit.recipes.fourm.generation.show import numbers_of
@@ -63,9 +61,7 @@ class Chain:
         self.plans: list[GenerationPlan] = []
         parts: list[list[TargetConfig]] = [[] for _ in self.links]
         for target in plan.targets:
-            number = require_target(target.modality, everything)
-            modality = the_target(target.modality, everything[number])
-            assert modality is not None
+            number, modality = require_target(target.modality, everything)
             parts[number].append(_fitted(target, modality))
         made: list[str] = []
         for link, part in zip(self.links, parts, strict=True):
