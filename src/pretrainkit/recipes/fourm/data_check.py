@@ -36,21 +36,19 @@ def check_files(config: FourMRun, progress: Progress) -> list[str]:
     Raises:
         ConfigError, DataError: The text tokenizer is missing or does not fit.
     """
-    data, modalities = config.data, config.model.modalities
-    vocabulary = open_vocabulary(data, modalities)
-    modalities = with_vocabulary(modalities, vocabulary)
-    problems: list[str] = []
+    vocabulary = open_vocabulary(config)
+    config, data, problems = with_vocabulary(config, vocabulary), config.data, list[str]()
     splits: tuple[tuple[Split, tuple[FourMSetConfig, ...]], ...] = (("train", data.train), ("valid", data.valid))
     for split, named in splits:
         sets = []
         for one in named:
             try:
-                sets.append(open_set(one, modalities, config.masking, vocabulary))
+                sets.append(open_set(one, config, vocabulary))
             except (ConfigError, DataError) as error:
                 problems.append(f"{set_name(one)} of data.{split}: {error}")
         if not sets:
             continue
-        source = FourMSource(data, config.masking, split, sets, vocabulary)
+        source = FourMSource(config, split, sets, vocabulary)
         is_whole = len(sets) == len(named)  # else a set that did not open may have what the others lack
         if split == "train" and is_whole and (absent := absent_modalities(source)):
             problems.append(absent)
@@ -85,7 +83,7 @@ def _of_sample(source: FourMSource, number: int, index: int) -> list[str]:
     for modality, content in files.items():
         try:
             for part in parts:
-                found = one.read_file(modality, index, content, part, _KEY, source.data, is_training=False)
+                found = one.read_file(modality, index, content, part, _KEY, is_training=False)
                 source.contents([Sample(one.samples.keys[index], part, {modality: found})])
         except DataError as error:
             problems.append(str(error))
