@@ -5,14 +5,12 @@ that makes images of a higher resolution.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pretrainkit.errors import InputError
-from pretrainkit.recipes.fourm.config import FourMRun
-from pretrainkit.recipes.fourm.generation.given import Example, Given, Known, Places
+from pretrainkit.recipes.fourm.generation.given import Example, Known, Link, Places
 from pretrainkit.recipes.fourm.generation.plan import (
     GenerationPlan,
     TargetConfig,
@@ -23,26 +21,6 @@ from pretrainkit.recipes.fourm.generation.plan import (
 from pretrainkit.recipes.fourm.generation.sampler import Sampler
 from pretrainkit.recipes.fourm.generation.show import numbers_of
 from pretrainkit.recipes.fourm.modality import Modality
-from pretrainkit.recipes.fourm.model import FourM
-from pretrainkit.recipes.fourm.text import TextVocabulary
-
-
-@dataclass(frozen=True)
-class Link:
-    """One model."""
-
-    config: FourMRun
-    model: FourM
-    vocabulary: TextVocabulary | None
-
-    @property
-    def modalities(self) -> tuple[Modality, ...]:
-        return self.config.model.modalities
-
-    @property
-    def given(self) -> Given:
-        """What reads for it."""
-        return Given(self.config.data, self.modalities, self.vocabulary)
 
 
 class Chain:
@@ -86,7 +64,7 @@ class Chain:
             InputError: A target is given, too, and has no place to be filled in.
         """
         link, names = self.links[number], {target.modality for target in self.plans[number].targets}
-        known = link.given.known(examples)
+        known = link.known(examples)
         for name in names & set(known.names()):
             sentinels = () if link.vocabulary is None else link.vocabulary.sentinels
             texts = known.sequences.get(name)

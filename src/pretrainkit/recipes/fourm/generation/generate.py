@@ -23,9 +23,9 @@ from pretrainkit.exporting.folder import new_folder
 from pretrainkit.images.pillow import Pixels
 from pretrainkit.images.thumbnail import thumbnail
 from pretrainkit.recipes.fourm.config import FourMRun
-from pretrainkit.recipes.fourm.generation.chain import Chain, Link
+from pretrainkit.recipes.fourm.generation.chain import Chain
 from pretrainkit.recipes.fourm.generation.figures import figures, guessed, spread, together
-from pretrainkit.recipes.fourm.generation.given import Example, File, Known, data_examples, from_words, value_of
+from pretrainkit.recipes.fourm.generation.given import Example, File, Known, Link, data_examples, from_words, value_of
 from pretrainkit.recipes.fourm.generation.plan import (
     GenerationPlan,
     TargetConfig,
@@ -92,7 +92,7 @@ class Result:
     def truth(self, number: int, modality: Modality) -> Ids | None:
         """What the example's own file of a target holds, where it has one."""
         if (number, modality.name) not in self._truth:
-            self._truth[number, modality.name] = self.chain.links[number].given.truth(self.example, modality)
+            self._truth[number, modality.name] = self.chain.links[number].truth(self.example, modality)
         return self._truth[number, modality.name]
 
     def value(self, number: int, modality: Modality) -> Any:
@@ -348,33 +348,23 @@ def _examples(
             )
         return _samples(link, given, plan, from_data)
     words = from_words(given)
-    if prompts:
-        if "caption" in words:
-            raise InputError("captions are given twice: as prompts and by --from\n  leave out one of them")
-        if words and len(prompts) > 1:
-            raise InputError(f"{len(prompts)} prompts cannot share one --from\n  give them one by one")
-        return [Example(f"{n:04d}", {"caption": prompt, **_values(words, link)}) for n, prompt in enumerate(prompts)]
-    return [Example("0000", _values(words, link))]
-
-
-def _values(words: Mapping[str, str], link: Link) -> dict[str, str | File]:
-    for name in words:
-        require_inputs(name, [link.modalities])
-    return {name: value_of(name, value, link.modalities) for name, value in words.items()}
+    if prompts and "caption" in words:
+        raise InputError("captions are given twice: as prompts and by --from\n  leave out one of them")
+    if words and len(prompts) > 1:
+        raise InputError(f"{len(prompts)} prompts cannot share one --from\n  give them one by one")
+    values = {name: value_of(name, value, link.modalities) for name, value in words.items()}
+    captions = [{"caption": prompt} for prompt in prompts] or [{}]
+    return [Example(f"{number:04d}", {**caption, **values}) for number, caption in enumerate(captions)]
 
 
 def _samples(link: Link, given: Sequence[str], plan: GenerationPlan, num: int) -> list[Example]:
     """Held-out samples; what is not named is given where no target is made of the same files."""
     source = open_source(link.config, "valid")
     targets = [one for target in plan.targets if (one := the_target(target.modality, link.modalities)) is not None]
-    for name in given:
-        require_inputs(name, [link.modalities])
-    if given:
-        names = [modality.name for name in given for modality in inputs_named(name, link.modalities)]
-    else:
-        folders = {target.path for target in targets}
-        names = [modality.name for modality in link.modalities if modality.is_input and modality.path not in folders]
-    names = [name for name in names if all(name != target.name for target in targets)]
+    named = [modality for name in given for modality in require_inputs(name, [link.modalities])]
+    folders = {target.path for target in targets}
+    inputs = named or [one for one in link.modalities if one.is_input and one.path not in folders]
+    names = {modality.name for modality in inputs} - {target.name for target in targets}
     return data_examples(source, spread(source.sizes, num), names)
 
 
@@ -451,7 +441,7 @@ def _training_contents(link: Link, modality: Modality) -> dict[str | None, list[
         return {}
     found: dict[str | None, list[Ids]] = {}
     for example in data_examples(source, spread(source.sizes, _MOST_KNOWN), ()):
-        content = link.given.truth(example, modality)
+        content = link.truth(example, modality)
         if content is not None:
             found.setdefault(example.data_set, []).append(content)
     return found

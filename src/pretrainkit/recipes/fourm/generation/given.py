@@ -1,10 +1,10 @@
 """What people give to generate from, as tokens of a model: texts, files, or whole samples of its data. What is known of
-examples while others of their modalities are generated, and its rows in a batch. Torch-free.
+examples while others of their modalities are generated, and its rows in a batch.
 
 Dimensions: B examples, P places of an image, C, H, W channels, height and width, L vectors of E numbers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ from pretrainkit.data.aligned_crops import Part, centre_square, stored_part
 from pretrainkit.data.aligned_samples import CROP_SETTINGS, Samples, read_array
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.recipes.fourm.batch import HostBatch, continuous
-from pretrainkit.recipes.fourm.config import FourMDataConfig
-from pretrainkit.recipes.fourm.generation.plan import inputs_named
+from pretrainkit.recipes.fourm.config import FourMRun
+from pretrainkit.recipes.fourm.generation.plan import inputs_named, require_inputs
 from pretrainkit.recipes.fourm.modality import Modality
+from pretrainkit.recipes.fourm.model import FourM
 from pretrainkit.recipes.fourm.readers import Chunks, Content, Request, reader_of
 from pretrainkit.recipes.fourm.sequences import Ids
 from pretrainkit.recipes.fourm.source import UNKNOWN_SIZE, FourMSource, set_name
@@ -77,8 +78,9 @@ def value_of(name: str, value: str, modalities: Sequence[Modality]) -> str | Fil
 
     Raises:
         DataError: There is no such file, or it cannot be read.
+        InputError: The model reads nothing of that name.
     """
-    kinds = inputs_named(name, modalities)
+    kinds = require_inputs(name, [modalities])
     suffixes = {suffix for modality in kinds for suffix in reader_of(modality).suffixes}
     path, has_suffix = Path(value), value.lower().endswith(tuple(suffixes))
     is_text = all(modality.kind == "sequence" for modality in kinds)
@@ -94,7 +96,7 @@ def value_of(name: str, value: str, modalities: Sequence[Modality]) -> str | Fil
     return File(content, value)
 
 
-def data_examples(source: FourMSource, indices: Sequence[tuple[int, int]], names: Sequence[str]) -> list[Example]:
+def data_examples(source: FourMSource, indices: Sequence[tuple[int, int]], names: Container[str]) -> list[Example]:
     """Samples of data sets, by number of the set and of the sample in it. `names`: whole names of the modalities that
     are given; a sample may lack some."""
     found = []
@@ -162,13 +164,17 @@ class Known:
         return Known(len(rows), images, taken(self.sequences), taken(self.pixels), taken(self.vectors))
 
 
-class Given:
-    """Reads examples for one model, files as its config says."""
+@dataclass(frozen=True)
+class Link:
+    """One model of a chain, which reads examples as its config says."""
 
-    def __init__(
-        self, data: FourMDataConfig, modalities: Sequence[Modality], vocabulary: TextVocabulary | None
-    ) -> None:
-        self.data, self.modalities, self.vocabulary = data, tuple(modalities), vocabulary
+    config: FourMRun
+    model: FourM
+    vocabulary: TextVocabulary | None
+
+    @property
+    def modalities(self) -> tuple[Modality, ...]:
+        return self.config.model.modalities
 
     def known(self, examples: Sequence[Example]) -> Known:
         """What the model knows of examples.
@@ -219,7 +225,7 @@ class Given:
     def _read(self, file: File, modality: Modality, part: Part) -> Content:
         return reader_of(modality).read(
             file.content,
-            Request(modality, part, rng.generator(_READERS), is_training=False, data=self.data, name=file.name),
+            Request(modality, part, rng.generator(_READERS), is_training=False, data=self.config.data, name=file.name),
         )
 
     def _part(self, example: Example) -> Part:

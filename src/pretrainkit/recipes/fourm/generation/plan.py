@@ -247,10 +247,10 @@ def require_target(name: str, models: Sequence[Sequence[Modality]]) -> tuple[int
     raise InputError(f"--to {name}: {what}\n  targets are {known}")
 
 
-def require_inputs(name: str, models: Sequence[Sequence[Modality]]) -> None:
-    """Raises InputError where no model of a chain reads what the name stands for."""
-    if any(inputs_named(name, modalities) for modalities in models):
-        return
+def require_inputs(name: str, models: Sequence[Sequence[Modality]]) -> list[Modality]:
+    """What the name stands for among the inputs of all models of a chain. Raises InputError where none reads it."""
+    if found := [modality for modalities in models for modality in inputs_named(name, modalities)]:
+        return found
     everything = [modality for modalities in models for modality in modalities]
     known = ", ".join(dict.fromkeys(modality.name for modality in everything if modality.is_input))
     is_target = " as an input" if _named(name, everything) else ""
