@@ -11,10 +11,9 @@ from PIL import Image
 
 import pretrainkit
 from pretrainkit.errors import InputError
-from pretrainkit.recipes.fourm.generation.figures import figures, guessed, together
 from pretrainkit.recipes.fourm.generation.generate import generate, sample
 from pretrainkit.recipes.fourm.generation.given import Example, File, Link
-from pretrainkit.recipes.fourm.generation.show import picture, structure, values_of
+from pretrainkit.recipes.fourm.generation.show import figures, guessed, picture, structure, together, values_of
 from pretrainkit.recipes.fourm.model import build
 from pretrainkit.recipes.fourm.presets import tiny_modalities
 from pretrainkit.recipes.fourm.source import bind, open_source

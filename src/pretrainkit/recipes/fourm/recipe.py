@@ -74,7 +74,7 @@ class FourM(
             raise DataError(absent)
 
     def check_files(self, config: FourMRun, progress: Progress) -> list[str]:
-        from pretrainkit.recipes.fourm.data_check import check_files
+        from pretrainkit.recipes.fourm.source import check_files
 
         return check_files(config, progress)
 

@@ -4,7 +4,8 @@ Dimensions: B samples, P places of an image.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,8 +27,11 @@ from pretrainkit.recipes.fourm.readers import Chunks, Content, Request, reader_o
 from pretrainkit.recipes.fourm.sequences import Ids, Ragged, spans
 from pretrainkit.recipes.fourm.text import TextVocabulary
 from pretrainkit.recipes.recipe import Split
+from pretrainkit.workers.processes import Progress, available_cores
 
 _VALID = rng.stream_key(0, "fourm", "valid")
+_CHECK = rng.stream_key(0, "fourm", "data check")
+_CHECKED_AT_ONCE = 64
 _PART, _MASKS, _READERS = range(3)
 """Streams of an example's key."""
 UNKNOWN_SIZE = (224, 224)
@@ -476,3 +480,69 @@ def absent_modalities(source: FourMSource) -> str | None:
         f"  name its folder: 'data.train=[{{path: FOLDER, folders: {{{absent[0].name}: NAME}}}}]'\n"
         f"  or leave it out of the model: 'model.modalities={as_setting(others)}'"
     )
+
+
+def check_files(config: FourMRun, progress: Progress) -> list[str]:
+    """Read every file of all data sets as training and evaluation do, with all stored parts.
+
+    The config is not bound: data that do not fit it are reported, too.
+
+    Returns:
+        What cannot be used: absent modalities, broken or truncated files, NaN, ids out of range, shapes that do not
+        fit each other. Each names its file.
+
+    Raises:
+        ConfigError, DataError: The text tokenizer is missing or does not fit.
+    """
+    vocabulary = open_vocabulary(config)
+    config, data, problems = with_vocabulary(config, vocabulary), config.data, list[str]()
+    splits: tuple[tuple[Split, tuple[FourMSetConfig, ...]], ...] = (("train", data.train), ("valid", data.valid))
+    for split, named in splits:
+        sets = []
+        for one in named:
+            try:
+                sets.append(open_set(one, config, vocabulary))
+            except (ConfigError, DataError) as error:
+                problems.append(f"{set_name(one)} of data.{split}: {error}")
+        if not sets:
+            continue
+        source = FourMSource(config, split, sets, vocabulary)
+        is_whole = len(sets) == len(named)  # else a set that did not open may have what the others lack
+        if split == "train" and is_whole and (absent := absent_modalities(source)):
+            problems.append(absent)
+        problems += _broken_files(source, progress)
+    return problems
+
+
+def _broken_files(source: FourMSource, progress: Progress) -> Iterator[str]:
+    with ThreadPoolExecutor(available_cores()) as pool:
+        for number, one in enumerate(source.sets):
+            progress.stage(f"reading {set_name(one.config)} of data.{source.split}", len(one.samples), "sample")
+            for start in range(0, len(one.samples), _CHECKED_AT_ONCE):
+                indices = range(start, min(start + _CHECKED_AT_ONCE, len(one.samples)))
+                for found in pool.map(lambda index, number=number: _of_sample(source, number, index), indices):
+                    yield from found
+                progress.advance(len(indices))
+
+
+def _of_sample(source: FourMSource, number: int, index: int) -> list[str]:
+    """What is wrong with the files of a sample."""
+    one, problems, files = source.sets[number], list[str](), dict[int, bytes]()
+    for modality, folder in one.folders.items():
+        try:
+            files[modality] = one.samples.read(folder, index)
+        except DataError as error:
+            problems.append(str(error))
+    try:
+        parts = one.parts(index, files)
+    except DataError as error:
+        problems.append(str(error))
+        parts = [centre_square(*UNKNOWN_SIZE)]
+    for modality, content in files.items():
+        try:
+            for part in parts:
+                found = one.read_file(modality, index, content, part, _CHECK, is_training=False)
+                source.contents([Sample(one.samples.keys[index], part, {modality: found})])
+        except DataError as error:
+            problems.append(str(error))
+    return list(dict.fromkeys(problems))

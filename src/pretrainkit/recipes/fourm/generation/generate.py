@@ -24,7 +24,6 @@ from pretrainkit.images.pillow import Pixels
 from pretrainkit.images.thumbnail import thumbnail
 from pretrainkit.recipes.fourm.config import FourMRun
 from pretrainkit.recipes.fourm.generation.chain import Chain
-from pretrainkit.recipes.fourm.generation.figures import figures, guessed, spread, together
 from pretrainkit.recipes.fourm.generation.given import Example, File, Known, Link, data_examples, from_words, value_of
 from pretrainkit.recipes.fourm.generation.plan import (
     GenerationPlan,
@@ -37,8 +36,12 @@ from pretrainkit.recipes.fourm.generation.show import (
     Cell,
     ImageDecoder,
     contact_sheet,
+    figures,
+    guessed,
     picture,
+    spread,
     structure,
+    together,
     values_of,
     with_boxes,
 )
