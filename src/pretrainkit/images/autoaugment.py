@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.images.pillow import Pixels, from_pillow, grey_images, planes_of, to_pillow
+from pretrainkit.images.pillow import Pixels, grey_images, planes_of, to_pillow
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -132,7 +132,7 @@ def apply(image_HW3: Pixels, operations: tuple[Operation, ...]) -> Pixels:
             # The second table looks up what the first one gives.
             table_3V = next_3V if table_3V is None else np.take_along_axis(next_3V, table_3V.astype(np.intp), axis=1)
         else:
-            image_HW3 = from_pillow(_change(to_pillow(_look_up(image_HW3, table_3V)), operation))
+            image_HW3 = np.asarray(_change(to_pillow(_look_up(image_HW3, table_3V)), operation))
             table_3V = None
     return _look_up(image_HW3, table_3V)
 

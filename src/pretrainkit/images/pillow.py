@@ -41,11 +41,6 @@ def to_pillow(image_HW3: Pixels) -> Image:
     return Image.merge("RGB", grey_images(planes_of(image_HW3)))
 
 
-def from_pillow(image: Image) -> Pixels:
-    """The pixels of an image of mode RGB, read-only."""
-    return np.asarray(image)
-
-
 def grey_images(image_3HW: Planes) -> list[Image]:
     """Each plane as Pillow's image of mode L, on the same memory."""
     from PIL import Image

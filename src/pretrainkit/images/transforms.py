@@ -24,7 +24,7 @@ from pretrainkit.errors import ConfigError
 from pretrainkit.images import autoaugment, ops
 from pretrainkit.images.decode import Data, EncodedImage, open_image
 from pretrainkit.images.ops import ImageTransform, RandomErasing, RandomResizeCrop
-from pretrainkit.images.pillow import Pixels, from_pillow, planes_of, to_pillow
+from pretrainkit.images.pillow import Pixels, planes_of, to_pillow
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -55,7 +55,7 @@ def resize(
     if is_exact:
         from PIL.Image import Resampling
 
-        return from_pillow(to_pillow(image_HW3).resize((width, height), Resampling[kernel.upper()]))
+        return np.asarray(to_pillow(image_HW3).resize((width, height), Resampling[kernel.upper()]))
     import torch.nn.functional as F
     from torch import from_numpy
 
@@ -334,7 +334,7 @@ def adjust(image_HW3: Pixels, adjustments: tuple[Adjustment, ...]) -> Pixels:
     image = to_pillow(image_HW3)
     for name, amount in adjustments:
         image = _turn_hue(image, amount) if name == "hue" else kinds[name](image).enhance(amount)
-    return from_pillow(image)
+    return np.asarray(image)
 
 
 def _turn_hue(image: Image, turn: float) -> Image:
@@ -348,14 +348,14 @@ def _turn_hue(image: Image, turn: float) -> Image:
 
 def grey(image_HW3: Pixels) -> Pixels:
     """Luminance in all three channels."""
-    return from_pillow(to_pillow(image_HW3).convert("L").convert("RGB"))
+    return np.asarray(to_pillow(image_HW3).convert("L").convert("RGB"))
 
 
 def blur(image_HW3: Pixels, radius: float) -> Pixels:
     """Pillow's Gaussian blur; radius in pixels."""
     from PIL import ImageFilter
 
-    return from_pillow(to_pillow(image_HW3).filter(ImageFilter.GaussianBlur(radius)))
+    return np.asarray(to_pillow(image_HW3).filter(ImageFilter.GaussianBlur(radius)))
 
 
 def load_batch(files: Sequence[Path], transform: Compose, keys_B: NDArray[np.uint64]) -> NDArray[np.uint8]:

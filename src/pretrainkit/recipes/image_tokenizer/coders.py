@@ -28,10 +28,9 @@ def grid_table(rows: int, columns: int, width: int) -> Tensor:
     Made by NumPy, so that it has its values in a model on "meta" too.
     """
     rate_W = 10_000.0 ** -(np.arange(width // 4) / (width // 4))
-    row_Wh, column_Ww = rate_W[:, None] * np.arange(rows), rate_W[:, None] * np.arange(columns)
-    down = np.concatenate((np.sin(row_Wh), np.cos(row_Wh)))[:, :, None].repeat(columns, axis=2)
-    right = np.concatenate((np.sin(column_Ww), np.cos(column_Ww)))[:, None, :].repeat(rows, axis=1)
-    return torch.from_numpy(np.concatenate((down, right)).astype(np.float32)[None])
+    places_P = np.divmod(np.arange(rows * columns), columns)
+    table_DP = np.concatenate([wave(rate_W[:, None] * own_P) for own_P in places_P for wave in (np.sin, np.cos)])
+    return torch.from_numpy(table_DP.astype(np.float32).reshape(1, width, rows, columns))
 
 
 def stretched(positions_1Dhw: Tensor, rows: int, columns: int) -> Tensor:

@@ -114,7 +114,7 @@ class Codebook(Quantizer):
 
     def __init__(self, config: CodebookConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config, self._is_cosine = config, config.distance == "cosine"
         shape = (config.size, config.width)
         self.register_buffer("codes_KD", torch.zeros(shape))
         self.register_buffer("use_K", torch.zeros(config.size))
@@ -131,10 +131,6 @@ class Codebook(Quantizer):
             self.sums_KD.copy_(self.codes_KD)
         self.is_ready.fill_(self.config.first_codes == "random")
 
-    @property
-    def _is_cosine(self) -> bool:
-        return self.config.distance == "cosine"
-
     def forward(self, latents_BDhw: Tensor, keys_B: Tensor | None = None) -> Quantized:
         B, D, h, w = latents_BDhw.shape
         with in_float32(latents_BDhw):
@@ -142,7 +138,7 @@ class Codebook(Quantizer):
             if self.config.normalizes_latents:
                 latents_ND = F.normalize(latents_ND, dim=-1)
             compared_ND = self._of_length_1(latents_ND.detach())
-            ids_N = self.nearest(compared_ND)
+            ids_N = self._nearest(compared_ND, self._of_length_1(self.codes_KD))
             codes_ND = F.embedding(ids_N, self.codes_KD)
             distance_B = (codes_ND - latents_ND).square().view(B, -1).mean(1)
             # The value of the codes with the gradient of the latents.
@@ -150,12 +146,13 @@ class Codebook(Quantizer):
         codes_BDhw = passed_ND.view(B, h, w, D).permute(0, 3, 1, 2)
         return Quantized(codes_BDhw, ids_N.view(B, h, w), distance_B, compared_ND)
 
-    def nearest(self, latents_ND: Tensor) -> Tensor:
-        """int64 (N,), the code of each latent (with cosine of length 1)."""
-        if self._is_cosine:
-            return (latents_ND @ F.normalize(self.codes_KD, dim=-1).T).argmax(-1)
-        # |x - c|² = |x|² - 2 (x c - |c|² / 2), and |x|² is the same for all codes.
-        return (latents_ND @ self.codes_KD.T - 0.5 * self.codes_KD.square().sum(-1)).argmax(-1)
+    def _nearest(self, latents_ND: Tensor, codes_KD: Tensor) -> Tensor:
+        """int64 (N,), the code of each latent (with cosine, both of length 1)."""
+        closeness_NK = latents_ND @ codes_KD.T
+        if not self._is_cosine:
+            # |x - c|² = |x|² - 2 (x c - |c|² / 2), and |x|² is the same for all codes.
+            closeness_NK = closeness_NK - 0.5 * codes_KD.square().sum(-1)
+        return closeness_NK.argmax(-1)
 
     def codes_of(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self.codes_KD).permute(0, 3, 1, 2)
@@ -228,10 +225,7 @@ class Codebook(Quantizer):
         means_KD = spare_SD[torch.arange(self.config.size, device=spare_SD.device) % len(spare_SD)]
         counts_K = torch.zeros_like(self.use_K)
         for _ in range(self.config.num_kmeans_rounds):
-            closeness_SK = spare_SD @ means_KD.T
-            if not self._is_cosine:
-                closeness_SK = closeness_SK - 0.5 * means_KD.square().sum(-1)
-            nearest_S = closeness_SK.argmax(-1)
+            nearest_S = self._nearest(spare_SD, means_KD)
             counts_K = torch.zeros_like(self.use_K).index_add_(0, nearest_S, torch.ones_like(spare_SD[:, 0]))
             sums_KD = torch.zeros_like(means_KD).index_add_(0, nearest_S, spare_SD)
             found_KD = self._of_length_1(sums_KD / counts_K.clamp(min=1)[:, None])

@@ -8,7 +8,7 @@ host, so nobody waits for the device.
 import hashlib
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,7 @@ from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.images.decode import open_image
 from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerDataConfig, ImageTokenizerRun
 from pretrainkit.recipes.image_tokenizer.model_config import Domain, ImageTokenizerModelConfig
-
-Split = Literal["train", "valid"]
+from pretrainkit.recipes.recipe import Split
 
 _VALID = rng.stream_key(0, "image_tokenizer", "valid")
 _PART, _DRAWS = range(2)
@@ -224,7 +223,8 @@ def bind(config: ImageTokenizerRun) -> ImageTokenizerRun:
     if shared := train & valid:
         names = ", ".join(sorted(path for path, _ in shared))
         raise DataError(f"data.valid names data that is in data.train: {names}\n  give other data")
-    for split in ("train", "valid") if config.data.valid else ("train",):
+    splits: tuple[Split, ...] = ("train", "valid") if config.data.valid else ("train",)
+    for split in splits:
         source = open_source(config, split)
         first = np.zeros(len(source.sets), np.int64)
         source.build(Records(np.arange(len(first)), first, first, first.astype(np.uint64)))

@@ -1,5 +1,5 @@
-"""Tokens as something people read: pictures, texts, boxes, a sheet of them, and figures: how near generated tokens come to
-the truth, and how near a guess that looks at nothing comes. Torch-free.
+"""Tokens as something people read: pictures, texts, boxes, a sheet of them, and figures: how near generated tokens come
+to the truth, and how near a guess that looks at nothing comes. Torch-free.
 
 Pictures of modalities that are read without an image tokenizer are made here; those of tokenizers are made by whatever
 is handed in for the modality.
