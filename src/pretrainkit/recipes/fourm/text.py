@@ -19,7 +19,6 @@ from pretrainkit.recipes.fourm.sequences import Ids, merge_spans
 CONTROL = ("[PAD]", "[UNK]", "[SOS]", "[EOS]")
 _SENTINEL = re.compile(r"\[S_(\d+)\]")
 _KEPT_WORDS = 100_000
-_REMEDY = "make one with: pretrainkit tokenizer train words.tsv --kind multimodal --out DIR"
 
 
 class _Words(dict[str, tuple[int, ...]]):
@@ -52,7 +51,10 @@ class TextVocabulary:
             content = file.read_bytes()
             self._tokenizer: Any = Tokenizer.from_str(content.decode())
         except Exception as error:  # the library raises plain Exception
-            raise DataError(f"the text tokenizer {path} cannot be read: {error}\n  {_REMEDY}") from error
+            raise DataError(
+                f"the text tokenizer {path} cannot be read: {error}\n"
+                "  make one with: pretrainkit tokenizer train words.tsv --kind multimodal --out DIR"
+            ) from error
         self.fingerprint = hashlib.blake2b(content, digest_size=16).hexdigest()
         self.size: int = self._tokenizer.get_vocab_size()
         added = self._tokenizer.get_added_tokens_decoder()
@@ -60,7 +62,10 @@ class TextVocabulary:
         self._words.update((str(token.content), (number,)) for number, token in added.items())
         missing = [token for token in (*CONTROL, "[S_1]", "v0=0") if token not in self._words]
         if missing:
-            raise DataError(f"the text tokenizer {path} has no {', '.join(missing)}\n  {_REMEDY}")
+            raise DataError(
+                f"the text tokenizer {path} has no {', '.join(missing)}\n"
+                "  make one with: pretrainkit tokenizer train words.tsv --kind multimodal --out DIR"
+            )
         self.pad, self.unk, self.sos, self.eos = (self._words[token][0] for token in CONTROL)
         self.sentinels = self._consecutive_sentinels(str(path))
 
@@ -121,6 +126,7 @@ class TextVocabulary:
         found = tuple(numbered[number] for number in sorted(numbered))
         if found != tuple(range(found[0], found[0] + len(found))) or sorted(numbered) != list(range(len(found))):
             raise DataError(
-                f"the sentinels [S_0], [S_1], … of the text tokenizer {path} have no consecutive ids\n  {_REMEDY}"
+                f"the sentinels [S_0], [S_1], … of the text tokenizer {path} have no consecutive ids\n"
+                "  make one with: pretrainkit tokenizer train words.tsv --kind multimodal --out DIR"
             )
         return found
