@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from pretrainkit.recipes.fourm.config import FourMModelConfig
 from pretrainkit.recipes.fourm.inputs import InputTokens
 from pretrainkit.recipes.fourm.modality import MAX_POSITIONS, Modality
-from pretrainkit.recipes.fourm.model_config import FourMModelConfig
 
 PIXEL_MEAN: tuple[float, ...] = (0.485, 0.456, 0.406)
 PIXEL_DEVIATION: tuple[float, ...] = (0.229, 0.224, 0.225)

@@ -24,10 +24,10 @@ from pretrainkit.nn.blocks import LayerNorm
 from pretrainkit.nn.initialise import built
 from pretrainkit.nn.layouts import row_pairs
 from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy, linear_logits
+from pretrainkit.recipes.fourm.config import FourMModelConfig
 from pretrainkit.recipes.fourm.embeddings import InputEmbedding, TargetEmbedding
 from pretrainkit.recipes.fourm.inputs import FourMInputs, InputTokens
 from pretrainkit.recipes.fourm.modality import Modality
-from pretrainkit.recipes.fourm.model_config import FourMModelConfig
 from pretrainkit.training.optimizers.parameters import stacked_parameters
 
 _DEVIATION = 0.02

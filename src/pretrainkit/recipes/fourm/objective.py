@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from pretrainkit.nn.layouts import best_pairs
 from pretrainkit.nn.linear_cross_entropy import TokenLoss
-from pretrainkit.recipes.fourm.config import FourMRun
+from pretrainkit.recipes.fourm.config import FourMModelConfig, FourMRun
 from pretrainkit.recipes.fourm.inputs import read_batch
 from pretrainkit.recipes.fourm.modality import Modality
-from pretrainkit.recipes.fourm.model_config import FourMModelConfig
 from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective, number_of
 
 TOKEN_LOSS = "token_loss"
