@@ -291,8 +291,11 @@ def _keep_probability(keys_R: rng.Keys, keep_R: Ints) -> NDArray[np.float64]:
     return np.select([keep_R == KEEPS.index("all"), keep_R == KEEPS.index("binary")], [1.0, binary_R], uniform_R)
 
 
-def _amount(keys: rng.Keys, least: int | None, most: int) -> Ints:
-    return np.full(len(keys), most, np.int64) if least is None else whole_number(keys, least, most)
+def _amount(keys_R: rng.Keys, least: int | None, most: int) -> Ints:
+    """(R,) uniform in least … most, both included; None: always the most."""
+    if least is None:
+        return np.full(len(keys_R), most, np.int64)
+    return least + (rng.uniform(keys_R, 1)[:, 0] * (most - least + 1)).astype(np.int64)
 
 
 def _within(length_R: Ints) -> Ids:
@@ -313,11 +316,6 @@ def component_of(keys_R: rng.Keys, weights_K: NDArray[np.float64]) -> NDArray[np
     """(R,) components drawn in proportion to `weights_K`."""
     ends = np.cumsum(weights_K) / weights_K.sum()
     return np.minimum(np.searchsorted(ends, rng.uniform(keys_R, 1)[:, 0], side="right"), len(ends) - 1)
-
-
-def whole_number(keys_R: rng.Keys, smallest: int, largest: int) -> NDArray[np.int64]:
-    """(R,) uniform in smallest … largest, both included."""
-    return smallest + (rng.uniform(keys_R, 1)[:, 0] * (largest - smallest + 1)).astype(np.int64)
 
 
 class Shares:

@@ -153,7 +153,10 @@ class DiffusionDecoder(nn.Module, ABC):
                 predicted_BCHW = alone_BCHW + guidance * (predicted_BCHW - alone_BCHW)
             image_BCHW = self._image(predicted_BCHW, x_BCHW, signal_B111, noise_B111)
             if self.is_flat:
-                image_BCHW = _thresholded(image_BCHW)
+                # Scaled so that nearly all values lie between -1 and 1, and cut off there.
+                limit_B = image_BCHW.abs().flatten(1).quantile(_QUANTILE, dim=1).clamp(min=1)
+                limit_B111 = limit_B[:, None, None, None]
+                image_BCHW = image_BCHW.clamp(-limit_B111, limit_B111) / limit_B111
             if number == len(times) - 1:
                 return image_BCHW
             noise_BCHW = (x_BCHW - signal_B111 * image_BCHW) / noise_B111
@@ -193,13 +196,6 @@ def time_features(time_B: Tensor, width: int) -> Tensor:
     rates = torch.exp(-np.log(10_000) * torch.arange(half, device=time_B.device, dtype=torch.float32) / half)
     angles = time_B[:, None].float() * rates
     return torch.cat((angles.cos(), angles.sin()), dim=1)
-
-
-def _thresholded(image_BCHW: Tensor) -> Tensor:
-    """Scaled so that nearly all values lie between -1 and 1, and cut off there."""
-    limit_B = image_BCHW.abs().flatten(1).quantile(_QUANTILE, dim=1).clamp(min=1)
-    limit_B111 = limit_B[:, None, None, None]
-    return image_BCHW.clamp(-limit_B111, limit_B111) / limit_B111
 
 
 class Stage(nn.ModuleList):

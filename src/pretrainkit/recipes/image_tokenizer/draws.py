@@ -41,11 +41,6 @@ def normal(keys_B: Tensor, stream: int, *shape: int) -> Tensor:
     return found_BN[:, :num].reshape(len(keys_B), *shape)
 
 
-def priorities(keys_B: Tensor, stream: int, num: int) -> Tensor:
-    """int64 (B, num), for a random order of all places of all examples."""
-    return fold(fold(keys_B, stream)[:, None], torch.arange(num, device=keys_B.device))
-
-
 def _mix(z: Tensor) -> Tensor:
     z = (z ^ _shift(z, 30)) * _MIX_1
     z = (z ^ _shift(z, 27)) * _MIX_2

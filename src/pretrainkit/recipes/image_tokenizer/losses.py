@@ -180,7 +180,11 @@ def _open(config: PerceptualConfig) -> nn.Module:
     try:
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            network = _lpips(config) if config.is_lpips else _transformer(config)
+            if config.is_lpips:
+                network = _lpips(config)
+            else:
+                timm, has_weights = import_timm("objective.perceptual"), config.weights is None
+                network = timm.create_model(config.network, pretrained=has_weights, img_size=config.image_size)
     except (RuntimeError, ValueError, OSError) as error:
         raise ConfigError(
             f"objective.perceptual.network={config.network} cannot be opened: {error}\n"
@@ -200,14 +204,6 @@ def _open(config: PerceptualConfig) -> nn.Module:
                 f"  give a .safetensors file of that model by {names} names"
             ) from error
     return network.eval().requires_grad_(False)
-
-
-def _transformer(config: PerceptualConfig) -> nn.Module:
-    timm = import_timm("objective.perceptual")
-    network: nn.Module = timm.create_model(
-        config.network, pretrained=config.weights is None, img_size=config.image_size
-    )
-    return network
 
 
 def _lpips(config: PerceptualConfig) -> nn.Module:

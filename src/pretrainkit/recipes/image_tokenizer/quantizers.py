@@ -164,7 +164,8 @@ class Codebook(Quantizer):
         assert latents_ND is not None
         counts_K = latents_ND.new_zeros(self.config.size).index_add_(0, ids_N, torch.ones_like(latents_ND[:, 0]))
         sums_KD = torch.zeros_like(self.codes_KD).index_add_(0, ids_N, latents_ND)
-        order_N = draws.priorities(keys_B, _ORDER, len(ids_N) // max(len(keys_B), 1)).reshape(-1)
+        place_P = torch.arange(len(ids_N) // max(len(keys_B), 1), device=keys_B.device)
+        order_N = draws.fold(draws.fold(keys_B, _ORDER)[:, None], place_P).reshape(-1)  # a random order of all
         most = self.config.size * (_LATENTS_PER_CLUSTER if self.config.first_codes == "kmeans" else 1)
         kept_S = order_N.argsort(stable=True)[:most]
         return Met(counts_K, sums_KD, latents_ND[kept_S], order_N[kept_S], most)

@@ -90,10 +90,6 @@ def numbers_of(modality: Modality) -> int:
     return _NUMBERS.get(modality.reader, 0)
 
 
-def _colors(modality: Modality, grid: Ids) -> Pixels:
-    return values_of(modality, grid).astype(np.uint8)
-
-
 def _heat(modality: Modality, grid: Ids) -> Pixels:
     share = (values_of(modality, grid) + DepthMap.reach) / (2 * DepthMap.reach)
     place = share.clip(0, 1) * (len(_HEAT) - 1)
@@ -111,7 +107,11 @@ def _classes(modality: Modality, grid: Ids) -> Pixels:
     return found[grid]
 
 
-_PAINTERS: Mapping[str, Callable[[Modality, Ids], Pixels]] = {"colors": _colors, "depth": _heat, "classes": _classes}
+_PAINTERS: Mapping[str, Callable[[Modality, Ids], Pixels]] = {
+    "colors": lambda modality, grid: values_of(modality, grid).astype(np.uint8),
+    "depth": _heat,
+    "classes": _classes,
+}
 """By the reader of a modality."""
 
 
@@ -165,7 +165,10 @@ def contact_sheet(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Any
         for column, cell in enumerate(cells):
             left, top = _GAP + column * step, _HEAD + _GAP + row * step
             if isinstance(cell, str):
-                draw.multiline_text((left, top), _wrapped(cell), fill="black", spacing=2)
+                lines = textwrap.wrap(
+                    " ".join(cell.split()), _CHARACTERS, break_long_words=False, break_on_hyphens=False
+                )
+                draw.multiline_text((left, top), "\n".join(lines[:10]), fill="black", spacing=2)
             elif cell is not None:
                 picture = Image.fromarray(np.ascontiguousarray(cell))
                 scale = _SIDE / max(picture.size)
@@ -188,11 +191,6 @@ def with_boxes(image_HW3: Pixels, instances: Sequence[dict[str, Any]]) -> Pixels
         draw.rectangle(corners, outline="red")
         draw.text((corners[0] + 2, corners[1] + 1), one["class_name"], fill="red")
     return np.asarray(image)
-
-
-def _wrapped(text: str) -> str:
-    lines = textwrap.wrap(" ".join(text.split()), _CHARACTERS, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(lines[:10])
 
 
 def figures(
