@@ -11,10 +11,9 @@ from safetensors import safe_open
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.safetensors import write_tensors
 from pretrainkit.recipes.fourm.config import published_model
-from pretrainkit.recipes.fourm.embeddings import cut_patches
 from pretrainkit.recipes.fourm.inputs import read_batch
 from pretrainkit.recipes.fourm.modality import published
-from pretrainkit.recipes.fourm.model import ImageTower, build
+from pretrainkit.recipes.fourm.model import ImageTower, build, cut_patches
 from pretrainkit.recipes.fourm.original import config_of, from_original, read_original, to_original, write_original
 from pretrainkit.recipes.fourm.presets import b_7
 from pretrainkit.recipes.fourm.recipe import RECIPE

@@ -17,9 +17,8 @@ from torch import Tensor
 from pretrainkit.errors import CheckpointError, ConfigError, InputError
 from pretrainkit.exporting.published_files import read_published, write_published
 from pretrainkit.recipes.fourm.config import FourMModelConfig, published_model
-from pretrainkit.recipes.fourm.embeddings import Places
 from pretrainkit.recipes.fourm.modality import Modality, published
-from pretrainkit.recipes.fourm.model import FourM
+from pretrainkit.recipes.fourm.model import FourM, Places
 
 State = Mapping[str, Tensor]
 Form = Literal["same", "row", "unread"]

@@ -10,8 +10,8 @@ Dimensions: B examples, W views, R = W B rows, S slots of the encoder, L tokens 
 K width of one head, P places of an image, N queries (tokens to draw), V vocabulary; of `middle` S steps of a number.
 """
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -21,13 +21,12 @@ from torch import Tensor
 
 from pretrainkit import rng
 from pretrainkit.recipes.fourm.batch import HostBatch, with_places
-from pretrainkit.recipes.fourm.embeddings import TargetEmbedding
 from pretrainkit.recipes.fourm.generation.given import Known, Places, View, decoder_rows, encoder_rows
 from pretrainkit.recipes.fourm.generation.plan import COLDEST, GenerationPlan, TargetConfig, temperatures, token_counts
 from pretrainkit.recipes.fourm.generation.show import numbers_of
 from pretrainkit.recipes.fourm.inputs import FourMInputs, read_batch
 from pretrainkit.recipes.fourm.modality import Modality
-from pretrainkit.recipes.fourm.model import Attention, CrossAttention, DecoderBlock, FourM
+from pretrainkit.recipes.fourm.model import Attention, CrossAttention, DecoderBlock, FourM, TargetEmbedding
 from pretrainkit.recipes.fourm.sequences import Ids
 from pretrainkit.recipes.fourm.text import TextVocabulary
 
@@ -37,22 +36,17 @@ _GREEDY = 1e-6
 """Temperatures below take the likeliest token."""
 
 
-class Guided(NamedTuple):
-    """What the logits of a target are made of: views of what is known, some with conditions hidden.
+Guidance = Mapping[View, float]
+"""What the logits of a target are made of: the sum over views, by what is hidden in each, of theirs times this."""
+
+
+def guided(target: TargetConfig, conditions: Sequence[str]) -> Guidance:
+    """The views of a target, whose names are whole; one alone where guidance changes nothing. `conditions`: what it is
+    about, where it is one number and `guided_by` does not say.
 
     One weight s: unseen + s (seen - unseen), where "unseen" hides all conditions. A weight for each condition: unseen +
     the sum of w (with that one alone - unseen). What is no condition is always seen.
     """
-
-    views: tuple[View, ...]
-    """What is hidden in each."""
-    weights: tuple[float, ...]
-    """The logits of a target are the sum of those of the views times these."""
-
-
-def guided(target: TargetConfig, conditions: Sequence[str]) -> Guided:
-    """The views of a target, whose names are whole; one alone where guidance changes nothing. `conditions`: what it is
-    about, where it is one number and `guided_by` does not say."""
     if isinstance(target.guidance, dict):
         named = {name: weight for name, weight in target.guidance.items() if weight}
         everything = frozenset(target.guidance)
@@ -63,8 +57,7 @@ def guided(target: TargetConfig, conditions: Sequence[str]) -> Guided:
         scale = target.guidance if hidden else 1.0
         views = {frozenset(): scale}
         views[hidden] = views.get(hidden, 0.0) + 1 - scale
-    kept = {view: weight for view, weight in views.items() if weight}
-    return Guided(tuple(kept), tuple(kept.values()))
+    return {view: weight for view, weight in views.items() if weight}
 
 
 class Sampler:
@@ -122,7 +115,7 @@ class Sampler:
         return 0 if self.vocabulary is None else self.vocabulary.sentinels[1]
 
     def _fill_places(
-        self, target: TargetConfig, modality: Modality, known: Known, keys_B: rng.Keys, guidance: Guided
+        self, target: TargetConfig, modality: Modality, known: Known, keys_B: rng.Keys, guidance: Guidance
     ) -> None:
         """All open places of an image, in steps."""
         places, is_roar = known.images[modality.name], target.scheme != "maskgit"
@@ -159,7 +152,7 @@ class Sampler:
             num_done[rows] += counts
 
     def _write(
-        self, target: TargetConfig, modality: Modality, known: Known, keys_B: rng.Keys, guidance: Guided
+        self, target: TargetConfig, modality: Modality, known: Known, keys_B: rng.Keys, guidance: Guidance
     ) -> None:
         """What is missing of a sequence, token after token."""
         vocabulary, given = self.vocabulary, known.sequences[modality.name]
@@ -178,8 +171,8 @@ class Sampler:
         heat_B = np.full(len(rows), max(target.temperature, COLDEST))
         keys_B = rng.fold(keys_B, _TOKENS)[rows]
         for place in range(length):
-            ids_R = torch.from_numpy(np.tile(token_B, len(guidance.views))).to(self._device)
-            logits_BV = _summed(decoder.step(ids_R), guidance.weights)
+            ids_R = torch.from_numpy(np.tile(token_B, len(guidance))).to(self._device)
+            logits_BV = _summed(decoder.step(ids_R), tuple(guidance.values()))
             token_B, _ = self._taken(logits_BV, rng.fold(keys_B, place), heat_B, target, 0)
             is_open_B &= token_B != end_B
             for row in np.flatnonzero(is_open_B).tolist():
@@ -204,18 +197,18 @@ class Sampler:
         return ids_N.cpu().numpy(), sure_N.cpu().numpy()
 
     def _image_logits(
-        self, modality: Modality, known: Known, rows: Sequence[int], places: Sequence[Ids], guidance: Guided
+        self, modality: Modality, known: Known, rows: Sequence[int], places: Sequence[Ids], guidance: Guidance
     ) -> Tensor:
         """float32 (N, V) for the places of all rows, one row after another."""
-        encoder = encoder_rows(known, rows, guidance.views, self.modalities, self._sentinel)
-        decoder = decoder_rows(places, self._number[modality.name], len(guidance.views))
+        encoder = encoder_rows(known, rows, tuple(guidance), self.modalities, self._sentinel)
+        decoder = decoder_rows(places, self._number[modality.name], len(guidance))
         inputs = self._inputs(encoder | decoder)
         hidden_ND = self.model.decode(self._encode(encoder), inputs)[modality.name]
-        return _summed(self.model.logits(modality.name, hidden_ND), guidance.weights)
+        return _summed(self.model.logits(modality.name, hidden_ND), tuple(guidance.values()))
 
-    def _contexts(self, known: Known, rows: Sequence[int], guidance: Guided) -> tuple[Tensor, Tensor]:
+    def _contexts(self, known: Known, rows: Sequence[int], guidance: Guidance) -> tuple[Tensor, Tensor]:
         """(R, S, D) and bool (R, S): which slots are real."""
-        encoder = encoder_rows(known, rows, guidance.views, self.modalities, self._sentinel)
+        encoder = encoder_rows(known, rows, tuple(guidance), self.modalities, self._sentinel)
         length_R = torch.from_numpy(encoder["encoder_length"]).to(self._device)
         context_RSD = self._encode(encoder).unflatten(0, (len(length_R), -1))
         slot_S = torch.arange(context_RSD.shape[1], device=self._device)
