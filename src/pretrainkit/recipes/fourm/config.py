@@ -3,7 +3,7 @@ long. Presets (complete configs) are in `presets.py`. Torch-free."""
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -66,23 +66,14 @@ class FourMModelConfig(Config):
     """Added to variances."""
 
 
-class Size(NamedTuple):
-    """Of a published model."""
-
-    hidden_size: int
-    num_layers: int
-    """Of the encoder, and of the decoder."""
-    num_heads: int
-
-
 SIZES = {
-    "tiny": Size(384, 6, 6),
-    "small": Size(512, 8, 8),
-    "base": Size(768, 12, 12),
-    "large": Size(1024, 24, 16),
-    "xlarge": Size(2048, 24, 32),
+    "tiny": (384, 6, 6),
+    "small": (512, 8, 8),
+    "base": (768, 12, 12),
+    "large": (1024, 24, 16),
+    "xlarge": (2048, 24, 32),
 }
-"""As `fm_SIZE_…` in the original."""
+"""Width, layers of encoder and of decoder, and heads of the published models, as `fm_SIZE_…` in the original."""
 
 
 def published_model(size: str, modalities: Modalities, variant: Variant = "swiglu") -> FourMModelConfig:

@@ -27,7 +27,7 @@ from pretrainkit.data.aligned_samples import (
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.images.decode import open_image
-from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerDataConfig, ImageTokenizerRun
+from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerRun
 from pretrainkit.recipes.image_tokenizer.model_config import Domain, ImageTokenizerModelConfig
 from pretrainkit.recipes.recipe import Split
 
@@ -114,16 +114,11 @@ class ImageSource(BatchSource):
     """All images of all sets. Parts are functions of the records' keys; "valid" takes the largest centre squares."""
 
     def __init__(
-        self,
-        model: ImageTokenizerModelConfig,
-        data: ImageTokenizerDataConfig,
-        split: Split,
-        sets: Sequence[Samples],
-        folders: Sequence[str],
-        seed: int,
+        self, config: ImageTokenizerRun, split: Split, sets: Sequence[Samples], folders: Sequence[str]
     ) -> None:
-        self.model, self.data, self.split = model, data, split
-        self.sets, self.folders, self.seed = tuple(sets), tuple(folders), seed
+        """`folders`: of the images of each set."""
+        self.model, self.data, self.seed = config.model, config.data, config.seed
+        self.split, self.sets, self.folders = split, tuple(sets), tuple(folders)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -191,7 +186,7 @@ def open_source(config: ImageTokenizerRun, split: Split) -> ImageSource:
         require_folder(one.path, folder, domain, "model.domain.folder=NAME, or . for files in the folder itself")
     suffixes = suffixes_of(domain)
     sets = [open_samples(one.path, {folder: suffixes}) for one, folder in zip(configs, folders, strict=True)]
-    return ImageSource(config.model, config.data, split, sets, folders, config.seed)
+    return ImageSource(config, split, sets, folders)
 
 
 def require_folder(path: str, folder: str, domain: Domain, setting: str) -> None:
