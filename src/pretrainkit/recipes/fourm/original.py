@@ -8,14 +8,12 @@ Dimensions: D width, V vocabulary, R registers.
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, ConfigError, InputError
-from pretrainkit.exporting.published_files import read_published, write_published
 from pretrainkit.recipes.fourm.config import FourMModelConfig, published_model
 from pretrainkit.recipes.fourm.modality import Modality, published
 from pretrainkit.recipes.fourm.model import FourM, Places
@@ -77,34 +75,6 @@ _SETTINGS = {
 """Keys of its config to ours, where values are the same."""
 _BIASES = ("norm_bias", "qkv_bias", "proj_bias", "mlp_bias")
 _UP, _GATED = "feed_forward.up", ("mlp.fc1", "mlp.fc3")
-
-
-def write_original(path: Path, model: FourM) -> None:
-    """Write a `.safetensors` file with its config in the header. The original loads it where it knows the modalities.
-
-    Tables and heads of targets are written apart, as in the released files.
-
-    Raises:
-        InputError: `path` exists or is named otherwise, or the original has no such model.
-    """
-    write_published(path, to_original(model), config_of(model.config))
-
-
-def read_original(path: Path, model: FourMModelConfig | None = None) -> tuple[FourMModelConfig, dict[str, Tensor]]:
-    """A model's config and state dict.
-
-    Args:
-        path: A `.safetensors` file, or a folder with `model.safetensors` and maybe `config.json`; or a checkpoint of
-            training (`.pth`), which needs `model`.
-        model: The architecture; None: as the file says.
-
-    Raises:
-        CheckpointError: It cannot be read, or is of another architecture.
-    """
-    tensors, header = read_published(path, "domains_in", needs_config=model is None)
-    if model is None:
-        model = model_of(header, tensors)
-    return model, from_original(tensors, model)
 
 
 def config_of(config: FourMModelConfig) -> dict[str, Any]:

@@ -6,14 +6,12 @@ licence of their own; nothing here fetches them. Constructor's keys to ours: doc
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, InputError
-from pretrainkit.exporting.published_files import read_published, write_published
 from pretrainkit.recipes.image_tokenizer.coders import grid_table
 from pretrainkit.recipes.image_tokenizer.diffusion import UVIT_GRID
 from pretrainkit.recipes.image_tokenizer.model import ImageTokenizer
@@ -135,34 +133,6 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
 }
 """By the kind of a coder ("": all else), patterns of whole parts of our names between dots and what the original has in
 their place. They are applied one after another, in this order."""
-
-
-def write_original(path: Path, model: ImageTokenizer) -> None:
-    """Write a `.safetensors` file that the original loads, with its config in the header.
-
-    Raises:
-        InputError: `path` exists or is named otherwise, or the original has no such model.
-    """
-    write_published(path, to_original(model), config_of(model.config))
-
-
-def read_original(
-    path: Path, model: ImageTokenizerModelConfig | None = None
-) -> tuple[ImageTokenizerModelConfig, dict[str, Tensor]]:
-    """A tokenizer's config and state dict.
-
-    Args:
-        path: A `.safetensors` file, or a folder with `model.safetensors` and maybe `config.json`; or a checkpoint of
-            training (`.pth`), which needs `model`.
-        model: The architecture; None: as the file says.
-
-    Raises:
-        CheckpointError: It cannot be read, or is of another architecture.
-    """
-    tensors, header = read_published(path, "enc_type", needs_config=model is None)
-    if model is None:
-        model = model_of(header)
-    return model, from_original(tensors, model)
 
 
 def config_of(config: ImageTokenizerModelConfig) -> dict[str, Any]:
