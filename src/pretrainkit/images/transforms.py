@@ -251,7 +251,8 @@ def _draw(op: ImageTransform, width: int, height: int, rng: np.random.Generator)
         case RandomResizeCrop():
             return [_draw_window(op, width, height, rng)]
         case ops.RandomFlip():
-            return [_flip] if rng.random() < op.probability else []
+            is_flipped = rng.random() < op.probability
+            return [lambda image: planes_of(image[:, ::-1]).transpose(1, 2, 0)] if is_flipped else []
         case ops.AutoAugment():
             operations = autoaugment.draw(rng)
             return [partial(autoaugment.apply, operations=operations)] if operations else []
@@ -300,10 +301,6 @@ def _largest_cut(op: RandomResizeCrop, width: int, height: int) -> tuple[int, in
     if width / height > op.ratio[1]:
         return max(round(height * op.ratio[1]), 1), height
     return width, height
-
-
-def _flip(image_HW3: Pixels) -> Pixels:
-    return planes_of(image_HW3[:, ::-1]).transpose(1, 2, 0)
 
 
 def _draw_jitter(amounts: dict[Property, float], rng: np.random.Generator) -> Step:

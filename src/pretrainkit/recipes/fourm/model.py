@@ -514,7 +514,11 @@ class ImageTower(nn.Module):
             InputError: The model reads no pixels.
         """
         super().__init__()
-        self.modality = pixels_of(config, name)
+        pixels = [one for one in config.modalities if one.kind == "pixels" and name in (None, one.name)]
+        if not pixels:
+            what = "no pixels" if name is None else f"no pixels {name!r}"
+            raise InputError(f"the model reads {what}\n  it has {', '.join(m.name for m in config.modalities)}")
+        self.modality = pixels[0]
         width = config.hidden_size
         self.input_modality = nn.ParameterDict({self.modality.name: nn.Parameter(torch.zeros(width))})
         self.inputs = nn.ModuleDict({self.modality.name: InputEmbedding(self.modality, config)})
@@ -553,16 +557,3 @@ class ImageTower(nn.Module):
     def features(self, pixels_BCHW: Tensor) -> Tensor:
         """uint8 images to (B, D): the mean over patches."""
         return self(pixels_BCHW).mean(1)
-
-
-def pixels_of(config: FourMModelConfig, name: str | None = None) -> Modality:
-    """The modality of pixels of a model.
-
-    Raises:
-        InputError: It has none, or none of this name.
-    """
-    found = [modality for modality in config.modalities if modality.kind == "pixels" and name in (None, modality.name)]
-    if not found:
-        what = "no pixels" if name is None else f"no pixels {name!r}"
-        raise InputError(f"the model reads {what}\n  it has {', '.join(m.name for m in config.modalities)}")
-    return found[0]

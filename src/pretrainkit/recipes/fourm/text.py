@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from pretrainkit.errors import DataError
-from pretrainkit.recipes.fourm.sequences import Ids, merge_spans
 
 CONTROL = ("[PAD]", "[UNK]", "[SOS]", "[EOS]")
 _SENTINEL = re.compile(r"\[S_(\d+)\]")
@@ -114,10 +113,6 @@ class TextVocabulary:
         left_out = {self.pad, self.sos, self.eos, *self.sentinels}
         kept = [int(token) for token in ids if int(token) not in left_out]
         return str(self._tokenizer.decode(kept, skip_special_tokens=False))
-
-    def merge(self, input_ids: Ids, target_ids: Ids) -> Ids:
-        """The sequence of which an encoder saw one part and a decoder predicts the other."""
-        return merge_spans(input_ids, target_ids, frozenset(self.sentinels))
 
     def _consecutive_sentinels(self, path: str) -> tuple[int, ...]:
         numbered = {

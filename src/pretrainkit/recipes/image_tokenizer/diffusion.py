@@ -294,15 +294,12 @@ class TimedLayer(nn.Module):
         time_BE = F.silu(time_BE)
         shift_1, scale_1, shift_2, scale_2 = self.modulation(time_BE)[:, None].chunk(4, dim=-1)
         gate_1, gate_2 = self.gate(time_BE)[:, None].chunk(2, dim=-1)
-        mixed_BPM = self._attend(self.attention_norm(x_BPM) * (1 + scale_1) + shift_1)
+        qkv_BP = self.qkv(self.attention_norm(x_BPM) * (1 + scale_1) + shift_1)
+        q, k, v = qkv_BP.unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        mixed_BPM = self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
         x_BPM = x_BPM + gate_1 * self._dropped(mixed_BPM)
         inner_BPM = self.feed_forward_norm(x_BPM) * (1 + scale_2) + shift_2
         return x_BPM + gate_2 * self._dropped(self.down(F.gelu(self.up(inner_BPM))))
-
-    def _attend(self, x_BPM: Tensor) -> Tensor:
-        B, P, M = x_BPM.shape
-        q, k, v = self.qkv(x_BPM).view(B, P, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
-        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(B, P, M))
 
     def _dropped(self, x_BPM: Tensor) -> Tensor:
         return F.dropout(x_BPM, self.dropout, self.training) if self.dropout else x_BPM

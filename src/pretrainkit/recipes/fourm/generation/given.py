@@ -334,7 +334,7 @@ def _tokens(known: Known, row: int, modality: Modality, is_hidden: bool, sentine
     return None
 
 
-def decoder_rows(places: Sequence[Ids], number: int, num_views: int) -> HostBatch:
+def decoder_rows(places: Sequence[NDArray[np.integer]], number: int, num_views: int) -> HostBatch:
     """The decoder's half: for each view, the same places of image modality `number`, ascending for each example."""
     num_slots = max(1, *(len(own) for own in places))
     position_BM = np.zeros((len(places), num_slots), np.int32)

@@ -27,7 +27,7 @@ from pretrainkit.recipes.fourm.generation.show import numbers_of
 from pretrainkit.recipes.fourm.inputs import FourMInputs, read_batch
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model import Attention, CrossAttention, DecoderBlock, FourM, TargetEmbedding
-from pretrainkit.recipes.fourm.sequences import Ids
+from pretrainkit.recipes.fourm.sequences import Ids, merge_spans
 from pretrainkit.recipes.fourm.text import TextVocabulary
 
 _ORDER, _TOKENS, _NOISE = range(3)
@@ -139,7 +139,10 @@ class Sampler:
                 asked = [np.flatnonzero(~places.is_known_BP[row]) for row in rows]
             place_N, row_N = np.concatenate(asked), np.repeat(rows, [len(own) for own in asked])
             heat_N = np.array([heat_B[row][step] for row in row_N])
-            logits_NV = self._image_logits(modality, known, rows, [own.astype(np.int32) for own in asked], guidance)
+            encoder = encoder_rows(known, rows, tuple(guidance), self.modalities, self._sentinel)
+            decoder = decoder_rows(asked, self._number[modality.name], len(guidance))
+            hidden = self.model.decode(self._encode(encoder), self._inputs(encoder | decoder))[modality.name]
+            logits_NV = _summed(self.model.logits(modality.name, hidden), tuple(guidance.values()))
             keys_N = rng.fold(rng.fold(rng.fold(keys_B, _TOKENS), step)[row_N], place_N)
             ids_N, sure_N = self._taken(logits_NV, keys_N, heat_N, target, numbers_of(modality))
             if not is_roar:
@@ -181,7 +184,7 @@ class Sampler:
             if not is_open_B.any():
                 break
         for row, own in zip(rows, written, strict=True):
-            merged = vocabulary.merge(_of(given, row), np.array(own, np.int32))
+            merged = merge_spans(_of(given, row), np.array(own, np.int32), frozenset(vocabulary.sentinels))
             given[row] = ended(merged, vocabulary.eos)[: modality.max_tokens]
 
     def _taken(
@@ -195,16 +198,6 @@ class Sampler:
         else:
             ids_N, sure_N = middle(logits_NV, heat, target.take, num_numbers, **filters)
         return ids_N.cpu().numpy(), sure_N.cpu().numpy()
-
-    def _image_logits(
-        self, modality: Modality, known: Known, rows: Sequence[int], places: Sequence[Ids], guidance: Guidance
-    ) -> Tensor:
-        """float32 (N, V) for the places of all rows, one row after another."""
-        encoder = encoder_rows(known, rows, tuple(guidance), self.modalities, self._sentinel)
-        decoder = decoder_rows(places, self._number[modality.name], len(guidance))
-        inputs = self._inputs(encoder | decoder)
-        hidden_ND = self.model.decode(self._encode(encoder), inputs)[modality.name]
-        return _summed(self.model.logits(modality.name, hidden_ND), tuple(guidance.values()))
 
     def _contexts(self, known: Known, rows: Sequence[int], guidance: Guidance) -> tuple[Tensor, Tensor]:
         """(R, S, D) and bool (R, S): which slots are real."""
