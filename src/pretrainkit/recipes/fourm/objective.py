@@ -138,10 +138,8 @@ def _lengths(batch: HostBatch, side: str, *, by_modality: bool = False) -> dict[
 def _seen_by_targets(model: FourMModelConfig, batch: HostBatch) -> float:
     """Pairs of tokens of the decoder of which the first sees the second."""
     kinds = [modality.kind for modality in model.modalities]
-    if not model.separate_targets:
-        return sum(float(length) ** 2 / 2 for length in _lengths(batch, "decoder").values())
     seen = 0.0
-    for key, length in _lengths(batch, "decoder", by_modality=True).items():
-        is_open = kinds[key % 256] == "image" and not model.causal_targets
-        seen += length**2 / (1 if is_open else 2)
+    for key, length in _lengths(batch, "decoder", by_modality=model.separate_targets).items():
+        is_open = model.separate_targets and kinds[key % 256] == "image" and not model.causal_targets
+        seen += float(length) ** 2 / (1 if is_open else 2)
     return seen

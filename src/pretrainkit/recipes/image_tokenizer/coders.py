@@ -215,9 +215,10 @@ class Double(nn.Module):
         return self.convolution(F.interpolate(x_BCHW, scale_factor=2.0, mode="nearest"))
 
 
-def _middle(width: int, *, has_attention: bool) -> list[nn.Module]:
+def middle(width: int, time_width: int | None = None, *, has_attention: bool) -> list[nn.Module]:
+    """The layers at the lowest resolution."""
     attention = [PlaceAttention(width)] if has_attention else []
-    return [ResidualBlock(width, width), *attention, ResidualBlock(width, width)]
+    return [ResidualBlock(width, width, time_width), *attention, ResidualBlock(width, width, time_width)]
 
 
 class ConvEncoder(_Layers):
@@ -234,7 +235,7 @@ class ConvEncoder(_Layers):
             for _ in range(config.num_blocks):
                 layers.append(ResidualBlock(width, config.width * multiplier))
                 width = config.width * multiplier
-        self.layers = nn.ModuleList([*layers, *_middle(width, has_attention=config.has_attention)])
+        self.layers = nn.ModuleList([*layers, *middle(width, has_attention=config.has_attention)])
         self.norm = group_norm(width)
         self.width = width
 
@@ -251,7 +252,7 @@ class ConvDecoder(_Layers):
     def __init__(self, config: ConvCoderConfig, num_channels: int) -> None:
         super().__init__()
         width = self.width = config.width * config.multipliers[-1]
-        layers = _middle(width, has_attention=config.has_attention)
+        layers = middle(width, has_attention=config.has_attention)
         for level, multiplier in reversed(list(enumerate(config.multipliers))):
             for _ in range(config.num_blocks + 1):
                 layers.append(ResidualBlock(width, config.width * multiplier))

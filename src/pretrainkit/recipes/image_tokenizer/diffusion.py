@@ -26,6 +26,7 @@ from pretrainkit.recipes.image_tokenizer.coders import (
     ResidualBlock,
     grid_table,
     group_norm,
+    middle,
     stretched,
 )
 from pretrainkit.recipes.image_tokenizer.model_config import NoiseConfig, UNetConfig, UViTConfig
@@ -237,9 +238,7 @@ class UNet(DiffusionDecoder):
                     layers.append(PlaceAttention(width))
                 self.down.append(Stage(layers))
                 kept.append(width)
-        self.middle = Stage(
-            [ResidualBlock(width, width, time_width), PlaceAttention(width), ResidualBlock(width, width, time_width)]
-        )
+        self.middle = Stage(middle(width, time_width, has_attention=True))
         self.up = nn.ModuleList()
         for level, multiplier in reversed(list(enumerate(config.multipliers))):
             for number in range(config.num_blocks + 1):

@@ -304,7 +304,7 @@ class _Block:
         k_THK = k_THK if attention.key_norm is None else attention.key_norm(k_THK)
         self.asked_keys_RHSK, self.asked_values_RHSK = (x.unflatten(0, shape).transpose(1, 2) for x in (k_THK, v_THK))
         # A softmax needs a key: rows that see none read all of them, and get zeros.
-        self._sees_R111 = is_real_RS.any(1)[:, None, None, None]
+        self._sees_R11 = is_real_RS.any(1)[:, None, None]
         hidden_RS = ~is_real_RS & is_real_RS.any(1, keepdim=True)
         self._mask_R11S = torch.zeros_like(hidden_RS, dtype=context_RSD.dtype).masked_fill(hidden_RS, -torch.inf)
         self._mask_R11S = self._mask_R11S[:, None, None]
@@ -321,23 +321,22 @@ class _Block:
         if attention.query_norm is not None and attention.key_norm is not None:
             q_RHK, k_RHK = attention.query_norm(q_RHK), attention.key_norm(k_RHK)
         self.keys_RHLK[:, :, place], self.values_RHLK[:, :, place] = k_RHK, v_RHK
-        keys, values = self.keys_RHLK[:, :, : place + 1], self.values_RHLK[:, :, : place + 1]
-        scale = attention.heads[1] ** -0.5
-        mixed_RH1K = F.scaled_dot_product_attention(q_RHK[:, :, None], keys, values, scale=scale)
-        return attention.out(mixed_RH1K[:, :, 0].flatten(1))
+        seen = slice(place + 1)
+        mixed_RHK = _one_query(q_RHK, self.keys_RHLK[:, :, seen], self.values_RHLK[:, :, seen], None)
+        return attention.out(mixed_RHK.flatten(1))
 
     def _crossed(self, attention: CrossAttention, x_RD: Tensor) -> Tensor:
         q_RHK = attention.query(x_RD).unflatten(-1, attention.heads)
         if attention.query_norm is not None:
             q_RHK = attention.query_norm(q_RHK)
-        mixed_RH1K = F.scaled_dot_product_attention(
-            q_RHK[:, :, None],
-            self.asked_keys_RHSK,
-            self.asked_values_RHSK,
-            attn_mask=self._mask_R11S,
-            scale=attention.heads[1] ** -0.5,
-        )
-        return attention.out((mixed_RH1K * self._sees_R111)[:, :, 0].flatten(1))
+        mixed_RHK = _one_query(q_RHK, self.asked_keys_RHSK, self.asked_values_RHSK, self._mask_R11S)
+        return attention.out((mixed_RHK * self._sees_R11).flatten(1))
+
+
+def _one_query(q_RHK: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """(R, H, K)."""
+    scale = q_RHK.shape[-1] ** -0.5
+    return F.scaled_dot_product_attention(q_RHK[:, :, None], keys, values, attn_mask=mask, scale=scale)[:, :, 0]
 
 
 def draw(
