@@ -66,7 +66,15 @@ class TextVocabulary:
                 "  make one with: pretrainkit tokenizer train words.tsv --kind multimodal --out DIR"
             )
         self.pad, self.unk, self.sos, self.eos = (self._words[token][0] for token in CONTROL)
-        self.sentinels = self._consecutive_sentinels(str(path))
+        numbered = {
+            int(match[1]): ids[0] for token, ids in self._words.items() if (match := _SENTINEL.fullmatch(token))
+        }
+        found = self.sentinels = tuple(numbered[number] for number in sorted(numbered))
+        if found != tuple(range(found[0], found[0] + len(found))) or sorted(numbered) != list(range(len(found))):
+            raise DataError(
+                f"the sentinels [S_0], [S_1], … of the text tokenizer {path} have no consecutive ids\n"
+                "  make one with: pretrainkit tokenizer train words.tsv --kind multimodal --out DIR"
+            )
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without any mark of its beginning or end."""
@@ -113,15 +121,3 @@ class TextVocabulary:
         left_out = {self.pad, self.sos, self.eos, *self.sentinels}
         kept = [int(token) for token in ids if int(token) not in left_out]
         return str(self._tokenizer.decode(kept, skip_special_tokens=False))
-
-    def _consecutive_sentinels(self, path: str) -> tuple[int, ...]:
-        numbered = {
-            int(match[1]): ids[0] for token, ids in self._words.items() if (match := _SENTINEL.fullmatch(token))
-        }
-        found = tuple(numbered[number] for number in sorted(numbered))
-        if found != tuple(range(found[0], found[0] + len(found))) or sorted(numbered) != list(range(len(found))):
-            raise DataError(
-                f"the sentinels [S_0], [S_1], … of the text tokenizer {path} have no consecutive ids\n"
-                "  make one with: pretrainkit tokenizer train words.tsv --kind multimodal --out DIR"
-            )
-        return found
