@@ -125,10 +125,9 @@ class ImageTokenizer(
     def write_image_tokens(
         self, codec: Any, place: str, fingerprint: str, settings: Mapping[str, Any], progress: Progress | None
     ) -> dict[str, Any]:
-        """The settings are those of `token_files.TokenSettings`, such as num_parts."""
-        from pretrainkit.recipes.image_tokenizer.token_files import TokenSettings, write_tokens
+        from pretrainkit.recipes.image_tokenizer.token_files import write_tokens
 
-        return write_tokens(codec, place, fingerprint, TokenSettings(**settings), progress)
+        return write_tokens(codec, place, fingerprint, settings, progress)
 
     def baselines(self, config: ImageTokenizerRun) -> dict[str, float]:
         """What is lost where every image is the mean of the training images."""
