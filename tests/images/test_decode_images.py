@@ -15,9 +15,13 @@ Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
 from pretrainkit.errors import MissingPackageError  # noqa: E402
 from pretrainkit.images import decode as decoding  # noqa: E402
-from pretrainkit.images.decode import ImageError, decode, open_image  # noqa: E402
+from pretrainkit.images.decode import ImageError, open_image  # noqa: E402
 
 HEADS = [b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF"]
+
+
+def decode(data, wanted=None, name=None):
+    return open_image(data, name=name).decode(wanted)
 
 
 @pytest.fixture

@@ -124,9 +124,17 @@ def open_image(data: Data, *, name: str | None = None) -> EncodedImage:
         MissingPackageError: Pillow is not installed.
     """
     require_pillow()
-    content = _read(data)
-    if name is None:
-        name = f"of {len(content)} bytes" if content is data else repr(os.fspath(data))  # type: ignore[arg-type]
+    if isinstance(data, bytes | bytearray | memoryview):
+        content, name = data, name or f"of {len(data)} bytes"
+    else:
+        try:
+            content, name = Path(data).read_bytes(), name or repr(os.fspath(data))
+        except OSError as error:
+            raise ImageError(
+                f"image {str(Path(data))!r} cannot be read: {error.strerror or error}\n"
+                "  check the path and its permissions",
+                "missing",
+            ) from error
     header = _turbo_header(content)
     if header is None:
         opened = _open(content, name)
@@ -138,11 +146,6 @@ def open_image(data: Data, *, name: str | None = None) -> EncodedImage:
     return EncodedImage(
         content=content, name=name, width=width, height=height, is_jpeg=is_jpeg, is_turbo=header is not None
     )
-
-
-def decode(data: Data, wanted: tuple[int, int] | None = None, *, name: str | None = None) -> Pixels:
-    """`open_image(...).decode(wanted)`."""
-    return open_image(data, name=name).decode(wanted)
 
 
 @cache
@@ -164,19 +167,6 @@ def _turbo_header(content: bytes | bytearray | memoryview) -> tuple[int, int] | 
     except ValueError:
         return None
     return None if colors in ("CMYK", "YCCK") else (width, height)
-
-
-def _read(data: Data) -> bytes | bytearray | memoryview:
-    if isinstance(data, bytes | bytearray | memoryview):
-        return data
-    path = Path(data)
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ImageError(
-            f"image {str(path)!r} cannot be read: {error.strerror or error}\n  check the path and its permissions",
-            "missing",
-        ) from error
 
 
 def _open(content: bytes | bytearray | memoryview, name: str) -> Image:
