@@ -17,7 +17,7 @@ from pretrainkit.data.order import Order
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.dist.env import World
 from pretrainkit.eval.evaluator import dealt, evaluate, evaluation_mode
-from pretrainkit.images.thumbnail import thumbnail
+from pretrainkit.images.pillow import thumbnail
 from pretrainkit.recipes.capabilities import Evaluator
 from pretrainkit.recipes.image_tokenizer.codec import as_pictures, values_of
 from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerRun

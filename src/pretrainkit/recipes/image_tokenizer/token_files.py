@@ -15,7 +15,7 @@ the seed and the image's name.
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -202,7 +202,7 @@ def _of_archives(work: _Work, path: str, manifest: dict[str, Any], progress: Pro
     for place in wanted:
         samples = open_samples(images[place], {work.folder: suffixes_of(work.model.domain)})
         stored = _stored_tables(tables[place], len(samples))
-        jobs = [(samples, index, stored(index), tables[place]) for index in range(len(samples))]
+        jobs = [(samples, index, table, tables[place]) for index, table in enumerate(stored)]
         found = list(work.tokens(jobs))
         keys = [key.partition("/")[2] for key in samples.keys]
         _keep_manifest(kept, manifest)
@@ -213,13 +213,13 @@ def _of_archives(work: _Work, path: str, manifest: dict[str, Any], progress: Pro
     return manifest | {"folder": str(kept.parent), "written": len(wanted), "kept": len(mine) - len(wanted)}
 
 
-def _stored_tables(path: str, num: int) -> Callable[[int], NDArray[Any] | None]:
+def _stored_tables(path: str, num: int) -> list[NDArray[Any] | None]:
     if not Path(path).is_file():
-        return lambda index: None
+        return [None] * num
     stored = open_samples(path, {CROP_SETTINGS: (".npy",)})
     if len(stored) != num:
         raise DataError(f"{path} has {len(stored)} samples, the images beside it {num}\n  remove it, or make it whole")
-    return lambda index: read_array(stored.read(CROP_SETTINGS, index), stored.name(CROP_SETTINGS, index))
+    return [read_array(stored.read(CROP_SETTINGS, row), stored.name(CROP_SETTINGS, row)) for row in range(num)]
 
 
 def _keep_manifest(path: Path, manifest: dict[str, Any]) -> None:

@@ -20,8 +20,7 @@ from pretrainkit.data.source import BatchSource
 from pretrainkit.errors import ConfigError, DataError, InputError
 from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.exporting.folder import new_folder
-from pretrainkit.images.pillow import Pixels
-from pretrainkit.images.thumbnail import thumbnail
+from pretrainkit.images.pillow import Pixels, thumbnail
 from pretrainkit.recipes.fourm.config import FourMRun
 from pretrainkit.recipes.fourm.generation.chain import Chain
 from pretrainkit.recipes.fourm.generation.given import Example, File, Known, Link, data_examples, from_words, value_of
