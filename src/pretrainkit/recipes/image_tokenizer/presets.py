@@ -75,7 +75,7 @@ def _published(
     decoder: Any,
     num_epochs: int,
     loss: Reconstruction,
-    batch_per_gpu: int,
+    batch_per_gpu: int = 64,
     size: int = 8192,
     base_lr: float = 1e-4,
     smallest_crop: float = 0.8,
@@ -113,38 +113,34 @@ _UNET = UNetConfig(noise=NoiseConfig(schedule="linear", prediction="image"))
 
 def rgb() -> ImageTokenizerRun:
     """RGB, 16 384 codes: ViT-B and a diffusion decoder of convolutions (DiVAE). 50 passes."""
-    return _published("rgb", decoder=_UNET, num_epochs=50, loss="mse", batch_per_gpu=64, size=16384)
+    return _published("rgb", decoder=_UNET, num_epochs=50, loss="mse", size=16384)
 
 
 def depth() -> ImageTokenizerRun:
     """Depth without scale, 8 192 codes: DiVAE. 20 passes."""
-    return _published("depth", decoder=_UNET, num_epochs=20, loss="smooth_l1", batch_per_gpu=64)
+    return _published("depth", decoder=_UNET, num_epochs=20, loss="smooth_l1")
 
 
 def normal() -> ImageTokenizerRun:
     """Normals of surfaces, 8 192 codes: DiVAE. 20 passes."""
-    return _published("normal", decoder=_UNET, num_epochs=20, loss="mse", batch_per_gpu=64)
+    return _published("normal", decoder=_UNET, num_epochs=20, loss="mse")
 
 
 def canny_edge() -> ImageTokenizerRun:
     """Edges, also those of SAM's instances, 8 192 codes: DiVAE. 50 passes."""
-    return _published("canny_edge", decoder=_UNET, num_epochs=50, loss="smooth_l1", batch_per_gpu=64, base_lr=5e-5)
+    return _published("canny_edge", decoder=_UNET, num_epochs=50, loss="smooth_l1", base_lr=5e-5)
 
 
 def rgb_uvit() -> ImageTokenizerRun:
     """A diffusion decoder around a transformer for the frozen encoder of a finished RGB tokenizer of 1 024 codes, which
     is given as init_from (see docs/image-tokenizers.md). 50 passes."""
     decoder = UViTConfig(noise=NoiseConfig(schedule="shifted_cosine", shift=0.5, prediction="velocity"))
-    return _published(
-        "rgb", decoder=decoder, num_epochs=50, loss="mse", batch_per_gpu=64, size=1024, is_encoder_frozen=True
-    )
+    return _published("rgb", decoder=decoder, num_epochs=50, loss="mse", size=1024, is_encoder_frozen=True)
 
 
 def rgb_perceptual() -> ImageTokenizerRun:
     """RGB, 1 024 codes: ViT-B on both sides, with what CLIP B/16 sees in the loss. 50 passes."""
-    return _published(
-        "rgb", decoder=_VIT_B, num_epochs=50, loss="mse", batch_per_gpu=64, size=1024, perceptual_weight=1.0
-    )
+    return _published("rgb", decoder=_VIT_B, num_epochs=50, loss="mse", size=1024, perceptual_weight=1.0)
 
 
 def semseg_coco() -> ImageTokenizerRun:
@@ -187,7 +183,6 @@ def _vectors(domain: str, loss: Reconstruction, size: int, num_heads: int, warmu
         quantizer=MemcodesConfig(size=size, width=1024, num_heads=num_heads),
         num_epochs=15,
         loss=loss,
-        batch_per_gpu=64,
         smallest_crop=0.2,
         image_size=16,
         warmup_epochs=warmup_epochs,
