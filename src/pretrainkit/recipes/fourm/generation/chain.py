@@ -37,25 +37,20 @@ class Chain:
         for name in names:
             require_inputs(name, everything)
         self.plans: list[GenerationPlan] = []
+        self.targets: list[tuple[int, Modality]] = []
+        """Number of the model, and modality, in the order they are made."""
         parts: list[list[TargetConfig]] = [[] for _ in self.links]
         for target in plan.targets:
             number, modality = require_target(target.modality, everything)
             parts[number].append(_fitted(target, modality))
+            self.targets.append((number, modality))
+        self.targets.sort(key=lambda target: target[0])
         made: list[str] = []
         for link, part in zip(self.links, parts, strict=True):
             given = [modality.name for name in names for modality in inputs_named(name, link.modalities)]
             own = [*given, *made]
             self.plans.append(plan.model_copy(update={"targets": _with_conditions(part, own, link)}))
             made += [target.modality for target in part]
-
-    @property
-    def targets(self) -> list[tuple[int, Modality]]:
-        """Number of the model, and modality, in the order they are made."""
-        return [
-            (number, next(one for one in self.links[number].modalities if one.name == target.modality))
-            for number, plan in enumerate(self.plans)
-            for target in plan.targets
-        ]
 
     def start(self, number: int, examples: Sequence[Example]) -> Known:
         """What is given to a model.

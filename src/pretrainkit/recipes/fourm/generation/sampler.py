@@ -11,7 +11,7 @@ K width of one head, P places of an image, N queries (tokens to draw), V vocabul
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -158,9 +158,9 @@ class Sampler:
         self, target: TargetConfig, modality: Modality, known: Known, keys_B: rng.Keys, guidance: Guidance
     ) -> None:
         """What is missing of a sequence, token after token."""
-        vocabulary, given = self.vocabulary, known.sequences[modality.name]
+        vocabulary, given = self.vocabulary, cast(list[Ids], known.sequences[modality.name])  # none is None: `_begun`
         assert vocabulary is not None
-        num_missing = [int(np.isin(_of(given, row), vocabulary.sentinels).sum()) for row in range(known.num)]
+        num_missing = [int(np.isin(given[row], vocabulary.sentinels).sum()) for row in range(known.num)]
         rows = [row for row, num in enumerate(num_missing) if num]
         if not rows:
             return
@@ -184,7 +184,7 @@ class Sampler:
             if not is_open_B.any():
                 break
         for row, own in zip(rows, written, strict=True):
-            merged = merge_spans(_of(given, row), np.array(own, np.int32), frozenset(vocabulary.sentinels))
+            merged = merge_spans(given[row], np.array(own, np.int32), frozenset(vocabulary.sentinels))
             given[row] = ended(merged, vocabulary.eos)[: modality.max_tokens]
 
     def _taken(
@@ -244,12 +244,6 @@ def ended(ids: Ids, end: int) -> Ids:
     """Up to and with the first end mark."""
     ends = np.flatnonzero(ids == end)
     return ids[: ends[0] + 1] if len(ends) else ids
-
-
-def _of(values: Sequence[Ids | None], row: int) -> Ids:
-    found = values[row]
-    assert found is not None
-    return found
 
 
 def _summed(logits_RV: Tensor, weights: Sequence[float]) -> Tensor:
