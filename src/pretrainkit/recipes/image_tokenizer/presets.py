@@ -84,12 +84,12 @@ def _published(
     **model: Any,
 ) -> ImageTokenizerRun:
     """`size`: codes of a codebook; `model`: other settings of it than the usual ones."""
-    model = {"image_size": 224, "encoder": _VIT_B, "quantizer": CodebookConfig(size=size)} | model
+    usual: dict[str, Any] = {"image_size": 224, "encoder": _VIT_B, "quantizer": CodebookConfig(size=size)}
     batch_size = batch_per_gpu * _NUM_GPUS
     is_diffusion = isinstance(decoder, UNetConfig | UViTConfig)
     return ImageTokenizerRun(
         num_steps=None,
-        model=ImageTokenizerModelConfig(domain=DOMAINS[domain], decoder=decoder, **model),
+        model=ImageTokenizerModelConfig(domain=DOMAINS[domain], decoder=decoder, **(usual | model)),
         objective=ImageTokenizerObjectiveConfig(
             reconstruction=loss, perceptual=PerceptualConfig(weight=perceptual_weight)
         ),
