@@ -4,7 +4,6 @@ Dimensions: B images, D width of latents, h x w places, P = h w, N = B h w laten
 E = D / H, S latents that are kept to revive codes with.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -42,18 +41,6 @@ class Quantized(NamedTuple):
     """float32: the mean squared distance of latents from their codes, by image, for the latents to come nearer."""
     latents_ND: Tensor | None
     """float32, without gradient: what codes are moved to; None where codes do not move."""
-
-
-class Quantizer(nn.Module, ABC):
-    """Latents to ids and codes, and ids to codes."""
-
-    @abstractmethod
-    def forward(self, latents_BDhw: Tensor, keys_B: Tensor | None = None) -> Quantized:
-        """`keys_B` (int64) decide what is drawn in training, where anything is."""
-
-    @abstractmethod
-    def codes_of(self, ids: Tensor) -> Tensor:
-        """float32 (B, D, h, w) of ids as in `Quantized`."""
 
 
 class Met(NamedTuple):
@@ -94,7 +81,7 @@ class Met(NamedTuple):
         return Met(counts_K, sums_KD, torch.cat(tuple(spares))[kept_S], order_N[kept_S], self.most_spare)
 
 
-class Codebook(Quantizer):
+class Codebook(nn.Module):
     """A table of K codes, each the moving average of the latents that it stands for (van den Oord et al. 2017,
     https://arxiv.org/abs/1711.00937; codes of length 1: Yu et al. 2021, https://arxiv.org/abs/2110.04627).
 
@@ -155,6 +142,7 @@ class Codebook(Quantizer):
         return closeness_NK.argmax(-1)
 
     def codes_of(self, ids: Tensor) -> Tensor:
+        """float32 (B, D, h, w) of ids as in `Quantized`."""
         return F.embedding(ids, self.codes_KD).permute(0, 3, 1, 2)
 
     @torch.no_grad()
@@ -234,7 +222,7 @@ class Codebook(Quantizer):
         return means_KD, counts_K * (met.counts_K.sum() / len(spare_SD))
 
 
-class Memcodes(Quantizer):
+class Memcodes(nn.Module):
     """Several tables of learned codes; each place asks each table by attention, and takes the value of the code it
     likes (Mama et al. 2021, https://arxiv.org/abs/2111.08356; section 10.3 of the specification).
 
@@ -258,6 +246,7 @@ class Memcodes(Quantizer):
         self.values_HEE.uniform_(-bound, bound)
 
     def forward(self, latents_BDhw: Tensor, keys_B: Tensor | None = None) -> Quantized:
+        """`keys_B` (int64) decide what is drawn in training."""
         B, D, h, w = latents_BDhw.shape
         H, K, E = self.codes_HKE.shape
         with in_float32(latents_BDhw):
@@ -280,6 +269,7 @@ class Memcodes(Quantizer):
         return Quantized(codes_BDhw, ids, latents_BDhw.new_zeros(B).float(), None)
 
     def codes_of(self, ids: Tensor) -> Tensor:
+        """float32 (B, D, h, w) of ids as in `Quantized`."""
         H, _, E = self.codes_HKE.shape
         B, h, w = len(ids), *ids.shape[-2:]
         codes_BHPE = _of_heads(self.codes_HKE @ self.values_HEE, ids.reshape(B, H, h * w))
@@ -292,7 +282,7 @@ def _of_heads(values_HKE: Tensor, ids_BHP: Tensor) -> Tensor:
     return values_HKE[heads_H1, ids_BHP]
 
 
-class FiniteScalar(Quantizer):
+class FiniteScalar(nn.Module):
     """Each number of a latent is rounded to one of a few values; there is no table (Mentzer et al. 2023,
     https://arxiv.org/abs/2309.15505, section 3.1). Ids count in the mixed base of the levels, the first number
     fastest."""
@@ -323,5 +313,6 @@ class FiniteScalar(Quantizer):
         return Quantized(codes_BhwD.permute(0, 3, 1, 2), ids, zero_B, None)
 
     def codes_of(self, ids: Tensor) -> Tensor:
+        """float32 (B, D, h, w) of ids as in `Quantized`."""
         places_BhwD = ids[..., None] // self.base_D % self.levels_D
         return ((places_BhwD - self.levels_D // 2) / (self.levels_D // 2)).permute(0, 3, 1, 2)
