@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from pretrainkit.exporting.torchvision_shim import import_torchvision
-from pretrainkit.images.decode import decode, open_image
+from pretrainkit.images.decode import open_image
 from pretrainkit.images.ops import AutoAugment, CenterCrop, ImageTransform, RandomResizeCrop, Resize
 from pretrainkit.images.transforms import compose, resize
 
@@ -90,6 +90,10 @@ def both(ops: list[ImageTransform], peers: list[Callable[[object], object]]) -> 
         "Pillow and torchvision v1, pixels": theirs(*peers, is_tensor=False),
         "Pillow and torchvision v1, tensor": theirs(*peers, is_tensor=True),
     }
+
+
+def decode(content: bytes) -> np.ndarray:
+    return open_image(content).decode()
 
 
 def decoders() -> dict[str, Engine]:

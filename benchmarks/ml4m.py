@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.recipes.fourm.embeddings import PIXEL_DEVIATION, PIXEL_MEAN
+from pretrainkit.recipes.fourm.config import FourMModelConfig
 from pretrainkit.recipes.fourm.mixtures import KEEPS, Bound
 from pretrainkit.recipes.fourm.modality import Modality
-from pretrainkit.recipes.fourm.model_config import FourMModelConfig
+from pretrainkit.recipes.fourm.model import PIXEL_DEVIATION, PIXEL_MEAN
 from pretrainkit.training.optimizers.config import OptimizerConfig
 
 VARIABLE = "ML4M"

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pretrainkit.images.erasing import erase, normalize
 from pretrainkit.images.ops import RandomErasing
+from pretrainkit.images.transforms import erase, normalize
 from support.pictures import noise_image
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -13,10 +13,9 @@ Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 import torchvision.transforms as reference  # noqa: E402
 import torchvision.transforms.functional as reference_functions  # noqa: E402
 
-from pretrainkit.images import color  # noqa: E402
 from pretrainkit.images.autoaugment import POLICIES  # noqa: E402
 from pretrainkit.images.ops import CenterCrop, RandomResizeCrop, Resize, ResizeShorter  # noqa: E402
-from pretrainkit.images.transforms import compose  # noqa: E402
+from pretrainkit.images.transforms import adjust, compose, grey  # noqa: E402
 
 BICUBIC = reference.InterpolationMode.BICUBIC
 SIZES = [(90, 50), (31, 77), (64, 64), (200, 33), (1, 1), (1, 9)]
@@ -136,12 +135,12 @@ def test_adjustments_are_torchvisions_bit_for_bit(name, theirs, amounts):
     image = smooth_image(40, 30)
     for amount in amounts:
         expected = np.asarray(theirs(Image.fromarray(image), amount))
-        assert (color.adjust(image, (color.Adjustment(name, amount),)) == expected).all()
+        assert (adjust(image, ((name, amount),)) == expected).all()
 
 
 def test_grey_is_torchvisions_bit_for_bit():
     image = smooth_image(40, 30)
-    assert (color.grey(image) == np.asarray(reference_functions.to_grayscale(Image.fromarray(image), 3))).all()
+    assert (grey(image) == np.asarray(reference_functions.to_grayscale(Image.fromarray(image), 3))).all()
 
 
 def test_policies_are_torchvisions_table():

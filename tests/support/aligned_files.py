@@ -3,13 +3,13 @@
 import io
 import json
 import tarfile
-from types import SimpleNamespace
 
 import numpy as np
 from PIL import Image
 
 from pretrainkit.recipes.fourm.config import FourMDataConfig, MaskingConfig
 from pretrainkit.recipes.fourm.modality import published
+from pretrainkit.recipes.fourm.presets import tiny
 from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
 
 SUFFIXES = {"rgb": ".png", "depth": ".png", "semseg": ".png", "det": ".json", "caption": ".json", "tok_rgb@64": ".npy"}
@@ -80,8 +80,8 @@ def write_tokenizer(root):
 
 def config_of(train, tokenizer, *, valid=(), names=NAMES, masking=None, **data):
     modalities = tuple(published(name) if isinstance(name, str) else name for name in names)
-    return SimpleNamespace(
-        model=SimpleNamespace(modalities=modalities),
+    return tiny().changed(
+        model={"modalities": modalities},
         masking=MaskingConfig(**(masking or {"mixture": ({},), "num_input_tokens": 40, "num_target_tokens": 40})),
         data=FourMDataConfig(train=train, valid=valid, tokenizer=str(tokenizer), batch_size=4, **data),
     )

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from pretrainkit.recipes.fourm.batch import with_places
+from pretrainkit.recipes.fourm.config import FourMModelConfig
 from pretrainkit.recipes.fourm.modality import Modality
-from pretrainkit.recipes.fourm.model_config import FourMModelConfig
 
 VOCABULARY = 40
 RGB = Modality(name="rgb@32", kind="pixels", is_target=False, image_size=32, patch_size=8, num_channels=3, reader="rgb")

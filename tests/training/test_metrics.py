@@ -128,7 +128,7 @@ def test_samples_are_shown_as_pictures_and_texts(tmp_path) -> None:
     pytest.importorskip("PIL", reason="Pillow is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from pretrainkit.images.thumbnail import thumbnail
+    from pretrainkit.images.pillow import thumbnail
 
     picture = thumbnail(np.full((3, 8, 20), 200, np.uint8))
     samples = [{"seen": [{"image": picture}, {"text": "a <b>"}], "truth": "plain"}]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.demo.rooms import KINDS, write_rooms
 from pretrainkit.demo.walk import Walk, pretrainkit
-from pretrainkit.images.thumbnail import thumbnail
+from pretrainkit.images.pillow import thumbnail
 
 NUM_TRAIN, NUM_VALID = 2000, 64
 CHECKPOINT_STEPS = 100

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 import random
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.images.pillow import Pixels, from_pillow, grey_images, planes_of, to_pillow
+from pretrainkit.images.pillow import Pixels, grey_images, planes_of, to_pillow
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -97,25 +98,22 @@ def _below(stream: Stream, num: int) -> int:
     return int(stream.integers(num)) if isinstance(stream, np.random.Generator) else stream.randrange(num)
 
 
+@cache
 def amount(name: str, level: int, sign: int = 1) -> float:
     """What a level from 0 to 9 means for an operation; `sign` is 1 or -1."""
     share = level / 9
-    match name:
-        case "brightness" | "color" | "contrast" | "sharpness":
-            return 1 + sign * 0.9 * share
-        case "shear_x" | "shear_y":
-            return sign * 0.3 * share
-        case "translate_x" | "translate_y":
-            return sign * 150 / 331 * share
-        case "rotate":
-            return 30 * share
-        case "posterize":
-            return _POSTERIZE_BITS[level]
-        case "solarize":
-            return 256 * (1 - share)
-        case "autocontrast" | "equalize" | "invert":
-            return 0.0
-    raise ValueError(f"AutoAugment has no operation {name!r}")
+    amounts = {
+        **dict.fromkeys(_ENHANCERS, 1 + sign * 0.9 * share),
+        **dict.fromkeys(("shear_x", "shear_y"), sign * 0.3 * share),
+        **dict.fromkeys(("translate_x", "translate_y"), sign * 150 / 331 * share),
+        "rotate": 30 * share,
+        "posterize": _POSTERIZE_BITS[level],
+        "solarize": 256 * (1 - share),
+        **dict.fromkeys(("autocontrast", "equalize", "invert"), 0.0),
+    }
+    if name not in amounts:
+        raise ValueError(f"AutoAugment has no operation {name!r}")
+    return amounts[name]
 
 
 def apply(image_HW3: Pixels, operations: tuple[Operation, ...]) -> Pixels:
@@ -132,7 +130,7 @@ def apply(image_HW3: Pixels, operations: tuple[Operation, ...]) -> Pixels:
             # The second table looks up what the first one gives.
             table_3V = next_3V if table_3V is None else np.take_along_axis(next_3V, table_3V.astype(np.intp), axis=1)
         else:
-            image_HW3 = from_pillow(_change(to_pillow(_look_up(image_HW3, table_3V)), operation))
+            image_HW3 = np.asarray(_change(to_pillow(_look_up(image_HW3, table_3V)), operation))
             table_3V = None
     return _look_up(image_HW3, table_3V)
 

@@ -7,22 +7,21 @@ antialiasing, for its coefficients are frequencies. libjpeg-turbo offers every e
 
 JPEG is decoded by libjpeg-turbo (package simplejpeg) where it is installed, else and for everything else by Pillow;
 both give the same pixels. Only the first frame of a moving image counts, transparency is dropped (as Pillow's
-`convert("RGB")` and so ZeroVL do), 16-bit greys keep their upper eight bits.
+`convert("RGB")` and so ZeroVL do), 16-bit greys keep their upper eight bits. Images are not turned as their EXIF data
+say: neither ZeroVL nor CLIP does.
 """
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
 from pretrainkit.images.pillow import Pixels, require_pillow
@@ -39,17 +38,6 @@ MAX_PIXELS = 89_478_485
 
 _SMALLEST_TO_SCALE = 64
 """Pixels of the shorter side below which a JPEG is always decoded whole."""
-_EXIF_ORIENTATION = 0x0112
-_UPRIGHT: dict[int, Callable[[NDArray[Any]], NDArray[Any]]] = {
-    2: lambda image: image[:, ::-1],
-    3: lambda image: image[::-1, ::-1],
-    4: lambda image: image[::-1],
-    5: lambda image: image.swapaxes(0, 1),
-    6: lambda image: np.rot90(image, -1),
-    7: lambda image: image[::-1, ::-1].swapaxes(0, 1),
-    8: np.rot90,
-}
-"""By the orientation in EXIF data, what turns the stored rows into the image as it was seen."""
 
 
 class ImageError(DataError):
@@ -69,11 +57,9 @@ class EncodedImage:
     name: str
     """What messages call it."""
     width: int
-    """Pixels, of the upright image."""
+    """Pixels, as stored."""
     height: int
-    """Pixels, of the upright image."""
-    orientation: int
-    """As in EXIF data, 1 to 8; 1 is upright."""
+    """Pixels, as stored."""
     is_jpeg: bool
     """Whether it can be decoded at a part of its size."""
     is_turbo: bool
@@ -92,11 +78,8 @@ class EncodedImage:
             ImageError: The file is damaged or cut off.
         """
         scale = self._scale(wanted)
-        width, height = (self.width, self.height) if self.orientation < 5 else (self.height, self.width)
-        image = self._with_turbo(width, height, scale, is_fast) if self.is_turbo else None
-        if image is None:
-            image = self._with_pillow(width, height, scale)
-        return image if self.orientation == 1 else np.ascontiguousarray(_UPRIGHT[self.orientation](image))
+        image = self._with_turbo(scale, is_fast) if self.is_turbo else None
+        return self._with_pillow(scale) if image is None else image
 
     def _scale(self, wanted: tuple[int, int] | None) -> int:
         if wanted is None or not self.is_jpeg or min(self.width, self.height) < _SMALLEST_TO_SCALE:
@@ -104,37 +87,36 @@ class EncodedImage:
         largest = min(self.width // wanted[0], self.height // wanted[1])
         return max(scale for scale in (1, 2, 4, 8) if scale <= max(largest, 1))
 
-    def _with_turbo(self, width: int, height: int, scale: int, is_fast: bool) -> Pixels | None:
+    def _with_turbo(self, scale: int, is_fast: bool) -> Pixels | None:
         """None: it complains, if only about a stray byte; Pillow shall judge."""
         turbo = _simplejpeg()
         assert turbo is not None
         try:
             return turbo.decode_jpeg(
                 self.content,
-                min_width=-(-width // scale),
-                min_height=-(-height // scale),
+                min_width=-(-self.width // scale),
+                min_height=-(-self.height // scale),
                 fastdct=is_fast,
                 fastupsample=is_fast,
             )
         except ValueError:
             return None
 
-    def _with_pillow(self, width: int, height: int, scale: int) -> Pixels:
+    def _with_pillow(self, scale: int) -> Pixels:
         opened = _open(self.content, self.name)
         try:
             if scale > 1:
-                opened.draft("RGB", (width // scale, height // scale))
+                opened.draft("RGB", (self.width // scale, self.height // scale))
             return _rgb(opened)
         except Exception as error:  # decoders of damaged files raise nearly anything
             raise _broken(self.name, error) from error
 
 
-def open_image(data: Data, *, turn_upright: bool = False, name: str | None = None) -> EncodedImage:
+def open_image(data: Data, *, name: str | None = None) -> EncodedImage:
     """Reads the header.
 
     Args:
         data: The content of a file, or its path.
-        turn_upright: Turn the image as its EXIF data say. ZeroVL and CLIP do not.
         name: What messages call it. None: the path, or the number of bytes.
 
     Raises:
@@ -142,40 +124,28 @@ def open_image(data: Data, *, turn_upright: bool = False, name: str | None = Non
         MissingPackageError: Pillow is not installed.
     """
     require_pillow()
-    content = _read(data)
-    if name is None:
-        name = f"of {len(content)} bytes" if content is data else repr(os.fspath(data))  # type: ignore[arg-type]
-    orientation = 1
-    header = None if turn_upright else _turbo_header(content)
-    is_turbo = header is not None
+    if isinstance(data, bytes | bytearray | memoryview):
+        content, name = data, name or f"of {len(data)} bytes"
+    else:
+        try:
+            content, name = Path(data).read_bytes(), name or repr(os.fspath(data))
+        except OSError as error:
+            raise ImageError(
+                f"image {str(Path(data))!r} cannot be read: {error.strerror or error}\n"
+                "  check the path and its permissions",
+                "missing",
+            ) from error
+    header = _turbo_header(content)
     if header is None:
         opened = _open(content, name)
         (width, height), is_jpeg = opened.size, opened.format in ("JPEG", "MPO")
-        if turn_upright:
-            orientation = _orientation(opened)
-            is_turbo = is_jpeg and _turbo_header(content) is not None
     else:
         (width, height), is_jpeg = header, True
     if width * height > MAX_PIXELS:
         raise _too_large(name, f"{width} x {height} pixels")
-    if orientation >= 5:
-        width, height = height, width
     return EncodedImage(
-        content=content,
-        name=name,
-        width=width,
-        height=height,
-        orientation=orientation,
-        is_jpeg=is_jpeg,
-        is_turbo=is_turbo,
+        content=content, name=name, width=width, height=height, is_jpeg=is_jpeg, is_turbo=header is not None
     )
-
-
-def decode(
-    data: Data, wanted: tuple[int, int] | None = None, *, turn_upright: bool = False, name: str | None = None
-) -> Pixels:
-    """`open_image(...).decode(wanted)`."""
-    return open_image(data, turn_upright=turn_upright, name=name).decode(wanted)
 
 
 @cache
@@ -199,19 +169,6 @@ def _turbo_header(content: bytes | bytearray | memoryview) -> tuple[int, int] | 
     return None if colors in ("CMYK", "YCCK") else (width, height)
 
 
-def _read(data: Data) -> bytes | bytearray | memoryview:
-    if isinstance(data, bytes | bytearray | memoryview):
-        return data
-    path = Path(data)
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ImageError(
-            f"image {str(path)!r} cannot be read: {error.strerror or error}\n  check the path and its permissions",
-            "missing",
-        ) from error
-
-
 def _open(content: bytes | bytearray | memoryview, name: str) -> Image:
     from PIL import Image, UnidentifiedImageError
 
@@ -223,14 +180,6 @@ def _open(content: bytes | bytearray | memoryview, name: str) -> Image:
         raise _broken(name, "the file is empty" if not len(content) else "of no known image format") from error
     except Exception as error:  # decoders of damaged files raise nearly anything
         raise _broken(name, error) from error
-
-
-def _orientation(opened: Image) -> int:
-    try:
-        found = opened.getexif().get(_EXIF_ORIENTATION, 1)
-    except Exception:  # damaged EXIF data beside sound pixels: as if there were none
-        return 1
-    return found if found in _UPRIGHT else 1
 
 
 def _rgb(opened: Image) -> Pixels:

@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
 
 from pretrainkit.config.base import Config
-
-Share = Annotated[float, Field(ge=0, le=1)]
+from pretrainkit.config.fields import Rate
 
 
 def _ascending(limits: tuple[float, float]) -> tuple[float, float]:
@@ -18,7 +17,7 @@ def _ascending(limits: tuple[float, float]) -> tuple[float, float]:
     return limits
 
 
-Shares = Annotated[tuple[Share, Share], AfterValidator(_ascending)]
+Shares = Annotated[tuple[Rate, Rate], AfterValidator(_ascending)]
 PositiveRange = Annotated[tuple[PositiveFloat, PositiveFloat], AfterValidator(_ascending)]
 
 
@@ -65,7 +64,7 @@ class RandomFlip(Config):
 
     op: Literal["random_flip"] = "random_flip"
     """Name of the transform."""
-    probability: Share = 0.5
+    probability: Rate = 0.5
     """How often it is applied."""
 
 
@@ -103,7 +102,7 @@ class ColorJitter(Config):
 
     op: Literal["color_jitter"] = "color_jitter"
     """Name of the transform."""
-    amount: Share = 0.4
+    amount: Rate = 0.4
     """Largest change of each."""
 
 
@@ -112,7 +111,7 @@ class GaussianBlur(Config):
 
     op: Literal["gaussian_blur"] = "gaussian_blur"
     """Name of the transform."""
-    probability: Share = 0.5
+    probability: Rate = 0.5
     """How often it is applied."""
     radius: PositiveRange = (0.1, 2.0)
     """Smallest and largest, in pixels."""
@@ -124,7 +123,7 @@ class RandomErasing(Config):
 
     op: Literal["random_erasing"] = "random_erasing"
     """Name of the transform."""
-    probability: Share = 0.25
+    probability: Rate = 0.25
     """How often it is applied."""
     fill: Literal["pixel", "rand", "const"] = "pixel"
     """Normal noise for each pixel, one normal colour for each box, or 0."""

@@ -1,7 +1,10 @@
-"""Between pixel arrays and Pillow's images. Pillow (extra [vision]) is imported when it is first needed."""
+"""Between pixel arrays and Pillow's images, and small pictures as data URIs, for pages that are complete in themselves.
+Pillow (extra [vision]) is imported when it is first needed."""
 
 from __future__ import annotations
 
+import base64
+import io
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,14 +44,25 @@ def to_pillow(image_HW3: Pixels) -> Image:
     return Image.merge("RGB", grey_images(planes_of(image_HW3)))
 
 
-def from_pillow(image: Image) -> Pixels:
-    """The pixels of an image of mode RGB, read-only."""
-    return np.asarray(image)
-
-
 def grey_images(image_3HW: Planes) -> list[Image]:
     """Each plane as Pillow's image of mode L, on the same memory."""
     from PIL import Image
 
     _, height, width = image_3HW.shape
     return [Image.frombuffer("L", (width, height), plane_HW, "raw", "L", 0, 1) for plane_HW in image_3HW]
+
+
+def thumbnail(image_CHW: NDArray[np.uint8], height: int = 96) -> str:
+    """uint8 RGB (3, H, W) to a JPEG of at most `height` pixels, as a data URI of some kilobytes.
+
+    Raises:
+        MissingPackageError: Pillow is not installed.
+    """
+    require_pillow("a picture in the report")
+    from PIL import Image
+
+    picture = Image.fromarray(np.ascontiguousarray(image_CHW.transpose(1, 2, 0)), "RGB")
+    picture.thumbnail((3 * height, height))
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=80)
+    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode("ascii")

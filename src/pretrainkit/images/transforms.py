@@ -8,26 +8,38 @@ part needs, and changed:
 Draws come from the generator alone, in the order of the transforms, and do not depend on what decodes the file.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.images import autoaugment, color, ops
+from pretrainkit.images import autoaugment, ops
 from pretrainkit.images.decode import Data, EncodedImage, open_image
 from pretrainkit.images.ops import ImageTransform, RandomErasing, RandomResizeCrop
-from pretrainkit.images.pillow import Pixels, from_pillow, planes_of, to_pillow
+from pretrainkit.images.pillow import Pixels, planes_of, to_pillow
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 Kernel = Literal["bilinear", "bicubic"]
+Property = Literal["brightness", "contrast", "saturation", "hue"]
+Adjustment = tuple[Property, float]
+"""A factor of a property; of hue the turn around the colour circle, -0.5 to 0.5."""
 Step = Callable[[Pixels], Pixels]
 """A transform of which everything is drawn."""
-_CROP_TRIES = 10
+Normalized = NDArray[np.float32]
+"""(3, height, width)."""
+_ERASED_AREA = (0.02, 1 / 3)
+_ERASED_RATIO = (0.3, 1 / 0.3)
+_TRIES = 10
 
 
 def resize(
@@ -47,7 +59,7 @@ def resize(
     if is_exact:
         from PIL.Image import Resampling
 
-        return from_pillow(to_pillow(image_HW3).resize((width, height), Resampling[kernel.upper()]))
+        return np.asarray(to_pillow(image_HW3).resize((width, height), Resampling[kernel.upper()]))
     import torch.nn.functional as F
     from torch import from_numpy
 
@@ -121,7 +133,7 @@ class Compose:
     ops: tuple[ImageTransform, ...]
     """Without random erasing."""
     erasing: RandomErasing | None
-    """For `erasing.erase`, after normalizing."""
+    """For `erase`, after normalizing."""
     size: int
     """Pixels of each side of the result."""
     is_exact: bool
@@ -239,7 +251,8 @@ def _draw(op: ImageTransform, width: int, height: int, rng: np.random.Generator)
         case RandomResizeCrop():
             return [_draw_window(op, width, height, rng)]
         case ops.RandomFlip():
-            return [_flip] if rng.random() < op.probability else []
+            is_flipped = rng.random() < op.probability
+            return [lambda image: planes_of(image[:, ::-1]).transpose(1, 2, 0)] if is_flipped else []
         case ops.AutoAugment():
             operations = autoaugment.draw(rng)
             return [partial(autoaugment.apply, operations=operations)] if operations else []
@@ -250,7 +263,7 @@ def _draw(op: ImageTransform, width: int, height: int, rng: np.random.Generator)
         case ops.GaussianBlur():
             if rng.random() >= op.probability:
                 return []
-            return [partial(color.blur, radius=float(rng.uniform(*op.radius)))]
+            return [partial(blur, radius=float(rng.uniform(*op.radius)))]
     raise ValueError(f"{op.op} does not work on uint8 pixels")
 
 
@@ -268,7 +281,7 @@ def _draw_window(op: RandomResizeCrop, width: int, height: int, rng: np.random.G
     cut_width, cut_height = _largest_cut(op, width, height)
     left, top = (width - cut_width) // 2, (height - cut_height) // 2
     (smallest, largest), (narrowest, widest) = op.scale, op.ratio
-    for _ in range(_CROP_TRIES):
+    for _ in range(_TRIES):
         area = width * height * (smallest + (largest - smallest) * rng.random())
         ratio = narrowest * (widest / narrowest) ** rng.random()
         drawn_width, drawn_height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
@@ -290,19 +303,15 @@ def _largest_cut(op: RandomResizeCrop, width: int, height: int) -> tuple[int, in
     return width, height
 
 
-def _flip(image_HW3: Pixels) -> Pixels:
-    return planes_of(image_HW3[:, ::-1]).transpose(1, 2, 0)
-
-
-def _draw_jitter(amounts: dict[color.Property, float], rng: np.random.Generator) -> Step:
+def _draw_jitter(amounts: dict[Property, float], rng: np.random.Generator) -> Step:
     """Every property by a factor of 1 - amount to 1 + amount, hue by -amount to amount, in random order."""
     names = list(amounts)
-    adjustments = []
+    adjustments: list[Adjustment] = []
     for index in rng.permutation(len(names)):
         name = names[index]
         low, high = (-amounts[name], amounts[name]) if name == "hue" else (max(1 - amounts[name], 0), 1 + amounts[name])
-        adjustments.append(color.Adjustment(name, float(rng.uniform(low, high))))
-    return partial(color.adjust, adjustments=tuple(adjustments))
+        adjustments.append((name, float(rng.uniform(low, high))))
+    return partial(adjust, adjustments=tuple(adjustments))
 
 
 def _draw_distortion(op: ops.ColorDistortion, rng: np.random.Generator) -> list[Step]:
@@ -311,11 +320,91 @@ def _draw_distortion(op: ops.ColorDistortion, rng: np.random.Generator) -> list[
     steps: list[Step] = []
     if rng.random() < 0.8:
         strong = 0.8 * strength
-        amounts: dict[color.Property, float] = {"brightness": strong, "contrast": strong, "saturation": strong}
+        amounts: dict[Property, float] = {"brightness": strong, "contrast": strong, "saturation": strong}
         steps.append(_draw_jitter(amounts | {"hue": 0.2 * strength}, rng))
     if rng.random() < 0.2:
-        steps.append(color.grey)
+        steps.append(grey)
     return steps
+
+
+def adjust(image_HW3: Pixels, adjustments: tuple[Adjustment, ...]) -> Pixels:
+    """All changes in their order, as Pillow's ImageEnhance makes them."""
+    from PIL import ImageEnhance
+
+    kinds = {"brightness": ImageEnhance.Brightness, "contrast": ImageEnhance.Contrast, "saturation": ImageEnhance.Color}
+    image = to_pillow(image_HW3)
+    for name, amount in adjustments:
+        image = _turn_hue(image, amount) if name == "hue" else kinds[name](image).enhance(amount)
+    return np.asarray(image)
+
+
+def _turn_hue(image: Image, turn: float) -> Image:
+    """In steps of 1/255 towards 0, as torchvision."""
+    from PIL import Image
+
+    hue, saturation, value = image.convert("HSV").split()
+    turned = np.asarray(hue) + np.uint8(int(turn * 255) % 256)
+    return Image.merge("HSV", (Image.fromarray(turned), saturation, value)).convert("RGB")
+
+
+def grey(image_HW3: Pixels) -> Pixels:
+    """Luminance in all three channels."""
+    return np.asarray(to_pillow(image_HW3).convert("L").convert("RGB"))
+
+
+def blur(image_HW3: Pixels, radius: float) -> Pixels:
+    """Pillow's Gaussian blur; radius in pixels."""
+    from PIL import ImageFilter
+
+    return np.asarray(to_pillow(image_HW3).filter(ImageFilter.GaussianBlur(radius)))
+
+
+def normalize(image_HW3: Pixels, mean: tuple[float, float, float], deviation: tuple[float, float, float]) -> Normalized:
+    """(pixel / 255 - mean) / deviation for each colour, as float32 (3, H, W). What models else do on the device."""
+    scale_311 = (1 / (255 * np.array(deviation))).astype(np.float32)[:, None, None]
+    shift_311 = (np.array(mean) / np.array(deviation)).astype(np.float32)[:, None, None]
+    return image_HW3.transpose(2, 0, 1) * scale_311 - shift_311
+
+
+def erase(image_3HW: Normalized, op: RandomErasing, rng: np.random.Generator) -> Normalized:
+    """With the probability of `op`, a copy with boxes overwritten; else the image itself.
+
+    Boxes together cover 2 to 33 % of the area, with aspect ratios from 0.3 to 3.3, drawn log-uniformly, as in timm. A
+    box for which ten draws do not fit into the image is left out.
+    """
+    if rng.random() >= op.probability:
+        return image_3HW
+    image_3HW = image_3HW.copy()
+    _, height, width = image_3HW.shape
+    num_boxes = int(rng.integers(1, op.max_boxes, endpoint=True))
+    for _ in range(num_boxes):
+        box = _draw_box(height, width, num_boxes, rng)
+        if box is not None:
+            part = image_3HW[:, *box]
+            part[...] = _fill(part.shape, op, rng)
+    return image_3HW
+
+
+def _draw_box(height: int, width: int, num_boxes: int, rng: np.random.Generator) -> tuple[slice, slice] | None:
+    for _ in range(_TRIES):
+        area = rng.uniform(*_ERASED_AREA) * height * width / num_boxes
+        ratio = math.exp(rng.uniform(math.log(_ERASED_RATIO[0]), math.log(_ERASED_RATIO[1])))
+        num_rows, num_columns = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < num_rows < height and 0 < num_columns < width:
+            top = int(rng.integers(height - num_rows, endpoint=True))
+            left = int(rng.integers(width - num_columns, endpoint=True))
+            return slice(top, top + num_rows), slice(left, left + num_columns)
+    return None
+
+
+def _fill(shape: tuple[int, ...], op: RandomErasing, rng: np.random.Generator) -> Normalized:
+    match op.fill:
+        case "pixel":
+            return rng.standard_normal(shape, np.float32)
+        case "rand":
+            return rng.standard_normal((shape[0], 1, 1), np.float32)
+        case "const":
+            return np.zeros((1, 1, 1), np.float32)
 
 
 def load_batch(files: Sequence[Path], transform: Compose, keys_B: NDArray[np.uint64]) -> NDArray[np.uint8]:

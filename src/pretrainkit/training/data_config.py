@@ -1,5 +1,6 @@
 """What a run is fed: the settings that all recipes have. Torch-free."""
 
+import re
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, NonNegativeInt, PositiveFloat, PositiveInt
@@ -17,12 +18,16 @@ class SourceConfig(Config):
     """Share of the examples of a batch, relative to the other components; null: proportional to size."""
 
 
+_COMMA = re.compile(r",(?![^\[]*\])(?![^{]*\})")
+"""Those outside of the brackets and braces of paths of tar files."""
+
+
 def as_sources(value: object) -> object:
     """What people write for data: one path, several separated by commas, a list of paths and mappings."""
     if value is None:  # as in data.valid=null on the command line
         return ()
     if isinstance(value, str):
-        value = [part for part in value.split(",") if part]
+        value = [part for part in _COMMA.split(value) if part]
     if isinstance(value, (list, tuple)):
         return [{"path": item} if isinstance(item, str) else item for item in value]
     return value

@@ -36,6 +36,11 @@ class LossSum(NamedTuple):
         return self.total / self.weight.clamp(min=torch.finfo(torch.float32).tiny)
 
 
+def number_of(rows: Tensor) -> Tensor:
+    """float32 scalar on their device. Filled there: to copy a number from the host would wait for the device."""
+    return torch.full((), len(rows), dtype=torch.float32, device=rows.device)
+
+
 @dataclass(frozen=True)
 class Cost:
     """What a host batch holds, for throughput: real work only, padding never counts."""

@@ -6,7 +6,7 @@ import io
 import numpy as np
 import pytest
 
-from pretrainkit.images.thumbnail import thumbnail
+from pretrainkit.images.pillow import thumbnail
 from pretrainkit.recipes.clip.retrieve import retrieved_pairs
 from pretrainkit.report.shown import read_shown
 from support.toy_held_out import ToyEncoder, toy_pairs

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pretrainkit.recipes.fourm.generation.figures import boxes_iou
+from pretrainkit.recipes.fourm.generation.show import boxes_iou
 
 LEFT, RIGHT, HALF = (0.0, 0.0, 0.4, 1.0), (0.6, 0.0, 1.0, 1.0), (0.0, 0.0, 0.4, 0.5)
 

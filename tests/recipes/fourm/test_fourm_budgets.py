@@ -6,7 +6,7 @@ import torch
 
 from pretrainkit import rng
 from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.fourm.budgets import Shares, component_of, dirichlet, probability_of_largest
+from pretrainkit.recipes.fourm.masking import Shares, component_of, dirichlet, probability_of_largest
 from pretrainkit.recipes.fourm.mixtures import PUBLISHED, Bound, Component
 from pretrainkit.recipes.fourm.modality import MOD7, MOD21, published
 

@@ -10,12 +10,11 @@ from safetensors import safe_open
 
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.safetensors import write_tensors
-from pretrainkit.recipes.fourm.embeddings import cut_patches
+from pretrainkit.recipes.fourm.config import published_model
 from pretrainkit.recipes.fourm.inputs import read_batch
 from pretrainkit.recipes.fourm.modality import published
-from pretrainkit.recipes.fourm.model import ImageTower, build
-from pretrainkit.recipes.fourm.model_config import published_model
-from pretrainkit.recipes.fourm.original import config_of, from_original, read_original, to_original, write_original
+from pretrainkit.recipes.fourm.model import ImageTower, build, cut_patches
+from pretrainkit.recipes.fourm.original import config_of, from_original, to_original
 from pretrainkit.recipes.fourm.presets import b_7
 from pretrainkit.recipes.fourm.recipe import RECIPE
 from support.fourm_batches import CAPTION, DEPTH, GLOBAL, MODALITIES, RGB, random_batch, small, tensors
@@ -29,6 +28,15 @@ VARIANTS = {
     "registers": {"num_registers": 2},
 }
 PUBLISHED = tuple(published(name) for name in ("caption", "rgb@32", "t5_caption", "tok_depth@32", "tok_dinov2_global"))
+
+
+def write_original(path, model):
+    RECIPE.export_file(b_7(), model, "4m", path)
+
+
+def read_original(path, model=None):
+    found = RECIPE.import_file(path, "4m", None if model is None else b_7().changed(model=model))
+    return found.config.model, found.state
 
 
 def make_model(modalities=MODALITIES, **changes):

@@ -165,7 +165,7 @@ def test_stored_parts_are_drawn_once_for_all_modalities(tokenizer, tmp_path):
             assert sample.contents[1] == f"part {number}"
         seen.add(number)
     assert seen == {0, 1, 2}
-    config.data = config.data.model_copy(update={"crop": CropConfig(flip=0)})
+    config = config.changed(data={"crop": CropConfig(flip=0)})
     source = open_source(config, "train")
     assert {sample.part.number for sample in source.samples(records_of(source, 40))} == {0, 2}
 
@@ -263,7 +263,7 @@ def test_data_that_is_not_there_is_refused(folders, tokenizer, train, error, mes
 
 def test_sequences_need_a_tokenizer_with_enough_sentinels(folders, tokenizer):
     config = config_of(str(folders), tokenizer)
-    config.data = config.data.model_copy(update={"tokenizer": None})
+    config = config.changed(data={"tokenizer": None})
     with pytest.raises(DataError, match="sequences need a text tokenizer"):
         open_source(config, "train")
     long = Modality(name="x", kind="sequence", length=500, vocab_size=9, reader="caption")
@@ -306,7 +306,7 @@ def test_images_and_vectors_need_no_text_tokenizer(tmp_path):
     np.savez(tmp_path / "t5_caption" / "0000" / "a.npz", emb=np.ones((1, 6, 5)), mask_valid=np.ones((1, 6)))
     np.save(tmp_path / "tok_x@32" / "0000" / "a.npy", np.arange(4))
     config = config_of(str(tmp_path), "", names=(vectors, tokens))
-    config.data = config.data.model_copy(update={"tokenizer": None})
+    config = config.changed(data={"tokenizer": None})
     source = open_source(config, "train")
     assert source.vocabulary is None
     batch = source.build(records_of(source, 1))

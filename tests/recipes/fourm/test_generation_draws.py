@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretrainkit.recipes.fourm.generation.draw import draw, filtered, middle
+from pretrainkit.recipes.fourm.generation.sampler import draw, filtered, middle
 
 
 def by_hand(logits: np.ndarray, top_k: float, top_p: float) -> set[int]:

@@ -11,10 +11,9 @@ from PIL import Image
 
 import pretrainkit
 from pretrainkit.errors import InputError
-from pretrainkit.recipes.fourm.generation.figures import figures, guessed, together
 from pretrainkit.recipes.fourm.generation.generate import generate, sample
-from pretrainkit.recipes.fourm.generation.given import Example, File, Given
-from pretrainkit.recipes.fourm.generation.show import picture, structure, values_of
+from pretrainkit.recipes.fourm.generation.given import Example, File, Link
+from pretrainkit.recipes.fourm.generation.show import figures, guessed, picture, structure, together, values_of
 from pretrainkit.recipes.fourm.model import build
 from pretrainkit.recipes.fourm.presets import tiny_modalities
 from pretrainkit.recipes.fourm.source import bind, open_source
@@ -125,7 +124,7 @@ def test_prompts_are_captions_and_variations_differ(setup: Setup) -> None:
 def test_prompts_become_what_training_gives_the_encoder(setup: Setup) -> None:
     vocabulary = TextVocabulary(setup.tokenizer)
     a, ball, hole = vocabulary.encode_words(["a", "ball", "[S_1]"])
-    given = Given(setup.config.data, setup.config.model.modalities, vocabulary)
+    given = Link(setup.config, setup.model, vocabulary)
     texts = ("a ball", "a [S_1]", "a [S_1] ball")
     known = given.known([Example(text, {"caption": text}) for text in texts])
     assert [one.tolist() for one in known.sequences["caption"] if one is not None] == [
@@ -139,7 +138,7 @@ def test_texts_of_files_are_cut_as_in_training(setup: Setup, tmp_path: Path) -> 
     (tmp_path / "long.txt").write_text("red " * 40)
     setup(given=[f"caption={tmp_path}/long.txt"], to=["depth"])
     modality = next(one for one in setup.config.model.modalities if one.name == "caption")
-    given = Given(setup.config.data, setup.config.model.modalities, TextVocabulary(setup.tokenizer))
+    given = Link(setup.config, setup.model, TextVocabulary(setup.tokenizer))
     example = Example("0", {}, {"caption": File(b"red " * 40, "long.txt")})
     truth = given.truth(example, modality)
     assert truth is not None

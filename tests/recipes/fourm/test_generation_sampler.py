@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pretrainkit.recipes.fourm.batch import with_places
-from pretrainkit.recipes.fourm.generation.known import Known, Places, encoder_rows
+from pretrainkit.recipes.fourm.generation.given import Known, Places, encoder_rows
 from pretrainkit.recipes.fourm.generation.plan import GenerationPlan, TargetConfig
 from pretrainkit.recipes.fourm.generation.sampler import Sampler, TokenByToken, guided
 from pretrainkit.recipes.fourm.inputs import read_batch
@@ -225,7 +225,7 @@ def test_no_guidance_is_one_pass_and_the_result_without_it(model: FourM) -> None
     plain = run(model, image(num_steps=3))
     for same in ({"guidance": 1.0}, {"guidance": 7.0, "guided_by": ()}):
         target = image(num_steps=3, **same)
-        assert guided(target, [RGB.name]) == ((frozenset(),), (1.0,))
+        assert guided(target, [RGB.name]) == {frozenset(): 1.0}
         assert np.array_equal(run(model, target).images[DEPTH.name].ids_BP, plain.images[DEPTH.name].ids_BP)
     unseen = run(model, image(num_steps=3), known=Known(3, vectors={VECTORS.name: [np.empty((0, 9))] * 3}))
     zero = run(model, image(num_steps=3, guidance=0.0), known=Known(3, pixels=given().pixels))

@@ -19,13 +19,22 @@ from pretrainkit.recipes.image_tokenizer.original import (
     from_original,
     model_of,
     original_name,
-    read_original,
     to_original,
-    write_original,
 )
 from pretrainkit.recipes.image_tokenizer.presets import PRESETS
+from pretrainkit.recipes.image_tokenizer.recipe import RECIPE
 from support.remedies import followed
 from support.tokenizer_data import CODER, model
+
+
+def write_original(path, tokenizer):
+    RECIPE.export_file(PRESETS["rgb"](), tokenizer, "4m-tokenizer", path)
+
+
+def read_original(path, model=None):
+    found = RECIPE.import_file(path, "4m-tokenizer", None if model is None else PRESETS["rgb"]().changed(model=model))
+    return found.config.model, found.state
+
 
 PUBLISHED = [name for name in PRESETS if not name.startswith("tiny")]
 NAMES = {

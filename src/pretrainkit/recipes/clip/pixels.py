@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from pretrainkit.errors import ConfigError
 from pretrainkit.images.decode import EncodedImage, ImageError, open_image
-from pretrainkit.images.erasing import erase, normalize
 from pretrainkit.images.ops import ImageTransform
-from pretrainkit.images.transforms import compose
+from pretrainkit.images.transforms import compose, erase, normalize
 from pretrainkit.recipes.clip.pairs import BadImage, BrokenImage, OversizedImage
 
 _AT_ONCE = 256

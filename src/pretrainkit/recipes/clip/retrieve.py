@@ -16,7 +16,7 @@ from pretrainkit.errors import InputError
 from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.eval.retrieval import first_of_each, first_of_each_up_to, nearest
 from pretrainkit.images.class_folders import image_files
-from pretrainkit.images.thumbnail import thumbnail
+from pretrainkit.images.pillow import thumbnail
 from pretrainkit.recipes.clip.config import ClipRun
 from pretrainkit.recipes.clip.held_out import PairSet, caption_batches, embed, image_batches
 from pretrainkit.recipes.clip.model import DualEncoder

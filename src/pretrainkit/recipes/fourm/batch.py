@@ -10,7 +10,6 @@ Arrays start with B; real slots come first in each row, zeros behind:
 * `encoder_position`, `decoder_position` int32: place in the grid, or number among the visible tokens of a sequence.
 * `encoder_ids` int32: token; of pixels the place of the patch; of vectors the row of `vectors/NAME`, -1 for a sentinel.
 * `decoder_ids` int32: of sequences the token before, of images 0. `decoder_target` int32: the token to predict.
-* `decoder_start`, `decoder_end` int32: a slot may look at slots start … end - 1.
 * `pixels/NAME` uint8 (B, C, H, W), `vectors/NAME` float32 (B, L, E): whole contents.
 * `encoder_places/NAME`, `decoder_places/NAME`: the slots of each modality, see `with_places`.
 """

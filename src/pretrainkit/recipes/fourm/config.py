@@ -1,22 +1,103 @@
-"""Settings of the 4M recipe: what is given and asked for, what is fed, how long. Torch-free.
-
-`FourMRun` is a `RunConfig` whose model is in `model_config.py`. Presets (complete configs) are in `presets.py`.
-"""
+"""Settings of the 4M recipe: the architecture and its published sizes, what is given and asked for, what is fed, how
+long. Presets (complete configs) are in `presets.py`. Torch-free."""
 
 import math
-import re
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from pretrainkit.config.base import DEFAULT, Config, Conflict
 from pretrainkit.config.fields import NonNegativeFloat, Rate
 from pretrainkit.config.paths import IsPath
 from pretrainkit.data.aligned_crops import CropConfig
 from pretrainkit.recipes.fourm.mixtures import PUBLISHED, Mixture
-from pretrainkit.recipes.fourm.model_config import FourMModelConfig
+from pretrainkit.recipes.fourm.modality import Modalities
 from pretrainkit.training.data_config import DataConfig, SourceConfig, as_sources
 from pretrainkit.training.run import RunConfig
+
+Variant = Literal["gelu", "swiglu", "swiglu-qknorm"]
+
+
+class FourMModelConfig(Config):
+    """An encoder of visible tokens and a decoder of tokens to predict (Mizrahi et al. 2023,
+    https://arxiv.org/abs/2312.06647; Bachmann et al. 2024, https://arxiv.org/abs/2406.09406)."""
+
+    neutral_fields: ClassVar[frozenset[str]] = frozenset({"drop_path_rate", "shares_drop_path"})
+
+    modalities: Modalities
+    """What goes in and comes out, each by the name of a published one, as module:NAME or as a mapping of its fields."""
+    hidden_size: Annotated[int, Field(gt=0, multiple_of=4)]
+    """Width of encoder and decoder."""
+    num_encoder_layers: PositiveInt
+    """Blocks of the encoder."""
+    num_decoder_layers: PositiveInt
+    """Blocks of the decoder."""
+    num_heads: PositiveInt
+    """Attention heads; must divide hidden_size."""
+    intermediate_size: PositiveInt
+    """Width of the feed-forward layers (gated: of each of their two halves)."""
+    activation: Literal["gelu", "swish"] = "swish"
+    """Of the feed-forward layers, or of their gate; swish is also called SiLU."""
+    gated: bool = True
+    """Multiply a half of the feed-forward layer by the other one through the activation: with swish SwiGLU."""
+    biases: bool = False
+    """In linear layers and norms. The decoder's view of the encoder's output has one whatever this says."""
+    query_key_norm: bool = False
+    """Normalise queries and keys in each head."""
+    tied_logits: bool = True
+    """The table that embeds the targets of a modality also predicts them."""
+    shared_modality_embeddings: bool = True
+    """What tells a modality from the others is the same in encoder and decoder."""
+    separate_targets: bool = True
+    """A token of the decoder sees those of its own modality only; others it knows from the encoder."""
+    causal_targets: bool = False
+    """All tokens of the decoder see those before them only; else those of an image see each other."""
+    num_registers: NonNegativeInt = 0
+    """Learned tokens in front of the encoder's."""
+    vector_bottleneck: PositiveInt | None = None
+    """Width of a layer between given vectors and their embedding; the original has 64 where it has one. null: none."""
+    drop_path_rate: Rate = 0.0
+    """Share of the examples that skip the last block's layers; grows from 0 in the first block of encoder and
+    decoder."""
+    shares_drop_path: bool = False
+    """It grows through encoder and decoder together, so that the decoder's first block does not begin at 0."""
+    layer_norm_epsilon: PositiveFloat = 1e-6
+    """Added to variances."""
+
+
+SIZES = {
+    "tiny": (384, 6, 6),
+    "small": (512, 8, 8),
+    "base": (768, 12, 12),
+    "large": (1024, 24, 16),
+    "xlarge": (2048, 24, 32),
+}
+"""Width, layers of encoder and of decoder, and heads of the published models, as `fm_SIZE_…` in the original."""
+
+
+def published_model(size: str, modalities: Modalities, variant: Variant = "swiglu") -> FourMModelConfig:
+    """A model of the original's registry, of one of `SIZES`. `variant`: gelu (with all biases), swiglu
+    (`swiglu_nobias`, the released ones) or swiglu-qknorm (`swiglu_qknorm_nobias`)."""
+    width, num_layers, num_heads = SIZES[size]
+    is_gated = variant != "gelu"
+    return FourMModelConfig(
+        modalities=modalities,
+        hidden_size=width,
+        num_encoder_layers=num_layers,
+        num_decoder_layers=num_layers,
+        num_heads=num_heads,
+        intermediate_size=gated_width(width) if is_gated else 4 * width,
+        activation="swish" if is_gated else "gelu",
+        gated=is_gated,
+        biases=not is_gated,
+        query_key_norm=variant == "swiglu-qknorm",
+    )
+
+
+def gated_width(width: int) -> int:
+    """Of each half of a gated feed-forward layer with about as many weights as a plain one four times as wide."""
+    return int(2 * (4 * width) / 3)
 
 
 class MaskingConfig(Config):
@@ -66,19 +147,9 @@ class FourMSetConfig(SourceConfig):
     """In place of `masking.mixture`; null: that one."""
 
 
-_COMMA = re.compile(r",(?![^\[]*\])(?![^{]*\})")
-"""Those outside of brackets and braces."""
-
-
-def _as_sets(value: object) -> object:
-    if isinstance(value, str):
-        value = [part for part in _COMMA.split(value) if part]
-    return as_sources(value)
-
-
 FourMSets = Annotated[
     tuple[FourMSetConfig, ...],
-    BeforeValidator(_as_sets, json_schema_input_type=str | tuple[str | FourMSetConfig, ...]),
+    BeforeValidator(as_sources, json_schema_input_type=str | tuple[str | FourMSetConfig, ...]),
 ]
 
 
@@ -131,24 +202,6 @@ class LengthConfig(Config):
     num_cooldown_tokens: PositiveInt | None = None
     """Of the decay at the end (schedule.name wsd), rounded up; null: schedule.num_decay_steps says it."""
 
-    def num_steps(self, step_tokens: int, batch_size: int) -> int:
-        """Updates of the run. `step_tokens`: slots of an example x `batch_size`."""
-        assert self.num_tokens is not None
-        if self.num_epoch_examples is None:
-            return math.ceil(self.num_tokens / step_tokens)
-        num_epochs = math.ceil(self.num_tokens * batch_size / (step_tokens * self.num_epoch_examples))
-        return num_epochs * max(1, self.num_epoch_examples // batch_size)
-
-    def num_warmup_steps(self, step_tokens: int) -> int:
-        """Updates before the one that has the peak."""
-        assert self.num_warmup_tokens is not None
-        return max(1, math.ceil(self.num_warmup_tokens / step_tokens)) - 1
-
-    def num_decay_steps(self, step_tokens: int) -> int:
-        """Updates of the decay at the end."""
-        assert self.num_cooldown_tokens is not None
-        return math.ceil(self.num_cooldown_tokens / step_tokens)
-
 
 class FourMObjectiveConfig(Config):
     """How the targets of the modalities count."""
@@ -191,19 +244,21 @@ class FourMRun(RunConfig):
         """The same with all lengths in steps."""
         length, update, schedule = self.length, dict[str, Any](), dict[str, int]()
         if length.num_tokens is not None:
-            update["num_steps"] = length.num_steps(self.step_tokens, self.data.batch_size)
-        if length.num_warmup_tokens is not None:
-            schedule["num_warmup_steps"] = length.num_warmup_steps(self.step_tokens)
+            batch_size, epoch = self.data.batch_size, length.num_epoch_examples
+            update["num_steps"] = math.ceil(length.num_tokens / self.step_tokens)
+            if epoch is not None:
+                num_epochs = math.ceil(length.num_tokens * batch_size / (self.step_tokens * epoch))
+                update["num_steps"] = num_epochs * max(1, epoch // batch_size)
+        if length.num_warmup_tokens is not None:  # updates before the one that has the peak
+            schedule["num_warmup_steps"] = max(1, math.ceil(length.num_warmup_tokens / self.step_tokens)) - 1
         if length.num_cooldown_tokens is not None:
-            schedule["num_decay_steps"] = length.num_decay_steps(self.step_tokens)
-        if schedule:
-            update["schedule"] = self.schedule.model_copy(update=schedule)
-        return self.model_copy(update=update)
+            schedule["num_decay_steps"] = math.ceil(length.num_cooldown_tokens / self.step_tokens)
+        return self.changed(**update, schedule=schedule)
 
     def problems(self, world_size: int = 1) -> list[str]:
         """What the base class finds, and settings of this recipe that cannot work together."""
         found = [self._in_tokens(problem) for problem in super(FourMRun, self.in_steps()).problems(world_size)]
-        return found + self._length_problems() + self._model_problems()
+        return [*found, *self._length_problems(), *self._model_problems()]
 
     def _in_tokens(self, problem: str) -> str:
         """A conflict of the base class, where `length` says in tokens what would have to give way."""
@@ -221,9 +276,8 @@ class FourMRun(RunConfig):
             remedies.append((path, value))
         return Conflict(problem, remedies, "length.num_tokens", *problem.settings)
 
-    def _length_problems(self) -> list[str]:
+    def _length_problems(self) -> Iterator[str]:
         """Lengths that are given twice and not alike."""
-        found: list[str] = []
         wanted = self.in_steps()
         schedule, planned = self.schedule, wanted.schedule
         for name, in_tokens, given, needed, default in (
@@ -232,54 +286,43 @@ class FourMRun(RunConfig):
             ("schedule.num_decay_steps", "num_cooldown_tokens", schedule.num_decay_steps, planned.num_decay_steps, 0),
         ):
             if given not in (default, needed):
-                found.append(
-                    Conflict(
-                        f"{name}={given}, but by length.{in_tokens} it is {needed}\n"
-                        f"  leave one out: {name}={'null' if default is None else default} or length.{in_tokens}=null",
-                        [(f"length.{in_tokens}", DEFAULT), (name, default)],
-                    )
+                yield Conflict(
+                    f"{name}={given}, but by length.{in_tokens} it is {needed}\n"
+                    f"  leave one out: {name}={'null' if default is None else default} or length.{in_tokens}=null",
+                    [(f"length.{in_tokens}", DEFAULT), (name, default)],
                 )
         if self.length.num_epoch_examples is not None and self.length.num_tokens is None:
-            found.append(
-                Conflict(
-                    f"length.num_epoch_examples={self.length.num_epoch_examples} is only read with length.num_tokens\n"
-                    "  give both or none",
-                    [("length.num_epoch_examples", DEFAULT)],
-                    "length.num_tokens",
-                )
+            yield Conflict(
+                f"length.num_epoch_examples={self.length.num_epoch_examples} is only read with length.num_tokens\n"
+                "  give both or none",
+                [("length.num_epoch_examples", DEFAULT)],
+                "length.num_tokens",
             )
         if self.length.num_warmup_tokens is not None and self.schedule.warmup_share is not None:
-            found.append(
-                Conflict(
-                    "length.num_warmup_tokens and schedule.warmup_share both set the warm-up\n  give one of them",
-                    [("length.num_warmup_tokens", DEFAULT), ("schedule.warmup_share", DEFAULT)],
-                )
+            yield Conflict(
+                "length.num_warmup_tokens and schedule.warmup_share both set the warm-up\n  give one of them",
+                [("length.num_warmup_tokens", DEFAULT), ("schedule.warmup_share", DEFAULT)],
             )
-        return found
 
-    def _model_problems(self) -> list[str]:
-        found, model, weights = [], self.model, self.objective.modality_weights
+    def _model_problems(self) -> Iterator[str]:
+        model, weights = self.model, self.objective.modality_weights
         if model.hidden_size % model.num_heads:
-            found.append(
+            yield (
                 f"model.hidden_size {model.hidden_size} cannot be split over model.num_heads {model.num_heads}\n"
                 f"  use a width that is a multiple of the number of heads, such as {64 * model.num_heads}"
             )
         targets = [modality.name for modality in model.modalities if modality.is_target]
         if not targets or not any(modality.is_input for modality in model.modalities):
-            found.append("model.modalities has no input or no target\n  add one; pixels and vectors can be inputs only")
-        found += [
-            f"objective.modality_weights names {name!r}, which is no target of the model\n  it has {', '.join(targets)}"
-            for name in weights
-            if name not in targets
-        ]
+            yield "model.modalities has no input or no target\n  add one; pixels and vectors can be inputs only"
+        for name in weights:
+            if name not in targets:
+                known = ", ".join(targets)
+                yield f"objective.modality_weights names {name!r}, which is no target of the model\n  it has {known}"
         if targets and weights and not any(weights.get(name, 1.0) for name in targets):
-            found.append("objective.modality_weights leaves nothing to learn: all are 0\n  give one more")
+            yield "objective.modality_weights leaves nothing to learn: all are 0\n  give one more"
         if model.num_registers and self.masking.unused == "pack":
-            found.append(
-                Conflict(
-                    f"model.num_registers={model.num_registers} registers are in front of rows, which hold one example "
-                    "each only with masking.unused=pad\n  set masking.unused=pad, or model.num_registers=0",
-                    [("masking.unused", "pad"), ("model.num_registers", 0)],
-                )
+            yield Conflict(
+                f"model.num_registers={model.num_registers} registers are in front of rows, which hold one example "
+                "each only with masking.unused=pad\n  set masking.unused=pad, or model.num_registers=0",
+                [("masking.unused", "pad"), ("model.num_registers", 0)],
             )
-        return found

@@ -25,8 +25,8 @@ from pretrainkit.nn.biased_attention import PairLayout, RowPairs, visible_pairs
 from pretrainkit.nn.cpu.attention import Pair, TiledPairs
 from pretrainkit.nn.cuda.attention import flex_pairs
 from pretrainkit.nn.layouts import PairKind, best_pairs
+from pretrainkit.recipes.fourm.config import FourMModelConfig
 from pretrainkit.recipes.fourm.modality import Modality
-from pretrainkit.recipes.fourm.model_config import FourMModelConfig
 from pretrainkit.training.objective import Batch
 
 _NUMBERS = 256

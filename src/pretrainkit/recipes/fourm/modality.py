@@ -232,12 +232,8 @@ def as_setting(modalities: Sequence[Modality]) -> str:
     return json.dumps(items, ensure_ascii=False)
 
 
-def named(name: str) -> Modality:
-    """What an item of `model.modalities` stands for: a published name, or `module:OBJECT`.
-
-    Raises:
-        ConfigError: There is no such thing, or it is no modality.
-    """
+def _named(name: str) -> Modality:
+    """What an item of `model.modalities` stands for: a published name, or `module:OBJECT`."""
     if ":" not in name:
         return published(name)
     found = user_object(name)
@@ -255,7 +251,7 @@ def _resolved(value: object) -> object:
         value = [part for part in value.split(",") if part]
     if isinstance(value, (list, tuple)):
         try:
-            return tuple(named(item) if isinstance(item, str) else item for item in value)
+            return tuple(_named(item) if isinstance(item, str) else item for item in value)
         except ConfigError as error:
             raise ValueError(str(error)) from error
     return value

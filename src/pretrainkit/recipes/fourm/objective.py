@@ -9,11 +9,10 @@ from torch import Tensor, nn
 
 from pretrainkit.nn.layouts import best_pairs
 from pretrainkit.nn.linear_cross_entropy import TokenLoss
-from pretrainkit.recipes.fourm.config import FourMRun
+from pretrainkit.recipes.fourm.config import FourMModelConfig, FourMRun
 from pretrainkit.recipes.fourm.inputs import read_batch
 from pretrainkit.recipes.fourm.modality import Modality
-from pretrainkit.recipes.fourm.model_config import FourMModelConfig
-from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
+from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective, number_of
 
 TOKEN_LOSS = "token_loss"
 
@@ -39,7 +38,7 @@ class FourMObjective(SeparableObjective):
         return () if self._by_modality else tuple(_term(modality) for modality in self._targets)
 
     def weights(self, batch: Batch) -> dict[str, Tensor]:
-        counts = [_number(batch[f"decoder_places/{modality.name}"]) for modality in self._targets]
+        counts = [number_of(batch[f"decoder_places/{modality.name}"]) for modality in self._targets]
         if self._by_modality:
             return {_term(modality): count for modality, count in zip(self._targets, counts, strict=True)}
         weighted = [n * self._token_weight(modality) for modality, n in zip(self._targets, counts, strict=True)]
@@ -57,7 +56,7 @@ class FourMObjective(SeparableObjective):
             sums[TOKEN_LOSS] = LossSum(*(torch.stack(parts).sum() for parts in zip(*sums.values(), strict=True)))
         for modality in self._targets:
             is_right_n = found[modality.name].is_right_K
-            sums[f"{modality.name}_accuracy"] = LossSum(is_right_n.sum().float(), _number(is_right_n))
+            sums[f"{modality.name}_accuracy"] = LossSum(is_right_n.sum().float(), number_of(is_right_n))
         return sums
 
     def cost(self, batch: HostBatch) -> Cost:
@@ -72,7 +71,7 @@ class FourMObjective(SeparableObjective):
 
     def _sums(self, found: dict[str, TokenLoss]) -> dict[str, LossSum]:
         nll = {_term(modality): found[modality.name].nll_K for modality in self._targets}
-        sums = {name: LossSum(nll_n.sum(), _number(nll_n)) for name, nll_n in nll.items()}
+        sums = {name: LossSum(nll_n.sum(), number_of(nll_n)) for name, nll_n in nll.items()}
         if self._by_modality:
             return sums
         weights = [self._token_weight(modality) for modality in self._targets]
@@ -89,11 +88,6 @@ class FourMObjective(SeparableObjective):
 
 def _term(modality: Modality) -> str:
     return f"{modality.name}_loss"
-
-
-def _number(rows: Tensor) -> Tensor:
-    """float32 scalar on their device. Filled there: to copy a number from the host would wait for the device."""
-    return torch.full((), len(rows), dtype=torch.float32, device=rows.device)
 
 
 def count_cost(model: FourMModelConfig, batch: HostBatch) -> Cost:
@@ -144,10 +138,8 @@ def _lengths(batch: HostBatch, side: str, *, by_modality: bool = False) -> dict[
 def _seen_by_targets(model: FourMModelConfig, batch: HostBatch) -> float:
     """Pairs of tokens of the decoder of which the first sees the second."""
     kinds = [modality.kind for modality in model.modalities]
-    if not model.separate_targets:
-        return sum(float(length) ** 2 / 2 for length in _lengths(batch, "decoder").values())
     seen = 0.0
-    for key, length in _lengths(batch, "decoder", by_modality=True).items():
-        is_open = kinds[key % 256] == "image" and not model.causal_targets
-        seen += length**2 / (1 if is_open else 2)
+    for key, length in _lengths(batch, "decoder", by_modality=model.separate_targets).items():
+        is_open = model.separate_targets and kinds[key % 256] == "image" and not model.causal_targets
+        seen += float(length) ** 2 / (1 if is_open else 2)
     return seen

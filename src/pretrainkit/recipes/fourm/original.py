@@ -8,18 +8,15 @@ Dimensions: D width, V vocabulary, R registers.
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, ConfigError, InputError
-from pretrainkit.exporting.published_files import read_published, write_published
-from pretrainkit.recipes.fourm.embeddings import Places
+from pretrainkit.recipes.fourm.config import FourMModelConfig, published_model
 from pretrainkit.recipes.fourm.modality import Modality, published
-from pretrainkit.recipes.fourm.model import FourM
-from pretrainkit.recipes.fourm.model_config import FourMModelConfig, published_model
+from pretrainkit.recipes.fourm.model import FourM, Places
 
 State = Mapping[str, Tensor]
 Form = Literal["same", "row", "unread"]
@@ -42,15 +39,6 @@ _DEFAULTS: Mapping[str, Any] = {
     "share_modality_embeddings": True,
 }
 """Of a config that does not say."""
-_ENCODER = {
-    "attention_norm": "norm1",
-    "attention.qkv": "attn.qkv",
-    "attention.out": "attn.proj",
-    "attention.query_norm": "attn.q_norm",
-    "attention.key_norm": "attn.k_norm",
-    "feed_forward_norm": "norm2",
-    "feed_forward.down": "mlp.fc2",
-}
 _DECODER = {
     "attention_norm": "norm1",
     "attention.qkv": "self_attn.qkv",
@@ -67,35 +55,26 @@ _DECODER = {
     "feed_forward_norm": "norm2",
     "feed_forward.down": "mlp.fc2",
 }
+_ENCODER = {
+    ours: theirs.replace("self_attn", "attn")
+    for ours, theirs in _DECODER.items()
+    if theirs.startswith(("norm", "self_attn", "mlp"))
+}
+_SETTINGS = {
+    "dim": "hidden_size",
+    "encoder_depth": "num_encoder_layers",
+    "decoder_depth": "num_decoder_layers",
+    "num_heads": "num_heads",
+    "gated_mlp": "gated",
+    "qk_norm": "query_key_norm",
+    "decoder_causal_mask": "causal_targets",
+    "decoder_sep_mask": "separate_targets",
+    "num_register_tokens": "num_registers",
+    "share_modality_embeddings": "shared_modality_embeddings",
+}
+"""Keys of its config to ours, where values are the same."""
+_BIASES = ("norm_bias", "qkv_bias", "proj_bias", "mlp_bias")
 _UP, _GATED = "feed_forward.up", ("mlp.fc1", "mlp.fc3")
-
-
-def write_original(path: Path, model: FourM) -> None:
-    """Write a `.safetensors` file with its config in the header. The original loads it where it knows the modalities.
-
-    Tables and heads of targets are written apart, as in the released files.
-
-    Raises:
-        InputError: `path` exists or is named otherwise, or the original has no such model.
-    """
-    write_published(path, to_original(model), config_of(model.config))
-
-
-def read_original(path: Path, model: FourMModelConfig | None = None) -> tuple[FourMModelConfig, dict[str, Tensor]]:
-    """A model's config and state dict.
-
-    Args:
-        path: A `.safetensors` file, or a folder with `model.safetensors` and maybe `config.json`; or a checkpoint of
-            training (`.pth`), which needs `model`.
-        model: The architecture; None: as the file says.
-
-    Raises:
-        CheckpointError: It cannot be read, or is of another architecture.
-    """
-    tensors, header = read_published(path, "domains_in", needs_config=model is None)
-    if model is None:
-        model = model_of(header, tensors)
-    return model, from_original(tensors, model)
 
 
 def config_of(config: FourMModelConfig) -> dict[str, Any]:
@@ -121,22 +100,10 @@ def config_of(config: FourMModelConfig) -> dict[str, Any]:
         "domains_out": [modality.name for modality in config.modalities if modality.is_target],
         "image_size": pixels[0].image_size if pixels else 224,
         "patch_size": pixels[0].patch_size if pixels else 16,
-        "norm_bias": config.biases,
         "act_layer": activation,
-        "dim": config.hidden_size,
-        "encoder_depth": config.num_encoder_layers,
-        "decoder_depth": config.num_decoder_layers,
-        "num_heads": config.num_heads,
         "mlp_ratio": ratio,
-        "qkv_bias": config.biases,
-        "proj_bias": config.biases,
-        "mlp_bias": config.biases,
-        "gated_mlp": config.gated,
-        "qk_norm": config.query_key_norm,
-        "decoder_causal_mask": config.causal_targets,
-        "decoder_sep_mask": config.separate_targets,
-        "num_register_tokens": config.num_registers,
-        "share_modality_embeddings": config.shared_modality_embeddings,
+        **dict.fromkeys(_BIASES, config.biases),
+        **{theirs: getattr(config, ours) for theirs, ours in _SETTINGS.items()},
         "use_act_checkpoint": False,
         **({} if all(map(_is_known, config.modalities)) else {_MODALITIES: json.dumps(described)}),
     }
@@ -153,7 +120,7 @@ def model_of(values: Mapping[str, Any], tensors: State) -> FourMModelConfig:
         CheckpointError: It has options that are not known here, or modalities that are not published.
     """
     values = dict(_DEFAULTS) | dict(values)
-    biases = {name: bool(values.get(name, True)) for name in ("norm_bias", "qkv_bias", "proj_bias", "mlp_bias")}
+    biases = {name: bool(values.get(name, True)) for name in _BIASES}
     if len(set(biases.values())) > 1:
         raise CheckpointError(
             f"only some layers have biases: {biases}\n  no released model is so, and none here can be"
@@ -171,23 +138,13 @@ def model_of(values: Mapping[str, Any], tensors: State) -> FourMModelConfig:
             for name in sorted({*inputs, *targets})
         )
     )
-    width = int(values["dim"])
     return FourMModelConfig(
         modalities=modalities,
-        hidden_size=width,
-        num_encoder_layers=int(values["encoder_depth"]),
-        num_decoder_layers=int(values["decoder_depth"]),
-        num_heads=int(values["num_heads"]),
-        intermediate_size=_inner_width(width, float(values["mlp_ratio"]), is_gated=bool(values["gated_mlp"])),
+        intermediate_size=_inner_width(int(values["dim"]), float(values["mlp_ratio"]), is_gated=values["gated_mlp"]),
         activation=_ACTIVATIONS[values["act_layer"]],  # type: ignore[arg-type]
-        gated=bool(values["gated_mlp"]),
         biases=biases["qkv_bias"],
-        query_key_norm=bool(values["qk_norm"]),
         tied_logits=_is_tied(modalities, tensors),
-        shared_modality_embeddings=bool(values["share_modality_embeddings"]),
-        separate_targets=bool(values["decoder_sep_mask"]),
-        causal_targets=bool(values["decoder_causal_mask"]),
-        num_registers=int(values["num_register_tokens"]),
+        **{ours: values[theirs] for theirs, ours in _SETTINGS.items()},
     )
 
 

@@ -17,16 +17,18 @@ from pretrainkit.data.aligned_crops import CropConfig
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.exchange import ImportedConfig
 from pretrainkit.recipes.fourm.config import (
+    SIZES,
     FourMDataConfig,
     FourMObjectiveConfig,
     FourMRun,
     FourMSetConfig,
     LengthConfig,
     MaskingConfig,
+    Variant,
+    published_model,
 )
 from pretrainkit.recipes.fourm.mixtures import PUBLISHED, Component
 from pretrainkit.recipes.fourm.modality import Modality, published
-from pretrainkit.recipes.fourm.model_config import SIZES, Variant, published_model
 from pretrainkit.training.evaluate_config import EvaluateConfig
 from pretrainkit.training.optimizers.config import OptimizerConfig, ParameterGroup, ScheduleConfig
 from pretrainkit.training.run import CheckpointConfig, ParallelConfig, PrecisionConfig

@@ -3,10 +3,17 @@
 from collections.abc import Callable
 from typing import Literal
 
-from pretrainkit.recipes.fourm.config import FourMDataConfig, FourMRun, LengthConfig, MaskingConfig
+from pretrainkit.recipes.fourm.config import (
+    FourMDataConfig,
+    FourMModelConfig,
+    FourMRun,
+    LengthConfig,
+    MaskingConfig,
+    gated_width,
+    published_model,
+)
 from pretrainkit.recipes.fourm.mixtures import PUBLISHED
 from pretrainkit.recipes.fourm.modality import MOD7, MOD21, Modality, published
-from pretrainkit.recipes.fourm.model_config import FourMModelConfig, gated_width, published_model
 from pretrainkit.training.evaluate_config import EvaluateConfig
 from pretrainkit.training.optimizers.config import OptimizerConfig, ParameterGroup, ScheduleConfig
 from pretrainkit.training.run import CheckpointConfig, LogConfig, ParallelConfig

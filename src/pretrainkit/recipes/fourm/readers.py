@@ -10,7 +10,7 @@ import gzip
 import io
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,8 @@ from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.tasks.user_modules import user_object
 
 JSON_SUFFIXES = (".json", ".json.gz")
+_SAM_SIZE = 224
+"""Pixels of the sides of the images that instances of SAM were found on."""
 
 
 @dataclass(frozen=True)
@@ -222,16 +224,16 @@ class Caption(Reader):
         return texts[int(request.rng.integers(len(texts)))] if request.is_training else texts[0]
 
 
+@dataclass(frozen=True)
 class JsonReader(Reader):
     """JSON of one structure, as words."""
 
-    suffixes = JSON_SUFFIXES
     what: str
     """What files hold, for messages."""
-
-    @abstractmethod
-    def words(self, found: Any, request: Request) -> Content:
-        """What was found as a sequence; of another structure it may raise any error of a look-up or a conversion."""
+    words: Callable[[Any, Request], Content]
+    """What was found as a sequence; of another structure it may raise any error of a look-up or a conversion."""
+    is_of_parts: bool = False
+    suffixes: tuple[str, ...] = JSON_SUFFIXES
 
     def read(self, content: bytes, request: Request) -> Content:
         found = _json(content, request.name)
@@ -241,61 +243,34 @@ class JsonReader(Reader):
             raise _unfit(request, self.what) from error
 
 
-class Boxes(JsonReader):
-    """JSON {"instances": [{"boxes": [xmin, ymin, xmax, ymax], "class_name": …, "score": …}]}, shares of the image."""
-
-    what = 'instances of {"boxes": [4 shares of the image], "class_name": text, "score": number}'
-
-    def words(self, found: Any, request: Request) -> list[str]:
-        data = request.data
-        return serialise.boxes(
-            found["instances"],
-            request.part,
-            min_score=data.min_box_score,
-            max_boxes=data.max_boxes,
-            order=data.box_order,
-            min_visibility=data.min_box_visibility,
-            rng=request.rng,
-        )
+def _boxes(found: Any, request: Request) -> list[str]:
+    data = request.data
+    return serialise.boxes(
+        found["instances"],
+        request.part,
+        min_score=data.min_box_score,
+        max_boxes=data.max_boxes,
+        order=data.box_order,
+        min_visibility=data.min_box_visibility,
+        rng=request.rng,
+    )
 
 
-class Metadata(JsonReader):
-    """JSON {name: number} of `serialise.METADATA`."""
-
-    what = "figures by name"
-
-    def words(self, found: Any, request: Request) -> Chunks:
-        return Chunks(serialise.metadata(found, request.rng))
+def _metadata(found: Any, request: Request) -> Chunks:
+    return Chunks(serialise.metadata(found, request.rng))
 
 
-class Palette(JsonReader):
-    """JSON [{"1": [[r, g, b]], …, "7": […]}]."""
-
-    what = 'a list with {"1": [[r, g, b]], "2": …}'
-
-    def words(self, found: Any, request: Request) -> list[str]:
-        return serialise.palette(found[0], request.rng)
+def _palette(found: Any, request: Request) -> list[str]:
+    return serialise.palette(found[0], request.rng)
 
 
-class Poses(JsonReader):
-    """JSON of people: bbox_xyxy, pred_smpl_params, pred_cam, pose_tokenized; {} where there is nobody."""
-
-    what = "bbox_xyxy, pred_smpl_params, pred_cam and pose_tokenized"
-
-    def words(self, found: Any, request: Request) -> list[str]:
-        return serialise.poses(found, request.part, request.rng)
+def _poses(found: Any, request: Request) -> list[str]:
+    return serialise.poses(found, request.part, request.rng)
 
 
-class SamInstances(JsonReader):
-    """JSON: a record for each stored part, of points, token_ids and bbox."""
-
-    is_of_parts = True
-    what = "records of points, token_ids and bbox, one for each part"
-    _size = 224
-
-    def words(self, found: Any, request: Request) -> list[str]:
-        record = found if isinstance(found, dict) else found[request.part.number]
-        return serialise.sam_instances(record, self._size, request.rng)
+def _sam_instances(found: Any, request: Request) -> list[str]:
+    record = found if isinstance(found, dict) else found[request.part.number]
+    return serialise.sam_instances(record, _SAM_SIZE, request.rng)
 
 
 class Vectors(Reader):
@@ -327,11 +302,11 @@ READERS: Mapping[str, Reader] = {
     "depth": DepthMap(),
     "colors": ColorMap(),
     "caption": Caption(),
-    "boxes": Boxes(),
-    "metadata": Metadata(),
-    "palette": Palette(),
-    "poses": Poses(),
-    "sam_instances": SamInstances(),
+    "boxes": JsonReader('instances of {"boxes": [4 shares of the image], "class_name": text, "score": number}', _boxes),
+    "metadata": JsonReader("figures by name", _metadata),
+    "palette": JsonReader('a list with {"1": [[r, g, b]], "2": …}', _palette),
+    "poses": JsonReader("bbox_xyxy, pred_smpl_params, pred_cam and pose_tokenized", _poses),
+    "sam_instances": JsonReader("records of points, token_ids and bbox, one for each part", _sam_instances, True),
     "vectors": Vectors(),
 }
 """By the name in `Modality.reader`."""

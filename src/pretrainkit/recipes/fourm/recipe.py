@@ -74,7 +74,7 @@ class FourM(
             raise DataError(absent)
 
     def check_files(self, config: FourMRun, progress: Progress) -> list[str]:
-        from pretrainkit.recipes.fourm.data_check import check_files
+        from pretrainkit.recipes.fourm.source import check_files
 
         return check_files(config, progress)
 
@@ -142,19 +142,22 @@ class FourM(
 
     def import_file(self, path: Path, format: str, config: FourMRun | None) -> ImportedModel:
         """The config is `config`, or that of fourm/b-7 with the model of the file; the data is missing."""
-        from pretrainkit.recipes.fourm.original import read_original
+        from pretrainkit.exporting.published_files import read_published
+        from pretrainkit.recipes.fourm.original import from_original, model_of
 
-        model, state = read_original(path, None if config is None else config.model)
+        tensors, header = read_published(path, "domains_in", needs_config=config is None)
+        model = model_of(header, tensors) if config is None else config.model
         base = PRESETS["b-7"]() if config is None else config
-        return ImportedModel(base.model_copy(update={"model": model}), state)
+        return ImportedModel(base.model_copy(update={"model": model}), from_original(tensors, model))
 
     export_formats = ("4m",)
 
     def export_file(self, config: FourMRun, model: Any, format: str, out: Path) -> None:
         """A .safetensors file by the published names, with the config in its header."""
-        from pretrainkit.recipes.fourm.original import write_original
+        from pretrainkit.exporting.published_files import write_published
+        from pretrainkit.recipes.fourm.original import config_of, to_original
 
-        write_original(out, model)
+        write_published(out, to_original(model), config_of(model.config))
 
 
 RECIPE = FourM()

@@ -4,7 +4,8 @@ Dimensions: B samples, P places of an image.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,7 +19,7 @@ from pretrainkit.data.aligned_samples import CROP_SETTINGS, Samples, folders_of,
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.fourm.batch import HostBatch, continuous, with_places
-from pretrainkit.recipes.fourm.config import FourMDataConfig, FourMRun, FourMSetConfig, MaskingConfig
+from pretrainkit.recipes.fourm.config import FourMRun, FourMSetConfig
 from pretrainkit.recipes.fourm.masking import Contents, Masking
 from pretrainkit.recipes.fourm.mixtures import Bound
 from pretrainkit.recipes.fourm.modality import Modality, as_setting
@@ -26,8 +27,11 @@ from pretrainkit.recipes.fourm.readers import Chunks, Content, Request, reader_o
 from pretrainkit.recipes.fourm.sequences import Ids, Ragged, spans
 from pretrainkit.recipes.fourm.text import TextVocabulary
 from pretrainkit.recipes.recipe import Split
+from pretrainkit.workers.processes import Progress, available_cores
 
 _VALID = rng.stream_key(0, "fourm", "valid")
+_CHECK = rng.stream_key(0, "fourm", "data check")
+_CHECKED_AT_ONCE = 64
 _PART, _MASKS, _READERS = range(3)
 """Streams of an example's key."""
 UNKNOWN_SIZE = (224, 224)
@@ -45,40 +49,32 @@ class Sample:
 
 
 class SampleSet:
-    """One data set for given modalities."""
+    """One data set for the modalities of a model."""
 
     def __init__(
-        self,
-        config: FourMSetConfig,
-        samples: Samples,
-        modalities: Sequence[Modality],
-        present: Sequence[int],
-        masking: Masking,
+        self, config: FourMSetConfig, samples: Samples, run: FourMRun, present: Sequence[int], masking: Masking
     ) -> None:
-        """`modalities`: of the model, in order; `present`: numbers of those that the data set has; `masking`: bound to
-        it."""
-        self.config, self.samples, self.masking = config, samples, masking
-        self.modalities, self.present = tuple(modalities), tuple(present)
-        self.folders = {number: folder_of(config, modalities[number]) for number in present}
-        self._readers = {number: reader_of(modalities[number]) for number in present}
+        """`run`: bound; `present`: numbers of its modalities that the data set has; `masking`: bound to it."""
+        self.config, self.samples, self.masking, self.data = config, samples, masking, run.data
+        self.modalities, self.present = run.model.modalities, tuple(present)
+        self.folders = {number: folder_of(config, self.modalities[number]) for number in present}
+        self._readers = {number: reader_of(self.modalities[number]) for number in present}
 
-    def read(self, index: int, key: int, data: FourMDataConfig, *, is_training: bool) -> Sample:
+    def read(self, index: int, key: int, *, is_training: bool) -> Sample:
         """A sample, cut and serialised.
 
         Raises:
             DataError: A file is missing or broken.
         """
         files = {number: self.samples.read(folder, index) for number, folder in self.folders.items()}
-        part = self._part(index, files, rng.fold_one(key, _PART), data, is_training=is_training)
+        part = self._part(index, files, rng.fold_one(key, _PART), is_training=is_training)
         contents = {
-            number: self.read_file(number, index, content, part, key, data, is_training=is_training)
+            number: self.read_file(number, index, content, part, key, is_training=is_training)
             for number, content in files.items()
         }
         return Sample(self.samples.keys[index], part, contents)
 
-    def read_file(
-        self, number: int, index: int, content: bytes, part: Part, key: int, data: FourMDataConfig, *, is_training: bool
-    ) -> Content:
+    def read_file(self, number: int, index: int, content: bytes, part: Part, key: int, *, is_training: bool) -> Content:
         """What modality `number` of a sample is, of its file.
 
         Raises:
@@ -89,7 +85,7 @@ class SampleSet:
             part=part,
             rng=rng.generator(rng.fold_one(rng.fold_one(key, _READERS), number)),
             is_training=is_training,
-            data=data,
+            data=self.data,
             name=self.samples.name(self.folders[number], index),
         )
         return self._readers[number].read(content, request)
@@ -107,17 +103,15 @@ class SampleSet:
         num = max(len(stored[0]), 1) if stored[0].ndim else 1
         return [stored_part(stored[0], number, size, stored[1]) for number in range(num)]
 
-    def _part(
-        self, index: int, files: Mapping[int, bytes], key: int, data: FourMDataConfig, *, is_training: bool
-    ) -> Part:
+    def _part(self, index: int, files: Mapping[int, bytes], key: int, *, is_training: bool) -> Part:
         size, stored = self._size(index, files), self._stored_parts(index)
         if stored is not None:
             table, name = stored
-            number = _drawn_row(table, rng.generator(key), may_flip=data.crop.flip > 0) if is_training else 0
+            number = _drawn_row(table, rng.generator(key), may_flip=self.data.crop.flip > 0) if is_training else 0
             return stored_part(table, number, size, name)
         if size is None or not is_training or any(reader.is_of_parts for reader in self._readers.values()):
             return centre_square(*(size or UNKNOWN_SIZE))
-        return draw_part(data.crop, *size, rng.generator(key))
+        return draw_part(self.data.crop, *size, rng.generator(key))
 
     def _stored_parts(self, index: int) -> tuple[NDArray[Any], str] | None:
         """The table of what tokens were made of, and the name of its file; None: there is none."""
@@ -171,16 +165,11 @@ class FourMSource(BatchSource):
     """
 
     def __init__(
-        self,
-        data: FourMDataConfig,
-        masking: MaskingConfig,
-        split: Split,
-        sets: Sequence[SampleSet],
-        vocabulary: TextVocabulary | None,
+        self, config: FourMRun, split: Split, sets: Sequence[SampleSet], vocabulary: TextVocabulary | None
     ) -> None:
-        """The configs are those of a bound run; sets are in its order, all for the same modalities."""
-        self.data, self.masking, self.split, self.sets = data, masking, split, tuple(sets)
-        self.vocabulary, self.modalities = vocabulary, self.sets[0].modalities
+        """`config`: bound; its sets in its order."""
+        self.data, self.masking, self.modalities = config.data, config.masking, config.model.modalities
+        self.split, self.sets, self.vocabulary = split, tuple(sets), vocabulary
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -237,7 +226,7 @@ class FourMSource(BatchSource):
         """What the files of these records hold."""
         keys = self.keys(records).tolist()
         return [
-            self.sets[source].read(index, key, self.data, is_training=self.split == "train")
+            self.sets[source].read(index, key, is_training=self.split == "train")
             for source, index, key in zip(records.source.tolist(), records.index.tolist(), keys, strict=True)
         ]
 
@@ -359,59 +348,55 @@ def open_source(config: FourMRun, split: Split) -> FourMSource:
         ConfigError: The mixture does not fit the data.
         DataError: No data was given, or it is broken.
     """
-    data, modalities = config.data, config.model.modalities
-    configs = data.train if split == "train" else data.valid
+    configs = config.data.train if split == "train" else config.data.valid
     if not configs:
         raise DataError(f"data.{split} names no data\n  give it as data.{split}=FOLDER")
-    vocabulary = open_vocabulary(data, modalities)
-    sets = [open_set(one, modalities, config.masking, vocabulary) for one in configs]
-    return FourMSource(data, config.masking, split, sets, vocabulary)
+    vocabulary = open_vocabulary(config)
+    return FourMSource(config, split, [open_set(one, config, vocabulary) for one in configs], vocabulary)
 
 
-def open_vocabulary(data: FourMDataConfig, modalities: Sequence[Modality]) -> TextVocabulary | None:
-    """Of the sequences among `modalities`; None where there are none.
+def open_vocabulary(config: FourMRun) -> TextVocabulary | None:
+    """Of the sequences among the modalities; None where there are none.
 
     Raises:
         DataError: None was given, or it has too few sentinels.
     """
-    sequences = [modality for modality in modalities if modality.kind == "sequence"]
+    tokenizer, sequences = config.data.tokenizer, [one for one in config.model.modalities if one.kind == "sequence"]
     if not sequences:
         return None
-    if data.tokenizer is None:
+    if tokenizer is None:
         raise DataError(
             f"{', '.join(modality.name for modality in sequences)}: sequences need a text tokenizer\n"
             "  give one as data.tokenizer=FOLDER: a trained model needs the one it was trained with, for a new model "
             "make it with: pretrainkit tokenizer train words.tsv --kind multimodal --out FOLDER"
         )
-    vocabulary = TextVocabulary(data.tokenizer)
+    vocabulary = TextVocabulary(tokenizer)
     longest = max(modality.max_tokens for modality in sequences)
     needed = (longest + 1) // 2 + 2  # every second token hidden is the most runs; the closing one, and [S_0]
     if len(vocabulary.sentinels) < needed:
         raise DataError(
-            f"sequences of {longest} tokens may need {needed} sentinels, but {data.tokenizer} has "
+            f"sequences of {longest} tokens may need {needed} sentinels, but {tokenizer} has "
             f"{len(vocabulary.sentinels)}\n  make a tokenizer with more, or set the modality's length lower"
         )
     return vocabulary
 
 
-def with_vocabulary(modalities: Sequence[Modality], vocabulary: TextVocabulary | None) -> tuple[Modality, ...]:
-    """The modalities with the size of the vocabulary in all sequences."""
+def with_vocabulary(config: FourMRun, vocabulary: TextVocabulary | None) -> FourMRun:
+    """The config with the size of the vocabulary in all sequences."""
     size = {"vocab_size": None if vocabulary is None else vocabulary.size}
-    return tuple(one.model_copy(update=size) if one.kind == "sequence" else one for one in modalities)
+    modalities = config.model.modalities
+    sized = tuple(one.model_copy(update=size) if one.kind == "sequence" else one for one in modalities)
+    return config.changed(model={"modalities": sized})
 
 
-def open_set(
-    config: FourMSetConfig,
-    modalities: Sequence[Modality],
-    masking: MaskingConfig,
-    vocabulary: TextVocabulary | None,
-) -> SampleSet:
+def open_set(config: FourMSetConfig, run: FourMRun, vocabulary: TextVocabulary | None) -> SampleSet:
     """One data set.
 
     Raises:
         ConfigError: The mixture does not fit it, or it names a modality that the model lacks.
         DataError: It is missing or broken.
     """
+    modalities, masking = run.model.modalities, run.masking
     names = [modality.name for modality in modalities]
     known = {*names, *(modality.key for modality in modalities)}
     unknown = [name for name in (*(config.modalities or ()), *config.folders) if name not in known]
@@ -450,7 +435,7 @@ def open_set(
     samples = open_samples(config.path, suffixes)
     mixture = Bound(config.mixture or masking.mixture, modalities, [names[number] for number in present])
     first_sentinel = vocabulary.sentinels[1] if vocabulary else 0
-    return SampleSet(config, samples, modalities, present, Masking(masking, modalities, mixture, first_sentinel))
+    return SampleSet(config, samples, run, present, Masking(masking, modalities, mixture, first_sentinel))
 
 
 def bind(config: FourMRun) -> FourMRun:
@@ -466,8 +451,7 @@ def bind(config: FourMRun) -> FourMRun:
     problems = config.problems()
     if problems:
         raise ConfigError(problems)
-    modalities = with_vocabulary(config.model.modalities, open_vocabulary(data, config.model.modalities))
-    config = config.model_copy(update={"model": config.model.model_copy(update={"modalities": modalities})})
+    config = with_vocabulary(config, open_vocabulary(config))
     if shared := {one.path for one in data.train} & {one.path for one in data.valid}:
         raise DataError(f"data.valid names data that is in data.train: {', '.join(sorted(shared))}\n  give other data")
     splits: tuple[Split, ...] = ("train", "valid") if data.valid else ("train",)
@@ -496,3 +480,69 @@ def absent_modalities(source: FourMSource) -> str | None:
         f"  name its folder: 'data.train=[{{path: FOLDER, folders: {{{absent[0].name}: NAME}}}}]'\n"
         f"  or leave it out of the model: 'model.modalities={as_setting(others)}'"
     )
+
+
+def check_files(config: FourMRun, progress: Progress) -> list[str]:
+    """Read every file of all data sets as training and evaluation do, with all stored parts.
+
+    The config is not bound: data that do not fit it are reported, too.
+
+    Returns:
+        What cannot be used: absent modalities, broken or truncated files, NaN, ids out of range, shapes that do not
+        fit each other. Each names its file.
+
+    Raises:
+        ConfigError, DataError: The text tokenizer is missing or does not fit.
+    """
+    vocabulary = open_vocabulary(config)
+    config, data, problems = with_vocabulary(config, vocabulary), config.data, list[str]()
+    splits: tuple[tuple[Split, tuple[FourMSetConfig, ...]], ...] = (("train", data.train), ("valid", data.valid))
+    for split, named in splits:
+        sets = []
+        for one in named:
+            try:
+                sets.append(open_set(one, config, vocabulary))
+            except (ConfigError, DataError) as error:
+                problems.append(f"{set_name(one)} of data.{split}: {error}")
+        if not sets:
+            continue
+        source = FourMSource(config, split, sets, vocabulary)
+        is_whole = len(sets) == len(named)  # else a set that did not open may have what the others lack
+        if split == "train" and is_whole and (absent := absent_modalities(source)):
+            problems.append(absent)
+        problems += _broken_files(source, progress)
+    return problems
+
+
+def _broken_files(source: FourMSource, progress: Progress) -> Iterator[str]:
+    with ThreadPoolExecutor(available_cores()) as pool:
+        for number, one in enumerate(source.sets):
+            progress.stage(f"reading {set_name(one.config)} of data.{source.split}", len(one.samples), "sample")
+            for start in range(0, len(one.samples), _CHECKED_AT_ONCE):
+                indices = range(start, min(start + _CHECKED_AT_ONCE, len(one.samples)))
+                for found in pool.map(lambda index, number=number: _of_sample(source, number, index), indices):
+                    yield from found
+                progress.advance(len(indices))
+
+
+def _of_sample(source: FourMSource, number: int, index: int) -> list[str]:
+    """What is wrong with the files of a sample."""
+    one, problems, files = source.sets[number], list[str](), dict[int, bytes]()
+    for modality, folder in one.folders.items():
+        try:
+            files[modality] = one.samples.read(folder, index)
+        except DataError as error:
+            problems.append(str(error))
+    try:
+        parts = one.parts(index, files)
+    except DataError as error:
+        problems.append(str(error))
+        parts = [centre_square(*UNKNOWN_SIZE)]
+    for modality, content in files.items():
+        try:
+            for part in parts:
+                found = one.read_file(modality, index, content, part, _CHECK, is_training=False)
+                source.contents([Sample(one.samples.keys[index], part, {modality: found})])
+        except DataError as error:
+            problems.append(str(error))
+    return list(dict.fromkeys(problems))

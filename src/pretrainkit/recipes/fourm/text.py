@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from pretrainkit.errors import DataError
-from pretrainkit.recipes.fourm.sequences import Ids, merge_spans
 
 CONTROL = ("[PAD]", "[UNK]", "[SOS]", "[EOS]")
 _SENTINEL = re.compile(r"\[S_(\d+)\]")
@@ -67,7 +66,15 @@ class TextVocabulary:
                 "  make one with: pretrainkit tokenizer train words.tsv --kind multimodal --out DIR"
             )
         self.pad, self.unk, self.sos, self.eos = (self._words[token][0] for token in CONTROL)
-        self.sentinels = self._consecutive_sentinels(str(path))
+        numbered = {
+            int(match[1]): ids[0] for token, ids in self._words.items() if (match := _SENTINEL.fullmatch(token))
+        }
+        found = self.sentinels = tuple(numbered[number] for number in sorted(numbered))
+        if found != tuple(range(found[0], found[0] + len(found))) or sorted(numbered) != list(range(len(found))):
+            raise DataError(
+                f"the sentinels [S_0], [S_1], … of the text tokenizer {path} have no consecutive ids\n"
+                "  make one with: pretrainkit tokenizer train words.tsv --kind multimodal --out DIR"
+            )
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without any mark of its beginning or end."""
@@ -114,19 +121,3 @@ class TextVocabulary:
         left_out = {self.pad, self.sos, self.eos, *self.sentinels}
         kept = [int(token) for token in ids if int(token) not in left_out]
         return str(self._tokenizer.decode(kept, skip_special_tokens=False))
-
-    def merge(self, input_ids: Ids, target_ids: Ids) -> Ids:
-        """The sequence of which an encoder saw one part and a decoder predicts the other."""
-        return merge_spans(input_ids, target_ids, frozenset(self.sentinels))
-
-    def _consecutive_sentinels(self, path: str) -> tuple[int, ...]:
-        numbered = {
-            int(match[1]): ids[0] for token, ids in self._words.items() if (match := _SENTINEL.fullmatch(token))
-        }
-        found = tuple(numbered[number] for number in sorted(numbered))
-        if found != tuple(range(found[0], found[0] + len(found))) or sorted(numbered) != list(range(len(found))):
-            raise DataError(
-                f"the sentinels [S_0], [S_1], … of the text tokenizer {path} have no consecutive ids\n"
-                "  make one with: pretrainkit tokenizer train words.tsv --kind multimodal --out DIR"
-            )
-        return found

@@ -28,10 +28,9 @@ def grid_table(rows: int, columns: int, width: int) -> Tensor:
     Made by NumPy, so that it has its values in a model on "meta" too.
     """
     rate_W = 10_000.0 ** -(np.arange(width // 4) / (width // 4))
-    row_Wh, column_Ww = rate_W[:, None] * np.arange(rows), rate_W[:, None] * np.arange(columns)
-    down = np.concatenate((np.sin(row_Wh), np.cos(row_Wh)))[:, :, None].repeat(columns, axis=2)
-    right = np.concatenate((np.sin(column_Ww), np.cos(column_Ww)))[:, None, :].repeat(rows, axis=1)
-    return torch.from_numpy(np.concatenate((down, right)).astype(np.float32)[None])
+    places_P = np.divmod(np.arange(rows * columns), columns)
+    table_DP = np.concatenate([wave(rate_W[:, None] * own_P) for own_P in places_P for wave in (np.sin, np.cos)])
+    return torch.from_numpy(table_DP.astype(np.float32).reshape(1, width, rows, columns))
 
 
 def stretched(positions_1Dhw: Tensor, rows: int, columns: int) -> Tensor:
@@ -216,9 +215,10 @@ class Double(nn.Module):
         return self.convolution(F.interpolate(x_BCHW, scale_factor=2.0, mode="nearest"))
 
 
-def _middle(width: int, *, has_attention: bool) -> list[nn.Module]:
+def middle(width: int, time_width: int | None = None, *, has_attention: bool) -> list[nn.Module]:
+    """The layers at the lowest resolution."""
     attention = [PlaceAttention(width)] if has_attention else []
-    return [ResidualBlock(width, width), *attention, ResidualBlock(width, width)]
+    return [ResidualBlock(width, width, time_width), *attention, ResidualBlock(width, width, time_width)]
 
 
 class ConvEncoder(_Layers):
@@ -235,7 +235,7 @@ class ConvEncoder(_Layers):
             for _ in range(config.num_blocks):
                 layers.append(ResidualBlock(width, config.width * multiplier))
                 width = config.width * multiplier
-        self.layers = nn.ModuleList([*layers, *_middle(width, has_attention=config.has_attention)])
+        self.layers = nn.ModuleList([*layers, *middle(width, has_attention=config.has_attention)])
         self.norm = group_norm(width)
         self.width = width
 
@@ -252,7 +252,7 @@ class ConvDecoder(_Layers):
     def __init__(self, config: ConvCoderConfig, num_channels: int) -> None:
         super().__init__()
         width = self.width = config.width * config.multipliers[-1]
-        layers = _middle(width, has_attention=config.has_attention)
+        layers = middle(width, has_attention=config.has_attention)
         for level, multiplier in reversed(list(enumerate(config.multipliers))):
             for _ in range(config.num_blocks + 1):
                 layers.append(ResidualBlock(width, config.width * multiplier))

@@ -4,7 +4,7 @@
 Presets (complete configs) are in `presets.py`.
 """
 
-import re
+from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, NonNegativeInt, PositiveInt, model_validator
@@ -96,19 +96,9 @@ class ImageSetConfig(SourceConfig):
     """Where its images are; null: as the domain says."""
 
 
-_COMMA = re.compile(r",(?![^\[]*\])(?![^{]*\})")
-"""Those outside of brackets and braces."""
-
-
-def _as_sets(value: object) -> object:
-    if isinstance(value, str):
-        value = [part for part in _COMMA.split(value) if part]
-    return as_sources(value)
-
-
 ImageSets = Annotated[
     tuple[ImageSetConfig, ...],
-    BeforeValidator(_as_sets, json_schema_input_type=str | tuple[str | ImageSetConfig, ...]),
+    BeforeValidator(as_sources, json_schema_input_type=str | tuple[str | ImageSetConfig, ...]),
 ]
 
 
@@ -162,80 +152,66 @@ class ImageTokenizerRun(RunConfig):
 
     def problems(self, world_size: int = 1) -> list[str]:
         """What the base class finds, and settings of this recipe that cannot work together."""
-        found = super().problems(world_size) + self.model.problems()
+        found = super().problems(world_size)
+        return [*found, *self.model.problems(), *self._loss_problems(), *self._size_problems()]
+
+    def _loss_problems(self) -> Iterator[str]:
         kind, loss = self.model.domain.kind, self.objective.reconstruction
         special = {"classes": ("cross_entropy",), "mask": ("binary_cross_entropy",)}
         fitting = special.get(kind, ("mse", "l1", "smooth_l1", "cosine", "cosine_channels"))
         if loss not in fitting:
-            found.append(
-                Conflict(
-                    f"objective.reconstruction={loss} does not fit {kind} of model.domain {self.model.domain.name}\n"
-                    f"  use objective.reconstruction={' or '.join(fitting)}",
-                    [("objective.reconstruction", fitting[0])],
-                    "model.domain",
-                )
+            yield Conflict(
+                f"objective.reconstruction={loss} does not fit {kind} of model.domain {self.model.domain.name}\n"
+                f"  use objective.reconstruction={' or '.join(fitting)}",
+                [("objective.reconstruction", fitting[0])],
+                "model.domain",
             )
         if self.model.is_diffusion and kind not in special and loss not in ("mse", "l1", "smooth_l1"):
-            found.append(
-                Conflict(
-                    f"objective.reconstruction={loss} does not fit a diffusion decoder\n"
-                    "  use objective.reconstruction=mse or smooth_l1",
-                    [("objective.reconstruction", "mse")],
-                    "model.decoder",
-                )
-            )
-        if self.objective.perceptual.weight and (kind not in ("colors", "grey", "normals") or self.model.is_diffusion):
-            found.append(
-                Conflict(
-                    "objective.perceptual compares pictures of decoders without diffusion\n"
-                    "  set objective.perceptual.weight=0",
-                    [("objective.perceptual.weight", 0)],
-                    "model.domain",
-                    "model.decoder",
-                )
+            yield Conflict(
+                f"objective.reconstruction={loss} does not fit a diffusion decoder\n"
+                "  use objective.reconstruction=mse or smooth_l1",
+                [("objective.reconstruction", "mse")],
+                "model.decoder",
             )
         perceptual, smallest = self.objective.perceptual, self.data.min_image_size or self.model.image_size
+        if perceptual.weight and (not self.model.domain.is_flat or self.model.is_diffusion):
+            yield Conflict(
+                "objective.perceptual compares pictures of decoders without diffusion\n"
+                "  set objective.perceptual.weight=0",
+                [("objective.perceptual.weight", 0)],
+                "model.domain",
+                "model.decoder",
+            )
         if perceptual.is_measured and not self.model.domain.is_flat:
-            found.append(
-                Conflict(
-                    "objective.perceptual compares pictures\n  set objective.perceptual.is_measured=false",
-                    [("objective.perceptual.is_measured", False)],
-                    "model.domain",
-                )
+            yield Conflict(
+                "objective.perceptual compares pictures\n  set objective.perceptual.is_measured=false",
+                [("objective.perceptual.is_measured", False)],
+                "model.domain",
             )
         if perceptual.is_lpips and perceptual.is_used and smallest < LPIPS_SMALLEST:
-            found.append(
+            yield (
                 f"objective.perceptual.network={perceptual.network} cannot read images of {smallest} pixels\n"
                 f"  use at least {LPIPS_SMALLEST}, or a transformer of timm"
             )
-        return found + self._size_problems()
 
-    def _size_problems(self) -> list[str]:
+    def _size_problems(self) -> Iterator[str]:
         smallest, largest, step = self.data.min_image_size, self.model.image_size, self.data.image_size_step
+        patch, remedies = self.model.patch_size, [("data.min_image_size", DEFAULT)]
         if smallest is None:
-            return []
+            return
         if self.model.domain.kind == "features":
-            return [
-                Conflict(
-                    "data.min_image_size is for images; features have one size\n  leave it out",
-                    [("data.min_image_size", DEFAULT)],
-                    "model.domain",
-                )
-            ]
-        patch = self.model.patch_size
-        if smallest > largest or (largest - smallest) % step or step % patch:
+            message = "data.min_image_size is for images; features have one size\n  leave it out"
+            yield Conflict(message, remedies, "model.domain")
+        elif smallest > largest or (largest - smallest) % step or step % patch:
             unit = max(patch, step // patch * patch)
             fitting = largest - max(0, (largest - smallest) // unit) * unit
-            return [
-                Conflict(
-                    f"sizes from data.min_image_size={smallest} to model.image_size={largest} in steps of "
-                    f"data.image_size_step={step} do not fit\n"
-                    f"  steps are multiples of model.patch_size={patch} and lead from one to the other, as with\n"
-                    f"  data.min_image_size={fitting} data.image_size_step={unit}",
-                    [("data.min_image_size", DEFAULT)],
-                    "model.image_size",
-                    "model.patch_size",
-                    "data.image_size_step",
-                )
-            ]
-        return []
+            yield Conflict(
+                f"sizes from data.min_image_size={smallest} to model.image_size={largest} in steps of "
+                f"data.image_size_step={step} do not fit\n"
+                f"  steps are multiples of model.patch_size={patch} and lead from one to the other, as with\n"
+                f"  data.min_image_size={fitting} data.image_size_step={unit}",
+                remedies,
+                "model.image_size",
+                "model.patch_size",
+                "data.image_size_step",
+            )

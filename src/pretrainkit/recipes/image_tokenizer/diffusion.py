@@ -26,6 +26,7 @@ from pretrainkit.recipes.image_tokenizer.coders import (
     ResidualBlock,
     grid_table,
     group_norm,
+    middle,
     stretched,
 )
 from pretrainkit.recipes.image_tokenizer.model_config import NoiseConfig, UNetConfig, UViTConfig
@@ -96,9 +97,17 @@ class DiffusionDecoder(nn.Module, ABC):
     def blocks(self) -> list[nn.Module]:
         """To compile and shard one by one."""
 
-    @abstractmethod
     def initialise_zeros(self) -> None:
         """Layers that begin as zeros, so that blocks begin as what they are added to."""
+        for module in self.modules():
+            if isinstance(module, ResidualBlock):
+                nn.init.zeros_(module.convolution_2.weight)
+            elif isinstance(module, PlaceAttention):
+                nn.init.zeros_(module.out.weight)
+            elif isinstance(module, TimedLayer):
+                nn.init.zeros_(module.gate.weight)
+            elif isinstance(module, UNet):
+                nn.init.zeros_(module.out.weight)
 
     def denoise(self, values_BCHW: Tensor, codes_BDhw: Tensor, keys_B: Tensor) -> tuple[Tensor, Tensor]:
         """A training pass at a random time of each image.
@@ -145,7 +154,10 @@ class DiffusionDecoder(nn.Module, ABC):
                 predicted_BCHW = alone_BCHW + guidance * (predicted_BCHW - alone_BCHW)
             image_BCHW = self._image(predicted_BCHW, x_BCHW, signal_B111, noise_B111)
             if self.is_flat:
-                image_BCHW = _thresholded(image_BCHW)
+                # Scaled so that nearly all values lie between -1 and 1, and cut off there.
+                limit_B = image_BCHW.abs().flatten(1).quantile(_QUANTILE, dim=1).clamp(min=1)
+                limit_B111 = limit_B[:, None, None, None]
+                image_BCHW = image_BCHW.clamp(-limit_B111, limit_B111) / limit_B111
             if number == len(times) - 1:
                 return image_BCHW
             noise_BCHW = (x_BCHW - signal_B111 * image_BCHW) / noise_B111
@@ -187,13 +199,6 @@ def time_features(time_B: Tensor, width: int) -> Tensor:
     return torch.cat((angles.cos(), angles.sin()), dim=1)
 
 
-def _thresholded(image_BCHW: Tensor) -> Tensor:
-    """Scaled so that nearly all values lie between -1 and 1, and cut off there."""
-    limit_B = image_BCHW.abs().flatten(1).quantile(_QUANTILE, dim=1).clamp(min=1)
-    limit_B111 = limit_B[:, None, None, None]
-    return image_BCHW.clamp(-limit_B111, limit_B111) / limit_B111
-
-
 class Stage(nn.ModuleList):
     """Layers one after another, of which some are told the time."""
 
@@ -233,9 +238,7 @@ class UNet(DiffusionDecoder):
                     layers.append(PlaceAttention(width))
                 self.down.append(Stage(layers))
                 kept.append(width)
-        self.middle = Stage(
-            [ResidualBlock(width, width, time_width), PlaceAttention(width), ResidualBlock(width, width, time_width)]
-        )
+        self.middle = Stage(middle(width, time_width, has_attention=True))
         self.up = nn.ModuleList()
         for level, multiplier in reversed(list(enumerate(config.multipliers))):
             for number in range(config.num_blocks + 1):
@@ -252,14 +255,6 @@ class UNet(DiffusionDecoder):
 
     def blocks(self) -> list[nn.Module]:
         return [*self.down, self.middle, *self.up]
-
-    def initialise_zeros(self) -> None:
-        for module in self.modules():
-            if isinstance(module, ResidualBlock):
-                nn.init.zeros_(module.convolution_2.weight)
-            elif isinstance(module, PlaceAttention):
-                nn.init.zeros_(module.out.weight)
-        nn.init.zeros_(self.out.weight)
 
     def forward(
         self, noisy_BCHW: Tensor, time_B: Tensor, codes_BDhw: Tensor, is_hidden_Bhw: Tensor | None = None
@@ -298,15 +293,12 @@ class TimedLayer(nn.Module):
         time_BE = F.silu(time_BE)
         shift_1, scale_1, shift_2, scale_2 = self.modulation(time_BE)[:, None].chunk(4, dim=-1)
         gate_1, gate_2 = self.gate(time_BE)[:, None].chunk(2, dim=-1)
-        mixed_BPM = self._attend(self.attention_norm(x_BPM) * (1 + scale_1) + shift_1)
+        qkv_BP = self.qkv(self.attention_norm(x_BPM) * (1 + scale_1) + shift_1)
+        q, k, v = qkv_BP.unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        mixed_BPM = self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
         x_BPM = x_BPM + gate_1 * self._dropped(mixed_BPM)
         inner_BPM = self.feed_forward_norm(x_BPM) * (1 + scale_2) + shift_2
         return x_BPM + gate_2 * self._dropped(self.down(F.gelu(self.up(inner_BPM))))
-
-    def _attend(self, x_BPM: Tensor) -> Tensor:
-        B, P, M = x_BPM.shape
-        q, k, v = self.qkv(x_BPM).view(B, P, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
-        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(B, P, M))
 
     def _dropped(self, x_BPM: Tensor) -> Tensor:
         return F.dropout(x_BPM, self.dropout, self.training) if self.dropout else x_BPM
@@ -362,13 +354,6 @@ class UViT(DiffusionDecoder):
 
     def blocks(self) -> list[nn.Module]:
         return list(self.layers)
-
-    def initialise_zeros(self) -> None:
-        for module in self.modules():
-            if isinstance(module, ResidualBlock):
-                nn.init.zeros_(module.convolution_2.weight)
-            elif isinstance(module, TimedLayer):
-                nn.init.zeros_(module.gate.weight)
 
     def forward(
         self, noisy_BCHW: Tensor, time_B: Tensor, codes_BDhw: Tensor, is_hidden_Bhw: Tensor | None = None

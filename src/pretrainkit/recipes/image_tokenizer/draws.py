@@ -20,7 +20,10 @@ def fold(keys: Tensor, values: Tensor | int) -> Tensor:
     """int64 keys and integers (broadcast) to new keys; the same as `pretrainkit.rng.fold`."""
     if isinstance(values, int):
         values = torch.full((), values, dtype=torch.int64, device=keys.device)
-    return _mix(keys + (values + 1) * _GOLDEN)
+    z = keys + (values + 1) * _GOLDEN
+    z = (z ^ _shift(z, 30)) * _MIX_1
+    z = (z ^ _shift(z, 27)) * _MIX_2
+    return z ^ _shift(z, 31)
 
 
 def uniform(keys_B: Tensor, stream: int, *shape: int) -> Tensor:
@@ -39,17 +42,6 @@ def normal(keys_B: Tensor, stream: int, *shape: int) -> Tensor:
     angle_BN = 2 * math.pi * second_BN
     found_BN = torch.cat((radius_BN * angle_BN.cos(), radius_BN * angle_BN.sin()), dim=1)
     return found_BN[:, :num].reshape(len(keys_B), *shape)
-
-
-def priorities(keys_B: Tensor, stream: int, num: int) -> Tensor:
-    """int64 (B, num), for a random order of all places of all examples."""
-    return fold(fold(keys_B, stream)[:, None], torch.arange(num, device=keys_B.device))
-
-
-def _mix(z: Tensor) -> Tensor:
-    z = (z ^ _shift(z, 30)) * _MIX_1
-    z = (z ^ _shift(z, 27)) * _MIX_2
-    return z ^ _shift(z, 31)
 
 
 def _shift(z: Tensor, num: int) -> Tensor:

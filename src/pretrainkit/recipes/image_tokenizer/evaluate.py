@@ -17,7 +17,7 @@ from pretrainkit.data.order import Order
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.dist.env import World
 from pretrainkit.eval.evaluator import dealt, evaluate, evaluation_mode
-from pretrainkit.images.thumbnail import thumbnail
+from pretrainkit.images.pillow import thumbnail
 from pretrainkit.recipes.capabilities import Evaluator
 from pretrainkit.recipes.image_tokenizer.codec import as_pictures, values_of
 from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerRun
@@ -78,7 +78,7 @@ def mean_image_errors(config: ImageTokenizerRun) -> dict[str, float]:
     one of each pixel), by the names of held-out metrics with mean_image_ before them."""
     domain, objective = config.model.domain, ImageTokenizerObjective(config)
     valid, own = open_source(config, "valid"), open_source(config, "train")
-    train = ImageSource(config.model, config.data, "valid", own.sets, own.folders, config.seed)
+    train = ImageSource(config, "valid", own.sets, own.folders)
     total, num = torch.zeros(()), min(_MEAN_OF, sum(train.sizes))
     for batch in _batches(train, num, _MEAN_BATCH):
         for one in prepared(torch.from_numpy(batch["image"]), config.model):

@@ -6,6 +6,7 @@ Dimensions: B images, C channels, K classes, H x W pixels, T places, D width of 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -24,6 +25,13 @@ _STABLE_1, _STABLE_2 = 0.01**2, 0.03**2
 _WINDOW, _DEVIATION = 11, 1.5
 _EXPONENTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
 """Of the scales of MS-SSIM, from the finest."""
+_LOSSES: Mapping[str, Callable[..., Tensor]] = {
+    "mse": F.mse_loss,
+    "l1": F.l1_loss,
+    "smooth_l1": F.smooth_l1_loss,
+    "cross_entropy": F.cross_entropy,
+    "binary_cross_entropy": F.binary_cross_entropy_with_logits,
+}
 
 
 def reconstruction_loss(prediction: Tensor, target: Tensor, kind: Reconstruction) -> Tensor:
@@ -35,18 +43,11 @@ def reconstruction_loss(prediction: Tensor, target: Tensor, kind: Reconstruction
         kind: As in the config.
     """
     prediction = prediction.float()
-    if kind == "cross_entropy":
-        return F.cross_entropy(prediction, target, reduction="none").flatten(1).mean(1)
     if kind == "cosine":
         return 1 - F.cosine_similarity(prediction.flatten(1), target.flatten(1), dim=1)
     if kind == "cosine_channels":
         return 1 - F.cosine_similarity(prediction, target, dim=1).flatten(1).mean(1)
-    if kind == "binary_cross_entropy":
-        return F.binary_cross_entropy_with_logits(prediction, target, reduction="none").flatten(1).mean(1)
-    if kind == "smooth_l1":
-        return F.smooth_l1_loss(prediction, target, reduction="none").flatten(1).mean(1)
-    difference = prediction - target
-    return (difference.abs() if kind == "l1" else difference.square()).flatten(1).mean(1)
+    return _LOSSES[kind](prediction, target, reduction="none").flatten(1).mean(1)
 
 
 def psnr(prediction_BCHW: Tensor, target_BCHW: Tensor, value_range: float) -> Tensor:
@@ -158,8 +159,7 @@ class Perceptual:
         kind = self._config.distance
         if kind == "cosine":
             return (1 - F.cosine_similarity(x_BTD, y_BTD, dim=-1)).mean(1)
-        difference_BTD = x_BTD - y_BTD
-        return (difference_BTD.abs() if kind == "l1" else difference_BTD.square()).flatten(1).mean(1)
+        return _LOSSES[kind](x_BTD, y_BTD, reduction="none").flatten(1).mean(1)
 
 
 def _three_channels(images_BCHW: Tensor) -> Tensor:
@@ -180,7 +180,11 @@ def _open(config: PerceptualConfig) -> nn.Module:
     try:
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            network = _lpips(config) if config.is_lpips else _transformer(config)
+            if config.is_lpips:
+                network = _lpips(config)
+            else:
+                timm, has_weights = import_timm("objective.perceptual"), config.weights is None
+                network = timm.create_model(config.network, pretrained=has_weights, img_size=config.image_size)
     except (RuntimeError, ValueError, OSError) as error:
         raise ConfigError(
             f"objective.perceptual.network={config.network} cannot be opened: {error}\n"
@@ -200,14 +204,6 @@ def _open(config: PerceptualConfig) -> nn.Module:
                 f"  give a .safetensors file of that model by {names} names"
             ) from error
     return network.eval().requires_grad_(False)
-
-
-def _transformer(config: PerceptualConfig) -> nn.Module:
-    timm = import_timm("objective.perceptual")
-    network: nn.Module = timm.create_model(
-        config.network, pretrained=config.weights is None, img_size=config.image_size
-    )
-    return network
 
 
 def _lpips(config: PerceptualConfig) -> nn.Module:

@@ -5,7 +5,7 @@ latents, h x w places.
 Source: section 10 of the specification (4M-21, https://arxiv.org/abs/2406.09406).
 """
 
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -153,22 +153,16 @@ def build(config: ImageTokenizerModelConfig) -> ImageTokenizer:
     stacked = stacked_parameters(model)
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.ConvTranspose2d):
-            _initialise_layer(module, num_parts=stacked.get(module.weight, 1))
+            for part in module.weight.detach().view(len(module.weight), -1).chunk(stacked.get(module.weight, 1)):
+                nn.init.xavier_uniform_(part)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
     if model.class_table is not None:
         nn.init.normal_(model.class_table.weight)
     model.quantizer.initialise()
     if isinstance(model.decoder, DiffusionDecoder):
         model.decoder.initialise_zeros()
     return model
-
-
-@torch.no_grad()
-def _initialise_layer(layer: nn.Module, num_parts: int) -> None:
-    weight = cast(Tensor, layer.weight)
-    for part in weight.view(len(weight), -1).chunk(num_parts):
-        nn.init.xavier_uniform_(part)
-    if layer.bias is not None:
-        cast(Tensor, layer.bias).zero_()
 
 
 def _encoder(config: ImageTokenizerModelConfig) -> ViTEncoder | ConvEncoder | MLPCoder:

@@ -5,7 +5,7 @@ section 10 of the specification.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
@@ -226,6 +226,8 @@ DecoderConfig = Annotated[
 class CodebookConfig(Config):
     """A table of codes, each the moving average of the latents that it stands for (van den Oord et al. 2017)."""
 
+    num_heads: ClassVar[int] = 1
+    """Ids at each place."""
     kind: Literal["codebook"] = "codebook"
     """Learned codes, the nearest counts."""
     neutral_fields: ClassVar[frozenset[str]] = frozenset(
@@ -259,11 +261,6 @@ class CodebookConfig(Config):
         """Different ids."""
         return self.size
 
-    @property
-    def num_heads(self) -> int:
-        """Ids at each place."""
-        return 1
-
 
 class MemcodesConfig(Config):
     """Several tables, of which each place asks for a code by attention."""
@@ -296,6 +293,8 @@ class MemcodesConfig(Config):
 class FiniteScalarConfig(Config):
     """No table: each number of a latent is rounded (FSQ, Mentzer et al. 2023, https://arxiv.org/abs/2309.15505)."""
 
+    num_heads: ClassVar[int] = 1
+    """Ids at each place."""
     kind: Literal["fsq"] = "fsq"
     """Rounded coordinates."""
     levels: Annotated[tuple[Annotated[int, Field(ge=2)], ...], Field(min_length=1)]
@@ -310,11 +309,6 @@ class FiniteScalarConfig(Config):
     def width(self) -> int:
         """Of the latents."""
         return len(self.levels)
-
-    @property
-    def num_heads(self) -> int:
-        """Ids at each place."""
-        return 1
 
 
 QuantizerConfig = Annotated[CodebookConfig | MemcodesConfig | FiniteScalarConfig, Field(discriminator="kind")]
@@ -364,66 +358,60 @@ class ImageTokenizerModelConfig(Config):
 
     def problems(self) -> list[str]:
         """Settings that cannot work together, each as a message."""
-        found = []
+        return [*self._coder_problems(), *self._diffusion_problems()]
+
+    def _coder_problems(self) -> Iterator[str]:
         if self.image_size % self.patch_size:
-            found.append(
+            yield (
                 f"model.image_size {self.image_size} is not a multiple of model.patch_size {self.patch_size}\n"
                 f"  nearest: {self.image_size // self.patch_size * self.patch_size or self.patch_size}"
             )
         for side, coder in (("encoder", self.encoder), ("decoder", self.decoder)):
             if isinstance(coder, ViTCoderConfig | UViTConfig) and coder.hidden_size % coder.num_heads:
-                found.append(
+                yield (
                     f"model.{side}.hidden_size {coder.hidden_size} cannot be split over {coder.num_heads} heads\n"
                     "  use a width that is a multiple of the number of heads"
                 )
             if isinstance(coder, ConvCoderConfig) and 2 ** (len(coder.multipliers) - 1) != self.patch_size:
-                found.append(
+                yield (
                     f"model.{side} halves the resolution {len(coder.multipliers) - 1} times, which makes patches of "
                     f"{2 ** (len(coder.multipliers) - 1)} pixels, not model.patch_size={self.patch_size}\n"
                     "  give as many multipliers as patch_size is halved, and one more; patch_size is a power of 2"
                 )
             if isinstance(coder, ConvCoderConfig) and self.domain.kind == "features":
-                found.append(f"model.{side}.kind=conv reads images, not features\n  use vit or mlp")
+                yield f"model.{side}.kind=conv reads images, not features\n  use vit or mlp"
             if isinstance(coder, MLPCoderConfig) and self.domain.kind != "features":
-                found.append(f"model.{side}.kind=mlp reads features, not {self.domain.kind}\n  use vit or conv")
+                yield f"model.{side}.kind=mlp reads features, not {self.domain.kind}\n  use vit or conv"
         if isinstance(self.encoder, ViTCoderConfig) and self.encoder.num_output_convolutions:
-            found.append("model.encoder.num_output_convolutions is for decoders\n  leave it out")
-        if isinstance(self.decoder, UNetConfig | UViTConfig):
-            found += self._diffusion_problems(self.decoder)
-        return found
+            yield "model.encoder.num_output_convolutions is for decoders\n  leave it out"
 
-    def _diffusion_problems(self, decoder: UNetConfig | UViTConfig) -> list[str]:
-        found: list[str] = []
+    def _diffusion_problems(self) -> Iterator[str]:
+        decoder = self.decoder
+        if not isinstance(decoder, UNetConfig | UViTConfig):
+            return
         if self.domain.kind in ("classes", "features", "mask"):
-            found.append(
-                f"a diffusion decoder makes pictures or depth, not {self.domain.kind}\n  use model.decoder.kind=vit"
-            )
+            yield f"a diffusion decoder makes pictures or depth, not {self.domain.kind}\n  use model.decoder.kind=vit"
         if isinstance(decoder, UNetConfig):
             halvings = len(decoder.multipliers) - 1
         else:
             halvings = len(decoder.widths) - 1 + decoder.halves_before_middle
         unit = decoder.patch_size * 2**halvings
         if self.image_size % unit:
-            found.append(
+            yield (
                 f"model.decoder divides images by {unit} pixels, but model.image_size is {self.image_size}\n"
                 f"  use a multiple of {unit}, or fewer levels"
             )
         noise = decoder.noise
         if noise.masks_places and not noise.dropout:
-            found.append(
-                Conflict(
-                    "model.decoder.noise.masks_places=true needs model.decoder.noise.dropout above 0\n"
-                    "  set model.decoder.noise.dropout=0.1, or leave both out",
-                    [("model.decoder.noise.masks_places", DEFAULT)],
-                    "model.decoder.noise.dropout",
-                )
+            yield Conflict(
+                "model.decoder.noise.masks_places=true needs model.decoder.noise.dropout above 0\n"
+                "  set model.decoder.noise.dropout=0.1, or leave both out",
+                [("model.decoder.noise.masks_places", DEFAULT)],
+                "model.decoder.noise.dropout",
             )
         if noise.ends_in_noise and noise.prediction == "noise":
-            found.append(
-                Conflict(
-                    "model.decoder.noise: where nothing is left of an image, it does not follow from its noise\n"
-                    "  set model.decoder.noise.prediction=velocity or model.decoder.noise.ends_in_noise=false",
-                    [("model.decoder.noise.ends_in_noise", False), ("model.decoder.noise.prediction", "velocity")],
-                )
+            yield Conflict(
+                "model.decoder.noise: where nothing is left of an image, it does not follow from its noise\n"
+                "  set model.decoder.noise.prediction=velocity or model.decoder.noise.ends_in_noise=false",
+                [("model.decoder.noise.ends_in_noise", False), ("model.decoder.noise.prediction", "velocity")],
             )
-        return found

@@ -16,7 +16,7 @@ from pretrainkit.recipes.image_tokenizer.losses import Perceptual, ms_ssim, psnr
 from pretrainkit.recipes.image_tokenizer.model import ImageTokenizer, Pass, prepared
 from pretrainkit.recipes.image_tokenizer.model_config import ImageTokenizerModelConfig
 from pretrainkit.recipes.image_tokenizer.quantizers import Codebook, Met
-from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
+from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective, number_of
 
 RECONSTRUCTION, COMMITMENT, PERCEPTUAL = "reconstruction_loss", "commitment_loss", "perceptual_loss"
 USAGE, PERPLEXITY = "codebook_usage", "codebook_perplexity"
@@ -52,7 +52,7 @@ class ImageTokenizerObjective(SeparableObjective):
         return (USAGE, PERPLEXITY) if self._learns_codes else ()
 
     def weights(self, batch: Batch) -> dict[str, Tensor]:
-        return dict.fromkeys(self.scales, _number(batch))
+        return dict.fromkeys(self.scales, number_of(batch["key"]))
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
         size = len(batch["image_size"]) if "image_size" in batch else None
@@ -73,7 +73,7 @@ class ImageTokenizerObjective(SeparableObjective):
         found: Pass = model(values, batch["key"], samples=True)
         self.seen(found)
         sums = self._sums(found, batch)
-        weight = _number(batch)
+        weight = number_of(batch["key"])
         return sums | {
             name: LossSum(value_B.sum(), weight) for name, value_B in self.errors(found.image_BEHW, values).items()
         }
@@ -92,10 +92,7 @@ class ImageTokenizerObjective(SeparableObjective):
             both, either = (is_made & is_there).flatten(1).sum(1), (is_made | is_there).flatten(1).sum(1)
             accuracy_B = (is_made == is_there).float().flatten(1).mean(1)
             return {"pixel_accuracy": accuracy_B, "iou": both / either.clamp(min=1)}
-        found = {
-            "mae": reconstruction_loss(made, target, "l1"),
-            "mse": reconstruction_loss(made, target, "mse"),
-        }
+        found = {"mae": reconstruction_loss(made, target, "l1"), "mse": reconstruction_loss(made, target, "mse")}
         if kind == "features":
             found["cosine_similarity"] = 1 - reconstruction_loss(made, target, "cosine_channels")
         if self._model.domain.is_flat:
@@ -124,7 +121,7 @@ class ImageTokenizerObjective(SeparableObjective):
         return Cost(examples=num, tokens=num_tokens, slots=num_tokens, flops=flops)
 
     def _sums(self, found: Pass, batch: Batch) -> dict[str, LossSum]:
-        weight = _number(batch)
+        weight = number_of(batch["key"])
         loss_B = reconstruction_loss(found.prediction_BEHW, found.target, self._config.objective.reconstruction)
         sums = {RECONSTRUCTION: LossSum(loss_B.sum(), weight)}
         if self._commitment:
@@ -145,12 +142,6 @@ def in_use(use_K: Tensor) -> dict[str, Tensor]:
     share_K = use_K / use_K.sum().clamp(min=1e-20)
     entropy = -(share_K * share_K.clamp(min=1e-20).log()).sum()
     return {USAGE: (share_K * len(use_K) > _RARE).float().mean(), PERPLEXITY: entropy.exp()}
-
-
-def _number(batch: Batch) -> Tensor:
-    """float32 scalar: images of the batch. Filled on their device, so that nothing waits."""
-    keys_B = batch["key"]
-    return torch.full((), len(keys_B), dtype=torch.float32, device=keys_B.device)
 
 
 @cache

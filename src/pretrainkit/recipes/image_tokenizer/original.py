@@ -6,14 +6,12 @@ licence of their own; nothing here fetches them. Constructor's keys to ours: doc
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, InputError
-from pretrainkit.exporting.published_files import read_published, write_published
 from pretrainkit.recipes.image_tokenizer.coders import grid_table
 from pretrainkit.recipes.image_tokenizer.diffusion import UVIT_GRID
 from pretrainkit.recipes.image_tokenizer.model import ImageTokenizer
@@ -42,99 +40,99 @@ _PREDICTIONS = {
 _REVIVALS = {"batch_random": "latents", "linde_buzo_gray": "split"}
 _SCHEDULES = {"linear": "linear", "squaredcos_cap_v2": "squared_cosine", "shifted_cosine": "shifted_cosine"}
 State = Mapping[str, Tensor]
-_PROJECTIONS = {"class_table": "cls_emb", "to_latents": "quant_proj", "from_codes": "post_quant_proj"}
-_QUANTIZERS = {
-    "codes_KD": "_codebook.embed",
-    "use_K": "_codebook.cluster_size",
-    "sums_KD": "_codebook.embed_avg",
-    "is_ready": "_codebook.initted",
-    "codes_HKE": "codes",
-    "keys_HEE": "to_k.weight",
-    "values_HEE": "to_v.weight",
+_NAMES: Mapping[str, Mapping[str, str]] = {
+    "": {
+        "class_table": "cls_emb",
+        "to_latents": "quant_proj",
+        "from_codes": "post_quant_proj",
+        "quantizer": "quantize",
+        "codes_KD": "_codebook.embed",
+        "use_K": "_codebook.cluster_size",
+        "sums_KD": "_codebook.embed_avg",
+        "is_ready": "_codebook.initted",
+        "codes_HKE": "codes",
+        "keys_HEE": "to_k.weight",
+        "values_HEE": "to_v.weight",
+    },
+    "vit": {
+        "layers": "blocks",
+        "attention_norm": "norm1",
+        "attention.qkv": "attn.qkv",
+        "attention.out": "attn.proj",
+        "feed_forward_norm": "norm2",
+        "feed_forward.up": "mlp.fc1",
+        "feed_forward.down": "mlp.fc2",
+        "last_mlp.norm": "norm_mlp",
+        "last_mlp.up": "post_mlp.fc1",
+        "last_mlp.down": "post_mlp.fc2",
+        "encoder.patch": "encoder.proj",
+        "decoder.out": "decoder.out_proj",
+        "convolutions": "out_conv",
+        "convolution": "dwconv",
+        "up": "pwconv1",
+        "down": "pwconv2",
+        "scale": "gamma",
+    },
+    "mlp": {
+        "first": "linear_in",
+        "last": "linear_out",
+        r"layers.(\d+).norm": r"layernorms.\1",
+        r"layers.(\d+).up": r"blocks.\1.block.0",
+        r"layers.(\d+).down": r"blocks.\1.block.2",
+    },
+    "unet": {
+        "time_1": "time_embed.0",
+        "time_2": "time_embed.2",
+        "decoder.out": "decoder.out.2",
+        "decoder.norm": "decoder.out.0",
+        # A convolution itself: those that halve are an operation of their stage, unlike the first one.
+        r"down.(?!0.0)(\d+.\d+).(weight|bias)": r"down.\1.op.\2",
+        "down": "input_blocks",
+        "middle": "middle_block",
+        "up": "output_blocks",
+        "norm_1": "in_layers.0",
+        "convolution_1": "in_layers.2",
+        "time": "emb_layers.1",
+        "norm_2": "out_layers.0",
+        "convolution_2": "out_layers.3",
+        "skip": "skip_connection",
+        r"(\d+).out": r"\1.proj_out",
+        "convolution": "conv",
+    },
+    "uvit": {
+        r"(down|up).(\d+).(\d+)": r"\1_blocks.\2.resnets.\3",
+        r"halves.(\d+)": r"down_blocks.\1.downsamplers.0.conv",
+        r"doubles.(\d+).convolution": r"up_blocks.\1.upsamplers.0.conv",
+        "patch": "conv_in",
+        "norm": "conv_norm_out",
+        "norm_1": "norm1",
+        "convolution_1": "conv1",
+        "time": "time_emb_proj",
+        "norm_2": "norm2",
+        "convolution_2": "conv2",
+        "skip": "conv_shortcut",
+        r"layers.(\d+)": r"mid_block.mid_block.\1",
+        "attention_norm": "norm1",
+        "feed_forward_norm": "norm2",
+        "qkv": "attn.qkv",
+        "out": "attn.proj",
+        "up": "mlp.fc1",
+        "down": "mlp.fc2",
+        "modulation": "adaLN_modulation",
+        "gate": "adaLN_gate",
+        "time_1": "time_embedding.linear_1",
+        "time_2": "time_embedding.linear_2",
+        "halve_middle": "downsample_mid.conv",
+        "double_middle.convolution": "upsample_mid.conv",
+        "told": "mid_block.mid_cond_proj",
+        "into": "mid_block.mid_proj_in",
+        "back": "mid_block.mid_proj_out",
+        "mask_token": "mid_block.mask_token",
+        "pixels": "conv_out",
+    },
 }
-_TRANSFORMER = (
-    ("layers.", "blocks."),
-    ("attention_norm.", "norm1."),
-    ("attention.qkv.", "attn.qkv."),
-    ("attention.out.", "attn.proj."),
-    ("feed_forward_norm.", "norm2."),
-    ("feed_forward.up.", "mlp.fc1."),
-    ("feed_forward.down.", "mlp.fc2."),
-    ("last_mlp.norm.", "norm_mlp."),
-    ("last_mlp.up.", "post_mlp.fc1."),
-    ("last_mlp.down.", "post_mlp.fc2."),
-)
-_TIMED_UNET = {
-    "norm_1": "in_layers.0",
-    "convolution_1": "in_layers.2",
-    "time": "emb_layers.1",
-    "norm_2": "out_layers.0",
-    "convolution_2": "out_layers.3",
-    "skip": "skip_connection",
-    "norm": "norm",
-    "qkv": "qkv",
-    "out": "proj_out",
-    "convolution": "conv",
-}
-_TIMED_UVIT = {
-    "norm_1": "norm1",
-    "convolution_1": "conv1",
-    "time": "time_emb_proj",
-    "norm_2": "norm2",
-    "convolution_2": "conv2",
-    "skip": "conv_shortcut",
-}
-_LAYER_UVIT = {
-    "attention_norm": "norm1",
-    "feed_forward_norm": "norm2",
-    "qkv": "attn.qkv",
-    "out": "attn.proj",
-    "up": "mlp.fc1",
-    "down": "mlp.fc2",
-    "modulation": "adaLN_modulation",
-    "gate": "adaLN_gate",
-}
-_TOP_UNET = {"time_1": "time_embed.0", "time_2": "time_embed.2", "norm": "out.0", "out": "out.2"}
-_TOP_UVIT = {
-    "patch": "conv_in",
-    "time_1": "time_embedding.linear_1",
-    "time_2": "time_embedding.linear_2",
-    "halve_middle": "downsample_mid.conv",
-    "double_middle.convolution": "upsample_mid.conv",
-    "told": "mid_block.mid_cond_proj",
-    "into": "mid_block.mid_proj_in",
-    "back": "mid_block.mid_proj_out",
-    "norm": "conv_norm_out",
-    "pixels": "conv_out",
-}
-
-
-def write_original(path: Path, model: ImageTokenizer) -> None:
-    """Write a `.safetensors` file that the original loads, with its config in the header.
-
-    Raises:
-        InputError: `path` exists or is named otherwise, or the original has no such model.
-    """
-    write_published(path, to_original(model), config_of(model.config))
-
-
-def read_original(
-    path: Path, model: ImageTokenizerModelConfig | None = None
-) -> tuple[ImageTokenizerModelConfig, dict[str, Tensor]]:
-    """A tokenizer's config and state dict.
-
-    Args:
-        path: A `.safetensors` file, or a folder with `model.safetensors` and maybe `config.json`; or a checkpoint of
-            training (`.pth`), which needs `model`.
-        model: The architecture; None: as the file says.
-
-    Raises:
-        CheckpointError: It cannot be read, or is of another architecture.
-    """
-    tensors, header = read_published(path, "enc_type", needs_config=model is None)
-    if model is None:
-        model = model_of(header)
-    return model, from_original(tensors, model)
+"""By the kind of a coder ("": all else), patterns of whole parts of our names between dots and what the original has in
+their place. They are applied one after another, in this order."""
 
 
 def config_of(config: ImageTokenizerModelConfig) -> dict[str, Any]:
@@ -318,22 +316,14 @@ def original_name(name: str, config: ImageTokenizerModelConfig) -> str:
     Raises:
         CheckpointError: The original has no such part.
     """
-    part, _, rest = name.partition(".")
-    if part in _PROJECTIONS:
-        return f"{_PROJECTIONS[part]}.{rest}"
-    if part == "quantizer":
-        return f"quantize.{_QUANTIZERS[rest]}"
-    coder = config.encoder if part == "encoder" else config.decoder
-    match coder.kind:
-        case "vit":
-            return f"{part}.{_of_vit(rest, part)}"
-        case "mlp":
-            return f"{part}.{_of_mlp(rest)}"
-        case "unet":
-            return f"{part}.{_of_unet(rest)}"
-        case "uvit":
-            return f"{part}.{_of_uvit(rest)}"
-    raise CheckpointError(f"the original has no {part} of kind {coder.kind!r}\n  use --format safetensors")
+    part = name.partition(".")[0]
+    coders = {"encoder": config.encoder, "decoder": config.decoder}
+    kind = coders[part].kind if part in coders else ""
+    if kind not in _NAMES:
+        raise CheckpointError(f"the original has no {part} of kind {kind!r}\n  use --format safetensors")
+    for ours, theirs in _NAMES[kind].items():
+        name = re.sub(rf"(?<![^.]){ours}(?![^.])", theirs, name)
+    return name
 
 
 def to_original(model: ImageTokenizer) -> dict[str, Tensor]:
@@ -377,59 +367,3 @@ def _positions(config: ImageTokenizerModelConfig) -> dict[str, Tensor]:
         elif coder.kind == "uvit":
             found[f"{part}.mid_block.mid_pos_emb"] = grid_table(UVIT_GRID, UVIT_GRID, coder.hidden_size)
     return found
-
-
-def _of_vit(rest: str, part: str) -> str:
-    for ours, theirs in _TRANSFORMER:
-        rest = rest.replace(ours, theirs) if ours in rest else rest
-    if part == "encoder":
-        return re.sub(r"^patch\.", "proj.", rest)
-    rest = re.sub(r"^out\.", "out_proj.", rest)
-    match = re.fullmatch(r"convolutions\.(\d+)\.(.+)", rest)
-    if match is None:
-        return rest
-    inner = match[2].replace("convolution.", "dwconv.").replace("up.", "pwconv1.").replace("down.", "pwconv2.")
-    return f"out_conv.{match[1]}.{'gamma' if inner == 'scale' else inner}"
-
-
-def _of_mlp(rest: str) -> str:
-    match = re.fullmatch(r"layers\.(\d+)\.(norm|up|down)\.(\w+)", rest)
-    if match is None:
-        return rest.replace("first.", "linear_in.").replace("last.", "linear_out.")
-    number, layer, leaf = match.groups()
-    if layer == "norm":
-        return f"layernorms.{number}.{leaf}"
-    return f"blocks.{number}.block.{0 if layer == 'up' else 2}.{leaf}"
-
-
-def _of_unet(rest: str) -> str:
-    # Side, numbers of places, and a layer with its leaf or a leaf alone.
-    match = re.fullmatch(r"(down|middle|up)\.([\d.]*\d)\.(.+)", rest)
-    if match is None:
-        part, leaf = rest.rsplit(".", 1)
-        return f"{_TOP_UNET[part]}.{leaf}"
-    side, numbers, layer = match.groups()
-    block = {"down": "input_blocks", "middle": "middle_block", "up": "output_blocks"}[side]
-    if "." not in layer:  # a convolution itself: the first one, or one that halves
-        return f"{block}.{numbers}.{layer}" if numbers == "0.0" else f"{block}.{numbers}.op.{layer}"
-    name, leaf = layer.split(".")
-    return f"{block}.{numbers}.{_TIMED_UNET[name]}.{leaf}"
-
-
-def _of_uvit(rest: str) -> str:
-    if rest == "mask_token":
-        return "mid_block.mask_token"
-    match = re.fullmatch(r"(down|up)\.(\d+)\.(\d+)\.(\w+)\.(\w+)", rest)
-    if match is not None:
-        side, level, number, layer, leaf = match.groups()
-        return f"{side}_blocks.{level}.resnets.{number}.{_TIMED_UVIT[layer]}.{leaf}"
-    match = re.fullmatch(r"layers\.(\d+)\.(\w+)\.(\w+)", rest)
-    if match is not None:
-        number, layer, leaf = match.groups()
-        return f"mid_block.mid_block.{number}.{_LAYER_UVIT[layer]}.{leaf}"
-    match = re.fullmatch(r"(halves|doubles)\.(\d+)\.(?:convolution\.)?(\w+)", rest)
-    if match is not None:
-        way = "down" if match[1] == "halves" else "up"
-        return f"{way}_blocks.{match[2]}.{way}samplers.0.conv.{match[3]}"
-    part, leaf = rest.rsplit(".", 1)
-    return f"{_TOP_UVIT[part]}.{leaf}"

@@ -24,14 +24,13 @@ from pretrainkit.recipes.image_tokenizer.model_config import (
     MemcodesConfig,
     MLPCoderConfig,
     NoiseConfig,
-    QuantizerConfig,
     UNetConfig,
     UViTConfig,
     ViTCoderConfig,
 )
 from pretrainkit.training.evaluate_config import EvaluateConfig
 from pretrainkit.training.optimizers.config import OptimizerConfig, ScheduleConfig
-from pretrainkit.training.run import CheckpointConfig, LogConfig, PrecisionConfig
+from pretrainkit.training.run import CheckpointConfig, LogConfig
 
 _NUM_GPUS = 8
 _VIT_B = ViTCoderConfig(hidden_size=768, num_layers=12, num_heads=12)
@@ -67,8 +66,7 @@ def tiny_conv() -> ImageTokenizerRun:
     """Convolutions of 32 to 96 channels in place of the transformers of image_tokenizer/tiny: 1.9 M parameters, about
     ten times the work per image."""
     coder = ConvCoderConfig(width=32, multipliers=(1, 2, 2, 3), has_attention=False)
-    config = tiny()
-    return config.model_copy(update={"model": config.model.model_copy(update={"encoder": coder, "decoder": coder})})
+    return tiny().changed(model={"encoder": coder, "decoder": coder})
 
 
 def _published(
@@ -77,32 +75,24 @@ def _published(
     decoder: Any,
     num_epochs: int,
     loss: Reconstruction,
-    batch_per_gpu: int,
-    encoder: Any = _VIT_B,
+    batch_per_gpu: int = 64,
     size: int = 8192,
-    quantizer: QuantizerConfig | None = None,
     base_lr: float = 1e-4,
     smallest_crop: float = 0.8,
-    image_size: int = 224,
-    patch_size: int = 16,
-    perceptual: PerceptualConfig | None = None,
-    is_encoder_frozen: bool = False,
+    perceptual_weight: float = 0.0,
     warmup_epochs: int = 5,
+    **model: Any,
 ) -> ImageTokenizerRun:
+    """`size`: codes of a codebook; `model`: other settings of it than the usual ones."""
+    usual: dict[str, Any] = {"image_size": 224, "encoder": _VIT_B, "quantizer": CodebookConfig(size=size)}
     batch_size = batch_per_gpu * _NUM_GPUS
     is_diffusion = isinstance(decoder, UNetConfig | UViTConfig)
     return ImageTokenizerRun(
         num_steps=None,
-        model=ImageTokenizerModelConfig(
-            domain=DOMAINS[domain],
-            image_size=image_size,
-            patch_size=patch_size,
-            encoder=encoder,
-            quantizer=quantizer or CodebookConfig(size=size),
-            decoder=decoder,
-            is_encoder_frozen=is_encoder_frozen,
+        model=ImageTokenizerModelConfig(domain=DOMAINS[domain], decoder=decoder, **(usual | model)),
+        objective=ImageTokenizerObjectiveConfig(
+            reconstruction=loss, perceptual=PerceptualConfig(weight=perceptual_weight)
         ),
-        objective=ImageTokenizerObjectiveConfig(reconstruction=loss, perceptual=perceptual or PerceptualConfig()),
         data=ImageTokenizerDataConfig(
             batch_size=batch_size, num_epochs=num_epochs, crop=CropConfig(scale=(smallest_crop, 1.0))
         ),
@@ -112,7 +102,6 @@ def _published(
         schedule=ScheduleConfig(name="cosine", warmup_share=warmup_epochs / num_epochs),
         ema_decay=0.9999 if is_diffusion else 0.99,
         max_skipped_steps=100,
-        precision=PrecisionConfig(),
         checkpoint=CheckpointConfig(every_steps=10_000),
         log=LogConfig(every_steps=50),
         evaluate=EvaluateConfig(every_steps=10_000),
@@ -124,50 +113,34 @@ _UNET = UNetConfig(noise=NoiseConfig(schedule="linear", prediction="image"))
 
 def rgb() -> ImageTokenizerRun:
     """RGB, 16 384 codes: ViT-B and a diffusion decoder of convolutions (DiVAE). 50 passes."""
-    return _published("rgb", decoder=_UNET, num_epochs=50, loss="mse", batch_per_gpu=64, size=16384)
+    return _published("rgb", decoder=_UNET, num_epochs=50, loss="mse", size=16384)
 
 
 def depth() -> ImageTokenizerRun:
     """Depth without scale, 8 192 codes: DiVAE. 20 passes."""
-    return _published("depth", decoder=_UNET, num_epochs=20, loss="smooth_l1", batch_per_gpu=64)
+    return _published("depth", decoder=_UNET, num_epochs=20, loss="smooth_l1")
 
 
 def normal() -> ImageTokenizerRun:
     """Normals of surfaces, 8 192 codes: DiVAE. 20 passes."""
-    return _published("normal", decoder=_UNET, num_epochs=20, loss="mse", batch_per_gpu=64)
+    return _published("normal", decoder=_UNET, num_epochs=20, loss="mse")
 
 
 def canny_edge() -> ImageTokenizerRun:
     """Edges, also those of SAM's instances, 8 192 codes: DiVAE. 50 passes."""
-    return _published("canny_edge", decoder=_UNET, num_epochs=50, loss="smooth_l1", batch_per_gpu=64, base_lr=5e-5)
+    return _published("canny_edge", decoder=_UNET, num_epochs=50, loss="smooth_l1", base_lr=5e-5)
 
 
 def rgb_uvit() -> ImageTokenizerRun:
     """A diffusion decoder around a transformer for the frozen encoder of a finished RGB tokenizer of 1 024 codes, which
     is given as init_from (see docs/image-tokenizers.md). 50 passes."""
-    noise = NoiseConfig(schedule="shifted_cosine", shift=0.5, prediction="velocity")
-    return _published(
-        "rgb",
-        decoder=UViTConfig(noise=noise),
-        num_epochs=50,
-        loss="mse",
-        batch_per_gpu=64,
-        size=1024,
-        is_encoder_frozen=True,
-    )
+    decoder = UViTConfig(noise=NoiseConfig(schedule="shifted_cosine", shift=0.5, prediction="velocity"))
+    return _published("rgb", decoder=decoder, num_epochs=50, loss="mse", size=1024, is_encoder_frozen=True)
 
 
 def rgb_perceptual() -> ImageTokenizerRun:
     """RGB, 1 024 codes: ViT-B on both sides, with what CLIP B/16 sees in the loss. 50 passes."""
-    return _published(
-        "rgb",
-        decoder=_VIT_B,
-        num_epochs=50,
-        loss="mse",
-        batch_per_gpu=64,
-        size=1024,
-        perceptual=PerceptualConfig(weight=1.0),
-    )
+    return _published("rgb", decoder=_VIT_B, num_epochs=50, loss="mse", size=1024, perceptual_weight=1.0)
 
 
 def semseg_coco() -> ImageTokenizerRun:
@@ -210,7 +183,6 @@ def _vectors(domain: str, loss: Reconstruction, size: int, num_heads: int, warmu
         quantizer=MemcodesConfig(size=size, width=1024, num_heads=num_heads),
         num_epochs=15,
         loss=loss,
-        batch_per_gpu=64,
         smallest_crop=0.2,
         image_size=16,
         warmup_epochs=warmup_epochs,

@@ -4,7 +4,6 @@ Dimensions: B images, D width of latents, h x w places, P = h w, N = B h w laten
 E = D / H, S latents that are kept to revive codes with.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -42,18 +41,6 @@ class Quantized(NamedTuple):
     """float32: the mean squared distance of latents from their codes, by image, for the latents to come nearer."""
     latents_ND: Tensor | None
     """float32, without gradient: what codes are moved to; None where codes do not move."""
-
-
-class Quantizer(nn.Module, ABC):
-    """Latents to ids and codes, and ids to codes."""
-
-    @abstractmethod
-    def forward(self, latents_BDhw: Tensor, keys_B: Tensor | None = None) -> Quantized:
-        """`keys_B` (int64) decide what is drawn in training, where anything is."""
-
-    @abstractmethod
-    def codes_of(self, ids: Tensor) -> Tensor:
-        """float32 (B, D, h, w) of ids as in `Quantized`."""
 
 
 class Met(NamedTuple):
@@ -94,7 +81,7 @@ class Met(NamedTuple):
         return Met(counts_K, sums_KD, torch.cat(tuple(spares))[kept_S], order_N[kept_S], self.most_spare)
 
 
-class Codebook(Quantizer):
+class Codebook(nn.Module):
     """A table of K codes, each the moving average of the latents that it stands for (van den Oord et al. 2017,
     https://arxiv.org/abs/1711.00937; codes of length 1: Yu et al. 2021, https://arxiv.org/abs/2110.04627).
 
@@ -114,7 +101,7 @@ class Codebook(Quantizer):
 
     def __init__(self, config: CodebookConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config, self._is_cosine = config, config.distance == "cosine"
         shape = (config.size, config.width)
         self.register_buffer("codes_KD", torch.zeros(shape))
         self.register_buffer("use_K", torch.zeros(config.size))
@@ -131,10 +118,6 @@ class Codebook(Quantizer):
             self.sums_KD.copy_(self.codes_KD)
         self.is_ready.fill_(self.config.first_codes == "random")
 
-    @property
-    def _is_cosine(self) -> bool:
-        return self.config.distance == "cosine"
-
     def forward(self, latents_BDhw: Tensor, keys_B: Tensor | None = None) -> Quantized:
         B, D, h, w = latents_BDhw.shape
         with in_float32(latents_BDhw):
@@ -142,7 +125,7 @@ class Codebook(Quantizer):
             if self.config.normalizes_latents:
                 latents_ND = F.normalize(latents_ND, dim=-1)
             compared_ND = self._of_length_1(latents_ND.detach())
-            ids_N = self.nearest(compared_ND)
+            ids_N = self._nearest(compared_ND, self._of_length_1(self.codes_KD))
             codes_ND = F.embedding(ids_N, self.codes_KD)
             distance_B = (codes_ND - latents_ND).square().view(B, -1).mean(1)
             # The value of the codes with the gradient of the latents.
@@ -150,14 +133,16 @@ class Codebook(Quantizer):
         codes_BDhw = passed_ND.view(B, h, w, D).permute(0, 3, 1, 2)
         return Quantized(codes_BDhw, ids_N.view(B, h, w), distance_B, compared_ND)
 
-    def nearest(self, latents_ND: Tensor) -> Tensor:
-        """int64 (N,), the code of each latent (with cosine of length 1)."""
-        if self._is_cosine:
-            return (latents_ND @ F.normalize(self.codes_KD, dim=-1).T).argmax(-1)
-        # |x - c|² = |x|² - 2 (x c - |c|² / 2), and |x|² is the same for all codes.
-        return (latents_ND @ self.codes_KD.T - 0.5 * self.codes_KD.square().sum(-1)).argmax(-1)
+    def _nearest(self, latents_ND: Tensor, codes_KD: Tensor) -> Tensor:
+        """int64 (N,), the code of each latent (with cosine, both of length 1)."""
+        closeness_NK = latents_ND @ codes_KD.T
+        if not self._is_cosine:
+            # |x - c|² = |x|² - 2 (x c - |c|² / 2), and |x|² is the same for all codes.
+            closeness_NK = closeness_NK - 0.5 * codes_KD.square().sum(-1)
+        return closeness_NK.argmax(-1)
 
     def codes_of(self, ids: Tensor) -> Tensor:
+        """float32 (B, D, h, w) of ids as in `Quantized`."""
         return F.embedding(ids, self.codes_KD).permute(0, 3, 1, 2)
 
     @torch.no_grad()
@@ -167,7 +152,8 @@ class Codebook(Quantizer):
         assert latents_ND is not None
         counts_K = latents_ND.new_zeros(self.config.size).index_add_(0, ids_N, torch.ones_like(latents_ND[:, 0]))
         sums_KD = torch.zeros_like(self.codes_KD).index_add_(0, ids_N, latents_ND)
-        order_N = draws.priorities(keys_B, _ORDER, len(ids_N) // max(len(keys_B), 1)).reshape(-1)
+        place_P = torch.arange(len(ids_N) // max(len(keys_B), 1), device=keys_B.device)
+        order_N = draws.fold(draws.fold(keys_B, _ORDER)[:, None], place_P).reshape(-1)  # a random order of all
         most = self.config.size * (_LATENTS_PER_CLUSTER if self.config.first_codes == "kmeans" else 1)
         kept_S = order_N.argsort(stable=True)[:most]
         return Met(counts_K, sums_KD, latents_ND[kept_S], order_N[kept_S], most)
@@ -228,10 +214,7 @@ class Codebook(Quantizer):
         means_KD = spare_SD[torch.arange(self.config.size, device=spare_SD.device) % len(spare_SD)]
         counts_K = torch.zeros_like(self.use_K)
         for _ in range(self.config.num_kmeans_rounds):
-            closeness_SK = spare_SD @ means_KD.T
-            if not self._is_cosine:
-                closeness_SK = closeness_SK - 0.5 * means_KD.square().sum(-1)
-            nearest_S = closeness_SK.argmax(-1)
+            nearest_S = self._nearest(spare_SD, means_KD)
             counts_K = torch.zeros_like(self.use_K).index_add_(0, nearest_S, torch.ones_like(spare_SD[:, 0]))
             sums_KD = torch.zeros_like(means_KD).index_add_(0, nearest_S, spare_SD)
             found_KD = self._of_length_1(sums_KD / counts_K.clamp(min=1)[:, None])
@@ -239,7 +222,7 @@ class Codebook(Quantizer):
         return means_KD, counts_K * (met.counts_K.sum() / len(spare_SD))
 
 
-class Memcodes(Quantizer):
+class Memcodes(nn.Module):
     """Several tables of learned codes; each place asks each table by attention, and takes the value of the code it
     likes (Mama et al. 2021, https://arxiv.org/abs/2111.08356; section 10.3 of the specification).
 
@@ -263,6 +246,7 @@ class Memcodes(Quantizer):
         self.values_HEE.uniform_(-bound, bound)
 
     def forward(self, latents_BDhw: Tensor, keys_B: Tensor | None = None) -> Quantized:
+        """`keys_B` (int64) decide what is drawn in training."""
         B, D, h, w = latents_BDhw.shape
         H, K, E = self.codes_HKE.shape
         with in_float32(latents_BDhw):
@@ -285,6 +269,7 @@ class Memcodes(Quantizer):
         return Quantized(codes_BDhw, ids, latents_BDhw.new_zeros(B).float(), None)
 
     def codes_of(self, ids: Tensor) -> Tensor:
+        """float32 (B, D, h, w) of ids as in `Quantized`."""
         H, _, E = self.codes_HKE.shape
         B, h, w = len(ids), *ids.shape[-2:]
         codes_BHPE = _of_heads(self.codes_HKE @ self.values_HEE, ids.reshape(B, H, h * w))
@@ -297,7 +282,7 @@ def _of_heads(values_HKE: Tensor, ids_BHP: Tensor) -> Tensor:
     return values_HKE[heads_H1, ids_BHP]
 
 
-class FiniteScalar(Quantizer):
+class FiniteScalar(nn.Module):
     """Each number of a latent is rounded to one of a few values; there is no table (Mentzer et al. 2023,
     https://arxiv.org/abs/2309.15505, section 3.1). Ids count in the mixed base of the levels, the first number
     fastest."""
@@ -328,5 +313,6 @@ class FiniteScalar(Quantizer):
         return Quantized(codes_BhwD.permute(0, 3, 1, 2), ids, zero_B, None)
 
     def codes_of(self, ids: Tensor) -> Tensor:
+        """float32 (B, D, h, w) of ids as in `Quantized`."""
         places_BhwD = ids[..., None] // self.base_D % self.levels_D
         return ((places_BhwD - self.levels_D // 2) / (self.levels_D // 2)).permute(0, 3, 1, 2)

@@ -100,19 +100,22 @@ class ImageTokenizer(
 
     def import_file(self, path: Path, format: str, config: ImageTokenizerRun | None) -> ImportedModel:
         """The config is `config`, or that of image_tokenizer/rgb with the model of the file; the data is missing."""
-        from pretrainkit.recipes.image_tokenizer.original import read_original
+        from pretrainkit.exporting.published_files import read_published
+        from pretrainkit.recipes.image_tokenizer.original import from_original, model_of
 
-        model, state = read_original(path, None if config is None else config.model)
+        tensors, header = read_published(path, "enc_type", needs_config=config is None)
+        model = model_of(header) if config is None else config.model
         base = PRESETS["rgb"]() if config is None else config
-        return ImportedModel(base.model_copy(update={"model": model}), state)
+        return ImportedModel(base.model_copy(update={"model": model}), from_original(tensors, model))
 
     export_formats = ("4m-tokenizer",)
 
     def export_file(self, config: ImageTokenizerRun, model: Any, format: str, out: Path) -> None:
         """A .safetensors file by the published names, with the config in its header."""
-        from pretrainkit.recipes.image_tokenizer.original import write_original
+        from pretrainkit.exporting.published_files import write_published
+        from pretrainkit.recipes.image_tokenizer.original import config_of, to_original
 
-        write_original(out, model)
+        write_published(out, to_original(model), config_of(model.config))
 
     def image_codec(self, model: Any, device: torch.device, batch_size: int) -> ImageCodec:
         from pretrainkit.recipes.image_tokenizer.codec import ImageCodec
@@ -122,10 +125,9 @@ class ImageTokenizer(
     def write_image_tokens(
         self, codec: Any, place: str, fingerprint: str, settings: Mapping[str, Any], progress: Progress | None
     ) -> dict[str, Any]:
-        """The settings are those of `token_files.TokenSettings`, such as num_parts."""
-        from pretrainkit.recipes.image_tokenizer.token_files import TokenSettings, write_tokens
+        from pretrainkit.recipes.image_tokenizer.token_files import write_tokens
 
-        return write_tokens(codec, place, fingerprint, TokenSettings(**settings), progress)
+        return write_tokens(codec, place, fingerprint, settings, progress)
 
     def baselines(self, config: ImageTokenizerRun) -> dict[str, float]:
         """What is lost where every image is the mean of the training images."""

@@ -8,7 +8,7 @@ host, so nobody waits for the device.
 import hashlib
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +27,9 @@ from pretrainkit.data.aligned_samples import (
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.images.decode import open_image
-from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerDataConfig, ImageTokenizerRun
+from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerRun
 from pretrainkit.recipes.image_tokenizer.model_config import Domain, ImageTokenizerModelConfig
-
-Split = Literal["train", "valid"]
+from pretrainkit.recipes.recipe import Split
 
 _VALID = rng.stream_key(0, "image_tokenizer", "valid")
 _PART, _DRAWS = range(2)
@@ -115,16 +114,11 @@ class ImageSource(BatchSource):
     """All images of all sets. Parts are functions of the records' keys; "valid" takes the largest centre squares."""
 
     def __init__(
-        self,
-        model: ImageTokenizerModelConfig,
-        data: ImageTokenizerDataConfig,
-        split: Split,
-        sets: Sequence[Samples],
-        folders: Sequence[str],
-        seed: int,
+        self, config: ImageTokenizerRun, split: Split, sets: Sequence[Samples], folders: Sequence[str]
     ) -> None:
-        self.model, self.data, self.split = model, data, split
-        self.sets, self.folders, self.seed = tuple(sets), tuple(folders), seed
+        """`folders`: of the images of each set."""
+        self.model, self.data, self.seed = config.model, config.data, config.seed
+        self.split, self.sets, self.folders = split, tuple(sets), tuple(folders)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -187,7 +181,7 @@ def open_source(config: ImageTokenizerRun, split: Split) -> ImageSource:
         require_folder(one.path, folder, domain, "model.domain.folder=NAME, or . for files in the folder itself")
     suffixes = suffixes_of(domain)
     sets = [open_samples(one.path, {folder: suffixes}) for one, folder in zip(configs, folders, strict=True)]
-    return ImageSource(config.model, config.data, split, sets, folders, config.seed)
+    return ImageSource(config, split, sets, folders)
 
 
 def require_folder(path: str, folder: str, domain: Domain, setting: str) -> None:
@@ -219,7 +213,8 @@ def bind(config: ImageTokenizerRun) -> ImageTokenizerRun:
     if shared := train & valid:
         names = ", ".join(sorted(path for path, _ in shared))
         raise DataError(f"data.valid names data that is in data.train: {names}\n  give other data")
-    for split in ("train", "valid") if config.data.valid else ("train",):
+    splits: tuple[Split, ...] = ("train", "valid") if config.data.valid else ("train",)
+    for split in splits:
         source = open_source(config, split)
         first = np.zeros(len(source.sets), np.int64)
         source.build(Records(np.arange(len(first)), first, first, first.astype(np.uint64)))

@@ -15,9 +15,8 @@ the seed and the image's name.
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,24 +38,12 @@ _LARGEST_INT16 = 1 << 15
 _THREADS = 4
 
 
-@dataclass(frozen=True)
-class TokenSettings:
-    """What tokens are made; what each setting is, says `capabilities.ImageTokenOptions`."""
-
-    num_parts: int = 1
-    min_scale: float = 0.8
-    seed: int = 0
-    folder: str | None = None
-    out: str | None = None
-    shard: tuple[int, int] = (0, 1)
-
-
 def write_tokens(
-    codec: ImageCodec, path: str, fingerprint: str, settings: TokenSettings, progress: Progress | None = None
+    codec: ImageCodec, path: str, fingerprint: str, settings: Mapping[str, Any], progress: Progress | None = None
 ) -> dict[str, Any]:
     """Tokenize a data set: a folder with a folder for each modality, or tar files as in `ROOT/[rgb]/{00..09}.tar`.
 
-    `fingerprint` is that of the tokenizer's weights.
+    `fingerprint` is that of the tokenizer's weights; `settings` are `capabilities.ImageTokenOptions`.
 
     Returns:
         The manifest, with `written` and `kept`, numbers of files.
@@ -65,7 +52,7 @@ def write_tokens(
         DataError: Images are missing or broken, or tokens and parts there do not fit.
         InputError: Settings cannot be.
     """
-    work = _Work(codec, settings)
+    work = _Work(codec, **settings)
     if is_stream(path) and is_address(path):
         raise InputError(f"{path} is not on a disk\n  tokens are written beside the images: copy those archives first")
     require_folder(path, work.folder, codec.domain, "--folder NAME")
@@ -93,22 +80,31 @@ def usual_name(model: ImageTokenizerModelConfig) -> str:
 class _Work:
     """Images of samples to tokens of their parts."""
 
-    def __init__(self, codec: ImageCodec, settings: TokenSettings) -> None:
-        number, num = settings.shard
+    def __init__(
+        self,
+        codec: ImageCodec,
+        *,
+        num_parts: int = 1,
+        min_scale: float = 0.8,
+        seed: int = 0,
+        folder: str | None = None,
+        out: str | None = None,
+        shard: tuple[int, int] = (0, 1),
+    ) -> None:
+        number, num = shard
         if not 0 <= number < num:
             raise InputError(f"--shard {number}/{num} is none\n  parts are numbered from 0: --shard 0/{max(num, 1)}")
-        if settings.num_parts < 1 or not 0 < settings.min_scale <= 1:
+        if num_parts < 1 or not 0 < min_scale <= 1:
             raise InputError(
-                f"{settings.num_parts} parts of at least {settings.min_scale} of an image cannot be\n"
+                f"{num_parts} parts of at least {min_scale} of an image cannot be\n"
                 "  give at least 1 part, and a share above 0 and at most 1"
             )
         self.has_parts = codec.domain.kind != "features"
-        if not self.has_parts and settings.num_parts > 1:
+        if not self.has_parts and num_parts > 1:
             raise InputError("features were made of one part of each image\n  leave out --crops")
-        self.codec, self.settings = codec, settings
-        self.model = codec.config
-        self.folder = settings.folder or self.model.domain.path
-        self.out = settings.out or usual_name(self.model)
+        self.num_parts, self.min_scale, self.seed, self.shard = num_parts, min_scale, seed, shard
+        self.codec, self.model = codec, codec.config
+        self.folder, self.out = folder or self.model.domain.path, out or usual_name(self.model)
         self.dtype = np.int16 if codec.vocab_size <= _LARGEST_INT16 else np.int32
 
     def manifest(self, fingerprint: str) -> dict[str, Any]:
@@ -119,19 +115,19 @@ class _Work:
             "image_size": self.model.image_size,
             "vocab_size": self.codec.vocab_size,
             "tokens": self.codec.num_tokens,
-            "parts": self.settings.num_parts,
+            "parts": self.num_parts,
         }
 
     def parts(self, key: str, size: tuple[int, int], table: NDArray[Any] | None, name: str) -> list[Part]:
         """Of an image of `size` (height, width). `table`: those that are stored already, in the file `name`; None: they
         are drawn."""
         if table is None:
-            crop = CropConfig(scale=(self.settings.min_scale, 1.0))
-            drawn_from = rng.generator(rng.stream_key(self.settings.seed, CROP_SETTINGS, key))
-            drawn = [draw_part(crop, *size, drawn_from) for _ in range(self.settings.num_parts - 1)]
+            crop = CropConfig(scale=(self.min_scale, 1.0))
+            drawn_from = rng.generator(rng.stream_key(self.seed, CROP_SETTINGS, key))
+            drawn = [draw_part(crop, *size, drawn_from) for _ in range(self.num_parts - 1)]
             return [centre_square(*size), *drawn]
-        if len(table) != self.settings.num_parts:
-            raise _other_parts(name, len(table), self.settings.num_parts)
+        if len(table) != self.num_parts:
+            raise _other_parts(name, len(table), self.num_parts)
         found = [stored_part(table, number, size, name) for number in range(len(table))]
         first, own = found[0], centre_square(*size)
         if (first.top, first.left, first.height, first.width) != (own.top, own.left, own.height, own.width):
@@ -157,7 +153,7 @@ class _Work:
         self, jobs: Sequence[tuple[Samples, int, NDArray[Any] | None, str]]
     ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         """Tokens and the table of parts of each sample, in order; some are read ahead."""
-        at_once = max(1, 64 // self.settings.num_parts)
+        at_once = max(1, 64 // self.num_parts)
         with ThreadPoolExecutor(_THREADS) as pool:
             groups = [jobs[start : start + at_once] for start in range(0, len(jobs), at_once)]
             ahead = [pool.submit(self.read, *job) for job in groups[0]] if groups else []
@@ -176,7 +172,7 @@ def _of_folders(work: _Work, path: str, manifest: dict[str, Any], progress: Prog
     kept = root / work.out / MANIFEST_NAME
     _require_alike(kept, manifest)
     samples = open_samples(path, {work.folder: suffixes_of(work.model.domain)})
-    number, num = work.settings.shard
+    number, num = work.shard
     mine = range(number, len(samples), num)
     jobs = []
     for index in mine:
@@ -199,14 +195,14 @@ def _of_archives(work: _Work, path: str, manifest: dict[str, Any], progress: Pro
     tables = archives_of(path, CROP_SETTINGS)
     kept = Path(out[0]).parent / MANIFEST_NAME
     _require_alike(kept, manifest)
-    number, num = work.settings.shard
+    number, num = work.shard
     mine = range(number, len(images), num)
     wanted = [place for place in mine if not Path(out[place]).is_file()]
     progress.stage(f"tokenizing {path} into {work.out}", len(wanted), "archive")
     for place in wanted:
         samples = open_samples(images[place], {work.folder: suffixes_of(work.model.domain)})
         stored = _stored_tables(tables[place], len(samples))
-        jobs = [(samples, index, stored(index), tables[place]) for index in range(len(samples))]
+        jobs = [(samples, index, table, tables[place]) for index, table in enumerate(stored)]
         found = list(work.tokens(jobs))
         keys = [key.partition("/")[2] for key in samples.keys]
         _keep_manifest(kept, manifest)
@@ -217,13 +213,13 @@ def _of_archives(work: _Work, path: str, manifest: dict[str, Any], progress: Pro
     return manifest | {"folder": str(kept.parent), "written": len(wanted), "kept": len(mine) - len(wanted)}
 
 
-def _stored_tables(path: str, num: int) -> Callable[[int], NDArray[Any] | None]:
+def _stored_tables(path: str, num: int) -> list[NDArray[Any] | None]:
     if not Path(path).is_file():
-        return lambda index: None
+        return [None] * num
     stored = open_samples(path, {CROP_SETTINGS: (".npy",)})
     if len(stored) != num:
         raise DataError(f"{path} has {len(stored)} samples, the images beside it {num}\n  remove it, or make it whole")
-    return lambda index: read_array(stored.read(CROP_SETTINGS, index), stored.name(CROP_SETTINGS, index))
+    return [read_array(stored.read(CROP_SETTINGS, row), stored.name(CROP_SETTINGS, row)) for row in range(num)]
 
 
 def _keep_manifest(path: Path, manifest: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.dist.weights import on_cpu
 from pretrainkit.eval.evaluator import evaluation_mode
-from pretrainkit.images.thumbnail import thumbnail
+from pretrainkit.images.pillow import thumbnail
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelRun
 from pretrainkit.recipes.pixel.model import read_batch

@@ -5,46 +5,22 @@ that makes images of a higher resolution.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pretrainkit.errors import InputError
-from pretrainkit.recipes.fourm.config import FourMRun
-from pretrainkit.recipes.fourm.generation.given import Example, Given
-from pretrainkit.recipes.fourm.generation.known import Known, Places
+from pretrainkit.recipes.fourm.generation.given import Example, Known, Link, Places
 from pretrainkit.recipes.fourm.generation.plan import (
     GenerationPlan,
     TargetConfig,
     inputs_named,
     require_inputs,
     require_target,
-    the_target,
 )
 from pretrainkit.recipes.fourm.generation.sampler import Sampler
 from pretrainkit.recipes.fourm.generation.show import numbers_of
 from pretrainkit.recipes.fourm.modality import Modality
-from pretrainkit.recipes.fourm.model import FourM
-from pretrainkit.recipes.fourm.text import TextVocabulary
-
-
-@dataclass(frozen=True)
-class Link:
-    """One model."""
-
-    config: FourMRun
-    model: FourM
-    vocabulary: TextVocabulary | None
-
-    @property
-    def modalities(self) -> tuple[Modality, ...]:
-        return self.config.model.modalities
-
-    @property
-    def given(self) -> Given:
-        """What reads for it."""
-        return Given(self.config.data, self.modalities, self.vocabulary)
 
 
 class Chain:
@@ -61,27 +37,20 @@ class Chain:
         for name in names:
             require_inputs(name, everything)
         self.plans: list[GenerationPlan] = []
+        self.targets: list[tuple[int, Modality]] = []
+        """Number of the model, and modality, in the order they are made."""
         parts: list[list[TargetConfig]] = [[] for _ in self.links]
         for target in plan.targets:
-            number = require_target(target.modality, everything)
-            modality = the_target(target.modality, everything[number])
-            assert modality is not None
+            number, modality = require_target(target.modality, everything)
             parts[number].append(_fitted(target, modality))
+            self.targets.append((number, modality))
+        self.targets.sort(key=lambda target: target[0])
         made: list[str] = []
         for link, part in zip(self.links, parts, strict=True):
             given = [modality.name for name in names for modality in inputs_named(name, link.modalities)]
             own = [*given, *made]
             self.plans.append(plan.model_copy(update={"targets": _with_conditions(part, own, link)}))
             made += [target.modality for target in part]
-
-    @property
-    def targets(self) -> list[tuple[int, Modality]]:
-        """Number of the model, and modality, in the order they are made."""
-        return [
-            (number, next(one for one in self.links[number].modalities if one.name == target.modality))
-            for number, plan in enumerate(self.plans)
-            for target in plan.targets
-        ]
 
     def start(self, number: int, examples: Sequence[Example]) -> Known:
         """What is given to a model.
@@ -90,7 +59,7 @@ class Chain:
             InputError: A target is given, too, and has no place to be filled in.
         """
         link, names = self.links[number], {target.modality for target in self.plans[number].targets}
-        known = link.given.known(examples)
+        known = link.known(examples)
         for name in names & set(known.names()):
             sentinels = () if link.vocabulary is None else link.vocabulary.sentinels
             texts = known.sequences.get(name)

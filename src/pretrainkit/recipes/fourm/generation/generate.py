@@ -5,9 +5,12 @@ held-out samples for the report.
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import nn
 
@@ -17,11 +20,10 @@ from pretrainkit.data.source import BatchSource
 from pretrainkit.errors import ConfigError, DataError, InputError
 from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.exporting.folder import new_folder
-from pretrainkit.images.thumbnail import thumbnail
+from pretrainkit.images.pillow import Pixels, thumbnail
 from pretrainkit.recipes.fourm.config import FourMRun
-from pretrainkit.recipes.fourm.generation.chain import Chain, Link
-from pretrainkit.recipes.fourm.generation.figures import figures, guessed, spread, together
-from pretrainkit.recipes.fourm.generation.given import Example, File, data_examples, from_words, value_of
+from pretrainkit.recipes.fourm.generation.chain import Chain
+from pretrainkit.recipes.fourm.generation.given import Example, File, Known, Link, data_examples, from_words, value_of
 from pretrainkit.recipes.fourm.generation.plan import (
     GenerationPlan,
     TargetConfig,
@@ -29,10 +31,22 @@ from pretrainkit.recipes.fourm.generation.plan import (
     require_inputs,
     the_target,
 )
-from pretrainkit.recipes.fourm.generation.result import Result
-from pretrainkit.recipes.fourm.generation.show import ImageDecoder, contact_sheet
+from pretrainkit.recipes.fourm.generation.show import (
+    Cell,
+    ImageDecoder,
+    contact_sheet,
+    figures,
+    guessed,
+    picture,
+    spread,
+    structure,
+    together,
+    values_of,
+    with_boxes,
+)
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model import FourM
+from pretrainkit.recipes.fourm.readers import DepthMap
 from pretrainkit.recipes.fourm.sequences import Ids
 from pretrainkit.recipes.fourm.source import FourMSource, open_source
 from pretrainkit.recipes.fourm.text import TextVocabulary
@@ -50,6 +64,150 @@ _MAX_TOKENS = 64
 """Of a sequence: samples are looked at, not used."""
 _ORDER = ("pixels", "sequence", "image")
 """Kinds of modalities that something is made of, in turn."""
+
+
+@dataclass
+class Result:
+    """One example with one of its variations."""
+
+    chain: Chain
+    example: Example
+    variation: int
+    known: Sequence[Known]
+    """By each model of the chain."""
+    decoders: Mapping[str, ImageDecoder]
+    files: dict[str, str] = field(default_factory=dict)
+    """Of images that are written, by modality."""
+    _truth: dict[tuple[int, str], Ids | None] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{self.example.key}-{self.variation}" if self.variation else self.example.key
+
+    def ids(self, number: int, modality: Modality) -> Ids:
+        """Of a target."""
+        known = self.known[number]
+        found = known.images[modality.name].ids_BP[0] if modality.kind == "image" else known.sequences[modality.name][0]
+        assert found is not None
+        return found
+
+    def truth(self, number: int, modality: Modality) -> Ids | None:
+        """What the example's own file of a target holds, where it has one."""
+        if (number, modality.name) not in self._truth:
+            self._truth[number, modality.name] = self.chain.links[number].truth(self.example, modality)
+        return self._truth[number, modality.name]
+
+    def value(self, number: int, modality: Modality) -> Any:
+        """JSON of a target."""
+        ids = self.ids(number, modality)
+        vocabulary = self.chain.links[number].vocabulary
+        if modality.kind == "sequence" and vocabulary is not None:
+            return structure(modality, ids, vocabulary)
+        return self.files.get(modality.name, ids.tolist())
+
+    def answer(self) -> dict[str, Any]:
+        outputs, known, told = {}, {}, []
+        for number, modality in self.chain.targets:
+            outputs[modality.name] = value = self.value(number, modality)
+            if modality.kind == "image" and not isinstance(value, str):
+                told.append(f"{modality.name} {len(value)} tokens")
+            else:
+                told.append(f"{modality.name} {_as_text(value)}")
+            truth = self.truth(number, modality)
+            if truth is not None:
+                vocabulary, decoder = self.chain.links[number].vocabulary, self.decoders.get(modality.name)
+                known[modality.name] = figures(modality, [self.ids(number, modality)], [truth], vocabulary, decoder)
+        return {
+            "example": self.example.key,
+            "variation": self.variation,
+            "given": {n: v.name if isinstance(v, File) else v for n, v in self.example.values.items()},
+            "outputs": outputs,
+            **({"figures": known} if known else {}),
+            "text": f"{self.name}: " + "; ".join(told),
+        }
+
+    def cells(self) -> dict[str, Cell]:
+        """By heading: what was given, what was made of it, and the truth."""
+        found = {f"from {name}": self._given_cell(name, value) for name, value in self.example.values.items()}
+        # Boxes are drawn on given or generated pixels.
+        pixels = (one[0] for known in self.known for one in known.pixels.values() if one[0] is not None)
+        canvas = next((one.transpose(1, 2, 0) for one in pixels if len(one) == 3), None)
+        for number, modality in self.chain.targets:
+            found[modality.name] = self._cell(number, modality, self.ids(number, modality), canvas)
+            truth = self.truth(number, modality)
+            if truth is not None:
+                # Of an image this is a picture of its tokens, as coarse as they are, and not the file.
+                what = "tokens of the true" if modality.kind == "image" else "true"
+                found[f"{what} {modality.name}"] = self._cell(number, modality, truth, canvas)
+        return found
+
+    def _given_cell(self, name: str, value: str | File) -> Cell:
+        if isinstance(value, str):
+            return value
+        for known, link in zip(self.known, self.chain.links, strict=True):
+            for modality in inputs_named(name, link.modalities):
+                pixels = known.pixels.get(modality.name, [None])[0]
+                if pixels is not None:  # grey is the same in three channels, of which more than three keep the first
+                    return np.repeat(pixels, 3, axis=0).transpose(1, 2, 0)[..., :: len(pixels)][..., :3]
+                if modality.kind == "image" and modality.name in known.images:
+                    return picture(modality, known.images[modality.name].ids_BP[0], self.decoders)
+                ids = known.sequences.get(modality.name, [None])[0]
+                if ids is not None and link.vocabulary is not None:
+                    return link.vocabulary.decode(ids)
+        return None
+
+    def _cell(self, number: int, modality: Modality, ids: Ids, canvas: Pixels | None) -> Cell:
+        vocabulary = self.chain.links[number].vocabulary
+        if modality.kind == "image":
+            return picture(modality, ids, self.decoders)
+        assert vocabulary is not None
+        value = structure(modality, ids, vocabulary)
+        if modality.reader == "boxes":
+            blank = np.full((64, 64, 3), 255, np.uint8)
+            return with_boxes(blank if canvas is None else canvas, value["instances"])
+        return _as_text(value)
+
+    def write(self, folder: Path) -> None:
+        """A file for each target into a new folder."""
+        folder.mkdir()
+        for number, modality in self.chain.targets:
+            ids = self.ids(number, modality)
+            if modality.kind == "sequence":
+                value = self.value(number, modality)
+                text = json.dumps([value] if isinstance(value, str) else value, ensure_ascii=False, indent=1)
+                (folder / f"{modality.name}.json").write_text(text + "\n", encoding="utf-8")
+            else:
+                self.files[modality.name] = f"{self.name}/{_save_image(folder, modality, ids, self.decoders)}"
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _save_image(folder: Path, modality: Modality, ids_P: Ids, decoders: Mapping[str, ImageDecoder]) -> str:
+    """Write what the modality's reader reads again, or what an image tokenizer makes; tokens (1, P) where nobody can
+    decode them. Returns the file's name."""
+    from PIL import Image
+
+    patch = modality.patch_size or 1
+    grid = np.repeat(np.repeat(ids_P.reshape(modality.grid), patch, axis=0), patch, axis=1)
+    if modality.name in decoders:
+        values: NDArray[Any] = decoders[modality.name].decode(ids_P[None])[0]
+    elif modality.reader == "depth":
+        values = values_of(modality, grid)
+    elif modality.reader == "classes":
+        values = grid.astype(np.uint8)
+    else:
+        painted = picture(modality, ids_P, decoders)
+        values = ids_P[None] if painted is None else painted
+    if values.dtype.kind == "f" and values.ndim == 2:
+        share = ((values + DepthMap.reach) / (2 * DepthMap.reach)).clip(0, 1)
+        values = (share * 65535).astype(np.uint16)
+    if values.dtype == np.uint16 or (values.dtype == np.uint8 and values.ndim in (2, 3)):
+        Image.fromarray(np.ascontiguousarray(values)).save(folder / f"{modality.name}.png")
+        return f"{modality.name}.png"
+    np.save(folder / f"{modality.name}.npy", values)
+    return f"{modality.name}.npy"
 
 
 def generate(
@@ -192,33 +350,23 @@ def _examples(
             )
         return _samples(link, given, plan, from_data)
     words = from_words(given)
-    if prompts:
-        if "caption" in words:
-            raise InputError("captions are given twice: as prompts and by --from\n  leave out one of them")
-        if words and len(prompts) > 1:
-            raise InputError(f"{len(prompts)} prompts cannot share one --from\n  give them one by one")
-        return [Example(f"{n:04d}", {"caption": prompt, **_values(words, link)}) for n, prompt in enumerate(prompts)]
-    return [Example("0000", _values(words, link))]
-
-
-def _values(words: Mapping[str, str], link: Link) -> dict[str, str | File]:
-    for name in words:
-        require_inputs(name, [link.modalities])
-    return {name: value_of(name, value, link.modalities) for name, value in words.items()}
+    if prompts and "caption" in words:
+        raise InputError("captions are given twice: as prompts and by --from\n  leave out one of them")
+    if words and len(prompts) > 1:
+        raise InputError(f"{len(prompts)} prompts cannot share one --from\n  give them one by one")
+    values = {name: value_of(name, value, link.modalities) for name, value in words.items()}
+    captions = [{"caption": prompt} for prompt in prompts] or [{}]
+    return [Example(f"{number:04d}", {**caption, **values}) for number, caption in enumerate(captions)]
 
 
 def _samples(link: Link, given: Sequence[str], plan: GenerationPlan, num: int) -> list[Example]:
     """Held-out samples; what is not named is given where no target is made of the same files."""
     source = open_source(link.config, "valid")
     targets = [one for target in plan.targets if (one := the_target(target.modality, link.modalities)) is not None]
-    for name in given:
-        require_inputs(name, [link.modalities])
-    if given:
-        names = [modality.name for name in given for modality in inputs_named(name, link.modalities)]
-    else:
-        folders = {target.path for target in targets}
-        names = [modality.name for modality in link.modalities if modality.is_input and modality.path not in folders]
-    names = [name for name in names if all(name != target.name for target in targets)]
+    named = [modality for name in given for modality in require_inputs(name, [link.modalities])]
+    folders = {target.path for target in targets}
+    inputs = named or [one for one in link.modalities if one.is_input and one.path not in folders]
+    names = {modality.name for modality in inputs} - {target.name for target in targets}
     return data_examples(source, spread(source.sizes, num), names)
 
 
@@ -295,7 +443,7 @@ def _training_contents(link: Link, modality: Modality) -> dict[str | None, list[
         return {}
     found: dict[str | None, list[Ids]] = {}
     for example in data_examples(source, spread(source.sizes, _MOST_KNOWN), ()):
-        content = link.given.truth(example, modality)
+        content = link.truth(example, modality)
         if content is not None:
             found.setdefault(example.data_set, []).append(content)
     return found

@@ -198,22 +198,16 @@ class GenerationPlan(Config):
         return self
 
 
-def targets_named(name: str, modalities: Sequence[Modality]) -> list[Modality]:
-    """Of a model, the targets that a name stands for, several only where they differ in resolution.
-
-    In this order: the whole name; without the resolution; the tokens of it, as `tok_rgb` of `rgb`; what is made of a
-    folder of that name.
-    """
-    return _named(name, [modality for modality in modalities if modality.is_target])
-
-
 def inputs_named(name: str, modalities: Sequence[Modality]) -> list[Modality]:
-    """The same for inputs; a name at another resolution than the model has stands for its own."""
+    """Of a model, the inputs that a name stands for, several only where they differ in resolution; a name at another
+    resolution than the model has stands for its own."""
     inputs = [modality for modality in modalities if modality.is_input]
     return _named(name, inputs) or [modality for modality in inputs if modality.key == name.partition("@")[0]]
 
 
 def _named(name: str, modalities: Sequence[Modality]) -> list[Modality]:
+    """In this order: the whole name; without the resolution; the tokens of it, as `tok_rgb` of `rgb`; what is made of a
+    folder of that name."""
     ways = (
         lambda modality: modality.name == name,
         lambda modality: modality.key == name,
@@ -229,7 +223,7 @@ def the_target(name: str, modalities: Sequence[Modality]) -> Modality | None:
     Raises:
         InputError: Several could be meant.
     """
-    found = targets_named(name, modalities)
+    found = _named(name, [modality for modality in modalities if modality.is_target])
     if len(found) > 1:
         raise InputError(
             f"--to {name}: that may be {' or '.join(modality.name for modality in found)}\n  give the whole name"
@@ -237,27 +231,26 @@ def the_target(name: str, modalities: Sequence[Modality]) -> Modality | None:
     return found[0] if found else None
 
 
-def require_target(name: str, models: Sequence[Sequence[Modality]]) -> int:
-    """Number of the first model of a chain that has the target.
+def require_target(name: str, models: Sequence[Sequence[Modality]]) -> tuple[int, Modality]:
+    """The target, and the number of the first model of a chain that has it.
 
     Raises:
         InputError: None has, or several of its modalities could be meant.
     """
     for number, modalities in enumerate(models):
-        if the_target(name, modalities) is not None:
-            return number
+        if (found := the_target(name, modalities)) is not None:
+            return number, found
     everything = [modality for modalities in models for modality in modalities]
     only_read = [modality.name for modality in _named(name, everything)]
     known = ", ".join(dict.fromkeys(modality.name for modality in everything if modality.is_target))
-    if only_read:
-        raise InputError(f"--to {name}: {only_read[0]} is an input only\n  targets are {known}")
-    raise InputError(f"--to {name}: the model has no modality of that name\n  targets are {known}")
+    what = f"{only_read[0]} is an input only" if only_read else "the model has no modality of that name"
+    raise InputError(f"--to {name}: {what}\n  targets are {known}")
 
 
-def require_inputs(name: str, models: Sequence[Sequence[Modality]]) -> None:
-    """Raises InputError where no model of a chain reads what the name stands for."""
-    if any(inputs_named(name, modalities) for modalities in models):
-        return
+def require_inputs(name: str, models: Sequence[Sequence[Modality]]) -> list[Modality]:
+    """What the name stands for among the inputs of all models of a chain. Raises InputError where none reads it."""
+    if found := [modality for modalities in models for modality in inputs_named(name, modalities)]:
+        return found
     everything = [modality for modalities in models for modality in modalities]
     known = ", ".join(dict.fromkeys(modality.name for modality in everything if modality.is_input))
     is_target = " as an input" if _named(name, everything) else ""

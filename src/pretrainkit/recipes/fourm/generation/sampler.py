@@ -7,11 +7,11 @@ The encoder is computed anew only when what it reads has changed: after each ste
 for a whole sequence. Views that guidance needs are rows of the same pass.
 
 Dimensions: B examples, W views, R = W B rows, S slots of the encoder, L tokens of a sequence so far, D width, H heads,
-K width of one head, P places of an image, N queries, V vocabulary.
+K width of one head, P places of an image, N queries (tokens to draw), V vocabulary; of `middle` S steps of a number.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -21,37 +21,32 @@ from torch import Tensor
 
 from pretrainkit import rng
 from pretrainkit.recipes.fourm.batch import HostBatch, with_places
-from pretrainkit.recipes.fourm.embeddings import TargetEmbedding
-from pretrainkit.recipes.fourm.generation.draw import draw, middle
-from pretrainkit.recipes.fourm.generation.known import Known, Places, View, decoder_rows, encoder_rows
+from pretrainkit.recipes.fourm.generation.given import Known, Places, View, decoder_rows, encoder_rows
 from pretrainkit.recipes.fourm.generation.plan import COLDEST, GenerationPlan, TargetConfig, temperatures, token_counts
 from pretrainkit.recipes.fourm.generation.show import numbers_of
 from pretrainkit.recipes.fourm.inputs import FourMInputs, read_batch
 from pretrainkit.recipes.fourm.modality import Modality
-from pretrainkit.recipes.fourm.model import Attention, CrossAttention, DecoderBlock, FourM
-from pretrainkit.recipes.fourm.sequences import Ids
+from pretrainkit.recipes.fourm.model import Attention, CrossAttention, DecoderBlock, FourM, TargetEmbedding
+from pretrainkit.recipes.fourm.sequences import Ids, merge_spans
 from pretrainkit.recipes.fourm.text import TextVocabulary
 
 _ORDER, _TOKENS, _NOISE = range(3)
 """Streams of the key of an example and a modality."""
+_GREEDY = 1e-6
+"""Temperatures below take the likeliest token."""
 
 
-class Guided(NamedTuple):
-    """What the logits of a target are made of: views of what is known, some with conditions hidden.
+Guidance = Mapping[View, float]
+"""What the logits of a target are made of: the sum over views, by what is hidden in each, of theirs times this."""
+
+
+def guided(target: TargetConfig, conditions: Sequence[str]) -> Guidance:
+    """The views of a target, whose names are whole; one alone where guidance changes nothing. `conditions`: what it is
+    about, where it is one number and `guided_by` does not say.
 
     One weight s: unseen + s (seen - unseen), where "unseen" hides all conditions. A weight for each condition: unseen +
     the sum of w (with that one alone - unseen). What is no condition is always seen.
     """
-
-    views: tuple[View, ...]
-    """What is hidden in each."""
-    weights: tuple[float, ...]
-    """The logits of a target are the sum of those of the views times these."""
-
-
-def guided(target: TargetConfig, conditions: Sequence[str]) -> Guided:
-    """The views of a target, whose names are whole; one alone where guidance changes nothing. `conditions`: what it is
-    about, where it is one number and `guided_by` does not say."""
     if isinstance(target.guidance, dict):
         named = {name: weight for name, weight in target.guidance.items() if weight}
         everything = frozenset(target.guidance)
@@ -62,8 +57,7 @@ def guided(target: TargetConfig, conditions: Sequence[str]) -> Guided:
         scale = target.guidance if hidden else 1.0
         views = {frozenset(): scale}
         views[hidden] = views.get(hidden, 0.0) + 1 - scale
-    kept = {view: weight for view, weight in views.items() if weight}
-    return Guided(tuple(kept), tuple(kept.values()))
+    return {view: weight for view, weight in views.items() if weight}
 
 
 class Sampler:
@@ -121,7 +115,7 @@ class Sampler:
         return 0 if self.vocabulary is None else self.vocabulary.sentinels[1]
 
     def _fill_places(
-        self, target: TargetConfig, modality: Modality, known: Known, keys_B: rng.Keys, guidance: Guided
+        self, target: TargetConfig, modality: Modality, known: Known, keys_B: rng.Keys, guidance: Guidance
     ) -> None:
         """All open places of an image, in steps."""
         places, is_roar = known.images[modality.name], target.scheme != "maskgit"
@@ -145,7 +139,10 @@ class Sampler:
                 asked = [np.flatnonzero(~places.is_known_BP[row]) for row in rows]
             place_N, row_N = np.concatenate(asked), np.repeat(rows, [len(own) for own in asked])
             heat_N = np.array([heat_B[row][step] for row in row_N])
-            logits_NV = self._image_logits(modality, known, rows, [own.astype(np.int32) for own in asked], guidance)
+            encoder = encoder_rows(known, rows, tuple(guidance), self.modalities, self._sentinel)
+            decoder = decoder_rows(asked, self._number[modality.name], len(guidance))
+            hidden = self.model.decode(self._encode(encoder), self._inputs(encoder | decoder))[modality.name]
+            logits_NV = _summed(self.model.logits(modality.name, hidden), tuple(guidance.values()))
             keys_N = rng.fold(rng.fold(rng.fold(keys_B, _TOKENS), step)[row_N], place_N)
             ids_N, sure_N = self._taken(logits_NV, keys_N, heat_N, target, numbers_of(modality))
             if not is_roar:
@@ -158,12 +155,12 @@ class Sampler:
             num_done[rows] += counts
 
     def _write(
-        self, target: TargetConfig, modality: Modality, known: Known, keys_B: rng.Keys, guidance: Guided
+        self, target: TargetConfig, modality: Modality, known: Known, keys_B: rng.Keys, guidance: Guidance
     ) -> None:
         """What is missing of a sequence, token after token."""
-        vocabulary, given = self.vocabulary, known.sequences[modality.name]
+        vocabulary, given = self.vocabulary, cast(list[Ids], known.sequences[modality.name])  # none is None: `_begun`
         assert vocabulary is not None
-        num_missing = [int(np.isin(_of(given, row), vocabulary.sentinels).sum()) for row in range(known.num)]
+        num_missing = [int(np.isin(given[row], vocabulary.sentinels).sum()) for row in range(known.num)]
         rows = [row for row, num in enumerate(num_missing) if num]
         if not rows:
             return
@@ -177,8 +174,8 @@ class Sampler:
         heat_B = np.full(len(rows), max(target.temperature, COLDEST))
         keys_B = rng.fold(keys_B, _TOKENS)[rows]
         for place in range(length):
-            ids_R = torch.from_numpy(np.tile(token_B, len(guidance.views))).to(self._device)
-            logits_BV = _summed(decoder.step(ids_R), guidance.weights)
+            ids_R = torch.from_numpy(np.tile(token_B, len(guidance))).to(self._device)
+            logits_BV = _summed(decoder.step(ids_R), tuple(guidance.values()))
             token_B, _ = self._taken(logits_BV, rng.fold(keys_B, place), heat_B, target, 0)
             is_open_B &= token_B != end_B
             for row in np.flatnonzero(is_open_B).tolist():
@@ -187,7 +184,7 @@ class Sampler:
             if not is_open_B.any():
                 break
         for row, own in zip(rows, written, strict=True):
-            merged = vocabulary.merge(_of(given, row), np.array(own, np.int32))
+            merged = merge_spans(given[row], np.array(own, np.int32), frozenset(vocabulary.sentinels))
             given[row] = ended(merged, vocabulary.eos)[: modality.max_tokens]
 
     def _taken(
@@ -202,19 +199,9 @@ class Sampler:
             ids_N, sure_N = middle(logits_NV, heat, target.take, num_numbers, **filters)
         return ids_N.cpu().numpy(), sure_N.cpu().numpy()
 
-    def _image_logits(
-        self, modality: Modality, known: Known, rows: Sequence[int], places: Sequence[Ids], guidance: Guided
-    ) -> Tensor:
-        """float32 (N, V) for the places of all rows, one row after another."""
-        encoder = encoder_rows(known, rows, guidance.views, self.modalities, self._sentinel)
-        decoder = decoder_rows(places, self._number[modality.name], len(guidance.views))
-        inputs = self._inputs(encoder | decoder)
-        hidden_ND = self.model.decode(self._encode(encoder), inputs)[modality.name]
-        return _summed(self.model.logits(modality.name, hidden_ND), guidance.weights)
-
-    def _contexts(self, known: Known, rows: Sequence[int], guidance: Guided) -> tuple[Tensor, Tensor]:
+    def _contexts(self, known: Known, rows: Sequence[int], guidance: Guidance) -> tuple[Tensor, Tensor]:
         """(R, S, D) and bool (R, S): which slots are real."""
-        encoder = encoder_rows(known, rows, guidance.views, self.modalities, self._sentinel)
+        encoder = encoder_rows(known, rows, tuple(guidance), self.modalities, self._sentinel)
         length_R = torch.from_numpy(encoder["encoder_length"]).to(self._device)
         context_RSD = self._encode(encoder).unflatten(0, (len(length_R), -1))
         slot_S = torch.arange(context_RSD.shape[1], device=self._device)
@@ -257,12 +244,6 @@ def ended(ids: Ids, end: int) -> Ids:
     """Up to and with the first end mark."""
     ends = np.flatnonzero(ids == end)
     return ids[: ends[0] + 1] if len(ends) else ids
-
-
-def _of(values: Sequence[Ids | None], row: int) -> Ids:
-    found = values[row]
-    assert found is not None
-    return found
 
 
 def _summed(logits_RV: Tensor, weights: Sequence[float]) -> Tensor:
@@ -317,7 +298,7 @@ class _Block:
         k_THK = k_THK if attention.key_norm is None else attention.key_norm(k_THK)
         self.asked_keys_RHSK, self.asked_values_RHSK = (x.unflatten(0, shape).transpose(1, 2) for x in (k_THK, v_THK))
         # A softmax needs a key: rows that see none read all of them, and get zeros.
-        self._sees_R111 = is_real_RS.any(1)[:, None, None, None]
+        self._sees_R11 = is_real_RS.any(1)[:, None, None]
         hidden_RS = ~is_real_RS & is_real_RS.any(1, keepdim=True)
         self._mask_R11S = torch.zeros_like(hidden_RS, dtype=context_RSD.dtype).masked_fill(hidden_RS, -torch.inf)
         self._mask_R11S = self._mask_R11S[:, None, None]
@@ -334,20 +315,106 @@ class _Block:
         if attention.query_norm is not None and attention.key_norm is not None:
             q_RHK, k_RHK = attention.query_norm(q_RHK), attention.key_norm(k_RHK)
         self.keys_RHLK[:, :, place], self.values_RHLK[:, :, place] = k_RHK, v_RHK
-        keys, values = self.keys_RHLK[:, :, : place + 1], self.values_RHLK[:, :, : place + 1]
-        scale = attention.heads[1] ** -0.5
-        mixed_RH1K = F.scaled_dot_product_attention(q_RHK[:, :, None], keys, values, scale=scale)
-        return attention.out(mixed_RH1K[:, :, 0].flatten(1))
+        seen = slice(place + 1)
+        mixed_RHK = _one_query(q_RHK, self.keys_RHLK[:, :, seen], self.values_RHLK[:, :, seen], None)
+        return attention.out(mixed_RHK.flatten(1))
 
     def _crossed(self, attention: CrossAttention, x_RD: Tensor) -> Tensor:
         q_RHK = attention.query(x_RD).unflatten(-1, attention.heads)
         if attention.query_norm is not None:
             q_RHK = attention.query_norm(q_RHK)
-        mixed_RH1K = F.scaled_dot_product_attention(
-            q_RHK[:, :, None],
-            self.asked_keys_RHSK,
-            self.asked_values_RHSK,
-            attn_mask=self._mask_R11S,
-            scale=attention.heads[1] ** -0.5,
-        )
-        return attention.out((mixed_RH1K * self._sees_R111)[:, :, 0].flatten(1))
+        mixed_RHK = _one_query(q_RHK, self.asked_keys_RHSK, self.asked_values_RHSK, self._mask_R11S)
+        return attention.out((mixed_RHK * self._sees_R11).flatten(1))
+
+
+def _one_query(q_RHK: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """(R, H, K)."""
+    scale = q_RHK.shape[-1] ** -0.5
+    return F.scaled_dot_product_attention(q_RHK[:, :, None], keys, values, attn_mask=mask, scale=scale)[:, :, 0]
+
+
+def draw(
+    logits_NV: Tensor, uniform_N: Tensor, temperature_N: Tensor, *, top_k: float = 0.0, top_p: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Tokens, and how sure they are.
+
+    Filters act on the logits as they are, the temperature on what they leave, as in the released code of 4M. At a
+    temperature of about 0 the likeliest token is as sure as it is likely; the original calls all of them certain there,
+    so that MaskGIT has no order.
+
+    Args:
+        logits_NV: Of any float type.
+        uniform_N: float64 in [0, 1): what decides, one number for each token.
+        temperature_N: float64, above 0.
+        top_k, top_p: See `TargetConfig`.
+
+    Returns:
+        int64 (N,) and float64 (N,), the probability of each token among those that could be drawn.
+    """
+    logits_NV, share_NV, is_greedy_N = _shares(logits_NV, temperature_N, top_k, top_p)
+    ends_NV = share_NV.cumsum(-1)
+    drawn_N = torch.searchsorted(ends_NV, (uniform_N * ends_NV[:, -1])[:, None], right=True)[:, 0]
+    best_N = logits_NV.argmax(-1)
+    # A number that rounds up to the sum lies behind all tokens.
+    drawn_N = torch.where(is_greedy_N | (drawn_N == logits_NV.shape[1]), best_N, drawn_N)
+    return drawn_N, share_NV.gather(1, drawn_N[:, None])[:, 0]
+
+
+def middle(
+    logits_NV: Tensor,
+    temperature_N: Tensor,
+    which: Literal["mean", "median"],
+    num_numbers: int,
+    *,
+    top_k: float = 0.0,
+    top_p: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """The tokens nearest to the mean or the median of what could be drawn, of tokens that stand for numbers, as `draw`.
+
+    Args:
+        which: mean has the smallest expected squared error, median the smallest absolute error.
+        num_numbers: How many numbers a token stands for, each in S equal steps, V = S ** num_numbers, the last one
+            changing fastest. Each has a mean and a median of its own.
+    """
+    logits_NV, share_NV, is_greedy_N = _shares(logits_NV, temperature_N, top_k, top_p)
+    num_steps = round(logits_NV.shape[1] ** (1 / num_numbers))
+    step_S = torch.arange(num_steps, dtype=torch.float64, device=logits_NV.device)
+    share_NS = share_NV.unflatten(1, (num_steps,) * num_numbers)
+    found_N = torch.zeros(len(logits_NV), dtype=torch.int64, device=logits_NV.device)
+    for number in range(num_numbers):  # the marginal distribution of each number, over all values of the others
+        others = [axis + 1 for axis in range(num_numbers) if axis != number]
+        own_NS = share_NS.sum(others) if others else share_NS
+        if which == "mean":
+            place_N = (own_NS * step_S).sum(-1).round().long()
+        else:
+            place_N = (own_NS.cumsum(-1) < 0.5).sum(-1)
+        found_N = found_N * num_steps + place_N.clamp(max=num_steps - 1)
+    found_N = torch.where(is_greedy_N, logits_NV.argmax(-1), found_N)
+    return found_N, share_NV.gather(1, found_N[:, None])[:, 0]
+
+
+def _shares(logits_NV: Tensor, temperature_N: Tensor, top_k: float, top_p: float) -> tuple[Tensor, Tensor, Tensor]:
+    """float64 logits and probabilities of what may be drawn, and where the likeliest token is taken anyway: there
+    probabilities are those at a temperature of 1."""
+    logits_NV = filtered(logits_NV.double(), top_k=top_k, top_p=top_p)
+    is_greedy_N = temperature_N < _GREEDY
+    scale_N = torch.where(is_greedy_N, torch.ones_like(temperature_N), temperature_N)
+    return logits_NV, torch.softmax(logits_NV / scale_N[:, None], -1), is_greedy_N
+
+
+def filtered(logits_NV: Tensor, *, top_k: float = 0.0, top_p: float = 0.0) -> Tensor:
+    """Logits with minus infinity for what is not to be drawn. Of equal logits lower ids come first."""
+    num_tokens = logits_NV.shape[1]
+    num_kept = num_tokens
+    if top_k:
+        num_kept = min(num_tokens, max(1, int(top_k) if top_k >= 1 else round(top_k * num_tokens)))
+    if num_kept == num_tokens and not 0 < top_p < 1:
+        return logits_NV
+    sorted_NV, order_NV = torch.sort(logits_NV, dim=-1, descending=True, stable=True)
+    is_kept_NV = (torch.arange(num_tokens, device=logits_NV.device) < num_kept).expand_as(sorted_NV)
+    if 0 < top_p < 1:
+        share_NV = torch.softmax(sorted_NV.masked_fill(~is_kept_NV, -torch.inf), -1)
+        # The token that goes above p is the last one.
+        is_kept_NV = is_kept_NV & (share_NV.cumsum(-1) - share_NV <= top_p)
+    is_kept_NV = torch.zeros_like(is_kept_NV).scatter(1, order_NV, is_kept_NV)  # back in the order of ids
+    return logits_NV.masked_fill(~is_kept_NV, -torch.inf)
