@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pretrainkit.errors import InputError, RunError
 from pretrainkit.files.manifest import NO_SPACE, sync
+from pretrainkit.files.work import lock as try_lock
 
 
 @contextmanager
@@ -99,7 +100,7 @@ def _folder_beside(out: Path) -> tuple[Path, int]:
                 lock = os.open(aside, os.O_RDONLY)
             except FileNotFoundError:  # another process took it for one that was left
                 continue
-            if _is_locked(lock) is not False and aside.exists():
+            if try_lock(lock) is not False and aside.exists():
                 return aside, lock
             os.close(lock)
     except OSError as error:
@@ -117,23 +118,10 @@ def _remove_unlocked(folder: Path) -> None:
     except OSError:  # gone, a file or a link, or of another user
         return
     try:
-        if _is_locked(lock):
+        if try_lock(lock):
             shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(lock)
-
-
-def _is_locked(folder: int) -> bool | None:
-    """Whether the lock on an open folder is ours now; None: the system has none."""
-    try:
-        import fcntl
-
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except (ImportError, OSError):  # Windows, or a file system without locks
-        return None
-    return True
 
 
 def _follow_umask(path: Path, folder_mode: int) -> None:

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import atomic_file, explained_write_errors
@@ -67,9 +67,9 @@ def finished_task(folder: Path, key: str) -> dict[str, Any] | None:
     return noted if isinstance(noted, dict) and noted.get("key") == key else None
 
 
-def lock(file: IO[Any]) -> bool | None:
-    """Lock an open file against other processes until it is closed. True: done. False: another process has it. None:
-    nobody can, on this system or this disk."""
+def lock(file: Any) -> bool | None:
+    """Lock an open file or a descriptor against other processes until it is closed. True: done. False: another process
+    has it. None: nobody can, on this system or this disk."""
     try:
         import fcntl
     except ImportError:  # not a Unix: two writers of one output are then the user's care

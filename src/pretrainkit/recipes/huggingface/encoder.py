@@ -79,9 +79,8 @@ class HuggingFaceEncoder(TextEncoder):
 
 def _examples(batch: Batch) -> Tensor:
     """int64 (T,): the number of the example that each token belongs to."""
-    ends = batch[
-        "cu_seqlens"
-    ].long()  # 0, then where each example ends: a token belongs to the first that ends behind it
+    # 0, then where each example ends: a token belongs to the first that ends behind it.
+    ends = batch["cu_seqlens"].long()
     tokens = torch.arange(len(batch["input_ids"]), device=ends.device)
     return torch.searchsorted(ends[1:], tokens, right=True)
 
