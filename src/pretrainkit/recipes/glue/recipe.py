@@ -135,18 +135,17 @@ class Glue(
         classes = config.model.classes
         if classes is None:
             classes = task.classes if config.data.labels is None else names_in(config.data.labels)
-        if classes is None and KINDS[task.kind].has_classes:
-            places = [
-                read_place(source, split, task, needs_label=True)
-                for source, split in rows_of(config.data, task, "train")
-            ]
-            classes = KINDS[task.kind].classes(places)
+        kind = KINDS[task.kind]
+
+        def rows() -> list[Any]:
+            places = rows_of(config.data, task, "train")
+            return [row for place in places for row in read_place(*place, task, needs_label=True)]
+
+        if classes is None and kind.has_classes:
+            classes = kind.classes(rows())
             if len(classes) < 2:
                 raise DataError(f"the training data has one class alone: {classes}\n  check data.label")
-        config = KINDS[task.kind].bound(
-            config,
-            lambda: [read_place(*place, task, needs_label=True) for place in rows_of(config.data, task, "train")],
-        )
+        config = kind.bound(config, rows)
         length, most = config.data.max_seq_length, self._reader(config).max_positions
         if most is not None and length > most:
             raise ConfigError(
