@@ -120,35 +120,38 @@ def line_chart(
     curves = [_curve(s, log_y) for s in series]
     levels = [level for level in reference_lines if math.isfinite(level.y) and (level.y > 0 or not log_y)]
     shown_marks = [mark for mark in marks if math.isfinite(mark.x)]
-    parts: list[Markup] = []
-    if standalone:
-        parts += [tag("style", Markup(COLORS + CHART_STYLE)), tag("rect", width=width, height=height, class_="sheet")]
-    parts.append(tag("text", title, x=_LEFT - 44, y=20, class_="name"))
     all_xs = np.concatenate([np.empty(0), *(c.xs[np.isfinite(c.ys)] for c in curves)])
     all_ys = np.concatenate([np.empty(0), *(c.ys[np.isfinite(c.ys)] for c in curves)])
     if not len(all_xs):
-        parts.append(tag("text", "no data", x=width / 2, y=height / 2, text_anchor="middle"))
-        return svg(parts, title, width, height, standalone=standalone)
+        return svg([], title, width, height, standalone=standalone)
     ends = np.concatenate([all_xs, [x for x in x_range or () if math.isfinite(x)]])
     x_axis = Axis(*widened(ends.min(), ends.max()), start=_LEFT, end=width - _RIGHT)
     bounds = np.concatenate([all_ys, [level.y for level in levels]])
     y_axis = _vertical(bounds, height, log_y, from_zero)
-    parts.append(_grid(x_axis, y_axis, width, height, y_format))
-    parts.append(tag("text", x_label, x=width - _RIGHT, y=height - 6, text_anchor="end"))
-    parts.append(_marks(shown_marks, x_axis, height))
-    parts += [_line(curve, x_axis, y_axis) for curve in curves]
-    parts += [_level(level, y_axis, width) for level in levels]
-    parts.append(_legend(curves, y_label))
-    parts.append(_readouts(curves, x_axis, y_axis, y_format or number, x_label, width))
+    parts = [
+        _grid(x_axis, y_axis, width, height, y_format),
+        tag("text", x_label, x=width - _RIGHT, y=height - 6, text_anchor="end"),
+        _marks(shown_marks, x_axis, height),
+        *(_line(curve, x_axis, y_axis) for curve in curves),
+        *(_level(level, y_axis, width) for level in levels),
+        _legend(curves, y_label),
+        _readouts(curves, x_axis, y_axis, y_format or number, x_label, width),
+    ]
     return svg(parts, title, width, height, standalone=standalone)
 
 
 def svg(parts: Sequence[Content], title: str, width: int, height: int, *, standalone: bool = False) -> str:
-    """A picture of these parts, called `title`; standalone: with a size of its own."""
+    """A picture of these parts below its title, "no data" where there are none; standalone: with colours, rules, a
+    background and a size of its own."""
     size = {"width": width, "height": height} if standalone else {}
+    style = [tag("style", Markup(COLORS + CHART_STYLE)), tag("rect", **size, class_="sheet")] if standalone else []
+    # Low pictures are all title above the middle.
+    nothing = tag("text", "no data", x=width / 2, y=max(height / 2, 46), text_anchor="middle")
     return tag(
         "svg",
-        *parts,
+        *style,
+        tag("text", title, x=_LEFT - 44, y=20, class_="name"),
+        *(parts or [nothing]),
         xmlns="http://www.w3.org/2000/svg",
         viewBox=f"0 0 {width} {height}",
         class_="chart",
