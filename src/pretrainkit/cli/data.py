@@ -113,9 +113,9 @@ def check(
 def _reader() -> "ReadsPairs[Any]":
     """What reads pairs."""
     from pretrainkit.recipes.capabilities import ReadsPairs
-    from pretrainkit.recipes.registry import recipes_able
+    from pretrainkit.recipes.registry import first_able
 
-    return next(iter(recipes_able(ReadsPairs).values()))
+    return first_able(ReadsPairs)
 
 
 def _is_config(name: str) -> bool:

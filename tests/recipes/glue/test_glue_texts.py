@@ -171,7 +171,7 @@ def test_the_examples_follow_from_length_and_rows(encoder, glue):
     config = bound("rte", encoder, glue)
     shorter = config.model_copy(update={"data": config.data.model_copy(update={"max_seq_length": 16})})
     reader = RECIPE._reader(config)
-    prints = {open_texts(one, reader, ["train"], needs_label=True).fingerprint for one in (config, config, shorter)}
+    prints = {open_texts(one, reader, ["train"]).fingerprint for one in (config, config, shorter)}
     assert len(prints) == 2
 
 

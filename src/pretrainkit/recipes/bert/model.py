@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.nn.activations import ACTIVATIONS
+from pretrainkit.nn.attention import AttentionLayout
 from pretrainkit.nn.blocks import LayerNorm, PostNormBlock, PreNormBlock
 from pretrainkit.nn.dropout import dropout
 from pretrainkit.nn.initialise import SkipInitialisation, built, initialise_layer
@@ -124,16 +125,12 @@ class BertForPretraining(nn.Module):
 
     def forward(self, inputs: BertInputs, token_K: Tensor | None = None) -> BertOutputs:
         """Losses of the true tokens `token_K` at `inputs.predicted_K`, or logits where they are not given."""
-        x_TD = self.embeddings(inputs)
-        rotations = rotations_of(self.config, inputs.positions_T)
-        for layer, rotation_ in zip(self.layers[:-1], rotations[:-1], strict=True):
-            x_TD = layer(x_TD, inputs.layout, rotation_)
         # The last block computes only what the heads read: the same numbers for a sixth of its work.
         read = inputs.predicted_K
         if self.sentence_order is not None:
             read = torch.cat((read, inputs.first_B))
         reading = inputs.layout.reading(read)
-        x_RD = reading.read(self.final_norm(self.layers[-1](x_TD, reading, rotations[-1])))
+        x_RD = reading.read(last_states(self, inputs, reading))
         num_predictions = len(inputs.predicted_K)
         said = self.masked_lm(x_RD[:num_predictions], self.embeddings.word.weight, token_K)
         order_B2 = None if self.sentence_order is None else self.sentence_order(x_RD[num_predictions:])
@@ -152,10 +149,9 @@ class BertForPretraining(nn.Module):
     def initialise(self) -> None:
         """Fresh weights from torch's global generator (spec of Sabertooth 10.3; ModernBERT's for the modern one)."""
         _initialise(self, self.config)
-        with torch.no_grad():
-            self.masked_lm.decoder_bias.zero_()
 
 
+@torch.no_grad()
 def _initialise(root: nn.Module, config: AnyModelConfig) -> None:
     scale = config.initializer_range
     small = scale
@@ -164,6 +160,18 @@ def _initialise(root: nn.Module, config: AnyModelConfig) -> None:
     for name, module in root.named_modules():
         into_residual = name.endswith(("attention.out", "feed_forward.down")) or name == "masked_lm.dense"
         initialise_layer(module, small if into_residual else scale)
+        if isinstance(module, MaskedWordHead):
+            module.decoder_bias.zero_()
+
+
+def last_states(model: Any, inputs: BertInputs, last: AttentionLayout) -> Tensor:
+    """(T, D) after the last block, normalised where the architecture ends so; or, of a layout `last` of the last block
+    in which only some tokens ask, those tokens. `model` has `config`, embeddings, layers and final norm."""
+    x_TD = model.embeddings(inputs)
+    rotations = rotations_of(model.config, inputs.positions_T)
+    for layer, rotation_ in zip(model.layers[:-1], rotations[:-1], strict=True):
+        x_TD = layer(x_TD, inputs.layout, rotation_)
+    return model.final_norm(model.layers[-1](x_TD, last, rotations[-1]))
 
 
 def fresh_heads(config: AnyModelConfig) -> nn.ModuleDict:
@@ -171,10 +179,8 @@ def fresh_heads(config: AnyModelConfig) -> nn.ModuleDict:
     assert config.vocab_size is not None
     with SkipInitialisation():
         masked_lm, sentence_order = _masked_word_head(config, config.vocab_size), SentenceOrderHead(config.hidden_size)
-        heads = nn.ModuleDict({"masked_lm": masked_lm, "sentence_order": sentence_order})
+    heads = nn.ModuleDict({"masked_lm": masked_lm, "sentence_order": sentence_order})
     _initialise(heads, config)
-    with torch.no_grad():
-        masked_lm.decoder_bias.zero_()
     return heads
 
 

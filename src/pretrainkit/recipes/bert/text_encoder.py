@@ -7,11 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.nn.activations import ACTIVATIONS
-from pretrainkit.nn.attention import AttentionLayout
 from pretrainkit.nn.initialise import SkipInitialisation, initialise_layer
 from pretrainkit.recipes.bert.config import BertModelConfig
-from pretrainkit.recipes.bert.inputs import BertInputs, read_texts
-from pretrainkit.recipes.bert.model import BertForPretraining, rotations_of
+from pretrainkit.recipes.bert.inputs import read_texts
+from pretrainkit.recipes.bert.model import BertForPretraining, last_states
 from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch
 
@@ -58,11 +57,11 @@ class BertTextEncoder(TextEncoder):
         first_B = batch["cu_seqlens"][:-1].long()
         inputs = read_texts(batch, max_length, first_B)
         reading = inputs.layout.reading(first_B)
-        return self.pooler(reading.read(self._hidden(inputs, reading)))
+        return self.pooler(reading.read(last_states(self, inputs, reading)))
 
     def tokens(self, batch: Batch, max_length: int) -> Tensor:
         inputs = read_texts(batch, max_length, batch["cu_seqlens"][:0].long())
-        return self._hidden(inputs, inputs.layout)
+        return last_states(self, inputs, inputs.layout)
 
     def token_features(self, batch: Batch, max_length: int) -> Tensor:
         """ModernBERT's go through the dense layer and norm of its pooler, as in its fine-tuning by transformers."""
@@ -76,14 +75,6 @@ class BertTextEncoder(TextEncoder):
     def freeze_pooling(self) -> None:
         if not isinstance(self.pooler, ModernPooler):
             self.pooler.requires_grad_(False)
-
-    def _hidden(self, inputs: BertInputs, last: AttentionLayout) -> Tensor:
-        """(T, D), or the tokens that ask in the layout of the last block."""
-        x_TD = self.embeddings(inputs)
-        rotations = rotations_of(self.config, inputs.positions_T)
-        for layer, rotation in zip(self.layers[:-1], rotations[:-1], strict=True):
-            x_TD = layer(x_TD, inputs.layout, rotation)
-        return self.final_norm(self.layers[-1](x_TD, last, rotations[-1]))
 
 
 def build_text_encoder(model: BertForPretraining) -> BertTextEncoder:

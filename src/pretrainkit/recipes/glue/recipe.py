@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from pretrainkit.dist.env import World
     from pretrainkit.eval.inference import Inference, InferenceRequest
-    from pretrainkit.recipes.capabilities import TaskProbe
     from pretrainkit.recipes.glue.model import GlueObjective
     from pretrainkit.recipes.glue.source import TextSource
     from pretrainkit.recipes.text_reader import TextReader
@@ -183,21 +182,16 @@ class Glue(
         from pretrainkit.recipes.glue.source import open_texts, task_of, valid_splits
 
         splits = ["train"] if split == "train" else list(valid_splits(config.data, task_of(config.data)))
-        return open_texts(config, self._reader(config), splits, needs_label=True)
+        return open_texts(config, self._reader(config), splits)
 
     def build_order(self, config: GlueRun, source: Any) -> Any:
         """Components are files, in proportion to their size unless weights are given."""
         from pretrainkit.data.order import Order
 
-        data = config.data
+        data, seed = config.data, config.seed
         weights = [file.weight for file in data.train] or None
         return Order(
-            source.sizes,
-            weights=weights,
-            mode=data.order,
-            seed=config.seed,
-            batch_size=data.batch_size,
-            may_repeat=True,
+            source.sizes, weights=weights, mode=data.order, seed=seed, batch_size=data.batch_size, may_repeat=True
         )
 
     def build_evaluator(self, config: GlueRun, world: World, precision: Precision) -> Evaluator:
@@ -253,7 +247,7 @@ class Glue(
         tokenizer: Path | None,
         world: World,
         precision: Precision,
-    ) -> TaskProbe:
+    ) -> Evaluator:
         from pretrainkit.recipes.glue.probing import open_probe
 
         return open_probe(self, probe, folders, recipe, encoder_config, tokenizer, world, precision)

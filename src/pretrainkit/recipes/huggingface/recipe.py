@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -60,12 +60,6 @@ class HuggingFace(
         from pretrainkit.recipes.huggingface.reader import text_reader
 
         return text_reader(tokenizer, config.model.max_positions)
-
-    def input_ids(self, config: HuggingFaceRun, tokenizer: Path, texts: Sequence[str]) -> list[list[int]]:
-        from pretrainkit.recipes.huggingface.reader import text_reader
-        from pretrainkit.recipes.token_reader import ids_of_singles
-
-        return ids_of_singles(text_reader(tokenizer, None), texts)
 
     def build_text_encoder(self, config: HuggingFaceRun, model: Any) -> TextEncoder:
         from pretrainkit.recipes.huggingface.convert import draw
