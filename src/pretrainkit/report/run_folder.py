@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from pretrainkit.config.loader import flatten
 from pretrainkit.errors import DataError
 from pretrainkit.report.axis import Floats
 from pretrainkit.report.shown import Shown, read_shown
@@ -116,7 +117,7 @@ def read_run(folder: Path) -> Run:
     notes: list[str] = []
     logged, rewound = _last_of_each_step(_rows(folder / "metrics.jsonl", notes))
     if not logged:
-        every = flat(_mapping_of(folder / "config.yaml", notes)).get("log.every_steps")
+        every = flatten(_mapping_of(folder / "config.yaml", notes)).get("log.every_steps")
         raise DataError(
             f"{folder / 'metrics.jsonl'} has no logged step, so there is nothing to report\n"
             f"  a line is written every {every or 10} steps (log.every_steps): let the run come that far"
@@ -139,18 +140,6 @@ def read_run(folder: Path) -> Run:
         summary=_mapping_of(folder / "summary.json", notes),
         notes=notes,
     )
-
-
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings to {dotted path: leaf}; lists and empty mappings are leaves."""
-    found: dict[str, Any] = {}
-    for key, value in tree.items():
-        path = f"{prefix}.{key}" if prefix else str(key)
-        if isinstance(value, Mapping) and value:
-            found |= flat(value, path)
-        else:
-            found[path] = value
-    return found
 
 
 def as_number(value: object) -> float | None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from pretrainkit.config.loader import flatten
 from pretrainkit.report.markup import Content, Markup, join, row, tag
 from pretrainkit.report.numbers import DASH, label, number
-from pretrainkit.report.run_folder import Run, Sample, as_number, flat
+from pretrainkit.report.run_folder import Run, Sample, as_number
 from pretrainkit.report.shown import shown_cell
 
 _MASK = re.compile(r"\[MASK\]|<mask>|<extra_id_\d+>|\u2588+", re.IGNORECASE)
@@ -146,7 +147,7 @@ def config_section(run: Run) -> Markup | None:
     """What was set by hand first, then every value with its origin."""
     if not run.config:
         return None
-    leaves = flat(run.config)
+    leaves = flatten(run.config)
     sources = run.provenance.get("sources")
     origins = {path: _origin(path, sources if isinstance(sources, dict) else {}) for path in leaves}
     changed = [path for path in leaves if origins[path] and not origins[path].startswith(_UNCHANGED)]

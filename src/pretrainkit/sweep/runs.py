@@ -25,11 +25,10 @@ from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import InputError, RunError
 from pretrainkit.files.manifest import atomic_file
 from pretrainkit.files.work import lock
-from pretrainkit.sweep.choice import Choice, Metrics, choose
 from pretrainkit.sweep.memory import Machine, gpu_of
 from pretrainkit.sweep.plan import BENCHMARK, Cell, Plan
+from pretrainkit.sweep.results import Choice, Metrics, as_html, as_json, as_markdown, choose
 from pretrainkit.sweep.room import Room
-from pretrainkit.sweep.tables import as_html, as_json, as_markdown
 
 SUMMARY = "summary.json"
 _LAST_LINES = 4

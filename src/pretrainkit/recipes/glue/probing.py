@@ -76,7 +76,7 @@ class _Probe:
 
         def features(batch: Mapping[str, Tensor]) -> Tensor:
             with self.precision.autocast():
-                vectors_BD = model.vectors(batch, self.config.data.max_seq_length)
+                vectors_BD = model.features(batch, self.config.data.max_seq_length)
             # Rows are gathered over ranks, and their labels with them: small whole numbers are exact in float32.
             return torch.cat([vectors_BD.float(), batch["label"].float()[:, None]], dim=1)
 

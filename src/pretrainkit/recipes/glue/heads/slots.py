@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.nn.dropout import dropout
 from pretrainkit.recipes.glue.heads.texts import TextObjective
 from pretrainkit.recipes.glue.kinds.labelled import Arrays
 from pretrainkit.recipes.glue.model import GlueObjective, HeadedEncoder, Outputs
@@ -25,25 +24,17 @@ class TagHead(HeadedEncoder):
         super().__init__(encoder, nn.Linear(encoder.width, num_outputs), dropout_rate)
         encoder.freeze_pooling()
 
-    def read_slots(self, x_TD: Tensor, batch: Batch) -> Tensor:
-        """What the head reads of the slots: (W, D)."""
-        return x_TD[batch["word_begins"]]
-
-    def forward(self, batch: Batch, max_length: int) -> Outputs:
-        """(W, C) logits."""
-        x_WD = self.read_slots(self.encoder.token_features(batch, max_length), batch)
-        return (self.head(dropout(x_WD, self.dropout_rate, is_training=self.training)),)
+    def features(self, batch: Batch, max_length: int) -> Tensor:
+        """(W, D) of the first slots of words; the head gives (W, C) logits."""
+        return self.encoder.token_features(batch, max_length)[batch["word_begins"]]
 
 
 class SpanHead(TagHead):
     """The same on all slots: (T, 2) scores of the first and the last slot of an answer."""
 
-    def __init__(self, encoder: TextEncoder, num_outputs: int, dropout_rate: float) -> None:
-        """`num_outputs` is not read: there are two."""
-        super().__init__(encoder, 2, dropout_rate)
-
-    def read_slots(self, x_TD: Tensor, batch: Batch) -> Tensor:
-        return x_TD
+    def features(self, batch: Batch, max_length: int) -> Tensor:
+        """(T, D)"""
+        return self.encoder.token_features(batch, max_length)
 
 
 class TagObjective(TextObjective):

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrainkit.nn.dropout import dropout
 from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.kinds.labelled import Arrays
 from pretrainkit.recipes.glue.model import GlueObjective, HeadedEncoder, Outputs
@@ -80,16 +79,11 @@ class TextHead(HeadedEncoder):
         if pooling is not None:
             encoder.freeze_pooling()
 
-    def vectors(self, batch: Batch, max_length: int) -> Tensor:
-        """(B, D), or of `pooled_width`: what stands for each example."""
+    def features(self, batch: Batch, max_length: int) -> Tensor:
+        """(B, D), or of `pooled_width`: what stands for each example. The head gives (B, C) logits or (B, 1) numbers."""
         if self.pooling is None:
             return self.encoder(batch, max_length)
         return pooled(self.encoder.token_features(batch, max_length), batch, self.pooling)
-
-    def forward(self, batch: Batch, max_length: int) -> Outputs:
-        """(B, C) logits, or (B, 1) numbers; see `TextEncoder` for the batch."""
-        x_BD = self.vectors(batch, max_length)
-        return (self.head(dropout(x_BD, self.dropout_rate, is_training=self.training)),)
 
 
 class TextObjective(GlueObjective):
