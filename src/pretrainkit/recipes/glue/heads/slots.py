@@ -12,20 +12,20 @@ from torch import Tensor, nn
 
 from pretrainkit.recipes.glue.heads.texts import TextObjective
 from pretrainkit.recipes.glue.kinds.labelled import Arrays
-from pretrainkit.recipes.glue.model import GlueObjective, HeadedEncoder, Outputs
+from pretrainkit.recipes.glue.model import GlueObjective, LinearOnEncoder, Outputs
 from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch, HostBatch
 
 
-class TagHead(HeadedEncoder):
-    """Encoder, dropout, linear."""
+class TagHead(LinearOnEncoder):
+    """The first slot of each word, and (W, C) logits."""
 
     def __init__(self, encoder: TextEncoder, num_outputs: int, dropout_rate: float) -> None:
         super().__init__(encoder, nn.Linear(encoder.width, num_outputs), dropout_rate)
         encoder.freeze_pooling()
 
     def features(self, batch: Batch, max_length: int) -> Tensor:
-        """(W, D) of the first slots of words; the head gives (W, C) logits."""
+        """(W, D)"""
         return self.encoder.token_features(batch, max_length)[batch["word_begins"]]
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.kinds.labelled import Arrays
-from pretrainkit.recipes.glue.model import GlueObjective, HeadedEncoder, Outputs
+from pretrainkit.recipes.glue.model import GlueObjective, LinearOnEncoder, Outputs
 from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch, HostBatch
 
@@ -59,8 +59,8 @@ def _stretch_of(ends: Tensor, x_TD: Tensor) -> Tensor:
     return torch.searchsorted(ends[1:], torch.arange(len(x_TD), device=x_TD.device), right=True)
 
 
-class TextHead(HeadedEncoder):
-    """Encoder, dropout, linear."""
+class TextHead(LinearOnEncoder):
+    """One vector of each example, and (B, C) logits or (B, 1) numbers."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class TextHead(HeadedEncoder):
             encoder.freeze_pooling()
 
     def features(self, batch: Batch, max_length: int) -> Tensor:
-        """(B, D), or of `pooled_width`: what stands for each example. The head gives (B, C) logits or (B, 1) numbers."""
+        """(B, D), or of `pooled_width`: what stands for each example."""
         if self.pooling is None:
             return self.encoder(batch, max_length)
         return pooled(self.encoder.token_features(batch, max_length), batch, self.pooling)
