@@ -25,10 +25,9 @@ from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import InputError, RunError
 from pretrainkit.files.manifest import atomic_file
 from pretrainkit.files.work import lock
-from pretrainkit.sweep.memory import Machine, gpu_of
+from pretrainkit.sweep.memory import Machine, Room, gpu_of
 from pretrainkit.sweep.plan import BENCHMARK, Cell, Plan
 from pretrainkit.sweep.results import Choice, Metrics, as_html, as_json, as_markdown, choose
-from pretrainkit.sweep.room import Room
 
 SUMMARY = "summary.json"
 _LAST_LINES = 4

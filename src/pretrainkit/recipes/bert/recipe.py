@@ -127,12 +127,12 @@ class Bert(
         return encoder_flops(config.model, lengths_B)
 
     def export_text_classifier(self, config: BertRun, model: TextClassifier, tokenizer: Path | None, out: Path) -> None:
-        from pretrainkit.recipes.bert.convert_classifier import write_classifier
+        from pretrainkit.recipes.bert.convert import write_classifier
 
         write_classifier(model, config.model, out, tokenizer=tokenizer)
 
     def import_text_classifier(self, folder: Path, pooling: str | None = None) -> ImportedTextClassifier:
-        from pretrainkit.recipes.bert.convert_classifier import read_classifier
+        from pretrainkit.recipes.bert.convert import read_classifier
 
         model, encoder, head, classes, reads = read_classifier(folder)
         return ImportedTextClassifier(self._run_of(model), encoder, head, classes, model.max_positions, reads)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pretrainkit.errors import CheckpointError
 from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.nn.foreign import repeated_modules, stacked_layers
-from pretrainkit.recipes.text_encoder import TextEncoder
+from pretrainkit.recipes.text_encoder import TextEncoder, owners
 from pretrainkit.training.objective import Batch
 
 _TYPES = "token_type_ids"
@@ -52,7 +52,7 @@ class HuggingFaceEncoder(TextEncoder):
 
     def tokens(self, batch: Batch, max_length: int) -> Tensor:
         x_BSD = self.model.base_model(**self._padded(batch)).last_hidden_state
-        return x_BSD[_examples(batch), batch["positions"].long()]
+        return x_BSD[_slots_of(batch)]
 
     def freeze_pooling(self) -> None:
         for name, parameter in self.model.named_parameters():
@@ -65,24 +65,21 @@ class HuggingFaceEncoder(TextEncoder):
         # Waits for a GPU; rows of the longest example allowed would cost several times the work.
         length = max(1, int(lengths_B.max())) if len(lengths_B) else 1
         num_rows = max(1, len(lengths_B))
-        example_T, slot_T = _examples(batch), batch["positions"].long()
+        slots = _slots_of(batch)
         ids_BS = batch["input_ids"].new_full((num_rows, length), self._pad_id, dtype=torch.int64)
         is_real_BS = torch.zeros_like(ids_BS)
-        ids_BS[example_T, slot_T] = batch["input_ids"].long()
-        is_real_BS[example_T, slot_T] = 1
+        ids_BS[slots] = batch["input_ids"].long()
+        is_real_BS[slots] = 1
         found = {"input_ids": ids_BS, "attention_mask": is_real_BS}
         if self._has_types:
             found[_TYPES] = torch.zeros_like(ids_BS)
-            found[_TYPES][example_T, slot_T] = batch[_TYPES].long()
+            found[_TYPES][slots] = batch[_TYPES].long()
         return found
 
 
-def _examples(batch: Batch) -> Tensor:
-    """int64 (T,): the number of the example that each token belongs to."""
-    # 0, then where each example ends: a token belongs to the first that ends behind it.
-    ends = batch["cu_seqlens"].long()
-    tokens = torch.arange(len(batch["input_ids"]), device=ends.device)
-    return torch.searchsorted(ends[1:], tokens, right=True)
+def _slots_of(batch: Batch) -> tuple[Tensor, Tensor]:
+    """The row and the slot in it, int64 (T,), of each token."""
+    return owners(batch["cu_seqlens"].long(), len(batch["input_ids"])), batch["positions"].long()
 
 
 def classifier_of(model: Any) -> tuple[str, nn.Linear]:

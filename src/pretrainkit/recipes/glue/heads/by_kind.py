@@ -6,8 +6,14 @@ from pretrainkit.errors import ConfigError
 from pretrainkit.nn.initialise import built
 from pretrainkit.recipes.capabilities import EncodesText
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.heads.slots import SpanHead, SpanObjective, TagHead, TagObjective
-from pretrainkit.recipes.glue.heads.texts import TextHead, TextObjective
+from pretrainkit.recipes.glue.heads.linear import (
+    SpanHead,
+    SpanObjective,
+    TagHead,
+    TagObjective,
+    TextHead,
+    TextObjective,
+)
 from pretrainkit.recipes.glue.heads.trees import TreeHead, TreeObjective
 from pretrainkit.recipes.glue.model import GlueObjective, HeadedEncoder, encoder_of
 from pretrainkit.recipes.glue.source import task_of
