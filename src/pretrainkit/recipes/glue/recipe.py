@@ -40,10 +40,8 @@ if TYPE_CHECKING:
     from pretrainkit.recipes.glue.source import TextSource
     from pretrainkit.recipes.text_reader import TextReader
     from pretrainkit.tasks.sources import TaskSource
-    from pretrainkit.training.evaluate_config import TaskProbeConfig
     from pretrainkit.training.objective import HostBatch
     from pretrainkit.training.precision import Precision
-    from pretrainkit.training.run import RunConfig
 
 _HEAD_READS: Mapping[Kind, Literal["examples", "words", "spans"]] = {
     "classes": "examples",
@@ -238,19 +236,10 @@ class Glue(
 
         return Answers(config, model, self._reader(config), request, precision)
 
-    def open_probe(
-        self,
-        probe: TaskProbeConfig,
-        folders: Mapping[str, str],
-        recipe: Recipe[Any],
-        encoder_config: RunConfig,
-        tokenizer: Path | None,
-        world: World,
-        precision: Precision,
-    ) -> Evaluator:
+    def open_probe(self, *args: Any, **kwargs: Any) -> Evaluator:
         from pretrainkit.recipes.glue.probing import open_probe
 
-        return open_probe(self, probe, folders, recipe, encoder_config, tokenizer, world, precision)
+        return open_probe(self, *args, **kwargs)
 
     @property
     def benchmark(self) -> Benchmark:

@@ -16,7 +16,7 @@ from pretrainkit.recipes.exchange import (
     TextClassifier,
 )
 from pretrainkit.recipes.huggingface.config import HuggingFaceRun
-from pretrainkit.recipes.recipe import Recipe, Split
+from pretrainkit.recipes.recipe import Recipe
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,14 +42,13 @@ class HuggingFace(
     presets: ClassVar[Mapping[str, Callable[[], HuggingFaceRun]]] = {}
     """None: there is nothing to train from scratch."""
 
-    def bind(self, config: HuggingFaceRun) -> NoReturn:
-        _refuse()
+    def bind(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise InputError(
+            "encoders of transformers are neither trained nor evaluated by themselves\n"
+            "  train one further: pretrainkit finetune TASK --from FOLDER"
+        )
 
-    def open_data(self, config: HuggingFaceRun, split: Split) -> NoReturn:
-        _refuse()
-
-    def build_objective(self, config: HuggingFaceRun) -> NoReturn:
-        _refuse()
+    open_data = build_objective = bind
 
     def build_model(self, config: HuggingFaceRun) -> nn.Module:
         from pretrainkit.recipes.huggingface.convert import build
@@ -88,13 +87,6 @@ class HuggingFace(
 
         config, encoder, _ = read_folder(folder)
         return HuggingFaceRun(model=config), encoder
-
-
-def _refuse() -> NoReturn:
-    raise InputError(
-        "encoders of transformers are neither trained nor evaluated by themselves\n"
-        "  train one further: pretrainkit finetune TASK --from FOLDER"
-    )
 
 
 RECIPE = HuggingFace()
