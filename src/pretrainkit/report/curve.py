@@ -39,20 +39,20 @@ class Curve:
 
 def loss_curves(run: Run) -> list[Curve]:
     """The losses, the most telling first: one with a reference line, else the training loss, else what there is."""
-    keys = [key for key in _drawn_keys(run.logged_keys, run.evaluated_keys) if _is_loss(key)]
+    keys = [key for key in _drawn_keys(run.metrics.keys, run.evaluations.keys) if _is_loss(key)]
     references = reference_levels(run)
     keys.sort(key=lambda key: (key not in references, key != "loss"))
-    if "loss" in keys and len(keys) == 2 and "loss" in run.logged_keys and _is_same(run, *keys):
+    if "loss" in keys and len(keys) == 2 and "loss" in run.metrics.keys and _is_same(run, *keys):
         keys.remove("loss")  # a single term of scale 1: the total says nothing more
     return [_curve(run, key, references.get(key, ())) for key in keys]
 
 
 def other_curves(run: Run) -> list[Curve]:
     """Everything else that was logged or evaluated; nothing is left out but what only counts along with the steps."""
-    keys = [key for key in _drawn_keys(run.evaluated_keys, run.logged_keys) if not _is_loss(key)]
+    keys = [key for key in _drawn_keys(run.evaluations.keys, run.metrics.keys) if not _is_loss(key)]
     keys = [key for key in keys if key not in _NOT_CURVES and not key.startswith(_COUNTS)]
     place = {key: i for i, key in enumerate(_ORDER)}
-    keys.sort(key=lambda key: (0 if key in run.evaluated_keys else 1, place.get(key, len(_ORDER))))
+    keys.sort(key=lambda key: (0 if key in run.evaluations.keys else 1, place.get(key, len(_ORDER))))
     references = reference_levels(run)
     return [_curve(run, key, references.get(key, ())) for key in keys]
 
@@ -67,7 +67,7 @@ def reference_levels(run: Run) -> dict[str, tuple[Level, ...]]:
     for name, words in (("unigram_loss", "unigram plateau"), ("uniform_loss", "all words equal")):
         level = as_number(run.summary.get(name))
         if level is not None:
-            term = next((k for k in (*run.logged_keys, *run.evaluated_keys) if k.endswith("lm_loss")), "loss")
+            term = next((k for k in (*run.metrics.keys, *run.evaluations.keys) if k.endswith("lm_loss")), "loss")
             found[term] += (Level(level, f"{words} {metric(term, level)}"),)
     references = run.summary.get("references")
     for key, levels in references.items() if isinstance(references, dict) else ():
@@ -114,14 +114,14 @@ def _is_loss(key: str) -> bool:
 
 
 def _is_same(run: Run, first: str, second: str) -> bool:
-    pairs = [(row[first], row[second]) for row in run.metrics if first in row and second in row]
+    pairs = [(row[first], row[second]) for row in run.metrics.rows if first in row and second in row]
     return bool(pairs) and all(math.isclose(a, b, rel_tol=1e-6) for a, b in pairs if math.isfinite(a))
 
 
 def _curve(run: Run, key: str, levels: Sequence[Level]) -> Curve:
-    xs, ys = run.curve(key)
+    xs, ys = run.metrics.curve(key)
     log_y = key == "grad_norm" and _has_peaks(ys)
-    eval_xs, eval_ys = run.evaluation_curve(key)
+    eval_xs, eval_ys = run.evaluations.curve(key)
     series: list[Series] = []
     title = label(key)
     if len(xs) >= 20 and key != "lr":
@@ -131,7 +131,7 @@ def _curve(run: Run, key: str, levels: Sequence[Level]) -> Curve:
         series.append(Series("training", xs, ys, 0))
     if len(eval_xs):
         series.append(Series("held-out", eval_xs, eval_ys, 1, "points"))
-    ema_xs, ema_ys = run.evaluation_curve(_EMA + key)
+    ema_xs, ema_ys = run.evaluations.curve(_EMA + key)
     if len(ema_xs):
         series.append(Series("held-out, averaged weights", ema_xs, ema_ys, 2, "points"))
     draw = partial(
@@ -150,7 +150,7 @@ def _curve(run: Run, key: str, levels: Sequence[Level]) -> Curve:
 
 def _steps(run: Run) -> tuple[float, float]:
     """The steps that all charts show: from 0, unless the log begins much later."""
-    steps = [row["step"] for row in (*run.metrics, *run.evaluations)]
+    steps = [row["step"] for row in (*run.metrics.rows, *run.evaluations.rows)]
     return (0.0 if 0 <= min(steps) <= 0.1 * max(steps) else min(steps)), max(steps)
 
 

@@ -202,7 +202,7 @@ def data_section(run: Run) -> Markup | None:
         facts = {name: _sources(settings[key]) for key, name in names.items() if settings.get(key)}
         batch_size = as_number(settings.get("batch_size"))
         if batch_size is not None:
-            facts["examples seen"] = _whole(run.metrics[-1]["step"] * batch_size)
+            facts["examples seen"] = _whole(run.metrics.rows[-1]["step"] * batch_size)
     return _facts("Data", facts | {"fingerprints": data})
 
 

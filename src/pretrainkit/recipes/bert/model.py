@@ -36,45 +36,35 @@ class BertOutputs(NamedTuple):
     """Logits of (in order, swapped); None without that head."""
 
 
-class BertEmbeddings(nn.Module):
-    """Word + position + segment, normalised."""
+class Embeddings(nn.Module):
+    """Words, normalised. BERT adds positions and segments; ModernBERT has its positions in the attention layers."""
 
-    def __init__(self, config: BertModelConfig, vocab_size: int) -> None:
+    def __init__(self, config: AnyModelConfig, vocab_size: int) -> None:
         super().__init__()
+        width, bert = config.hidden_size, config if isinstance(config, BertModelConfig) else None
         self.dropout_rate = config.hidden_dropout
-        self.word = nn.Embedding(vocab_size, config.hidden_size)
-        self.position = nn.Embedding(config.max_positions, config.hidden_size)
-        self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
-        self.norm = LayerNorm(config.hidden_size, config.layer_norm_epsilon)
+        self.word = nn.Embedding(vocab_size, width)
+        self.position = nn.Embedding(bert.max_positions, width) if bert else None
+        self.token_type = nn.Embedding(bert.type_vocab_size, width) if bert else None
+        self.norm = LayerNorm(width, config.layer_norm_epsilon, has_bias=bert is not None)
 
     def forward(self, inputs: BertInputs) -> Tensor:
         """(T, D)."""
-        x_TD = self.word(inputs.ids_T) + self.position(inputs.positions_T) + self.token_type(inputs.type_ids_T)
+        x_TD = self.word(inputs.ids_T)
+        if self.position is not None and self.token_type is not None:
+            x_TD = x_TD + self.position(inputs.positions_T) + self.token_type(inputs.type_ids_T)
         return dropout(self.norm(x_TD), self.dropout_rate, is_training=self.training)
-
-
-class ModernEmbeddings(nn.Module):
-    """Words alone, normalised: positions enter in the attention layers."""
-
-    def __init__(self, config: ModernModelConfig, vocab_size: int) -> None:
-        super().__init__()
-        self.dropout_rate = config.hidden_dropout
-        self.word = nn.Embedding(vocab_size, config.hidden_size)
-        self.norm = LayerNorm(config.hidden_size, config.layer_norm_epsilon, has_bias=False)
-
-    def forward(self, inputs: BertInputs) -> Tensor:
-        """(T, D)."""
-        return dropout(self.norm(self.word(inputs.ids_T)), self.dropout_rate, is_training=self.training)
 
 
 class MaskedWordHead(nn.Module):
     """Dense, activation, norm; then the embedding table as the output matrix, and a bias of its own per word."""
 
-    def __init__(self, width: int, vocab_size: int, *, activation: str, epsilon: float, has_bias: bool) -> None:
+    def __init__(self, config: AnyModelConfig, vocab_size: int) -> None:
         super().__init__()
-        self.activation = ACTIVATIONS[activation]
+        width, has_bias = config.hidden_size, isinstance(config, BertModelConfig)
+        self.activation = ACTIVATIONS[config.activation]
         self.dense = nn.Linear(width, width, bias=has_bias)
-        self.norm = LayerNorm(width, epsilon, has_bias=has_bias)
+        self.norm = LayerNorm(width, config.layer_norm_epsilon, has_bias=has_bias)
         self.decoder_bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, x_KD: Tensor, word_VD: Tensor, token_K: Tensor | None) -> TokenLoss | Tensor:
@@ -107,16 +97,12 @@ class BertForPretraining(nn.Module):
         if config.vocab_size is None:
             raise ValueError("model.vocab_size is not known: bind the config to its data, or set it")
         self.config = config
-        self.embeddings: BertEmbeddings | ModernEmbeddings
-        if isinstance(config, BertModelConfig):
-            self.embeddings = BertEmbeddings(config, config.vocab_size)
-        else:
-            self.embeddings = ModernEmbeddings(config, config.vocab_size)
+        self.embeddings = Embeddings(config, config.vocab_size)
         self.layers = nn.ModuleList(_block(config, layer) for layer in range(config.num_layers))
         self.final_norm: nn.Module = nn.Identity()
         if isinstance(config, ModernModelConfig):
             self.final_norm = LayerNorm(config.hidden_size, config.layer_norm_epsilon, has_bias=False)
-        self.masked_lm = _masked_word_head(config, config.vocab_size)
+        self.masked_lm = MaskedWordHead(config, config.vocab_size)
         self.sentence_order = SentenceOrderHead(config.hidden_size) if has_sentence_order else None
 
     def blocks(self) -> list[nn.Module]:
@@ -178,20 +164,10 @@ def fresh_heads(config: AnyModelConfig) -> nn.ModuleDict:
     """Heads by the names they have in `BertForPretraining`, initialised from torch's global generator."""
     assert config.vocab_size is not None
     with SkipInitialisation():
-        masked_lm, sentence_order = _masked_word_head(config, config.vocab_size), SentenceOrderHead(config.hidden_size)
+        masked_lm, sentence_order = MaskedWordHead(config, config.vocab_size), SentenceOrderHead(config.hidden_size)
     heads = nn.ModuleDict({"masked_lm": masked_lm, "sentence_order": sentence_order})
     _initialise(heads, config)
     return heads
-
-
-def _masked_word_head(config: AnyModelConfig, vocab_size: int) -> MaskedWordHead:
-    return MaskedWordHead(
-        config.hidden_size,
-        vocab_size,
-        activation=config.activation,
-        epsilon=config.layer_norm_epsilon,
-        has_bias=isinstance(config, BertModelConfig),
-    )
 
 
 def rotations_of(config: AnyModelConfig, positions_T: Tensor) -> list[Rotation | None]:
