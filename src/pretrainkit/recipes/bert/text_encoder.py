@@ -3,10 +3,11 @@
 Dimensions: B examples, T tokens, D width.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.nn.activations import ACTIVATIONS
 from pretrainkit.nn.initialise import SkipInitialisation, initialise_layer
 from pretrainkit.recipes.bert.config import BertModelConfig
 from pretrainkit.recipes.bert.inputs import read_texts
@@ -15,35 +16,26 @@ from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch
 
 
-class TanhPooler(nn.Module):
-    """BERT's: dense, tanh."""
+class Pooler(nn.Module):
+    """BERT's: dense, tanh. ModernBERT's: the dense layer, activation and norm of its masked-word head, as in its
+    fine-tuning by transformers."""
 
-    def __init__(self, dense: nn.Linear) -> None:
+    def __init__(
+        self, dense: nn.Linear, activation: Callable[[Tensor], Tensor] = torch.tanh, norm: nn.Module | None = None
+    ) -> None:
         super().__init__()
-        self.dense = dense
+        self.dense, self.activation, self.norm = dense, activation, norm
 
     def forward(self, x_BD: Tensor) -> Tensor:
         """(B, D) to (B, D)."""
-        return torch.tanh(self.dense(x_BD))
-
-
-class ModernPooler(nn.Module):
-    """ModernBERT's: the dense layer and norm of its masked-word head, as in its fine-tuning by transformers."""
-
-    def __init__(self, dense: nn.Linear, norm: nn.Module, activation: str) -> None:
-        super().__init__()
-        self.activation = ACTIVATIONS[activation]
-        self.dense, self.norm = dense, norm
-
-    def forward(self, x_BD: Tensor) -> Tensor:
-        """(B, D) to (B, D)."""
-        return self.norm(self.activation(self.dense(x_BD)))
+        x_BD = self.activation(self.dense(x_BD))
+        return x_BD if self.norm is None else self.norm(x_BD)
 
 
 class BertTextEncoder(TextEncoder):
     """Embeddings, blocks and pooler."""
 
-    def __init__(self, model: BertForPretraining, pooler: nn.Module) -> None:
+    def __init__(self, model: BertForPretraining, pooler: Pooler) -> None:
         super().__init__()
         self.config = model.config
         self.width, self.dropout_rate = model.config.hidden_size, model.config.hidden_dropout
@@ -66,14 +58,14 @@ class BertTextEncoder(TextEncoder):
     def token_features(self, batch: Batch, max_length: int) -> Tensor:
         """ModernBERT's go through the dense layer and norm of its pooler, as in its fine-tuning by transformers."""
         x_TD = self.tokens(batch, max_length)
-        return self.pooler(x_TD) if isinstance(self.pooler, ModernPooler) else x_TD
+        return x_TD if self.pooler.norm is None else self.pooler(x_TD)
 
     def vectors_and_tokens(self, batch: Batch, max_length: int) -> tuple[Tensor, Tensor]:
         x_TD = self.tokens(batch, max_length)
         return self.pooler(x_TD[batch["cu_seqlens"][:-1].long()]), x_TD
 
     def freeze_pooling(self) -> None:
-        if not isinstance(self.pooler, ModernPooler):
+        if self.pooler.norm is None:
             self.pooler.requires_grad_(False)
 
 
@@ -82,12 +74,12 @@ def build_text_encoder(model: BertForPretraining) -> BertTextEncoder:
     config = model.config
     if not isinstance(config, BertModelConfig):
         head = model.masked_lm
-        return BertTextEncoder(model, ModernPooler(head.dense, head.norm, config.activation))
+        return BertTextEncoder(model, Pooler(head.dense, head.activation, head.norm))
     if model.sentence_order is not None:
-        return BertTextEncoder(model, TanhPooler(model.sentence_order.pooler))
+        return BertTextEncoder(model, Pooler(model.sentence_order.pooler))
     weight = model.embeddings.word.weight
     with SkipInitialisation():
         dense = nn.Linear(config.hidden_size, config.hidden_size, device=weight.device)
     if not weight.is_meta:
         initialise_layer(dense, config.initializer_range)
-    return BertTextEncoder(model, TanhPooler(dense))
+    return BertTextEncoder(model, Pooler(dense))
