@@ -240,14 +240,12 @@ def slot_head(architecture: dict[str, Any], reads: Reads, folder: Path) -> tuple
 
 def _class_of(architecture: dict[str, Any], reads: Reads) -> tuple[Any, Any]:
     """(class, config) of the family's model with a head on words or spans. Raises InputError where there is none."""
-    values = dict(architecture)
-    kind = values.pop("model_type")
-    config = import_transformers().AutoConfig.for_model(kind, **values)
+    config, _ = family_of(architecture, "the encoder")
     auto = import_transformers().models.auto.modeling_auto
     is_span = reads == "spans"
     known = auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING if is_span else auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
     if type(config) not in known:
-        raise _no_class(kind, reads, "transformers has none for it")
+        raise _no_class(config.model_type, reads, "transformers has none for it")
     return known[type(config)], config
 
 
