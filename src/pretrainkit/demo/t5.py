@@ -171,7 +171,8 @@ def write_rows(folder: Path, documents: Iterable[tuple[str, str]]) -> Rows:
     rows: dict[bool, list[dict[str, str]]] = {False: [], True: []}
     for paragraph, part in found.items():
         if part in parts:
-            rows[_is_held_out(paragraph)].append({"paragraph": paragraph, "part": part})
+            digest = hashlib.blake2b(paragraph.encode(), digest_size=8).digest()
+            rows[int.from_bytes(digest) < HELD_OUT_SHARE * 2**64].append({"paragraph": paragraph, "part": part})
     folder.mkdir()
     for name, is_held_out in (("train", False), ("validation", True)):
         write_json_lines(folder / f"{name}.jsonl", rows[is_held_out])
@@ -184,8 +185,3 @@ def part_of(document: str) -> str:
     """`reference` of the language reference's documents, else the module or package of the standard library."""
     room, _, rest = document.partition("/")
     return room if room == "reference" else rest.split("/")[0]
-
-
-def _is_held_out(paragraph: str) -> bool:
-    digest = hashlib.blake2b(paragraph.encode(), digest_size=8).digest()
-    return int.from_bytes(digest) < HELD_OUT_SHARE * 2**64

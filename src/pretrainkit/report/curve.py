@@ -94,15 +94,6 @@ def write_curve(run_folder: Path, out: Path) -> Path:
     return out
 
 
-def event_marks(run: Run) -> tuple[Mark, ...]:
-    """Where the run was stopped and resumed, and where updates were skipped."""
-    return tuple(
-        Mark(event.step, event.event, is_bad=event.event == "skipped")
-        for event in run.events
-        if event.event in _SHOWN_EVENTS
-    )
-
-
 def _drawn_keys(*groups: list[str]) -> list[str]:
     """All keys once; those of averaged weights are drawn with their plain ones."""
     keys = dict.fromkeys(key for group in groups for key in group)
@@ -120,7 +111,8 @@ def _is_same(run: Run, first: str, second: str) -> bool:
 
 def _curve(run: Run, key: str, levels: Sequence[Level]) -> Curve:
     xs, ys = run.metrics.curve(key)
-    log_y = key == "grad_norm" and _has_peaks(ys)
+    positive = ys[np.isfinite(ys) & (ys > 0)]
+    log_y = key == "grad_norm" and len(positive) > 0 and bool(positive.max() / _LOG_RATIO > np.median(positive))
     eval_xs, eval_ys = run.evaluations.curve(key)
     series: list[Series] = []
     title = label(key)
@@ -134,29 +126,20 @@ def _curve(run: Run, key: str, levels: Sequence[Level]) -> Curve:
     ema_xs, ema_ys = run.evaluations.curve(_EMA + key)
     if len(ema_xs):
         series.append(Series("held-out, averaged weights", ema_xs, ema_ys, 2, "points"))
+    # All charts show the same steps: from 0, unless the log begins much later.
+    steps = [row["step"] for row in (*run.metrics.rows, *run.evaluations.rows)]
     draw = partial(
         line_chart,
         series,
         title=title if "/" in key else title[:1].upper() + title[1:],
-        marks=event_marks(run),
+        marks=[Mark(e.step, e.event, is_bad=e.event == "skipped") for e in run.events if e.event in _SHOWN_EVENTS],
         reference_lines=levels,
         log_y=log_y,
         from_zero=not _is_loss(key),
-        x_range=_steps(run),
+        x_range=(0.0 if 0 <= min(steps) <= 0.1 * max(steps) else min(steps), max(steps)),
         y_format=percent if is_share(key) else None,
     )
     return Curve(key, draw)
-
-
-def _steps(run: Run) -> tuple[float, float]:
-    """The steps that all charts show: from 0, unless the log begins much later."""
-    steps = [row["step"] for row in (*run.metrics.rows, *run.evaluations.rows)]
-    return (0.0 if 0 <= min(steps) <= 0.1 * max(steps) else min(steps)), max(steps)
-
-
-def _has_peaks(values: Floats) -> bool:
-    values = values[np.isfinite(values) & (values > 0)]
-    return bool(len(values)) and bool(values.max() / _LOG_RATIO > np.median(values))
 
 
 def _smoothed(xs: Floats, ys: Floats, log: bool) -> Floats:

@@ -177,8 +177,10 @@ class Room:
             return True
         if not self._is_learned:
             return False
+        # What all runs together may take: what is free, and what they have.
+        free_bytes, taken = self._machine.free_bytes(), sum(self._machine.usage(pid).now for pid in pids)
         for what, free, need in (
-            ("memory", self._bytes(pids), self._largest * _SPARE),
+            ("memory", None if free_bytes is None else free_bytes + taken, self._largest * _SPARE),
             ("GPU memory", self._gpu_bytes, self._largest_on_gpu * _SPARE),
         ):
             if free is not None and need * (num_running + 1) > free:
@@ -189,12 +191,6 @@ class Room:
     @property
     def _is_learned(self) -> bool:
         return self._num_ended > 0 or (self._began is not None and self._clock() - self._began >= ALONE_SECONDS)
-
-    def _bytes(self, pids: Sequence[int]) -> int | None:
-        """What all runs together may take: what is free, and what they have."""
-        taken = sum(self._machine.usage(pid).now for pid in pids)
-        free = self._machine.free_bytes()
-        return None if free is None else free + taken
 
     def _tell(self, num_running: int, what: str, need: float, free: int) -> None:
         # Once may be a run that has just begun, which is among `num_running` but not yet among the processes.

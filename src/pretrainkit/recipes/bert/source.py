@@ -139,7 +139,9 @@ class BertSource(BatchSource):
 
     def examples(self, records: Records) -> Examples:
         """The masked examples, before they are laid out."""
-        keys = self._keys(records)
+        # Held-out examples have no keys of their own.
+        is_train = self.split == "train"
+        keys = records.key if is_train else fold(fold(_VALID, records.source), records.index)
         segments, text = self._segments(records, keys)
         return layouts.assemble(segments, text, keys, self.masking, self.special)
 
@@ -178,11 +180,6 @@ class BertSource(BatchSource):
         if len(self.components) == 1:
             return [(self.components[0], slice(None))]
         return [(c, np.flatnonzero(records.source == number)) for number, c in enumerate(self.components)]
-
-    def _keys(self, records: Records) -> Keys:
-        if self.split == "train":
-            return records.key
-        return fold(fold(_VALID, records.source), records.index)
 
 
 def open_source(config: BertRun, split: Split) -> BertSource:
