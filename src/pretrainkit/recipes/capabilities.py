@@ -340,13 +340,6 @@ class TokenizesImages(Capability[Run]):
         those of `ImageTokenOptions` that were given."""
 
 
-class PairSet(Protocol):
-    """One split of a set of image-text pairs."""
-
-    @property
-    def fingerprint(self) -> str: ...
-
-
 class ReadsPairs(Capability[Run]):
     """Has sets of image-text pairs as data: `pretrainkit data`."""
 
@@ -355,8 +348,8 @@ class ReadsPairs(Capability[Run]):
     @abstractmethod
     def open_pairs(
         self, path: str, split: Split, *, format: str, image_key: str | None, caption_key: str | None
-    ) -> PairSet:
-        """A split of a set. Raises DataError where it has none."""
+    ) -> Any:
+        """A split of a set, with its `fingerprint`. Raises DataError where it has none."""
 
     @abstractmethod
     def scan_pairs(self, pairs: Any, *, tokenizer: str | None, **settings: Any) -> dict[str, Any]:

@@ -113,12 +113,6 @@ def _modern_tensors(config: ModernModelConfig) -> dict[str, str]:
     }
 
 
-def encoder_names(config: AnyModelConfig) -> dict[str, str]:
-    """As `_same_tensors`, without those of heads."""
-    same = _same_tensors(config, has_sentence_order=False)
-    return {ours: theirs for ours, theirs in same.items() if not ours.startswith("masked_lm.")}
-
-
 def split_tensors(config: AnyModelConfig) -> dict[str, tuple[str, ...]]:
     """Our fused tensors to Hugging Face's three: queries, keys, values one below the other."""
     if isinstance(config, ModernModelConfig):
@@ -389,7 +383,7 @@ def write_classifier(model: TextClassifier, config: AnyModelConfig, out: Path, *
     Raises:
         InputError: `out` exists and is not an empty folder, or cannot be written.
     """
-    state = to_theirs(model.encoder.state_dict(), _with_pooler(config, model.reads), split_tensors(config))
+    state = to_theirs(model.encoder.state_dict(), _encoder_names(config, model.reads), split_tensors(config))
     head = _head_name(config, model.reads)
     state |= {f"{head}.{name}": tensor for name, tensor in model.head.state_dict().items()}
     write_folder(out, _classifier_config(model, config, special_ids(tokenizer)), state, tokenizer)
@@ -404,15 +398,15 @@ def _has_pooler(config: AnyModelConfig, reads: Reads) -> bool:
     return reads == "examples" or not isinstance(config, BertModelConfig)
 
 
-def _with_pooler(config: AnyModelConfig, reads: Reads) -> dict[str, str]:
-    """Our names of the encoder's tensors, its pooler's included where it has one, to Hugging Face's."""
-    if not _has_pooler(config, reads):
-        return encoder_names(config)
+def _encoder_names(config: AnyModelConfig, reads: Reads) -> dict[str, str]:
+    """As `_same_tensors`, of the encoder alone, its pooler included where it has one."""
+    same = _same_tensors(config, has_sentence_order=False)
+    names = {ours: theirs for ours, theirs in same.items() if not ours.startswith("masked_lm.")}
     if isinstance(config, ModernModelConfig):
-        pooler = {"pooler.dense.weight": "head.dense.weight", "pooler.norm.weight": "head.norm.weight"}
-    else:
-        pooler = {f"pooler.dense.{kind}": f"bert.pooler.dense.{kind}" for kind in ("weight", "bias")}
-    return encoder_names(config) | pooler
+        names |= {"pooler.dense.weight": "head.dense.weight", "pooler.norm.weight": "head.norm.weight"}
+    elif _has_pooler(config, reads):
+        names |= {f"pooler.dense.{kind}": f"bert.pooler.dense.{kind}" for kind in ("weight", "bias")}
+    return names
 
 
 def _classifier_config(model: TextClassifier, config: AnyModelConfig, special: SpecialIds) -> dict[str, Any]:
@@ -449,7 +443,7 @@ def read_classifier(
             "alone\n  read it as transformers computes it: init.recipe=huggingface"
         )
     state = in_full_names(read_tensors(folder), config)
-    names, split, head_name = _with_pooler(config, reads), split_tensors(config), _head_name(config, reads)
+    names, split, head_name = _encoder_names(config, reads), split_tensors(config), _head_name(config, reads)
     heads = {part: f"{head_name}.{part}" for part in ("weight", "bias")}
     wanted = [*their_names(names, split), *heads.values()]
     if missing := [name for name in wanted if name not in state]:
