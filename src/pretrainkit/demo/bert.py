@@ -22,10 +22,7 @@ MASKED_IN_PYTHON = [
 
 def run_demo(folder: Path, num_steps: int, text: Sequence[Path] = ()) -> dict[str, Any]:
     """Run the demo into `folder`, which is replaced when it holds an earlier one; returns its headline numbers.
-
-    Args:
-        text: The user's own files; none: prose of the Python installation.
-    """
+    `text` are the user's own files; none: prose of the Python installation."""
     walk = Walk(folder, 8)
     walk.chapter("Text", "real English prose" if not text else "your files")
     inputs = _inputs(text, folder / "text.jsonl")

@@ -45,10 +45,7 @@ class Rows(NamedTuple):
 
 def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
     """Run the demo into `folder`, which is replaced when it holds an earlier one; returns its headline numbers.
-
-    Args:
-        num_steps: Optimizer updates of fine-tuning.
-    """
+    `num_steps` are optimizer updates of fine-tuning."""
     walk = Walk(folder, 8)
     walk.chapter("Text", "prose that is on every machine with Python, and rows of a task made of it")
     write_documents(folder / "text.jsonl", standard_library_documents(), "Python's language reference and docstrings")

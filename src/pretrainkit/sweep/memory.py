@@ -137,13 +137,7 @@ class Room:
     def __init__(
         self, machine: Machine, say: Callable[[str], None], num_asked: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """
-        Args:
-            machine: Where they run.
-            say: Told once when fewer run at a time than asked for.
-            num_asked: Most runs at a time.
-            clock: In seconds.
-        """
+        """`say` is told once when fewer run at a time than `num_asked`; `clock` is in seconds."""
         self._machine, self._say, self._num_asked, self._clock = machine, say, num_asked, clock
         self._largest = self._largest_on_gpu = 0
         self._gpu_bytes: int | None = None

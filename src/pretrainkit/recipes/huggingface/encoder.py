@@ -24,11 +24,8 @@ class HuggingFaceEncoder(TextEncoder):
     example. It has its own dropout in front of that layer, so `dropout_rate` is 0."""
 
     def __init__(self, model: Any, *, has_types: bool = True) -> None:
-        """
-        Args:
-            model: Of transformers. It is changed: its last linear layer becomes the identity.
-            has_types: Whether the second text of a pair has a type of its own.
-        """
+        """`model`, of transformers, is changed: its last linear layer becomes the identity. `has_types`: whether the
+        second text of a pair has a type of its own."""
         super().__init__()
         name, linear = classifier_of(model)
         owner, _, attribute = name.rpartition(".")
@@ -102,11 +99,8 @@ def classifier_of(model: Any) -> tuple[str, nn.Linear]:
 
 
 def family_of(architecture: Mapping[str, Any], origin: str) -> tuple[Any, Any]:
-    """(config of transformers, class of its classification model).
-
-    Args:
-        architecture: The contents of a config.json.
-        origin: Where it comes from, for messages.
+    """(config of transformers, class of its classification model), of the contents of a config.json; messages name
+    `origin`.
 
     Raises:
         CheckpointError: transformers does not know it, or it is no encoder of texts that has a classifier.
