@@ -223,7 +223,7 @@ def test_a_torn_last_line_is_left_out_and_said(run):
     with open(run / "metrics.jsonl", "a") as file:
         file.write('{"step": 610, "lo')
     read = read_run(run)
-    assert read.metrics[-1]["step"] == 600
+    assert read.metrics.rows[-1]["step"] == 600
     assert read.notes == ["the last line of metrics.jsonl is incomplete and was left out"]
     assert "incomplete" in Page(render(read)).text
 
@@ -234,7 +234,7 @@ def test_broken_lines_inside_are_named(run):
     lines[7] = '{"loss": 3.0}'
     (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     read = read_run(run)
-    assert len(read.metrics) == 58
+    assert len(read.metrics.rows) == 58
     assert "metrics.jsonl: left out what cannot be read, line 5" in read.notes
     assert "metrics.jsonl: left out line 8, which names no step" in read.notes
 
@@ -247,7 +247,7 @@ def test_steps_done_again_after_a_resume_replace_the_first_ones_and_are_marked(r
     ]
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     read = read_run(run)
-    assert [(row["step"], row["loss"]) for row in read.metrics] == [(10, 5), (20, 4), (30, 3), (40, 2), (50, 1)]
+    assert [(row["step"], row["loss"]) for row in read.metrics.rows] == [(10, 5), (20, 4), (30, 3), (40, 2), (50, 1)]
     assert [(event.step, event.event) for event in read.events] == [(20, "resumed")]
 
 
@@ -305,7 +305,7 @@ def test_null_is_a_gap(run):
     (run / "metrics.jsonl").write_text(
         '{"step": 1, "loss": 2.0}\n{"step": 2, "loss": null}\n{"step": 3, "loss": 1.0}\n'
     )
-    _, ys = read_run(run).curve("loss")
+    _, ys = read_run(run).metrics.curve("loss")
     assert [math.isnan(y) for y in ys] == [False, True, False]
 
 
@@ -377,4 +377,4 @@ def test_command_line(run, tmp_path):
 
 def test_the_same_run_gives_the_same_page(run):
     assert render(read_run(run)) == render(read_run(run))
-    assert not math.isnan(read_run(run).metrics[0]["loss"])
+    assert not math.isnan(read_run(run).metrics.rows[0]["loss"])

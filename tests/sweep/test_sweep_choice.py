@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.sweep.choice import choose
 from pretrainkit.sweep.plan import Cell, Plan
-from pretrainkit.sweep.tables import as_html, as_json, as_markdown, mean_score
+from pretrainkit.sweep.results import as_html, as_json, as_markdown, choose, mean_score
 
 SCORES = st.dictionaries(
     st.tuples(st.sampled_from([1e-5, 2e-5, 3e-5]), st.integers(0, 3)), st.floats(0, 100), min_size=1

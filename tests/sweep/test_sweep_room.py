@@ -9,9 +9,8 @@ import threading
 import pytest
 
 from pretrainkit.sweep import runs
-from pretrainkit.sweep.memory import Machine, Usage, gpu_of
+from pretrainkit.sweep.memory import ALONE_SECONDS, Machine, Room, Usage, gpu_of
 from pretrainkit.sweep.plan import Plan
-from pretrainkit.sweep.room import ALONE_SECONDS, Room
 from pretrainkit.sweep.runs import Sweep, Worker
 
 GB = 10**9

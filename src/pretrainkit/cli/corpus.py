@@ -336,8 +336,8 @@ def corrupt_words(
 ) -> None:
     """Write labelled examples again with errors in their words, to see how much a model minds. Labels stay."""
     from pretrainkit.recipes.capabilities import CorruptsWords
-    from pretrainkit.recipes.registry import recipes_able
+    from pretrainkit.recipes.registry import first_able
 
-    recipe = next(iter(recipes_able(CorruptsWords).values()))
+    recipe = first_able(CorruptsWords)
     num = recipe.write_noisy(file, out, attack, severity, columns=column or (), seed=seed, typos=typos)
     typer.echo(f"{out}: {amount(num, 'text')}, {attack} of {severity:.0%} of the words")

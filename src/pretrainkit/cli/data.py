@@ -13,7 +13,7 @@ from pretrainkit.cli.stages import shown_stages
 from pretrainkit.errors import DataError
 
 if TYPE_CHECKING:
-    from pretrainkit.recipes.capabilities import PairSet, ReadsPairs
+    from pretrainkit.recipes.capabilities import ReadsPairs
     from pretrainkit.recipes.recipe import Split
 
 app = typer.Typer(
@@ -113,9 +113,9 @@ def check(
 def _reader() -> "ReadsPairs[Any]":
     """What reads pairs."""
     from pretrainkit.recipes.capabilities import ReadsPairs
-    from pretrainkit.recipes.registry import recipes_able
+    from pretrainkit.recipes.registry import first_able
 
-    return next(iter(recipes_able(ReadsPairs).values()))
+    return first_able(ReadsPairs)
 
 
 def _is_config(name: str) -> bool:
@@ -211,12 +211,12 @@ def captions(
 
 def _open(
     path: str, split: SplitName, format: PairFormat, image_key: str | None, caption_key: str | None
-) -> "dict[Split, PairSet]":
+) -> "dict[Split, Any]":
     """The splits asked for; of both, those that are there."""
     open_pairs = partial(_reader().open_pairs, path, format=format, image_key=image_key, caption_key=caption_key)
     if split != "both":
         return {split: open_pairs(split=split)}
-    found: dict[Split, PairSet] = {}
+    found: dict[Split, Any] = {}
     failures = []
     parts: tuple[Split, ...] = ("train", "valid")
     for part in parts:

@@ -70,8 +70,8 @@ def sweep(
     import signal
 
     from pretrainkit.sweep.plan import BENCHMARK, Plan
+    from pretrainkit.sweep.results import as_markdown
     from pretrainkit.sweep.runs import Sweep
-    from pretrainkit.sweep.tables import as_markdown
 
     if what not in (BENCHMARK.name, *BENCHMARK.own):
         raise InputError(f"there is no sweep over {what!r}\n  there are: {BENCHMARK.name}, {', '.join(BENCHMARK.own)}")

@@ -3,19 +3,14 @@
 Each command is printed as it is run, so that the demo reads as a tutorial.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pretrainkit.demo.prose import plain_text_documents, standard_library_documents, write_documents
-from pretrainkit.demo.walk import Walk, pretrainkit, quiet_transformers
+from pretrainkit.demo.walk import Walk, pretrainkit, quiet_transformers, read_json
 
 VOCAB_SIZE = 4096
-CHECKPOINT_STEPS = 100
-KILL_AFTER_STEP, KILL_SHORT_RUN_AFTER = 225, 125
-"""Not multiples of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared. A run is short
-below 300 steps."""
 CORPUS_SUFFIXES = (".jsonl", ".zst", ".gz", ".parquet")
 MASKED_IN_ENGLISH = ["He said that <mask> would come.", "There was no <mask> in the house.", "It is one of the <mask>."]
 MASKED_IN_PYTHON = [
@@ -27,11 +22,7 @@ MASKED_IN_PYTHON = [
 
 def run_demo(folder: Path, num_steps: int, text: Sequence[Path] = ()) -> dict[str, Any]:
     """Run the demo into `folder`, which is replaced when it holds an earlier one; returns its headline numbers.
-
-    Args:
-        text: The user's own files; none: prose of the Python installation.
-    """
-    kill_after = KILL_AFTER_STEP if num_steps >= 300 else KILL_SHORT_RUN_AFTER
+    `text` are the user's own files; none: prose of the Python installation."""
     walk = Walk(folder, 8)
     walk.chapter("Text", "real English prose" if not text else "your files")
     inputs = _inputs(text, folder / "text.jsonl")
@@ -52,16 +43,13 @@ def run_demo(folder: Path, num_steps: int, text: Sequence[Path] = ()) -> dict[st
         "tokenizer", "encode", folder / "corpus", "--tokenizer", folder / "tokenizer", "--out", folder / "tokens"
     )
 
-    walk.chapter(
-        "Pretraining",
-        f"bert/modern-tiny for {num_steps} steps; killed without warning after step {kill_after}, then resumed",
+    run = walk.train(
+        *("Pretraining", f"bert/modern-tiny for {num_steps} steps", "bert/modern-tiny"),
+        *(f"data.train={folder}/tokens/train", f"data.valid={folder}/tokens/valid", "log.every_steps=5"),
+        num_steps=num_steps,
+        checkpoint_steps=100,
+        kill_after_step=225 if num_steps >= 300 else 125,
     )
-    run = folder / "run"
-    command = [
-        *("train", "bert/modern-tiny", f"data.train={folder}/tokens/train", f"data.valid={folder}/tokens/valid"),
-        *(f"num_steps={num_steps}", f"checkpoint.every_steps={CHECKPOINT_STEPS}", "log.every_steps=5", "--out", run),
-    ]
-    walk.train(run, *command, kill_after_step=kill_after, checkpoint_steps=CHECKPOINT_STEPS)
 
     walk.chapter("Evaluation", "on the documents that were held out, with fixed masks")
     pretrainkit("evaluate", run)
@@ -76,23 +64,20 @@ def run_demo(folder: Path, num_steps: int, text: Sequence[Path] = ()) -> dict[st
 
     walk.chapter("Report", "one HTML page")
     walk.report(run)
-    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    summary = read_json(run / "summary.json")
     loss, plateau = summary["valid_masked_lm_loss"], summary["unigram_loss"]
-    result = walk.numbers(
-        masked_lm_loss=loss,
-        unigram_loss=plateau,
-        next_sentence_accuracy=summary["valid_next_sentence_accuracy"],
-    )
+    accuracy = summary["valid_next_sentence_accuracy"]
+    result = walk.numbers(masked_lm_loss=loss, unigram_loss=plateau, next_sentence_accuracy=accuracy)
     walk.chapter("Done", f"in {result['seconds'] / 60:.1f} minutes")
-    print(
-        f"  held-out masked-word loss   {loss:.3f} nats (guessing by word frequency: {plateau:.3f}, all words equal: "
-        f"{summary['uniform_loss']:.3f})\n"
-        f"  held-out word accuracy      {summary['valid_masked_lm_accuracy']:.1%}\n"
-        f"  sentence order accuracy     {result['next_sentence_accuracy']:.1%} (guessing: 50 %)\n"
-        f"  losses equal after resume   {walk.num_equal} of {walk.num_equal}, every digit\n"
-        f"  run                         {run}\n  for transformers            {folder / 'export'}\n"
-        f"  report                      {result['report']}\n"
-        "\n  Your own text next: pretrainkit demo --text FILE..., or the five commands of the README."
+    guesses = f"guessing by word frequency: {plateau:.3f}, all words equal: {summary['uniform_loss']:.3f}"
+    walk.tell(
+        {
+            "held-out masked-word loss": f"{loss:.3f} nats ({guesses})",
+            "held-out word accuracy": f"{summary['valid_masked_lm_accuracy']:.1%}",
+            "sentence order accuracy": f"{accuracy:.1%} (guessing: 50 %)",
+        },
+        {"run": run, "for transformers": folder / "export"},
+        "Your own text next: pretrainkit demo --text FILE..., or the five commands of the README.",
     )
     return result
 

@@ -3,25 +3,19 @@
 Each command is printed as it is run, so that the demo reads as a tutorial.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 from pretrainkit.demo.shapes import write_sets
-from pretrainkit.demo.walk import Walk, pretrainkit, quiet_transformers
+from pretrainkit.demo.walk import Walk, pretrainkit, quiet_transformers, read_json
 
 NUM_TRAIN = 1300
 NUM_VALID = 100
 """Images of each of the two sets."""
 SIDE = 48
-BATCH_SIZE = 128
-MICROBATCH_SIZE = 64
-CHECKPOINT_STEPS = 50
-KILL_AFTER_STEP = 70
-"""Not a multiple of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared."""
+BATCH_SIZE, MICROBATCH_SIZE = 128, 64
 TOKENIZER_SETTINGS = ("--kind", "wordpiece", "--vocab-size", "140")
 """Nearly all 40 words are one piece each. (Of the 318 pieces of a unigram vocabulary 256 would be bytes.)"""
-NUM_CHAPTERS = 7
 PROMPTS = [
     "a big red circle at the top of a grey ground",
     "a small blue ring above a big yellow square on a pink ground",
@@ -30,7 +24,7 @@ PROMPTS = [
 
 def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
     """Run the demo into `folder`, which is replaced when it holds an earlier one; returns its headline numbers."""
-    walk = Walk(folder, NUM_CHAPTERS)
+    walk = Walk(folder, 7)
     walk.chapter("Pairs", "two generated sets, one shape and two shapes, with two captions for each image")
     sizes = write_sets(folder / "sets", num_train=NUM_TRAIN, num_valid=NUM_VALID, side=SIDE, seed=0)
     for name, size in sizes.items():
@@ -43,21 +37,20 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
     pretrainkit("corpus", "count-words", folder / "captions.jsonl", "--out", folder / "words.tsv")
     pretrainkit("tokenizer", "train", folder / "words.tsv", *TOKENIZER_SETTINGS, "--out", folder / "tokenizer")
 
-    walk.chapter(
+    paths = ",".join(map(str, sets))
+    run = walk.train(
         "Pretraining",
         f"{num_steps} steps; each batch from one set, coin-flipping mixup, {BATCH_SIZE} pairs from microbatches of "
-        f"{MICROBATCH_SIZE}; killed without warning after step {KILL_AFTER_STEP}, then resumed",
-    )
-    run, paths = folder / "run", ",".join(map(str, sets))
-    command = [
-        *("train", "clip/tiny", f"data.train={paths}", f"data.valid={paths}", f"data.tokenizer={folder}/tokenizer"),
+        f"{MICROBATCH_SIZE}",
+        *("clip/tiny", f"data.train={paths}", f"data.valid={paths}", f"data.tokenizer={folder}/tokenizer"),
         *(f"model.image.image_size={SIDE}", f"data.valid_transforms=[{{op: resize, size: {SIDE}}}]"),
         f"data.train_transforms=[{{op: random_resize_crop, size: {SIDE}, scale: [0.9, 1.0], ratio: [0.9, 1.1]}}]",
         *("data.order=debias", "objective.mixup={beta: 0.1}", "objective.duplicates=ignore"),
-        *(f"data.batch_size={BATCH_SIZE}", f"data.microbatch_size={MICROBATCH_SIZE}", f"num_steps={num_steps}"),
-        *(f"checkpoint.every_steps={CHECKPOINT_STEPS}", "log.every_steps=5", "--out", run),
-    ]
-    walk.train(run, *command, kill_after_step=KILL_AFTER_STEP, checkpoint_steps=CHECKPOINT_STEPS)
+        *(f"data.batch_size={BATCH_SIZE}", f"data.microbatch_size={MICROBATCH_SIZE}", "log.every_steps=5"),
+        num_steps=num_steps,
+        checkpoint_steps=50,
+        kill_after_step=70,
+    )
 
     walk.chapter("Evaluation", "retrieval in both directions among the held-out pairs")
     pretrainkit("evaluate", run)
@@ -74,23 +67,15 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
 
     walk.chapter("Report", "one HTML page, with retrieved pairs as pictures")
     walk.report(run)
-    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    summary = read_json(run / "summary.json")
     scores = {name: summary[f"valid_{name}"] for one in sizes for name in (f"{one}_I2T-R@1", f"{one}_T2I-R@1")}
-    result = walk.numbers(
-        **scores,
-    )
-    print(
-        f"\n  Done in {result['seconds'] / 60:.1f} minutes. Held-out retrieval, among {NUM_VALID} images of each set:"
-    )
+    result = walk.numbers(**scores)
+    print(f"\n  Done in {walk.seconds / 60:.1f} minutes. Held-out retrieval, among {NUM_VALID} images of each set:")
     for name, value in scores.items():
         chance = 100 / NUM_VALID  # two of 200 captions for an image, one of 100 images for a caption
         print(f"  {name:<16} {value:5.1f} %  (guessing: {chance:.1f} %)")
-    print(
-        f"  losses equal after resume   {walk.num_equal} of {walk.num_equal}, every digit\n"
-        f"  run                         {run}\n  for transformers            {folder / 'export'}\n"
-        f"  report                      {result['report']}\n"
-        "\n  Your own pairs next: see the first lines of the recipe's README."
-    )
+    places = {"run": run, "for transformers": folder / "export"}
+    walk.tell({}, places, "Your own pairs next: see the first lines of the recipe's README.")
     return result
 
 

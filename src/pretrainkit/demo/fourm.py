@@ -5,20 +5,17 @@ Each command is printed as it is run, so that the demo reads as a tutorial.
 
 import json
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.demo.rooms import KINDS, write_rooms
-from pretrainkit.demo.walk import Walk, pretrainkit
+from pretrainkit.demo.walk import Walk, pretrainkit, read_json
 from pretrainkit.images.pillow import thumbnail
 
 NUM_TRAIN, NUM_VALID = 2000, 64
-CHECKPOINT_STEPS = 100
-KILL_AFTER_STEP = 130
-"""Not a multiple of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared."""
-NUM_CHAPTERS = 7
 TRAIN_SEED, VALID_SEED = 1, 2
 VOCAB_SIZE = 4128
 """4 control tokens, 50 sentinels, 4 000 numbers, 3 classes, 71 letters and words."""
@@ -55,11 +52,8 @@ PROMPT = "a red ball left of a blue cone in a grey room"
 
 def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
     """Run the demo into `folder`, which is replaced when it holds an earlier one; returns its headline numbers."""
-    walk = Walk(folder, NUM_CHAPTERS)
-    walk.chapter(
-        "Scenes",
-        "each as photograph, depth, classes, caption and boxes, a file in a folder of its own",
-    )
+    walk = Walk(folder, 7)
+    walk.chapter("Scenes", "each as photograph, depth, classes, caption and boxes, a file in a folder of its own")
     captions = write_rooms(folder / "train", NUM_TRAIN, TRAIN_SEED)
     write_rooms(folder / "valid", NUM_VALID, VALID_SEED)
     print(f"  {folder / 'train'}: {NUM_TRAIN} scenes, such as: {captions[0]}; {NUM_VALID} are held out")
@@ -87,21 +81,17 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
         pretrainkit("corpus", "tokenize-images", folder / f"{domain}-tokenizer", folder / "train", folder / "valid")
         pictures.append((f"tok_{domain}@64", folder / f"{domain}-tokenizer"))
 
-    walk.chapter(
-        "Pretraining",
-        f"a small fourm/tiny predicts some tokens of all views from others, {num_steps} steps; killed without warning "
-        f"after step {KILL_AFTER_STEP}, then resumed",
-    )
-    run = folder / "run"
     (folder / "fourm.yaml").write_text(CONFIG, encoding="utf-8")
-    print(f"  {folder / 'fourm.yaml'}:\n\n" + "".join(f"    {line}\n" for line in CONFIG.splitlines()))
-    command = [
-        *("train", folder / "fourm.yaml", f"data.train={folder}/train", f"data.valid={folder}/valid"),
-        *(f"data.tokenizer={folder}/words", WHOLE, "data.batch_size=24", f"num_steps={num_steps}"),
-        *(f"checkpoint.every_steps={CHECKPOINT_STEPS}", "log.every_steps=10"),
-        *(f"evaluate.every_steps={num_steps}", "evaluate.num_examples=64", "--out", run),
-    ]
-    walk.train(run, *command, kill_after_step=KILL_AFTER_STEP, checkpoint_steps=CHECKPOINT_STEPS)
+    run = walk.train(
+        *("Pretraining", f"a small fourm/tiny predicts some tokens of all views from others, {num_steps} steps"),
+        *(folder / "fourm.yaml", f"data.train={folder}/train", f"data.valid={folder}/valid"),
+        *(f"data.tokenizer={folder}/words", WHOLE, "data.batch_size=24", "log.every_steps=10"),
+        *(f"evaluate.every_steps={num_steps}", "evaluate.num_examples=64"),
+        num_steps=num_steps,
+        checkpoint_steps=100,
+        kill_after_step=130,
+        shown=f"  {folder / 'fourm.yaml'}:\n\n{indent(CONFIG, '    ')}\n",
+    )
 
     walk.chapter("From photographs", "depth, classes, caption and boxes of held-out scenes, beside the truth")
     seen = folder / "from-photographs"
@@ -139,7 +129,7 @@ def _show_generated(run: Path, folder: Path) -> None:
                 "true depth": [_picture(valid / "depth" / name)],
                 "classes": [_picture(made / "seg@64.png")],
                 "true classes": [_picture(valid / "seg" / name)],
-                "caption": [{"text": json.loads((made / "caption.json").read_text(encoding="utf-8"))}],
+                "caption": [{"text": read_json(made / "caption.json")}],
                 "true caption": [{"text": caption.read_text(encoding="utf-8")}],
             }
         )
@@ -185,8 +175,7 @@ def _level(depth_HW: NDArray[Any]) -> NDArray[np.float64]:
 def _told(walk: Walk) -> dict[str, Any]:
     """Print the headline numbers, and return them."""
     folder = walk.folder
-    record = json.loads((folder / "from-photographs" / "generation.json").read_text(encoding="utf-8"))
-    found = record["summary"]
+    found = read_json(folder / "from-photographs" / "generation.json")["summary"]
     classes, caption, boxes = (found[name] for name in ("seg@64", "caption", "det"))
     depth_error, mean_depth_error = _depth_errors(folder)
     result = walk.numbers(
@@ -202,23 +191,14 @@ def _told(walk: Walk) -> dict[str, Any]:
         guessed_box_iou_of_any_class=boxes["guessed_iou_of_any_class"],
     )
     print(f"\n  Done in {walk.seconds / 60:.1f} minutes. From photographs of {NUM_VALID} held-out scenes:")
-    print(f"  {'error of depth, deviations':<28} {depth_error:>7.3f}  (the mean depth: {mean_depth_error:.3f})")
+    told = {"error of depth, deviations": f"{depth_error:>7.3f}  (the mean depth: {mean_depth_error:.3f})"}
     for what, share, guess, guessed_share in (
         ("right class of a patch", classes["accuracy"], "one", classes["guessed_accuracy"]),
         ("words of the caption", caption["words"], "one", caption["guessed_words"]),
         ("overlap of boxes (IoU)", boxes["iou_of_any_class"], "some", boxes["guessed_iou_of_any_class"]),
         ("  of the same class", boxes["iou"], "some", boxes["guessed_iou"]),
     ):
-        print(f"  {what:<28} {_percent(share):>7}  ({guess} for all: {_percent(guessed_share)})")
-    print(
-        f"  losses equal after resume    {walk.num_equal} of {walk.num_equal}, every digit\n"
-        f"  pictures                     {folder / 'from-photographs' / 'sheet.png'}\n"
-        f"                               {folder / 'from-a-caption' / 'sheet.png'}\n"
-        f"  report                       {result['report']}\n"
-        "\n  Your own folders next: docs/fourm-data.md, docs/generation.md."
-    )
+        told[what] = f"{100 * share:>5.1f} %  ({guess} for all: {100 * guessed_share:.1f} %)"
+    pictures = {"pictures": folder / "from-photographs" / "sheet.png", "": folder / "from-a-caption" / "sheet.png"}
+    walk.tell(told, pictures, "Your own folders next: docs/fourm-data.md, docs/generation.md.")
     return result
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"

@@ -3,7 +3,6 @@
 Each command is printed as it is run, so that the demo reads as a tutorial.
 """
 
-import json
 from collections import Counter
 from importlib.util import find_spec
 from itertools import islice
@@ -12,15 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from pretrainkit.demo.sentences import Tagged, as_text, paragraphs, sentences
-from pretrainkit.demo.walk import Walk, pretrainkit
+from pretrainkit.demo.sentences import as_text, paragraphs, sentences
+from pretrainkit.demo.walk import Walk, pretrainkit, read_json, write_json_lines
 from pretrainkit.errors import InputError, MissingPackageError
 
-CHECKPOINT_STEPS = 100
-KILL_AFTER_STEP, KILL_SHORT_RUN_AFTER = 225, 125
-"""Not multiples of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared. A run is short
-below 300 steps."""
-NUM_CHAPTERS = 6
 NUM_PARAGRAPHS = 900
 MAX_PATCHES = 48
 NUM_TAGGED, NUM_HELD_OUT = 300, 200
@@ -49,11 +43,9 @@ def run_demo(folder: Path, num_steps: int, font: Path | None = None) -> dict[str
         InputError: There is no font.
     """
     font = font or default_font()
-    kill_after = KILL_AFTER_STEP if num_steps >= 300 else KILL_SHORT_RUN_AFTER
-    walk = Walk(folder, NUM_CHAPTERS)
+    walk = Walk(folder, 6)
     walk.chapter("Text", "sentences of a small grammar, and a renderer that begins a patch with each word")
-    rows = (json.dumps({"text": text}) + "\n" for text in paragraphs(TEXT_SEED, NUM_PARAGRAPHS))
-    (folder / "text.jsonl").write_text("".join(rows), encoding="utf-8")
+    write_json_lines(folder / "text.jsonl", ({"text": text} for text in paragraphs(TEXT_SEED, NUM_PARAGRAPHS)))
     first = as_text(next(sentences(TEXT_SEED)))
     print(f"  {folder / 'text.jsonl'}: {NUM_PARAGRAPHS} paragraphs, such as: {first}")
     write_renderer(font, folder)
@@ -64,18 +56,15 @@ def run_demo(folder: Path, num_steps: int, font: Path | None = None) -> dict[str
         *("--heldout", 0.04, "--out", folder / "rows"),
     )
 
-    walk.chapter(
-        "Pretraining",
-        f"pixel/tiny draws hidden squares again, {num_steps} steps; killed without warning after step "
-        f"{kill_after}, then resumed",
+    run = walk.train(
+        *("Pretraining", f"pixel/tiny draws hidden squares again, {num_steps} steps"),
+        *("pixel/tiny", f"data.train={folder}/rows/train", f"data.valid={folder}/rows/valid"),
+        *(f"data.max_patches={MAX_PATCHES}", "log.every_steps=5"),
+        *("evaluate.every_steps=100", "evaluate.num_examples=64"),
+        num_steps=num_steps,
+        checkpoint_steps=100,
+        kill_after_step=225 if num_steps >= 300 else 125,
     )
-    run = folder / "run"
-    command = [
-        *("train", "pixel/tiny", f"data.train={folder}/rows/train", f"data.valid={folder}/rows/valid"),
-        *(f"data.max_patches={MAX_PATCHES}", f"num_steps={num_steps}", f"checkpoint.every_steps={CHECKPOINT_STEPS}"),
-        *("log.every_steps=5", f"evaluate.every_steps={CHECKPOINT_STEPS}", "evaluate.num_examples=64", "--out", run),
-    ]
-    walk.train(run, *command, kill_after_step=kill_after, checkpoint_steps=CHECKPOINT_STEPS)
 
     walk.chapter("Report", "one HTML page: hidden and drawn text, after each evaluation and at the end")
     walk.report(run)
@@ -138,8 +127,8 @@ def write_task(folder: Path) -> tuple[float, float]:
     held_out = list(islice((one for one in sentences(HELD_OUT_SEED) if tuple(one) not in known), NUM_HELD_OUT))
     folder.mkdir()
     for name, chosen in (("train", train), ("validation", held_out)):
-        lines = (json.dumps(_row(sentence)) + "\n" for sentence in chosen)
-        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+        columns = (zip(*sentence, strict=True) for sentence in chosen)
+        write_json_lines(folder / f"{name}.jsonl", ({"words": words, "tags": tags} for words, tags in columns))
     pairs = [pair for sentence in train for pair in sentence]
     commonest = Counter(tag for _, tag in pairs).most_common(1)[0][0]
     by_form: dict[str, Counter[str]] = {}
@@ -152,16 +141,10 @@ def write_task(folder: Path) -> tuple[float, float]:
     return 100 * share / len(asked), 100 * right / len(asked)
 
 
-def _row(sentence: Tagged) -> dict[str, list[str]]:
-    return {"words": [word for word, _ in sentence], "tags": [tag for _, tag in sentence]}
-
-
 def _told(walk: Walk, guesses: tuple[float, float]) -> dict[str, Any]:
     """Print the headline numbers, and return them."""
     folder = walk.folder
-    pretraining, tagging = (
-        json.loads((folder / name / "summary.json").read_text(encoding="utf-8")) for name in ("run", "tagger")
-    )
+    pretraining, tagging = (read_json(folder / name / "summary.json") for name in ("run", "tagger"))
     result = walk.numbers(
         masked_patch_loss=pretraining["valid_masked_patch_loss"],
         inked_patch_loss=pretraining["valid_inked_patch_loss"],
@@ -170,14 +153,14 @@ def _told(walk: Walk, guesses: tuple[float, float]) -> dict[str, Any]:
         majority_accuracy=round(guesses[0], 2),
         word_accuracy=round(guesses[1], 2),
     )
-    print(
-        f"  held-out loss of hidden squares   {result['masked_patch_loss']:.3f} of normalised pixels (the mean of each "
-        f"square: {result['blind_loss']:.3f})\n"
-        f"  parts of speech that are right    {result['accuracy']:.1f} % of the words of {NUM_HELD_OUT} new sentences "
-        f"(always the same: {guesses[0]:.1f} %, the commonest of each word: {guesses[1]:.1f} %)\n"
-        f"  losses equal after resume         {walk.num_equal} of {walk.num_equal}, every digit\n"
-        f"  runs                              {folder / 'run'}, {folder / 'tagger'}\n"
-        f"  report                            {result['report']}\n"
-        "\n  Your own text next: pretrainkit render, docs/rendering.md."
+    walk.tell(
+        {
+            "held-out loss of hidden squares": f"{result['masked_patch_loss']:.3f} of normalised pixels (the mean of "
+            f"each square: {result['blind_loss']:.3f})",
+            "parts of speech that are right": f"{result['accuracy']:.1f} % of the words of {NUM_HELD_OUT} new "
+            f"sentences (always the same: {guesses[0]:.1f} %, the commonest of each word: {guesses[1]:.1f} %)",
+        },
+        {"runs": f"{folder / 'run'}, {folder / 'tagger'}"},
+        "Your own text next: pretrainkit render, docs/rendering.md.",
     )
     return result

@@ -15,14 +15,7 @@ from pathlib import Path
 from pretrainkit.errors import DataError
 
 SKIPPED_FOLDERS = {
-    "test",
-    "tests",
-    "idle_test",
-    "site-packages",
-    "lib2to3",
-    "__pycache__",
-    "pydoc_data",
-    "dist-packages",
+    *("test", "tests", "idle_test", "site-packages", "dist-packages", "lib2to3", "__pycache__", "pydoc_data"),
 }
 DOCUMENT_CHARACTERS = 5_000
 MIN_BYTES = 200_000

@@ -59,7 +59,11 @@ def _clause(rng: np.random.Generator) -> Tagged:
         words.append((str(rng.choice(_ADVERBS)), "ADV"))
     takes_object = rng.random() < 0.6
     verb = str(rng.choice(_TRANSITIVE if takes_object else _INTRANSITIVE))
-    words.append((_past(verb) if is_past else _present(verb, is_plural=is_plural), "VERB"))
+    if is_past:
+        verb = _PAST.get(verb) or (verb + "d" if verb.endswith("e") else verb + "ed")
+    elif not is_plural:
+        verb = _with_s(verb)
+    words.append((verb, "VERB"))
     if takes_object:
         words += _noun_phrase(rng, is_plural=bool(rng.random() < 0.4))
     if rng.random() < 0.4:
@@ -74,19 +78,8 @@ def _noun_phrase(rng: np.random.Generator, *, is_plural: bool) -> Tagged:
     first = (adjectives or [(noun, "")])[0][0]
     article = "an" if first[0] in "aeiou" else "a"
     determiner = str(rng.choice(["the", "these", "many"] if is_plural else ["the", article, "this", "every"]))
-    return [(determiner, "DET"), *adjectives, (_plural(noun) if is_plural else noun, "NOUN")]
-
-
-def _plural(noun: str) -> str:
-    return _PLURALS.get(noun) or _with_s(noun)
-
-
-def _present(verb: str, *, is_plural: bool) -> str:
-    return verb if is_plural else _with_s(verb)
-
-
-def _past(verb: str) -> str:
-    return _PAST.get(verb) or (verb + "d" if verb.endswith("e") else verb + "ed")
+    noun = (_PLURALS.get(noun) or _with_s(noun)) if is_plural else noun
+    return [(determiner, "DET"), *adjectives, (noun, "NOUN")]
 
 
 def _with_s(word: str) -> str:

@@ -4,7 +4,6 @@ Each command is printed as it is run, so that the demo reads as a tutorial.
 """
 
 import hashlib
-import json
 import shutil
 from collections import Counter
 from collections.abc import Iterable
@@ -12,16 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pretrainkit.demo.prose import standard_library_documents, write_documents
-from pretrainkit.demo.walk import Walk, pretrainkit, quiet_transformers
+from pretrainkit.demo.walk import Walk, pretrainkit, quiet_transformers, read_json, read_json_lines, write_json_lines
 from pretrainkit.errors import RunError
 
 VOCAB_SIZE = 2048
 NUM_PRETRAINING = 240
 """Updates of pretraining."""
-CHECKPOINT_STEPS = 40
-KILL_AFTER_STEP = 70
-"""Not a multiple of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared."""
-NUM_CHAPTERS = 8
 TASK = "part_of_python"
 MODULE = Path(__file__).with_name("part_of_python.py")
 """Of the task; copied into the demo's folder."""
@@ -50,11 +45,8 @@ class Rows(NamedTuple):
 
 def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
     """Run the demo into `folder`, which is replaced when it holds an earlier one; returns its headline numbers.
-
-    Args:
-        num_steps: Optimizer updates of fine-tuning.
-    """
-    walk = Walk(folder, NUM_CHAPTERS)
+    `num_steps` are optimizer updates of fine-tuning."""
+    walk = Walk(folder, 8)
     walk.chapter("Text", "prose that is on every machine with Python, and rows of a task made of it")
     write_documents(folder / "text.jsonl", standard_library_documents(), "Python's language reference and docstrings")
     rows = write_rows(folder / "task", standard_library_documents())
@@ -75,45 +67,33 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
         *("--out", folder / "tokens"),
     )
 
-    walk.chapter(
-        "Pretraining",
-        f"t5/micro on span corruption: what is behind <extra_id_0>? {NUM_PRETRAINING} steps",
-    )
+    walk.chapter("Pretraining", f"t5/micro on span corruption: what is behind <extra_id_0>? {NUM_PRETRAINING} steps")
     pretrained = folder / "pretrained"
     pretrainkit(
         *("train", "t5/micro", f"data.train={folder}/tokens/train", f"data.valid={folder}/tokens/valid"),
         *(f"num_steps={NUM_PRETRAINING}", "evaluate.every_steps=100", "--out", pretrained),
     )
 
-    walk.chapter(
-        "Task",
-        "a Python module says what to read, how it becomes inputs and targets, how to judge answers",
-    )
+    walk.chapter("Task", "a Python module says what to read, how it becomes inputs and targets, how to judge answers")
     module = folder / MODULE.name
     shutil.copyfile(MODULE, module)
     print(f"  {module}: written by the demo; yours can look like it")
     pretrainkit("tasks", "show", TASK, "--num", 2, "--module", module)
 
-    walk.chapter(
-        "Fine-tuning",
-        f"{num_steps} steps from the pretrained weights, judged by the accuracy of its answers; killed without warning "
-        f"after step {KILL_AFTER_STEP}, then resumed",
-    )
-    run = folder / "run"
-    command = [
-        *("train", "t5/micro", f"data.task={TASK}", f"data.modules=[{module}]", f"init_from={pretrained}"),
+    run = walk.train(
+        *("Fine-tuning", f"{num_steps} steps from the pretrained weights, judged by the accuracy of its answers"),
+        *("t5/micro", f"data.task={TASK}", f"data.modules=[{module}]", f"init_from={pretrained}"),
         *(f"data.input_length={INPUT_LENGTH}", f"data.target_length={TARGET_LENGTH}", "model.dropout=0.1"),
-        f"num_steps={num_steps}",
-        *(f"checkpoint.every_steps={CHECKPOINT_STEPS}", "log.every_steps=5", "evaluate.every_steps=60"),
-        *("evaluate.before_training=true", "--out", run),
-    ]
-    walk.train(run, *command, kill_after_step=KILL_AFTER_STEP, checkpoint_steps=CHECKPOINT_STEPS)
+        *("log.every_steps=5", "evaluate.every_steps=60", "evaluate.before_training=true"),
+        num_steps=num_steps,
+        checkpoint_steps=40,
+        kill_after_step=70,
+    )
 
     walk.chapter("Inference", "answers to the held-out rows as JSON lines")
     answers = folder / "answers.jsonl"
     pretrainkit(*("infer", run, "precision.compute=float32", "--task", TASK, "--split", "validation", "--out", answers))
-    rows_answered = [json.loads(line) for line in answers.read_text(encoding="utf-8").splitlines()]
-    truth = [json.loads(line) for line in (folder / "task/validation.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows_answered, truth = read_json_lines(answers), read_json_lines(folder / "task/validation.jsonl")
     for row, true in list(zip(rows_answered, truth, strict=True))[:: len(truth) // NUM_SHOWN][:NUM_SHOWN]:
         print(f"  {true['paragraph'][:90]}\n    {row['prediction']} (it is {true['part']})")
 
@@ -133,11 +113,10 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
 
 def _told(walk: Walk, rows: Rows) -> dict[str, Any]:
     """Print the headline numbers, and return them."""
-    folder = walk.folder
-    run = folder / "run"
-    evaluations = [json.loads(line) for line in (run / "eval.jsonl").read_text(encoding="utf-8").splitlines()]
+    folder, run = walk.folder, walk.folder / "run"
+    evaluations = read_json_lines(run / "eval.jsonl")
     before, after = (evaluations[place][f"{TASK}/accuracy"] for place in (0, -1))
-    pretraining = json.loads((folder / "pretrained/summary.json").read_text(encoding="utf-8"))
+    pretraining = read_json(folder / "pretrained/summary.json")
     result = walk.numbers(
         span_corruption_loss=pretraining["valid_nll_per_target_token"],
         unigram_loss=pretraining["unigram_loss"],
@@ -145,16 +124,16 @@ def _told(walk: Walk, rows: Rows) -> dict[str, Any]:
         accuracy=after,
         majority_accuracy=round(rows.majority_percent, 2),
     )
-    print(
-        f"\n  Done in {walk.seconds / 60:.1f} minutes.\n"
-        f"  held-out loss of hidden words   {result['span_corruption_loss']:.3f} nats (guessing by frequency: "
-        f"{result['unigram_loss']:.3f})\n"
-        f"  answers that are right          {after:.1f} % of {rows.num_held_out} held-out rows (before fine-tuning "
-        f"{before:.1f} %, always {rows.parts[0]!r}: {rows.majority_percent:.1f} %)\n"
-        f"  losses equal after resume       {walk.num_equal} of {walk.num_equal}, every digit\n"
-        f"  run                             {run}\n  for transformers                {folder / 'export'}\n"
-        f"  report                          {result['report']}\n"
-        "\n  Your own tasks next: docs/tasks.md."
+    print(f"\n  Done in {walk.seconds / 60:.1f} minutes.")
+    walk.tell(
+        {
+            "held-out loss of hidden words": f"{result['span_corruption_loss']:.3f} nats (guessing by frequency: "
+            f"{result['unigram_loss']:.3f})",
+            "answers that are right": f"{after:.1f} % of {rows.num_held_out} held-out rows (before fine-tuning "
+            f"{before:.1f} %, always {rows.parts[0]!r}: {rows.majority_percent:.1f} %)",
+        },
+        {"run": run, "for transformers": folder / "export"},
+        "Your own tasks next: docs/tasks.md.",
     )
     return result
 
@@ -189,11 +168,11 @@ def write_rows(folder: Path, documents: Iterable[tuple[str, str]]) -> Rows:
     rows: dict[bool, list[dict[str, str]]] = {False: [], True: []}
     for paragraph, part in found.items():
         if part in parts:
-            rows[_is_held_out(paragraph)].append({"paragraph": paragraph, "part": part})
+            digest = hashlib.blake2b(paragraph.encode(), digest_size=8).digest()
+            rows[int.from_bytes(digest) < HELD_OUT_SHARE * 2**64].append({"paragraph": paragraph, "part": part})
     folder.mkdir()
     for name, is_held_out in (("train", False), ("validation", True)):
-        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows[is_held_out])
-        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+        write_json_lines(folder / f"{name}.jsonl", rows[is_held_out])
     majority = Counter(row["part"] for row in rows[False]).most_common(1)[0][0]
     share = sum(row["part"] == majority for row in rows[True]) / len(rows[True])
     return Rows(len(rows[False]), len(rows[True]), parts, 100 * share)
@@ -203,8 +182,3 @@ def part_of(document: str) -> str:
     """`reference` of the language reference's documents, else the module or package of the standard library."""
     room, _, rest = document.partition("/")
     return room if room == "reference" else rest.split("/")[0]
-
-
-def _is_held_out(paragraph: str) -> bool:
-    digest = hashlib.blake2b(paragraph.encode(), digest_size=8).digest()
-    return int.from_bytes(digest) < HELD_OUT_SHARE * 2**64

@@ -1,8 +1,5 @@
 """What all demos do: commands that a user would type, printed as they run so that a demo reads as a tutorial, and a
-training that is killed and resumed.
-
-In the middle the training is killed without warning and resumed, and the losses after the resumption are compared with
-those before, digit by digit.
+training that is killed without warning and resumed: losses that were computed twice must be equal, digit by digit.
 """
 
 import json
@@ -53,26 +50,51 @@ class Walk:
         self._chapter += 1
         print(f"\n[{self._chapter}/{self._num_chapters}] {title}: {text}", flush=True)
 
-    def train(self, run: Path, *command: object, kill_after_step: int, checkpoint_steps: int) -> None:
-        """Train, kill -9 in the middle, resume, and compare the losses that were computed twice.
+    def train(
+        self,
+        title: str,
+        text: str,
+        *words: object,
+        num_steps: int,
+        checkpoint_steps: int,
+        kill_after_step: int,
+        shown: str = "",
+    ) -> Path:
+        """A chapter: train, kill -9 in the middle, resume, and compare the losses that were computed twice.
 
         Args:
-            run: The run folder that the command writes.
-            command: The words after `pretrainkit`.
+            words: Behind `pretrainkit train`: the preset and settings other than those below.
             kill_after_step: Not a multiple of `checkpoint_steps`, so that steps are made twice.
-            checkpoint_steps: As the command says.
+            shown: Printed below the heading.
+
+        Returns:
+            The run folder.
 
         Raises:
             RunError: A loss differs in its last digit, or the training ended by itself.
         """
-        before = _train_until_killed(command, run, kill_after_step)
+        self.chapter(title, f"{text}; killed without warning after step {kill_after_step}, then resumed")
+        print(shown, end="")
+        run = self.folder / "run"
+        settings = (f"num_steps={num_steps}", f"checkpoint.every_steps={checkpoint_steps}", "--out", run)
+        before = _train_until_killed(["train", *words, *settings], run, kill_after_step)
         print(f"\n  kill -9 after step {max(before)}; the newest checkpoint is the last multiple of {checkpoint_steps}")
         pretrainkit("resume", run)
         self.num_equal = _compare_losses(before, read_losses(run), checkpoint_steps)
+        return run
 
     def report(self, run: Path) -> None:
         """Write the report of a run."""
         pretrainkit("report", run, "--out", self.folder / "report.html")
+
+    def tell(self, found: Mapping[str, str], places: Mapping[str, object], hint: str) -> None:
+        """Print what came out, where it is, and what to do next."""
+        rows = {**found, "losses equal after resume": f"{self.num_equal} of {self.num_equal}, every digit", **places}
+        rows["report"] = self.folder / "report.html"
+        width = max(map(len, rows)) + 3
+        for name, value in rows.items():
+            print(f"  {name:<{width}}{value}")
+        print(f"\n  {hint}")
 
     def numbers(self, **headline: Any) -> dict[str, Any]:
         """The headline numbers, and those of all demos."""
@@ -86,13 +108,19 @@ class Walk:
 
 def pretrainkit(*words: object) -> None:
     """Print and run a command line of our own. Raises InputError or RunError as it did."""
-    print("  $ " + shlex.join(["pretrainkit", *map(str, words)]), flush=True)
-    done = subprocess.run([sys.executable, "-m", "pretrainkit", *map(str, words)], check=False)
+    done = subprocess.run(_shown(words), check=False)
     if done.returncode == 130:
         raise KeyboardInterrupt
     if done.returncode:
         kind = InputError if done.returncode == InputError.exit_code else RunError
         raise kind(f"the command above ended with exit code {done.returncode}\n  its message says what to do")
+
+
+def _shown(words: Iterable[object]) -> list[str]:
+    """The command line of `pretrainkit WORDS`, which is printed."""
+    texts = [str(word) for word in words]
+    print("  $ " + shlex.join(["pretrainkit", *texts]), flush=True)
+    return [sys.executable, "-m", "pretrainkit", *texts]
 
 
 def quiet_transformers() -> Any:
@@ -103,6 +131,22 @@ def quiet_transformers() -> Any:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     return transformers
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file."""
+    return json.loads(path.read_bytes())
+
+
+def read_json_lines(path: Path) -> list[Any]:
+    """The values in a file of JSON lines."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def write_json_lines(path: Path, rows: Iterable[object]) -> None:
+    """Write a value per line."""
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    path.write_text("".join(lines), encoding="utf-8")
 
 
 def read_losses(run: Path) -> dict[int, float]:
@@ -116,9 +160,7 @@ def read_losses(run: Path) -> dict[int, float]:
 
 def _train_until_killed(command: Iterable[object], run: Path, kill_after_step: int) -> dict[int, float]:
     """Start a training, kill -9 it, and return the losses it had logged by step."""
-    words = [str(word) for word in command]
-    print("  $ " + shlex.join(["pretrainkit", *words]), flush=True)
-    process = subprocess.Popen([sys.executable, "-m", "pretrainkit", *words])
+    process = subprocess.Popen(_shown(command))
     deadline, reached = time.monotonic() + STEP_TIMEOUT_SECONDS, 0
     try:
         while (step := max(read_losses(run), default=0)) < kill_after_step:

@@ -45,7 +45,11 @@ def import_torchvision() -> ModuleType:
     except RuntimeError as error:
         if not lacks_operators(str(error)):
             raise
-        _declare()
+        import torch
+
+        for name in _MISSING:
+            if name not in dir(torch.ops.torchvision):
+                torch.library.define(f"torchvision::{name}", _SCHEMA)
         import torchvision
     return torchvision
 
@@ -97,14 +101,6 @@ def mend_installed() -> bool:
     os.replace(aside, path)
     subprocess.run(plain, check=True)
     return True
-
-
-def _declare() -> None:
-    import torch
-
-    for name in _MISSING:
-        if name not in dir(torch.ops.torchvision):
-            torch.library.define(f"torchvision::{name}", _SCHEMA)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 Dimensions: T tokens, D width, F width of the feed-forward layer.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -39,16 +41,20 @@ class RMSNorm(nn.Module):
         return normal.to(x_TD.dtype) * self.weight.to(x_TD.dtype)
 
 
-class TanhPooler(nn.Module):
-    """One token as the vector of a text: a linear layer and tanh, as in BERT."""
+class Pooler(nn.Module):
+    """The vector of one token as that of a text. BERT's: dense, tanh. ModernBERT's: the dense layer, activation and norm
+    of its masked-word head, as in its fine-tuning by transformers."""
 
-    def __init__(self, dense: nn.Linear) -> None:
+    def __init__(
+        self, dense: nn.Linear, activation: Callable[[Tensor], Tensor] = torch.tanh, norm: nn.Module | None = None
+    ) -> None:
         super().__init__()
-        self.dense = dense
+        self.dense, self.activation, self.norm = dense, activation, norm
 
     def forward(self, x_BD: Tensor) -> Tensor:
         """(B, D) to (B, D)."""
-        return torch.tanh(self.dense(x_BD))
+        x_BD = self.activation(self.dense(x_BD))
+        return x_BD if self.norm is None else self.norm(x_BD)
 
 
 class FeedForward(nn.Module):

@@ -340,13 +340,6 @@ class TokenizesImages(Capability[Run]):
         those of `ImageTokenOptions` that were given."""
 
 
-class PairSet(Protocol):
-    """One split of a set of image-text pairs."""
-
-    @property
-    def fingerprint(self) -> str: ...
-
-
 class ReadsPairs(Capability[Run]):
     """Has sets of image-text pairs as data: `pretrainkit data`."""
 
@@ -355,8 +348,8 @@ class ReadsPairs(Capability[Run]):
     @abstractmethod
     def open_pairs(
         self, path: str, split: Split, *, format: str, image_key: str | None, caption_key: str | None
-    ) -> PairSet:
-        """A split of a set. Raises DataError where it has none."""
+    ) -> Any:
+        """A split of a set, with its `fingerprint`. Raises DataError where it has none."""
 
     @abstractmethod
     def scan_pairs(self, pairs: Any, *, tokenizer: str | None, **settings: Any) -> dict[str, Any]:
@@ -448,14 +441,6 @@ Answers = Callable[[str, str, str, str], list[dict[str, Any]]]
 """Task that was trained on, task that is asked, split and file to the answers, each with its index."""
 
 
-class TaskProbe(Protocol):
-    """A task that is asked of one encoder after another."""
-
-    def run(self, trained: nn.Module) -> dict[str, float]:
-        """Held-out metrics in percent, the same on all ranks; a collective. The encoder of `trained` may change."""
-        ...
-
-
 @dataclass(frozen=True)
 class Benchmark:
     """The tasks that a sweep of fine-tunings goes over."""
@@ -511,9 +496,10 @@ class StandsOnEncoder(Capability[Run]):
         tokenizer: Path | None,
         world: World,
         precision: Precision,
-    ) -> TaskProbe:
-        """A task with its rows read for the encoder of models of `recipe` with that config. Raises ConfigError or
-        DataError where there is no such task or its data are not there, InputError where `recipe` has no encoder."""
+    ) -> Evaluator:
+        """A task with its rows read, to be asked of one model of `recipe` with that config after another, whose encoder
+        may change. Raises ConfigError or DataError where there is no such task or its data are not there, InputError
+        where `recipe` has no encoder."""
 
     @property
     @abstractmethod

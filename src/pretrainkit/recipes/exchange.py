@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pretrainkit.recipes.capabilities import Capability
+from pretrainkit.recipes.capabilities import Capability, EncodesText
 from pretrainkit.recipes.recipe import Run
 from pretrainkit.training.run import RunConfig
 
@@ -77,10 +77,13 @@ class TellsIds(Capability[Run]):
 
     does = "tell the ids of texts"
 
-    @abstractmethod
     def input_ids(self, config: Run, tokenizer: Path, texts: Sequence[str]) -> list[list[int]] | None:
         """What the model reads of each text, control tokens included, to be compared with what transformers makes of
-        an export; None: it does not read ids of texts."""
+        an export; None: it does not read ids of texts. Default: what the reader of its text encoder gives."""
+        from pretrainkit.recipes.token_reader import ids_of_singles
+
+        assert isinstance(self, EncodesText)
+        return ids_of_singles(self.text_reader(config, tokenizer), texts)
 
 
 @dataclass(frozen=True)

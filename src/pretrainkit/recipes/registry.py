@@ -98,6 +98,11 @@ def recipes_able(capability: type[C]) -> dict[str, C]:
     return {name: recipe for name, recipe in sound_recipes().items() if isinstance(recipe, capability)}
 
 
+def first_able(capability: type[C]) -> C:
+    """The recipe behind verbs that belong to a capability, which one recipe has: the first that has it."""
+    return next(iter(recipes_able(capability).values()))
+
+
 def able(recipe: Recipe[Any], capability: type[C]) -> C:
     """The recipe as one that has a capability. Raises InputError with the recipes that have it."""
     if isinstance(recipe, capability):

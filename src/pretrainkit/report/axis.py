@@ -57,7 +57,9 @@ def ticks(low: float, high: float, target: int = 5, *, whole: bool = False) -> l
         target: How many are wanted; between half and about twice as many come.
         whole: Only whole numbers; there may be fewer then.
     """
-    step = _tick_step((high - low) / max(target, 1))
+    rough = (high - low) / max(target, 1)
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = min((s * power for s in _STEPS), key=lambda step: abs(math.log(step / rough)))
     if whole:
         step = max(1.0, 10 * round(step / 10) if step == 25 else step)
         step = 5.0 if step == 2.5 else step
@@ -162,11 +164,6 @@ def smooth(xs: Floats, ys: Floats, num_points: int) -> Floats:
     slope = np.where(spread > 1e-12 * n, (sxy - sx * sy / n) / np.maximum(spread, 1e-300), 0.0)
     result[is_real] = centre + sy / n + slope * (x - sx / n)
     return result
-
-
-def _tick_step(rough: float) -> float:
-    power = 10.0 ** math.floor(math.log10(rough))
-    return min((s * power for s in _STEPS), key=lambda step: abs(math.log(step / rough)))
 
 
 def _rounded(value: float, step: float) -> float:

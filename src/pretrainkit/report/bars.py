@@ -21,11 +21,9 @@ def histogram(edges: Sequence[float], counts: Sequence[int], *, title: str, x_la
     """
     if len(edges) != len(counts) + bool(len(counts)):
         raise ValueError(f"{len(edges)} edges of {len(counts)} bins: expected one more than bins")
-    parts: list[Content] = [tag("text", title, x=_LEFT - 44, y=20, class_="name")]
     if not any(counts):
-        parts.append(tag("text", "no data", x=_WIDTH / 2, y=_HEIGHT / 2, text_anchor="middle"))
-        return svg(parts, title, _WIDTH, _HEIGHT)
-    parts.append(tag("text", "documents", x=_LEFT - 44, y=39))
+        return svg([], title, _WIDTH, _HEIGHT)
+    parts: list[Content] = [tag("text", "documents", x=_LEFT - 44, y=39)]
     bottom = _HEIGHT - _BOTTOM
     high = max(counts) * 1.06
     y_ticks = ticks(0, high, 4, whole=True)
@@ -63,9 +61,7 @@ def share_bars(counts: Mapping[str, int], *, title: str, most: int = 12) -> str:
     shown = shown if total else {}
     largest = max(shown.values(), default=0)
     height = 36 + _ROW * max(len(shown), 1)
-    parts: list[Content] = [tag("text", title, x=_LEFT - 44, y=20, class_="name")]
-    if not total:
-        parts.append(tag("text", "no data", x=_WIDTH / 2, y=46, text_anchor="middle"))
+    parts: list[Content] = []
     for row, (name, count) in enumerate(shown.items()):
         y = 36 + row * _ROW
         cut = name if len(name) <= 28 else name[:27] + "…"

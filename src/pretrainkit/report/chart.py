@@ -88,8 +88,6 @@ def line_chart(
     series: Sequence[Series],
     *,
     title: str,
-    x_label: str = "step",
-    y_label: str = "",
     marks: Sequence[Mark] = (),
     reference_lines: Sequence[Level] = (),
     width: int = 720,
@@ -104,7 +102,6 @@ def line_chart(
 
     Args:
         series: Curves, drawn in this order; any may be empty, have one point, or have gaps.
-        y_label: Above the vertical axis, on the line of the legend's start.
         marks: Vertical lines, such as where a run was stopped.
         reference_lines: Horizontal lines; the vertical axis is made to show them.
         width, height: Of the drawing's own units, at least 140 high; it scales to the room it is given.
@@ -120,35 +117,38 @@ def line_chart(
     curves = [_curve(s, log_y) for s in series]
     levels = [level for level in reference_lines if math.isfinite(level.y) and (level.y > 0 or not log_y)]
     shown_marks = [mark for mark in marks if math.isfinite(mark.x)]
-    parts: list[Markup] = []
-    if standalone:
-        parts += [tag("style", Markup(COLORS + CHART_STYLE)), tag("rect", width=width, height=height, class_="sheet")]
-    parts.append(tag("text", title, x=_LEFT - 44, y=20, class_="name"))
     all_xs = np.concatenate([np.empty(0), *(c.xs[np.isfinite(c.ys)] for c in curves)])
     all_ys = np.concatenate([np.empty(0), *(c.ys[np.isfinite(c.ys)] for c in curves)])
     if not len(all_xs):
-        parts.append(tag("text", "no data", x=width / 2, y=height / 2, text_anchor="middle"))
-        return svg(parts, title, width, height, standalone=standalone)
+        return svg([], title, width, height, standalone=standalone)
     ends = np.concatenate([all_xs, [x for x in x_range or () if math.isfinite(x)]])
     x_axis = Axis(*widened(ends.min(), ends.max()), start=_LEFT, end=width - _RIGHT)
     bounds = np.concatenate([all_ys, [level.y for level in levels]])
     y_axis = _vertical(bounds, height, log_y, from_zero)
-    parts.append(_grid(x_axis, y_axis, width, height, y_format))
-    parts.append(tag("text", x_label, x=width - _RIGHT, y=height - 6, text_anchor="end"))
-    parts.append(_marks(shown_marks, x_axis, height))
-    parts += [_line(curve, x_axis, y_axis) for curve in curves]
-    parts += [_level(level, y_axis, width) for level in levels]
-    parts.append(_legend(curves, y_label))
-    parts.append(_readouts(curves, x_axis, y_axis, y_format or number, x_label, width))
+    parts = [
+        _grid(x_axis, y_axis, width, height, y_format),
+        tag("text", "step", x=width - _RIGHT, y=height - 6, text_anchor="end"),
+        _marks(shown_marks, x_axis, height),
+        *(_line(curve, x_axis, y_axis) for curve in curves),
+        *(_level(level, y_axis, width) for level in levels),
+        _legend(curves),
+        _readouts(curves, x_axis, y_axis, y_format or number, width),
+    ]
     return svg(parts, title, width, height, standalone=standalone)
 
 
 def svg(parts: Sequence[Content], title: str, width: int, height: int, *, standalone: bool = False) -> str:
-    """A picture of these parts, called `title`; standalone: with a size of its own."""
+    """A picture of these parts below its title, "no data" where there are none; standalone: with colours, rules, a
+    background and a size of its own."""
     size = {"width": width, "height": height} if standalone else {}
+    style = [tag("style", Markup(COLORS + CHART_STYLE)), tag("rect", **size, class_="sheet")] if standalone else []
+    # Low pictures are all title above the middle.
+    nothing = tag("text", "no data", x=width / 2, y=max(height / 2, 46), text_anchor="middle")
     return tag(
         "svg",
-        *parts,
+        *style,
+        tag("text", title, x=_LEFT - 44, y=20, class_="name"),
+        *(parts or [nothing]),
         xmlns="http://www.w3.org/2000/svg",
         viewBox=f"0 0 {width} {height}",
         class_="chart",
@@ -261,26 +261,22 @@ def _level(level: Level, y_axis: Axis, width: int) -> Markup:
     return join([line, tag("text", level.text, x=width - _RIGHT - 4, y=_at(above), text_anchor="end", class_="halo")])
 
 
-def _legend(curves: Sequence[Series], y_label: str) -> Markup:
+def _legend(curves: Sequence[Series]) -> Markup:
     x: float = _LEFT - 44
     parts = []
-    if y_label:
-        parts.append(tag("text", y_label, x=x, y=40))
-        x += _CHARACTER * len(y_label) + 14
-    if len(curves) > 1:
-        for curve in curves:
-            faint = " faint" if curve.kind == "faint" else ""
-            if curve.kind == "points":
-                parts.append(tag("circle", cx=x + 8, cy=36, r=3.5, class_=f"f{curve.color}"))
-            else:
-                parts.append(tag("path", d=f"M{_at(x)} 36h16", class_=f"s{curve.color}{faint}"))
-            parts.append(tag("text", curve.name, x=_at(x + 21), y=40, class_="key"))
-            x += 21 + _CHARACTER * len(curve.name) + 16
+    for curve in curves if len(curves) > 1 else ():
+        faint = " faint" if curve.kind == "faint" else ""
+        if curve.kind == "points":
+            parts.append(tag("circle", cx=x + 8, cy=36, r=3.5, class_=f"f{curve.color}"))
+        else:
+            parts.append(tag("path", d=f"M{_at(x)} 36h16", class_=f"s{curve.color}{faint}"))
+        parts.append(tag("text", curve.name, x=_at(x + 21), y=40, class_="key"))
+        x += 21 + _CHARACTER * len(curve.name) + 16
     return join(parts)
 
 
 def _readouts(
-    curves: Sequence[Series], x_axis: Axis, y_axis: Axis, y_format: Callable[[float], str], x_label: str, width: int
+    curves: Sequence[Series], x_axis: Axis, y_axis: Axis, y_format: Callable[[float], str], width: int
 ) -> Markup:
     """Bands that show, while the pointer is over them, the values of every curve there. Instead of a script."""
     stops = _stops(curves, x_axis)
@@ -290,7 +286,7 @@ def _readouts(
     parts = []
     for i, (stop, place) in enumerate(zip(stops, places, strict=True)):
         left, right = edges[i], edges[i + 1]
-        words, dots = [f"{x_label} {number(int(stop) if stop == int(stop) else float(stop))}"], []
+        words, dots = [f"step {number(int(stop) if stop == int(stop) else float(stop))}"], []
         for curve in curves:
             near = _value_near(curve, stop, x_axis, left, right)
             if near is not None:

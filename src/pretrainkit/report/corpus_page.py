@@ -6,7 +6,7 @@ from typing import Any
 
 from pretrainkit.files.manifest import atomic_file
 from pretrainkit.report.bars import histogram, share_bars
-from pretrainkit.report.markup import Markup, join, tag
+from pretrainkit.report.markup import Markup, join, row, tag
 from pretrainkit.report.numbers import DASH, number, percent, short
 from pretrainkit.report.page import card, html_page
 from pretrainkit.report.tables import section, table
@@ -66,8 +66,8 @@ def _lengths(stats: Mapping[str, Any]) -> Markup:
         bars = histogram(found["edges"], found["counts"], title=title, x_label=unit)
         panels.append(tag("div", Markup(bars), class_="panel"))
         values = stats[f"{key}_per_document"].values()
-        cells = [tag("td", number(round(value) if value >= 10 else value), class_="number") for value in values]
-        rows.append(tag("tr", tag("td", name), *cells))
+        cells = [number(round(value) if value >= 10 else value) for value in values]
+        rows.append(row(name, *cells, classes=(None, *["number"] * len(cells))))
     names = {"mean": "mean", "p0": "least", "p100": "most"}
     heads = [tag("th", names.get(key, f"{key[1:]}\u00a0%"), class_="number") for key in stats["words_per_document"]]
     lengths = tag("table", tag("thead", tag("tr", tag("th", "documents have up to"), *heads)), tag("tbody", *rows))
@@ -112,13 +112,9 @@ def _samples(stats: Mapping[str, Any]) -> Markup | None:
 def _skipped(stats: Mapping[str, Any]) -> Markup | None:
     if not stats["skipped"]:
         return None
+    classes, skipped = ("path", "number path", "quiet small"), stats["skipped"].items()
     rows = [
-        tag(
-            "tr",
-            tag("td", reason.replace("_", " "), class_="path"),
-            tag("td", number(entry["count"]), class_="number path"),
-            tag("td", "; ".join(entry["examples"]), class_="quiet small"),
-        )
-        for reason, entry in sorted(stats["skipped"].items(), key=lambda item: -item[1]["count"])
+        row(reason.replace("_", " "), number(entry["count"]), "; ".join(entry["examples"]), classes=classes)
+        for reason, entry in sorted(skipped, key=lambda item: -item[1]["count"])
     ]
     return section("Left out", tag("div", table(("why", "how many", "such as"), rows), class_="panel scroll long"))

@@ -39,20 +39,20 @@ class Curve:
 
 def loss_curves(run: Run) -> list[Curve]:
     """The losses, the most telling first: one with a reference line, else the training loss, else what there is."""
-    keys = [key for key in _drawn_keys(run.logged_keys, run.evaluated_keys) if _is_loss(key)]
+    keys = [key for key in _drawn_keys(run.metrics.keys, run.evaluations.keys) if _is_loss(key)]
     references = reference_levels(run)
     keys.sort(key=lambda key: (key not in references, key != "loss"))
-    if "loss" in keys and len(keys) == 2 and "loss" in run.logged_keys and _is_same(run, *keys):
+    if "loss" in keys and len(keys) == 2 and "loss" in run.metrics.keys and _is_same(run, *keys):
         keys.remove("loss")  # a single term of scale 1: the total says nothing more
     return [_curve(run, key, references.get(key, ())) for key in keys]
 
 
 def other_curves(run: Run) -> list[Curve]:
     """Everything else that was logged or evaluated; nothing is left out but what only counts along with the steps."""
-    keys = [key for key in _drawn_keys(run.evaluated_keys, run.logged_keys) if not _is_loss(key)]
+    keys = [key for key in _drawn_keys(run.evaluations.keys, run.metrics.keys) if not _is_loss(key)]
     keys = [key for key in keys if key not in _NOT_CURVES and not key.startswith(_COUNTS)]
     place = {key: i for i, key in enumerate(_ORDER)}
-    keys.sort(key=lambda key: (0 if key in run.evaluated_keys else 1, place.get(key, len(_ORDER))))
+    keys.sort(key=lambda key: (0 if key in run.evaluations.keys else 1, place.get(key, len(_ORDER))))
     references = reference_levels(run)
     return [_curve(run, key, references.get(key, ())) for key in keys]
 
@@ -67,7 +67,7 @@ def reference_levels(run: Run) -> dict[str, tuple[Level, ...]]:
     for name, words in (("unigram_loss", "unigram plateau"), ("uniform_loss", "all words equal")):
         level = as_number(run.summary.get(name))
         if level is not None:
-            term = next((k for k in (*run.logged_keys, *run.evaluated_keys) if k.endswith("lm_loss")), "loss")
+            term = next((k for k in (*run.metrics.keys, *run.evaluations.keys) if k.endswith("lm_loss")), "loss")
             found[term] += (Level(level, f"{words} {metric(term, level)}"),)
     references = run.summary.get("references")
     for key, levels in references.items() if isinstance(references, dict) else ():
@@ -94,15 +94,6 @@ def write_curve(run_folder: Path, out: Path) -> Path:
     return out
 
 
-def event_marks(run: Run) -> tuple[Mark, ...]:
-    """Where the run was stopped and resumed, and where updates were skipped."""
-    return tuple(
-        Mark(event.step, event.event, is_bad=event.event == "skipped")
-        for event in run.events
-        if event.event in _SHOWN_EVENTS
-    )
-
-
 def _drawn_keys(*groups: list[str]) -> list[str]:
     """All keys once; those of averaged weights are drawn with their plain ones."""
     keys = dict.fromkeys(key for group in groups for key in group)
@@ -114,14 +105,15 @@ def _is_loss(key: str) -> bool:
 
 
 def _is_same(run: Run, first: str, second: str) -> bool:
-    pairs = [(row[first], row[second]) for row in run.metrics if first in row and second in row]
+    pairs = [(row[first], row[second]) for row in run.metrics.rows if first in row and second in row]
     return bool(pairs) and all(math.isclose(a, b, rel_tol=1e-6) for a, b in pairs if math.isfinite(a))
 
 
 def _curve(run: Run, key: str, levels: Sequence[Level]) -> Curve:
-    xs, ys = run.curve(key)
-    log_y = key == "grad_norm" and _has_peaks(ys)
-    eval_xs, eval_ys = run.evaluation_curve(key)
+    xs, ys = run.metrics.curve(key)
+    positive = ys[np.isfinite(ys) & (ys > 0)]
+    log_y = key == "grad_norm" and len(positive) > 0 and bool(positive.max() / _LOG_RATIO > np.median(positive))
+    eval_xs, eval_ys = run.evaluations.curve(key)
     series: list[Series] = []
     title = label(key)
     if len(xs) >= 20 and key != "lr":
@@ -131,32 +123,23 @@ def _curve(run: Run, key: str, levels: Sequence[Level]) -> Curve:
         series.append(Series("training", xs, ys, 0))
     if len(eval_xs):
         series.append(Series("held-out", eval_xs, eval_ys, 1, "points"))
-    ema_xs, ema_ys = run.evaluation_curve(_EMA + key)
+    ema_xs, ema_ys = run.evaluations.curve(_EMA + key)
     if len(ema_xs):
         series.append(Series("held-out, averaged weights", ema_xs, ema_ys, 2, "points"))
+    # All charts show the same steps: from 0, unless the log begins much later.
+    steps = [row["step"] for row in (*run.metrics.rows, *run.evaluations.rows)]
     draw = partial(
         line_chart,
         series,
         title=title if "/" in key else title[:1].upper() + title[1:],
-        marks=event_marks(run),
+        marks=[Mark(e.step, e.event, is_bad=e.event == "skipped") for e in run.events if e.event in _SHOWN_EVENTS],
         reference_lines=levels,
         log_y=log_y,
         from_zero=not _is_loss(key),
-        x_range=_steps(run),
+        x_range=(0.0 if 0 <= min(steps) <= 0.1 * max(steps) else min(steps), max(steps)),
         y_format=percent if is_share(key) else None,
     )
     return Curve(key, draw)
-
-
-def _steps(run: Run) -> tuple[float, float]:
-    """The steps that all charts show: from 0, unless the log begins much later."""
-    steps = [row["step"] for row in (*run.metrics, *run.evaluations)]
-    return (0.0 if 0 <= min(steps) <= 0.1 * max(steps) else min(steps)), max(steps)
-
-
-def _has_peaks(values: Floats) -> bool:
-    values = values[np.isfinite(values) & (values > 0)]
-    return bool(len(values)) and bool(values.max() / _LOG_RATIO > np.median(values))
 
 
 def _smoothed(xs: Floats, ys: Floats, log: bool) -> Floats:

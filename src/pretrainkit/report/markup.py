@@ -2,7 +2,8 @@
 
 import html
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 
 _VOID = frozenset({"meta", "br", "img"})
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -39,3 +40,8 @@ def tag(name: str, /, *children: Content, **attributes: Content) -> Markup:
     if name in _VOID:
         return Markup(f"<{opening}>")
     return Markup(f"<{opening}>{join(children)}</{name}>")
+
+
+def row(*cells: Content, classes: Sequence[str | None] = (), class_: str | None = None) -> Markup:
+    """A row of a table; `classes` are those of its first cells."""
+    return tag("tr", *(tag("td", cell, class_=name) for cell, name in zip_longest(cells, classes)), class_=class_)

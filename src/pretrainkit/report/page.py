@@ -96,7 +96,7 @@ def _date(value: Any) -> str:
 
 
 def _state(run: Run) -> str:
-    last = run.metrics[-1]["step"]
+    last = run.metrics.rows[-1]["step"]
     wanted = as_number(run.config.get("num_steps"))
     if wanted is None:
         return f"{number(int(last))} steps"
@@ -119,7 +119,7 @@ def _cards(run: Run) -> Markup:
             cards[key] = card(metric(key, value), f"{label(key)}, held-out", beside, tone)
     for key, value in summary.items():
         is_drawn = key in ("unigram_loss", "uniform_loss") and any(k.endswith("lm_loss") for k in cards)
-        is_said = key == "steps" or key.removeprefix("valid_") in held_out or key in run.logged_keys
+        is_said = key == "steps" or key.removeprefix("valid_") in held_out or key in run.metrics.keys
         if not is_drawn and not is_said:
             cards[key] = card(metric(key, value), label(key), *_beside(key, value, unigram))
     if (final := _mean_of_last(run, "loss")) is not None:
@@ -159,12 +159,12 @@ def _beside(key: str, value: float, unigram: float | None) -> tuple[str, str | N
 
 
 def _finite(run: Run, key: str) -> Floats:
-    values = run.curve(key)[1]
+    values = run.metrics.curve(key)[1]
     return values[np.isfinite(values)]
 
 
 def _mean_of_last(run: Run, key: str) -> float | None:
-    last = _finite(run, key)[-max(1, len(run.curve(key)[1]) // 20) :]
+    last = _finite(run, key)[-max(1, len(run.metrics.curve(key)[1]) // 20) :]
     return float(last.mean()) if len(last) else None
 
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from pretrainkit.config.loader import flatten
 from pretrainkit.errors import DataError
 from pretrainkit.report.axis import Floats
 from pretrainkit.report.shown import Shown, read_shown
@@ -30,6 +31,24 @@ class Event:
 
 
 @dataclass(frozen=True)
+class Log:
+    """What was logged at ascending steps; where steps were done again after a resume, the later ones."""
+
+    rows: list[Row]
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """Names of what was logged, in the order of first appearance."""
+        return [key for key in dict.fromkeys(key for row in self.rows for key in row) if key != "step"]
+
+    def curve(self, key: str) -> tuple[Floats, Floats]:
+        """Steps and values of a metric: float64 (N,), (N,)."""
+        pairs = [(row["step"], row[key]) for row in self.rows if key in row]
+        table = np.array(pairs, np.float64).reshape(-1, 2)
+        return table[:, 0], table[:, 1]
+
+
+@dataclass(frozen=True)
 class Run:
     """A run as its folder tells it."""
 
@@ -38,9 +57,10 @@ class Run:
     """Name of the preset, or ''."""
     config: dict[str, Any]
     provenance: dict[str, Any]
-    metrics: list[Row]
-    """Logged steps, ascending; where steps were done again after a resume, the later ones."""
-    evaluations: list[Row]
+    metrics: Log
+    """While training."""
+    evaluations: Log
+    """On held-out data."""
     samples: list[Sample]
     earlier_samples: dict[int, list[Sample]]
     """What was shown while the run was trained, by ascending step."""
@@ -61,10 +81,10 @@ class Run:
         prefix = "valid_" if any(name.startswith("valid_") for name in self.summary) else ""
         for name, value in self.summary.items():
             key, number = name.removeprefix(prefix), as_number(value)
-            if number is not None and (key != name if prefix else key in self.evaluated_keys):
+            if number is not None and (key != name if prefix else key in self.evaluations.keys):
                 found[key] = number
-        for key in self.evaluated_keys:
-            found.setdefault(key, next(row[key] for row in reversed(self.evaluations) if key in row))
+        for key in self.evaluations.keys:
+            found.setdefault(key, next(row[key] for row in reversed(self.evaluations.rows) if key in row))
         return found
 
     @property
@@ -79,23 +99,6 @@ class Run:
                 began = event.time
             last = event.time
         return total + last - began if began is not None and last is not None and last > began else None
-
-    @cached_property
-    def logged_keys(self) -> list[str]:
-        """Names of what was logged while training, in the order of first appearance."""
-        return _keys(self.metrics)
-
-    @cached_property
-    def evaluated_keys(self) -> list[str]:
-        return _keys(self.evaluations)
-
-    def curve(self, key: str) -> tuple[Floats, Floats]:
-        """Steps and values of a training metric: float64 (N,), (N,)."""
-        return _curve(self.metrics, key)
-
-    def evaluation_curve(self, key: str) -> tuple[Floats, Floats]:
-        """Steps and values of a metric on held-out data."""
-        return _curve(self.evaluations, key)
 
 
 def read_run(folder: Path) -> Run:
@@ -116,7 +119,7 @@ def read_run(folder: Path) -> Run:
     notes: list[str] = []
     logged, rewound = _last_of_each_step(_rows(folder / "metrics.jsonl", notes))
     if not logged:
-        every = flat(_mapping_of(folder / "config.yaml", notes)).get("log.every_steps")
+        every = flatten(_mapping_of(folder / "config.yaml", notes)).get("log.every_steps")
         raise DataError(
             f"{folder / 'metrics.jsonl'} has no logged step, so there is nothing to report\n"
             f"  a line is written every {every or 10} steps (log.every_steps): let the run come that far"
@@ -131,26 +134,14 @@ def read_run(folder: Path) -> Run:
         preset=_preset(folder / "config.yaml", provenance),
         config=_mapping_of(folder / "config.yaml", notes),
         provenance=provenance,
-        metrics=logged,
-        evaluations=evaluations,
+        metrics=Log(logged),
+        evaluations=Log(evaluations),
         samples=_samples(folder / "samples.json", notes),
         earlier_samples=_earlier_samples(folder / "samples", notes),
         events=events,
         summary=_mapping_of(folder / "summary.json", notes),
         notes=notes,
     )
-
-
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings to {dotted path: leaf}; lists and empty mappings are leaves."""
-    found: dict[str, Any] = {}
-    for key, value in tree.items():
-        path = f"{prefix}.{key}" if prefix else str(key)
-        if isinstance(value, Mapping) and value:
-            found |= flat(value, path)
-        else:
-            found[path] = value
-    return found
 
 
 def as_number(value: object) -> float | None:
@@ -161,16 +152,6 @@ def as_number(value: object) -> float | None:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
-
-
-def _keys(rows: list[Row]) -> list[str]:
-    return [key for key in dict.fromkeys(key for row in rows for key in row) if key != "step"]
-
-
-def _curve(rows: list[Row], key: str) -> tuple[Floats, Floats]:
-    pairs = [(row["step"], row[key]) for row in rows if key in row]
-    table = np.array(pairs, np.float64).reshape(-1, 2)
-    return table[:, 0], table[:, 1]
 
 
 def _text(path: Path, notes: list[str]) -> str:

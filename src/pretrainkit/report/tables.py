@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from pretrainkit.report.markup import Content, Markup, join, tag
+from pretrainkit.config.loader import flatten
+from pretrainkit.report.markup import Content, Markup, join, row, tag
 from pretrainkit.report.numbers import DASH, label, number
-from pretrainkit.report.run_folder import Run, Sample, as_number, flat
+from pretrainkit.report.run_folder import Run, Sample, as_number
 from pretrainkit.report.shown import shown_cell
 
 _MASK = re.compile(r"\[MASK\]|<mask>|<extra_id_\d+>|\u2588+", re.IGNORECASE)
@@ -31,7 +32,7 @@ def samples_section(run: Run) -> Markup | None:
     heads = [label(column) for column in columns]
     shown = run.samples[:_MAX_SAMPLES]
     cells = [zip(heads, _sample_cells(sample, columns)) for sample in shown]
-    rows = [tag("tr", *(tag("td", cell, data_name=head) for head, cell in row)) for row in cells]
+    rows = [tag("tr", *(tag("td", cell, data_name=head) for head, cell in pairs)) for pairs in cells]
     more = len(run.samples) - len(shown)
     rest = tag("p", f"{more} more in samples.json", class_="quiet small") if more else None
     return section("Samples", tag("div", table(heads, rows, "samples"), rest, class_="panel scroll long"))
@@ -129,12 +130,7 @@ def events_section(run: Run) -> Markup | None:
     if not told and not counts:
         return None
     rows = [
-        tag(
-            "tr",
-            tag("td", number(_whole(event.step)), class_="number path"),
-            tag("td", event.event, class_="path"),
-            tag("td", event.text),
-        )
+        row(number(_whole(event.step)), event.event, event.text, classes=("number path", "path"))
         for event in told[:_MAX_EVENTS]
     ]
     words = []
@@ -151,7 +147,7 @@ def config_section(run: Run) -> Markup | None:
     """What was set by hand first, then every value with its origin."""
     if not run.config:
         return None
-    leaves = flat(run.config)
+    leaves = flatten(run.config)
     sources = run.provenance.get("sources")
     origins = {path: _origin(path, sources if isinstance(sources, dict) else {}) for path in leaves}
     changed = [path for path in leaves if origins[path] and not origins[path].startswith(_UNCHANGED)]
@@ -186,21 +182,13 @@ def _config_table(
     earlier: Mapping[str, str],
     highlight: Sequence[str],
 ) -> Markup:
-    marked = set(highlight)
-    rows = [
-        tag(
-            "tr",
-            tag("td", tag("code", path), class_="path"),
-            tag(
-                "td",
-                tag("code", _yaml_like(leaves[path])),
-                *([tag("div", earlier[path], class_="quiet small")] if path in earlier else []),
-            ),
-            tag("td", tag("span", origins[path] or DASH, class_="tagged"), class_="path"),
-            class_="changed" if path in marked else None,
-        )
-        for path in paths
-    ]
+    rows = []
+    for path in paths:
+        before = tag("div", earlier[path], class_="quiet small") if path in earlier else None
+        value = join([tag("code", _yaml_like(leaves[path])), before])
+        origin = tag("span", origins[path] or DASH, class_="tagged")
+        changed = "changed" if path in highlight else None
+        rows.append(row(tag("code", path), value, origin, classes=("path", None, "path"), class_=changed))
     return table(("setting", "value", "from"), rows)
 
 
@@ -214,10 +202,14 @@ def data_section(run: Run) -> Markup | None:
         facts = {name: _sources(settings[key]) for key, name in names.items() if settings.get(key)}
         batch_size = as_number(settings.get("batch_size"))
         if batch_size is not None:
-            facts["examples seen"] = _whole(run.metrics[-1]["step"] * batch_size)
-    if data not in (None, {}, [], ""):
-        facts["fingerprints"] = data
-    return section("Data", tag("div", _value(facts), class_="panel scroll long")) if facts else None
+            facts["examples seen"] = _whole(run.metrics.rows[-1]["step"] * batch_size)
+    return _facts("Data", facts | {"fingerprints": data})
+
+
+def _facts(title: str, facts: Mapping[str, Any]) -> Markup | None:
+    """A section of values by name, without those that say nothing."""
+    found = {key: value for key, value in facts.items() if value not in (None, "", {}, [])}
+    return section(title, tag("div", _value(found), class_="panel scroll long")) if found else None
 
 
 def _sources(value: Any) -> Any:
@@ -230,12 +222,8 @@ def _sources(value: Any) -> Any:
 
 def environment_section(run: Run) -> Markup | None:
     """Code, machine and command: everything of the provenance that is not config or data."""
-    facts = {
-        key: value
-        for key, value in run.provenance.items()
-        if key not in ("sources", "data") and value not in (None, "", {}, [])
-    }
-    return section("Environment", tag("div", _value(facts), class_="panel scroll long")) if facts else None
+    facts = {key: value for key, value in run.provenance.items() if key not in ("sources", "data")}
+    return _facts("Environment", facts)
 
 
 def notes_section(run: Run) -> Markup | None:
@@ -267,11 +255,8 @@ def _value(value: Any, depth: int = 0) -> Markup:
     if depth > 6:
         return tag("code", _yaml_like(value))
     if isinstance(value, Mapping):
-        rows = [
-            tag("tr", tag("td", _name(key), class_="path quiet"), tag("td", _value(sub, depth + 1)))
-            for key, sub in value.items()
-        ]
-        return tag("table", *rows)
+        pairs = ((_name(key), _value(sub, depth + 1)) for key, sub in value.items())
+        return tag("table", *(row(*pair, classes=("path quiet",)) for pair in pairs))
     if isinstance(value, (list, tuple)):
         if not value:
             return tag("span", "none", class_="quiet")
@@ -281,7 +266,7 @@ def _value(value: Any, depth: int = 0) -> Markup:
         if not all(isinstance(item, Mapping) for item in shown):
             return join([*(tag("div", _value(item, depth + 1)) for item in shown), rest])
         columns = list(dict.fromkeys(key for item in shown for key in item))
-        rows = [tag("tr", *(tag("td", _value(item.get(column), depth + 1)) for column in columns)) for item in shown]
+        rows = [row(*(_value(item.get(column), depth + 1) for column in columns)) for item in shown]
         return join([table(map(_name, columns), rows), rest])
     return join([number(value)]) if as_number(value) is not None else tag("code", _yaml_like(value))
 

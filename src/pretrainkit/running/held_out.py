@@ -14,7 +14,7 @@ from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.exporting.settings import SETTINGS
 from pretrainkit.recipes.capabilities import Evaluates, StandsOnEncoder
 from pretrainkit.recipes.recipe import Recipe
-from pretrainkit.recipes.registry import recipes_able
+from pretrainkit.recipes.registry import first_able
 from pretrainkit.running.configs import load_config
 from pretrainkit.running.kept_tokenizer import require_same_tokenizer, with_tokenizer
 from pretrainkit.running.opened import Opened, empty_model
@@ -81,10 +81,10 @@ def build_probes(
     from pretrainkit.dist.weights import full_state_dict, load_full_state_dict
     from pretrainkit.rng import stream_key
 
-    tasks = next(iter(recipes_able(StandsOnEncoder).values()))
+    tasks = first_able(StandsOnEncoder)
 
     def evaluation(probe: TaskProbeConfig) -> Evaluation:
-        opened = tasks.open_probe(probe, config.evaluate.probe_folders, recipe, config, tokenizer, world, precision)
+        probed = tasks.open_probe(probe, config.evaluate.probe_folders, recipe, config, tokenizer, world, precision)
 
         def run(model: nn.Module, tag: str) -> dict[str, float]:
             before = RandomState(world.device)
@@ -93,7 +93,7 @@ def build_probes(
                 weights = full_state_dict(model)  # a collective
                 copy = empty_model(recipe, config, str(world.device))
                 load_full_state_dict(copy, weights)
-                found = opened.run(copy)
+                found = probed(copy)
             finally:
                 before.restore()
             return {f"probe_{probe.task}/{name}": value for name, value in found.items()}

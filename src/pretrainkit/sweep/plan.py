@@ -6,9 +6,9 @@ from pathlib import Path
 
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.capabilities import StandsOnEncoder
-from pretrainkit.recipes.registry import recipes_able
+from pretrainkit.recipes.registry import first_able
 
-BENCHMARK = next(iter(recipes_able(StandsOnEncoder).values())).benchmark
+BENCHMARK = first_able(StandsOnEncoder).benchmark
 
 
 @dataclass(frozen=True, kw_only=True)

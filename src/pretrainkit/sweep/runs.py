@@ -25,11 +25,9 @@ from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import InputError, RunError
 from pretrainkit.files.manifest import atomic_file
 from pretrainkit.files.work import lock
-from pretrainkit.sweep.choice import Choice, Metrics, choose
-from pretrainkit.sweep.memory import Machine, gpu_of
+from pretrainkit.sweep.memory import Machine, Room, gpu_of
 from pretrainkit.sweep.plan import BENCHMARK, Cell, Plan
-from pretrainkit.sweep.room import Room
-from pretrainkit.sweep.tables import as_html, as_json, as_markdown
+from pretrainkit.sweep.results import Choice, Metrics, as_html, as_json, as_markdown, choose
 
 SUMMARY = "summary.json"
 _LAST_LINES = 4
@@ -129,9 +127,12 @@ class Sweep:
             self._train([cell for cell in cells if not self._is_finished(cell)], chosen, room)
             for task in stage:
                 chosen[task] = choose(task, {cell: self._metrics(cell) for cell in self.plan.cells(task)})
-                if not self._has_weights(chosen[task].cell):  # runs were added, and one that was discarded is best now
-                    self._train([chosen[task].cell], chosen, room)
-                self._discard(chosen[task])
+                best = chosen[task].cell
+                if not any(self._weights(best).glob("step-*")):  # runs were added, and one that was discarded is best
+                    self._train([best], chosen, room)
+                for cell in self.plan.cells(task):
+                    if cell != best and not self.keeps_all:
+                        shutil.rmtree(self._weights(cell), ignore_errors=True)
         choices = [chosen[task] for task in self.plan.tasks]
         _write(self.out / "results.json", json.dumps(as_json(choices), indent=2) + "\n")
         _write(self.out / "results.md", as_markdown(choices))
@@ -251,19 +252,13 @@ class Sweep:
     def _is_finished(self, cell: Cell) -> bool:
         return (self.out / cell.name / SUMMARY).is_file()
 
-    def _has_weights(self, cell: Cell) -> bool:
-        return any((self.out / cell.name / "checkpoints").glob("step-*"))
+    def _weights(self, cell: Cell) -> Path:
+        return self.out / cell.name / "checkpoints"
 
     def _metrics(self, cell: Cell) -> Metrics:
         """Held-out metrics at the end of a run."""
         found = json.loads((self.out / cell.name / SUMMARY).read_bytes())
         return {name.removeprefix("valid_"): value for name, value in found.items() if name.startswith("valid_")}
-
-    def _discard(self, choice: Choice) -> None:
-        """Remove the weights of the runs of a task that were not chosen."""
-        for cell in self.plan.cells(choice.task):
-            if cell != choice.cell and not self.keeps_all:
-                shutil.rmtree(self.out / cell.name / "checkpoints", ignore_errors=True)
 
 
 def _write(path: Path, text: str) -> None:

@@ -100,7 +100,7 @@ def test_the_adapter_says_what_our_own_bert_says(glue, tmp_path):
         assert opened.config.model.encoder.recipe == ("huggingface" if more else "bert")
         batch = first_batch(opened)
         with torch.no_grad():
-            found[name] = opened.model.encoder.tokens(batch, 32), opened.model.vectors(batch, 32)
+            found[name] = opened.model.encoder.tokens(batch, 32), opened.model.features(batch, 32)
     for ours, theirs in zip(found["ours"], found["theirs"], strict=True):
         torch.testing.assert_close(ours, theirs, atol=2e-6, rtol=0)
 
@@ -200,7 +200,7 @@ def test_pooling_is_over_the_tokens_of_the_example_alone(pooling, encoder, glue,
     opened = api.open_model(tmp_path / "run")
     batch = first_batch(opened)
     with torch.no_grad():
-        found, x_TD = opened.model.vectors(batch, 32), opened.model.encoder.tokens(batch, 32)
+        found, x_TD = opened.model.features(batch, 32), opened.model.encoder.tokens(batch, 32)
     for number, (begin, end) in enumerate(zip(batch["cu_seqlens"], batch["cu_seqlens"][1:], strict=False)):
         own = x_TD[begin:end]
         expected = {"cls": own[0], "mean": own.mean(0), "max": own.amax(0)}[pooling]

@@ -54,12 +54,12 @@ def test_a_task_without_a_folder_asks_the_hub_for_its_own_splits(name, hub):
     labelled = [*(["train"] if task.valid_splits else []), *valid_splits(config, task)]
     for split in labelled:
         rows = read(name, split, needs_label=True)
-        assert tuple(column[1] for column in rows.texts) == texts
-        assert rows.index == [7, 8]
-        (label, _) = numbered(rows.labels, task.classes or ())
+        assert rows[1].texts == texts
+        assert [row.index for row in rows] == [7, 8]
+        (label, _) = numbered([row.truth for row in rows], task.classes or ())
         assert (task.classes[label] if task.classes else label) == expected
     for split in task.files:
-        assert read(name, split, needs_label=False).labels == [None, None]
+        assert [row.truth for row in read(name, split, needs_label=False)] == [None, None]
     assert set(hub.asked) == {("nyu-mll/glue", name, split) for split in (*labelled, *task.files)}
 
 

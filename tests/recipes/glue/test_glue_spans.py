@@ -44,7 +44,7 @@ def test_a_model_that_knows_the_slots_gives_the_answer(context, cut, stride):
     begin, size = cut[0] % len(context), cut[1]
     text = context[begin : begin + size]
     answers = ((text, begin),) if text.strip() else ()
-    question = Question(0, "q", "abba", context, answers)
+    question = Question(0, answers, "q", "abba", context)
     settings = SpanConfig(stride=stride, max_question_length=4, null_threshold=0.0)
     read = READER.read_passages([(question.question, context)], 16, stride, 4)
     examples = SpanExamples(read, [[question]], settings)
@@ -65,7 +65,7 @@ def test_a_model_that_knows_the_slots_gives_the_answer(context, cut, stride):
 
 
 def test_questions_that_lose_their_end_are_counted_once_however_many_windows():
-    rows = [Question(number, str(number), text, "ab " * 20, (("ab", 0),)) for number, text in enumerate(QUESTIONS)]
+    rows = [Question(number, (("ab", 0),), str(number), text, "ab " * 20) for number, text in enumerate(QUESTIONS)]
     read = READER.read_passages([(row.question, row.context) for row in rows], 16, 4, 3)
     examples = SpanExamples(read, [rows], SpanConfig(stride=4, max_question_length=3))
     assert len(read.lengths()) > len(rows)

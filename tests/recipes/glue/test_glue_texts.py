@@ -13,7 +13,7 @@ from pretrainkit.data.source import BatchSource
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.glue.answers import records_of
 from pretrainkit.recipes.glue.config import GlueDataConfig
-from pretrainkit.recipes.glue.kinds.texts import classes_of, numbered, read_rows
+from pretrainkit.recipes.glue.kinds.texts import TextKind, classes_of, numbered
 from pretrainkit.recipes.glue.presets import PRESETS
 from pretrainkit.recipes.glue.recipe import RECIPE
 from pretrainkit.recipes.glue.source import open_texts, task_of
@@ -153,7 +153,8 @@ def test_numbers_to_learn_are_finite(label):
 
 def read_labels(labels, task, path):
     path.write_text("".join(json.dumps({"t": "fine", "label": label}) + "\n" for label in labels))
-    return read_rows(open_rows(path, "train"), "train", task, needs_label=True).labels
+    rows = TextKind(has_classes=True).rows(open_rows(path, "train"), "train", task, needs_label=True)
+    return [row.truth for row in rows]
 
 
 def test_in_files_of_ones_own_minus_one_and_minus_are_labels_like_others(tmp_path):
@@ -170,7 +171,7 @@ def test_the_examples_follow_from_length_and_rows(encoder, glue):
     config = bound("rte", encoder, glue)
     shorter = config.model_copy(update={"data": config.data.model_copy(update={"max_seq_length": 16})})
     reader = RECIPE._reader(config)
-    prints = {open_texts(one, reader, ["train"], needs_label=True).fingerprint for one in (config, config, shorter)}
+    prints = {open_texts(one, reader, ["train"]).fingerprint for one in (config, config, shorter)}
     assert len(prints) == 2
 
 

@@ -58,9 +58,8 @@ def _fill(
             "  give it less at a time"
         )
     inputs, _ = read_batch(_as_batch(ids, places), config.data.max_seq_length)
-    logits_KV = model(inputs, None).logits_KV[:, : len(pieces)]  # a model may have more rows than there are pieces
+    logits_KV = model(inputs).logits_KV[:, : tokenizer.vocab_size]  # a table may have more rows than there are pieces
     logits_KV[:, [special.cls, special.sep, special.mask, special.pad]] = -torch.inf
-    logits_KV = logits_KV[:, : tokenizer.vocab_size]  # a table may have more rows than there are pieces
     best = logits_KV.softmax(-1).topk(min(top, logits_KV.shape[1]), dim=-1)
     masks = [
         [{"piece": _shown(tokenizer, i), "probability": p} for p, i in zip(row_p, row_i, strict=True)]

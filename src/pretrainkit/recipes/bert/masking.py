@@ -10,7 +10,7 @@ words); Joshi et al. 2019, https://arxiv.org/abs/1907.10529 (spans).
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,15 +55,6 @@ class Masking:
             raise ValueError(f"mask_share {self.mask_share} + random_share {self.random_share} must lie in [0, 1]")
 
 
-class Chosen(NamedTuple):
-    """The predictions of a batch."""
-
-    num: Ints
-    """(B,) predictions per example."""
-    candidates: Ints
-    """(K,) index of each among the text tokens of its example (no [CLS], no [SEP]), ascending within an example."""
-
-
 def num_predictions(masking: Masking, lengths: Ints, num_text: Ints) -> Ints:
     """(B,) budget: min(max_predictions, max(1, floor(rate x length))), never more than there are text tokens. `lengths`
     count [CLS] and [SEP], `num_text`, at least 1, does not."""
@@ -73,21 +64,25 @@ def num_predictions(masking: Masking, lengths: Ints, num_text: Ints) -> Ints:
 
 def choose(
     masking: Masking, keys: Keys, lengths: Ints, num_text: Ints, text: NDArray[np.integer], begins: Ints
-) -> Chosen:
-    """What to predict; keys, lengths and num_text as for `num_predictions`.
+) -> tuple[Ints, Ints]:
+    """What to predict; lengths and num_text as for `num_predictions`.
 
     Args:
         text: (M,) ids of the text tokens; only read by unit=whole_word.
         begins: Indices into `text` at which a word begins whatever the id (first tokens of segments).
+
+    Returns:
+        (B,) predictions per example, and (K,) the index of each among the text tokens of its example (no [CLS], no
+        [SEP]), ascending within an example.
     """
     num = num_predictions(masking, lengths, num_text)
     if not len(num):
-        return Chosen(num, num)
+        return num, num
     place_keys, cut_keys = fold(keys, _POSITION_STREAMS)
     if masking.unit == "token":
-        return Chosen(num, subsets(place_keys, num, num_text))
+        return num, subsets(place_keys, num, num_text)
     if masking.unit == "span":
-        return Chosen(num, _spans(place_keys, cut_keys, num, num_text, masking.mean_span_length))
+        return num, _spans(place_keys, cut_keys, num, num_text, masking.mean_span_length)
     assert masking.is_word_start is not None
     is_start = masking.is_word_start[text]
     is_start[begins] = True
@@ -111,7 +106,7 @@ def _spans(place_keys: Keys, cut_keys: Keys, num: Ints, num_text: Ints, mean_len
     return gaps[np.cumsum(is_cut)] + slots(num)
 
 
-def _whole_words(keys: Keys, num: Ints, num_text: Ints, is_start: NDArray[np.bool_]) -> Chosen:
+def _whole_words(keys: Keys, num: Ints, num_text: Ints, is_start: NDArray[np.bool_]) -> tuple[Ints, Ints]:
     """Whole words in random order, each taken if all of it still fits into the budget, else passed over.
 
     So an example has at most `num` predictions, and fewer only if every word left is too long for the rest. If no word
@@ -151,7 +146,7 @@ def _whole_words(keys: Keys, num: Ints, num_text: Ints, is_start: NDArray[np.boo
     edges[begin + num[is_stuck]] -= 1
     taken = np.where(is_stuck, num, num - left)
     chosen = np.flatnonzero(np.cumsum(edges[:-1], dtype=np.int8))
-    return Chosen(taken, chosen - np.repeat(row_begin, taken))
+    return taken, chosen - np.repeat(row_begin, taken)
 
 
 def hide(masking: Masking, keys: Keys, num: Ints, ids: NDArray[np.int32], where: Ints) -> NDArray[np.int32]:

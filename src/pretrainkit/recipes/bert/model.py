@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.nn.activations import ACTIVATIONS
+from pretrainkit.nn.attention import AttentionLayout
 from pretrainkit.nn.blocks import LayerNorm, PostNormBlock, PreNormBlock
 from pretrainkit.nn.dropout import dropout
 from pretrainkit.nn.initialise import SkipInitialisation, built, initialise_layer
@@ -35,47 +36,35 @@ class BertOutputs(NamedTuple):
     """Logits of (in order, swapped); None without that head."""
 
 
-class BertEmbeddings(nn.Module):
-    """Word + position + segment, normalised."""
+class Embeddings(nn.Module):
+    """Words, normalised. BERT adds positions and segments; ModernBERT has its positions in the attention layers."""
 
-    def __init__(self, config: BertModelConfig, vocab_size: int) -> None:
+    def __init__(self, config: AnyModelConfig, vocab_size: int) -> None:
         super().__init__()
+        width, bert = config.hidden_size, config if isinstance(config, BertModelConfig) else None
         self.dropout_rate = config.hidden_dropout
-        self.word = nn.Embedding(vocab_size, config.hidden_size)
-        self.position = nn.Embedding(config.max_positions, config.hidden_size)
-        self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
-        self.norm = LayerNorm(config.hidden_size, config.layer_norm_epsilon)
+        self.word = nn.Embedding(vocab_size, width)
+        self.position = nn.Embedding(bert.max_positions, width) if bert else None
+        self.token_type = nn.Embedding(bert.type_vocab_size, width) if bert else None
+        self.norm = LayerNorm(width, config.layer_norm_epsilon, has_bias=bert is not None)
 
     def forward(self, inputs: BertInputs, word_TD: Tensor | None = None) -> Tensor:
         """(T, D); `word_TD`: the rows of `word`, if they were looked up already."""
-        word_TD = self.word(inputs.ids_T) if word_TD is None else word_TD
-        x_TD = word_TD + self.position(inputs.positions_T) + self.token_type(inputs.type_ids_T)
+        x_TD = self.word(inputs.ids_T) if word_TD is None else word_TD
+        if self.position is not None and self.token_type is not None:
+            x_TD = x_TD + self.position(inputs.positions_T) + self.token_type(inputs.type_ids_T)
         return dropout(self.norm(x_TD), self.dropout_rate, is_training=self.training)
-
-
-class ModernEmbeddings(nn.Module):
-    """Words alone, normalised: positions enter in the attention layers."""
-
-    def __init__(self, config: ModernModelConfig, vocab_size: int) -> None:
-        super().__init__()
-        self.dropout_rate = config.hidden_dropout
-        self.word = nn.Embedding(vocab_size, config.hidden_size)
-        self.norm = LayerNorm(config.hidden_size, config.layer_norm_epsilon, has_bias=False)
-
-    def forward(self, inputs: BertInputs, word_TD: Tensor | None = None) -> Tensor:
-        """(T, D); `word_TD`: the rows of `word`, if they were looked up already."""
-        word_TD = self.word(inputs.ids_T) if word_TD is None else word_TD
-        return dropout(self.norm(word_TD), self.dropout_rate, is_training=self.training)
 
 
 class MaskedWordHead(nn.Module):
     """Dense, activation, norm; then the embedding table as the output matrix, and a bias of its own per word."""
 
-    def __init__(self, width: int, vocab_size: int, *, activation: str, epsilon: float, has_bias: bool) -> None:
+    def __init__(self, config: AnyModelConfig, vocab_size: int) -> None:
         super().__init__()
-        self.activation = ACTIVATIONS[activation]
+        width, has_bias = config.hidden_size, isinstance(config, BertModelConfig)
+        self.activation = ACTIVATIONS[config.activation]
         self.dense = nn.Linear(width, width, bias=has_bias)
-        self.norm = LayerNorm(width, epsilon, has_bias=has_bias)
+        self.norm = LayerNorm(width, config.layer_norm_epsilon, has_bias=has_bias)
         self.decoder_bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, x_KD: Tensor, word_VD: Tensor, token_K: Tensor | None) -> TokenLoss | Tensor:
@@ -108,16 +97,12 @@ class BertForPretraining(nn.Module):
         if config.vocab_size is None:
             raise ValueError("model.vocab_size is not known: bind the config to its data, or set it")
         self.config = config
-        self.embeddings: BertEmbeddings | ModernEmbeddings
-        if isinstance(config, BertModelConfig):
-            self.embeddings = BertEmbeddings(config, config.vocab_size)
-        else:
-            self.embeddings = ModernEmbeddings(config, config.vocab_size)
+        self.embeddings = Embeddings(config, config.vocab_size)
         self.layers = nn.ModuleList(_block(config, layer) for layer in range(config.num_layers))
         self.final_norm: nn.Module = nn.Identity()
         if isinstance(config, ModernModelConfig):
             self.final_norm = LayerNorm(config.hidden_size, config.layer_norm_epsilon, has_bias=False)
-        self.masked_lm = _masked_word_head(config, config.vocab_size)
+        self.masked_lm = MaskedWordHead(config, config.vocab_size)
         self.sentence_order = SentenceOrderHead(config.hidden_size) if has_sentence_order else None
 
     def blocks(self) -> list[nn.Module]:
@@ -127,16 +112,12 @@ class BertForPretraining(nn.Module):
     def forward(self, inputs: BertInputs, token_K: Tensor | None = None) -> BertOutputs:
         """Losses of the true tokens `token_K` at `inputs.predicted_K`, or logits where they are not given."""
         word_TD, word_VD = tied_lookup(self.embeddings.word.weight, inputs.ids_T)
-        x_TD = self.embeddings(inputs, word_TD)
-        rotations = rotations_of(self.config, inputs.positions_T)
-        for layer, rotation_ in zip(self.layers[:-1], rotations[:-1], strict=True):
-            x_TD = layer(x_TD, inputs.layout, rotation_)
         # The last block computes only what the heads read: the same numbers for a sixth of its work.
         read = inputs.predicted_K
         if self.sentence_order is not None:
             read = torch.cat((read, inputs.first_B))
         reading = inputs.layout.reading(read)
-        x_RD = reading.read(self.final_norm(self.layers[-1](x_TD, reading, rotations[-1])))
+        x_RD = reading.read(last_states(self, inputs, reading, word_TD))
         num_predictions = len(inputs.predicted_K)
         said = self.masked_lm(x_RD[:num_predictions], word_VD, token_K)
         order_B2 = None if self.sentence_order is None else self.sentence_order(x_RD[num_predictions:])
@@ -155,10 +136,9 @@ class BertForPretraining(nn.Module):
     def initialise(self) -> None:
         """Fresh weights from torch's global generator (those of Sabertooth; of ModernBERT for the modern one)."""
         _initialise(self, self.config)
-        with torch.no_grad():
-            self.masked_lm.decoder_bias.zero_()
 
 
+@torch.no_grad()
 def _initialise(root: nn.Module, config: AnyModelConfig) -> None:
     scale = config.initializer_range
     small = scale
@@ -167,28 +147,28 @@ def _initialise(root: nn.Module, config: AnyModelConfig) -> None:
     for name, module in root.named_modules():
         into_residual = name.endswith(("attention.out", "feed_forward.down")) or name == "masked_lm.dense"
         initialise_layer(module, small if into_residual else scale)
+        if isinstance(module, MaskedWordHead):
+            module.decoder_bias.zero_()
+
+
+def last_states(model: Any, inputs: BertInputs, last: AttentionLayout, word_TD: Tensor | None = None) -> Tensor:
+    """(T, D) after the last block, normalised where the architecture ends so; or, of a layout `last` of the last block
+    in which only some tokens ask, those tokens. `model` has `config`, embeddings, layers and final norm."""
+    x_TD = model.embeddings(inputs, word_TD)
+    rotations = rotations_of(model.config, inputs.positions_T)
+    for layer, rotation_ in zip(model.layers[:-1], rotations[:-1], strict=True):
+        x_TD = layer(x_TD, inputs.layout, rotation_)
+    return model.final_norm(model.layers[-1](x_TD, last, rotations[-1]))
 
 
 def fresh_heads(config: AnyModelConfig) -> nn.ModuleDict:
     """Heads by the names they have in `BertForPretraining`, initialised from torch's global generator."""
     assert config.vocab_size is not None
     with SkipInitialisation():
-        masked_lm, sentence_order = _masked_word_head(config, config.vocab_size), SentenceOrderHead(config.hidden_size)
-        heads = nn.ModuleDict({"masked_lm": masked_lm, "sentence_order": sentence_order})
+        masked_lm, sentence_order = MaskedWordHead(config, config.vocab_size), SentenceOrderHead(config.hidden_size)
+    heads = nn.ModuleDict({"masked_lm": masked_lm, "sentence_order": sentence_order})
     _initialise(heads, config)
-    with torch.no_grad():
-        masked_lm.decoder_bias.zero_()
     return heads
-
-
-def _masked_word_head(config: AnyModelConfig, vocab_size: int) -> MaskedWordHead:
-    return MaskedWordHead(
-        config.hidden_size,
-        vocab_size,
-        activation=config.activation,
-        epsilon=config.layer_norm_epsilon,
-        has_bias=isinstance(config, BertModelConfig),
-    )
 
 
 def rotations_of(config: AnyModelConfig, positions_T: Tensor) -> list[Rotation | None]:

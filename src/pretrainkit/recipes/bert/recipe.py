@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -86,9 +86,11 @@ class Bert(
 
     def baselines(self, config: BertRun) -> dict[str, float]:
         """The cross-entropy of guessing by word frequency, and of guessing blindly, in nats per token."""
-        from pretrainkit.recipes.bert.source import uniform_loss, unigram_loss
+        from math import log
 
-        return {"unigram_loss": unigram_loss(config), "uniform_loss": uniform_loss(config)}
+        from pretrainkit.recipes.bert.source import unigram_loss
+
+        return {"unigram_loss": unigram_loss(config), "uniform_loss": log(config.model.vocab_size or 0)}
 
     def generate(
         self, config: BertRun, model: Any, tokenizer: Path, prompts: list[str], **options: Any
@@ -114,11 +116,6 @@ class Bert(
             encode_with_offsets=found.encode_with_offsets,
         )
 
-    def input_ids(self, config: BertRun, tokenizer: Path, texts: Sequence[str]) -> list[list[int]]:
-        from pretrainkit.recipes.token_reader import ids_of_singles
-
-        return ids_of_singles(self.text_reader(config, tokenizer), texts)
-
     def build_text_encoder(self, config: BertRun, model: Any) -> TextEncoder:
         from pretrainkit.recipes.bert.text_encoder import build_text_encoder
 
@@ -130,12 +127,12 @@ class Bert(
         return encoder_flops(config.model, lengths_B)
 
     def export_text_classifier(self, config: BertRun, model: TextClassifier, tokenizer: Path | None, out: Path) -> None:
-        from pretrainkit.recipes.bert.convert_classifier import write_classifier
+        from pretrainkit.recipes.bert.convert import write_classifier
 
         write_classifier(model, config.model, out, tokenizer=tokenizer)
 
     def import_text_classifier(self, folder: Path, pooling: str | None = None) -> ImportedTextClassifier:
-        from pretrainkit.recipes.bert.convert_classifier import read_classifier
+        from pretrainkit.recipes.bert.convert import read_classifier
 
         model, encoder, head, classes, reads = read_classifier(folder)
         return ImportedTextClassifier(self._run_of(model), encoder, head, classes, model.max_positions, reads)

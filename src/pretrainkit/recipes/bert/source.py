@@ -139,7 +139,9 @@ class BertSource(BatchSource):
 
     def examples(self, records: Records) -> Examples:
         """The masked examples, before they are laid out."""
-        keys = self._keys(records)
+        # Held-out examples have no keys of their own.
+        is_train = self.split == "train"
+        keys = records.key if is_train else fold(fold(_VALID, records.source), records.index)
         segments, text = self._segments(records, keys)
         return layouts.assemble(segments, text, keys, self.masking, self.special)
 
@@ -179,11 +181,6 @@ class BertSource(BatchSource):
             return [(self.components[0], slice(None))]
         return [(c, np.flatnonzero(records.source == number)) for number, c in enumerate(self.components)]
 
-    def _keys(self, records: Records) -> Keys:
-        if self.split == "train":
-            return records.key
-        return fold(fold(_VALID, records.source), records.index)
-
 
 def open_source(config: BertRun, split: Split) -> BertSource:
     """The examples of a split of a bound config.
@@ -191,21 +188,33 @@ def open_source(config: BertRun, split: Split) -> BertSource:
     Raises:
         DataError: No shards were given, they are broken, or they hold nothing to learn from.
     """
-    components = _components(config, split)
-    objective = config.objective
+    components, objective = _components(config, split), config.objective
     shards = components[0].shards
-    masking = Masking(
-        rate=objective.masking_rate if split == "train" else objective.valid_masking_rate,
+    rate = objective.masking_rate if split == "train" else objective.valid_masking_rate
+    is_word_start = _is_word_start(shards) if objective.mask_unit == "whole_word" else None
+    masking = _masking(config, rate, shards.special, _replacement_ids(config, shards), is_word_start)
+    return BertSource(config, split, components, masking)
+
+
+def _masking(
+    config: BertRun,
+    rate: float,
+    special: SpecialIds,
+    replacement_ids: NDArray[np.integer],
+    is_word_start: NDArray[np.bool_] | None,
+) -> Masking:
+    objective = config.objective
+    return Masking(
+        rate=rate,
         max_predictions=config.num_predictions,
         unit=objective.mask_unit,
         mean_span_length=objective.mean_span_length,
         mask_share=objective.mask_share,
         random_share=objective.random_share,
-        mask_id=shards.special.mask,
-        replacement_ids=_replacement_ids(config, shards),
-        is_word_start=_is_word_start(shards) if objective.mask_unit == "whole_word" else None,
+        mask_id=special.mask,
+        replacement_ids=replacement_ids,
+        is_word_start=is_word_start,
     )
-    return BertSource(config, split, components, masking)
 
 
 def bind(config: BertRun) -> BertRun:
@@ -324,15 +333,9 @@ def assumed_batch(config: BertRun, num_examples: int) -> dict[str, np.ndarray]:
     lengths_B2 = np.tile(np.array([num_text - second, second], np.int64), (num_examples, 1))
     segments = Segments(np.zeros_like(lengths_B2), lengths_B2, np.zeros(num_examples, bool))
     special = SpecialIds(unk=0, cls=1, sep=2, mask=3, pad=0)
-    masking = Masking(
-        rate=objective.masking_rate,
-        max_predictions=config.num_predictions,
-        unit=objective.mask_unit,
-        mean_span_length=objective.mean_span_length,
-        mask_id=special.mask,
-        replacement_ids=np.arange(min(4, config.model.vocab_size)),
-        is_word_start=np.ones(config.model.vocab_size, bool),
-    )
+    vocab_size = config.model.vocab_size
+    replacement_ids, is_word_start = np.arange(min(4, vocab_size)), np.ones(vocab_size, bool)
+    masking = _masking(config, objective.masking_rate, special, replacement_ids, is_word_start)
     text, keys = np.zeros(num_examples * num_text, np.int32), np.arange(num_examples, dtype=np.uint64)
     examples = layouts.assemble(segments, text, keys, masking, special)
     return _laid_out(config, examples, special, masking.rate, None)
@@ -359,11 +362,6 @@ def unigram_loss(config: BertRun) -> float:
     held_out = _count(config.data.valid, 1_000_000, vocab_size)
     nll_V = math.log(counts.sum()) - np.log(counts)
     return float((held_out * nll_V).sum() / held_out.sum())
-
-
-def uniform_loss(config: BertRun) -> float:
-    """ln of the vocabulary size: every token equally likely."""
-    return math.log(int(config.model.vocab_size or 0))
 
 
 def _count(sources: Sequence[SourceConfig], num_tokens: int, vocab_size: int) -> NDArray[np.int64]:

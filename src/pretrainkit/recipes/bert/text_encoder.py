@@ -5,34 +5,19 @@ Dimensions: B examples, T tokens, D width.
 
 from torch import Tensor, nn
 
-from pretrainkit.nn.activations import ACTIVATIONS
-from pretrainkit.nn.attention import AttentionLayout
-from pretrainkit.nn.blocks import TanhPooler
+from pretrainkit.nn.blocks import Pooler
 from pretrainkit.nn.initialise import SkipInitialisation, initialise_layer
 from pretrainkit.recipes.bert.config import BertModelConfig
-from pretrainkit.recipes.bert.inputs import BertInputs, read_texts
-from pretrainkit.recipes.bert.model import BertForPretraining, rotations_of
+from pretrainkit.recipes.bert.inputs import read_texts
+from pretrainkit.recipes.bert.model import BertForPretraining, last_states
 from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch
-
-
-class ModernPooler(nn.Module):
-    """ModernBERT's: the dense layer and norm of its masked-word head, as in its fine-tuning by transformers."""
-
-    def __init__(self, dense: nn.Linear, norm: nn.Module, activation: str) -> None:
-        super().__init__()
-        self.activation = ACTIVATIONS[activation]
-        self.dense, self.norm = dense, norm
-
-    def forward(self, x_BD: Tensor) -> Tensor:
-        """(B, D) to (B, D)."""
-        return self.norm(self.activation(self.dense(x_BD)))
 
 
 class BertTextEncoder(TextEncoder):
     """Embeddings, blocks and pooler."""
 
-    def __init__(self, model: BertForPretraining, pooler: nn.Module) -> None:
+    def __init__(self, model: BertForPretraining, pooler: Pooler) -> None:
         super().__init__()
         self.config = model.config
         self.width, self.dropout_rate = model.config.hidden_size, model.config.hidden_dropout
@@ -46,25 +31,26 @@ class BertTextEncoder(TextEncoder):
         first_B = batch["cu_seqlens"][:-1].long()
         inputs = read_texts(batch, max_length, first_B)
         reading = inputs.layout.reading(first_B)
-        return self.pooler(reading.read(self._hidden(inputs, reading)))
+        return self.pooler(reading.read(last_states(self, inputs, reading)))
 
     def tokens(self, batch: Batch, max_length: int) -> Tensor:
         inputs = read_texts(batch, max_length, batch["cu_seqlens"][:0].long())
-        return self._hidden(inputs, inputs.layout)
+        return last_states(self, inputs, inputs.layout)
 
     def token_features(self, batch: Batch, max_length: int) -> Tensor:
         """ModernBERT's go through the dense layer and norm of its pooler, as in its fine-tuning by transformers."""
         x_TD = self.tokens(batch, max_length)
-        return self.pooler(x_TD) if isinstance(self.pooler, ModernPooler) else x_TD
+        return x_TD if self.pooler.norm is None else self.pooler(x_TD)
 
     def vectors_and_tokens(self, batch: Batch, max_length: int) -> tuple[Tensor, Tensor]:
         x_TD = self.tokens(batch, max_length)
         return self.pooler(x_TD[batch["cu_seqlens"][:-1].long()]), x_TD
 
     def freeze_pooling(self) -> None:
-        if not isinstance(self.pooler, ModernPooler):
+        if self.pooler.norm is None:
             self.pooler.requires_grad_(False)
 
+<<<<<<< HEAD
     def _hidden(self, inputs: BertInputs, last: AttentionLayout) -> Tensor:
         """(T, D), or the rows of the query tokens in the layout of the last block."""
         x_TD = self.embeddings(inputs)
@@ -73,18 +59,20 @@ class BertTextEncoder(TextEncoder):
             x_TD = layer(x_TD, inputs.layout, rotation)
         return self.final_norm(self.layers[-1](x_TD, last, rotations[-1]))
 
+=======
+>>>>>>> h/bert
 
 def build_text_encoder(model: BertForPretraining) -> BertTextEncoder:
     """The parts of `model`; where it was trained without sentence order, BERT's pooler is drawn anew."""
     config = model.config
     if not isinstance(config, BertModelConfig):
         head = model.masked_lm
-        return BertTextEncoder(model, ModernPooler(head.dense, head.norm, config.activation))
+        return BertTextEncoder(model, Pooler(head.dense, head.activation, head.norm))
     if model.sentence_order is not None:
-        return BertTextEncoder(model, TanhPooler(model.sentence_order.pooler))
+        return BertTextEncoder(model, Pooler(model.sentence_order.pooler))
     weight = model.embeddings.word.weight
     with SkipInitialisation():
         dense = nn.Linear(config.hidden_size, config.hidden_size, device=weight.device)
     if not weight.is_meta:
         initialise_layer(dense, config.initializer_range)
-    return BertTextEncoder(model, TanhPooler(dense))
+    return BertTextEncoder(model, Pooler(dense))

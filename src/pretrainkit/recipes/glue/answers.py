@@ -83,8 +83,7 @@ def build_evaluator(config: GlueRun, reader: TextReader, world: World, precision
     the mismatched one's as `mismatched_...`)."""
     task, objective = task_of(config.data), build_objective(config)
     splits = [
-        (prefix, open_texts(config, reader, [split], needs_label=True))
-        for split, prefix in valid_splits(config.data, task).items()
+        (prefix, open_texts(config, reader, [split])) for split, prefix in valid_splits(config.data, task).items()
     ]
 
     def evaluate(model: nn.Module) -> dict[str, float]:

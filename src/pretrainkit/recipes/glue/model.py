@@ -1,6 +1,6 @@
 """A text encoder and a head, and what the losses of all kinds of tasks have in common.
 
-Dimensions: B examples, T slots of all of them.
+Dimensions: N things that the head reads: examples, words or slots; D width.
 """
 
 from abc import ABC, abstractmethod
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.errors import ConfigError
+from pretrainkit.nn.dropout import dropout
 from pretrainkit.nn.initialise import initialise_layer
 from pretrainkit.recipes.capabilities import EncodesText
 from pretrainkit.recipes.glue.config import GlueModelConfig, GlueRun
@@ -42,7 +43,20 @@ class HeadedEncoder(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: Batch, max_length: int) -> Outputs:
-        """What the loss is taken of; see `TextReader` for the batch. No example is longer than `max_length`."""
+        """What the loss is taken of; see `ReadExamples.build` for the batch. No example is longer than `max_length`."""
+
+
+class LinearOnEncoder(HeadedEncoder):
+    """Encoder, dropout, linear."""
+
+    @abstractmethod
+    def features(self, batch: Batch, max_length: int) -> Tensor:
+        """(N, D): what the head reads."""
+
+    def forward(self, batch: Batch, max_length: int) -> Outputs:
+        """(N, outputs of the head)"""
+        x_ND = self.features(batch, max_length)
+        return (self.head(dropout(x_ND, self.dropout_rate, is_training=self.training)),)
 
 
 def encoder_of(config: GlueModelConfig) -> tuple[Recipe, Any]:

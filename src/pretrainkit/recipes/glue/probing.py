@@ -21,7 +21,7 @@ from pretrainkit.eval.linear_probe import fit_linear
 from pretrainkit.recipes.capabilities import EncodesText, Evaluator
 from pretrainkit.recipes.glue.answers import records_of, spread
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.heads.texts import TextHead
+from pretrainkit.recipes.glue.heads.linear import TextHead
 from pretrainkit.recipes.glue.presets import PRESETS
 from pretrainkit.recipes.glue.source import TextSource
 from pretrainkit.recipes.glue.tasks import named_task
@@ -41,7 +41,7 @@ _SCHEDULE = ScheduleConfig(warmup_share=0.1)
 
 
 @dataclass(frozen=True)
-class TaskProbe:
+class _Probe:
     """A task that is asked of one encoder after another; its rows are read once."""
 
     probe: TaskProbeConfig
@@ -58,9 +58,9 @@ class TaskProbe:
     world: World
     precision: Precision
 
-    def run(self, trained: nn.Module) -> dict[str, float]:
-        """Held-out metrics in percent, the same on all ranks; a collective. `trained` is a model of `recipe` on the
-        device, of which nobody else has need: its encoder may change. Draws from torch's global generators."""
+    def __call__(self, trained: nn.Module) -> dict[str, float]:
+        """Held-out metrics in percent. `trained` is a model of `recipe` on the device, of which nobody else has need:
+        its encoder may change. Draws from torch's global generators."""
         model = cast(TextHead, self.glue.build_model(self.config)).to(self.world.device)
         self.glue.load_encoder(self.config, model, self.recipe.name, self.encoder_config, trained)
         if self.probe.method == "linear":
@@ -75,7 +75,7 @@ class TaskProbe:
 
         def features(batch: Mapping[str, Tensor]) -> Tensor:
             with self.precision.autocast():
-                vectors_BD = model.vectors(batch, self.config.data.max_seq_length)
+                vectors_BD = model.features(batch, self.config.data.max_seq_length)
             # Rows are gathered over ranks, and their labels with them: small whole numbers are exact in float32.
             return torch.cat([vectors_BD.float(), batch["label"].float()[:, None]], dim=1)
 
@@ -136,13 +136,8 @@ def open_probe(
     tokenizer: Path | None,
     world: World,
     precision: Precision,
-) -> TaskProbe:
-    """Read the task's rows for the encoder of models of `recipe` with that config.
-
-    Raises:
-        ConfigError, DataError: There is no such task, or its data are not there.
-        InputError: The recipe has no text encoder.
-    """
+) -> Evaluator:
+    """See `StandsOnEncoder.open_probe`; `glue` is the recipe of the task."""
     task = named_task(probe.task)
     if not task.valid_splits:
         raise ConfigError(f"evaluate.probes: {probe.task} has no training data\n  name another task, such as mnli")
@@ -167,4 +162,4 @@ def open_probe(
     )
     config = glue.bind(glue.with_encoder(config, recipe.name, encoder_config, tokenizer))
     source, evaluator = glue.open_data(config, "train"), glue.build_evaluator(config, world, precision)
-    return TaskProbe(probe, config, glue, recipe, encoder_config, source, evaluator, world, precision)
+    return _Probe(probe, config, glue, recipe, encoder_config, source, evaluator, world, precision)

@@ -36,15 +36,12 @@ if TYPE_CHECKING:
 
     from pretrainkit.dist.env import World
     from pretrainkit.eval.inference import Inference, InferenceRequest
-    from pretrainkit.recipes.capabilities import TaskProbe
     from pretrainkit.recipes.glue.model import GlueObjective
     from pretrainkit.recipes.glue.source import TextSource
     from pretrainkit.recipes.text_reader import TextReader
     from pretrainkit.tasks.sources import TaskSource
-    from pretrainkit.training.evaluate_config import TaskProbeConfig
     from pretrainkit.training.objective import HostBatch
     from pretrainkit.training.precision import Precision
-    from pretrainkit.training.run import RunConfig
 
 _HEAD_READS: Mapping[Kind, Literal["examples", "words", "spans"]] = {
     "classes": "examples",
@@ -135,18 +132,17 @@ class Glue(
         classes = config.model.classes
         if classes is None:
             classes = task.classes if config.data.labels is None else names_in(config.data.labels)
-        if classes is None and KINDS[task.kind].has_classes:
-            places = [
-                read_place(source, split, task, needs_label=True)
-                for source, split in rows_of(config.data, task, "train")
-            ]
-            classes = KINDS[task.kind].classes(places)
+        kind = KINDS[task.kind]
+
+        def rows() -> list[Any]:
+            places = rows_of(config.data, task, "train")
+            return [row for place in places for row in read_place(*place, task, needs_label=True)]
+
+        if classes is None and kind.has_classes:
+            classes = kind.classes(rows())
             if len(classes) < 2:
                 raise DataError(f"the training data has one class alone: {classes}\n  check data.label")
-        config = KINDS[task.kind].bound(
-            config,
-            lambda: [read_place(*place, task, needs_label=True) for place in rows_of(config.data, task, "train")],
-        )
+        config = kind.bound(config, rows)
         length, most = config.data.max_seq_length, self._reader(config).max_positions
         if most is not None and length > most:
             raise ConfigError(
@@ -184,21 +180,16 @@ class Glue(
         from pretrainkit.recipes.glue.source import open_texts, task_of, valid_splits
 
         splits = ["train"] if split == "train" else list(valid_splits(config.data, task_of(config.data)))
-        return open_texts(config, self._reader(config), splits, needs_label=True)
+        return open_texts(config, self._reader(config), splits)
 
     def build_order(self, config: GlueRun, source: Any) -> Any:
         """Components are files, in proportion to their size unless weights are given."""
         from pretrainkit.data.order import Order
 
-        data = config.data
+        data, seed = config.data, config.seed
         weights = [file.weight for file in data.train] or None
         return Order(
-            source.sizes,
-            weights=weights,
-            mode=data.order,
-            seed=config.seed,
-            batch_size=data.batch_size,
-            may_repeat=True,
+            source.sizes, weights=weights, mode=data.order, seed=seed, batch_size=data.batch_size, may_repeat=True
         )
 
     def build_evaluator(self, config: GlueRun, world: World, precision: Precision) -> Evaluator:
@@ -245,19 +236,10 @@ class Glue(
 
         return Answers(config, model, self._reader(config), request, precision)
 
-    def open_probe(
-        self,
-        probe: TaskProbeConfig,
-        folders: Mapping[str, str],
-        recipe: Recipe[Any],
-        encoder_config: RunConfig,
-        tokenizer: Path | None,
-        world: World,
-        precision: Precision,
-    ) -> TaskProbe:
+    def open_probe(self, *args: Any, **kwargs: Any) -> Evaluator:
         from pretrainkit.recipes.glue.probing import open_probe
 
-        return open_probe(self, probe, folders, recipe, encoder_config, tokenizer, world, precision)
+        return open_probe(self, *args, **kwargs)
 
     @property
     def benchmark(self) -> Benchmark:

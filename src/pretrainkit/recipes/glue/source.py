@@ -112,8 +112,8 @@ def valid_splits(data: GlueDataConfig, task: TextTask) -> Mapping[str, str]:
     return {"valid": ""} if data.valid or task.data is None else task.valid_splits
 
 
-def open_texts(config: GlueRun, reader: TextReader, splits: Sequence[str], *, needs_label: bool) -> TextSource:
-    """The examples of some splits of a bound config, one component for each place they lie in.
+def open_texts(config: GlueRun, reader: TextReader, splits: Sequence[str]) -> TextSource:
+    """The labelled examples of some splits of a bound config, one component for each place they lie in.
 
     Raises:
         DataError: There are none, or they are broken.
@@ -124,7 +124,7 @@ def open_texts(config: GlueRun, reader: TextReader, splits: Sequence[str], *, ne
     places = []
     for split in splits:
         for source, name in rows_of(config.data, task, split):
-            places.append(read_place(source, name, task, needs_label=needs_label))
+            places.append(read_place(source, name, task, needs_label=True))
             digest.update(f"\n{source.fingerprint(name)}".encode())
     return TextSource(KINDS[task.kind].examples(places, config, task, reader), digest.hexdigest())
 

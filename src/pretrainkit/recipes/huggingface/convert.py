@@ -2,7 +2,6 @@
 latter two as `AutoModelForTokenClassification` and `AutoModelForQuestionAnswering` have them.
 """
 
-import json
 import logging
 import shutil
 from collections.abc import Iterator
@@ -15,10 +14,9 @@ from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError, DataError, InputError
 from pretrainkit.exporting.class_names import Reads, class_names, class_settings, read_by_head
-from pretrainkit.exporting.folder import new_folder
-from pretrainkit.exporting.safetensors import write_tensors
 from pretrainkit.exporting.settings import SETTINGS
 from pretrainkit.exporting.torchvision_shim import import_transformers
+from pretrainkit.exporting.transformers_folder import new_transformers_folder, read_config
 from pretrainkit.nn.foreign import without_weights
 from pretrainkit.nn.initialise import builds_on_meta, initialise_layer
 from pretrainkit.recipes.exchange import ImportedTextClassifier, TextClassifier
@@ -56,7 +54,7 @@ def read_folder(
     Raises:
         CheckpointError: It is no encoder of texts, or lacks weights of one.
     """
-    architecture = _architecture(folder)
+    architecture, _ = read_config(folder, dict)
     found, kind = family_of(architecture, str(folder))
     with torch.random.fork_rng(), _quiet():
         torch.manual_seed(0)  # what is missing is drawn; see `draw`
@@ -93,7 +91,7 @@ def read_classifier(folder: Path) -> ImportedTextClassifier:
     Raises:
         CheckpointError: It has no classifier, or one of classes that may hold together.
     """
-    reads = read_by_head(_architecture(folder)) or "examples"
+    reads = read_config(folder, read_by_head)[0] or "examples"
     config, encoder, classifier = read_folder(folder, reads)
     if set(classifier) != {"weight", "bias"}:
         raise CheckpointError(f"{folder} has no linear classifier with a bias\n  give the encoder it was trained from")
@@ -158,9 +156,7 @@ def write_classifier(
         state |= {f"{encoder.classifier_name}.{name}": tensor for name, tensor in trained.head.state_dict().items()}
     else:
         values, state = slot_classifier(config.architecture, trained)
-    with new_folder(out) as folder:
-        write_tensors(folder / "model.safetensors", state)
-        (folder / "config.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+    with new_transformers_folder(out, values, state) as folder:
         if tokenizer is not None:
             _copy_tokenizer(tokenizer, folder)
 
@@ -188,23 +184,12 @@ def _copy_tokenizer(origin: Path, folder: Path) -> None:
             shutil.copyfile(path, folder / path.name)
 
 
-def _architecture(folder: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder}/config.json cannot be read: {error}\n  copy it again") from None
-    return found
-
-
 def _second_type(folder: Path, encoder: HuggingFaceEncoder) -> Literal[0, 1]:
     """As the tokenizer beside the weights says; where there is none, 1 if the encoder knows two types."""
     try:
         return read_tokenizer(folder)[1].second_type
     except DataError:
         return 1 if encoder.num_types > 1 else 0
-
-
-_NUM_ENDS = 2
 
 
 def slot_classifier(architecture: dict[str, Any], trained: TextClassifier) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -214,7 +199,8 @@ def slot_classifier(architecture: dict[str, Any], trained: TextClassifier) -> tu
         InputError: transformers has no such class for the family, or one with more than a linear layer on the encoder.
     """
     assert isinstance(trained.encoder, HuggingFaceEncoder)
-    settings = {"num_labels": _NUM_ENDS} if trained.reads == "spans" else class_settings(trained.classes)
+    # Of spans two scores: that an answer begins at a slot, and that it ends there.
+    settings = {"num_labels": 2} if trained.reads == "spans" else class_settings(trained.classes)
     kind, config = _class_of({**architecture, **settings}, trained.reads)
     model = without_weights(lambda: kind._from_config(config))
     heads = _heads(model)
@@ -254,14 +240,12 @@ def slot_head(architecture: dict[str, Any], reads: Reads, folder: Path) -> tuple
 
 def _class_of(architecture: dict[str, Any], reads: Reads) -> tuple[Any, Any]:
     """(class, config) of the family's model with a head on words or spans. Raises InputError where there is none."""
-    values = dict(architecture)
-    kind = values.pop("model_type")
-    config = import_transformers().AutoConfig.for_model(kind, **values)
+    config, _ = family_of(architecture, "the encoder")
     auto = import_transformers().models.auto.modeling_auto
     is_span = reads == "spans"
     known = auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING if is_span else auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
     if type(config) not in known:
-        raise _no_class(kind, reads, "transformers has none for it")
+        raise _no_class(config.model_type, reads, "transformers has none for it")
     return known[type(config)], config
 
 

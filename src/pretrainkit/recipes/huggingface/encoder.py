@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pretrainkit.errors import CheckpointError
 from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.nn.foreign import repeated_modules, stacked_layers
-from pretrainkit.recipes.text_encoder import TextEncoder
+from pretrainkit.recipes.text_encoder import TextEncoder, owners
 from pretrainkit.training.objective import Batch
 
 _TYPES = "token_type_ids"
@@ -24,11 +24,8 @@ class HuggingFaceEncoder(TextEncoder):
     example. It has its own dropout in front of that layer, so `dropout_rate` is 0."""
 
     def __init__(self, model: Any, *, has_types: bool = True) -> None:
-        """
-        Args:
-            model: Of transformers. It is changed: its last linear layer becomes the identity.
-            has_types: Whether the second text of a pair has a type of its own.
-        """
+        """`model`, of transformers, is changed: its last linear layer becomes the identity. `has_types`: whether the
+        second text of a pair has a type of its own."""
         super().__init__()
         name, linear = classifier_of(model)
         owner, _, attribute = name.rpartition(".")
@@ -52,7 +49,7 @@ class HuggingFaceEncoder(TextEncoder):
 
     def tokens(self, batch: Batch, max_length: int) -> Tensor:
         x_BSD = self.model.base_model(**self._padded(batch)).last_hidden_state
-        return x_BSD[_examples(batch), batch["positions"].long()]
+        return x_BSD[_slots_of(batch)]
 
     def freeze_pooling(self) -> None:
         for name, parameter in self.model.named_parameters():
@@ -65,25 +62,21 @@ class HuggingFaceEncoder(TextEncoder):
         # Waits for a GPU; rows of the longest example allowed would cost several times the work.
         length = max(1, int(lengths_B.max())) if len(lengths_B) else 1
         num_rows = max(1, len(lengths_B))
-        example_T, slot_T = _examples(batch), batch["positions"].long()
+        slots = _slots_of(batch)
         ids_BS = batch["input_ids"].new_full((num_rows, length), self._pad_id, dtype=torch.int64)
         is_real_BS = torch.zeros_like(ids_BS)
-        ids_BS[example_T, slot_T] = batch["input_ids"].long()
-        is_real_BS[example_T, slot_T] = 1
+        ids_BS[slots] = batch["input_ids"].long()
+        is_real_BS[slots] = 1
         found = {"input_ids": ids_BS, "attention_mask": is_real_BS}
         if self._has_types:
             found[_TYPES] = torch.zeros_like(ids_BS)
-            found[_TYPES][example_T, slot_T] = batch[_TYPES].long()
+            found[_TYPES][slots] = batch[_TYPES].long()
         return found
 
 
-def _examples(batch: Batch) -> Tensor:
-    """int64 (T,): the number of the example that each token belongs to."""
-    ends = batch[
-        "cu_seqlens"
-    ].long()  # 0, then where each example ends: a token belongs to the first that ends behind it
-    tokens = torch.arange(len(batch["input_ids"]), device=ends.device)
-    return torch.searchsorted(ends[1:], tokens, right=True)
+def _slots_of(batch: Batch) -> tuple[Tensor, Tensor]:
+    """The row and the slot in it, int64 (T,), of each token."""
+    return owners(batch["cu_seqlens"].long(), len(batch["input_ids"])), batch["positions"].long()
 
 
 def classifier_of(model: Any) -> tuple[str, nn.Linear]:
@@ -106,11 +99,8 @@ def classifier_of(model: Any) -> tuple[str, nn.Linear]:
 
 
 def family_of(architecture: Mapping[str, Any], origin: str) -> tuple[Any, Any]:
-    """(config of transformers, class of its classification model).
-
-    Args:
-        architecture: The contents of a config.json.
-        origin: Where it comes from, for messages.
+    """(config of transformers, class of its classification model), of the contents of a config.json; messages name
+    `origin`.
 
     Raises:
         CheckpointError: transformers does not know it, or it is no encoder of texts that has a classifier.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -16,7 +16,7 @@ from pretrainkit.recipes.exchange import (
     TextClassifier,
 )
 from pretrainkit.recipes.huggingface.config import HuggingFaceRun
-from pretrainkit.recipes.recipe import Recipe, Split
+from pretrainkit.recipes.recipe import Recipe
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,14 +42,13 @@ class HuggingFace(
     presets: ClassVar[Mapping[str, Callable[[], HuggingFaceRun]]] = {}
     """None: there is nothing to train from scratch."""
 
-    def bind(self, config: HuggingFaceRun) -> NoReturn:
-        _refuse()
+    def bind(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise InputError(
+            "encoders of transformers are neither trained nor evaluated by themselves\n"
+            "  train one further: pretrainkit finetune TASK --from FOLDER"
+        )
 
-    def open_data(self, config: HuggingFaceRun, split: Split) -> NoReturn:
-        _refuse()
-
-    def build_objective(self, config: HuggingFaceRun) -> NoReturn:
-        _refuse()
+    open_data = build_objective = bind
 
     def build_model(self, config: HuggingFaceRun) -> nn.Module:
         from pretrainkit.recipes.huggingface.convert import build
@@ -60,12 +59,6 @@ class HuggingFace(
         from pretrainkit.recipes.huggingface.reader import text_reader
 
         return text_reader(tokenizer, config.model.max_positions)
-
-    def input_ids(self, config: HuggingFaceRun, tokenizer: Path, texts: Sequence[str]) -> list[list[int]]:
-        from pretrainkit.recipes.huggingface.reader import text_reader
-        from pretrainkit.recipes.token_reader import ids_of_singles
-
-        return ids_of_singles(text_reader(tokenizer, None), texts)
 
     def build_text_encoder(self, config: HuggingFaceRun, model: Any) -> TextEncoder:
         from pretrainkit.recipes.huggingface.convert import draw
@@ -94,13 +87,6 @@ class HuggingFace(
 
         config, encoder, _ = read_folder(folder)
         return HuggingFaceRun(model=config), encoder
-
-
-def _refuse() -> NoReturn:
-    raise InputError(
-        "encoders of transformers are neither trained nor evaluated by themselves\n"
-        "  train one further: pretrainkit finetune TASK --from FOLDER"
-    )
 
 
 RECIPE = HuggingFace()

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from pretrainkit.errors import InputError
 from pretrainkit.nn.attention import AttentionLayout
-from pretrainkit.nn.blocks import TanhPooler
+from pretrainkit.nn.blocks import Pooler
 from pretrainkit.recipes.pixel.sample import as_patches, in_lines
 from pretrainkit.recipes.pixel.text_encoder import PixelTextEncoder
 from pretrainkit.recipes.pixel.text_reader import stream
@@ -144,5 +144,5 @@ def rollout(probabilities: list[Tensor]) -> Tensor:
 
 def _of_patches(encoder: PixelTextEncoder, total_TT: Tensor) -> NDArray[np.float64]:
     """(N,): what the pooled tokens take from each patch."""
-    rows = total_TT[:1] if isinstance(encoder.pooling, TanhPooler) else total_TT[1:]
+    rows = total_TT[:1] if isinstance(encoder.pooling, Pooler) else total_TT[1:]
     return rows[:, 1:].mean(0).double().cpu().numpy()

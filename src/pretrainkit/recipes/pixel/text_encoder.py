@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrainkit.nn.blocks import LayerNorm, TanhPooler
+from pretrainkit.nn.blocks import LayerNorm, Pooler
 from pretrainkit.nn.dropout import dropout
 from pretrainkit.nn.initialise import built, initialise_layer
 from pretrainkit.nn.layouts import stream_layout
@@ -119,7 +119,7 @@ class PixelTextEncoder(TextEncoder):
     @property
     def pooled_dropout_rate(self) -> float:
         """Patches are dropped before they are pooled."""
-        return self.dropout_rate if isinstance(self.pooling, TanhPooler) else 0.0
+        return self.dropout_rate if isinstance(self.pooling, Pooler) else 0.0
 
     def blocks(self) -> list[nn.Module]:
         return list(self.layers)
@@ -127,13 +127,13 @@ class PixelTextEncoder(TextEncoder):
     def forward(self, batch: Batch, max_length: int) -> Tensor:
         """(B, D). A batch has `patches` (T, F) uint8, anything for class tokens, `positions` (T,) and `cu_seqlens`
         (B + 1,) int32; no text has more than `max_length` patches."""
-        if isinstance(self.pooling, TanhPooler):
+        if isinstance(self.pooling, Pooler):
             return self.pooling(self._hidden(batch, max_length, batch["cu_seqlens"][:-1].long()))
         return self.vectors_and_tokens(batch, max_length)[0]
 
     def vectors_and_tokens(self, batch: Batch, max_length: int) -> tuple[Tensor, Tensor]:
         x_TD, starts = self.tokens(batch, max_length), batch["cu_seqlens"]
-        if isinstance(self.pooling, TanhPooler):
+        if isinstance(self.pooling, Pooler):
             return self.pooling(x_TD[starts[:-1].long()]), x_TD
         return self.pooling(x_TD, batch["positions"], starts), x_TD
 
@@ -168,9 +168,9 @@ def build_text_encoder(config: PixelRun, model: PixelForPretraining) -> PixelTex
     from torch's global generator; on "meta" without values."""
     wanted, width, scale = config.model, config.model.hidden_size, config.model.initializer_range
 
-    def make() -> TanhPooler | PatchPooling:
+    def make() -> Pooler | PatchPooling:
         if config.text.pooling == "cls":
-            return TanhPooler(nn.Linear(width, width))
+            return Pooler(nn.Linear(width, width))
         return PatchPooling(config.text, width, wanted.layer_norm_epsilon, wanted.hidden_dropout)
 
     @torch.no_grad()

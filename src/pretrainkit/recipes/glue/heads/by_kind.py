@@ -6,8 +6,14 @@ from pretrainkit.errors import ConfigError
 from pretrainkit.nn.initialise import built
 from pretrainkit.recipes.capabilities import EncodesText
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.heads.slots import SpanHead, SpanObjective, TagHead, TagObjective
-from pretrainkit.recipes.glue.heads.texts import TextHead, TextObjective
+from pretrainkit.recipes.glue.heads.linear import (
+    SpanHead,
+    SpanObjective,
+    TagHead,
+    TagObjective,
+    TextHead,
+    TextObjective,
+)
 from pretrainkit.recipes.glue.heads.trees import TreeHead, TreeObjective
 from pretrainkit.recipes.glue.model import GlueObjective, HeadedEncoder, encoder_of
 from pretrainkit.recipes.glue.source import task_of
@@ -35,8 +41,10 @@ def build_model(config: GlueRun) -> HeadedEncoder:
     recipe, encoder_config = encoder_of(config.model)
     encoder = able(recipe, EncodesText).build_text_encoder(encoder_config, recipe.build_model(encoder_config))
     assert config.model.classes is not None  # bound
-    task, pooling, num_outputs = task_of(config.data), config.model.pooling, max(1, len(config.model.classes))
+    task, pooling = task_of(config.data), config.model.pooling
     kind = task.kind
+    # Of spans two scores: that an answer begins at a slot, and that it ends there.
+    num_outputs = 2 if kind == "spans" else max(1, len(config.model.classes))
     if pooling is not None and kind not in _POOLED:
         raise ConfigError(f"model.pooling={pooling} has no effect on a task of kind {kind}\n  leave it out")
     own_rate = encoder.pooled_dropout_rate if kind in _POOLED else encoder.dropout_rate

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pretrainkit.nn.dropout import dropout
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.heads.slots import by_words
+from pretrainkit.recipes.glue.heads.linear import by_words
 from pretrainkit.recipes.glue.kinds.labelled import Arrays
 from pretrainkit.recipes.glue.kinds.spanning_tree import best_tree
 from pretrainkit.recipes.glue.model import GlueObjective, HeadedEncoder, Outputs

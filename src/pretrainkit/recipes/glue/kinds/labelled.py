@@ -4,7 +4,8 @@ Dimensions: R rows, N examples, B examples of a batch.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,19 +16,36 @@ from pretrainkit.recipes.text_reader import Ints, ReadExamples, TextReader
 from pretrainkit.tasks.row_files import open_rows
 from pretrainkit.tasks.sources import TaskSource
 
+Columns = Mapping[str, Any]
+"""What a row has in each column."""
 Arrays = tuple[np.ndarray, ...]
 Said = Any
 """What a model says about an example, as a JSON value: it travels between ranks."""
 
 
+@dataclass(frozen=True)
+class Row:
+    """A row as it is written."""
+
+    index: int
+    """Its number."""
+    truth: Any
+    """What is known of it; None: nothing."""
+
+
 class Labelled(ABC):
     """Examples of one or several places, and what is true of them."""
 
-    read: ReadExamples
     sizes: tuple[int, ...]
     """Examples of each place; together N."""
-    index: Ints
-    """(R,) the numbers of the rows."""
+
+    def __init__(self, read: ReadExamples, places: Sequence[Sequence[Row]]) -> None:
+        """`read` is of the rows of all places, `places` has those of each."""
+        self.read = read
+        self.rows: list[Any] = [row for place in places for row in place]
+        self.sizes = tuple(map(len, places))
+        self.index = np.array([row.index for row in self.rows], np.int64)
+        """(R,) the numbers of the rows."""
 
     @abstractmethod
     def truths(self, index_B: Ints, begins_B: Ints) -> dict[str, np.ndarray]:
@@ -43,16 +61,28 @@ class Labelled(ABC):
         in order."""
 
     @abstractmethod
-    def lines(self, rows: Ints, said: Sequence[Said]) -> list[dict[str, Any]]:
-        """A JSON object for each of the rows; arguments as for `metrics`."""
+    def line(self, row: int, said: Any) -> dict[str, Any]:
+        """A JSON object about a row; `said` is its entry of `by_row`."""
 
     @abstractmethod
+    def show(self, row: int, said: Any) -> dict[str, Any]:
+        """A row for the report: what was read, what was answered, what is true. Arguments as for `line`."""
+
+    def lines(self, rows: Ints, said: Sequence[Said]) -> list[dict[str, Any]]:
+        """A JSON object for each of the rows; arguments as for `metrics`."""
+        return [self.line(row, one) for row, one in zip(rows.tolist(), self.by_row(rows, said), strict=True)]
+
     def shown(self, rows: Ints, said: Sequence[Said]) -> list[dict[str, Any]]:
-        """The rows for the report: what was read, what was answered, what is true."""
+        """The rows for the report; arguments as for `metrics`."""
+        return [self.show(row, one) for row, one in zip(rows.tolist(), self.by_row(rows, said), strict=True)]
 
     def examples_of(self, rows: Ints) -> Ints:
         """The examples that these rows make, row by row. Default: one each."""
         return rows
+
+    def by_row(self, rows: Ints, said: Sequence[Said]) -> Iterable[Any]:
+        """What is said about each row; arguments as for `metrics`. Default: what is said about its one example."""
+        return said
 
     def figures(self) -> dict[str, Any]:
         """Counts for people, by name, such as of what was cut."""
@@ -69,24 +99,29 @@ class TaskKind(ABC):
         """A file of one's own; its one split is `split`."""
         return open_rows(path, split)
 
-    @abstractmethod
-    def rows(self, source: TaskSource, split: str, task: TextTask, *, needs_label: bool) -> Any:
-        """All rows of a split, which have a length, as `classes` and `examples` want them.
+    def rows(self, source: TaskSource, split: str, task: TextTask, *, needs_label: bool) -> list[Any]:
+        """All rows of a split.
 
         Raises:
             DataError: A row lacks a column, or a label that it needs.
         """
+        numbers = range(source.num_examples(split))
+        return [self.row(source.example(split, n), split, n, task, needs_label=needs_label) for n in numbers]
 
     @abstractmethod
-    def without_labels(self, rows: Any) -> Any:
-        """The rows, of which nothing is known."""
+    def row(self, row: Columns, split: str, number: int, task: TextTask, *, needs_label: bool) -> Row:
+        """A row of a split as `classes` and `examples` want it. Raises DataError where it lacks what it needs."""
 
-    def classes(self, places: Sequence[Any]) -> tuple[str, ...]:
-        """The classes that occur in rows of all places. Only where `has_classes`."""
+    def without_labels(self, rows: Sequence[Any]) -> list[Any]:
+        """The rows, of which nothing is known."""
+        return [replace(row, truth=None) for row in rows]
+
+    def classes(self, rows: Iterable[Any]) -> tuple[str, ...]:
+        """The classes that occur in rows. Only where `has_classes`."""
         return ()
 
-    def bound(self, config: GlueRun, places: Callable[[], Sequence[Any]]) -> GlueRun:
-        """The config with what only the rows of all places can say. Default: itself."""
+    def bound(self, config: GlueRun, rows: Callable[[], Sequence[Any]]) -> GlueRun:
+        """The config with what only the rows to train on can say. Default: itself."""
         return config
 
     def settings(self, config: GlueRun, task: TextTask) -> str:

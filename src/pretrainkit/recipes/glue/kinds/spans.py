@@ -8,7 +8,7 @@ Dimensions: R questions, N windows, B windows of a batch, S slots of a window, K
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from pretrainkit.errors import DataError
 from pretrainkit.eval.metrics import best_null_threshold, squad, squad_v2
 from pretrainkit.recipes.glue.config import GlueRun, SpanConfig
-from pretrainkit.recipes.glue.kinds.labelled import Arrays, Labelled, TaskKind
+from pretrainkit.recipes.glue.kinds.labelled import Arrays, Columns, Labelled, Row, TaskKind
 from pretrainkit.recipes.glue.tasks import TextTask
 from pretrainkit.recipes.text_reader import Ints, ReadPassages, TextReader
 from pretrainkit.tasks.row_files import SquadJson, open_rows
@@ -33,26 +33,23 @@ _LONGEST = 60
 
 
 @dataclass(frozen=True)
-class Question:
-    """A row."""
+class Question(Row):
+    """A row; its truth are texts that are right, and where in the context each begins; none: there is no answer."""
 
-    index: int
-    """The number of the row."""
+    truth: tuple[tuple[str, int], ...] | None
     id: str
     question: str
     context: str
-    answers: tuple[tuple[str, int], ...] | None
-    """Texts that are right, and where in the context each begins; none: there is no answer. None: nothing is known."""
 
     @property
     def texts(self) -> list[str]:
         """Answers that are right."""
-        return [text for text, _ in self.answers or ()]
+        return [text for text, _ in self.truth or ()]
 
     @property
     def place(self) -> tuple[int, int] | None:
         """(begin, end) of the first answer without white space around it, in characters; None: it is not there."""
-        text, begin = (self.answers or (("", -1),))[0]
+        text, begin = (self.truth or (("", -1),))[0]
         if not text.strip() or self.context[begin : begin + len(text)] != text or begin < 0:
             return None
         begin += len(text) - len(text.lstrip())
@@ -75,13 +72,11 @@ class SpanExamples(Labelled):
     read: ReadPassages
 
     def __init__(self, read: ReadPassages, places: Sequence[Sequence[Question]], settings: SpanConfig) -> None:
-        """`read` is of the questions of all places, `places` has those of each."""
-        self.read, self._settings = read, settings
-        self._rows = [row for place in places for row in place]
-        self.index = np.array([row.index for row in self._rows], np.int64)
+        super().__init__(read, places)
+        self._settings = settings
         self._owner = read.example_of()
         # Windows ascend by question: those of row r are _ends[r] to _ends[r + 1] - 1.
-        self._ends = np.searchsorted(self._owner, np.arange(len(self._rows) + 1))
+        self._ends = np.searchsorted(self._owner, np.arange(len(self.rows) + 1))
         self._is_cut = read.has_cut_question()[self._ends[:-1]]
         row_ends = np.cumsum([0, *map(len, places)])
         self.sizes = tuple(np.diff(self._ends[row_ends]).tolist())
@@ -91,10 +86,10 @@ class SpanExamples(Labelled):
         return np.concatenate([np.empty(0, np.int64), *windows])
 
     def figures(self) -> dict[str, Any]:
-        known = [row for row in self._rows if row.answers]
+        known = [row for row in self.rows if row.truth]
         return {
-            "questions": len(self._rows),
-            "questions_without_answer": sum(row.answers == () for row in self._rows),
+            "questions": len(self.rows),
+            "questions_without_answer": sum(row.truth == () for row in self.rows),
             "misplaced_answers": sum(row.place is None for row in known),
             "cut_questions": int(self._is_cut.sum()),
         }
@@ -106,8 +101,8 @@ class SpanExamples(Labelled):
         return {"first_slot": places[:, 0].copy(), "last_slot": places[:, 1].copy()}
 
     def _place(self, window: int) -> tuple[int, int]:
-        row = self._rows[self._owner[window]]
-        if row.answers is None or (row.answers and row.place is None):
+        row = self.rows[self._owner[window]]
+        if row.truth is None or (row.truth and row.place is None):
             return _UNKNOWN, _UNKNOWN
         nowhere = self.read.no_answer_slot(window)
         if row.place is None:
@@ -132,9 +127,9 @@ class SpanExamples(Labelled):
         """`em` and `f1` of SQuAD, the second being the score. Where questions have no answer, by the rules of SQuAD
         2.0, also with the best threshold (`best_f1` at `best_null_threshold`). `cut_questions`: how many lost
         their end."""
-        asked = [self._rows[row] for row in rows]
+        asked = [self.rows[row] for row in rows]
         targets = [row.texts for row in asked]
-        found = list(self._by_row(rows, said))
+        found = list(self.by_row(rows, said))
         losses = [one["loss"] for one in said if one["loss"] is not None]
         answers = [self._answer(row, *one) for row, one in zip(asked, found, strict=True)]
         metrics = (squad if all(targets) else squad_v2)(targets, answers)
@@ -145,43 +140,35 @@ class SpanExamples(Labelled):
         cut = float(self._is_cut[rows].sum())
         return metrics | {"score": metrics["f1"], "loss": sum(losses) / max(1, len(losses)), "cut_questions": cut}
 
-    def lines(self, rows: Ints, said: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    def line(self, row: int, said: tuple[list[Candidate], float]) -> dict[str, Any]:
         """`{"index", "id", "answer", "begin", "end", "no_answer_odds", "candidates"}`: the answer and where it stands
         in the context, in characters (null for no answer); how much better no answer is than the best candidate; and
         the likeliest candidates with their share of the probability among them."""
-        found = []
-        for row, (best, null) in zip(rows.tolist(), self._by_row(rows, said), strict=True):
-            asked = self._rows[row]
-            answer = self._answer(asked, best, null)
-            # A softmax over the candidates alone.
-            weights = np.exp(np.array([one.score for one in best]) - (best[0].score if best else 0.0))
-            spans = [self._span(asked.context, one) for one in best]
-            found.append(
-                {
-                    "index": asked.index,
-                    "id": asked.id,
-                    "answer": answer,
-                    "begin": spans[0][0] if answer else None,
-                    "end": spans[0][1] if answer else None,
-                    "no_answer_odds": _odds(best, null),
-                    "candidates": [
-                        {"text": asked.context[begin:end], "begin": begin, "end": end, "share": float(weight)}
-                        for (begin, end), weight in zip(spans, weights / max(1e-300, weights.sum()), strict=True)
-                    ],
-                }
-            )
-        return found
+        (best, null), asked = said, self.rows[row]
+        answer = self._answer(asked, best, null)
+        # A softmax over the candidates alone.
+        weights = np.exp(np.array([one.score for one in best]) - (best[0].score if best else 0.0))
+        spans = [self._span(asked.context, one) for one in best]
+        return {
+            "index": asked.index,
+            "id": asked.id,
+            "answer": answer,
+            "begin": spans[0][0] if answer else None,
+            "end": spans[0][1] if answer else None,
+            "no_answer_odds": _odds(best, null),
+            "candidates": [
+                {"text": asked.context[begin:end], "begin": begin, "end": end, "share": float(weight)}
+                for (begin, end), weight in zip(spans, weights / max(1e-300, weights.sum()), strict=True)
+            ],
+        }
 
-    def shown(self, rows: Ints, said: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        found = []
-        for row, one in zip(rows.tolist(), self._by_row(rows, said), strict=True):
-            asked = self._rows[row]
-            answer = self._answer(asked, *one)
-            is_right = squad_v2([asked.texts], [answer])["em"] == 100
-            truth = " | ".join(dict.fromkeys(asked.texts)) or "(no answer)"
-            shown = [{"text": answer or "(no answer)", "is_right": is_right}]
-            found.append({"question": asked.question, "context": asked.context, "answer": shown, "truth": truth})
-        return found
+    def show(self, row: int, said: tuple[list[Candidate], float]) -> dict[str, Any]:
+        asked = self.rows[row]
+        answer = self._answer(asked, *said)
+        is_right = squad_v2([asked.texts], [answer])["em"] == 100
+        truth = " | ".join(dict.fromkeys(asked.texts)) or "(no answer)"
+        shown = [{"text": answer or "(no answer)", "is_right": is_right}]
+        return {"question": asked.question, "context": asked.context, "answer": shown, "truth": truth}
 
     def _span(self, context: str, one: Candidate) -> tuple[int, int]:
         """(begin, end) without white space around; whole words, where slots hold parts of several."""
@@ -198,7 +185,7 @@ class SpanExamples(Labelled):
         begin, end = self._span(row.context, best[0])
         return row.context[begin:end]
 
-    def _by_row(self, rows: Ints, said: Sequence[dict[str, Any]]) -> Iterator[tuple[list[Candidate], float]]:
+    def by_row(self, rows: Ints, said: Sequence[dict[str, Any]]) -> Iterator[tuple[list[Candidate], float]]:
         """The likeliest candidates of all windows of each row, and its score of no answer, the lowest of a window: a
         question has no answer where no window has one."""
         begin = 0
@@ -222,34 +209,26 @@ class SpanKind(TaskKind):
         parts = Path(path).name.lower().split(".")[1:]
         return SquadJson({split: path}) if "json" in parts else open_rows(path, split)
 
-    def rows(self, source: TaskSource, split: str, task: TextTask, *, needs_label: bool) -> list[Question]:
-        found = []
-        for number in range(source.num_examples(split)):
-            row = source.example(split, number)
-            if not all(isinstance(row.get(name), str) for name in ("question", "context")):
-                raise DataError(
-                    f"row {number} of {split} has no text question or context: it has {', '.join(map(str, row))}\n"
-                    "  mend the row; files are JSON as SQuAD has it, or .jsonl with its columns"
-                )
-            answers = row.get("answers")
-            if answers is None and needs_label:
-                raise DataError(
-                    f"row {number} of {split} has no answers\n"
-                    '  give them as {"text": [TEXT], "answer_start": [CHARACTERS]}, empty where there is none'
-                )
-            pairs = None if answers is None else tuple(zip(answers["text"], answers["answer_start"], strict=True))
-            name = str(row.get("id", number))
-            found.append(Question(number, name, row["question"], row["context"], pairs))
-        return found
+    def row(self, row: Columns, split: str, number: int, task: TextTask, *, needs_label: bool) -> Question:
+        if not all(isinstance(row.get(name), str) for name in ("question", "context")):
+            raise DataError(
+                f"row {number} of {split} has no text question or context: it has {', '.join(map(str, row))}\n"
+                "  mend the row; files are JSON as SQuAD has it, or .jsonl with its columns"
+            )
+        answers = row.get("answers")
+        if answers is None and needs_label:
+            raise DataError(
+                f"row {number} of {split} has no answers\n"
+                '  give them as {"text": [TEXT], "answer_start": [CHARACTERS]}, empty where there is none'
+            )
+        pairs = None if answers is None else tuple(zip(answers["text"], answers["answer_start"], strict=True))
+        return Question(number, pairs, str(row.get("id", number)), row["question"], row["context"])
 
-    def without_labels(self, rows: list[Question]) -> list[Question]:
-        return [replace(row, answers=None) for row in rows]
-
-    def bound(self, config: GlueRun, places: Callable[[], Sequence[list[Question]]]) -> GlueRun:
+    def bound(self, config: GlueRun, rows: Callable[[], Sequence[Question]]) -> GlueRun:
         """Whether questions may be left without answer follows from the training data."""
         if config.data.spans.null_threshold is not None or not config.has_training_data:
             return config
-        if not any(row.answers == () for place in places() for row in place):
+        if not any(row.truth == () for row in rows()):
             return config
         return config.changed(data={"spans": {"null_threshold": 0.0}})
 

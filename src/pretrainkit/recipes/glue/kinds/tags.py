@@ -6,7 +6,7 @@ answered wrongly, and as no entity.
 Dimensions: N examples, B examples of a batch, W words, C classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,8 @@ import numpy as np
 from pretrainkit.errors import DataError
 from pretrainkit.eval.metrics import OUTSIDE, are_entity_labels, entity_f1
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.kinds.labelled import Arrays, first_of, index_of
-from pretrainkit.recipes.glue.kinds.words import LabelledSentences, Row, Sentence, Sentences, WordKind, words_of
+from pretrainkit.recipes.glue.kinds.labelled import Arrays, Columns, first_of, index_of
+from pretrainkit.recipes.glue.kinds.words import LabelledSentences, Sentence, WordKind, words_of
 from pretrainkit.recipes.glue.tasks import TextTask
 from pretrainkit.recipes.text_reader import Ints
 
@@ -28,7 +28,7 @@ class TagExamples(LabelledSentences):
     """Sentences with a label for each word."""
 
     def figures(self) -> dict[str, Any]:
-        unknown = [tag for row in self._rows for tag in row.truth or () if tag not in self._number]
+        unknown = [tag for row in self.rows for tag in row.truth or () if tag not in self._number]
         return super().figures() | {"words_with_unknown_label": len(unknown)}
 
     def truths(self, index_B: Ints, begins_B: Ints) -> dict[str, np.ndarray]:
@@ -38,7 +38,7 @@ class TagExamples(LabelledSentences):
         return found | {"label": np.concatenate([np.empty(0, np.int64), *labels])}
 
     def _label(self, index: int) -> Ints:
-        row = self._rows[index]
+        row = self.rows[index]
         if row.truth is None:
             return np.full(len(row.words), _UNKNOWN)
         return np.array([self._number.get(tag, _UNKNOWN) for tag in row.truth], np.int64)
@@ -60,7 +60,7 @@ class TagExamples(LabelledSentences):
     def metrics(self, rows: Ints, said: Sequence[dict[str, Any]]) -> dict[str, float]:
         """`accuracy` of words; of labels of entities also `precision`, `recall` and `f1` of entities, which then is the
         score; `cut_words`, how many were not read."""
-        targets = [self._rows[row].truth for row in rows]
+        targets = [self.rows[row].truth for row in rows]
         answers = [self._answers(row, one) for row, one in zip(rows.tolist(), said, strict=True)]
         num_words = sum(map(len, targets))
         num_right = sum(a == b for one, other in zip(targets, answers, strict=True) for a, b in zip(one, other))
@@ -78,29 +78,22 @@ class TagExamples(LabelledSentences):
     def _answers(self, row: int, said: dict[str, Any]) -> list[str | None]:
         """A name for each word; None for those that were cut."""
         names: list[str | None] = [self.classes[number] for number in said["label"]]
-        return names + [None] * (len(self._rows[row].words) - len(names))
+        return names + [None] * (len(self.rows[row].words) - len(names))
 
-    def lines(self, rows: Ints, said: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    def line(self, row: int, said: dict[str, Any]) -> dict[str, Any]:
         """`{"index", "words", "tags", "probabilities"}`: lists with an entry for each word, null for those that were
         cut."""
-        found = []
-        for row, one in zip(rows.tolist(), said, strict=True):
-            words = self._rows[row].words
-            share = [*one["share"], *[None] * (len(words) - len(one["share"]))]
-            answers = self._answers(row, one)
-            found.append({"index": self._rows[row].index, "words": words, "tags": answers, "probabilities": share})
-        return found
+        sentence, answers = self.rows[row], self._answers(row, said)
+        share = [*said["share"], *[None] * (len(answers) - len(said["share"]))]
+        return {"index": sentence.index, "words": sentence.words, "tags": answers, "probabilities": share}
 
-    def shown(self, rows: Ints, said: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        found = []
-        for row, one in zip(rows.tolist(), said, strict=True):
-            sentence, answers = self._rows[row], self._answers(row, one)
-            marked = [
-                {"text": f"{word} {answer or '(not read)'}", "is_right": answer == truth}
-                for word, answer, truth in zip(sentence.words, answers, sentence.truth, strict=True)
-            ]
-            found.append({"text": " ".join(sentence.words), "answer": marked, "truth": " ".join(sentence.truth)})
-        return found
+    def show(self, row: int, said: dict[str, Any]) -> dict[str, Any]:
+        sentence, answers = self.rows[row], self._answers(row, said)
+        marked = [
+            {"text": f"{word} {answer or '(not read)'}", "is_right": answer == truth}
+            for word, answer, truth in zip(sentence.words, answers, sentence.truth, strict=True)
+        ]
+        return {"text": " ".join(sentence.words), "answer": marked, "truth": " ".join(sentence.truth)}
 
 
 class TagKind(WordKind):
@@ -108,7 +101,7 @@ class TagKind(WordKind):
 
     examples_class = TagExamples
 
-    def sentence(self, row: Row, split: str, number: int, task: TextTask, *, needs_label: bool) -> Sentence:
+    def row(self, row: Columns, split: str, number: int, task: TextTask, *, needs_label: bool) -> Sentence:
         words, columns = words_of(row, split, number), task.label or TAG_COLUMNS
         tags = first_of(row, columns)
         if tags is None and needs_label:
@@ -119,10 +112,11 @@ class TagKind(WordKind):
         if tags is not None and (not isinstance(tags, list) or len(tags) != len(words)):
             given = f"{len(tags)} labels" if isinstance(tags, list) else f"{tags!r}, no list of labels"
             raise DataError(f"row {number} of {split} has {len(words)} words and {given}\n  mend the row")
-        return Sentence(words, index_of(row, number), None if tags is None else [str(tag) for tag in tags])
+        truth = None if tags is None else [str(tag) for tag in tags]
+        return Sentence(index_of(row, number), truth, words, row.get("num_skipped", 0))
 
-    def classes(self, places: Sequence[Sentences]) -> tuple[str, ...]:
-        return tuple(sorted({tag for place in places for row in place.rows for tag in row.truth}))
+    def classes(self, rows: Iterable[Sentence]) -> tuple[str, ...]:
+        return tuple(sorted({tag for row in rows for tag in row.truth}))
 
     def settings(self, config: GlueRun, task: TextTask) -> str:
         return f" tags {task.label}"

@@ -3,9 +3,8 @@
 Dimensions: N examples, B examples of a batch, C classes (1 where a number is asked for).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,53 +12,19 @@ from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.kinds.labelled import Arrays, Labelled, TaskKind, index_of
-from pretrainkit.recipes.glue.tasks import Columns, TextTask
+from pretrainkit.recipes.glue.kinds.labelled import Arrays, Columns, Labelled, Row, TaskKind, index_of
+from pretrainkit.recipes.glue.tasks import TextTask
 from pretrainkit.recipes.text_reader import Ints, ReadExamples, TextReader
-from pretrainkit.tasks.sources import TaskSource
 
-Row = Mapping[str, Any]
 UNLABELLED = -1
 _SHOWN = 60
 
 
 @dataclass(frozen=True)
-class Rows:
-    """A split as it is written."""
+class TextRow(Row):
+    """A text or a pair; its truth is the label as it is written."""
 
-    texts: tuple[list[str], ...]
-    """The first text of every row and, of pairs, the second."""
-    labels: list[Any]
-    """As written; None where there is none."""
-    index: list[int]
-    """The numbers of the rows."""
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-
-def read_rows(source: TaskSource, split: str, task: TextTask, *, needs_label: bool) -> Rows:
-    """All rows of a split.
-
-    Raises:
-        DataError: A row lacks a column, or a label that it needs.
-    """
-    texts: tuple[list[str], ...] = tuple([] for _ in task.texts)
-    labels, index = [], []
-    for number in range(source.num_examples(split)):
-        row = source.example(split, number)
-        for column, found in zip(task.texts, texts, strict=True):
-            found.append(_text(row, column, split, number))
-        named = next((name for name in task.label if name in row), None)
-        label = None if named is None or _says_nothing(row[named], named, task) else row[named]
-        if label is None and needs_label:
-            raise DataError(
-                f"row {number} of {split} has no label: looked for {', '.join(task.label)} in {', '.join(row)}\n"
-                "  leave such rows out, or name the column: data.label=COLUMN"
-            )
-        labels.append(label)
-        index.append(index_of(row, number))
-    return Rows(texts, labels, index)
+    texts: tuple[str, ...]
 
 
 def _says_nothing(label: Any, column: str, task: TextTask) -> bool:
@@ -70,12 +35,12 @@ def _says_nothing(label: Any, column: str, task: TextTask) -> bool:
     return task.data is not None and label in (-1, "-1")
 
 
-def _text(row: Row, columns: Columns, split: str, number: int) -> str:
-    for name in columns:
+def _text(row: Columns, names: Sequence[str], split: str, number: int) -> str:
+    for name in names:
         if isinstance(row.get(name), str):
             return row[name]
     raise DataError(
-        f"row {number} of {split} has no text {' or '.join(columns)}: it has {', '.join(map(str, row))}\n"
+        f"row {number} of {split} has no text {' or '.join(names)}: it has {', '.join(map(str, row))}\n"
         "  mend the row, or name the columns: data.texts=[COLUMN] or data.texts=[FIRST,SECOND]"
     )
 
@@ -130,12 +95,13 @@ def _as_numbers(labels: Sequence[Any]) -> NDArray[np.float32]:
 class TextExamples(Labelled):
     """Texts with a class or a number each."""
 
-    def __init__(self, read: ReadExamples, places: Sequence[Rows], classes: tuple[str, ...], task: TextTask) -> None:
-        """`read` is of the rows of all places, `places` has those of each; with no `classes`, numbers are asked for."""
-        self.read, self.classes, self.task, self.places = read, classes, task, tuple(places)
-        self.sizes = tuple(len(rows) for rows in places)
-        self.index = np.array([number for rows in places for number in rows.index], np.int64)
-        self.label = numbered([label for rows in places for label in rows.labels], classes)
+    def __init__(
+        self, read: ReadExamples, places: Sequence[list[TextRow]], classes: tuple[str, ...], task: TextTask
+    ) -> None:
+        """With no `classes`, numbers are asked for."""
+        super().__init__(read, places)
+        self.classes, self.task = classes, task
+        self.label = numbered([row.truth for row in self.rows], classes)
         """(N,) int64 numbers of classes, -1 where there is none; float32 numbers, NaN where there is none."""
 
     def truths(self, index_B: Ints, begins_B: Ints) -> dict[str, np.ndarray]:
@@ -151,35 +117,22 @@ class TextExamples(Labelled):
         answer_N = outputs_NC.argmax(1) if self.classes else outputs_NC[:, 0]
         return self.task.score(label_N.tolist(), answer_N.tolist()) | {"loss": loss_of(outputs_NC, label_N)}
 
-    def lines(self, rows: Ints, said: Sequence[list[float]]) -> list[dict[str, Any]]:
+    def line(self, row: int, said: list[float]) -> dict[str, Any]:
         """`{"index", "label", "probabilities"}` for classes, `{"index", "value"}` for numbers."""
-        outputs_NC, index_N = np.array(said, np.float64), self.index[rows].tolist()
+        index = self.rows[row].index
         if not self.classes:
-            return [{"index": i, "value": value} for i, value in zip(index_N, outputs_NC[:, 0].tolist(), strict=True)]
-        share_NC = np.exp(outputs_NC - outputs_NC.max(1, keepdims=True))
-        share_NC /= share_NC.sum(1, keepdims=True)
-        return [
-            {
-                "index": index,
-                "label": self.classes[int(share_C.argmax())],
-                "probabilities": dict(zip(self.classes, share_C.tolist(), strict=True)),
-            }
-            for index, share_C in zip(index_N, share_NC, strict=True)
-        ]
+            return {"index": index, "value": said[0]}
+        share_C = np.exp(np.array(said, np.float64) - max(said))
+        shares = (share_C / share_C.sum()).tolist()
+        label = self.classes[int(share_C.argmax())]
+        return {"index": index, "label": label, "probabilities": dict(zip(self.classes, shares, strict=True))}
 
-    def shown(self, rows: Ints, said: Sequence[list[float]]) -> list[dict[str, Any]]:
-        texts = [
-            list(chain.from_iterable(place.texts[k] for place in self.places)) for k in range(len(self.task.texts))
-        ]
-        found = []
-        for row, line in zip(rows.tolist(), self.lines(rows, said), strict=True):
-            label = self.label[row].item()
-            truth = self.classes[label] if self.classes else f"{label:.2f}"
-            answer = line["label"] if self.classes else f"{line['value']:.2f}"
-            right = {"is_right": answer == truth} if self.classes else {}
-            read = " | ".join(column[row] for column in texts)
-            found.append({"text": read, "answer": [{"text": answer, **right}], "truth": truth})
-        return found
+    def show(self, row: int, said: list[float]) -> dict[str, Any]:
+        line, label = self.line(row, said), self.label[row].item()
+        truth = self.classes[label] if self.classes else f"{label:.2f}"
+        answer = line["label"] if self.classes else f"{line['value']:.2f}"
+        right = {"is_right": answer == truth} if self.classes else {}
+        return {"text": " | ".join(self.rows[row].texts), "answer": [{"text": answer, **right}], "truth": truth}
 
 
 class TextKind(TaskKind):
@@ -188,17 +141,24 @@ class TextKind(TaskKind):
     def __init__(self, *, has_classes: bool) -> None:
         self.has_classes = has_classes
 
-    def rows(self, source: TaskSource, split: str, task: TextTask, *, needs_label: bool) -> Rows:
-        return read_rows(source, split, task, needs_label=needs_label)
+    def row(self, row: Columns, split: str, number: int, task: TextTask, *, needs_label: bool) -> TextRow:
+        texts = tuple(_text(row, names, split, number) for names in task.texts)
+        named = next((name for name in task.label if name in row), None)
+        label = None if named is None or _says_nothing(row[named], named, task) else row[named]
+        if label is None and needs_label:
+            raise DataError(
+                f"row {number} of {split} has no label: looked for {', '.join(task.label)} in {', '.join(row)}\n"
+                "  leave such rows out, or name the column: data.label=COLUMN"
+            )
+        return TextRow(index_of(row, number), label, texts)
 
-    def without_labels(self, rows: Rows) -> Rows:
-        return replace(rows, labels=[None] * len(rows))
+    def classes(self, rows: Iterable[TextRow]) -> tuple[str, ...]:
+        return classes_of([row.truth for row in rows])
 
-    def classes(self, places: Sequence[Rows]) -> tuple[str, ...]:
-        return classes_of([label for rows in places for label in rows.labels])
-
-    def examples(self, places: Sequence[Rows], config: GlueRun, task: TextTask, reader: TextReader) -> TextExamples:
-        texts = [[text for rows in places for text in rows.texts[k]] for k in range(len(task.texts))]
+    def examples(
+        self, places: Sequence[list[TextRow]], config: GlueRun, task: TextTask, reader: TextReader
+    ) -> TextExamples:
+        texts = [[row.texts[k] for rows in places for row in rows] for k in range(len(task.texts))]
         read = reader.read(texts, config.data.max_seq_length)
         return TextExamples(read, places, config.model.classes or (), task)
 

@@ -6,7 +6,7 @@ fit into an example count as wrongly answered. Relations lose what follows a col
 Dimensions: N examples, B examples of a batch, W words, M words that may be heads (the root is number 0), R relations.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,8 @@ import numpy as np
 
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.kinds.labelled import Arrays, first_of, index_of
-from pretrainkit.recipes.glue.kinds.words import LabelledSentences, Row, Sentence, Sentences, WordKind, words_of
+from pretrainkit.recipes.glue.kinds.labelled import Arrays, Columns, first_of, index_of
+from pretrainkit.recipes.glue.kinds.words import LabelledSentences, Sentence, WordKind, words_of
 from pretrainkit.recipes.glue.tasks import TextTask
 from pretrainkit.recipes.text_reader import Ints
 
@@ -38,7 +38,7 @@ class TreeExamples(LabelledSentences):
     """Sentences with a head and a relation for each word."""
 
     def figures(self) -> dict[str, Any]:
-        names = [name for row in self._rows for name in (row.truth.relations if row.truth else ())]
+        names = [name for row in self.rows for name in (row.truth.relations if row.truth else ())]
         return super().figures() | {"words_with_unknown_relation": sum(name not in self._number for name in names)}
 
     def truths(self, index_B: Ints, begins_B: Ints) -> dict[str, np.ndarray]:
@@ -52,7 +52,7 @@ class TreeExamples(LabelledSentences):
 
     def _truth(self, index: int, num: int) -> tuple[Ints, Ints]:
         """Heads and relations of the first `num` words."""
-        tree: Tree | None = self._rows[index].truth
+        tree: Tree | None = self.rows[index].truth
         if tree is None:
             return np.full(num, _UNKNOWN), np.full(num, _UNKNOWN)
         head_W = np.array([head if head <= num else _UNKNOWN for head in tree.heads[:num]], np.int64)
@@ -80,7 +80,7 @@ class TreeExamples(LabelledSentences):
         many were not read."""
         num_words = num_attached = num_labelled = 0
         for row, one in zip(rows.tolist(), said, strict=True):
-            tree: Tree = self._rows[row].truth
+            tree: Tree = self.rows[row].truth
             num_words += len(tree.heads)
             for truth, name, head, relation in zip(tree.heads, tree.relations, one["head"], one["relation"]):
                 num_attached += truth == head
@@ -92,30 +92,25 @@ class TreeExamples(LabelledSentences):
         cut = float(self.read.num_cut()[rows].sum())
         return {"uas": uas, "las": las, "score": las, "loss": sum(losses), "cut_words": cut}
 
-    def lines(self, rows: Ints, said: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    def line(self, row: int, said: dict[str, Any]) -> dict[str, Any]:
         """`{"index", "words", "heads", "relations"}`: lists with an entry for each word, null for cut ones."""
-        found = []
-        for row, one in zip(rows.tolist(), said, strict=True):
-            words = self._rows[row].words
-            cut: list[Any] = [None] * (len(words) - len(one["head"]))
-            relations = [*(self.classes[number] for number in one["relation"]), *cut]
-            answers = {"heads": [*one["head"], *cut], "relations": relations}
-            found.append({"index": self._rows[row].index, "words": words, **answers})
-        return found
+        sentence: Sentence = self.rows[row]
+        cut: list[Any] = [None] * (len(sentence.words) - len(said["head"]))
+        relations = [*(self.classes[number] for number in said["relation"]), *cut]
+        heads = [*said["head"], *cut]
+        return {"index": sentence.index, "words": sentence.words, "heads": heads, "relations": relations}
 
-    def shown(self, rows: Ints, said: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        found = []
-        for row, line in zip(rows.tolist(), self.lines(rows, said), strict=True):
-            words, tree = line["words"], self._rows[row].truth
-            said_arcs = list(zip(line["heads"], line["relations"], strict=True))
-            true_arcs = list(zip(tree.heads, tree.relations, strict=True))
-            answer = [
-                {"text": f"{word} ← {_told(words, *arc)}", "is_right": arc == truth}
-                for word, arc, truth in zip(words, said_arcs, true_arcs, strict=True)
-            ]
-            truth = "; ".join(f"{word} ← {_told(words, *arc)}" for word, arc in zip(words, true_arcs, strict=True))
-            found.append({"text": " ".join(words), "answer": answer, "truth": truth})
-        return found
+    def show(self, row: int, said: dict[str, Any]) -> dict[str, Any]:
+        line, tree = self.line(row, said), self.rows[row].truth
+        words = line["words"]
+        said_arcs = list(zip(line["heads"], line["relations"], strict=True))
+        true_arcs = list(zip(tree.heads, tree.relations, strict=True))
+        answer = [
+            {"text": f"{word} ← {_told(words, *arc)}", "is_right": arc == truth}
+            for word, arc, truth in zip(words, said_arcs, true_arcs, strict=True)
+        ]
+        truth = "; ".join(f"{word} ← {_told(words, *arc)}" for word, arc in zip(words, true_arcs, strict=True))
+        return {"text": " ".join(words), "answer": answer, "truth": truth}
 
 
 class TreeKind(WordKind):
@@ -123,7 +118,7 @@ class TreeKind(WordKind):
 
     examples_class = TreeExamples
 
-    def sentence(self, row: Row, split: str, number: int, task: TextTask, *, needs_label: bool) -> Sentence:
+    def row(self, row: Columns, split: str, number: int, task: TextTask, *, needs_label: bool) -> Sentence:
         words = words_of(row, split, number)
         tree = _tree(row, len(words), f"row {number} of {split}")
         if tree is None and needs_label:
@@ -131,16 +126,16 @@ class TreeKind(WordKind):
                 f"row {number} of {split} has no {HEAD_COLUMNS[0]} and {RELATION_COLUMNS[0]}: it has "
                 f"{', '.join(row)}\n  give .conllu, or rows with lists of these names"
             )
-        return Sentence(words, index_of(row, number), tree)
+        return Sentence(index_of(row, number), tree, words, row.get("num_skipped", 0))
 
-    def classes(self, places: Sequence[Sentences]) -> tuple[str, ...]:
-        return tuple(sorted({name for place in places for row in place.rows for name in row.truth.relations}))
+    def classes(self, rows: Iterable[Sentence]) -> tuple[str, ...]:
+        return tuple(sorted({name for row in rows for name in row.truth.relations}))
 
     def settings(self, config: GlueRun, task: TextTask) -> str:
         return " tree"
 
 
-def _tree(row: Row, num_words: int, place: str) -> Tree | None:
+def _tree(row: Columns, num_words: int, place: str) -> Tree | None:
     heads, relations = first_of(row, HEAD_COLUMNS), first_of(row, RELATION_COLUMNS)
     if heads is None or relations is None:
         return None

@@ -3,16 +3,15 @@
 Dimensions: N examples, B examples of a batch, W words of a batch.
 """
 
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.kinds.labelled import Labelled, TaskKind
+from pretrainkit.recipes.glue.kinds.labelled import Columns, Labelled, Row, TaskKind
 from pretrainkit.recipes.glue.tasks import TextTask
 from pretrainkit.recipes.text_reader import Ints, ReadWords, TextReader
 from pretrainkit.tasks.row_files import open_sentences
@@ -20,30 +19,15 @@ from pretrainkit.tasks.sources import TaskSource
 
 WORD_COLUMNS = ("words", "tokens")
 """What holds the words; the first that a row has counts."""
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Sentence:
-    """A row."""
+class Sentence(Row):
+    """A row; its truth is of its words."""
 
     words: list[str]
-    index: int
-    """The number of the row."""
-    truth: Any
-    """What is known of the words; None: nothing."""
-
-
-@dataclass(frozen=True)
-class Sentences:
-    """A split as it is written."""
-
-    rows: list[Sentence]
     num_skipped: int
     """Lines of the file that are no words."""
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
 
 class WordKind(TaskKind):
@@ -54,25 +38,10 @@ class WordKind(TaskKind):
     def open(self, path: str, split: str) -> TaskSource:
         return open_sentences(path, split)
 
-    def rows(self, source: TaskSource, split: str, task: TextTask, *, needs_label: bool) -> Sentences:
-        found, num_skipped = [], 0
-        for number in range(source.num_examples(split)):
-            row = source.example(split, number)
-            found.append(self.sentence(row, split, number, task, needs_label=needs_label))
-            num_skipped += row.get("num_skipped", 0)
-        return Sentences(found, num_skipped)
-
-    @abstractmethod
-    def sentence(self, row: Row, split: str, number: int, task: TextTask, *, needs_label: bool) -> Sentence:
-        """A row. Raises DataError where it lacks what it needs."""
-
-    def without_labels(self, rows: Sentences) -> Sentences:
-        return Sentences([replace(row, truth=None) for row in rows.rows], rows.num_skipped)
-
     def examples(
-        self, places: Sequence[Sentences], config: GlueRun, task: TextTask, reader: TextReader
+        self, places: Sequence[list[Sentence]], config: GlueRun, task: TextTask, reader: TextReader
     ) -> "LabelledSentences":
-        words = [row.words for place in places for row in place.rows]
+        words = [row.words for place in places for row in place]
         read = reader.read_words(words, config.data.max_seq_length)
         return self.examples_class(read, places, config.model.classes or ())
 
@@ -82,21 +51,17 @@ class LabelledSentences(Labelled):
 
     read: ReadWords
 
-    def __init__(self, read: ReadWords, places: Sequence[Sentences], classes: tuple[str, ...]) -> None:
-        """`read` is of the sentences of all places, `places` has those of each. What words have that is none of the
-        `classes` is not trained on."""
-        self.read, self.classes = read, classes
-        self.sizes = tuple(len(place.rows) for place in places)
-        self._rows = [row for place in places for row in place.rows]
-        self.index = np.array([row.index for row in self._rows], np.int64)
-        self._num_skipped = sum(place.num_skipped for place in places)
+    def __init__(self, read: ReadWords, places: Sequence[list[Sentence]], classes: tuple[str, ...]) -> None:
+        """What words have that is none of the `classes` is not trained on."""
+        super().__init__(read, places)
+        self.classes = classes
         self._number = {name: number for number, name in enumerate(classes)}
 
     def figures(self) -> dict[str, Any]:
         return {
-            "words": sum(len(row.words) for row in self._rows),
+            "words": sum(len(row.words) for row in self.rows),
             "cut_words": int(self.read.num_cut().sum()),
-            "lines_that_are_no_words": self._num_skipped,
+            "lines_that_are_no_words": sum(row.num_skipped for row in self.rows),
         }
 
     def word_places(self, index_B: Ints, begins_B: Ints) -> dict[str, np.ndarray]:
@@ -111,7 +76,7 @@ class LabelledSentences(Labelled):
         }
 
 
-def words_of(row: Row, split: str, number: int) -> list[str]:
+def words_of(row: Columns, split: str, number: int) -> list[str]:
     """The words of a row. Raises DataError where there are none."""
     found = next((row[name] for name in WORD_COLUMNS if name in row), None)
     if not isinstance(found, list) or not found or not all(isinstance(word, str) for word in found):

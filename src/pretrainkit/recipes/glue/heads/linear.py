@@ -1,19 +1,22 @@
-"""A linear head on one vector of each example: classes, or a number.
+"""Linear heads: on one vector of each example for its class or number, on the first slot of each word for its class, or
+on every slot for how likely an answer begins, and ends, there.
 
-Dimensions: B examples, T slots of all of them, D width, C classes (1 where a number is asked for).
+Dimensions: B examples (windows), L slots of the longest, T slots of all, W words of all, D width, C classes (1 where a
+number is asked for).
 """
 
+from itertools import pairwise
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrainkit.nn.dropout import dropout
 from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.kinds.labelled import Arrays
-from pretrainkit.recipes.glue.model import GlueObjective, HeadedEncoder, Outputs
-from pretrainkit.recipes.text_encoder import TextEncoder
+from pretrainkit.recipes.glue.model import GlueObjective, LinearOnEncoder, Outputs
+from pretrainkit.recipes.text_encoder import TextEncoder, owners
 from pretrainkit.training.objective import Batch, HostBatch
 
 Pooling = Literal["cls", "mean", "max", "texts"]
@@ -39,7 +42,7 @@ def pooled(x_TD: Tensor, batch: Batch, pooling: Pooling) -> Tensor:
         return x_TD[ends[:-1]]
     if pooling == "max":
         found = x_TD.new_zeros(len(ends) - 1, x_TD.shape[1])
-        place_TD = _stretch_of(ends, x_TD)[:, None].expand_as(x_TD)
+        place_TD = owners(ends, len(x_TD))[:, None].expand_as(x_TD)
         return found.scatter_reduce_(0, place_TD, x_TD, "amax", include_self=False)
     if pooling == "mean" or "second_begins" not in batch:
         return _means(x_TD, ends)
@@ -52,16 +55,11 @@ def pooled(x_TD: Tensor, batch: Batch, pooling: Pooling) -> Tensor:
 def _means(x_TD: Tensor, ends: Tensor) -> Tensor:
     """Of every stretch of slots; `ends` is 0 and the end of each."""
     found = x_TD.new_zeros(len(ends) - 1, x_TD.shape[1])
-    return found.index_add_(0, _stretch_of(ends, x_TD), x_TD) / ends.diff()[:, None]
+    return found.index_add_(0, owners(ends, len(x_TD)), x_TD) / ends.diff()[:, None]
 
 
-def _stretch_of(ends: Tensor, x_TD: Tensor) -> Tensor:
-    """(T,) the number of the stretch that each slot lies in."""
-    return torch.searchsorted(ends[1:], torch.arange(len(x_TD), device=x_TD.device), right=True)
-
-
-class TextHead(HeadedEncoder):
-    """Encoder, dropout, linear."""
+class TextHead(LinearOnEncoder):
+    """One vector of each example, and (B, C) logits or (B, 1) numbers."""
 
     def __init__(
         self,
@@ -80,16 +78,11 @@ class TextHead(HeadedEncoder):
         if pooling is not None:
             encoder.freeze_pooling()
 
-    def vectors(self, batch: Batch, max_length: int) -> Tensor:
+    def features(self, batch: Batch, max_length: int) -> Tensor:
         """(B, D), or of `pooled_width`: what stands for each example."""
         if self.pooling is None:
             return self.encoder(batch, max_length)
         return pooled(self.encoder.token_features(batch, max_length), batch, self.pooling)
-
-    def forward(self, batch: Batch, max_length: int) -> Outputs:
-        """(B, C) logits, or (B, 1) numbers; see `TextEncoder` for the batch."""
-        x_BD = self.vectors(batch, max_length)
-        return (self.head(dropout(x_BD, self.dropout_rate, is_training=self.training)),)
 
 
 class TextObjective(GlueObjective):
@@ -121,3 +114,72 @@ class TextObjective(GlueObjective):
 
 def _has_label(label_B: Tensor) -> Tensor:
     return label_B >= 0 if label_B.dtype == torch.int64 else ~label_B.isnan()
+
+
+class TagHead(LinearOnEncoder):
+    """The first slot of each word, and (W, C) logits."""
+
+    def __init__(self, encoder: TextEncoder, num_outputs: int, dropout_rate: float) -> None:
+        super().__init__(encoder, nn.Linear(encoder.width, num_outputs), dropout_rate)
+        encoder.freeze_pooling()
+
+    def features(self, batch: Batch, max_length: int) -> Tensor:
+        """(W, D)"""
+        return self.encoder.token_features(batch, max_length)[batch["word_begins"]]
+
+
+class SpanHead(TagHead):
+    """The same on all slots: (T, 2) scores of the first and the last slot of an answer."""
+
+    def features(self, batch: Batch, max_length: int) -> Tensor:
+        """(T, D)"""
+        return self.encoder.token_features(batch, max_length)
+
+
+class TagObjective(TextObjective):
+    """Cross-entropy: the mean over the words of the global batch that have a label."""
+
+    def by_example(self, outputs: Outputs, batch: HostBatch) -> list[Arrays]:
+        return by_words(outputs, batch)
+
+
+class SpanObjective(GlueObjective):
+    """Half the cross-entropy of the first slot and half of that of the last one: the mean over the windows of the
+    global batch of which it is known."""
+
+    terms = ("cross_entropy",)
+
+    def weights(self, batch: Batch) -> dict[str, Tensor]:
+        return {"cross_entropy": (batch["first_slot"] >= 0).sum(dtype=torch.float32)}
+
+    def totals(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
+        (scores_T2,), begins_B = outputs, batch["cu_seqlens"].long()
+        places_B2 = torch.stack([batch["first_slot"], batch["last_slot"]], dim=1)
+        # Places count from the window's first slot; unknown ones are -1, and get no weight.
+        chosen_B2 = scores_T2.gather(0, begins_B[:-1, None] + places_B2.clamp(min=0))
+        loss_B2 = (log_totals(scores_T2, begins_B) - chosen_B2) * (places_B2[:, :1] >= 0)
+        return {"cross_entropy": loss_B2.sum() / 2}
+
+    def by_example(self, outputs: Outputs, batch: HostBatch) -> list[Arrays]:
+        scores_T2 = outputs[0].cpu().numpy()
+        return [(scores_T2[begin:end],) for begin, end in pairwise(batch["cu_seqlens"].tolist())]
+
+
+def log_totals(scores_TK: Tensor, ends_B1: Tensor) -> Tensor:
+    """(B, K): the logarithm of the sum of exponentials over the slots of each example, whose ends are (B + 1,), 0
+    first."""
+    lengths_B = ends_B1.diff()
+    num_examples, most = len(lengths_B), int(lengths_B.max()) if len(lengths_B) else 0
+    place_T = torch.arange(len(scores_TK), device=scores_TK.device)
+    example_T = owners(ends_B1, len(scores_TK))
+    # Into rows with -inf for padding, which adds nothing to the sum.
+    padded_BLK = scores_TK.new_full((num_examples, most, scores_TK.shape[1]), -torch.inf)
+    padded_BLK[example_T, place_T - ends_B1[example_T]] = scores_TK
+    return padded_BLK.logsumexp(1)
+
+
+def by_words(outputs: Outputs, batch: HostBatch) -> list[Arrays]:
+    """Outputs with an entry for each word, cut by example."""
+    ends = np.concatenate([[0], np.cumsum(batch["num_words"])]).tolist()
+    arrays = [one.cpu().numpy() for one in outputs]
+    return [tuple(array[begin:end] for array in arrays) for begin, end in pairwise(ends)]
