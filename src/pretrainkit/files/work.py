@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import atomic_file, explained_write_errors

@@ -42,8 +42,8 @@ class RMSNorm(nn.Module):
 
 
 class Pooler(nn.Module):
-    """The vector of one token as that of a text. BERT's: dense, tanh. ModernBERT's: the dense layer, activation and norm
-    of its masked-word head, as in its fine-tuning by transformers."""
+    """One token as the vector of a text. BERT's: dense, tanh. ModernBERT's: the dense layer, activation and norm of its
+    masked-word head, as in its fine-tuning by transformers."""
 
     def __init__(
         self, dense: nn.Linear, activation: Callable[[Tensor], Tensor] = torch.tanh, norm: nn.Module | None = None

@@ -50,17 +50,6 @@ class BertTextEncoder(TextEncoder):
         if self.pooler.norm is None:
             self.pooler.requires_grad_(False)
 
-<<<<<<< HEAD
-    def _hidden(self, inputs: BertInputs, last: AttentionLayout) -> Tensor:
-        """(T, D), or the rows of the query tokens in the layout of the last block."""
-        x_TD = self.embeddings(inputs)
-        rotations = rotations_of(self.config, inputs.positions_T)
-        for layer, rotation in zip(self.layers[:-1], rotations[:-1], strict=True):
-            x_TD = layer(x_TD, inputs.layout, rotation)
-        return self.final_norm(self.layers[-1](x_TD, last, rotations[-1]))
-
-=======
->>>>>>> h/bert
 
 def build_text_encoder(model: BertForPretraining) -> BertTextEncoder:
     """The parts of `model`; where it was trained without sentence order, BERT's pooler is drawn anew."""
