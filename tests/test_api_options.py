@@ -10,7 +10,7 @@ from pretrainkit import api
 from pretrainkit.eval.inference import InferenceRequest, RequestOptions
 from pretrainkit.eval.probe_config import ProbeConfig, ProbeOptions
 from pretrainkit.recipes.capabilities import GenerateOptions, Generates, ImageTokenOptions
-from pretrainkit.recipes.image_tokenizer.token_files import TokenSettings
+from pretrainkit.recipes.image_tokenizer.token_files import TokenMaker
 from pretrainkit.recipes.registry import recipes_able
 from pretrainkit.rendering.config import RendererConfig, RendererOptions
 
@@ -18,6 +18,8 @@ from pretrainkit.rendering.config import RendererConfig, RendererOptions
 def fields_of(settings: type) -> set[str]:
     if dataclasses.is_dataclass(settings):
         return {field.name for field in dataclasses.fields(settings)}
+    if not hasattr(settings, "model_fields"):
+        return set(inspect.signature(settings).parameters)
     return set(settings.model_fields)
 
 
@@ -26,7 +28,7 @@ def fields_of(settings: type) -> set[str]:
     [
         (ProbeOptions, ProbeConfig, set()),
         (RequestOptions, InferenceRequest, {"task", "split", "rows"}),
-        (ImageTokenOptions, TokenSettings, set()),
+        (ImageTokenOptions, TokenMaker, {"codec"}),
         (RendererOptions, RendererConfig, {"font_file", "max_seq_length"}),
     ],
 )

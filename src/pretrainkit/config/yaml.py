@@ -103,7 +103,8 @@ class _FlowDumper(_Dumper):
     """Quotes as JSON does."""
 
     def choose_scalar_style(self) -> str:
-        has_space_around = self.event.value != self.event.value.strip()  # of any kind, such as a no-break space
+        value: str = self.event.value  # type: ignore[union-attr]  # of a scalar, here
+        has_space_around = value != value.strip()  # of any kind, such as a no-break space
         return '"' if has_space_around else str(super().choose_scalar_style()).replace("'", '"')
 
 

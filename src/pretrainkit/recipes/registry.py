@@ -95,7 +95,8 @@ def sound_recipes() -> dict[str, Recipe[Any]]:
 
 def recipes_able(capability: type[C]) -> dict[str, C]:
     """All recipes that have a capability, by name."""
-    return {name: recipe for name, recipe in sound_recipes().items() if isinstance(recipe, capability)}
+    recipes: dict[str, Any] = sound_recipes()
+    return {name: recipe for name, recipe in recipes.items() if isinstance(recipe, capability)}
 
 
 def first_able(capability: type[C]) -> C:

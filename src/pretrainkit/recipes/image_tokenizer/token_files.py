@@ -52,7 +52,7 @@ def write_tokens(
         DataError: Images are missing or broken, or tokens and parts there do not fit.
         InputError: Settings cannot be.
     """
-    work = _Work(codec, **settings)
+    work = TokenMaker(codec, **settings)
     if is_stream(path) and is_address(path):
         raise InputError(f"{path} is not on a disk\n  tokens are written beside the images: copy those archives first")
     require_folder(path, work.folder, codec.domain, "--folder NAME")
@@ -77,7 +77,7 @@ def usual_name(model: ImageTokenizerModelConfig) -> str:
     return f"tok_{name}" if model.grid == 1 else f"tok_{name}@{model.image_size}"
 
 
-class _Work:
+class TokenMaker:
     """Images of samples to tokens of their parts."""
 
     def __init__(
@@ -167,7 +167,7 @@ class _Work:
                     yield ids[place * len(parts) : (place + 1) * len(parts)], np.array(rows, np.int32)
 
 
-def _of_folders(work: _Work, path: str, manifest: dict[str, Any], progress: Progress) -> dict[str, Any]:
+def _of_folders(work: TokenMaker, path: str, manifest: dict[str, Any], progress: Progress) -> dict[str, Any]:
     root = Path(path)
     kept = root / work.out / MANIFEST_NAME
     _require_alike(kept, manifest)
@@ -190,7 +190,7 @@ def _of_folders(work: _Work, path: str, manifest: dict[str, Any], progress: Prog
     return manifest | {"folder": str(root / work.out), "written": len(jobs), "kept": len(mine) - len(jobs)}
 
 
-def _of_archives(work: _Work, path: str, manifest: dict[str, Any], progress: Progress) -> dict[str, Any]:
+def _of_archives(work: TokenMaker, path: str, manifest: dict[str, Any], progress: Progress) -> dict[str, Any]:
     images, out = archives_of(path, work.folder), archives_of(path, work.out)
     tables = archives_of(path, CROP_SETTINGS)
     kept = Path(out[0]).parent / MANIFEST_NAME
