@@ -1,4 +1,5 @@
-"""Cross-entropy of a linear layer's outputs against target ids, without keeping more than it must.
+"""Cross-entropy of a linear layer's outputs against target ids: a part of the vocabulary at a time on a CPU; elsewhere
+plainly, with several float32 matrices of logits unless it is compiled (`LinearCrossEntropy`).
 
 Dimensions: K predictions, D width, V vocabulary.
 """
