@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import pretrainkit
 from pretrainkit.api import make_plan
@@ -19,6 +18,7 @@ from pretrainkit.errors import DataError, InputError
 from pretrainkit.recipes import registry
 from pretrainkit.tokenizers.shard_writer import write_shards
 from pretrainkit.tokenizers.special import SpecialIds
+from support import SUPPORT, made_up_device
 from support.command_line import refused, succeed
 from support.page_runner import blocks_of, within
 
@@ -150,12 +150,31 @@ def test_the_recipe_of_the_page_refuses_what_it_cannot_use(settings, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_weights_of_the_page_are_where_the_batch_is(settings):
-    objective = importlib.import_module("bigram_model").NextTokenLoss(
-        pretrainkit.load_config("bigram/tiny", ["model.vocab_size=300"])
+ON_MADE_UP_DEVICE = """
+import sys
+import pretrainkit
+config = pretrainkit.load_config("bigram:RECIPE/tiny", sys.argv[1:-1])
+pretrainkit.train(config, sys.argv[-1], device="made_up")
+"""
+
+
+def test_the_recipe_of_the_page_trains_on_a_device_that_mixes_with_no_other(settings, tmp_path):
+    """Its weights are the host's."""
+    (alone := tmp_path / "alone").mkdir()
+    made_up_device.install(alone)
+    for name in ("bigram.py", "bigram_model.py"):
+        (alone / name).write_text((tmp_path / name).read_text().replace('"bigram"', '"bigram:RECIPE"'))
+    path = (alone, SUPPORT.parent, Path(pretrainkit.__file__).parents[1])
+    words = [*settings, "num_steps=3", "log.every_steps=1", str(tmp_path / "there")]
+    ended = subprocess.run(
+        [sys.executable, "-c", ON_MADE_UP_DEVICE, *words],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))},
+        capture_output=True,
+        text=True,
     )
-    weights = objective.weights({"tokens": torch.zeros(2, 5, dtype=torch.int64, device="meta")})
-    assert weights["next_token_loss"].device.type == "meta"
+    assert ended.returncode == 0, ended.stderr
+    pretrainkit.train(pretrainkit.load_config("bigram/tiny", words[:-1]), tmp_path / "here", device="cpu")
+    assert losses(tmp_path / "there") == pytest.approx(losses(tmp_path / "here"), rel=1e-5)
 
 
 def test_the_recipe_of_the_page_is_found_without_installation(settings, tmp_path):

@@ -90,6 +90,11 @@ def from_host(values: Any, device: torch.device) -> torch.Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
+def kept_on(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor where it is, unless it is the host's: then on `device`, as by `from_host`."""
+    return from_host(tensor, device) if tensor.device.type == "cpu" != device.type else tensor
+
+
 def reads_at_once(device: torch.device) -> bool:
     """Whether values can be read without waiting for work that goes on: on a CPU."""
     return device.type == "cpu"

@@ -3,6 +3,7 @@
 
 Per block: activation checkpointing, then `torch.compile` in place, then sharding. In place, because a compiled
 *wrapper* would hide the block from FSDP2's hooks; before sharding, because that is the order those hooks are made for.
+Whatever else is compiled has no parameters (see `CompiledApart`), so that sharding does not see it.
 
 The model keeps its parameter names: no wrapper module is put inside it.
 """
@@ -16,7 +17,8 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -35,12 +37,23 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_GRAPHS_PER_KIND = 32
+"""How many graphs a kind of block may have before torch runs it uncompiled: its layouts and windows of attention, for
+training and for evaluation, for fixed shapes and for others, for sizes 0 and 1."""
+
 
 class HasBlocks(Protocol):
     """What a model offers to be compiled, checkpointed and sharded piece by piece."""
 
     def blocks(self) -> list[nn.Module]:
         """The large repeated submodules, in order; none holds a parameter that lies outside of it as well."""
+
+
+@runtime_checkable
+class CompiledApart(Protocol):
+    """A module without parameters that is compiled as blocks are, such as a head's loss."""
+
+    is_compiled_apart: ClassVar[bool]
 
 
 def parallelize(model: nn.Module, config: ParallelConfig, world: World, compute_dtype: torch.dtype) -> nn.Module:
@@ -56,11 +69,11 @@ def parallelize(model: nn.Module, config: ParallelConfig, world: World, compute_
         for block in blocks:
             block.forward = _Recomputed(block.forward)
     if _shall_compile(config, world):
+        torch._dynamo.config.recompile_limit = _GRAPHS_PER_KIND
         if config.activation_checkpointing:
             # Metrics that a block stores in its forward pass must not be stored twice by the recomputation.
             torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True
-        for block in blocks:
-            block.compile()
+        _compile(model, blocks)
     if world.world_size == 1:
         return to_device(model, world.device)
     if config.is_sharded:
@@ -76,6 +89,37 @@ def parallelize(model: nn.Module, config: ParallelConfig, world: World, compute_
         gradient_as_bucket_view=True,
         **buffers,
     )
+
+
+def _compile(model: nn.Module, blocks: list[nn.Module]) -> None:
+    """In place. Blocks share what was compiled only where they lie side by side and have parameters of equal shapes.
+
+    torch keeps graphs by the code of `forward`, which all blocks of a class share: they would use up one limit
+    together, and what is 12 long in one tower and 7 in the other would become a number that is not known.
+    """
+    kinds: dict[object, Callable[..., Any]] = {}
+    names = {module: name for name, module in model.named_modules()}
+    for module in [*blocks, *(part for part in model.modules() if isinstance(part, CompiledApart))]:
+        place, shapes = names[module].rpartition(".")[0], tuple(one.shape for one in module.parameters())
+        kind, forward = (place, type(module), shapes), module.forward
+        if isinstance(forward, _Recomputed):
+            if kind not in kinds:
+                code = {"__call__": _copy_of(cast(FunctionType, _Recomputed.__call__), len(kinds))}
+                kinds[kind] = type("_Recomputed", (_Recomputed,), code)
+            module.forward = kinds[kind](forward.forward)
+        elif isinstance(forward, MethodType) and isinstance(forward.__func__, FunctionType):
+            if kind not in kinds:
+                kinds[kind] = _copy_of(forward.__func__, len(kinds))
+            module.forward = MethodType(kinds[kind], module)
+        module.compile()
+
+
+def _copy_of(function: FunctionType, number: int) -> FunctionType:
+    """The same function; to the compiler, which goes by a code's name and place as well, another one."""
+    code = function.__code__.replace(co_name=f"{function.__name__}_of_kind_{number}")
+    made = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
 
 
 def _mesh(config: ParallelConfig, world: World) -> DeviceMesh:

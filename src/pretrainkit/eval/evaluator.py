@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from pretrainkit.data import prefetch
 from pretrainkit.data.order import Order
 from pretrainkit.data.source import Records
+from pretrainkit.dist.devices import kept_on
 from pretrainkit.dist.env import World
 from pretrainkit.errors import DataError
 from pretrainkit.training.objective import AnyObjective, HostBatch
@@ -59,7 +60,8 @@ def evaluate(
             if len(sums_per_batch) == num_counted:
                 continue
             # Stays on the device: reading it would make the host wait for every batch.
-            sums_per_batch.append((list(found), torch.stack([part for term in found.values() for part in term])))
+            parts = [kept_on(part, precision.device) for term in found.values() for part in term]
+            sums_per_batch.append((list(found), torch.stack(parts)))
 
     mine = _summed(chain.from_iterable(zip(names, sums.view(-1, 2).tolist()) for names, sums in sums_per_batch))
     everyone = world.gather_objects(mine)

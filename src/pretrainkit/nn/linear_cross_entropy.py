@@ -1,13 +1,14 @@
-"""Cross-entropy of a linear layer's outputs against target ids, without keeping more than it must.
+"""Cross-entropy of a linear layer's outputs against target ids: a part of the vocabulary at a time on a CPU; elsewhere
+plainly, with several float32 matrices of logits unless it is compiled (`LinearCrossEntropy`).
 
 Dimensions: K predictions, D width, V vocabulary.
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from pretrainkit.nn.autocast import activation_dtype
 from pretrainkit.nn.cpu.cross_entropy import chunked_cross_entropy, lookup_in_head
@@ -34,10 +35,22 @@ def linear_cross_entropy(x_KD: Tensor, weight_VD: Tensor, bias_V: Tensor | None,
         return TokenLoss(*chunked_cross_entropy(x_KD, weight_VD, bias_V, target_K))
     logits_KV = linear_logits(x_KD, weight_VD, bias_V)
     nll_K = F.cross_entropy(logits_KV, target_K, reduction="none")
-    target_logit_K = logits_KV.gather(1, target_K[:, None])[:, 0]
     with torch.no_grad():
-        is_right_K = target_logit_K >= logits_KV.amax(1)
-    return TokenLoss(nll_K, is_right_K, nll_K + target_logit_K)
+        is_right_K = logits_KV.gather(1, target_K[:, None])[:, 0] >= logits_KV.amax(1)
+    return TokenLoss(nll_K, is_right_K, logits_KV.logsumexp(1))
+
+
+class LinearCrossEntropy(nn.Module):
+    """`linear_cross_entropy`, compiled where a model's blocks are (`pretrainkit.dist.parallelize`).
+
+    Compiled, there are at most two matrices (K, V) at a time, in the type of the product and not wider: the logits,
+    which are kept for the backward pass, and there their gradient.
+    """
+
+    is_compiled_apart: ClassVar[bool] = True
+
+    def forward(self, x_KD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_K: Tensor) -> TokenLoss:
+        return linear_cross_entropy(x_KD, weight_VD, bias_V, target_K)
 
 
 def tied_lookup(weight_VD: Tensor, ids_T: Tensor) -> tuple[Tensor, Tensor]:

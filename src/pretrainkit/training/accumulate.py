@@ -1,6 +1,7 @@
 """One step's gradient from microbatches: equal to that of the whole batch, for both kinds of objective.
 
-Nothing here waits for the device. Dimensions: b examples of this rank, B of all ranks, D embedding width.
+Nothing here waits for the device: weights that an objective makes on the host are copied through pinned memory.
+Dimensions: b examples of this rank, B of all ranks, D embedding width.
 """
 
 import itertools
@@ -11,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pretrainkit.dist.devices import RandomState, from_host, seed_generators
+from pretrainkit.dist.devices import RandomState, from_host, kept_on, seed_generators
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import gather_root_weights
 from pretrainkit.rng import stream_key
@@ -81,8 +82,10 @@ def accumulate_separable(
     """As `accumulate`. The global weights are known before the first forward pass, from one small all-reduce."""
     names = list(objective.scales)
     microbatches = list(microbatches)
+    device = precision.device
     weights = add_up(objective.weights(batch) for batch in microbatches)
     _check_terms(names, weights)
+    weights = {name: kept_on(weight, device) for name, weight in weights.items()}
     factors = _term_factors(
         objective.scales, world.all_reduce_(torch.stack([weights[name] for name in names])), gradient_scale
     )
@@ -96,7 +99,7 @@ def accumulate_separable(
             _check_terms([*names, *objective.logged], terms)
             precision.backward(_weighted(names, terms, factors))
         parts.append({name: term.total.detach() for name, term in terms.items()})
-        logged.append({name: terms[name].weight.detach() for name in objective.logged})
+        logged.append({name: kept_on(terms[name].weight.detach(), device) for name in objective.logged})
     totals = add_up(parts)
     weights |= add_up(logged)
     return {name: LossSum(total, weights[name]) for name, total in totals.items()}
@@ -182,7 +185,8 @@ def _differentiate(
     with torch.enable_grad():
         terms = objective.loss_from(model, dict(leaves_BD), labels_B, rows)
         _check_terms(names, terms)
-        weights = torch.stack([terms[name].weight.detach() for name in names])
+        terms = {name: LossSum(total, kept_on(w.detach(), total.device)) for name, (total, w) in terms.items()}
+        weights = torch.stack([terms[name].weight for name in names])
         weights = weights.to(torch.promote_types(weights.dtype, next(iter(leaves_BD.values())).dtype))
         factors = _term_factors(objective.scales, world.all_reduce_(weights), 1.0)
         loss = _weighted(names, terms, factors)
@@ -193,7 +197,7 @@ def _differentiate(
         for (key, leaf), gradient in zip(leaves_BD.items(), gradients)
     }
     own = [(p, gradient) for p, gradient in zip(parameters, gradients[len(leaves_BD) :]) if gradient is not None]
-    return {name: LossSum(terms[name].total.detach(), terms[name].weight.detach()) for name in names}, slopes_bD, own
+    return {name: LossSum(terms[name].total.detach(), terms[name].weight) for name in names}, slopes_bD, own
 
 
 def sum_over_ranks(terms: Mapping[str, LossSum], world: World = _ALONE) -> dict[str, LossSum]:

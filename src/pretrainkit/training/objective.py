@@ -29,7 +29,7 @@ class LossSum(NamedTuple):
     total: Tensor
     """Scalar, float32."""
     weight: Tensor
-    """Scalar, float32: the number of terms in `total` (maybe 0)."""
+    """Scalar, float32: the number of terms in `total` (maybe 0). On the same device or on the host."""
 
     def mean(self) -> Tensor:
         """total / weight, and 0 where the weight is 0."""
@@ -91,8 +91,8 @@ class SeparableObjective(Objective):
 
     @abstractmethod
     def weights(self, batch: Batch) -> dict[str, Tensor]:
-        """The weight of every term of `scales` for this microbatch, from the batch alone: float32 scalars on its
-        device."""
+        """The weight of every term of `scales` for this microbatch, from the batch alone: float32 scalars on its device
+        or on the host."""
 
     @abstractmethod
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:

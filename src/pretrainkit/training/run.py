@@ -37,7 +37,8 @@ class ParallelConfig(Config):
     shard_ranks: Annotated[Annotated[int, Field(ge=2)] | None, ReadBy("strategy", ("hsdp",))] = None
     """Of hsdp: neighbouring ranks that hold one copy together; null: the ranks of a machine."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """torch.compile per block. auto: on for CUDA, off for CPU, where it costs more than it gives."""
+    """torch.compile of each block, and of the loss of heads over a vocabulary. auto: on for CUDA, off for CPU, where it
+    costs more than it gives."""
     activation_checkpointing: bool = False
     """Recompute each block in the backward pass instead of storing its activations."""
 

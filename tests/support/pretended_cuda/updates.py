@@ -8,9 +8,8 @@ import json
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,124 +17,26 @@ from pretrainkit.dist.devices import to_device as move
 from pretrainkit.dist.env import World
 from pretrainkit.training.accumulate import accumulate, seed_dropout
 from pretrainkit.training.ema import Ema
+from pretrainkit.training.objective import Batch
 from pretrainkit.training.optimizers.build import build_optimizer, clip_gradients, parameters_of, step_if_finite
 from pretrainkit.training.optimizers.config import OptimizerConfig
 from pretrainkit.training.precision import resolve_precision
 from pretrainkit.training.run import PrecisionConfig
 from pretrainkit.training.trainer import to_device
-from support import bert_batches, clip_models, fourm_batches, pixel_batches, t5_batches
-
-Batches = list[dict[str, np.ndarray]]
-ADAMW = OptimizerConfig(peak_lr=1e-3)
-ADAFACTOR = OptimizerConfig(name="adafactor", peak_lr=1.0, max_grad_norm=0.0)
+from support.small_work import ADAMW, Work, bert, clip, constant_temperature, fourm, pixel, preset, t5
+from support.toy_objectives import TwoHeads, TwoTerms, host_batch
 
 
-class Work(NamedTuple):
-    """What is trained: two microbatches."""
+class CountedOnTheHost(TwoTerms):
+    """Its weights lie there."""
 
-    model: nn.Module
-    objective: Any
-    batches: Batches
-    optimizer: OptimizerConfig
+    def weights(self, batch: Batch) -> dict[str, Tensor]:
+        return {"value": torch.tensor(2.0), "choice": torch.tensor(float(len(batch["x"])))}
 
 
-def arrays(batch: dict[str, Any]) -> dict[str, np.ndarray]:
-    return {name: value.numpy() if isinstance(value, Tensor) else value for name, value in batch.items()}
-
-
-def bert(*, is_modern: bool = False, dropout: float = 0.0, room: int = 0, rows: bool = False) -> Work:
-    from pretrainkit.recipes.bert.recipe import RECIPE
-
-    config = bert_batches.modern_config() if is_modern else bert_batches.run_config()
-    rates = {"attention_dropout": dropout, "hidden_dropout": dropout} if not is_modern else {"dropout": dropout}
-    rates = {name: rate for name, rate in rates.items() if name in type(config.model).model_fields}
-    config = config.model_copy(update={"model": config.model.model_copy(update=rates)})
+def counted_on_the_host() -> Work:
     torch.manual_seed(0)
-    made = [bert_batches.row_batch([24, 9, 15, 20], seed=seed) for seed in (0, 1)]
-    batches = [arrays(one if rows else bert_batches.packed_batch(one, room=room)) for one in made]
-    return Work(RECIPE.build_model(config), RECIPE.build_objective(config), batches, ADAMW)
-
-
-def t5(
-    family: str = "1.1",
-    optimizer: OptimizerConfig = ADAFACTOR,
-    *,
-    dropout: float = 0.0,
-    packed: bool = True,
-    normalize_by: str = "none",
-    head_size: int = 16,
-) -> Work:
-    from pretrainkit.recipes.t5.recipe import RECIPE
-
-    model = t5_batches.model_config(family, dropout=dropout, head_size=head_size)
-    config = t5_batches.run_config(model, normalize_by=normalize_by)
-    make = t5_batches.packed_batch if packed else t5_batches.row_batch
-    batches = [arrays(make(seed=seed, pad=3)) for seed in (0, 1)]
-    return Work(t5_batches.random_model(config.model), RECIPE.build_objective(config), batches, optimizer)
-
-
-def pixel(*, dropout: float = 0.0, pad_to: int = 1, **model: Any) -> Work:
-    from pretrainkit.recipes.pixel.recipe import RECIPE
-
-    shape = {"decoder_hidden_size": 24, "decoder_num_heads": 3, "attention_dropout": dropout, "hidden_dropout": dropout}
-    config = pixel_batches.small_run(**(shape | model))
-    torch.manual_seed(0)
-    batches = [arrays(pixel_batches.batch_of(seed, [16, 7, 12], pad_to=pad_to)) for seed in (0, 1)]
-    return Work(RECIPE.build_model(config), RECIPE.build_objective(config), batches, ADAMW)
-
-
-def fourm(**model: Any) -> Work:
-    from pretrainkit.recipes.fourm.presets import tiny
-    from pretrainkit.recipes.fourm.recipe import RECIPE
-
-    config = tiny().model_copy(update={"model": fourm_batches.small(**({"num_heads": 1} | model))})
-    torch.manual_seed(0)
-    batches = [fourm_batches.random_batch(seed=seed) for seed in (0, 1)]
-    return Work(RECIPE.build_model(config), RECIPE.build_objective(config), batches, ADAMW)
-
-
-def clip(**changes: Any) -> Work:
-    from pretrainkit.recipes.clip.recipe import RECIPE
-
-    config = clip_models.run_config(**changes)
-    batches = []
-    for seed in (0, 1):
-        ids, num_tokens = clip_models.captions()
-        pixels = clip_models.images() + seed
-        groups = np.arange(len(ids)) + 10 * seed
-        more = {"bad": np.zeros(len(ids), np.int8), "image_group": groups, "caption_group": groups}
-        batches.append(
-            arrays({"image": pixels, "input_ids": (ids + seed) % clip_models.VOCAB, "num_tokens": num_tokens}) | more
-        )
-    return Work(clip_models.random_model(config), RECIPE.build_objective(config), batches, ADAMW)
-
-
-def constant_temperature() -> Work:
-    from pretrainkit.recipes.clip.config import TemperatureConfig
-
-    return clip(temperature=TemperatureConfig(kind="constant", value=0.02))
-
-
-def preset(name: str, *words: str, num: int = 3) -> Work:
-    """A preset without data: its assumed batch with random ids and pixels."""
-    import pretrainkit
-    from pretrainkit.recipes.registry import find_recipe
-
-    config = pretrainkit.load_config(name, words)
-    recipe: Any = find_recipe(config.recipe)
-    config = recipe.without_data(config)[0]
-    torch.manual_seed(0)
-    model = recipe.build_model(config)
-    batches = []
-    for seed in (0, 1):
-        rng = np.random.default_rng(seed)
-        batch = recipe.assumed_batch(config, num)
-        for key in ("image", "input_ids"):
-            if key in batch:
-                most = 256 if batch[key].dtype == np.uint8 else 90
-                batch[key] = rng.integers(0, most, batch[key].shape).astype(batch[key].dtype)
-        batches.append(batch)
-    return Work(model, recipe.build_objective(config), batches, ADAMW)
+    return Work(TwoHeads(), CountedOnTheHost(), [host_batch(5, seed) for seed in (0, 1)], ADAMW)
 
 
 def optimized(name: str, **settings: Any) -> Callable[[], Work]:
@@ -164,6 +65,7 @@ CASES: dict[str, Callable[[], Work]] = {
     "clip constant temperature": constant_temperature,
     "image_tokenizer": lambda: preset("image_tokenizer/tiny", "model.image_size=32"),
     "image_tokenizer convolutions": lambda: preset("image_tokenizer/tiny-conv", "model.image_size=32"),
+    "weights of the host": counted_on_the_host,
     "optimizer adamw": optimized("adamw"),
     "optimizer scaled adamw": optimized("adamw", scale_by_parameter_rms=True),
     "optimizer lamb": optimized("lamb"),

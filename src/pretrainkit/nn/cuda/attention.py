@@ -3,6 +3,7 @@
 Dimensions: T tokens, B examples or rows, H heads, K width of one head, Q and P queries and keys of a row.
 """
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -37,7 +38,10 @@ class VarlenLayout(AttentionLayout):
         num_pieces = -(-self.num_tokens // self.max_length)  # as many as there can be; the others are empty
         piece = torch.arange(1, num_pieces + 1, dtype=torch.int32, device=self.cu_seqlens.device)
         rest = (self.cu_seqlens[-1] + piece * self.max_length).clamp(max=self.num_tokens)
-        object.__setattr__(self, "ends", torch.cat((self.cu_seqlens, rest)))
+        ends = torch.cat((self.cu_seqlens, rest))
+        if "torch._dynamo" in sys.modules:  # else nothing is compiled; to import it takes seconds
+            torch._dynamo.maybe_mark_dynamic(ends, 0)
+        object.__setattr__(self, "ends", ends)
 
     def attend(self, qkv_T3HK: Tensor, *, window: int | None, dropout_rate: float) -> Tensor:
         if dropout_rate or not has_varlen(qkv_T3HK):

@@ -19,7 +19,7 @@ from pretrainkit.nn.attention import AttentionLayout
 from pretrainkit.nn.blocks import LayerNorm, PostNormBlock, PreNormBlock
 from pretrainkit.nn.dropout import dropout
 from pretrainkit.nn.initialise import SkipInitialisation, built, initialise_layer
-from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy, linear_logits, tied_lookup
+from pretrainkit.nn.linear_cross_entropy import LinearCrossEntropy, TokenLoss, linear_logits, tied_lookup
 from pretrainkit.nn.rotary import Rotation, rotation
 from pretrainkit.recipes.bert.config import AnyModelConfig, BertModelConfig, ModernModelConfig
 from pretrainkit.recipes.bert.inputs import BertInputs
@@ -66,13 +66,14 @@ class MaskedWordHead(nn.Module):
         self.dense = nn.Linear(width, width, bias=has_bias)
         self.norm = LayerNorm(width, config.layer_norm_epsilon, has_bias=has_bias)
         self.decoder_bias = nn.Parameter(torch.zeros(vocab_size))
+        self.loss = LinearCrossEntropy()
 
     def forward(self, x_KD: Tensor, word_VD: Tensor, token_K: Tensor | None) -> TokenLoss | Tensor:
         """Losses of the true tokens, or float32 logits (K, V) where they are not given."""
         x_KD = self.norm(self.activation(self.dense(x_KD)))
         if token_K is None:
             return linear_logits(x_KD, word_VD, self.decoder_bias)
-        return linear_cross_entropy(x_KD, word_VD, self.decoder_bias, token_K)
+        return self.loss(x_KD, word_VD, self.decoder_bias, token_K)
 
 
 class SentenceOrderHead(nn.Module):

@@ -31,7 +31,7 @@ from pretrainkit.nn.biased_attention import PairLayout
 from pretrainkit.nn.blocks import LayerNorm
 from pretrainkit.nn.initialise import built
 from pretrainkit.nn.layouts import row_pairs
-from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy, linear_logits
+from pretrainkit.nn.linear_cross_entropy import LinearCrossEntropy, TokenLoss, linear_logits
 from pretrainkit.recipes.fourm.config import FourMModelConfig
 from pretrainkit.recipes.fourm.inputs import FourMInputs, InputTokens
 from pretrainkit.recipes.fourm.modality import MAX_POSITIONS, Modality
@@ -380,6 +380,7 @@ class FourM(nn.Module):
         self.mask_token = nn.Parameter(torch.zeros(width))
         self.decoder = nn.ModuleList(DecoderBlock(config, rate) for rate in decoder_rates)
         self.decoder_norm = norm(config)
+        self.loss = LinearCrossEntropy()
 
     def blocks(self) -> list[nn.Module]:
         """The submodules to compile, shard and recompute one by one."""
@@ -438,7 +439,8 @@ class FourM(nn.Module):
     def score(self, name: str, hidden_nD: Tensor, true_n: Tensor) -> TokenLoss:
         """Cross-entropy of the true ids of one modality, float32 whatever the activations are."""
         head = cast(TargetEmbedding, self.targets[name])
-        return linear_cross_entropy(hidden_nD, head.output_table(), None, true_n)
+        # A view, because the compiler takes shapes of parameters for fixed and would make a graph for each modality.
+        return self.loss(hidden_nD, head.output_table()[:], None, true_n)
 
     def logits(self, name: str, hidden_nD: Tensor) -> Tensor:
         """float32 (n, V) of one modality."""

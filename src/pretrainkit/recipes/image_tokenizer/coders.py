@@ -203,6 +203,10 @@ class Halve(nn.Conv2d):
     def __init__(self, width: int) -> None:
         super().__init__(width, width, 3, stride=2, padding=1)
 
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        # Of its own, because torch.compile leaves the `forward` of torch's layers uncompiled.
+        return super().forward(x_BCHW)
+
 
 class Double(nn.Module):
     """To twice the resolution."""

@@ -24,7 +24,7 @@ from pretrainkit.nn.blocks import RMSNorm
 from pretrainkit.nn.dropout import dropout
 from pretrainkit.nn.initialise import built, truncated_normal_
 from pretrainkit.nn.layouts import example_numbers, stream_pairs
-from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy, linear_logits
+from pretrainkit.nn.linear_cross_entropy import LinearCrossEntropy, TokenLoss, linear_logits
 from pretrainkit.nn.relative_bias import RelativeBias
 from pretrainkit.recipes.t5.config import T5ModelConfig
 from pretrainkit.recipes.t5.inputs import T5Inputs
@@ -188,6 +188,7 @@ class T5(nn.Module):
                 config, config.num_decoder_layers, is_causal=True, has_cross_attention=self.encoder is not None
             )
         self.logits = None if config.tied_logits else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.loss = LinearCrossEntropy()
 
     def blocks(self) -> list[nn.Module]:
         """The submodules to compile, shard and recompute one by one."""
@@ -231,7 +232,7 @@ class T5(nn.Module):
         with in_float32(hidden_KD):
             if token_K is None:
                 return linear_logits(hidden_KD, weight_VD, None)
-            loss = linear_cross_entropy(hidden_KD, weight_VD, None, token_K)
+            loss = self.loss(hidden_KD, weight_VD, None, token_K)
             return TokenScores(loss, hidden_KD @ weight_VD.sum(0) if has_logit_sum else None)
 
     @torch.no_grad()

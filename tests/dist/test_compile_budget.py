@@ -1,0 +1,53 @@
+"""What torch.compile does to every recipe on a GPU: no graph break, few graphs, and nothing that runs uncompiled because
+a limit was hit or torch left it out. See `support.compile_budget`."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+MOST_GRAPHS = {
+    "bert packed": 9,
+    "bert rows, recomputed": 7,
+    "bert modern": 15,
+    "pixel dropout": 10,
+    "t5 decoder": 4,
+    "t5 1.0, dropout": 6,
+    "fourm": 9,
+    "clip": 12,
+    "image_tokenizer convolutions": 22,
+}
+"""Graphs of a run: those of the first batch, of sizes that then turn out to change, and of evaluation."""
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "support.compile_budget"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", MOST_GRAPHS)
+def test_all_blocks_and_heads_are_compiled_into_few_graphs(found: dict[str, Any], name: str) -> None:
+    told = found[name]
+    assert "error" not in told, told["error"]
+    assert told["breaks"] == {}
+    assert told["runs"] == told["calls"] > 0
+    assert sum(told["graphs"]) <= MOST_GRAPHS[name], told["graphs"]
+    assert told["graphs"][2:5] == [0, 0, 0], "steps compile after the first batches"
+    assert told["graphs"][-1] == 0, "training again compiles anew"
+
+
+@pytest.mark.parametrize("compute", ["bfloat16", "float32"])
+def test_a_head_keeps_one_matrix_of_logits_in_the_type_of_the_product(found: dict[str, Any], compute: str) -> None:
+    """And its backward pass is one more, because everything up to it is fused."""
+    assert found["head"][compute] == {"kept": [compute], "scatters": []}
