@@ -18,6 +18,7 @@ from pretrainkit.dist.env import World
 from pretrainkit.dist.weights import model_tensors
 from pretrainkit.errors import CheckpointError
 from pretrainkit.training.checkpoints.files import file_record
+from pretrainkit.training.optimizers.per_tensor import Sgd
 
 _FILE_BYTES = 32 << 20
 """A file is laid out in memory before it is written, and nothing else in Python runs meanwhile: about 1 ms per 2 MB."""
@@ -78,7 +79,7 @@ def empty_moments(model: nn.Module, optimizer: Optimizer, stored: Mapping[str, T
 
 
 def _is_stateless(optimizer: Optimizer) -> bool:
-    return isinstance(optimizer, torch.optim.SGD) and not optimizer.defaults["momentum"]
+    return isinstance(optimizer, Sgd) and not optimizer.defaults["momentum"]
 
 
 def set_moments(optimizer: Optimizer, moments: Moments) -> None:
