@@ -37,7 +37,7 @@ class GroupOptimizer(EagerOptimizer, ABC):
     """
 
     _step_supports_amp_scaling = True
-    """torch.amp.GradScaler sets `found_inf` for the time of `step`, as with torch's fused optimizers."""
+    """torch.amp.GradScaler sets `found_inf` and `grad_scale` for `step`, as with torch's fused optimizers."""
     found_inf: Tensor | None = None
     """1.0 where the update is to be left out, else 0.0; a float32 scalar on the device."""
     usual: ClassVar[Mapping[str, Any]] = {}
@@ -63,9 +63,12 @@ class GroupOptimizer(EagerOptimizer, ABC):
         """One update of every parameter that has a gradient. Nothing waits for the device."""
         with torch.enable_grad():
             loss = None if closure is None else closure()
+        scale = getattr(self, "grad_scale", None)  # of a GradScaler whose `unscale_` was not called
         for group in self.param_groups:
             params = [param for param in group["params"] if param.grad is not None]
             if params:
+                if scale is not None:
+                    torch._foreach_div_(local_gradients(params), scale)
                 self._update(params, group)
         return loss
 

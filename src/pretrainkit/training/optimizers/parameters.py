@@ -126,7 +126,10 @@ class Batches:
         for buffer, members, own in zip(self.buffers, self.members, factors.split(counts), strict=True):
             num_parts = self.stacked.get(members[0], 1)
             own = own.view(len(members), num_parts, *[1] * (buffer.ndim - 1))
-            for part, rows in enumerate(part_rows(members[0], num_parts) if num_parts > 1 else [...]):
+            if num_parts == 1:
+                buffer.mul_(own[:, 0])
+                continue
+            for part, rows in enumerate(part_rows(members[0], num_parts)):
                 buffer[:, rows].mul_(own[:, part])
 
 
