@@ -28,8 +28,8 @@ def orthogonalised(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tens
     float32. A matrix of zeros stays zero. `dtype` is that of the products: the iteration forgives the rounding of
     bfloat16."""
     is_tall = matrices.shape[-2] > matrices.shape[-1]
-    x = matrices.mT if is_tall else matrices
-    x = (x / (torch.linalg.matrix_norm(x, keepdim=True) + _EPSILON)).to(dtype)
+    x = (matrices.mT if is_tall else matrices).to(dtype)
+    x = x / (torch.linalg.matrix_norm(x, keepdim=True) + _EPSILON)
     shape, x = x.shape, x.reshape(-1, *x.shape[-2:])
     a, b, c = _COEFFICIENTS
     for _ in range(_NUM_ITERATIONS):
@@ -68,28 +68,31 @@ class Muon(GroupOptimizer):
     def _update_matrices(self, params: list[Tensor], group: dict[str, Any]) -> None:
         grads, buffers = local_gradients(params), self._moments(params, "momentum_buffer")
         self._average(buffers, grads, 1 - group["momentum"])
-        ahead = torch._foreach_lerp(grads, buffers, group["momentum"])
+        ahead = dict(enumerate(torch._foreach_lerp(grads, buffers, group["momentum"])))
         updates = self._directions(params, ahead, group["num_parts"])
         self._subtract(local_tensors(params), updates, lr=group["lr"], decay=group["weight_decay"])
 
-    def _directions(self, params: Sequence[Tensor], ahead: Sequence[Tensor], num_parts: int) -> list[Tensor]:
-        """What of each update lies on this rank. Matrices of one shape, or of one shape turned, are one batch."""
+    def _directions(self, params: Sequence[Tensor], ahead: dict[int, Tensor], num_parts: int) -> list[Tensor]:
+        """What of each update lies on this rank. Matrices of one shape, or of one shape turned, are one batch. Takes
+        tensors out of `ahead`, by index of the parameter, so that their memory is free for the batches."""
         batches: dict[tuple[int, ...], tuple[list[int], list[int]]] = {}
         for index, param in enumerate(params):
             height, width = len(param) // num_parts, param.shape[1]
             wide_and_tall = batches.setdefault(tuple(sorted((height, width))), ([], []))
             wide_and_tall[height > width].append(index)
-        updates: list[Tensor] = [*ahead]
+        updates: dict[int, Tensor] = {}
         for (shorter, longer), (wide, tall) in batches.items():
-            wholes = {index: _gathered(ahead[index], params[index]) for index in (*wide, *tall)}
             # Stacked matrices lie below each other, so each is a run of rows.
-            parts = [wholes[index].view(num_parts, shorter, longer) for index in wide]
-            parts += [wholes[index].view(num_parts, longer, shorter).mT for index in tall]
-            results = orthogonalised(torch.stack(parts), self.dtype).mul_(ADAMW_RMS * longer**0.5)
+            parts = [_gathered(ahead.pop(index), params[index]).view(num_parts, shorter, longer) for index in wide]
+            parts += [_gathered(ahead.pop(index), params[index]).view(num_parts, longer, shorter).mT for index in tall]
+            whole = torch.stack(parts)
+            del parts
+            results = orthogonalised(whole, self.dtype).mul_(ADAMW_RMS * longer**0.5)
+            del whole
             for members, batch in ((wide, results[: len(wide)]), (tall, results[len(wide) :].mT)):
                 for index, result in zip(members, batch.contiguous() if members else (), strict=True):
                     updates[index] = _own_shard(result.view(params[index].shape), params[index])
-        return updates
+        return [updates[index] for index in range(len(params))]
 
     def _update_by_adamw(self, params: list[Tensor], group: dict[str, Any]) -> None:
         for step, members in self._counted(params):
