@@ -284,3 +284,20 @@ def test_a_step_with_a_gradient_that_is_not_finite_changes_nothing(name, is_scal
     without, _ = updates([1.0, 2.0])
     assert skipped == [False, True, False]
     assert all(torch.equal(a, b) for a, b in zip(with_bad, without, strict=True))
+
+
+@pytest.mark.parametrize("name", ["lamb", "adafactor"])
+def test_a_scaler_that_did_not_unscale_gradients_gives_the_same_update(name) -> None:
+    found = []
+    for scale in (1.0, 1024.0):
+        weight = nn.Parameter(torch.arange(1.0, 5.0).view(2, 2))
+        optimizer = build_optimizer(nn.ParameterList([weight]), adam_config(name=name))
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+        for _ in range(2):
+            weight.grad = None
+            scaler.scale(weight.square().sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        found.append(weight.detach())
+    assert torch.equal(*found)
+    assert not torch.equal(found[0], torch.arange(1.0, 5.0).view(2, 2))

@@ -85,6 +85,8 @@ class FakeTensor(Tensor):
             viewed.form = _form(func(torch.ops.aten.alias.default(viewed.form.shape_only), *args[1:], **kwargs))
             return viewed
         if func._schema.is_mutable:
+            if not func._schema.returns:  # fused and foreach kernels, in place; torch has no shapes for some of them
+                return None
             written = [kwargs[name] for name in _outs(func)] or ([args[0]] if _changes_numbers(func) else [])
             if len(written) == 1 and written[0].numel():  # what is empty may take another shape
                 return written[0]

@@ -7,7 +7,7 @@ import copy
 import json
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -19,7 +19,8 @@ from pretrainkit.training.accumulate import accumulate, seed_dropout
 from pretrainkit.training.ema import Ema
 from pretrainkit.training.objective import Batch
 from pretrainkit.training.optimizers.build import build_optimizer, clip_gradients, parameters_of, step_if_finite
-from pretrainkit.training.optimizers.config import OptimizerConfig
+from pretrainkit.training.optimizers.config import AdafactorConfig, OptimizerConfig
+from pretrainkit.training.optimizers.muon import Muon
 from pretrainkit.training.precision import resolve_precision
 from pretrainkit.training.run import PrecisionConfig
 from pretrainkit.training.trainer import to_device
@@ -41,6 +42,22 @@ def counted_on_the_host() -> Work:
 
 def optimized(name: str, **settings: Any) -> Callable[[], Work]:
     return lambda: bert()._replace(optimizer=OptimizerConfig(name=name, peak_lr=1e-3, **settings))
+
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "adamw": {},
+    "scaled adamw": {"scale_by_parameter_rms": True},
+    "lamb": {"name": "lamb"},
+    "lars": {"name": "lars"},
+    "lion": {"name": "lion"},
+    "muon": {"name": "muon"},
+    "sgd": {"name": "sgd"},
+    "adafactor": {"name": "adafactor", "adafactor": AdafactorConfig(min_dim_size_to_factor=8)},
+    "adafactor with momentum": {
+        "name": "adafactor",
+        "adafactor": AdafactorConfig(min_dim_size_to_factor=8, beta1=0.9, step_offset=1),
+    },
+}
 
 
 CASES: dict[str, Callable[[], Work]] = {
@@ -155,9 +172,79 @@ def compare(make: Callable[[], Work], computes: tuple[str, ...]) -> dict[str, An
     return found
 
 
+_WITHOUT_KERNEL = {
+    *("alias", "as_strided", "detach", "expand", "permute", "select", "slice", "split", "split_with_sizes", "squeeze"),
+    *("t", "transpose", "unbind", "unsqueeze", "view", "_unsafe_view", "_reshape_alias"),
+    *("empty", "empty_like", "new_empty"),
+}
+"""Views, and memory that nothing is written to: no work for the device."""
+
+
+def on_host(tensors: Iterable[Tensor]) -> list[Tensor]:
+    return [(one.host if isinstance(one, pretended.OnCuda) else one).detach().clone() for one in tensors]
+
+
+def like_t5_base() -> nn.Module:
+    """Tiny, with as many different shapes as T5 1.1 base and half its layers: a call per layer would be seen."""
+    from pretrainkit.recipes.t5.config import T5ModelConfig
+    from pretrainkit.recipes.t5.model import build
+
+    shape = {"hidden_size": 16, "num_heads": 2, "head_size": 8, "intermediate_size": 24}
+    return build(T5ModelConfig(vocab_size=40, num_encoder_layers=6, num_decoder_layers=6, **shape))
+
+
+def updates_alone(model: nn.Module, settings: dict[str, Any]) -> dict[str, Any]:
+    """Four updates by random gradients. Before the second, state goes through a state_dict; the third has a gradient
+    that is not finite.
+
+    Returns the number of `operators` that launch work in the fourth, with the decision whether it is left out, without
+    clipping; `waits` of the last two; how many parameters and tensors of state the third `changed`; and the `worst`
+    relative difference of a parameter from the CPU's in the end, and how far the one `moved` that moved least.
+    """
+    config = OptimizerConfig(**({"peak_lr": 1e-2} | settings))
+    found: dict[str, Any] = {"changed": 0, "waits": {}}
+    ends = []
+    for device in (torch.device("cpu"), pretended.CUDA):
+        own = copy.deepcopy(model)
+        move(own, device)
+        optimizer = build_optimizer(own, config)
+        if isinstance(optimizer, Muon):
+            optimizer.dtype = torch.bfloat16  # as on a GPU; a CPU may have another format
+        precision = resolve_precision(PrecisionConfig(compute="float32"), device)
+        generator = torch.Generator().manual_seed(1)
+        for step in range(4):
+            if step == 1:
+                optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+            for parameter in own.parameters():
+                grad = torch.randn(parameter.shape, generator=generator)
+                parameter.grad = pretended.OnCuda(grad) if device.type == "cuda" else grad
+            if step == 2:
+                parameter.grad.mul_(torch.inf)
+            norm = clip_gradients(parameters_of(optimizer), config)
+            kept = [*own.parameters(), *(value for state in optimizer.state.values() for value in state.values())]
+            before = on_host(kept)
+            with pretended.RECORD.on() as record:
+                step_if_finite(optimizer, precision, norm)
+            if step == 2:
+                found["changed"] += sum(not torch.equal(a, b) for a, b in zip(before, on_host(kept), strict=True))
+            if step >= 2:
+                found["waits"] |= record.waits
+        ends.append(on_host(own.parameters()))
+    found["operators"] = sum(num for name, num in record.operators.items() if name.split(".")[1] not in _WITHOUT_KERNEL)
+    found["moved"] = min(float((a - b).norm()) for a, b in zip(ends[1], on_host(model.parameters()), strict=True))
+    found["worst"] = max(float((a - b).norm() / (a.norm() + 1e-6)) for a, b in zip(*ends, strict=True))
+    return found
+
+
+def alone(settings: dict[str, Any]) -> dict[str, Any]:
+    """An optimizer with a deep model, and with one some of whose parameters hold several matrices."""
+    torch.manual_seed(0)
+    return {"deep": updates_alone(like_t5_base(), settings), "stacked": updates_alone(bert().model, settings)}
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     wanted = sys.argv[1:]
-    print(
-        json.dumps({name: compare(make, formats(name)) for name, make in CASES.items() if not wanted or name in wanted})
-    )
+    cases = {name: lambda make=make, name=name: compare(make, formats(name)) for name, make in CASES.items()}
+    cases |= {f"alone {name}": lambda of=settings: alone(of) for name, settings in OPTIMIZERS.items()}
+    print(json.dumps({name: run() for name, run in cases.items() if not wanted or name in wanted}))

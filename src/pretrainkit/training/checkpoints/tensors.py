@@ -18,6 +18,7 @@ from pretrainkit.dist.env import World
 from pretrainkit.dist.weights import model_tensors
 from pretrainkit.errors import CheckpointError
 from pretrainkit.training.checkpoints.files import file_record
+from pretrainkit.training.optimizers.per_tensor import Sgd
 
 _FILE_BYTES = 32 << 20
 """A file is laid out in memory before it is written, and nothing else in Python runs meanwhile: about 1 ms per 2 MB."""
@@ -54,7 +55,7 @@ def empty_moments(model: nn.Module, optimizer: Optimizer, stored: Mapping[str, T
             name, _, key = full_name.removeprefix("optimizer.").rpartition(".")
             keys.setdefault(name, {})[key] = full_name
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    is_stateless = isinstance(optimizer, torch.optim.SGD) and not optimizer.defaults["momentum"]
+    is_stateless = isinstance(optimizer, Sgd) and not optimizer.defaults["momentum"]
     if not keys and not is_stateless:
         raise CheckpointError(
             f"checkpoint {path} has no optimizer state, so training cannot go on exactly\n"

@@ -9,9 +9,9 @@ stored as one tensor has its own means, scale and clipping.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,11 +19,17 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from pretrainkit.dist.devices import from_host
 from pretrainkit.dist.weights import is_dtensor
 from pretrainkit.training.eager import GroupOptimizer
 from pretrainkit.training.optimizers.config import AdafactorConfig
-from pretrainkit.training.optimizers.parameters import local_tensors, part_rows, row_offset, sharding, tensor_norms
+from pretrainkit.training.optimizers.parameters import (
+    Batches,
+    local_gradients,
+    local_tensors,
+    part_rows,
+    row_offset,
+    sharding,
+)
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -41,23 +47,30 @@ def factored_dims(shape: Sequence[int], config: AdafactorConfig) -> tuple[int, i
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
-    """A parameter, or one of the tensors that it holds below each other, and what of it lies on this rank."""
+class _Matrices:
+    """Equally shaped matrices with a factored second moment, each a parameter or one of those in a parameter.
 
-    param: Tensor
-    shape: torch.Size
-    """Of the whole."""
-    weight: Tensor
-    """Local, shares memory with the parameter."""
-    grad: Tensor
-    """Local, float32."""
-    beta: float
-    """How much of the second moment stays in this update."""
-    state: dict[str, Tensor]
-    """Views of `v`, or of `v_row` and `v_col`; and of `m`. Local, but the factors are whole."""
-    dims: tuple[int, int] | None
+    Dimensions: N matrices, R rows, C columns, L rows on this rank.
+    """
+
+    params: list[Tensor]
+    values_NLC: Tensor
+    num_rows: int
     offset: int
-    """Of the local rows among those of the whole."""
+    """Of the local rows among R."""
+    by_row: list[Tensor]
+    """The moments: of each matrix the means of rows, (R,)."""
+    by_column: list[Tensor]
+    """And of columns, (C,)."""
+
+    def means(self) -> tuple[Tensor, Tensor]:
+        """Means of rows, (N, R), and sums of columns, (N, C); where sharded, this rank's share of a sum over ranks."""
+        columns_NC, rows_NL = self.values_NLC.sum(1), self.values_NLC.mean(2)
+        if not is_dtensor(self.params[0]):
+            return rows_NL, columns_NC
+        rows_NR = rows_NL.new_zeros(len(rows_NL), self.num_rows)
+        rows_NR[:, self.offset : self.offset + rows_NL.shape[1]] = rows_NL
+        return rows_NR, columns_NC
 
 
 class Adafactor(GroupOptimizer):
@@ -72,47 +85,103 @@ class Adafactor(GroupOptimizer):
         super().__init__(params, lr, **settings)
         self.config = config
 
-    def _parts(self, param: Tensor) -> list[_Part]:
-        """One for most parameters; for those in `stacked` one for each tensor, with a row of `v_row` and `v_col`."""
-        state, num_parts = self.state[param], self.stacked.get(param, 1)
-        shape = param.shape if num_parts == 1 else torch.Size((len(param) // num_parts, *param.shape[1:]))
-        dims = factored_dims(shape, self.config)
-        assert param.grad is not None
-        weight, grad = local_tensors([param, param.grad])
-        if not state:
-            # As torch's own Adam: a float32 scalar on the host, so that reading it costs no synchronisation.
-            state["step"] = torch.tensor(0.0)
+    def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
+        for step, members in self._counted(params):
+            since = step - self.config.step_offset if self.config.step_offset else step
+            share = since.clamp(min=1.0) ** -self.config.decay_rate
+            self._update_alike(Batches(members, self.stacked), share, group)
+
+    def _update_alike(self, batches: Batches, share: Tensor, group: dict[str, Any]) -> None:
+        """Update parameters into whose second moment the new square enters with this share."""
+        config, params, updates = self.config, batches.params, batches.wholes()
+        weights = local_tensors(params)
+        self._directions(batches, share)
+        update_rms, weight_rms = batches.norms(updates, weights) / batches.root_sizes()
+        factors = group["lr"] / (update_rms / config.clipping_threshold).clamp(min=1.0)
+        if config.multiply_by_parameter_scale:
+            factors = factors * weight_rms.clamp(min=config.epsilon2, max=config.max_parameter_scale)
+        batches.scale_(factors)
+        if config.beta1 is not None:
+            first = self._moments(params, "m")
+            self._average(first, self._or_if_nan(updates, first), 1 - config.beta1)
+            torch._foreach_copy_(updates, first)
+        decay = self._decay(group)
+        self._subtract(weights, self._or_if_nan(updates, weights, -decay), decay=decay)
+
+    def _decay(self, group: dict[str, Any]) -> float:
+        """The share of the parameter that is lost in this step: not multiplied by the learning rate."""
+        exponent = self.config.weight_decay_lr_exponent
+        return group["weight_decay"] * (1.0 if exponent is None else group["lr"] ** exponent)
+
+    def _or_if_nan(self, values: list[Tensor], others: list[Tensor], factor: float = 1.0) -> list[Tensor]:
+        """The values; with skip_nan_updates `factor` x the others, which change nothing, in the place of NaN."""
+        if not self.config.skip_nan_updates:
+            return values
+        pairs = zip(values, others, strict=True)
+        return [torch.where(value.isnan(), other * factor, value) for value, other in pairs]
+
+    def _directions(self, batches: Batches, share: Tensor) -> None:
+        """Fill the batches with each gradient over the root of its new second moment."""
+        matrices, plain, second = self._divided(batches)
+        torch._foreach_copy_(batches.wholes(), local_gradients(batches.params))
+        torch._foreach_mul_(batches.buffers, batches.buffers)
+        torch._foreach_add_(batches.buffers, self.config.epsilon1)
+        means = _summed([(one.params[0], one.means()) for one in matrices])
+        if means:
+            torch._foreach_div_([columns_NC for _, columns_NC in means], [float(one.num_rows) for one in matrices])
+        old = [*second, *chain.from_iterable((*one.by_row, *one.by_column) for one in matrices)]
+        new = [*plain, *chain.from_iterable((*rows_NR, *columns_NC) for rows_NR, columns_NC in means)]
+        self._average(old, self._or_if_nan(new, old), share)
+        torch._foreach_copy_(new, old)
+        for one, (rows_NR, columns_NC) in zip(matrices, means, strict=True):
+            shorter = rows_NR if one.num_rows <= columns_NC.shape[1] else columns_NC
+            shorter.div_(shorter.mean(1, keepdim=True))
+        torch._foreach_rsqrt_([*plain, *chain.from_iterable(means)])
+        for one, (rows_NR, columns_NC) in zip(matrices, means, strict=True):
+            rows_NL = rows_NR[:, one.offset : one.offset + one.values_NLC.shape[1]]
+            torch.mul(rows_NL[:, :, None], columns_NC[:, None], out=one.values_NLC)
+        torch._foreach_mul_(batches.wholes(), local_gradients(batches.params))
+
+    def _divided(self, batches: Batches) -> tuple[list[_Matrices], list[Tensor], list[Tensor]]:
+        """The factored ones; and of all others the values and second moments."""
+        matrices: list[_Matrices] = []
+        plain: list[Tensor] = []
+        second: list[Tensor] = []
+        for buffer, members in zip(batches.buffers, batches.members, strict=True):
+            num_parts, shape = self.stacked.get(members[0], 1), members[0].shape
+            if num_parts > 1:
+                shape = torch.Size((shape[0] // num_parts, *shape[1:]))
+            dims = factored_dims(shape, self.config)
+            for param in members:
+                self._prepare(param, num_parts, shape, dims)
+            if dims is None:
+                plain += buffer.unbind()
+                second += local_tensors(self.state[param]["v"] for param in members)
+                continue
+            factors = [[self.state[param][name] for param in members] for name in ("v_row", "v_col")]
+            by_row, by_column = (factors[dims.index(dim)] for dim in (0, 1))
+            first = row_offset(members[0])
+            if num_parts == 1:
+                matrices.append(_Matrices(members, buffer, shape[0], first, by_row, by_column))
+                continue
+            for part, rows in enumerate(part_rows(members[0], num_parts)):
+                own = ([one[part] for one in by_dim] for by_dim in (by_row, by_column))
+                offset = max(first - part * shape[0], 0)
+                matrices.append(_Matrices(members, buffer[:, rows], shape[0], offset, *own))
+        return matrices, plain, second
+
+    def _prepare(self, param: Tensor, num_parts: int, shape: torch.Size, dims: tuple[int, int] | None) -> None:
+        """Make the state of a parameter that has none, and renew one of an earlier version."""
+        state = self.state[param]
+        if "v" not in state and "v_row" not in state:
             if dims is None:
                 state["v"] = torch.zeros_like(param, dtype=torch.float32)
             else:
                 for name, dim in zip(("v_row", "v_col"), dims, strict=True):
                     length = (shape[dim],) if num_parts == 1 else (num_parts, shape[dim])
-                    state[name] = torch.zeros(length, dtype=torch.float32, device=weight.device)
-            if self.config.beta1 is not None:
-                state["m"] = torch.zeros_like(param, dtype=torch.float32)
+                    state[name] = torch.zeros(length, dtype=torch.float32, device=local_tensors([param])[0].device)
         elif num_parts > 1 and "v_row" in state and state["v_row"].ndim == 1:
             self._divide(param, num_parts, dims)
-        state["step"] += 1
-        beta = 1.0 - max(state["step"].item() - self.config.step_offset, 1.0) ** -self.config.decay_rate
-        local = {name: local_tensors([state[name]])[0] for name in ("v", "m") if name in state}
-        factors = {name: state[name] for name in ("v_row", "v_col") if name in state}
-        first = row_offset(param)
-        if num_parts == 1:
-            return [_Part(param, shape, weight, grad.float(), beta, local | factors, dims, first)]
-        return [
-            _Part(
-                param,
-                shape,
-                weight[rows],
-                grad[rows].float(),
-                beta,
-                {name: value[rows] for name, value in local.items()}
-                | {name: value[part] for name, value in factors.items()},
-                dims,
-                max(first - part * shape[0], 0),
-            )
-            for part, rows in enumerate(part_rows(param, num_parts))
-        ]
 
     def _divide(self, param: Tensor, num_parts: int, dims: tuple[int, int] | None) -> None:
         """Turn a second moment that was factored as one matrix, in a checkpoint of an earlier version, into one for
@@ -130,86 +199,18 @@ class Adafactor(GroupOptimizer):
         by_dim = {0: rows_of_parts.clone(), 1: torch.outer(rows_of_parts.mean(1), columns)}
         state["v_row"], state["v_col"] = by_dim[dims[0]], by_dim[dims[1]]
 
-    def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        parts = [part for param in params for part in self._parts(param)]
-        config = self.config
-        updates = self._directions(parts)
-        sizes = from_host([float(math.prod(part.shape)) for part in parts], updates[0].device)
-        layout = [part.param for part in parts]
-        update_rms = tensor_norms(updates, layout) / sizes.sqrt()
-        factors = group["lr"] / (update_rms / config.clipping_threshold).clamp(min=1.0)
-        if config.multiply_by_parameter_scale:
-            scales = tensor_norms([part.weight for part in parts], layout) / sizes.sqrt()
-            factors = factors * scales.clamp(min=config.epsilon2, max=config.max_parameter_scale)
-        torch._foreach_mul_(updates, list(factors.unbind()))
-        if config.beta1 is not None:
-            first = [part.state["m"] for part in parts]
-            _put(first, torch._foreach_lerp(first, updates, 1 - config.beta1), is_nan_kept=config.skip_nan_updates)
-            updates = [moment.clone() for moment in first]
-        # The share of the parameter that is lost in this step: not multiplied by the learning rate.
-        exponent = config.weight_decay_lr_exponent
-        decay = group["weight_decay"] * (1.0 if exponent is None else group["lr"] ** exponent)
-        weights = [part.weight for part in parts]
-        kept = torch._foreach_mul(weights, 1.0 - decay) if decay else [weight.clone() for weight in weights]
-        _put(weights, torch._foreach_sub(kept, updates), is_nan_kept=config.skip_nan_updates)
 
-    def _directions(self, parts: list[_Part]) -> list[Tensor]:
-        """Each gradient over the root of its new second moment; local."""
-        means = _row_and_column_means(parts, self.config.epsilon1)
-        updates = []
-        for part, mean in zip(parts, means, strict=True):
-            is_nan_kept = self.config.skip_nan_updates
-            if mean is None:
-                second = part.state["v"]
-                square = part.grad.square().add_(self.config.epsilon1)
-                _put([second], [torch.lerp(second, square, 1 - part.beta)], is_nan_kept=is_nan_kept)
-                updates.append(part.grad * second.rsqrt())
-                continue
-            assert part.dims is not None
-            row, col = part.state["v_row"], part.state["v_col"]
-            new = [torch.lerp(old, now, 1 - part.beta) for old, now in zip((row, col), mean, strict=True)]
-            _put([row, col], new, is_nan_kept=is_nan_kept)
-            smaller, larger = part.dims
-            row_factor, col_factor = (row / row.mean()).rsqrt(), col.rsqrt()
-            own = slice(part.offset, part.offset + part.weight.shape[0])
-            factors = {smaller: row_factor, larger: col_factor}
-            updates.append(part.grad * factors[0][own, None] * factors[1])
-        return updates
-
-
-def _put(into: list[Tensor], values: Sequence[Tensor], *, is_nan_kept: bool) -> None:
-    """Copy values; `is_nan_kept`: not those that are no number."""
-    for old, new in zip(into, values, strict=True):
-        old.copy_(torch.where(new.isnan(), old, new) if is_nan_kept else new)
-
-
-def _row_and_column_means(parts: list[_Part], epsilon: float) -> list[tuple[Tensor, Tensor] | None]:
-    """For each factored parameter the means of grad^2 over its largest dim and over its second largest, whole.
-
-    One all-reduce per mesh for all sharded parameters together.
-    """
-    found: list[tuple[Tensor, Tensor] | None] = []
+def _summed(shares: list[tuple[Tensor, tuple[Tensor, Tensor]]]) -> list[tuple[Tensor, Tensor]]:
+    """What this rank has of the means of each parameter's like, summed over the ranks that hold the rest of it. One
+    all-reduce per mesh for all together."""
     groups: dict[tuple[DeviceMesh, int], list[Tensor]] = {}
-    for part in parts:
-        if part.dims is None:
-            found.append(None)
-            continue
-        square = part.grad.square().add_(epsilon)
-        over_rows = square.sum(0) / part.shape[0]
-        over_columns = square.mean(1)
-        if is_dtensor(part.param):
-            # Each rank fills in its own rows; the sum over ranks is the whole.
-            whole = over_columns.new_zeros(part.shape[0])
-            whole[part.offset : part.offset + len(over_columns)] = over_columns
-            over_columns = whole
-            groups.setdefault(sharding(part.param), []).extend((over_rows, over_columns))
-        by_reduced = {0: over_rows, 1: over_columns}
-        smaller, larger = part.dims
-        found.append((by_reduced[larger], by_reduced[smaller]))
-    for (mesh, axis), vectors in groups.items():
+    for param, pair in shares:
+        if is_dtensor(param):
+            groups.setdefault(sharding(param), []).extend(pair)
+    for (mesh, axis), tensors in groups.items():
         # Sums over rows are parts of a sum, and columns have zeros outside of their rank's rows: one sum serves both.
-        flat = torch.cat(vectors)
+        flat = torch.cat([tensor.view(-1) for tensor in tensors])
         dist.all_reduce(flat, group=mesh.get_group(axis))
-        for vector, total in zip(vectors, flat.split([len(v) for v in vectors]), strict=True):
-            vector.copy_(total)
-    return found
+        for tensor, total in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.view(-1).copy_(total)
+    return [pair for _, pair in shares]

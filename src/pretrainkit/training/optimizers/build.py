@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from pretrainkit.dist.devices import has_fused_optimizers, reads_at_once
 from pretrainkit.dist.parallelize import HasBlocks, unwrap
 from pretrainkit.errors import ConfigError
-from pretrainkit.training.eager import EagerAdamW, EagerSGD
+from pretrainkit.training.eager import EagerAdamW
 from pretrainkit.training.optimizers.adafactor import Adafactor
 from pretrainkit.training.optimizers.config import OptimizerConfig
 from pretrainkit.training.optimizers.lion import Lion
 from pretrainkit.training.optimizers.muon import Muon
 from pretrainkit.training.optimizers.parameters import local_tensors, plain_name, stacked_parameters, tensor_norms
-from pretrainkit.training.optimizers.per_tensor import Lamb, Lars, ScaledAdamW
+from pretrainkit.training.optimizers.per_tensor import Lamb, Lars, ScaledAdamW, Sgd
 from pretrainkit.training.precision import Precision, has_fast_bfloat16
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.modules.batchnorm._NormBase)
@@ -79,7 +79,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
     if config.name == "adafactor":
         return Adafactor(groups, **settings, config=config.adafactor, stacked=stacked)
     if config.name == "sgd":
-        return EagerSGD(groups, **settings, momentum=config.momentum, nesterov=config.nesterov)
+        return Sgd(groups, **settings, momentum=config.momentum, nesterov=config.nesterov)
     if config.name == "lars":
         return Lars(groups, **settings, momentum=config.momentum, nesterov=config.nesterov, stacked=stacked)
     settings["betas"] = (config.beta1, config.beta2)
@@ -154,13 +154,14 @@ def step_if_finite(optimizer: torch.optim.Optimizer, precision: Precision, norm:
     whether it was left out, a bool scalar on the device.
 
     With loss scaling, `unscale_` was called before; the scale is adapted here. `norm` is from `clip_gradients`, the
-    same on all ranks, so that ranks decide alike. With fused AdamW (every AdamW of `build_optimizer` on CPU and CUDA)
-    the kernel itself decides, so nothing waits for the device unless the result is read. LAMB waits.
+    same on all ranks, so that ranks decide alike. Every optimizer of `build_optimizer` updates by kernels that decide
+    for themselves, so nothing waits for the device unless the result is read; but AdamW does on devices for which
+    `has_fused_optimizers` knows none.
     """
     is_skipped = ~norm.isfinite()
     if precision.scaler is not None:
         precision.step(optimizer)
-    elif optimizer.defaults.get("fused"):
+    elif getattr(optimizer, "_step_supports_amp_scaling", False):
         # What torch.amp.GradScaler tells fused optimizers, without a scale.
         fused: Any = optimizer
         fused.grad_scale, fused.found_inf = None, is_skipped.float()

@@ -18,12 +18,9 @@ class Lion(GroupOptimizer):
     usual: ClassVar = {"betas": (0.9, 0.99)}
 
     def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        states = self._states(params, "exp_avg")
-        grads, weights = local_gradients(params), local_tensors(params)
-        moments = local_tensors(state["exp_avg"] for state in states)
+        grads, moments = local_gradients(params), self._moments(params, "exp_avg")
         beta1, beta2 = group["betas"]
         updates = torch._foreach_lerp(moments, grads, 1 - beta1)
         torch._foreach_sign_(updates)
-        torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_add_(weights, updates, alpha=-group["lr"])
-        torch._foreach_lerp_(moments, grads, 1 - beta2)
+        self._subtract(local_tensors(params), updates, lr=group["lr"], decay=group["weight_decay"])
+        self._average(moments, grads, 1 - beta2)

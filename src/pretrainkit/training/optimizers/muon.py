@@ -10,7 +10,6 @@ from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
-from torch.optim.adamw import adamw
 from torch.optim.optimizer import ParamsT
 
 from pretrainkit.dist.weights import is_dtensor
@@ -29,13 +28,15 @@ def orthogonalised(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tens
     float32. A matrix of zeros stays zero. `dtype` is that of the products: the iteration forgives the rounding of
     bfloat16."""
     is_tall = matrices.shape[-2] > matrices.shape[-1]
-    x = matrices.mT if is_tall else matrices
-    x = (x / (torch.linalg.matrix_norm(x, keepdim=True) + _EPSILON)).to(dtype)
+    x = (matrices.mT if is_tall else matrices).to(dtype)
+    x = x / (torch.linalg.matrix_norm(x, keepdim=True) + _EPSILON)
+    shape, x = x.shape, x.reshape(-1, *x.shape[-2:])
     a, b, c = _COEFFICIENTS
     for _ in range(_NUM_ITERATIONS):
         gram = x @ x.mT
-        polynomial = b * gram + c * (gram @ gram)
-        x = a * x + polynomial @ x
+        polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, polynomial, x, beta=a)
+    x = x.view(shape)
     return (x.mT if is_tall else x).float()
 
 
@@ -65,53 +66,38 @@ class Muon(GroupOptimizer):
             self._update_by_adamw(params, group)
 
     def _update_matrices(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        states = self._states(params, "momentum_buffer")
-        momentum = group["momentum"]
-        grads = local_gradients(params)
-        buffers = local_tensors(state["momentum_buffer"] for state in states)
-        torch._foreach_lerp_(buffers, grads, 1 - momentum)
-        ahead = torch._foreach_lerp(grads, buffers, momentum)
+        grads, buffers = local_gradients(params), self._moments(params, "momentum_buffer")
+        self._average(buffers, grads, 1 - group["momentum"])
+        ahead = dict(enumerate(torch._foreach_lerp(grads, buffers, group["momentum"])))
         updates = self._directions(params, ahead, group["num_parts"])
-        weights = local_tensors(params)
-        if group["weight_decay"]:
-            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_add_(weights, updates, alpha=-group["lr"])
+        self._subtract(local_tensors(params), updates, lr=group["lr"], decay=group["weight_decay"])
 
-    def _directions(self, params: Sequence[Tensor], ahead: Sequence[Tensor], num_parts: int) -> list[Tensor]:
-        """What of each update lies on this rank. Matrices of one shape are one batch."""
-        by_shape: dict[torch.Size, list[int]] = {}
+    def _directions(self, params: Sequence[Tensor], ahead: dict[int, Tensor], num_parts: int) -> list[Tensor]:
+        """What of each update lies on this rank. Matrices of one shape, or of one shape turned, are one batch. Takes
+        tensors out of `ahead`, by index of the parameter, so that their memory is free for the batches."""
+        batches: dict[tuple[int, ...], tuple[list[int], list[int]]] = {}
         for index, param in enumerate(params):
-            by_shape.setdefault(param.shape, []).append(index)
-        updates: list[Tensor] = [*ahead]
-        for (height, width), members in by_shape.items():
-            whole = torch.stack([_gathered(ahead[index], params[index]) for index in members])
+            height, width = len(param) // num_parts, param.shape[1]
+            wide_and_tall = batches.setdefault(tuple(sorted((height, width))), ([], []))
+            wide_and_tall[height > width].append(index)
+        updates: dict[int, Tensor] = {}
+        for (shorter, longer), (wide, tall) in batches.items():
             # Stacked matrices lie below each other, so each is a run of rows.
-            parts = whole.view(len(members), num_parts, height // num_parts, width)
-            scale = ADAMW_RMS * max(parts.shape[-2:]) ** 0.5
-            results = orthogonalised(parts, self.dtype).mul_(scale).reshape(whole.shape)
-            for index, result in zip(members, results, strict=True):
-                updates[index] = _own_shard(result, params[index])
-        return updates
+            parts = [_gathered(ahead.pop(index), params[index]).view(num_parts, shorter, longer) for index in wide]
+            parts += [_gathered(ahead.pop(index), params[index]).view(num_parts, longer, shorter).mT for index in tall]
+            whole = torch.stack(parts)
+            del parts
+            results = orthogonalised(whole, self.dtype).mul_(ADAMW_RMS * longer**0.5)
+            del whole
+            for members, batch in ((wide, results[: len(wide)]), (tall, results[len(wide) :].mT)):
+                for index, result in zip(members, batch.contiguous() if members else (), strict=True):
+                    updates[index] = _own_shard(result.view(params[index].shape), params[index])
+        return [updates[index] for index in range(len(params))]
 
     def _update_by_adamw(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        states = self._states(params, "exp_avg", "exp_avg_sq", has_step=True)
-        beta1, beta2 = group["betas"]
-        adamw(
-            local_tensors(params),
-            local_gradients(params),
-            local_tensors(state["exp_avg"] for state in states),
-            local_tensors(state["exp_avg_sq"] for state in states),
-            [],
-            [state["step"] for state in states],
-            foreach=True,
-            amsgrad=False,
-            beta1=beta1,
-            beta2=beta2,
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            maximize=False,
-        )
+        for step, members in self._counted(params):
+            decay = group["weight_decay"]
+            self._adam(local_tensors(members), members, step, group, lr=group["lr"], weight_decay=decay)
 
 
 def _gathered(shard: Tensor, layout: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.dist.devices import reads_at_once
+from pretrainkit.dist.devices import from_host, reads_at_once
 from pretrainkit.dist.weights import is_dtensor
 
 if TYPE_CHECKING:
@@ -84,6 +84,55 @@ def repeated(params: Sequence[Tensor], stacked: Mapping[Tensor, int]) -> list[Te
     return [param for param in params for _ in range(stacked.get(param, 1))]
 
 
+class Batches:
+    """Room for a number per element of each gradient. On a GPU that of equally shaped parameters is one buffer, so that
+    one kernel serves them all; a CPU gains nothing by that, and each parameter has its own buffer."""
+
+    def __init__(self, params: Sequence[Tensor], stacked: Mapping[Tensor, int]) -> None:
+        self.stacked = stacked
+        by_layout: dict[Any, list[Tensor]] = {}
+        for index, (param, local) in enumerate(zip(params, local_tensors(params), strict=True)):
+            is_alone = reads_at_once(local.device) or not local.is_contiguous()
+            layout = index if is_alone else (param.shape, local.shape, row_offset(param), stacked.get(param, 1))
+            by_layout.setdefault(layout, []).append(param)
+        self.members = list(by_layout.values())
+        """The parameters of each buffer."""
+        self.params = [param for members in self.members for param in members]
+        self.buffers: list[Tensor] = []
+        """Each (number of parameters, *shape of a local shard), float32 or wider."""
+        for members in self.members:
+            (local,) = local_tensors(members[:1])
+            one = torch.empty_like(local, dtype=torch.promote_types(local.dtype, torch.float32)).unsqueeze(0)
+            self.buffers.append(one if len(members) == 1 else one.new_empty(len(members), *local.shape))
+
+    def wholes(self) -> list[Tensor]:
+        """The views of `params`."""
+        return [one for buffer in self.buffers for one in buffer.unbind()]
+
+    def norms(self, *lists: Sequence[Tensor]) -> Tensor:
+        """The 2-norm of every tensor, those that lie in one parameter each for itself: (len(lists), their number). Each
+        list is of shards like those of `params`."""
+        parts = [part for shards in lists for part in in_parts(shards, self.params, self.stacked)]
+        return tensor_norms(parts, repeated(self.params, self.stacked) * len(lists)).view(len(lists), -1)
+
+    def root_sizes(self) -> Tensor:
+        """The root of the number of elements of each of these tensors: norms over it are root mean squares."""
+        counts = [float(one.numel() // self.stacked.get(one, 1)) for one in repeated(self.params, self.stacked)]
+        return from_host(torch.tensor(counts).sqrt(), self.buffers[0].device)
+
+    def scale_(self, factors: Tensor) -> None:
+        """Multiply each of these tensors in the buffers by its factor."""
+        counts = [len(members) * self.stacked.get(members[0], 1) for members in self.members]
+        for buffer, members, own in zip(self.buffers, self.members, factors.split(counts), strict=True):
+            num_parts = self.stacked.get(members[0], 1)
+            own = own.view(len(members), num_parts, *[1] * (buffer.ndim - 1))
+            if num_parts == 1:
+                buffer.mul_(own[:, 0])
+                continue
+            for part, rows in enumerate(part_rows(members[0], num_parts)):
+                buffer[:, rows].mul_(own[:, part])
+
+
 def row_offset(param: Tensor) -> int:
     """The first row of this rank's shard."""
     if not is_dtensor(param):
@@ -120,8 +169,9 @@ def tensor_norms(shards: Sequence[Tensor], layout: Sequence[Tensor]) -> Tensor:
         from torch.distributed.tensor import DTensor, Partial, Replicate  # half a second; loaded by whoever sharded
 
         parts = [Replicate() if placement.is_replicate() else Partial() for placement in placements]
-        squares = DTensor.from_local(norms[indices].square(), mesh, parts, run_check=False)
-        norms[indices] = squares.full_tensor().sqrt()
+        places = from_host(indices, norms.device)
+        squares = DTensor.from_local(norms[places].square(), mesh, parts, run_check=False)
+        norms[places] = squares.full_tensor().sqrt()
     return norms
 
 
