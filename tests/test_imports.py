@@ -4,13 +4,15 @@ import ast
 import re
 import subprocess
 import sys
+from fnmatch import fnmatch
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).resolve().parent.parent / "src" / "pretrainkit"
+TESTS = Path(__file__).resolve().parent
+SOURCE = TESTS.parent / "src" / "pretrainkit"
 
 LEVELS = [
     {"cli"},
@@ -198,10 +200,17 @@ def test_devices_are_told_apart_in_few_places() -> None:
     assert len(found) <= 12
 
 
+def test_pytest_passes_over_no_folder_of_tests(pytestconfig: pytest.Config) -> None:
+    folders = {folder.name for file in TESTS.rglob("test_*.py") for folder in file.parents if TESTS in folder.parents}
+    left_out = [name for name in folders for one in pytestconfig.getini("norecursedirs") if fnmatch(name, one)]
+    assert not left_out
+    assert "dist" in folders
+
+
 def test_tests_import_no_private_names() -> None:
     wrong = [
         f"{path.name}: {name}"
-        for path in Path(__file__).parent.rglob("*.py")
+        for path in TESTS.rglob("*.py")
         for name in imports(path)
         if name.startswith("pretrainkit.") and name.rpartition(".")[2].startswith("_") and name not in COMPILED
     ]
