@@ -278,7 +278,8 @@ def test_train_with_resume_starts_where_there_is_nothing_yet(
 ) -> None:
     """A scheduler gives the same command again, also after a kill before the first checkpoint."""
     run = tmp_path / "run"
-    ended = stop_training("SIGKILL", 2, "train", *settings, EMA, "--resume", "--out", run)
+    # After the first update and before it is saved, which is done in the background.
+    ended = stop_training("SIGKILL", 1, "train", *settings, EMA, "--resume", "--out", run)
     assert ended.returncode == -signal.SIGKILL
     assert not list((run / "checkpoints").glob("step-*"))
     succeed("train", *settings, EMA, "checkpoint.keep_last=9", "--resume", "--out", run)
