@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pretrainkit.nn.layouts import best_pairs
@@ -200,7 +201,7 @@ def count_cost(model: T5ModelConfig, batch: HostBatch) -> Cost:
     for side, num_layers in (("encoder", model.num_encoder_layers), ("decoder", model.num_decoder_layers)):
         if num_layers is None:
             continue
-        own = np.array(list(lengths[side].values()), np.float64)
+        own = lengths[side]
         tokens += int(own.sum())
         slots += int(batch[f"{side}_input_tokens"].size)
         flops += 6 * num_layers * (4 * width * inner + feed_forward) * float(own.sum())
@@ -209,24 +210,26 @@ def count_cost(model: T5ModelConfig, batch: HostBatch) -> Cost:
         flops += 12 * num_layers * inner * seen
     if model.num_encoder_layers is not None and model.num_decoder_layers is not None:
         asked, asking = lengths["encoder"], lengths["decoder"]
-        crossed = sum(length * asked.get(key, 0) for key, length in asking.items())
+        crossed = float((asked * asking).sum())
         # Of the cross-attention: queries and output over the decoder's tokens, keys and values over the encoder's.
-        both = 2 * width * inner * (sum(asked.values()) + sum(asking.values()))
+        both = 2 * width * inner * float(asked.sum() + asking.sum())
         flops += model.num_decoder_layers * (6 * both + 12 * inner * crossed)
     side = "encoder" if model.kind == "encoder_only" else "decoder"
     flops += 6.0 * np.count_nonzero(batch[f"{side}_loss_weights"]) * width * model.vocab_size
-    return Cost(examples=len(lengths[side]), tokens=tokens, slots=slots, flops=flops)
+    return Cost(examples=int(np.count_nonzero(lengths[side])), tokens=tokens, slots=slots, flops=flops)
 
 
-def _lengths(batch: HostBatch, side: str) -> dict[tuple[int, int], int]:
-    """(row, number) to real tokens of each example."""
+def _lengths(batch: HostBatch, side: str) -> NDArray[np.float64]:
+    """(rows, examples of a row): real tokens of each; 0 where a row has fewer examples."""
     if f"{side}_segment_ids" in batch:
         segments = np.asarray(batch[f"{side}_segment_ids"])
-        row, slot = np.nonzero(segments)
-        keys, counts = np.unique(np.stack((row, segments[row, slot])), axis=1, return_counts=True)
-        return {(r, n): count for (r, n), count in zip(keys.T.tolist(), counts.tolist(), strict=True)}
+        # As many columns for both sides, so that an example stands at the same place.
+        num = 1 + max(int(batch[name].max(initial=0)) for name in batch if name.endswith("_segment_ids"))
+        numbers = segments + num * np.arange(len(segments))[:, None]
+        counts = np.bincount(numbers.ravel(), minlength=num * len(segments)).reshape(-1, num)
+        return counts[:, 1:].astype(np.float64)
     name = f"{side}_target_tokens" if f"{side}_target_tokens" in batch else f"{side}_input_tokens"
     is_token = np.asarray(batch[name]) != 0
     # An example reaches up to the last id of its row that is not 0.
     last = np.where(is_token.any(1), is_token.shape[1] - np.argmax(is_token[:, ::-1], axis=1), 0)
-    return {(row, 1): int(length) for row, length in enumerate(last) if length}
+    return last[:, None].astype(np.float64)
