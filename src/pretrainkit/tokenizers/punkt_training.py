@@ -84,8 +84,8 @@ def train_punkt(texts: Iterable[str], *, max_bytes: int = 4 << 20, where: str = 
 
 
 def learn(text: str) -> PunktParameters:
-    """Parameters of a text whose paragraphs are separated by empty lines. Equal texts give equal parameters; two
-    CPU-seconds and 60 MB of memory per 4 MB."""
+    """Parameters of a text whose paragraphs are separated by empty lines. Equal texts give equal parameters; a
+    CPU-second and 60 MB of memory per 4 MB."""
     split = word_pattern("nltk").findall
     lines = [split(line) for line in text.split("\n")]
     counts, num_periods = Counter[str](), 0
