@@ -21,7 +21,7 @@ from pretrainkit.errors import CheckpointError, RunError
 from pretrainkit.training.checkpoints import files
 from pretrainkit.training.checkpoints import tensors as checkpoint_tensors
 from pretrainkit.training.checkpoints.checkpoint import CheckpointStore, load, read_weights
-from pretrainkit.training.checkpoints.tensors import named_state
+from pretrainkit.training.checkpoints.tensors import named_state, read_into, write_into
 from pretrainkit.training.run import CheckpointConfig
 from support import SUPPORT
 from support.warm_python import run_warm
@@ -375,3 +375,9 @@ def test_state_that_is_not_a_tensor_is_a_mistake_of_ours() -> None:
         named_state(model, optimizer)
     with pytest.raises(ValueError, match=r"model\.gain"):
         named_state(model, extra={"model.gain": torch.zeros(1)})
+
+
+def test_a_tensor_of_another_shape_is_not_stretched(tmp_path: Path) -> None:
+    write_into(tmp_path, {"one": torch.ones(1)}, World(), None)
+    with pytest.raises(CheckpointError, match=r"one is \(1,\), not \(5,\)"):
+        read_into(tmp_path, {"one": torch.zeros(5)}, World())

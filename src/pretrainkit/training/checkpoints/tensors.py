@@ -181,8 +181,11 @@ def _read_whole(path: Path, tensors: Mapping[str, Tensor]) -> bool:
     try:
         for opened in _opened(path):
             for name in left.keys() & set(opened.keys()):
-                left.pop(name).detach().copy_(opened.get_tensor(name))
-    except (OSError, SafetensorError, RuntimeError) as error:  # the last: of another shape
+                target, value = left.pop(name), opened.get_tensor(name)
+                if value.shape != target.shape:  # copying would stretch it
+                    raise ValueError(f"{name} is {tuple(value.shape)}, not {tuple(target.shape)}")
+                target.detach().copy_(value)
+    except (OSError, SafetensorError, ValueError) as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: {reason(error)}\n  use an earlier one") from error
     return not left
 
