@@ -17,8 +17,12 @@ from pathlib import Path
 
 LIBRARIES = (
     "numpy.random",
+    "pyarrow.compute",
     "pydantic.main",
+    "pydantic.types",
     "safetensors.torch",
+    "sentencepiece",
+    "tokenizers",
     "torch",
     "torch._dynamo",
     "torch.distributed.checkpoint.hf_storage",
@@ -31,9 +35,11 @@ PATH = sys.path[1:]
 
 
 def main() -> None:
+    gc.disable()
     for name in LIBRARIES:
         importlib.import_module(name)
     gc.freeze()
+    gc.enable()
     for line in sys.stdin:
         pids = []
         for start in json.loads(line):

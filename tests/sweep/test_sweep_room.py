@@ -117,7 +117,10 @@ def test_a_machine_that_says_nothing_runs_as_many_as_asked_for(tmp_path):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc of Linux")
 def test_a_process_counts_with_those_it_started():
-    code = "import subprocess, sys; x = bytearray(60_000_000); del x; print(flush=True); sys.stdin.read()"
+    code = (
+        "import mmap, sys; x = mmap.mmap(-1, 60_000_000); x.write(bytes(20_000_000) * 3); x.close(); "
+        "print(flush=True); sys.stdin.read()"
+    )
     outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}])"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", outer], **pipes) as process:

@@ -32,7 +32,16 @@ def allocate(model: nn.Module, device: str) -> nn.Module:
 
     `nn.Module.to_empty` would lose the latter.
     """
-    return model._apply(lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor.to(device))
+
+    def allocated(tensor: Tensor) -> Tensor:
+        if not tensor.is_meta:
+            return tensor.to(device)
+        if is_dtensor(tensor):
+            return torch.empty_like(tensor, device=device)
+        # The same, without the third of a second for which torch loads what it reasons about shapes with.
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+
+    return model._apply(allocated)
 
 
 def on_cpu(model: nn.Module) -> nn.Module:

@@ -26,9 +26,10 @@ What may still differ:
   64).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -129,7 +130,8 @@ def _class(characters: Iterable[str]) -> str:
     return "[" + "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in ranges) + "]"
 
 
-def read_rules(charsmap: bytes) -> dict[str, str]:
+@lru_cache(maxsize=4)
+def read_rules(charsmap: bytes) -> Mapping[str, str]:
     """All rules of SentencePiece's normalisation table (`normalizer_spec.precompiled_charsmap`, empty where it
     normalises nothing): one to four characters to their replacement. At every place the longest one applies.
 
@@ -137,7 +139,7 @@ def read_rules(charsmap: bytes) -> dict[str, str]:
     replacements.
     """
     if not charsmap:
-        return {}
+        return MappingProxyType({})
     # The size of the trie in bytes, its units, and then all replacements.
     num_bytes = int.from_bytes(charsmap[:4], "little")
     units = np.frombuffer(charsmap, "<u4", num_bytes // 4, 4)
@@ -158,4 +160,4 @@ def read_rules(charsmap: bytes) -> dict[str, str]:
         parent, byte = np.nonzero((labels == np.arange(1, 256)) & (children < len(units)))
         keys = np.hstack([keys[parent], (byte + 1).astype(np.uint8)[:, None]])
         places = children[parent, byte]
-    return rules
+    return MappingProxyType(rules)

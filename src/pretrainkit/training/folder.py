@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from shlex import quote
@@ -223,14 +224,8 @@ def _write(path: Path, text: str) -> None:
 
 def environment() -> dict[str, Any]:
     """Versions, platform, command line and code revision, for the provenance of a run."""
-    packages = {}
-    for name in ("pretrainkit", "torch", "numpy", "sentencepiece", "tokenizers", "pydantic"):
-        try:
-            packages[name] = version(name)
-        except PackageNotFoundError:
-            packages[name] = "not installed as a package"
     return {
-        "packages": packages,
+        "packages": dict(_packages()),
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "cores": os.cpu_count(),
@@ -238,6 +233,18 @@ def environment() -> dict[str, Any]:
         "git": _revision(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
+
+
+@cache
+def _packages() -> dict[str, str]:
+    """Name to version of those that make or read what a run writes."""
+    packages = {}
+    for name in ("pretrainkit", "torch", "numpy", "sentencepiece", "tokenizers", "pydantic"):
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            packages[name] = "not installed as a package"
+    return packages
 
 
 def _revision() -> str | None:

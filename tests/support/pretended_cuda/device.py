@@ -9,7 +9,8 @@ from support.pretended_cuda import load  # isort: skip  # before torch
 import contextlib
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,6 @@ import torch.nn.attention.flex_attention
 import torch.nn.attention.varlen
 from torch import Tensor, nn
 from torch.utils._python_dispatch import return_and_correct_aliasing
-from torch.utils._pytree import tree_leaves, tree_map
 
 from support.pretended_cuda import attention
 
@@ -124,44 +124,70 @@ class OnCuda(Tensor):
         return f"OnCuda({self.host})"
 
 
+class _Known:
+    """What of an operator does not depend on its arguments."""
+
+    def __init__(self, operator: Any) -> None:
+        self.name = str(operator)
+        self.function = _KERNELS.get(self.name, operator)
+        self.is_to_copy = operator is aten._to_copy.default
+        self.is_copy = operator is aten.copy_.default
+        self.is_indexing = operator in _INDEXING
+        self.has_aliases = any(one.alias_info is not None for one in operator._schema.arguments)
+        """Whether results may be views of arguments, or the arguments themselves."""
+
+
+_known = cache(_Known)
+
+
 def _run(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    known = _known(operator)
+    tensors: list[Tensor] = []
+    host_args, host_kwargs = _map(_host, args, tensors), _map(_host, kwargs, tensors)
     own = [tensor for tensor in tensors if isinstance(tensor, OnCuda)]
-    is_copy = operator in (aten._to_copy.default, aten.copy_.default)
-    if own and not is_copy and any(tensor.ndim for tensor in tensors if not isinstance(tensor, OnCuda)):
+    mixes = own and not (known.is_to_copy or known.is_copy)
+    if mixes and any(tensor.ndim for tensor in tensors if not isinstance(tensor, OnCuda)):
         raise RuntimeError(f"{operator}: tensors of cpu and of cuda at {_place()}")
     if RECORD.is_on and own:
-        RECORD.operators[str(operator)] += 1
+        RECORD.operators[known.name] += 1
     if operator in _WAITS:
         RECORD.wait(_WAITS[operator])
-    if operator in _INDEXING and any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in args[1]):
+    if known.is_indexing and any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in args[1]):
         RECORD.wait("index by a mask")
-    if operator is aten.copy_.default:
+    if known.is_copy:
         into, source, *rest = args
         _copied(source, isinstance(into, OnCuda), bool(rest[0]) if rest else kwargs.get("non_blocking", False))
-        _host(into).copy_(_host(source))
+        host_args[0].copy_(host_args[1])
         return into
-    kwargs = dict(kwargs)
     device = torch.device(kwargs.get("device") or ("cuda" if own else "cpu"))
-    if operator is aten._to_copy.default:
+    if known.is_to_copy:
         _copied(args[0], device.type == "cuda", kwargs.get("non_blocking", False))
-    kwargs.pop("pin_memory", None)
-    if kwargs.get("device") is not None:
-        kwargs["device"] = torch.device("cpu")
-    function = _KERNELS.get(str(operator), operator)
-    host_args, host_kwargs = tree_map(_host, (args, kwargs))
+    host_kwargs.pop("pin_memory", None)
+    if host_kwargs.get("device") is not None:
+        host_kwargs["device"] = torch.device("cpu")
     try:
-        found = function(*host_args, **host_kwargs)
+        found = known.function(*host_args, **host_kwargs)
     except (RuntimeError, NotImplementedError) as error:
         raise type(error)(f"{error} [{operator} at {_place()}]") from None
     if device.type != "cuda":
         return found
-    wrapped = tree_map(lambda leaf: OnCuda(leaf) if isinstance(leaf, Tensor) else leaf, found)
-    return return_and_correct_aliasing(operator, args, kwargs, wrapped)
+    wrapped = _map(OnCuda, found, [])
+    return return_and_correct_aliasing(operator, args, kwargs, wrapped) if known.has_aliases else wrapped
 
 
-def _host(leaf: Any) -> Any:
-    return leaf.host if isinstance(leaf, OnCuda) else leaf
+def _map(change: Callable[[Tensor], Tensor], value: Any, tensors: list[Tensor]) -> Any:
+    """Arguments or results of an operator with every tensor changed; `tensors` gets those before. (The trees of torch
+    do the same for any type, in half of this program's time.)"""
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return change(value)
+    if isinstance(value, tuple | list):
+        return type(value)(_map(change, one, tensors) for one in value)
+    return {key: _map(change, one, tensors) for key, one in value.items()} if isinstance(value, dict) else value
+
+
+def _host(tensor: Tensor) -> Tensor:
+    return tensor.host if isinstance(tensor, OnCuda) else tensor
 
 
 def _copied(source: Tensor, to_cuda: bool, non_blocking: bool) -> None:

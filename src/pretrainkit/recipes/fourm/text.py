@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,17 @@ class _Words(dict[str, tuple[int, ...]]):
         return ids
 
 
+@lru_cache(maxsize=4)
+def _read(content: bytes) -> tuple[Any, _Words]:
+    """A tokenizer's JSON file, and its words. A run opens the same file several times."""
+    from tokenizers import Tokenizer
+
+    tokenizer: Any = Tokenizer.from_str(content.decode())
+    words = _Words(tokenizer)
+    words.update((str(token.content), (number,)) for number, token in tokenizer.get_added_tokens_decoder().items())
+    return tokenizer, words
+
+
 class TextVocabulary:
     """Words to ids, and back."""
 
@@ -43,12 +54,10 @@ class TextVocabulary:
         Raises:
             DataError: There is none, or it lacks what sequences need.
         """
-        from tokenizers import Tokenizer
-
         file = Path(path, "tokenizer.json") if Path(path).is_dir() else Path(path)
         try:
             content = file.read_bytes()
-            self._tokenizer: Any = Tokenizer.from_str(content.decode())
+            self._tokenizer, self._words = _read(content)
         except Exception as error:  # the library raises plain Exception
             raise DataError(
                 f"the text tokenizer {path} cannot be read: {error}\n"
@@ -56,9 +65,6 @@ class TextVocabulary:
             ) from error
         self.fingerprint = hashlib.blake2b(content, digest_size=16).hexdigest()
         self.size: int = self._tokenizer.get_vocab_size()
-        added = self._tokenizer.get_added_tokens_decoder()
-        self._words = _Words(self._tokenizer)
-        self._words.update((str(token.content), (number,)) for number, token in added.items())
         missing = [token for token in (*CONTROL, "[S_1]", "v0=0") if token not in self._words]
         if missing:
             raise DataError(
