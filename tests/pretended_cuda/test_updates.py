@@ -62,6 +62,19 @@ def test_an_update_is_that_of_a_cpu_and_waits_for_nothing(found: dict[str, Any],
         check(name, compute, told)
 
 
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [
+        ("bert packed", "torch_attn._varlen_attn.default"),
+        ("bert packed, dropout", "aten._flash_attention_forward.default"),
+        ("pixel", "torch_attn._varlen_attn.default"),
+        ("pixel dropout", "aten._flash_attention_forward.default"),
+    ],
+)
+def test_packed_examples_take_the_flash_kernel_in_half_precision(found: dict[str, Any], name: str, kernel: str) -> None:
+    assert found[name]["bfloat16"]["attention"] == [kernel]
+
+
 def check(name: str, compute: str, told: dict[str, Any]) -> None:
     assert "error" not in told, told
     assert told["not_finite"] == []

@@ -43,12 +43,20 @@ from pretrainkit.training.precision import Precision  # noqa: E402
 from pretrainkit.training.run import ParallelConfig  # noqa: E402
 from pretrainkit.training.trainer import to_device  # noqa: E402
 from support import bert_batches, fourm_batches, pixel_batches  # noqa: E402
-from support.pretended_cuda.attention import varlen_backward, varlen_forward  # noqa: E402
+from support.pretended_cuda.attention import (  # noqa: E402
+    flash_backward,
+    flash_forward,
+    varlen_backward,
+    varlen_forward,
+)
 from support.small_work import Work, arrays, bert, clip, fourm, pixel, preset, t5  # noqa: E402
 
 flex._validate_device = lambda query, key, value: None
 torch.library.register_kernel("torch_attn::_varlen_attn", "cpu", varlen_forward)
 torch.library.register_kernel("torch_attn::_varlen_attn_backward", "cpu", varlen_backward)
+ATEN = torch.library.Library("aten", "IMPL")
+ATEN.impl("_flash_attention_forward", flash_forward, "CPU")
+ATEN.impl("_flash_attention_backward", flash_backward, "CPU")
 CPU = torch.device("cpu")
 NUM_STEPS = 5
 

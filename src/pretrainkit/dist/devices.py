@@ -43,6 +43,17 @@ def cpu() -> Device:
     return Device("cpu", model or platform.processor() or platform.machine(), memory)
 
 
+def described(device: torch.device) -> Device:
+    """What this machine says of a device."""
+    return cpu() if device.type == "cpu" else _described(device.type, device.index or 0)
+
+
+def rank_memory(device: torch.device, local_ranks: int) -> int | None:
+    """Bytes for one of so many ranks of this machine: all of its device, or its share of the machine's own memory."""
+    num_bytes = described(device).memory_bytes
+    return None if num_bytes is None else num_bytes // (local_ranks if device.type == "cpu" else 1)
+
+
 def _described(kind: str, index: int) -> Device:
     if kind == "mps":
         return Device(kind, f"Apple {platform.machine()}", torch.mps.recommended_max_memory())

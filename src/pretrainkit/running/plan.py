@@ -20,6 +20,7 @@ from pretrainkit.workers.processes import without_collector
 if TYPE_CHECKING:
     from torch import nn
 
+    from pretrainkit.dist.env import World
     from pretrainkit.recipes.recipe import Recipe
     from pretrainkit.training.fake_step import StepMemory
     from pretrainkit.training.objective import HostBatch
@@ -194,6 +195,34 @@ def make_plan(
         assumed=assumed,
         numbers_on_rank=_laid_out(build if num_gpus > 1 else lambda: model, num_gpus, shards) if dry_run else {},
     )
+
+
+MEMORY_SHARE = 0.9
+"""Of a device's memory for what a plan counts; the rest is for torch, NCCL and fragments."""
+
+
+def fitting_microbatch(plan: Plan, strategy: str) -> int | None:
+    """The largest part of a rank's batch, in examples, that fits into the device as a microbatch; None: not one does.
+
+    Estimated: activations are taken to grow with the number of examples.
+    """
+    assert plan.device_bytes is not None
+    memory, examples = plan.memory[strategy], plan.examples_per_microbatch
+    # Of a batch in one microbatch the activations go while gradients come; of several the later ones do not.
+    whole = memory.activations + (memory.gradients if plan.microbatches_per_step == 1 else 0)
+    most = (MEMORY_SHARE * plan.device_bytes - (memory.total - memory.activations)) / (whole / examples)
+    per_rank = examples * plan.microbatches_per_step
+    if memory.total < MEMORY_SHARE * plan.device_bytes:
+        most = max(most, examples)
+    return max((size for size in range(1, per_rank + 1) if per_rank % size == 0 and size <= most), default=None)
+
+
+def largest_microbatch(config: RunConfig, world: World, num_bytes: int) -> int | None:
+    """`fitting_microbatch` of this run on a device with so many bytes of memory."""
+    kind = "cpu" if world.device.type == "cpu" else "h200"  # for its number format alone
+    plan = make_plan(config, num_gpus=world.world_size, device=kind, dry_run=False)
+    strategy = "ddp" if config.parallel.strategy == "auto" else config.parallel.strategy
+    return fitting_microbatch(replace(plan, device_bytes=num_bytes), strategy)
 
 
 def memory_by_strategy(

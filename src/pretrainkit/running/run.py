@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from pretrainkit.config.base import shown
 from pretrainkit.config.loader import Origins, flatten
 from pretrainkit.config.paths import absolute_paths
-from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.errors import CheckpointError, InputError, RunError
 from pretrainkit.recipes.capabilities import CachesFeatures, ChecksFiles
 from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.configs import check_config, check_initial, recorded_config
+from pretrainkit.running.device_memory import out_of_memory, with_fitting_microbatch
 from pretrainkit.running.held_out import build_evaluations, build_probes, refuse_idle_evaluation
 from pretrainkit.running.initial import load_initial, require_same_state, with_encoder
 from pretrainkit.running.kept_tokenizer import keep_tokenizer, tokenizer_folder, with_kept_tokenizer
@@ -60,10 +61,17 @@ def run_training(
     if resuming and (complete := _complete(folder, run.config, watcher)) is not None:
         return complete
 
+    import torch
+
     from pretrainkit.dist.env import init_world
 
     with init_world(device) as world:
-        return fit(run, assemble(run, world, watcher))
+        run = replace(run, config=with_fitting_microbatch(run.config, world))
+        trainer = assemble(run, world, watcher)
+        try:
+            return fit(run, trainer)
+        except torch.OutOfMemoryError:
+            raise RunError(out_of_memory(run.config, folder, world, trainer.step)) from None
 
 
 def resolve(config: RunConfig, folder: RunFolder, origins: Origins, *, resuming: bool) -> BoundRun:

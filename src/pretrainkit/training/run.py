@@ -39,6 +39,9 @@ class ParallelConfig(Config):
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile of each block, and of the loss of heads over a vocabulary. auto: on for CUDA, off for CPU, where it
     costs more than it gives."""
+    fit: Literal["off", "auto"] = "off"
+    """auto: where a microbatch does not fit into the memory of its device, set data.microbatch_size to the largest that
+    does, by the estimate of `pretrainkit plan`. Gradients stay the same, but for rounding."""
     activation_checkpointing: bool = False
     """Recompute each block in the backward pass instead of storing its activations."""
 

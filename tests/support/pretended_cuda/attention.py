@@ -1,4 +1,4 @@
-"""The two attention kernels that exist on GPUs alone, written plainly on CPU tensors.
+"""The attention kernels that exist on GPUs alone, written plainly on CPU tensors.
 
 Like flash attention's kernel for variable lengths, `varlen_forward` and `varlen_backward` never write what belongs to
 no example: those rows are NaN here, where a GPU has whatever lay in that memory.
@@ -27,6 +27,7 @@ def varlen_forward(
     scale: float | None = None,
     window: Sequence[int] | None = None,
     *rest: object,
+    dropout_rate: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `torch_attn::_varlen_attn`: output (T, H, K), log-sums (H, T), the state of the generator."""
     if q.dtype not in (torch.float16, torch.bfloat16):
@@ -34,10 +35,13 @@ def varlen_forward(
     if starts.dtype != torch.int32:
         raise RuntimeError(f"cu_seqlens is {starts.dtype}, not int32")
     mixed, log_sums = torch.full_like(q, torch.nan), torch.full((q.shape[1], q.shape[0]), torch.nan)
+    seed = int(torch.randint(1 << 31, ())) if dropout_rate else 0
     for rows in _examples(starts, max_q):
         own_q, own_k, own_v = (part[rows].float() for part in (q, k, v))
-        mixed[rows] = torch.einsum("hqp,phk->qhk", _shares(own_q, own_k, scale, window), own_v).to(q.dtype)
-    return mixed, log_sums, torch.zeros(2, dtype=torch.uint64)
+        share = _shares(own_q, own_k, scale, window)
+        share = share * _kept(share, dropout_rate, seed + rows.start)
+        mixed[rows] = torch.einsum("hqp,phk->qhk", share, own_v).to(q.dtype)
+    return mixed, log_sums, torch.tensor([seed, 0], dtype=torch.uint64)
 
 
 def varlen_backward(
@@ -55,6 +59,8 @@ def varlen_backward(
     state: Tensor,
     scale: float | None = None,
     window: Sequence[int] | None = None,
+    *,
+    dropout_rate: float = 0.0,
 ) -> tuple[Tensor, ...]:
     """As `torch_attn::_varlen_attn_backward`: gradients of queries, keys and values."""
     if q.shape[-1] % 8:
@@ -64,15 +70,33 @@ def varlen_backward(
     for rows in _examples(starts, max_q):
         own_q, own_k, own_v, own_grad = (part[rows].float() for part in (q, k, v, grad))
         share = _shares(own_q, own_k, scale, window)
-        above = torch.einsum("qhk,phk->hqp", own_grad, own_v)
+        kept = _kept(share, dropout_rate, int(state[0]) + rows.start)
+        above = torch.einsum("qhk,phk->hqp", own_grad, own_v) * kept
         score = share * (above - (above * share).sum(-1, keepdim=True)) * factor
         for into, equation, one, other in (
             (found[0], "hqp,phk->qhk", score, own_k),
             (found[1], "hqp,qhk->phk", score, own_q),
-            (found[2], "hqp,qhk->phk", share, own_grad),
+            (found[2], "hqp,qhk->phk", share * kept, own_grad),
         ):
             into[rows] = torch.einsum(equation, one, other).to(into.dtype)
     return found
+
+
+def flash_forward(*given: Any, window_size_left: int, window_size_right: int, **rest: Any) -> tuple[Tensor, ...]:
+    """As `aten::_flash_attention_forward`: `varlen_forward` with dropout, and two tensors more."""
+    q, k, v, starts, key_starts, max_q, max_k, dropout_rate, is_causal, _ = given
+    window = (window_size_left, window_size_right)
+    found = varlen_forward(
+        q, k, v, starts, key_starts, max_q, max_k, is_causal, None, window, dropout_rate=dropout_rate
+    )
+    return *found, torch.zeros((), dtype=torch.uint64), torch.zeros(0, dtype=q.dtype)
+
+
+def flash_backward(*given: Any, window_size_left: int, window_size_right: int, **rest: Any) -> tuple[Tensor, ...]:
+    """As `aten::_flash_attention_backward`."""
+    *tensors, max_q, max_k, dropout_rate, is_causal, state, _ = given
+    window = (window_size_left, window_size_right)
+    return varlen_backward(*tensors, max_q, max_k, is_causal, state, None, window, dropout_rate=dropout_rate)
 
 
 def flex_attention(
@@ -127,3 +151,11 @@ def _shares(q: Tensor, k: Tensor, scale: float | None, window: Sequence[int] | N
         is_near = ((ahead >= -window[0]) | (window[0] < 0)) & ((ahead <= window[1]) | (window[1] < 0))
         scores = scores.masked_fill(~is_near, -torch.inf)
     return scores.softmax(-1)
+
+
+def _kept(share: Tensor, dropout_rate: float, seed: int) -> Tensor:
+    """What each share is multiplied with: 0 where it is dropped."""
+    if not dropout_rate:
+        return torch.ones(())
+    draws = torch.rand(share.shape, generator=torch.Generator().manual_seed(seed))
+    return (draws >= dropout_rate) / (1 - dropout_rate)

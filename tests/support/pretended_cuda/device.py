@@ -42,6 +42,8 @@ _INDEXING = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default,
 _KERNELS = {
     "torch_attn._varlen_attn.default": attention.varlen_forward,
     "torch_attn._varlen_attn_backward.default": attention.varlen_backward,
+    "aten._flash_attention_forward.default": attention.flash_forward,
+    "aten._flash_attention_backward.default": attention.flash_backward,
 }
 
 

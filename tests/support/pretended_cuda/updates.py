@@ -140,7 +140,8 @@ def formats(name: str) -> tuple[str, ...]:
 
 def compare(make: Callable[[], Work], computes: tuple[str, ...]) -> dict[str, Any]:
     """For each number format: `worst` relative difference of a gradient from the CPU's in that format and its `name`;
-    `not_finite` and `missing` gradients; `waits` of the second update and where; `operators` of it. Or the `error`."""
+    `not_finite` and `missing` gradients; `waits` of the second update and where; the number of its `operators`, and
+    which of them are `attention`, forward. Or the `error`."""
     work = make()
     found: dict[str, Any] = {}
     for compute in computes:
@@ -168,6 +169,7 @@ def compare(make: Callable[[], Work], computes: tuple[str, ...]) -> dict[str, An
             "missing": [name for name in expected if name not in grads],
             "waits": dict(record.waits),
             "operators": record.operators.total(),
+            "attention": [name for name in record.operators if "attention_forward" in name or "_attn.default" in name],
         }
     return found
 

@@ -44,14 +44,23 @@ class VarlenLayout(AttentionLayout):
         object.__setattr__(self, "ends", ends)
 
     def attend(self, qkv_T3HK: Tensor, *, window: int | None, dropout_rate: float) -> Tensor:
-        if dropout_rate or not has_varlen(qkv_T3HK):
+        if not has_varlen(qkv_T3HK):
             return self.padded.attend(qkv_T3HK, window=window, dropout_rate=dropout_rate)
-        from torch.nn.attention.varlen import varlen_attn
-
-        reach = (-1, -1) if window is None else (window // 2, window // 2)
+        reach = -1 if window is None else window // 2
         q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
         ends, longest = self.ends, self.max_length
-        mixed_THK = varlen_attn(q_THK, k_THK, v_THK, ends, ends, longest, longest, window_size=reach)
+        if dropout_rate:
+            # What `varlen_attn` calls, which has no dropout itself. The units dropped follow from the GPU's generator.
+            return torch.ops.aten._flash_attention_forward(
+                *(q_THK, k_THK, v_THK, ends, ends, longest, longest, dropout_rate),
+                is_causal=False,
+                return_debug_mask=False,
+                window_size_left=reach,
+                window_size_right=reach,
+            )[0]
+        from torch.nn.attention.varlen import varlen_attn
+
+        mixed_THK = varlen_attn(q_THK, k_THK, v_THK, ends, ends, longest, longest, window_size=(reach, reach))
         assert isinstance(mixed_THK, Tensor)  # a pair only where more was asked for
         return mixed_THK
 
@@ -92,7 +101,7 @@ class FlexPairs(RowPairs):
 
 def has_varlen(qkv_T3HK: Tensor) -> bool:
     """Whether the flash kernel for variable lengths takes these: half precision, heads of a multiple of 8 numbers, on
-    cards from sm80 on. It has no dropout."""
+    cards from sm80 on."""
     is_half = qkv_T3HK.dtype in (torch.bfloat16, torch.float16)
     return is_half and qkv_T3HK.shape[-1] % 8 == 0 and _capability(qkv_T3HK.device) >= (8, 0)
 

@@ -68,7 +68,7 @@ class PixelModelConfig(Config):
     hidden_dropout: DropoutRate = 0.1
     """On the output of every attention and feed-forward layer."""
     attention_dropout: DropoutRate = 0.1
-    """On attention probabilities. On GPUs 0 is several times faster: the flash kernel has none."""
+    """On attention probabilities."""
     layer_norm_epsilon: PositiveFloat = 1e-12
     """Added to variances."""
     decoder_norm_epsilon: PositiveFloat = 1e-5

@@ -1,0 +1,96 @@
+"""Microbatches that fit: found before the first step, or named after a step that needed more memory than there is."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+
+import pretrainkit as pk
+from pretrainkit.api import make_plan
+from pretrainkit.dist import devices
+from pretrainkit.dist.devices import Device
+from pretrainkit.running.plan import fitting_microbatch
+from pretrainkit.training.trainer import Trainer
+from support.command_line import NO_DROPOUT, losses, refused, succeed
+from support.remedies import followed
+
+
+@pytest.fixture
+def words(settings: list[str]) -> list[str]:
+    return ["train", *settings, *NO_DROPOUT, "num_steps=6"]
+
+
+def has_memory(monkeypatch: pytest.MonkeyPatch, num_bytes: float) -> None:
+    monkeypatch.setattr(devices, "described", lambda device: Device("cpu", "small", int(num_bytes)))
+
+
+def needed(words: list[str], examples: int) -> float:
+    """Bytes of the run with microbatches of so many examples, as planned."""
+    plan = make_plan(pk.load_config(words[1], [*words[2:], f"data.microbatch_size={examples}"]), device="cpu")
+    return plan.memory["ddp"].total
+
+
+def test_the_largest_microbatch_that_fits_gives_the_same_run(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*words, "data.batch_size=64", "num_steps=3"]
+    whole, fitted, small = tmp_path / "whole", tmp_path / "fitted", tmp_path / "small"
+    succeed(*words, "parallel.fit=auto", "--out", whole)
+    assert pk.load_config(str(whole / "config.yaml")).data.microbatch_size is None
+    between = (needed(words, 16) + needed(words, 32)) / 2
+    has_memory(monkeypatch, between / 0.9)
+    succeed(*words, "parallel.fit=auto", "--out", fitted)
+    assert pk.load_config(str(fitted / "config.yaml")).data.microbatch_size == 16
+    assert losses(fitted) == pytest.approx(losses(whole), rel=1e-5)
+    succeed(*words, "data.microbatch_size=8", "parallel.fit=auto", "--out", small)
+    assert pk.load_config(str(small / "config.yaml")).data.microbatch_size == 8
+
+
+def test_what_cannot_be_fitted_says_so(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = ("--out", tmp_path / "run")
+    message = refused(*words, "parallel.fit=auto", "data.microbatch_tokens=96", *out)
+    advice = followed(message, "running/device_memory.py: parallel.fit=auto and data.microbatch_tokens")
+    for remedy in (part.strip() for part in advice.partition("leave one out: ")[2].split(", or")):
+        succeed(*words, "parallel.fit=auto", "data.microbatch_tokens=96", remedy, "--out", tmp_path / remedy)
+    has_memory(monkeypatch, 1000)
+    message = refused(*words, "parallel.fit=auto", *out)
+    advice = followed(message, "running/device_memory.py: not one example fits").partition("set ")[2].partition(",")[0]
+    has_memory(monkeypatch, 1e9)
+    succeed(*words, "parallel.fit=auto", advice, "--out", tmp_path / "recomputed")
+    monkeypatch.setattr(devices, "described", lambda device: Device("cpu", "unknown", None))
+    message = refused(*words, "parallel.fit=auto", *out)
+    assert not (tmp_path / "run").exists()
+    advice = followed(message, "running/device_memory.py: parallel.fit=auto, but the memory")
+    succeed(*words, *advice.partition("fit: ")[2].split(), *out)
+
+
+@pytest.mark.parametrize("last", [0, 5])
+def test_after_a_step_that_does_not_fit_the_advice_works(
+    words: list[str], last: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = Trainer._update
+
+    def fails(self: Trainer, step: int, batches: list) -> object:
+        if step == last and len(batches) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return update(self, step, batches)
+
+    monkeypatch.setattr(Trainer, "_update", fails)
+    run, again = tmp_path / "run", tmp_path / "again"
+    message = refused(*words, "--out", run, code=1)
+    assert f"step {last} with 8 examples in a microbatch" in message
+    advice = shlex.split(message.partition("pretrainkit ")[2].replace("FOLDER", str(again)))
+    assert advice[0] == ("resume" if last == 5 else "train")
+    succeed(*advice)
+    assert len(losses(run if last == 5 else again)) == 6
+
+
+def test_a_plan_names_the_microbatch_that_fits() -> None:
+    shown = succeed("plan", "t5/1.1-base", "--device", "h200", "--no-dry-run")
+    assert "DOES NOT FIT; data.microbatch_size=" in shown
+    size = int(shown.partition("data.microbatch_size=")[2].split()[0])
+    for examples, fits in ((size, True), (2 * size, False)):
+        plan = make_plan(pk.load_config("t5/1.1-base", [f"data.microbatch_size={examples}"]), dry_run=False)
+        assert (fitting_microbatch(plan, "ddp") >= examples) is fits
+        assert (plan.memory["ddp"].total < 0.9 * plan.device_bytes) is fits
