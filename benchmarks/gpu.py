@@ -217,7 +217,8 @@ def by_kind(kernels: Mapping[str, float]) -> dict[str, float]:
 
 def train(workload: Workload, words: Sequence[str], device: str, folder: Path, *, pretend: bool) -> dict[str, Any]:
     """The real trainer on examples in memory."""
-    preset, size, given = workload.preset, workload.batch_size, (*workload.words, *words)
+    preset, size = workload.preset, workload.batch_size
+    given: tuple[str, ...] = ("parallel.compile=on", *workload.words, *words)
     warm_up, timed = WARM_UP, TIMED
     if pretend:
         (preset, size), given, warm_up, timed = TINY[preset.partition("/")[0]], (), 2, 3

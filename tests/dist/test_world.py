@@ -4,6 +4,7 @@ import copy
 import logging
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -113,6 +114,23 @@ def test_blocks_are_compiled_in_place_where_asked(monkeypatch: pytest.MonkeyPatc
     assert compiled == []
     parallelize(model, ParallelConfig(compile="on"), World(), torch.float32)
     assert compiled == model.blocks()
+
+
+def test_a_gpu_compiles_long_runs_and_says_what_it_lacks(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(parallelize_module.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(parallelize_module.sysconfig, "get_path", lambda name: str(tmp_path))
+    gpu = World(device=torch.device("cuda"))
+    (tmp_path / "Python.h").touch()
+    cases = [("auto", 999, False), ("auto", 1000, True), ("on", 1, True), ("off", 5000, False)]
+    for way, num_updates, expected in cases:
+        assert parallelize_module._shall_compile(ParallelConfig.model_validate({"compile": way}), gpu, num_updates) is expected
+    assert not caplog.records
+    (tmp_path / "Python.h").unlink()
+    assert not parallelize_module._shall_compile(ParallelConfig(), gpu, 1000)
+    assert "Python.h" in caplog.text
+    assert "install python3-dev" in caplog.text
 
 
 def test_recomputed_blocks_are_compiled_and_their_copies_are_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

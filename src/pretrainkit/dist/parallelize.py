@@ -15,8 +15,10 @@ import logging
 import os
 import shutil
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, runtime_checkable
 
@@ -42,6 +44,10 @@ _GRAPHS_PER_KIND = 32
 training and for evaluation, for fixed shapes and for others, for sizes 0 and 1."""
 
 
+_LEAST_UPDATES = 1000
+"""Of a run that compiles by itself: compiling takes about a minute, and saves a small part of each update."""
+
+
 class HasBlocks(Protocol):
     """What a model offers to be compiled, checkpointed and sharded piece by piece."""
 
@@ -56,19 +62,25 @@ class CompiledApart(Protocol):
     is_compiled_apart: ClassVar[bool]
 
 
-def parallelize(model: nn.Module, config: ParallelConfig, world: World, compute_dtype: torch.dtype) -> nn.Module:
+def parallelize(
+    model: nn.Module,
+    config: ParallelConfig,
+    world: World,
+    compute_dtype: torch.dtype,
+    num_updates: int = _LEAST_UPDATES,
+) -> nn.Module:
     """Move `model` to this rank's device and prepare it, in place, for training with all ranks; returns what the
     trainer calls: `model` itself, or DDP around it. `unwrap` gives the model back.
 
     Rank 0's weights win: they are sent to the others once, so ranks agree even if they were initialised differently.
     `compute_dtype` is what FSDP2 on a GPU gathers and computes in; gradients are reduced in float32. With one process
-    the strategy has no effect.
+    the strategy has no effect. `num_updates` of the run decide, among others, whether compile=auto compiles.
     """
     blocks = cast(HasBlocks, model).blocks()
     if config.activation_checkpointing:
         for block in blocks:
             block.forward = _Recomputed(block.forward)
-    if _shall_compile(config, world):
+    if _shall_compile(config, world, num_updates):
         torch._dynamo.config.recompile_limit = _GRAPHS_PER_KIND
         if config.activation_checkpointing:
             # Metrics that a block stores in its forward pass must not be stored twice by the recomputation.
@@ -212,22 +224,31 @@ class _Recomputed:
         return checkpoint(self.forward, *args, use_reentrant=False, **kwargs)
 
 
-def _shall_compile(config: ParallelConfig, world: World) -> bool:
-    """Whether to compile, after a look for the compiler that inductor will need in the middle of the first step."""
+def _shall_compile(config: ParallelConfig, world: World, num_updates: int) -> bool:
+    """Whether to compile, after a look for what inductor and Triton will need in the middle of the first step."""
     is_gpu = world.device.type == "cuda"
-    if config.compile == "off" or (config.compile == "auto" and not is_gpu):
+    if config.compile == "off" or (config.compile == "auto" and (not is_gpu or num_updates < _LEAST_UPDATES)):
         return False
     named = os.environ.get("CC" if is_gpu else "CXX")
     candidates = [named] if named else (["gcc", "clang", "cc"] if is_gpu else ["g++", "clang++", "c++"])
+    lacks, mend = f"a C compiler (looked for {', '.join(candidates)})", "gcc and g++"
     if any(shutil.which(candidate) for candidate in candidates):
-        return True
+        if not is_gpu or has_python_headers():
+            return True
+        lacks, mend = "Python's headers (Python.h), which Triton builds against", "python3-dev"
     if world.is_main:
         _log.warning(
-            "torch.compile needs a C compiler (looked for %s) and found none: running uncompiled, which is slower\n"
-            "  install gcc and g++, or set parallel.compile=off to silence this",
-            ", ".join(candidates),
+            "torch.compile needs %s and found none: running uncompiled, which is slower\n"
+            "  install %s, or set parallel.compile=off to silence this",
+            lacks,
+            mend,
         )
     return False
+
+
+def has_python_headers() -> bool:
+    """Whether C code for this Python can be compiled, as Triton does for each kernel."""
+    return Path(sysconfig.get_path("include"), "Python.h").is_file()
 
 
 def unwrap(model: nn.Module) -> nn.Module:

@@ -97,6 +97,7 @@ def _torch() -> Iterator[Finding]:
     import torch
 
     from pretrainkit.dist.devices import attention_back_ends, collective_back_ends, devices
+    from pretrainkit.dist.parallelize import has_python_headers
     from pretrainkit.training.precision import has_fast_bfloat16
 
     found = devices()
@@ -113,10 +114,12 @@ def _torch() -> Iterator[Finding]:
     text = "in hardware" if fast else "not in hardware: precision.compute=auto chooses float32"
     yield Finding("bfloat16", "good" if fast else "limited", text)
     compiler = next((name for name in ("gcc", "clang", "cc") if shutil.which(name)), None)
-    if compiler and (kind != "cuda" or find_spec("triton")):
+    if compiler and (kind != "cuda" or (find_spec("triton") and has_python_headers())):
         yield Finding("torch.compile", "good", compiler)
     else:
         mend = "apt install gcc g++" if compiler is None else "pip install triton"
+        if compiler and find_spec("triton"):  # which builds a small C file for each kernel
+            mend = "Python.h is missing: apt install python3-dev"
         yield Finding("torch.compile", "limited", "models run uncompiled, which is slower on GPUs", mend)
     kernels = ", ".join(attention_back_ends(kind))
     yield Finding("attention", "good" if kernels else "limited", kernels or f"no fused kernels are known for {kind}")

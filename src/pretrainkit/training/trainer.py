@@ -83,7 +83,8 @@ class Trainer:
         self.precision = resolve_precision(config.precision, world.device)
         set_matmul_precision(self.precision)
         self.num_parameters = sum(p.numel() for p in model.parameters())
-        self.model = parallelize(model, config.parallel, world, self.precision.compute_dtype)
+        num_updates = config.total_steps - config.first_step
+        self.model = parallelize(model, config.parallel, world, self.precision.compute_dtype, num_updates)
         self.optimizer = build_optimizer(self.model, config.optimizer)
         self.ema = Ema(self.model, config.ema_decay) if config.ema_decay else None
         self.store = CheckpointStore(folder.checkpoints, config.checkpoint, world)
