@@ -17,6 +17,7 @@ from pretrainkit.dist.weights import allocate
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.clip.architecture import bind_model
 from pretrainkit.recipes.clip.config import TimmConfig
+from pretrainkit.recipes.clip.foreign_towers import encoder_from, takes_mask_of_pairs
 from pretrainkit.recipes.clip.model import build_image_tower, build_text_tower
 from pretrainkit.recipes.clip.presets import PRESETS
 from pretrainkit.recipes.clip.recipe import RECIPE
@@ -304,3 +305,43 @@ loaded = {"timm", "torchvision", "transformers"} & sys.modules.keys()
 assert not loaded, loaded
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+SMALL = {
+    **dict.fromkeys(("hidden_size", "dim", "d_model", "embedding_size", "emb_dim", "input_embedding_size"), 16),
+    **dict.fromkeys(("num_hidden_layers", "n_layers", "num_layers", "num_attention_heads", "n_heads", "num_heads"), 2),
+    **dict.fromkeys(("intermediate_size", "hidden_dim", "d_ff"), 24),
+    "d_kv": 8,
+    "vocab_size": 60,
+    "pad_token_id": 0,
+    "intra_bottleneck_size": 16,
+    "true_hidden_size": 16,
+}
+TAKING_PAIRS = {
+    "albert",
+    "bert",
+    "distilbert",
+    "electra",
+    "mobilebert",
+    "mt5",
+    "rembert",
+    "roberta",
+    "t5",
+    "xlm-roberta",
+}
+OTHERS = {"clip_text_model", "deberta-v2", "esm", "modernbert", "mpnet", "rembert", "roformer"}
+
+
+@pytest.mark.parametrize("kind", sorted(TAKING_PAIRS | OTHERS))
+def test_a_mask_of_pairs_is_what_a_mask_of_tokens_is(transformers, kind):
+    known = transformers.AutoConfig.for_model(kind)
+    encoder = encoder_from({"model_type": kind} | {k: v for k, v in SMALL.items() if hasattr(known, k)}).eval()
+    assert takes_mask_of_pairs(encoder) is (kind in TAKING_PAIRS)
+    if kind in TAKING_PAIRS:
+        ids = torch.randint(3, 60, (3, 7), generator=torch.Generator().manual_seed(0))
+        is_real = torch.arange(7) < torch.tensor([[7], [3], [1]])
+        pairs = is_real[:, None, None].expand(-1, 1, 7, -1)
+        found, expected = (
+            encoder(input_ids=ids, attention_mask=mask).last_hidden_state for mask in (pairs, is_real.long())
+        )
+        torch.testing.assert_close(found[is_real], expected[is_real])

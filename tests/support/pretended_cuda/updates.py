@@ -6,8 +6,10 @@ import support.pretended_cuda.device as pretended  # isort: skip  # before torch
 import copy
 import json
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,6 +35,14 @@ class CountedOnTheHost(TwoTerms):
 
     def weights(self, batch: Batch) -> dict[str, Tensor]:
         return {"value": torch.tensor(2.0), "choice": torch.tensor(float(len(batch["x"])))}
+
+
+def foreign_towers() -> Work:
+    """As in the presets of ZeroVL."""
+    from support.clip_models import tiny_bert, tiny_timm
+
+    with tempfile.TemporaryDirectory() as folder:
+        return clip(image=tiny_timm(), words=tiny_bert(Path(folder)))
 
 
 def counted_on_the_host() -> Work:
@@ -79,6 +89,7 @@ CASES: dict[str, Callable[[], Work]] = {
     "fourm": fourm,
     "fourm, all targets see each other": lambda: fourm(separate_targets=False),
     "clip": clip,
+    "clip of timm and transformers": foreign_towers,
     "clip constant temperature": constant_temperature,
     "image_tokenizer": lambda: preset("image_tokenizer/tiny", "model.image_size=32"),
     "image_tokenizer convolutions": lambda: preset("image_tokenizer/tiny-conv", "model.image_size=32"),
@@ -93,7 +104,15 @@ CASES: dict[str, Callable[[], Work]] = {
 }
 
 
-ONLY_HALF = {"bert packed", "bert packed, dropout", "bert modern", "pixel", "pixel dropout", "t5 1.0, dropout"}
+ONLY_HALF = {
+    "clip of timm and transformers",
+    "bert packed",
+    "bert packed, dropout",
+    "bert modern",
+    "pixel",
+    "pixel dropout",
+    "t5 1.0, dropout",
+}
 """Cases of which another one shows in float32 what they would."""
 
 

@@ -4,6 +4,8 @@ Dimensions: B images or captions, T tokens, D width of the encoder's features.
 """
 
 import inspect
+import re
+import sys
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.dist.devices import reads_at_once
 from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.eval.probe import ImageEncoder
 from pretrainkit.exporting.torchvision_shim import import_timm, import_transformers
@@ -167,6 +170,7 @@ class HuggingFaceTower(TextTower):
         else:
             self.encoder = encoder_from(architecture)
         self.width = self.encoder.config.hidden_size
+        self._takes_pairs = takes_mask_of_pairs(self.encoder)
 
     def blocks(self) -> list[nn.Module]:
         return repeated_modules(self.encoder)
@@ -175,11 +179,31 @@ class HuggingFaceTower(TextTower):
         return stacked_layers(self)
 
     def forward(self, ids_BT: Tensor, num_tokens_B: Tensor | None = None) -> Tensor:
-        ids_BT = ids_BT.long()
-        is_real_BT = None
+        ids_BT, num = ids_BT.long(), ids_BT.shape[1]
+        mask = None
         if num_tokens_B is not None:
-            is_real_BT = (torch.arange(ids_BT.shape[1], device=ids_BT.device) < num_tokens_B[:, None]).long()
-        return self.encoder(input_ids=ids_BT, attention_mask=is_real_BT).last_hidden_state[:, self.pool_token]
+            is_real_BT = torch.arange(num, device=ids_BT.device) < num_tokens_B[:, None]
+            if self._takes_pairs and not reads_at_once(ids_BT.device):
+                # Of a mask of tokens, transformers would first ask the device whether it hides any, and wait for it.
+                mask = is_real_BT[:, None, None].expand(-1, 1, num, -1)
+            else:
+                mask = is_real_BT.long()
+        return self.encoder(input_ids=ids_BT, attention_mask=mask).last_hidden_state[:, self.pool_token]
+
+
+_MASKS = {"create_bidirectional_mask", "create_causal_mask"}
+"""How transformers makes masks; modules of encoders that can be decoders have both."""
+
+
+def takes_mask_of_pairs(encoder: Any) -> bool:
+    """Whether a bool mask (B, 1, T, T) is to an encoder of transformers what a mask (B, T) is: where it makes its only
+    mask by `create_bidirectional_mask`, which passes on what has four dimensions, for torch's own attention."""
+    makers = {name for name in vars(sys.modules[type(encoder).__module__]) if re.fullmatch("create_.*_mask", name)}
+    settings = encoder.config
+    is_plain = settings._attn_implementation == "sdpa" and not getattr(settings, "is_decoder", False)
+    embeddings = getattr(encoder, "embeddings", None)
+    embeds_masks = embeddings is not None and "attention_mask" in inspect.signature(embeddings.forward).parameters
+    return is_plain and not embeds_masks and "create_bidirectional_mask" in makers and makers <= _MASKS
 
 
 def encoder_from(architecture: Mapping[str, Any], name: str | None = None) -> Any:
