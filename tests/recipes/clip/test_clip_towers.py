@@ -317,18 +317,7 @@ SMALL = {
     "intra_bottleneck_size": 16,
     "true_hidden_size": 16,
 }
-TAKING_PAIRS = {
-    "albert",
-    "bert",
-    "distilbert",
-    "electra",
-    "mobilebert",
-    "mt5",
-    "rembert",
-    "roberta",
-    "t5",
-    "xlm-roberta",
-}
+TAKING_PAIRS = {"albert", "bert", "distilbert", "electra", "mobilebert", "mt5", "roberta", "t5", "xlm-roberta"}
 OTHERS = {"clip_text_model", "deberta-v2", "esm", "modernbert", "mpnet", "rembert", "roformer"}
 
 
