@@ -10,7 +10,7 @@ import pretrainkit as pk
 from pretrainkit.api import make_plan
 from pretrainkit.dist import devices
 from pretrainkit.dist.devices import Device
-from pretrainkit.running.plan import fitting_microbatch
+from pretrainkit.running.plan import Plan
 from pretrainkit.training.trainer import Trainer
 from support.command_line import NO_DROPOUT, losses, refused, succeed
 from support.remedies import followed
@@ -50,7 +50,7 @@ def test_the_largest_microbatch_that_fits_gives_the_same_run(
 def test_what_cannot_be_fitted_says_so(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = ("--out", tmp_path / "run")
     message = refused(*words, "parallel.fit=auto", "data.microbatch_tokens=96", *out)
-    advice = followed(message, "running/device_memory.py: parallel.fit=auto and data.microbatch_tokens")
+    advice = followed(message, "training/run.py: parallel.fit=auto and data.microbatch_tokens")
     for remedy in (part.strip() for part in advice.partition("leave one out: ")[2].split(", or")):
         succeed(*words, "parallel.fit=auto", "data.microbatch_tokens=96", remedy, "--out", tmp_path / remedy)
     has_memory(monkeypatch, 1000)
@@ -86,11 +86,29 @@ def test_after_a_step_that_does_not_fit_the_advice_works(
     assert len(losses(run if last == 5 else again)) == 6
 
 
-def test_a_plan_names_the_microbatch_that_fits() -> None:
-    shown = succeed("plan", "t5/1.1-base", "--device", "h200", "--no-dry-run")
-    assert "DOES NOT FIT; data.microbatch_size=" in shown
-    size = int(shown.partition("data.microbatch_size=")[2].split()[0])
-    for examples, fits in ((size, True), (2 * size, False)):
-        plan = make_plan(pk.load_config("t5/1.1-base", [f"data.microbatch_size={examples}"]), dry_run=False)
-        assert (fitting_microbatch(plan, "ddp") >= examples) is fits
-        assert (plan.memory["ddp"].total < 0.9 * plan.device_bytes) is fits
+@pytest.mark.parametrize(
+    ("source", "device"),
+    [
+        ("t5/1.1-base", "h200"),
+        ("t5/1.1-xxl", "h200"),
+        ("t5/mt5-large", "a100"),
+        ("clip/zerovl", "a10"),
+        ("bert/large", "l4"),
+    ],
+)
+def test_a_plan_names_the_largest_microbatch_that_fits(source: str, device: str) -> None:
+    def planned(*words: str) -> Plan:
+        return make_plan(pk.load_config(source, list(words)), device=device, dry_run=False)
+
+    whole = planned()
+    assert not whole.fits("ddp")
+    if (size := whole.fitting.get("ddp")) is None:
+        assert not planned("data.microbatch_size=1").fits("ddp")
+        return
+    found = planned(f"data.microbatch_size={size}")
+    assert found.fits("ddp")
+    assert found.memory["ddp"].total < 0.9 * found.device_bytes
+    assert not planned(f"data.microbatch_size={2 * size}").fits("ddp")
+    assert planned("parallel.fit=auto").memory == found.memory
+    shown = succeed("plan", source, "--device", device, "--no-dry-run")
+    assert f"DOES NOT FIT; data.microbatch_size={size} would" in shown

@@ -118,8 +118,6 @@ def _forget_stand_ins() -> None:
 
 
 def _lines(plan: Any) -> list[str]:
-    from pretrainkit.running.plan import MEMORY_SHARE, fitting_microbatch
-
     lines = [
         f"{plan.num_parameters:,} parameters on {plan.num_ranks} x {plan.device}, {plan.precision}",
         f"a step: {plan.tokens_per_step:,.0f} tokens, {plan.flops_per_step:.3g} FLOPs; each rank "
@@ -130,9 +128,9 @@ def _lines(plan: Any) -> list[str]:
         cells = "".join(f"{part / 2**30:10.2f}" for part in (*astuple(memory), memory.total))
         fits = ""
         if plan.device_bytes is not None:
-            fits = "fits" if memory.total < MEMORY_SHARE * plan.device_bytes else "DOES NOT FIT"
-            if fits != "fits" and (most := fitting_microbatch(plan, name)) is not None:
-                fits += f"; data.microbatch_size={most} would"
+            fits = "fits" if plan.fits(name) else "DOES NOT FIT"
+            if not plan.fits(name) and name in plan.fitting:
+                fits += f"; data.microbatch_size={plan.fitting[name]} would"
         lines.append(f"  {name:<22} {cells}  {fits}")
     for strategy, numbers in plan.numbers_on_rank.items():
         shown = ", ".join(f"rank {rank} keeps {count:,}" for rank, count in numbers.items())

@@ -7,7 +7,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.running.plan import largest_microbatch
+from pretrainkit.running.plan import make_plan, planned_as
 from pretrainkit.training.checkpoints.files import step_folders
 from pretrainkit.training.run import RunConfig
 
@@ -20,15 +20,10 @@ def with_fitting_microbatch(config: RunConfig, world: World) -> RunConfig:
     """The config with `data.microbatch_size` set as `parallel.fit` asks for.
 
     Raises:
-        ConfigError: Another setting decides the same, the memory of this device is not known, or not one example fits.
+        ConfigError: The memory of this device is not known, or not one example fits.
     """
     if config.parallel.fit == "off":
         return config
-    if getattr(config.data, "microbatch_tokens", None) is not None:
-        raise ConfigError(
-            "parallel.fit=auto and data.microbatch_tokens both say how large a microbatch is\n"
-            "  leave one out: data.microbatch_tokens=null, or parallel.fit=off"
-        )
     from pretrainkit.dist.devices import rank_memory
 
     num_bytes = rank_memory(world.device, world.local_world_size)
@@ -37,7 +32,7 @@ def with_fitting_microbatch(config: RunConfig, world: World) -> RunConfig:
             f"parallel.fit=auto, but the memory of {world.device} is not known\n"
             "  say yourself how many examples fit: parallel.fit=off data.microbatch_size=8"
         )
-    found = world.gather_objects(largest_microbatch(config, world, num_bytes))  # devices may differ
+    found = world.gather_objects(_most(config, world, num_bytes))  # devices may differ
     most = min(0 if one is None else one for one in found)
     if not most:
         raise ConfigError(
@@ -53,7 +48,7 @@ def out_of_memory(config: RunConfig, folder: RunFolder, world: World, step: int)
 
     num_bytes, given = rank_memory(world.device, world.local_world_size), _examples(config, world)
     per_rank = config.data.batch_size // world.world_size
-    most = None if num_bytes is None else largest_microbatch(config, world, num_bytes)
+    most = None if num_bytes is None else _most(config, world, num_bytes)
     if most is None or most >= given:  # there is no estimate, or it is wrong
         most = max(size for size in range(1, max(1, given // 2) + 1) if per_rank % size == 0)
     change = f"data.microbatch_size={most}" if most < given else "parallel.activation_checkpointing=true"
@@ -71,3 +66,12 @@ def _examples(config: RunConfig, world: World) -> int:
     """In a microbatch."""
     per_rank = config.data.batch_size // world.world_size
     return min(config.data.microbatch_size or per_rank, per_rank)
+
+
+def _most(config: RunConfig, world: World, num_bytes: int) -> int | None:
+    """The largest microbatch that fits into so many bytes; None: not one example does."""
+    config = config.changed(parallel={"fit": "off"})
+    plan = make_plan(
+        config, num_gpus=world.world_size, device=planned_as(world.device), dry_run=False, device_bytes=num_bytes
+    )
+    return plan.fitting.get("ddp" if config.parallel.strategy == "auto" else config.parallel.strategy)

@@ -18,9 +18,9 @@ from pretrainkit.training.run import ParallelConfig, RunConfig
 from pretrainkit.workers.processes import without_collector
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
-    from pretrainkit.dist.env import World
     from pretrainkit.recipes.recipe import Recipe
     from pretrainkit.training.fake_step import StepMemory
     from pretrainkit.training.objective import HostBatch
@@ -48,6 +48,8 @@ _MEASURED_EXAMPLES = (4, 8)
 _ASSUMED_EXAMPLES = (1, 2)
 """The same where all examples are assumed to be equally long."""
 _MAX_DRY_RANKS = 1024
+_MEMORY_SHARE = 0.9
+"""Of a device's memory for what a plan counts; the rest is for torch, NCCL and fragments."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,9 @@ class Plan:
     memory: dict[str, RankMemory]
     """By strategy: ddp, fsdp2, hsdp."""
     device_bytes: float | None
+    fitting: dict[str, int]
+    """By strategy the largest part of a rank's batch, in examples, that fits into the device as a microbatch; a
+    strategy with which not one example fits is missing. Empty without `device_bytes`."""
     flops_per_step: float
     """Of all ranks, forward and backward, real tokens."""
     tokens_per_step: float
@@ -101,6 +106,10 @@ class Plan:
     numbers_on_rank: dict[str, dict[int, int]] = field(default_factory=dict)
     """Of the dry run: strategy to rank to numbers of parameters it keeps."""
 
+    def fits(self, strategy: str) -> bool:
+        """Whether the microbatches that were asked for do."""
+        return self.fitting.get(strategy, 0) >= self.examples_per_microbatch
+
 
 def make_plan(
     config: RunConfig,
@@ -111,6 +120,7 @@ def make_plan(
     mfu: float = 0.4,
     price: float | None = None,
     dry_run: bool = True,
+    device_bytes: float | None = None,
 ) -> Plan:
     """Find out what a run needs, without its devices. Imports torch; the model's numbers are never made. The first
     examples of its data are read; without data, examples as long as the settings allow are assumed.
@@ -122,6 +132,7 @@ def make_plan(
         mfu: Share of the datasheet's rate that the run is expected to reach, in (0, 1].
         price: Of one device for an hour, in any unit.
         dry_run: Also lay the model out over the ranks.
+        device_bytes: Memory of a device; None: what its datasheet says.
 
     Raises:
         InputError: An unknown device, or a number that cannot be.
@@ -166,16 +177,44 @@ def make_plan(
 
     alone = config.parallel.changed(strategy="ddp", compile="off")
     model = parallelize(faked(build()), alone, World(), torch.float32)  # recomputes what the config says
-    measured, flops, tokens = _measure(
-        recipe, config, model, per_microbatch, device, is_alone=microbatches == 1, is_assumed=assumed is not None
+    measured, per_example, flops, tokens = _measure(
+        recipe, config, model, per_microbatch, device, is_assumed=assumed is not None
     )
-    name, device_bytes = DEVICES.get(device, (device, None))
+    name, known_bytes = DEVICES.get(device, (device, None))
+    device_bytes = device_bytes or known_bytes
     precision = config.precision.compute if device == "cpu" else _compute_format(config)
     peak = peak_flops(name, "tf32" if precision == "float32" and config.precision.matmul_tf32 else precision)
     flops_per_step = flops * config.data.batch_size
     seconds = None
     if peak is not None and config.num_steps is not None:
         seconds = config.num_steps * flops_per_step / (num_gpus * peak * mfu)
+
+    def memory_with(examples: int) -> dict[str, RankMemory]:
+        activations = measured.activations - per_example * (per_microbatch - examples)
+        if examples >= per_rank:  # of a batch in one microbatch they go while gradients come
+            activations = max(0, activations - measured.gradients)
+        step = replace(measured, activations=int(activations))
+        return memory_by_strategy(model, step, num_gpus, shards, config.ema_decay is not None, precision)
+
+    memory, fitting = memory_with(per_microbatch), dict[str, int]()
+    if device_bytes is not None:
+        for examples in (size for size in range(1, per_rank + 1) if per_rank % size == 0):
+            for strategy, needed in memory_with(examples).items():
+                if needed.total < _MEMORY_SHARE * device_bytes:
+                    fitting[strategy] = examples
+    chosen = fitting.get("ddp" if config.parallel.strategy == "auto" else config.parallel.strategy)
+    if config.parallel.fit == "auto" and chosen is not None and chosen < per_microbatch:
+        fitted = config.changed(data={"microbatch_size": chosen}, parallel={"fit": "off"})
+        return make_plan(
+            fitted,
+            num_gpus=num_gpus,
+            device=device,
+            gpus_per_node=gpus_per_node,
+            mfu=mfu,
+            price=price,
+            dry_run=dry_run,
+            device_bytes=device_bytes,
+        )
     return Plan(
         num_parameters=_size(model),
         num_ranks=num_gpus,
@@ -183,8 +222,9 @@ def make_plan(
         precision=precision,
         examples_per_microbatch=per_microbatch,
         microbatches_per_step=microbatches,
-        memory=memory_by_strategy(model, measured, num_gpus, shards, config.ema_decay is not None, precision),
+        memory=memory,
         device_bytes=device_bytes,
+        fitting=fitting,
         flops_per_step=flops_per_step,
         tokens_per_step=tokens * config.data.batch_size,
         num_steps=config.num_steps,
@@ -197,32 +237,9 @@ def make_plan(
     )
 
 
-MEMORY_SHARE = 0.9
-"""Of a device's memory for what a plan counts; the rest is for torch, NCCL and fragments."""
-
-
-def fitting_microbatch(plan: Plan, strategy: str) -> int | None:
-    """The largest part of a rank's batch, in examples, that fits into the device as a microbatch; None: not one does.
-
-    Estimated: activations are taken to grow with the number of examples.
-    """
-    assert plan.device_bytes is not None
-    memory, examples = plan.memory[strategy], plan.examples_per_microbatch
-    # Of a batch in one microbatch the activations go while gradients come; of several the later ones do not.
-    whole = memory.activations + (memory.gradients if plan.microbatches_per_step == 1 else 0)
-    most = (MEMORY_SHARE * plan.device_bytes - (memory.total - memory.activations)) / (whole / examples)
-    per_rank = examples * plan.microbatches_per_step
-    if memory.total < MEMORY_SHARE * plan.device_bytes:
-        most = max(most, examples)
-    return max((size for size in range(1, per_rank + 1) if per_rank % size == 0 and size <= most), default=None)
-
-
-def largest_microbatch(config: RunConfig, world: World, num_bytes: int) -> int | None:
-    """`fitting_microbatch` of this run on a device with so many bytes of memory."""
-    kind = "cpu" if world.device.type == "cpu" else "h200"  # for its number format alone
-    plan = make_plan(config, num_gpus=world.world_size, device=kind, dry_run=False)
-    strategy = "ddp" if config.parallel.strategy == "auto" else config.parallel.strategy
-    return fitting_microbatch(replace(plan, device_bytes=num_bytes), strategy)
+def planned_as(device: torch.device) -> str:
+    """Whose number formats a plan for a device of this machine goes by."""
+    return "cpu" if device.type == "cpu" else "h200"
 
 
 def memory_by_strategy(
@@ -267,10 +284,10 @@ def _measure(
     per_microbatch: int,
     device: str,
     *,
-    is_alone: bool,
     is_assumed: bool,
-) -> tuple[StepMemory, float, float]:
-    """Memory of a step with one microbatch of that many examples; FLOPs and tokens of one example."""
+) -> tuple[StepMemory, float, float, float]:
+    """Memory of a step with microbatches of that many examples, how much its activations grow with an example more;
+    FLOPs and tokens of one example."""
     sizes: Sequence[int] = _ASSUMED_EXAMPLES if is_assumed else _MEASURED_EXAMPLES
     sizes = sizes if per_microbatch > sizes[-1] else (per_microbatch,)
     batches = [host_batch_of(recipe, config, size, is_assumed) for size in sizes]
@@ -284,14 +301,14 @@ def _measure(
     examples = sum(cost.examples for cost in costs)
     flops, tokens = (sum(getattr(cost, name) for cost in costs) / max(1, examples) for name in ("flops", "tokens"))
     memory, cost = found[0], costs[-1]
+    per_example = memory.activations / sizes[0]
     if len(found) == 2:
         slots = cost.slots * per_microbatch / sizes[-1]
         # Activations grow in proportion to slots: a line through two small microbatches.
         slope = (found[1].activations - memory.activations) / max(1, cost.slots - costs[0].slots)
         memory = replace(memory, activations=int(memory.activations + slope * (slots - costs[0].slots)))
-    if is_alone:  # activations go while gradients come
-        memory = replace(memory, activations=max(0, memory.activations - memory.gradients))
-    return memory, flops, tokens
+        per_example = slope * cost.slots / sizes[-1]
+    return memory, per_example, flops, tokens
 
 
 def with_batch_size(config: RunConfig, num_examples: int) -> RunConfig:

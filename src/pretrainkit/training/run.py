@@ -263,6 +263,17 @@ class RunConfig(Config):
 
     def _batch_problems(self, world_size: int) -> Iterator[str]:
         batch, micro = self.data.batch_size, self.data.microbatch_size
+        if getattr(self.data, "microbatch_tokens", None) is not None:  # of some recipes
+            if micro is not None:
+                yield (
+                    "data.microbatch_size and data.microbatch_tokens both say how large a microbatch is\n"
+                    "  leave one out: data.microbatch_size=null, or data.microbatch_tokens=null"
+                )
+            if self.parallel.fit == "auto":
+                yield (
+                    "parallel.fit=auto and data.microbatch_tokens both say how large a microbatch is\n"
+                    "  leave one out: parallel.fit=off, or data.microbatch_tokens=null"
+                )
         if batch % world_size:
             advice = nearest_multiples(batch, world_size)
             yield f"a batch of {batch} examples cannot be split over {world_size} ranks\n  {advice}"
