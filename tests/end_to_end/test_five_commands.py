@@ -11,6 +11,7 @@ import torch
 import pretrainkit as pk
 from pretrainkit.tokenizers.load import load_tokenizer
 from support.command_line import NO_DROPOUT, TINY, pretrainkit, refused, succeed
+from support.remedies import followed
 from support.whole_runs import assert_exports_are_the_run
 
 
@@ -245,6 +246,30 @@ def test_generate_answers_from_runs_and_exports_alike(finished: Path, exports: d
     answers = {succeed("generate", path, "Bada <mask> koli.", "--top", 2) for path in (finished, *exports.values())}
     assert len(answers) == 1
     assert "<mask>" not in answers.pop()
+
+
+@pytest.mark.parametrize("fault", ["larger", "sentencepiece.model alone"])
+def test_a_tokenizer_that_is_not_the_models_is_refused_where_text_is_asked_for(
+    exports: dict[str, Path], made: Path, fault: str, tmp_path: Path
+) -> None:
+    good, broken, ours, mended = exports["huggingface"], tmp_path / "broken", tmp_path / "ours", tmp_path / "mended"
+    shutil.copytree(good, broken)
+    other = []
+    if fault == "larger":
+        more = tmp_path / "larger"
+        succeed("tokenizer", "train", made / "data" / "words.tsv", "--vocab-size", 900, "--out", more)
+        for name in ("tokenizer.json", "tokenizer_config.json", "sentencepiece.model", "special_tokens_map.json"):
+            (broken / name).unlink(missing_ok=True)
+        other = ["--tokenizer", more]
+    else:
+        (broken / "tokenizer.json").unlink()
+    succeed("import", broken, *other, "--out", ours)
+    message = refused("generate", ours, "the cat <mask> here")
+    advice = followed(message, "recipes/bert/generate.py: the tokenizer")
+    words = advice.partition("pretrainkit ")[2].split()
+    own = {"MODEL": str(broken), "FOLDER": str(made / "data" / "tokenizer"), "DIR": str(mended)}
+    succeed(*(own.get(word, word) for word in words))
+    assert "the cat" in succeed("generate", mended, "the cat <mask> here")
 
 
 def test_init_from_starts_with_the_weights_of_a_run_checkpoint_or_export(

@@ -30,11 +30,19 @@ def fill_masks(
         the best piece in each place.
 
     Raises:
-        InputError: A prompt without a mask, or longer than the model reads.
+        InputError: A prompt without a mask, or longer than the model reads; a tokenizer that is not the model's.
     """
     from tokenizers import Tokenizer as JsonTokenizer
 
     tokenizer = load_tokenizer(tokenizer_folder)
+    has_json = (tokenizer_folder / "tokenizer.json").is_file()
+    if not has_json or tokenizer.vocab_size > config.model.vocab_size:
+        problem = f"has {tokenizer.vocab_size} pieces, the model {config.model.vocab_size}"
+        raise InputError(
+            f"the tokenizer {tokenizer_folder} {problem if has_json else 'has no tokenizer.json'}\n"
+            "  import the model with the tokenizer it was trained with: pretrainkit import MODEL --tokenizer FOLDER "
+            "--out DIR"
+        )
     # tokenizer.json knows the mask token within text, and so what stands before and after it without a blank.
     found = JsonTokenizer.from_file(str(tokenizer_folder / "tokenizer.json"))
     return [_fill(config, model, tokenizer, lambda text: found.encode(text).ids, prompt, top) for prompt in prompts]
