@@ -36,7 +36,7 @@ def fill_masks(
 
     tokenizer = load_tokenizer(tokenizer_folder)
     has_json = (tokenizer_folder / "tokenizer.json").is_file()
-    if not has_json or tokenizer.vocab_size > config.model.vocab_size:
+    if not has_json or tokenizer.vocab_size > (config.model.vocab_size or 0):
         problem = f"has {tokenizer.vocab_size} pieces, the model {config.model.vocab_size}"
         raise InputError(
             f"the tokenizer {tokenizer_folder} {problem if has_json else 'has no tokenizer.json'}\n"
