@@ -474,7 +474,7 @@ def test_a_machine_without_a_compiler_is_told_how_to_say_nothing(lab: Path, monk
     with within(lab):
         ended, warned = run_with_warnings([*command.split(), "parallel.compile=on", "--out", "compiled"])
         assert ended.code == 0
-        advice = followed(warned, "dist/parallelize.py: torch.compile needs a C compiler")
+        advice = followed(warned, "dist/parallelize.py: torch.compile needs")
         off = re.search(r"parallel\.compile=\w+", advice)[0]
         ended, warned = run_with_warnings([*command.split(), off, "--out", "as-it-is"])
         assert ended.code == 0
