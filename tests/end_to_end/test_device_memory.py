@@ -53,6 +53,11 @@ def test_what_cannot_be_fitted_says_so(words: list[str], tmp_path: Path, monkeyp
     advice = followed(message, "training/run.py: parallel.fit=auto and data.microbatch_tokens")
     for remedy in (part.strip() for part in advice.partition("leave one out: ")[2].split(", or")):
         succeed(*words, "parallel.fit=auto", "data.microbatch_tokens=96", remedy, "--out", tmp_path / remedy)
+    given = ("data.microbatch_tokens=96", "data.microbatch_size=4")
+    message = refused(*words, *given, *out)
+    advice = followed(message, "training/run.py: data.microbatch_size and data.microbatch_tokens")
+    for remedy in (part.strip() for part in advice.partition("leave one out: ")[2].split(", or")):
+        succeed(*words, *given, remedy, "--out", tmp_path / f"other {remedy}")
     has_memory(monkeypatch, 1000)
     message = refused(*words, "parallel.fit=auto", *out)
     advice = followed(message, "running/device_memory.py: not one example fits").partition("set ")[2].partition(",")[0]
