@@ -172,6 +172,8 @@ CASES = [
         "data.kind=classes",
     ),
     Case(f"finetune rte --from bert --data glue=glue data.order=lanes {TASK}", "data.order=shuffle"),
+    Case(f"finetune --task rte --from bert --data glue=glue {TASK}", "pretrainkit finetune .*"),
+    Case(f"finetune rte --from bert --data glue {TASK}", "--data glue=DIR", {"DIR": "glue"}),
     Case(
         "predict bert --input claims.jsonl --out {out}",
         "pretrainkit finetune TASK --from RUN",

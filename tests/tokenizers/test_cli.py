@@ -7,8 +7,10 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from pretrainkit.cli.corpus import app as corpus_app
 from pretrainkit.cli.tokenizer import app
 from pretrainkit.errors import DataError, InputError
+from support.remedies import followed
 
 
 def run(*arguments):
@@ -79,6 +81,19 @@ def test_inspecting_the_folder_above_names_the_splits(unigram, corpus, tmp_path)
     run("encode", corpus, "--tokenizer", unigram, "--out", tmp_path / "out", "--splitter", "none")
     result = run("inspect", tmp_path / "out")
     assert "name one of the folders in it" in str(result.exception)
+
+
+@pytest.mark.parametrize("place", ["corpus", "corpus/train"])
+def test_a_corpus_is_encoded_as_advised(place, unigram, prose, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("\n\n".join(prose), encoding="utf-8")
+    shards = CliRunner().invoke(corpus_app, ["shards", "text.txt", "--out", "corpus", "--heldout", "0.2"])
+    assert shards.exit_code == 0, shards.exception
+    advice = followed(run("inspect", place).exception, "tokenizers/shards.py: … is a corpus of text")
+    words = advice.partition("pretrainkit tokenizer ")[2].split()
+    own = {"DIR": str(unigram), "FOLDER": "tokens"}
+    assert run(*(own.get(word, word) for word in words), "--splitter", "newline").exit_code == 0
+    assert run("inspect", "tokens" if "/" in place else "tokens/train").exit_code == 0
 
 
 def test_a_name_too_long_for_the_system_is_refused(unigram, corpus, tmp_path):

@@ -102,7 +102,7 @@ def test_open_names_a_folder_without_shards(tmp_path):
     with pytest.raises(DataError, match="there is no folder"):
         TokenShards.open(tmp_path / "absent")
     (tmp_path / "train").mkdir()
-    (tmp_path / "train/manifest.json").write_text("{}")
+    (tmp_path / "train/manifest.json").write_text('{"num_tokens": 9}')
     with pytest.raises(DataError, match="name one of the folders in it"):
         TokenShards.open(tmp_path)
     with pytest.raises(DataError, match="another kind"):

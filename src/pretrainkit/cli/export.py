@@ -11,7 +11,12 @@ from pretrainkit.cli.options import Averaged
 
 def export(
     path: Annotated[Path, Argument(help="A run folder or a checkpoint in it.")],
-    out: Annotated[Path, Option(help="New folder to write; for t5x a new file, .npz or .safetensors.")],
+    out: Annotated[
+        Path,
+        Option(
+            help="New folder to write; a new file for t5x (.npz or .safetensors), 4m and 4m-tokenizer (.safetensors)."
+        ),
+    ],
     format: Annotated[
         str,
         Option(

@@ -120,6 +120,9 @@ def _unknown_option(option: str, args: list[str], command: Any) -> str:
     told = f"there is no option {option}"
     shown = [param for param in command.params if not getattr(param, "hidden", False)]
     options = [one for param in shown for one in param.opts if one.startswith("--")]
+    if any(param.param_type_name == "argument" and param.name == wanted for param in command.params):
+        others = [arg for number, arg in enumerate(args) if number not in (place, place + (not equals))]
+        return f"{told}\n  write the {name} without it: pretrainkit {' '.join((command.name, value, *others))}"
     if habit := in_our_words(name, value, fields):
         return f"{told}\n  write: {habit}"
     if named:
@@ -128,7 +131,7 @@ def _unknown_option(option: str, args: list[str], command: Any) -> str:
     if close:
         return f"{told}; did you mean {close[0]}?\n  all options: pretrainkit {command.name} --help"
     near = nearest(wanted, fields)
-    advice = f"\n  write: {near}={value}" if near else ""
+    advice = f"\n  the setting closest to it: {near} ({fields[near]})" if near else ""
     return f"{told}{advice}\n  settings are written PATH=VALUE; options are {', '.join(options)}"
 
 

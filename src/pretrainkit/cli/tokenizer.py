@@ -186,11 +186,11 @@ def inspect(
     json_output: Json = False,
 ) -> None:
     """Show what a tokenizer or token shards are, and check that they are whole."""
+    from pretrainkit.tokenizers.folder import MODEL, TOKENIZER_JSON
     from pretrainkit.tokenizers.load import load_tokenizer
     from pretrainkit.tokenizers.shards import TokenShards
 
-    has_shards = any((folder / split / "manifest.json").is_file() for split in ("train", "valid"))
-    if not has_shards and not any(folder.glob("tokens-*.bin")):
+    if any((folder / name).is_file() for name in (MODEL, TOKENIZER_JSON)):
         loaded = load_tokenizer(folder)
         facts: dict[str, Any] = {"kind": loaded.kind, "vocab_size": loaded.vocab_size, **loaded.special.as_dict()}
         _echo_facts(

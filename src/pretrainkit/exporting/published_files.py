@@ -27,7 +27,7 @@ def write_published(path: Path, tensors: Mapping[str, Tensor], config: Mapping[s
         InputError: `path` exists or is named otherwise.
     """
     if path.suffix != ".safetensors":
-        raise InputError(f"{path} is not named .safetensors\n  give a name such as {path.with_suffix('.safetensors')}")
+        raise InputError(f"{path.name} ends in {path.suffix!r}\n  give a file whose name ends in .safetensors")
     with new_file(path) as aside:
         write_tensors(aside, tensors, {name: str(value) for name, value in config.items()})
 

@@ -35,7 +35,7 @@ from pretrainkit.recipes.exchange import (
 )
 from pretrainkit.recipes.registry import able, find_recipe, recipes_able
 from pretrainkit.running.configs import load_config
-from pretrainkit.running.kept_tokenizer import tokenizer_given
+from pretrainkit.running.kept_tokenizer import require_ids_of_model, tokenizer_given
 from pretrainkit.running.opened import Opened, open_model, recipe_of_export, with_weights
 
 _log = logging.getLogger(__name__)
@@ -194,7 +194,7 @@ def import_model(
     """Read a model of another library into ours, which `init_from`, `evaluate` and `generate` take.
 
     The whole model is built and checked before anything is written. Raises InputError where the format is unknown, the
-    file is broken or of another architecture, or `out` exists.
+    file is broken or of another architecture, the tokenizer has more pieces than the model, or `out` exists.
 
     Args:
         path: "huggingface": a folder that transformers wrote. Other formats: a file, or what the format has.
@@ -212,6 +212,7 @@ def import_model(
             raise InputError(f"files of format {format!r} hold no classifier to be pooled\n  leave --pooling out")
         found = read_foreign_model(path, recipe, format=format, config=config)
         model = with_weights(find_recipe(found.config.recipe), found.config, found.state, path)
+        require_ids_of_model(found.config, given)
         write_native(found.config, model, given, Path(out), found.trained_length)
         return Path(out)
     if config is not None:
@@ -224,6 +225,7 @@ def import_model(
             "  runs, checkpoints and exports of ours are read as they are, by init_from=, evaluate and generate"
         )
     opened = open_model(path, recipe=recipe or _recipe_of_folder(Path(path)), pooling=pooling, tokenizer=given)
+    require_ids_of_model(opened.config, given)
     write_native(opened.config, opened.model, opened.tokenizer, Path(out), _trained_length(opened, Path(path)))
     return Path(out)
 

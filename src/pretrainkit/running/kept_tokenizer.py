@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from pretrainkit.errors import DataError
+from pretrainkit.errors import DataError, InputError
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.recipes.capabilities import KeepsTokenizer
 from pretrainkit.recipes.recipe import Recipe, tokenizer_beside
@@ -31,6 +31,18 @@ def require_same_tokenizer(opened: Opened, path: str | Path, sources: Iterable[S
                 "  encode the text with the model's: "
                 f"pretrainkit tokenizer encode CORPUS --tokenizer {opened.tokenizer} --out FOLDER"
             )
+
+
+def require_ids_of_model(config: RunConfig, tokenizer: Path | None) -> None:
+    """Refuse a tokenizer that was given for a model and has ids beyond its embeddings."""
+    from pretrainkit.tokenizers.load import load_tokenizer
+
+    size = getattr(config.model, "vocab_size", None)  # models of pictures have none
+    if tokenizer is not None and size is not None and (given := load_tokenizer(tokenizer).vocab_size) > size:
+        raise InputError(
+            f"the tokenizer {tokenizer} has {given} pieces, but the model reads {size}\n"
+            "  give the folder of the one that the model was trained with"
+        )
 
 
 def keep_tokenizer(folder: RunFolder, origin: Path | None) -> None:

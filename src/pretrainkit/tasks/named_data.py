@@ -107,7 +107,11 @@ class NamedData(OpenSource):
             return self._within(_folder(folders[self.benchmark], self.benchmark))
         if ALL in folders:
             inside = _folder(folders[ALL], ALL) / self.benchmark
-            return self._within(inside) if inside.is_dir() else None
+            if not inside.is_dir():
+                raise DataError(
+                    f"{folders[ALL]} has no folder {self.benchmark} with the data of {self.name}\n  {self._mend}"
+                )
+            return self._within(inside)
         return None
 
     def _within(self, folder: Path) -> list[Path]:

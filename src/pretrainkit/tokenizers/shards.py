@@ -297,12 +297,21 @@ def _text_in(path: Path) -> str | None:
     return str(path / f"*{suffixes[0]}") if suffixes else None
 
 
+def _is_corpus(folder: Path) -> DataError:
+    return DataError(
+        f"{folder} is a corpus of text, not token shards\n"
+        f"  encode it: pretrainkit tokenizer encode {quote(str(folder))} --tokenizer DIR --out FOLDER"
+    )
+
+
 def _manifest(folder: Path) -> dict[str, Any]:
     path = folder / "manifest.json"
     try:
         content = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
         inside = [name for name in ("train", "valid") if (folder / name / "manifest.json").is_file()]
+        if inside and b'"num_tokens"' not in (folder / inside[0] / "manifest.json").read_bytes():
+            raise _is_corpus(folder) from error
         advice = f"name one of the folders in it: {', '.join(str(folder / name) for name in inside)}"
         if not folder.exists():
             advice = f"give the place of the token shards, or {_REBUILD}"
@@ -321,10 +330,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}\n  {_REBUILD}") from error
     if isinstance(content, dict) and content.get("kind") == "corpus":
-        raise DataError(
-            f"{folder} is a corpus of text, not token shards\n"
-            f"  encode it: pretrainkit tokenizer encode {folder} --tokenizer DIR --out FOLDER"
-        )
+        raise _is_corpus(folder)
     kind = content.get("format") if isinstance(content, dict) else None
     if kind != FORMAT:
         raise DataError(f"{folder} holds no token shards: its manifest is of {kind or 'another kind'}\n  {_REBUILD}")

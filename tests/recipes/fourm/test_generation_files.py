@@ -19,6 +19,7 @@ from pretrainkit.recipes.fourm.presets import tiny_modalities
 from pretrainkit.recipes.fourm.source import bind, open_source
 from pretrainkit.recipes.fourm.text import TextVocabulary
 from support.fourm_data import write_set, write_tokenizer
+from support.remedies import followed
 
 SETTINGS = (
     "model.hidden_size=16",
@@ -228,6 +229,16 @@ def test_tokens_of_an_image_tokenizer_are_pictures_where_it_is_given(setup: Setu
 def test_what_cannot_be_is_refused(setup: Setup, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=f"(?s){message}"):
         setup(**{"settings": [], **options})
+
+
+def test_a_run_without_held_out_data_is_told_to_give_files(setup: Setup) -> None:
+    config = setup.config.changed(data={"valid": ()})
+    arguments = (setup.model, setup.tokenizer, [])
+    with pytest.raises(InputError, match="trained without") as refused:
+        generate(config, *arguments, to=["depth"], from_data=1)
+    advice = followed(refused.value, "recipes/fourm/generation/generate.py: --from-data takes held-out samples")
+    given = advice.partition("--from ")[2].replace("NAME=FILE", f"rgb={setup.photo}")
+    assert generate(config, *arguments, to=["depth"], given=[given])[0]["outputs"]["depth@64"]
 
 
 def test_a_broken_picture_is_refused_by_name(setup: Setup, tmp_path: Path) -> None:

@@ -235,13 +235,14 @@ def test_a_folder_that_is_not_there_is_told_and_the_hub_is_asked_only_without_on
     ):
         REGISTRY.get_task("wikipedia_20190301.en_v003_unsupervised").supplied(Supply(BYTES, {}, tuple))
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
-    for folders in ({}, {"all": tmp_path}):
-        task = supplied("glue_rte_v002", **folders)
-        assert task.splits == ("train", "validation", "test")
-        with pytest.raises(
-            DataError, match=r"(?s)needs the package 'datasets'.*or give its folder: data\.task_folders\.glue=DIR"
-        ):
-            task.bind("train")
+    task = supplied("glue_rte_v002")
+    assert task.splits == ("train", "validation", "test")
+    with pytest.raises(
+        DataError, match=r"(?s)needs the package 'datasets'.*or give its folder: data\.task_folders\.glue=DIR"
+    ):
+        task.bind("train")
+    with pytest.raises(DataError, match=r"no folder glue with the data of glue/rte\n.*data\.task_folders\.glue=DIR"):
+        supplied("glue_rte_v002", all=tmp_path)  # the hub's data would take the place of what was given
 
 
 def test_folders_are_written_by_name_or_alone():

@@ -361,6 +361,11 @@ def _examples(
 
 def _samples(link: Link, given: Sequence[str], plan: GenerationPlan, num: int) -> list[Example]:
     """Held-out samples; what is not named is given where no target is made of the same files."""
+    if not link.config.data.valid:
+        raise InputError(
+            "--from-data takes held-out samples, and the run has none: it was trained without data.valid\n"
+            "  give what to start from instead, each as --from NAME=FILE"
+        )
     source = open_source(link.config, "valid")
     targets = [one for target in plan.targets if (one := the_target(target.modality, link.modalities)) is not None]
     named = [modality for name in given for modality in require_inputs(name, [link.modalities])]
