@@ -100,19 +100,21 @@ class FlexPairs(RowPairs):
 
 
 def has_varlen(qkv_T3HK: Tensor) -> bool:
-    """Whether the flash kernel for variable lengths takes these: half precision, heads of a multiple of 8 numbers, on
-    cards from sm80 on."""
-    is_half = qkv_T3HK.dtype in (torch.bfloat16, torch.float16)
-    return is_half and qkv_T3HK.shape[-1] % 8 == 0 and _capability(qkv_T3HK.device) >= (8, 0)
+    """Whether the flash kernel for variable lengths takes these: half precision, heads of a multiple of 8 numbers up to
+    256, on cards from sm80 on."""
+    is_half, width = qkv_T3HK.dtype in (torch.bfloat16, torch.float16), qkv_T3HK.shape[-1]
+    return is_half and width % 8 == 0 and width <= 256 and capability(qkv_T3HK.device) >= (8, 0)
 
 
 def has_flex(some: Tensor, head_width: int) -> bool:
-    """Whether FlexAttention has a fused kernel on the device of a tensor, for heads of this width."""
-    return some.is_cuda and head_width >= 16
+    """Whether FlexAttention has a fused kernel on the device of a tensor, for heads of this width. Triton, which it is
+    written in, makes code for sm70 and newer."""
+    return head_width >= 16 and capability(some.device) >= (7, 0)
 
 
 @cache
-def _capability(device: torch.device) -> tuple[int, int]:
+def capability(device: torch.device) -> tuple[int, int]:
+    """The compute capability of a GPU, such as (9, 0); (0, 0) of another device."""
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
 
 
