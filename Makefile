@@ -12,7 +12,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DELETE_ON_ERROR:
-.PHONY: setup demo test test-fast test-lowest test-matrix test-gpu-benchmark lint format bench clean
+.PHONY: setup demo test test-fast test-lowest test-matrix test-gpu-benchmark test-codegen lint format bench clean
 
 setup: $(VENV)/.done
 
@@ -59,6 +59,13 @@ test-matrix:
 # The benchmark for a GPU with tiny models on the CPU: that it runs.
 test-gpu-benchmark: setup
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gpu.py --pretend --out "$$(mktemp -d)"
+
+# What Triton makes for a GPU of each block. The package is only looked into here: the CPU build of torch does not use it.
+test-codegen: setup build/triton
+	OMP_NUM_THREADS=1 PYTHONPATH=build/triton $(BIN)/python -m pytest tests/codegen
+
+build/triton:
+	$(BIN)/python -m pip install --quiet --no-deps --target $@ triton==3.7.1
 
 lint: setup
 	$(BIN)/ruff check .

@@ -44,7 +44,7 @@ def on_card(dtype: torch.dtype, *shape: int) -> Any:
 
 @pytest.mark.parametrize(("dtype", "width"), FLASH, ids=str)
 def test_packed_examples(card: tuple[int, int], dtype: torch.dtype, width: int) -> None:
-    assert cuda.has_varlen(on_card(dtype, 16, 3, 2, width)) == (card in FLASH[dtype, width])
+    assert cuda.has_varlen(on_card(dtype, 16, 3, 2, width), card) == (card in FLASH[dtype, width])
 
 
 @pytest.mark.parametrize(("width", "has_dropout"), PAIRS)

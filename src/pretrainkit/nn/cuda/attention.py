@@ -32,8 +32,11 @@ class VarlenLayout(AttentionLayout):
     ends: Tensor = field(init=False)
     """int32: `cu_seqlens`, and where pieces of the unused tokens end. The kernel writes nothing for tokens of no
     example, forwards or backwards: what lay in that memory, maybe NaN, would go into the gradients of weights."""
+    card: tuple[int, int] = field(init=False)
+    """Compute capability. Asked here, because torch.compile does not look into caches."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "card", capability(self.cu_seqlens.device))
         object.__setattr__(self, "padded", padded_layout(self.cu_seqlens, self.max_length, self.num_tokens))
         num_pieces = -(-self.num_tokens // self.max_length)  # as many as there can be; the others are empty
         piece = torch.arange(1, num_pieces + 1, dtype=torch.int32, device=self.cu_seqlens.device)
@@ -44,7 +47,7 @@ class VarlenLayout(AttentionLayout):
         object.__setattr__(self, "ends", ends)
 
     def attend(self, qkv_T3HK: Tensor, *, window: int | None, dropout_rate: float) -> Tensor:
-        if not has_varlen(qkv_T3HK):
+        if not has_varlen(qkv_T3HK, self.card):
             return self.padded.attend(qkv_T3HK, window=window, dropout_rate=dropout_rate)
         reach = -1 if window is None else window // 2
         q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
@@ -99,11 +102,11 @@ class FlexPairs(RowPairs):
         return self._stream(mixed_BHQK)
 
 
-def has_varlen(qkv_T3HK: Tensor) -> bool:
+def has_varlen(qkv_T3HK: Tensor, card: tuple[int, int]) -> bool:
     """Whether the flash kernel for variable lengths takes these: half precision, heads of a multiple of 8 numbers up to
     256, on cards from sm80 on."""
     is_half, width = qkv_T3HK.dtype in (torch.bfloat16, torch.float16), qkv_T3HK.shape[-1]
-    return is_half and width % 8 == 0 and width <= 256 and capability(qkv_T3HK.device) >= (8, 0)
+    return is_half and width % 8 == 0 and width <= 256 and card >= (8, 0)
 
 
 def has_flex(some: Tensor, head_width: int) -> bool:

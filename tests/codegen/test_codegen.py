@@ -1,0 +1,80 @@
+"""Code that Inductor and Triton make of every block for an H200, and that ptxas compiles; see `support.codegen`.
+
+On request, `make test-codegen`: it needs the package triton and takes ten minutes.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from typing import Any
+
+import pytest
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed: make test-codegen"),
+]
+MOST_KERNELS = {"forward": 14, "backward": 18}
+"""Triton kernels of a block."""
+WORKLOADS = {
+    # Preset and examples, to the parts that are compiled there.
+    "bert/base=16": 2,
+    "bert/base=16,model.attention_dropout=0,model.hidden_dropout=0": 2,
+    "bert/large=8": 2,
+    "bert/modern-base=8": 3,
+    "pixel/base=8": 2,
+    "pixel/small=8": 2,
+    "clip/zerovl=32": 2,
+    "fourm/b-7=16": 4,
+    "t5/1.1-base=16": 3,
+}
+BIAS_GRADIENT = 2
+"""Atomic additions of a T5 block: FlexAttention's gradient of the relative bias."""
+
+
+@cache
+def made(workload: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "support.codegen", workload],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)[workload]["parts"]
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_every_kind_of_block_becomes_few_kernels_without_atomic_additions(workload: str) -> None:
+    parts = made(workload)
+    assert len(parts) == WORKLOADS[workload], list(parts)
+    for name, part in parts.items():
+        assert part.keys() == {"count", "forward", "backward"}, name
+        for direction, most in MOST_KERNELS.items():
+            one = part[direction]
+            assert 0 < len(one["kernels"]) <= most, (name, one["kernels"])
+            assert one["atomics"] == (BIAS_GRADIENT if direction == "backward" and is_biased(workload, name) else 0)
+
+
+def is_biased(workload: str, part: str) -> bool:
+    return workload.startswith("t5/1.1") and "Block" in part
+
+
+@pytest.mark.parametrize(
+    ("workload", "kernel"),
+    [
+        ("bert/base=16", "_flash_attention"),
+        ("bert/base=16,model.attention_dropout=0,model.hidden_dropout=0", "_varlen_attn"),
+        ("pixel/base=8", "_flash_attention"),
+        ("clip/zerovl=32", "_scaled_dot_product"),
+    ],
+)
+def test_attention_is_one_kernel_in_each_direction(workload: str, kernel: str) -> None:
+    for name, part in made(workload).items():
+        if "Cross" not in name:
+            for direction in ("forward", "backward"):
+                assert sum(number for call, number in part[direction]["calls"].items() if kernel in call) == 1, name

@@ -1,0 +1,259 @@
+"""`python -m support.codegen PRESET=EXAMPLES[,SETTING...] ...`: the code that Inductor and Triton make for an H200 of
+each kind of block, and of the loss, of presets in their real sizes, without a GPU; ptxas, which the triton package
+brings, compiles it. Prints a JSON object: preset to
+
+    cost        floating point operations of an update as MFU counts them
+    products    those that products of matrices do
+    attention   and those of attention kernels; FlexAttention's as if it skipped nothing
+    parameters  numbers in the model
+    parts       by kind of module, for `count` modules, `forward` and `backward`:
+        kernels     names of Triton kernels
+        calls       of other kernels, such as products, by name
+        atomics     additions of that kind in Triton code
+        bytes       that the Triton kernels read and write
+
+Tensors are fake: they have shapes alone. Needs the package triton, which torch's build for CPUs comes without.
+"""
+
+from support.pretended_cuda import load  # isort: skip  # before torch
+
+import json
+import math
+import os
+import re
+import sys
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+assert load
+os.environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+
+import torch  # noqa: E402
+
+_H200 = SimpleNamespace(
+    name="NVIDIA H200",
+    major=9,
+    minor=0,
+    total_memory=141 << 30,
+    multi_processor_count=132,
+    regs_per_multiprocessor=65_536,
+    max_threads_per_multi_processor=2_048,
+    max_threads_per_block=1_024,
+    warp_size=32,
+    shared_memory_per_block=48 << 10,
+    shared_memory_per_block_optin=227 << 10,
+    shared_memory_per_multiprocessor=228 << 10,
+    L2_cache_size=50 << 20,
+    gcnArchName="",
+)
+_CUDA = {
+    "is_available": True,
+    "device_count": 1,
+    "current_device": 0,
+    "is_initialized": True,
+    "is_current_stream_capturing": False,
+    "get_device_name": _H200.name,
+    "get_device_capability": (9, 0),
+    "get_device_properties": _H200,
+    "is_bf16_supported": True,
+    **dict.fromkeys(("_lazy_init", "synchronize", "set_device", "manual_seed", "manual_seed_all", "set_rng_state")),
+    **dict.fromkeys(("_exchange_device", "_maybe_exchange_device"), 0),
+}
+for name, answer in _CUDA.items():
+    setattr(torch.cuda, name, lambda *_, answer=answer, **__: answer)
+torch.cuda.get_rng_state = lambda *_: torch.get_rng_state()
+torch.version.cuda = "13.0"
+for name, answer in {
+    "_cuda_getCurrentRawStream": 0,
+    "_cuda_getDevice": 0,
+    "_cuda_getDeviceCount": 1,
+    "_cuda_exchangeDevice": 0,
+    "_cuda_maybeExchangeDevice": 0,
+    "_cuda_getCompiledVersion": 13_000,
+    **dict.fromkeys(("_cuda_setDevice", "_cuda_synchronize")),
+}.items():
+    setattr(torch._C, name, lambda *_, answer=answer: answer)
+
+import torch._functorch.config  # noqa: E402
+import torch._inductor.config as inductor  # noqa: E402
+import torch._inductor.fx_passes.fuse_attention  # noqa: E402
+import torch._inductor.fx_passes.misc_patterns  # noqa: E402
+import torch._inductor.fx_passes.pad_mm  # noqa: E402
+import torch.nn.functional as functional  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+from torch._inductor.graph import GraphLowering  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.backends.nvidia.driver import CudaDriver  # noqa: E402
+
+
+class _Utils:
+    """Of a driver without a card: a kernel is compiled, and never loaded."""
+
+    def load_binary(self, *_: object) -> tuple[int, ...]:
+        return 1, 1, 32, 0, 1_024
+
+    def get_device_properties(self, _: object) -> dict[str, int]:
+        return {
+            "max_shared_mem": _H200.shared_memory_per_block_optin,
+            "multiprocessor_count": _H200.multi_processor_count,
+            "max_num_regs": _H200.regs_per_multiprocessor,
+            "warpSize": _H200.warp_size,
+            "sm_clock_rate": 1_980_000,
+            "mem_clock_rate": 3_200_000,
+            "mem_bus_width": 6_144,
+        }
+
+
+CudaDriver.__init__ = lambda self: None
+CudaDriver.is_active = staticmethod(lambda: True)
+CudaDriver.utils = _Utils()
+CudaDriver.launcher_cls = lambda self, src, metadata: lambda *_, **__: None
+for name, answer in {
+    "get_current_target": GPUTarget("cuda", 90, 32),
+    "get_active_torch_device": torch.device("cuda", 0),
+    "get_device_interface": torch.cuda,
+    "get_current_device": 0,
+    "get_current_stream": 0,
+    "set_current_device": None,
+    "get_device_capability": (9, 0),
+}.items():
+    setattr(CudaDriver, name, lambda *_, answer=answer: answer)
+CudaDriver.map_python_to_cpp_type = lambda self, kind: kind
+CudaDriver.get_benchmarker = lambda self: lambda *_, **__: 1.0
+
+# Patterns are found by tracing small examples on the device, which is not there.
+torch._inductor.fx_passes.fuse_attention._sfdp_init = lambda *_, **__: None
+torch._inductor.fx_passes.misc_patterns._misc_patterns_init = lambda *_, **__: None
+torch._inductor.fx_passes.pad_mm._pad_mm_init = lambda *_, **__: None
+inductor.shape_padding = False
+inductor.fx_graph_cache = False
+inductor.joint_graph_constant_folding = False
+inductor.use_static_triton_launcher = False
+inductor.profile_bandwidth = False
+inductor.benchmark_kernel = True  # writes into each kernel how many bytes it moves
+torch._functorch.config.force_non_lazy_backward_lowering = True
+
+_codes: list[str] = []
+GraphLowering.save_output_code = staticmethod(_codes.append)
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    **_: object,
+) -> Tensor:
+    """The kernel that torch would choose on the card; here it sees none."""
+    if attn_mask is None:
+        return torch.ops.aten._scaled_dot_product_flash_attention(
+            query, key, value, dropout_p, is_causal, False, scale=scale
+        )[0]
+    if attn_mask.dtype == torch.bool:
+        attn_mask = torch.where(attn_mask, 0.0, -torch.inf).to(query.dtype)
+    shape = (*query.shape[:3], key.shape[2])
+    return torch.ops.aten._scaled_dot_product_efficient_attention(
+        query, key, value, attn_mask.expand(shape), True, dropout_p, is_causal, scale=scale
+    )[0]
+
+
+functional.scaled_dot_product_attention = _attention
+Tensor.pin_memory = lambda self, *_: self  # of a fake tensor there is none
+torch._subclasses.fake_tensor.CONSTANT_NUMEL_LIMIT = 0  # else numbers in small tensors are kept, and copied to the card
+
+
+def _plain(query: Tensor, key: Tensor, value: Tensor, **_: object) -> Tensor:
+    """In place of FlexAttention where nothing is compiled: as many operations, of all pairs."""
+    return _attention(query, key, value)
+
+
+def measure(preset: str, num: int, words: list[str]) -> dict[str, Any]:
+    """See the top of the file."""
+    import pretrainkit.nn.cuda.attention as cuda
+    from pretrainkit.api import load_config
+    from pretrainkit.dist.parallelize import CompiledApart
+    from pretrainkit.recipes.registry import find_recipe
+    from pretrainkit.training.accumulate import accumulate
+    from pretrainkit.training.precision import Precision
+    from pretrainkit.training.trainer import to_device
+
+    recipe: Any = find_recipe(preset.partition("/")[0])
+    config, _ = recipe.without_data(load_config(preset, words))
+    batch = recipe.assumed_batch(config, num)
+    device, kinds, counts = torch.device("cuda", 0), dict[str, tuple[Any, ...]](), Counter[str]()
+
+    def note(module: nn.Module, args: Any, kwargs: Any) -> None:
+        shapes = [tuple(one.shape) for one in (*module.parameters(), *(one for one in args if isinstance(one, Tensor)))]
+        name = f"{type(module).__name__} {shapes[0]}, {len(shapes)} tensors"
+        kinds.setdefault(name, (module, args, kwargs))
+        counts[name] += 1
+
+    with torch.device("meta"):
+        model = recipe.build_model(config).train()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model.to_empty(device=device)
+        apart = [module for module in model.modules() if isinstance(module, CompiledApart)]
+        flex, cuda._flex_attention = cuda._flex_attention, lambda some: _plain
+        hooks = [one.register_forward_pre_hook(note, with_kwargs=True) for one in (*model.blocks(), *apart)]
+        with FlopCounterMode(display=False) as operations:
+            accumulate(
+                recipe.build_objective(config),
+                model,
+                [to_device(batch, device)],
+                precision=Precision(device, torch.bfloat16, False, None),
+            )
+        for hook in hooks:
+            hook.remove()
+        cuda._flex_attention = flex
+        by_operator = {str(operator): num for operator, num in operations.get_flop_counts()["Global"].items()}
+        attention = sum(num for operator, num in by_operator.items() if "attention" in operator or "attn" in operator)
+        return {
+            "cost": recipe.build_objective(config).cost(batch).flops,
+            "products": operations.get_total_flops() - attention,
+            "attention": attention,
+            "parameters": sum(one.numel() for one in model.parameters()),
+            "parts": {name: {"count": counts[name], **_compiled(*called)} for name, called in kinds.items()},
+        }
+
+
+def _compiled(module: nn.Module, args: Any, kwargs: Any) -> dict[str, Any]:
+    torch._dynamo.reset()
+    _codes.clear()
+    module.compile()
+    try:
+        with torch.autocast("cuda", torch.bfloat16):
+            module(*args, **kwargs)
+    except Exception as error:  # the code was made; it cannot run
+        if not _codes:
+            raise
+        if "for the specified device" not in str(error):
+            print(f"{type(module).__name__}: {error}"[:300], file=sys.stderr)
+    module._compiled_call_impl = None
+    return {re.search(r"AOT ID: \['\d*_?(\w+)'\]", code)[1]: _told(code) for code in _codes}
+
+
+def _told(code: str) -> dict[str, Any]:
+    calls = Counter(re.findall(r"extern_kernels\.(\w+)\(|= (?:torch\.ops|aten)\.([\w.]+)\(", code))
+    kernels = re.findall(r"async_compile\.triton\('(\w+)'", code)
+    gigabytes = [float(one) for one in re.findall(r"'kernel_num_gb': ([\d.e-]+)", code)]
+    return {
+        "kernels": kernels,
+        "calls": {name or other: number for (name, other), number in calls.items()},
+        "atomics": code.count("tl.atomic_add("),
+        "bytes": round(1e9 * math.fsum(gigabytes)),
+    }
+
+
+if __name__ == "__main__":
+    answers = {}
+    for word in sys.argv[1:]:
+        preset, _, rest = word.partition("=")
+        num, *settings = rest.split(",")
+        answers[word] = measure(preset, int(num), settings)
+    print(json.dumps(answers))
