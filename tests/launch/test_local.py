@@ -25,7 +25,13 @@ if mode == "fail" and rank == "1":
     sys.exit(2)
 if mode == "crash" and rank == "1":
     raise RuntimeError("rank 1 broke")
-if mode in ("segfault", "further") and rank == "1":
+if mode.startswith("hang") and rank == "0":
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    hang, time.sleep = time.sleep, lambda seconds: hang(min(seconds, 1))  # of the watching threads
+    hang(120)  # as in NCCL: no signal is heard
+if mode == "hang and refuse":
+    sys.exit(2)
+if mode in ("segfault", "further", "hang") and rank == "1":
     if mode == "further":
         os.makedirs(f"{folder}/run/checkpoints/step-00000004")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -67,6 +73,16 @@ def test_the_worst_rank_decides_and_the_others_are_stopped(
     assert "Traceback" not in capfd.readouterr().err
     if mode == "crash":
         assert "RuntimeError: rank 1 broke" in caplog.text
+
+
+@pytest.mark.parametrize(("mode", "code"), [("hang", 1), ("hang and refuse", 2)])
+def test_a_rank_that_hears_no_signal_ends_soon_after_another_failed(
+    folder: Path, mode: str, code: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    began = time.monotonic()
+    assert launch_local([mode, str(folder)], 2, folder / "run", module="trivial_rank") == code
+    assert time.monotonic() - began < 60
+    assert "rank 0 waits for rank 1, which has failed" in capfd.readouterr().err
 
 
 def test_after_a_failure_the_ranks_start_again_where_there_is_more_to_start_from(folder: Path) -> None:

@@ -1,8 +1,8 @@
 """What runs in each process that a launcher starts: `python -m pretrainkit.launch.rank MODULE ARGUMENTS...`.
 
 Runs MODULE as `python -m` would, and around it: leaves its process id and its exit code in the log folder, sends the
-output to a file there (that of rank 0 also to where it went before), and asks itself to stop when whoever started it is
-gone.
+output to a file there (that of rank 0 also to where it went before), asks itself to stop when whoever started it is
+gone, and ends when another rank of this machine has failed and the main thread cannot see it.
 """
 
 import os
@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,6 +21,9 @@ LOG_FOLDER = "PRETRAINKIT_LOG_FOLDER"
 """Environment variable: where the ranks leave pid, exit code and output."""
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _WATCH_SECONDS = 1.0
+_GRACE_SECONDS = 15.0
+"""What a rank gets to end by itself when another has failed. Gloo tells it; NCCL lets it wait for the other for ever,
+in code where Python hears no signal."""
 
 
 def rank_file(folder: Path, rank: int, kind: str) -> Path:
@@ -42,6 +46,7 @@ def main() -> None:
         # Of a scheduler, repeated until it is heard: while training, StopSignal hears it.
         signal.signal(early_warning, signal.SIG_IGN)
     stop_when_orphaned()
+    end_when_others_failed(folder, rank)
 
     del sys.argv[0]
     code = 1
@@ -100,6 +105,37 @@ def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_WATCH_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def end_when_others_failed(folder: Path, rank: int) -> None:
+    """From a thread, end this process when another rank of this machine failed and it does not end by itself."""
+    first = rank - int(os.environ.get("LOCAL_RANK", rank))
+    others = [first + number for number in range(int(os.environ.get("LOCAL_WORLD_SIZE", 1))) if first + number != rank]
+    threading.Thread(target=_watch_others, args=(folder, rank, others), daemon=True).start()
+
+
+def _watch_others(folder: Path, rank: int, others: Sequence[int]) -> None:
+    while not (failed := [other for other in others if _has_failed(folder, other)]):
+        time.sleep(_WATCH_SECONDS)
+    time.sleep(_GRACE_SECONDS)
+    print(f"error: rank {rank} waits for rank {failed[0]}, which has failed: it ends as well", file=sys.stderr)
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _has_failed(folder: Path, rank: int) -> bool:
+    """Whether a rank of this machine ended with an error, or without leaving a code."""
+    try:
+        return int(rank_file(folder, rank, "exit").read_text()) not in (0, 130)
+    except (FileNotFoundError, ValueError):  # ValueError: while it is written
+        pass
+    try:
+        os.kill(int(rank_file(folder, rank, "pid").read_text()), 0)
+    except ProcessLookupError:
+        return not rank_file(folder, rank, "exit").exists()
+    except (FileNotFoundError, ValueError):  # it has not begun, or all is over
+        pass
+    return False
 
 
 if __name__ == "__main__":
