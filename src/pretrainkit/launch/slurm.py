@@ -17,7 +17,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from pretrainkit.errors import InputError, MissingPackageError, RunError
+from pretrainkit.errors import InputError, RunError, import_optional
 from pretrainkit.launch.folder import Launch, LaunchFolder
 from pretrainkit.launch.slurm_rank import RankJob
 from pretrainkit.workers.slurm_config import SlurmConfig
@@ -45,10 +45,7 @@ def submit(
     Returns:
         Job ids, which the run folders keep too.
     """
-    try:
-        import submitit
-    except ImportError:
-        raise MissingPackageError("submitit", "slurm", "--launch slurm") from None
+    submitit = import_optional("submitit", "slurm", "--launch slurm")
     if cluster == "slurm" and shutil.which("sbatch") is None:
         raise InputError(
             "--launch slurm: there is no sbatch on this machine\n"

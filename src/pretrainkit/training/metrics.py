@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pretrainkit.errors import DataError, InputError, MissingPackageError
+from pretrainkit.errors import DataError, InputError, import_optional
 from pretrainkit.files.manifest import atomic_file
 from pretrainkit.training.folder import json_value, unwritable
 from pretrainkit.training.run import LogConfig
@@ -143,11 +143,8 @@ def cells(samples: Sequence[Sample]) -> Iterator[tuple[str, str | NDArray[np.uin
 
 
 def _pixels(uri: str) -> NDArray[np.uint8]:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MissingPackageError("pillow", "vision", "a picture of a sample") from None
-    with Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))) as image:
+    pillow = import_optional("PIL.Image", "vision", "a picture of a sample", package="pillow")
+    with pillow.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))) as image:
         return np.asarray(image.convert("RGB"))
 
 
@@ -175,10 +172,7 @@ def cut_after(path: Path, resume_step: int) -> None:
 
 
 def _open_wandb(folder: Path, config: LogConfig, run_config: Mapping[str, Any] | None) -> Any:
-    try:
-        import wandb
-    except ImportError as error:
-        raise MissingPackageError("wandb", "wandb", f"log.wandb={config.wandb}") from error
+    wandb = import_optional("wandb", "wandb", f"log.wandb={config.wandb}")
     id_path = folder / "wandb-run-id.txt"
     folder.mkdir(parents=True, exist_ok=True)
     if not id_path.exists():
