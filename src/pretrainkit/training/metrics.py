@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from pretrainkit.errors import DataError, InputError, import_optional
 from pretrainkit.files.manifest import atomic_file
@@ -27,18 +25,6 @@ from pretrainkit.training.run import LogConfig
 from pretrainkit.training.watch import Sample
 
 _log = logging.getLogger(__name__)
-Scalar = Tensor | float | int
-
-
-def to_numbers(values: Mapping[str, Scalar]) -> dict[str, float]:
-    """Scalars as numbers, in the order given. Tensors (on one device) come in one copy, which waits for the device."""
-    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
-    fetched: dict[str, float] = {}
-    if tensors:
-        # One copy for all: each `item()` would wait for the device by itself.
-        stacked = torch.stack([value.detach().reshape(()).to(torch.float32) for value in tensors.values()])
-        fetched = dict(zip(tensors, stacked.tolist(), strict=True))
-    return {name: fetched[name] if name in fetched else float(value) for name, value in values.items()}
 
 
 class MetricsLog:
@@ -72,10 +58,9 @@ class MetricsLog:
         lines = self._path.read_text(encoding="utf-8").splitlines()
         return {name: value for name, value in json.loads(lines[-1]).items() if name != "step"} if lines else {}
 
-    def write(self, step: int, values: Mapping[str, Scalar]) -> dict[str, float]:
-        """Record `values` as of update number `step`; tensors are fetched in one copy. Returns them as numbers when the
-        line is in the file, in which NaN and infinity are null. Raises RunError if the disk is full, say."""
-        numbers = to_numbers(values)
+    def write(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Record numbers as of update number `step`. When this returns the line is in the file, in which NaN and
+        infinity are null. Raises RunError where it cannot be written, such as on a full disk."""
         line = {"step": step} | {name: json_value(number) for name, number in numbers.items()}
         try:
             self._file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
@@ -83,7 +68,6 @@ class MetricsLog:
         except OSError as error:
             raise unwritable(self._path, error) from None
         self.draw(step, numbers)
-        return numbers
 
     def draw(self, step: int, numbers: Mapping[str, float]) -> None:
         """Show numbers in TensorBoard and Weights & Biases only: an evaluation, say, which has a file of its own."""
