@@ -173,7 +173,7 @@ def numbers_per_rank(build: Callable[[], nn.Module], config: ParallelConfig, wor
     for rank in sorted({0, world_size - 1}):
         with _fake_world(rank, world_size) as world:
             model = parallelize(build(), config, world, torch.float32)
-            found[rank] = sum(tensor.numel() for tensor in local_tensors(list(model.parameters())))
+            found[rank] = sum(tensor.numel() for tensor in local_tensors(model.parameters()))
     return found
 
 

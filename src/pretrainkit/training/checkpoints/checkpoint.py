@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 
 from pretrainkit.dist.devices import has_pinned_memory
 from pretrainkit.dist.env import World
-from pretrainkit.dist.weights import is_dtensor, model_tensors, require_same_tensors
+from pretrainkit.dist.weights import as_part_of, is_dtensor, model_tensors, require_same_tensors
 from pretrainkit.errors import CheckpointError, RunError
 from pretrainkit.training.checkpoints import files
 from pretrainkit.training.checkpoints.files import Checkpoint
@@ -174,24 +174,18 @@ class CheckpointStore:
                 self._buffers[name] = buffer
             buffer.copy_(local, non_blocking=is_pinned)
             on_device = on_device or is_pinned
-            staged[name] = self._as_part_of(buffer, tensor)
+            staged[name] = as_part_of(buffer, tensor, self._mesh_of_copies(tensor))
         if on_device:
             torch.accelerator.synchronize()
         return staged
 
-    def _as_part_of(self, buffer: Tensor, tensor: Tensor) -> Tensor:
-        """`buffer` as the part of a larger tensor that `tensor` is."""
-        if not is_dtensor(tensor):
-            return buffer
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor import DTensor
+    def _mesh_of_copies(self, tensor: Any) -> Any:
+        """The mesh of a sharded tensor with CPUs in place of its devices."""
+        if self._cpu_mesh is None and is_dtensor(tensor):
+            from torch.distributed.device_mesh import init_device_mesh
 
-        assert isinstance(tensor, DTensor)
-        if self._cpu_mesh is None:
             self._cpu_mesh = init_device_mesh("cpu", tuple(tensor.device_mesh.shape))
-        return DTensor.from_local(
-            buffer, self._cpu_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
-        )
+        return self._cpu_mesh
 
     def _write(
         self, step: int, tensors: dict[str, Tensor], meta: Mapping[str, Any], keep_steps: Collection[int]

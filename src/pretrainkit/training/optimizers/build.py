@@ -17,10 +17,9 @@ from pretrainkit.errors import ConfigError
 from pretrainkit.training.eager import EagerAdamW
 from pretrainkit.training.optimizers.adafactor import Adafactor
 from pretrainkit.training.optimizers.config import OptimizerConfig
-from pretrainkit.training.optimizers.lion import Lion
 from pretrainkit.training.optimizers.muon import Muon
 from pretrainkit.training.optimizers.parameters import local_tensors, plain_name, stacked_parameters, tensor_norms
-from pretrainkit.training.optimizers.per_tensor import Lamb, Lars, ScaledAdamW, Sgd
+from pretrainkit.training.optimizers.per_tensor import Lamb, Lars, Lion, ScaledAdamW, Sgd
 from pretrainkit.training.precision import Precision, has_fast_bfloat16
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.modules.batchnorm._NormBase)
