@@ -35,11 +35,8 @@ if not _has_ops():
 
 
 def import_torchvision() -> ModuleType:
-    """torchvision, also beside a CPU-only torch. Call it before anything that imports torchvision itself.
-
-    Raises:
-        ImportError: It is not installed.
-    """
+    """torchvision, also beside a CPU-only torch. Call it before anything that imports torchvision itself. Raises
+    ImportError where it is not installed."""
     try:
         import torchvision
     except RuntimeError as error:
@@ -55,11 +52,8 @@ def import_torchvision() -> ModuleType:
 
 
 def import_timm(purpose: str) -> ModuleType:
-    """timm, with torchvision in working order.
-
-    Raises:
-        MissingPackageError: One of them is not installed, which `purpose` needs.
-    """
+    """timm, with torchvision in working order. Raises MissingPackageError where one of them is not installed, which
+    `purpose` needs."""
     try:
         import_torchvision()
         import timm
@@ -83,11 +77,8 @@ def lacks_operators(error: str) -> bool:
 
 
 def mend_installed() -> bool:
-    """Declares the two operators in the installed torchvision, if its import fails for want of them.
-
-    Returns:
-        Whether that was so.
-    """
+    """Declare the two operators in the installed torchvision, if its import fails for want of them; returns whether
+    that was so."""
     spec = find_spec("torchvision")
     if spec is None or spec.origin is None:
         return False

@@ -34,16 +34,13 @@ def submit(
 ) -> list[str]:
     """Submit one job for each run: alone, or as an array where there are several. Raises MissingPackageError where
     submitit is not installed, InputError where there is no SLURM here, it refused the job, or it has a job of one of
-    the runs already.
+    the runs already. Returns job ids, which the run folders keep too.
 
     Args:
         runs: Run folders on a file system that all nodes share.
         launches: Of each; equal but for their words.
         home: The folder of the run, or of the sweep: its `launch` gets the code and the scheduler's logs.
         cluster: "slurm", or "local" for submitit's own processes on this machine.
-
-    Returns:
-        Job ids, which the run folders keep too.
     """
     submitit = import_optional("submitit", "slurm", "--launch slurm")
     if cluster == "slurm" and shutil.which("sbatch") is None:

@@ -17,11 +17,8 @@ if TYPE_CHECKING:
 
 
 def with_fitting_microbatch(config: RunConfig, world: World) -> RunConfig:
-    """The config with `data.microbatch_size` set as `parallel.fit` asks for.
-
-    Raises:
-        ConfigError: The memory of this device is not known, or not one example fits.
-    """
+    """The config with `data.microbatch_size` set as `parallel.fit` asks for. Raises ConfigError where the memory of
+    this device is not known, or not one example fits."""
     if config.parallel.fit == "off":
         return config
     from pretrainkit.dist.devices import rank_memory
