@@ -15,8 +15,7 @@ from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.recipes.capabilities import PlansWithoutData, StandsOnEncoder
 from pretrainkit.recipes.registry import able, find_recipe
-from pretrainkit.running.initial import with_encoder
-from pretrainkit.running.loader import build_loader, with_extra_steps, with_num_steps
+from pretrainkit.running.initial import build_loader, with_encoder, with_extra_steps, with_num_steps
 from pretrainkit.training.checkpoints.files import step_folders
 from pretrainkit.training.run import ParallelConfig, RunConfig
 from pretrainkit.workers.processes import without_collector
