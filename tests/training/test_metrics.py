@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ def read(path) -> list[dict]:
 
 
 def test_lines_are_written_at_once(tmp_path) -> None:
-    with MetricsLog(tmp_path / "run", LogConfig()) as log:
+    with closing(MetricsLog(tmp_path / "run", LogConfig())) as log:
         log.write(10, {"loss": 2.5, "lr": 0.5})
         assert read(tmp_path / "run" / "metrics.jsonl") == [{"step": 10, "loss": 2.5, "lr": 0.5}]
         log.write(20, {"loss": math.nan, "norm": math.inf})
@@ -31,7 +32,7 @@ def test_lines_are_written_at_once(tmp_path) -> None:
 def test_resuming_cuts_the_lines_after_the_resumed_step(tmp_path, resume_step, kept) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(f'{{"step": {step}, "loss": 1.0}}\n' for step in (10, 20, 30)))
-    with MetricsLog(tmp_path, LogConfig(), resume_step) as log:
+    with closing(MetricsLog(tmp_path, LogConfig(), resume_step)) as log:
         log.write(resume_step + 10, {"loss": 0.5})
     steps = [line["step"] for line in read(path)]
     assert steps == [*kept, resume_step + 10]
@@ -42,7 +43,7 @@ def test_resuming_cuts_the_lines_after_the_resumed_step(tmp_path, resume_step, k
 def test_a_torn_last_line_is_cut(tmp_path, torn) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 10, "loss": 1.0}\n' + torn)
-    with MetricsLog(tmp_path, LogConfig(), resume_step=30) as log:
+    with closing(MetricsLog(tmp_path, LogConfig(), resume_step=30)) as log:
         log.write(40, {"loss": 0.5, "é": 1.0})
     assert [line["step"] for line in read(path)] == [10, 40]
 
@@ -66,10 +67,10 @@ def test_tensorboard_holds_the_curve_once_after_a_resume(tmp_path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     config = LogConfig(tensorboard=True)
-    with MetricsLog(tmp_path, config) as log:
+    with closing(MetricsLog(tmp_path, config)) as log:
         for step in (10, 20, 30):
             log.write(step, {"loss": 100.0 + step})
-    with MetricsLog(tmp_path, config, resume_step=20) as log:
+    with closing(MetricsLog(tmp_path, config, resume_step=20)) as log:
         log.write(30, {"loss": 3.0})
         log.draw(30, {"valid_loss": 4.0})
     assert [line["step"] for line in read(tmp_path / "metrics.jsonl")] == [10, 20, 30]
@@ -100,7 +101,7 @@ def test_weights_and_biases_offline_writes_a_run_folder_under_one_id(tmp_path, m
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "config"))
     config = LogConfig(wandb="offline", wandb_project="test")
     run = tmp_path / "run"
-    with MetricsLog(run, config, run_config={"num_steps": 20}) as log:
+    with closing(MetricsLog(run, config, run_config={"num_steps": 20})) as log:
         log.write(10, {"loss": 2.0})
     run_id = (run / "wandb-run-id.txt").read_text().strip()
     found = list(run.glob(f"wandb/offline-run-*-{run_id}/run-{run_id}.wandb"))
@@ -124,7 +125,7 @@ def test_samples_are_shown_as_pictures_and_texts(tmp_path) -> None:
 
     picture = thumbnail(np.full((3, 8, 20), 200, np.uint8))
     samples = [{"seen": [{"image": picture}, {"text": "a <b>"}], "truth": "plain"}]
-    with MetricsLog(tmp_path, LogConfig(tensorboard=True)) as log:
+    with closing(MetricsLog(tmp_path, LogConfig(tensorboard=True))) as log:
         log.show(10, samples)
         log.show(20, samples)
     events = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"images": 0, "tensors": 0})

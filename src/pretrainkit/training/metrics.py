@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class MetricsLog:
-    """Writes metrics wherever the config says. One per run, on rank 0; use it as a context manager."""
+    """Writes metrics wherever the config says. One per run, on rank 0; close it."""
 
     def __init__(
         self, folder: Path, config: LogConfig, resume_step: int = 0, *, run_config: Mapping[str, Any] | None = None
@@ -101,12 +101,6 @@ class MetricsLog:
             self._tensorboard.close()
         if self._wandb is not None:
             self._wandb.finish()
-
-    def __enter__(self) -> "MetricsLog":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 def cells(samples: Sequence[Sample]) -> Iterator[tuple[str, str | NDArray[np.uint8]]]:

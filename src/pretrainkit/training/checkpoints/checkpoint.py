@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from shlex import quote
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import torch
 import torch.distributed as dist
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 class CheckpointStore:
     """The checkpoints of one run, in `RUN/checkpoints` on a file system that all ranks share; it is created when
-    missing. All ranks make one and call its methods together; close it, or use `with`. Raises CheckpointError where the
+    missing. All ranks make one and call its methods together; close it. Raises CheckpointError where the
     folder cannot be written, or another process is writing checkpoints there."""
 
     def __init__(self, folder: Path, config: CheckpointConfig, world: World) -> None:
@@ -149,12 +149,6 @@ class CheckpointStore:
             if self._lock is not None:
                 self._lock.close()
                 self._lock = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _take_folder(self) -> None:
         self._lock = files.lock(self.folder)
