@@ -1,12 +1,10 @@
 """Saving and restoring everything a run needs to go on, exactly.
 
-Tensors are written by PyTorch's distributed checkpoint (DCP): each rank writes its own parts, equal copies are
-written once, in the background, while training goes on. They lie in safetensors files through DCP's Hugging Face
-storage, not in its default format: that keeps its index in a pickle, and loading someone else's pickle runs their code.
-Safetensors files hold numbers only, and DCP reads their parts back on any number of ranks, so a checkpoint of FSDP2 on
-2 ranks continues as DDP or in one process; one process alone writes and reads the same files without DCP. Everything
-that is not a tensor is in `meta.json`. See `files` for the folder and for why a checkpoint is complete or absent, and
-`tensors` for what is in the files.
+Tensors are written by PyTorch's distributed checkpoint (DCP) in the background: each rank writes its own parts, equal
+copies once. They are in safetensors files, which hold numbers only; DCP's default format has a pickle, and loading
+someone else's pickle runs their code. DCP reads the parts back on any number of ranks, so a checkpoint of FSDP2 on 2
+ranks continues as DDP or in one process; one process alone writes and reads the same files without DCP. Everything that
+is not a tensor is in `meta.json`. See `files` for the folder, and `tensors` for what is in the files.
 """
 
 import json
