@@ -164,10 +164,4 @@ def collective_back_ends() -> list[str]:
     """What ranks can talk through here."""
     if not dist.is_available():
         return []
-    there = {
-        "gloo": dist.is_gloo_available(),
-        "nccl": dist.is_nccl_available(),
-        "xccl": dist.is_xccl_available(),
-        "mpi": dist.is_mpi_available(),
-    }
-    return [name for name, is_there in there.items() if is_there]
+    return [name for name in ("gloo", "nccl", "xccl", "mpi") if getattr(dist, f"is_{name}_available")()]

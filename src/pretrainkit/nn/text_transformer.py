@@ -45,7 +45,6 @@ class TextTransformer(nn.Module):
         self.norm_after = LayerNorm(width, block["epsilon"])
 
     def blocks(self) -> list[nn.Module]:
-        """The submodules to compile, shard and recompute one by one."""
         return list(self.layers)
 
     def forward(self, ids_BS: Tensor, num_tokens_B: Tensor | None = None) -> Tensor:

@@ -71,7 +71,6 @@ class VisionTransformer(nn.Module):
         self.norm_after = LayerNorm(width, block["epsilon"])
 
     def blocks(self) -> list[nn.Module]:
-        """The submodules to compile, shard and recompute one by one."""
         return list(self.layers)
 
     def forward(self, pixels_BCHW: Tensor) -> Tensor:

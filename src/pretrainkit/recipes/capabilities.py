@@ -50,9 +50,6 @@ class Capability(ABC, Generic[Run]):
     """What to do with a recipe that cannot."""
 
 
-# Data
-
-
 class PlansWithoutData(Capability[Run]):
     """For `pretrainkit plan` of a preset alone."""
 
@@ -151,9 +148,6 @@ class KeepsTokenizer(Capability[Run]):
         return False
 
 
-# Evaluating and answering
-
-
 class Evaluates(Capability[Run]):
     """Has metrics of its own, besides sums over batches."""
 
@@ -249,9 +243,6 @@ class Infers(Capability[Run]):
         self, config: Run, model: nn.Module, tokenizer: Any, request: InferenceRequest, precision: Precision
     ) -> Inference:
         """What `pretrainkit infer` asks about. Model, which is on its device, and tokenizer are as for `generate`."""
-
-
-# Encoders
 
 
 class EncodesImages(Capability[Run]):
