@@ -125,10 +125,8 @@ def _parameter_groups(
 
 
 def _hidden_matrices(model: nn.Module, stacked: Mapping[Tensor, int]) -> dict[int, int]:
-    """The id of each weight of a linear layer in one of the model's blocks: how many matrices it holds.
-
-    Embeddings and heads, whose rows or columns are words and classes, are none of these.
-    """
+    """The id of each weight of a linear layer in one of the model's blocks: how many matrices it holds. Embeddings and
+    heads, whose rows or columns are words and classes, are none of these."""
     return {
         id(layer.weight): stacked.get(layer.weight, 1)
         for block in cast(HasBlocks, unwrap(model)).blocks()
