@@ -98,8 +98,11 @@ class FakeTensor(Tensor):
         found = _RESULTS.get(key)
         if found is None:
             results = _computed(func, args, kwargs)
-            viewed_storage = args[0].fake_storage if args and isinstance(args[0], FakeTensor) else None
-            if is_new or (args and all(one.fake_storage is viewed_storage for one in tensors_in(results))):
+            first = args[0] if args else None
+            is_view = isinstance(first, FakeTensor) and all(
+                isinstance(one, FakeTensor) and one.fake_storage is first.fake_storage for one in tensors_in(results)
+            )
+            if is_new or is_view:
                 _RESULTS[key] = _mapped(lambda value: value.form, results)
             return results
         storage = None if is_new else args[0].fake_storage
