@@ -41,7 +41,7 @@ from pretrainkit.running.exchange import (
     read_foreign_model,
 )
 from pretrainkit.running.held_out import EVALUATED, build_evaluations, evaluated, evaluation_config, overridden
-from pretrainkit.running.loader import build_loader, with_num_steps
+from pretrainkit.running.initial import build_loader, with_num_steps
 from pretrainkit.running.opened import Opened, existing_folder, load_model, open_model, read_model
 from pretrainkit.running.pictures import (
     decode_tokens,

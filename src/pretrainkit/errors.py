@@ -1,6 +1,8 @@
 """The errors a user can meet. Each message says what was given, what is wrong with it and what to do."""
 
+import importlib
 from collections.abc import Iterable
+from typing import Any
 
 
 class PretrainKitError(Exception):
@@ -36,6 +38,15 @@ class MissingPackageError(InputError):
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs the package {package!r}\n  install it: pip install 'pretrainkit[{extra}]'")
+
+
+def import_optional(module: str, extra: str, purpose: str, *, package: str = "") -> Any:
+    """Return a module of an optional package, whose name is `package` where it differs from the module's. Raises
+    MissingPackageError, which says that `purpose` needs it, where it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingPackageError(package or module, extra, purpose) from error
 
 
 class RunError(PretrainKitError):

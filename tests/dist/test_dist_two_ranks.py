@@ -1,5 +1,6 @@
 """Two gloo processes on the CPU: DDP = FSDP2 = one process, and checkpoints that move between them."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
     model, optimizer = rank_checks.build(World(), "auto")
     rank_checks.train(model, optimizer, World(), range(2))
-    with CheckpointStore(folder / "alone", CheckpointConfig(), World()) as store:
+    with closing(CheckpointStore(folder / "alone", CheckpointConfig(), World())) as store:
         store.save(1, model, optimizer)
     torch.save(rank_checks.whole_state(model, optimizer), folder / "alone.pt")
 

@@ -60,13 +60,13 @@ def test_what_cannot_be_fitted_says_so(words: list[str], tmp_path: Path, monkeyp
         succeed(*words, *given, remedy, "--out", tmp_path / f"other {remedy}")
     has_memory(monkeypatch, 1000)
     message = refused(*words, "parallel.fit=auto", *out)
-    advice = followed(message, "running/device_memory.py: not one example fits").partition("set ")[2].partition(",")[0]
+    advice = followed(message, "running/plan.py: not one example fits").partition("set ")[2].partition(",")[0]
     has_memory(monkeypatch, 1e9)
     succeed(*words, "parallel.fit=auto", advice, "--out", tmp_path / "recomputed")
     monkeypatch.setattr(devices, "described", lambda device: Device("cpu", "unknown", None))
     message = refused(*words, "parallel.fit=auto", *out)
     assert not (tmp_path / "run").exists()
-    advice = followed(message, "running/device_memory.py: parallel.fit=auto, but the memory")
+    advice = followed(message, "running/plan.py: parallel.fit=auto, but the memory")
     succeed(*words, *advice.partition("fit: ")[2].split(), *out)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pretrainkit.launch.folder import LaunchFolder
+from pretrainkit.launch.folder import Launch, LaunchFolder
 from pretrainkit.launch.local import launch_local
 from support import SUPPORT
 from support.command_line import NO_DROPOUT, losses, pretrainkit, refused, succeed
@@ -21,8 +21,9 @@ def test_a_killed_rank_is_started_again_and_the_losses_are_the_same(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SUPPORT.parent), str(source)]))
     words = ["train", *settings, *NO_DROPOUT, "checkpoint.asynchronous=false", "checkpoint.keep_last=9"]
     words += ["--out", str(run), "--resume"]
-    first, again = ["SIGKILL", "7", *words], ["SIGKILL", "99", *words]
-    assert launch_local(first, 2, run, module="support.stopped_training", again=again, max_restarts=1) == 0
+    first, again = ("SIGKILL", "7", *words), ("SIGKILL", "99", *words)
+    launch = Launch("local", first, again, processes_per_node=2, max_restarts=1)
+    assert launch_local(launch, run, module="support.stopped_training") == 0
     assert [row["checkpoint"] for row in LaunchFolder(run).attempts()] == ["step-00000004", "step-00000012"]
     # Two ranks add in another order than one.
     assert losses(run) == pytest.approx(losses(finished_without_dropout), rel=1e-5)

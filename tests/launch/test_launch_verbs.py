@@ -31,8 +31,9 @@ sys.exit(130)
 LAUNCHER = """
 import sys
 from pathlib import Path
-from pretrainkit.launch.local import launch_local
-sys.exit(launch_local([sys.argv[1]], 2, Path(sys.argv[1], "run"), module="verbs_rank"))
+from pretrainkit.launch.local import Launch, launch_local
+launch = Launch("local", (sys.argv[1], "data.train=/a b"), (), processes_per_node=2)
+sys.exit(launch_local(launch, Path(sys.argv[1], "run"), module="verbs_rank"))
 """
 
 
@@ -47,14 +48,13 @@ def test_a_launch_is_looked_at_and_ended(rank_module: Callable[[str, str], Path]
     folder = rank_module("verbs_rank", RANK_MODULE)
     run = folder / "run"
     launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, str(folder)], stdout=subprocess.DEVNULL)
-    LaunchFolder(run).add(Launch("local", ("train", "data.train=/a b"), (), 1, 2, job_ids=(str(launcher.pid),)))
     deadline = time.monotonic() + 60
     while not all((folder / f"ready-{rank}").exists() for rank in range(2)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert json.loads(say("status", run, "--json"))["jobs"] == {str(launcher.pid): "RUNNING"}
     assert "2 ranks" in say("status", run)
-    assert "pretrainkit train 'data.train=/a b'\n" in say("status", run)
+    assert f"pretrainkit {folder} 'data.train=/a b'\n" in say("status", run)
     shown = say("logs", run)
     assert "rank 0 waits" in shown
     assert "rank 1 waits" in shown

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,8 +56,12 @@ def folder(rank_module: Callable[[str, str], Path]) -> Path:
     return rank_module("trivial_rank", RANK_MODULE)
 
 
+def two_ranks(mode: str, folder: Path) -> Launch:
+    return Launch("local", (mode, str(folder)), (), processes_per_node=2)
+
+
 def test_two_ranks_run_and_each_has_its_place(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert launch_local(["done", str(folder)], 2, folder / "run", module="trivial_rank") == 0
+    assert launch_local(two_ranks("done", folder), folder / "run", module="trivial_rank") == 0
     shown = capfd.readouterr()
     assert shown.out == "hello from 0 of 2\n"
     assert "Traceback" not in shown.err
@@ -69,7 +74,7 @@ def test_two_ranks_run_and_each_has_its_place(folder: Path, capfd: pytest.Captur
 def test_the_worst_rank_decides_and_the_others_are_stopped(
     folder: Path, mode: str, code: int, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert launch_local([mode, str(folder)], 2, folder / "run", module="trivial_rank") == code
+    assert launch_local(two_ranks(mode, folder), folder / "run", module="trivial_rank") == code
     assert "Traceback" not in capfd.readouterr().err
     if mode == "crash":
         assert "RuntimeError: rank 1 broke" in caplog.text
@@ -87,9 +92,8 @@ def test_a_rank_that_hears_no_signal_ends_soon_after_another_failed(
 
 def test_after_a_failure_the_ranks_start_again_where_there_is_more_to_start_from(folder: Path) -> None:
     run = folder / "run"
-    words = ["further", str(folder)]
-    again = ["done", str(folder)]
-    assert launch_local(words, 2, run, module="trivial_rank", again=again, max_restarts=1) == 0
+    launch = replace(two_ranks("further", folder), words_again=("done", str(folder)), max_restarts=1)
+    assert launch_local(launch, run, module="trivial_rank") == 0
     assert (run / "logs/rank-1.log").read_text() == "hello from 1 of 2\n" * 2
     rows = LaunchFolder(run).attempts()
     assert [(row["code"], row["checkpoint"], row["then"]) for row in rows] == [
@@ -101,8 +105,9 @@ def test_after_a_failure_the_ranks_start_again_where_there_is_more_to_start_from
 def start(folder: Path) -> subprocess.Popen[bytes]:
     """A launcher whose two ranks wait to be stopped."""
     code = (
-        "import sys; from pathlib import Path; from pretrainkit.launch.local import launch_local; "
-        "sys.exit(launch_local(['wait', sys.argv[1]], 2, Path(sys.argv[1], 'run'), module='trivial_rank'))"
+        "import sys; from pathlib import Path; from pretrainkit.launch.local import Launch, launch_local; "
+        "launch = Launch('local', ('wait', sys.argv[1]), (), processes_per_node=2); "
+        "sys.exit(launch_local(launch, Path(sys.argv[1], 'run'), module='trivial_rank'))"
     )
     launcher = subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.DEVNULL)
     wait_for(folder / "ready-0", folder / "ready-1")
@@ -131,7 +136,7 @@ def test_a_launcher_that_is_refused_leaves_the_first_one_its_logs_and_its_place(
     held = LaunchFolder(run)
     held.add(Launch("local", ("train",), (), job_ids=(str(launcher.pid),)))
     with pytest.raises(InputError, match="another launcher"):
-        launch_local(["done", str(folder)], 2, run, module="trivial_rank", record=Launch("local", ("other",), ()))
+        launch_local(two_ranks("done", folder), run, module="trivial_rank")
     assert (run / "logs/rank-1.log").read_text() == "hello from 1 of 2\n"
     assert held.last().job_ids == (str(launcher.pid),)
     launcher.terminate()
@@ -152,9 +157,10 @@ def test_ranks_end_when_the_launcher_is_killed(folder: Path) -> None:
 
 def test_ranks_are_not_replaced_before_they_have_saved(folder: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from pretrainkit.launch.local import launch_local; place = sys.argv[1]; "
-        "sys.exit(launch_local(['slow', place], 2, Path(place, 'run'), 'trivial_rank', again=['later', place], "
-        "max_restarts=1))"
+        "import sys; from pathlib import Path; from pretrainkit.launch.local import Launch, launch_local; "
+        "place = sys.argv[1]; "
+        "launch = Launch('local', ('slow', place), ('later', place), processes_per_node=2, max_restarts=1); "
+        "sys.exit(launch_local(launch, Path(place, 'run'), 'trivial_rank'))"
     )
     launcher = subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.DEVNULL)
     wait_for(folder / "ready-0", folder / "ready-1")
@@ -167,10 +173,10 @@ def test_ranks_are_not_replaced_before_they_have_saved(folder: Path) -> None:
 
 def test_a_number_of_processes_and_a_folder_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at least 1"):
-        launch_local([], 0, tmp_path)
+        launch_local(Launch("local", (), (), processes_per_node=0), tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write logs"):
-        launch_local([], 2, tmp_path / "file")
+        launch_local(Launch("local", (), ()), tmp_path / "file")
 
 
 @pytest.mark.parametrize(

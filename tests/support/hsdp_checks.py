@@ -2,6 +2,7 @@
 one process per rank; writes `NAME.rank` for each check, as `rank_checks` does."""
 
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -94,7 +95,7 @@ def check_checkpoints_move_between_layouts(world: World, folder: Path) -> None:
     for strategy, settings in LAYOUTS.items():
         model, optimizer = build(world, strategy, **settings)
         train(model, optimizer, world, range(2))
-        with CheckpointStore(folder / strategy, CheckpointConfig(), world) as store:
+        with closing(CheckpointStore(folder / strategy, CheckpointConfig(), world)) as store:
             store.save(1, model, optimizer)
         saved[strategy] = whole_state(model, optimizer)
         if strategy == "hsdp":

@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 import time
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def model_of(step: int) -> nn.Module:
 
 def save_for_ever(folder: Path) -> None:
     """Resume from the newest checkpoint and save every next step, over and over."""
-    with CheckpointStore(folder, CheckpointConfig(keep_last=2), World()) as store:
+    with closing(CheckpointStore(folder, CheckpointConfig(keep_last=2), World())) as store:
         newest = store.newest_valid()
         model = model_of(0)
         first = 0 if newest is None else load(newest, World(), model, verify=False).step

@@ -9,6 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -235,7 +236,7 @@ def check_checkpoints_move_between_layouts(world: World, folder: Path) -> None:
     for strategy in ("fsdp2", "ddp"):
         model, optimizer = build(world, strategy)
         train(model, optimizer, world, range(2))
-        with CheckpointStore(folder / strategy, config, world) as store:
+        with closing(CheckpointStore(folder / strategy, config, world)) as store:
             store.save(1, model, optimizer, meta={"strategy": strategy})
             saved[strategy] = whole_state(model, optimizer)
             train(model, optimizer, world, range(2, 3))
@@ -268,7 +269,7 @@ def check_one_process_checkpoint_loads_on_two(world: World, folder: Path) -> Non
 def check_failure_on_one_rank_fails_all(world: World, folder: Path) -> None:
     model, optimizer = build(world, "fsdp2")
     record = checkpoint_tensors.file_record
-    with CheckpointStore(folder / "failing", CheckpointConfig(), world) as store:
+    with closing(CheckpointStore(folder / "failing", CheckpointConfig(), world)) as store:
         store.save(1, model, optimizer, blocking=True)
         for failing_rank in (0, 1):
 

@@ -7,7 +7,7 @@ import resource
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -91,7 +91,7 @@ def store_in(folder: Path, **settings: object) -> CheckpointStore:
 def test_a_restored_run_goes_on_as_if_never_stopped(folder: Path, asynchronous: bool) -> None:
     model, optimizer = trained(seed=0)
     ema = {"ema.gain": torch.full((1,), 0.25)}
-    with store_in(folder, asynchronous=asynchronous) as store:
+    with closing(store_in(folder, asynchronous=asynchronous)) as store:
         store.save(3, model, optimizer, extra=ema, meta={"data": "epoch 0, position 15", "scale": 0.1})
         expected = state_of(model, optimizer)
         train_step(model, optimizer, 3)  # while the save may still be under way: the copy must not change
@@ -111,7 +111,7 @@ def test_a_restored_run_goes_on_as_if_never_stopped(folder: Path, asynchronous: 
 def test_a_large_state_is_cut_into_several_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_tensors, "_FILE_BYTES", 300)
     model, optimizer = trained(seed=0)
-    with store_in(folder) as store:
+    with closing(store_in(folder)) as store:
         store.save(3, model, optimizer)
     assert len(list((folder / "step-00000003").glob("rank-00000-of-00001-part-*.safetensors"))) > 3
     other, other_optimizer = trained(seed=1)
@@ -121,7 +121,7 @@ def test_a_large_state_is_cut_into_several_files(folder: Path, monkeypatch: pyte
 
 def test_an_optimizer_that_never_stepped_is_restored(folder: Path) -> None:
     model, optimizer = trained(seed=0)
-    with store_in(folder) as store:
+    with closing(store_in(folder)) as store:
         store.save(3, model, optimizer, blocking=True)
     fresh = Tied()
     fresh_optimizer = torch.optim.AdamW(fresh.parameters(), lr=1e-2)  # not fused: keeps its counters elsewhere
@@ -131,7 +131,7 @@ def test_an_optimizer_that_never_stepped_is_restored(folder: Path) -> None:
 
 def test_what_a_checkpoint_holds_and_nobody_reads_is_named(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     model, optimizer = trained(seed=0)
-    with store_in(folder) as store:
+    with closing(store_in(folder)) as store:
         store.save(1, model, optimizer, extra={"ema.gain": torch.zeros(1)})
     with caplog.at_level(logging.WARNING):
         load(folder / "step-00000001", ALONE, model)
@@ -140,7 +140,7 @@ def test_what_a_checkpoint_holds_and_nobody_reads_is_named(folder: Path, caplog:
 
 def test_weights_alone_and_tied_names(folder: Path) -> None:
     model, optimizer = trained(seed=0)
-    with store_in(folder) as store:
+    with closing(store_in(folder)) as store:
         store.save(1, model, optimizer, blocking=True)
     weights = read_weights(folder / "step-00000001")
     assert set(weights) == {"embed.weight", "block.weight", "block.bias", "gain", "head.bias", "table"}
@@ -155,7 +155,7 @@ def test_weights_alone_and_tied_names(folder: Path) -> None:
 
 def test_retention_keeps_the_last_and_the_milestones(folder: Path) -> None:
     model, optimizer = trained(seed=0, num_steps=1)
-    with store_in(folder, keep_last=2, keep_every_steps=40) as store:
+    with closing(store_in(folder, keep_last=2, keep_every_steps=40)) as store:
         for step in range(10, 101, 10):
             store.save(step, model, optimizer)
     assert list(files.step_folders(folder)) == [40, 80, 90, 100]
@@ -164,7 +164,7 @@ def test_retention_keeps_the_last_and_the_milestones(folder: Path) -> None:
 
 def test_pinned_and_named_checkpoints_stay_and_do_not_count(folder: Path) -> None:
     model, _ = trained(seed=0, num_steps=0)
-    with store_in(folder, keep_last=2) as store:
+    with closing(store_in(folder, keep_last=2)) as store:
         for step in (10, 20, 30, 40, 50, 60):
             store.save(step, model, keep_steps=(20,), blocking=True)
             if step == 10:
@@ -175,7 +175,7 @@ def test_pinned_and_named_checkpoints_stay_and_do_not_count(folder: Path) -> Non
 
 def test_torn_checkpoints_neither_count_nor_survive_and_later_ones_are_set_aside(folder: Path) -> None:
     model, _ = trained(seed=0, num_steps=0)
-    with store_in(folder, keep_last=2) as store:
+    with closing(store_in(folder, keep_last=2)) as store:
         for step in (10, 20, 30):
             store.save(step, model)
         store.wait()
@@ -220,7 +220,7 @@ def test_a_torn_checkpoint_is_named_and_skipped(
     folder: Path, how: str, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     model, optimizer = trained(seed=0)
-    with store_in(folder) as store:
+    with closing(store_in(folder)) as store:
         store.save(1, model, optimizer)
         store.save(2, model, optimizer)
     tear(folder / "step-00000002", how)
@@ -238,7 +238,7 @@ def test_a_torn_checkpoint_is_named_and_skipped(
 
 def test_a_checkpoint_of_another_model_is_refused_and_nothing_changes(folder: Path) -> None:
     model, optimizer = trained(seed=0)
-    with store_in(folder) as store:
+    with closing(store_in(folder)) as store:
         store.save(1, model, optimizer)
         store.save(2, model)
     wide, wide_optimizer = trained(seed=1, width=16)
@@ -287,7 +287,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint_and_no_rubbish(folder: Path,
 
 
 def test_a_background_failure_surfaces_at_the_next_save(folder: Path) -> None:
-    with small_files_only(), store_in(folder) as store:
+    with small_files_only(), closing(store_in(folder)) as store:
         store.save(2, trained(seed=0, width=64)[0])
         with pytest.raises(RunError, match="step-00000002"):
             store.save(3, Tied())
@@ -299,7 +299,7 @@ def test_a_disk_without_room_for_one_checkpoint_is_refused_before_training(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     num_bytes = 4 * sum(tensor.numel() for tensor in read_sizes(Tied()))
-    with store_in(folder) as store:
+    with closing(store_in(folder)) as store:
         monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=3 * num_bytes))
         store.check_space(Tied())
         with pytest.raises(CheckpointError, match="on another disk"):
@@ -311,9 +311,9 @@ def read_sizes(model: nn.Module) -> list[torch.Tensor]:
 
 
 def test_what_is_not_json_is_refused_at_once(folder: Path) -> None:
-    with store_in(folder) as store, pytest.raises(TypeError, match="not JSON serializable"):
+    with closing(store_in(folder)) as store, pytest.raises(TypeError, match="not JSON serializable"):
         store.save(1, Tied(), meta={"tensor": torch.zeros(1)})
-    with store_in(folder) as store:
+    with closing(store_in(folder)) as store:
         store.save(1, Tied(), meta={"lanes": {10: "a", 9: "b"}})  # json makes the keys strings
     assert files.problem(folder / "step-00000001") is None
     assert files.read_checkpoint(folder / "step-00000001").meta == {"lanes": {"10": "a", "9": "b"}}
@@ -335,7 +335,7 @@ def test_only_the_save_under_way_and_the_copy_block(folder: Path, monkeypatch: p
 
     monkeypatch.setattr(files, "publish", slow_publish)
     model, optimizer = trained(seed=0)
-    with store_in(folder) as store:
+    with closing(store_in(folder)) as store:
         store.save(1, model, optimizer)
         assert list(files.step_folders(folder)) == []
         go_on.set()
@@ -350,10 +350,10 @@ def test_leftovers_of_a_dead_run_go_and_a_step_can_be_saved_again(folder: Path) 
     for name in (".incomplete-step-00000005", ".deleted-step-00000001"):
         (folder / name).mkdir(parents=True)
         (folder / name / "rank-00000-of-00001-part-000.safetensors").write_bytes(b"half")
-    with store_in(folder) as store:
+    with closing(store_in(folder)) as store:
         assert sorted(path.name for path in folder.iterdir()) == [".lock"]
         store.save(5, model)
-    with store_in(folder) as store:
+    with closing(store_in(folder)) as store:
         with torch.no_grad():
             model.gain.fill_(3.0)
         store.save(5, model)

@@ -6,8 +6,7 @@ from torch import nn
 
 from pretrainkit.training.optimizers.build import build_optimizer
 from pretrainkit.training.optimizers.config import OptimizerConfig
-from pretrainkit.training.optimizers.lion import Lion
-from pretrainkit.training.optimizers.per_tensor import ScaledAdamW
+from pretrainkit.training.optimizers.per_tensor import Lion, ScaledAdamW
 
 
 def steps(optimizer_of, update, shape=(5, 4), num=6):

@@ -108,15 +108,7 @@ def launch_again(run: Path, launch: Launch) -> None:
         print(f"  pretrainkit launch status {run}   or cancel, resume")
         return
 
-    code = launch_local(
-        launch.words,
-        launch.processes_per_node,
-        run,
-        again=launch.words_again,
-        max_restarts=launch.max_restarts,
-        record=launch,
-    )
-    raise typer.Exit(code)
+    raise typer.Exit(launch_local(launch, run))
 
 
 def frozen_words(resolved: Any, run: Path, device: str | None, *, as_json: bool = True) -> list[str]:

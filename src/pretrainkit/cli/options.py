@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Option
 
-from pretrainkit.errors import ConfigError, InputError, MissingPackageError
+from pretrainkit.errors import ConfigError, InputError, import_optional
 
 if TYPE_CHECKING:
     from pretrainkit.workers.engine import Engine
@@ -88,10 +88,7 @@ class Execution:
             from pretrainkit.workers.engine import LOCAL
 
             return LOCAL
-        try:
-            import datatrove  # noqa: F401
-        except ImportError:
-            raise MissingPackageError("datatrove", self.engine, f"--engine {self.engine}") from None
+        import_optional("datatrove", self.engine, f"--engine {self.engine}")
         if self.engine == "slurm":
             from pretrainkit.config.loader import config_of_words
             from pretrainkit.workers.slurm_config import SlurmJob

@@ -16,7 +16,7 @@ from typing import Any
 
 from pretrainkit.corpus.build_settings import HubRequest
 from pretrainkit.corpus.shard_writer import encode_record
-from pretrainkit.errors import DataError, MissingPackageError, PretrainKitError
+from pretrainkit.errors import DataError, PretrainKitError, import_optional
 from pretrainkit.files.manifest import MANIFEST_NAME, HashingFile, atomic_file, fingerprint, is_as_noted, read_manifest
 from pretrainkit.files.sources import SourceFile
 from pretrainkit.files.spans import SPAN_BYTES
@@ -279,11 +279,7 @@ def _open(request: HubRequest, commit: str | None) -> Any:
 
 
 def _datasets(request: HubRequest) -> Any:
-    try:
-        import datasets
-    except ImportError as error:
-        raise MissingPackageError("datasets", "hub", f"streaming {request.name}") from error
-    return datasets
+    return import_optional("datasets", "hub", f"streaming {request.name}")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import numpy as np
 
 from pretrainkit.demo.sentences import as_text, paragraphs, sentences
 from pretrainkit.demo.walk import Walk, pretrainkit, read_json, write_json_lines
-from pretrainkit.errors import InputError, MissingPackageError
+from pretrainkit.errors import InputError, import_optional
 
 NUM_PARAGRAPHS = 900
 MAX_PATCHES = 48
@@ -102,16 +102,14 @@ def default_font() -> Path:
 
 def write_renderer(font: Path, folder: Path) -> None:
     """The renderer of the demo in `folder`, and `scripts.png`, lines of several scripts that it draws."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MissingPackageError("pillow", "vision", "a picture of text") from None
+    pillow = import_optional("PIL.Image", "vision", "a picture of text", package="pillow")
     from pretrainkit.rendering import Renderer, RendererConfig, save_renderer
 
     save_renderer(Renderer(RendererConfig(font_file=str(font), strategy="words")), folder / "renderer")
     page = Renderer(RendererConfig(font_file=str(font), max_seq_length=64, on_missing="ignore"))
     lines = [page(text).pixel_values for text in SCRIPTS.values()]
-    Image.fromarray(np.concatenate(lines)).resize((2 * lines[0].shape[1], 32 * len(lines))).save(folder / "scripts.png")
+    image = pillow.fromarray(np.concatenate(lines))
+    image.resize((2 * lines[0].shape[1], 32 * len(lines))).save(folder / "scripts.png")
     print(f"  {folder / 'renderer'}: {font.name}; {folder / 'scripts.png'}: {', '.join(SCRIPTS)}, drawn by it")
 
 

@@ -31,7 +31,7 @@ def devices() -> list[Device]:
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if accelerator is None:
         return [cpu()]
-    return [_described(accelerator.type, index) for index in range(torch.accelerator.device_count())]
+    return [described(torch.device(accelerator.type, index)) for index in range(torch.accelerator.device_count())]
 
 
 def cpu() -> Device:
@@ -44,24 +44,23 @@ def cpu() -> Device:
 
 
 def described(device: torch.device) -> Device:
-    """What this machine says of a device."""
-    return cpu() if device.type == "cpu" else _described(device.type, device.index or 0)
+    """Describe a device, as far as this machine knows it."""
+    kind = device.type
+    if kind == "cpu":
+        return cpu()
+    if kind == "mps":
+        return Device(kind, f"Apple {platform.machine()}", torch.mps.recommended_max_memory())
+    try:
+        properties = torch.get_device_module(kind).get_device_properties(device.index or 0)
+    except (AttributeError, RuntimeError):  # a back end without this function
+        return Device(kind, kind, None)
+    return Device(kind, str(getattr(properties, "name", kind)), getattr(properties, "total_memory", None))
 
 
 def rank_memory(device: torch.device, local_ranks: int) -> int | None:
     """Bytes for one of so many ranks of this machine: all of its device, or its share of the machine's own memory."""
     num_bytes = described(device).memory_bytes
     return None if num_bytes is None else num_bytes // (local_ranks if device.type == "cpu" else 1)
-
-
-def _described(kind: str, index: int) -> Device:
-    if kind == "mps":
-        return Device(kind, f"Apple {platform.machine()}", torch.mps.recommended_max_memory())
-    try:
-        properties = torch.get_device_module(kind).get_device_properties(index)
-    except (AttributeError, RuntimeError):  # a back end without this function
-        return Device(kind, kind, None)
-    return Device(kind, str(getattr(properties, "name", kind)), getattr(properties, "total_memory", None))
 
 
 @cache
@@ -165,10 +164,4 @@ def collective_back_ends() -> list[str]:
     """What ranks can talk through here."""
     if not dist.is_available():
         return []
-    there = {
-        "gloo": dist.is_gloo_available(),
-        "nccl": dist.is_nccl_available(),
-        "xccl": dist.is_xccl_available(),
-        "mpi": dist.is_mpi_available(),
-    }
-    return [name for name, is_there in there.items() if is_there]
+    return [name for name in ("gloo", "nccl", "xccl", "mpi") if getattr(dist, f"is_{name}_available")()]

@@ -3,7 +3,7 @@
 import copy
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,35 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
         if first_names.setdefault(id(tensor), name) == name:
             tensors[name] = tensor
     return tensors
+
+
+def as_part_of(part: Tensor, layout: Tensor, mesh: Any = None) -> Tensor:
+    """`part` as this rank's part of a tensor that is sharded as `layout` is, on its mesh or another one; `part` itself
+    where `layout` is whole."""
+    if not is_dtensor(layout):
+        return part
+    from torch.distributed.tensor import DTensor  # half a second; loaded by whoever sharded
+
+    like = cast(Any, layout)
+    return DTensor.from_local(
+        part, mesh or like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+
+
+def sharded_as(layout: Tensor, whole: Tensor) -> Tensor:
+    """`whole`, which every rank has, sharded as `layout` is; `whole` itself where that is not sharded."""
+    if not is_dtensor(layout):
+        return whole
+    from torch.distributed.tensor import distribute_tensor
+
+    like = cast(Any, layout)
+    # src_data_rank=None: every rank has the value, so each takes its part without sending anything.
+    return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor, sharded or not. All ranks must call it."""
+    return cast(Any, tensor).full_tensor() if is_dtensor(tensor) else tensor
 
 
 def allocate(model: nn.Module, device: str) -> nn.Module:
@@ -56,10 +85,7 @@ def full_state_dict(model: nn.Module) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = {}
     for name, tensor in unwrap(model).state_dict(keep_vars=True).items():
         if id(tensor) not in copies:
-            whole = tensor.detach()
-            if is_dtensor(whole):
-                whole = whole.full_tensor()
-            copies[id(tensor)] = whole.to("cpu", copy=True)
+            copies[id(tensor)] = whole(tensor.detach()).to("cpu", copy=True)
         weights[name] = copies[id(tensor)]
     return weights
 
@@ -84,11 +110,7 @@ def load_full_state_dict(model: nn.Module, weights: Mapping[str, Tensor], origin
     for tied in names.values():
         target, value = own[tied[0]], weights[sources[tied[0]]]
         if is_dtensor(target):
-            from torch.distributed.tensor import distribute_tensor
-
-            value = value.to(device=target.device, dtype=target.dtype)
-            # src_data_rank=None: every rank has the value, so each takes its part without sending anything.
-            value = distribute_tensor(value, target.device_mesh, target.placements, src_data_rank=None)
+            value = sharded_as(target, value.to(device=target.device, dtype=target.dtype))
         target.copy_(value)
 
 

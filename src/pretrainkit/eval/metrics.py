@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.errors import DataError, MissingPackageError
+from pretrainkit.errors import DataError, import_optional
 
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _NO_WORD = re.compile(r"\W")
@@ -370,10 +370,7 @@ def bleu(targets: Texts, predictions: Sequence[str]) -> dict[str, float]:
     Source: Post 2018, https://arxiv.org/abs/1804.08771.
     """
     check_pairs(targets, predictions)
-    try:
-        import sacrebleu
-    except ImportError as error:
-        raise MissingPackageError("sacrebleu", "text-metrics", "the metric BLEU") from error
+    sacrebleu = import_optional("sacrebleu", "text-metrics", "the metric BLEU")
     right = [[target] if isinstance(target, str) else list(target) for target in targets]
     most = max(map(len, right))
     references: list[Any] = [[texts[k] if k < len(texts) else None for texts in right] for k in range(most)]
@@ -391,11 +388,8 @@ def rouge(targets: Texts, predictions: Sequence[str]) -> dict[str, float]:
     Source: Lin 2004, https://aclanthology.org/W04-1013.
     """
     check_pairs(targets, predictions)
-    try:
-        from rouge_score.rouge_scorer import RougeScorer
-    except ImportError as error:
-        raise MissingPackageError("rouge-score", "text-metrics", "the metric ROUGE") from error
-    judge = RougeScorer(_ROUGE_KINDS)
+    rouge = import_optional("rouge_score.rouge_scorer", "text-metrics", "the metric ROUGE", package="rouge-score")
+    judge = rouge.RougeScorer(_ROUGE_KINDS)
     totals = dict.fromkeys(_ROUGE_KINDS, 0.0)
     for target, prediction in zip(targets, predictions, strict=True):
         right = [target] if isinstance(target, str) else target

@@ -32,11 +32,8 @@ def class_settings(classes: Sequence[str]) -> dict[str, Any]:
 
 
 def class_names(values: Mapping[str, Any], num_outputs: int) -> tuple[str, ...]:
-    """The classes by number, from the contents of a config.json; none where its one output is a number.
-
-    Raises:
-        CheckpointError: Several classes may hold at once.
-    """
+    """The classes by number, from the contents of a config.json; none where its one output is a number. Raises
+    CheckpointError where several classes may hold at once."""
     if values.get("problem_type") == "multi_label_classification":
         raise CheckpointError(
             "config.json says that several classes may hold at once (multi_label_classification)\n"

@@ -21,11 +21,8 @@ from pretrainkit.files.work import lock as lock_file
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
     """A folder to fill beside `out`; at the end it is flushed to disk and becomes `out`, after an error it is removed.
-
-    Raises:
-        InputError: `out` exists and is not an empty folder, or cannot be written.
-        RunError: The disk is full.
-    """
+    Raises InputError where `out` exists and is not an empty folder, or cannot be written, RunError where the disk is
+    full."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} exists and is not an empty folder\n  give another place, or remove it first")
     with _aside(out) as folder:
@@ -42,12 +39,8 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_file(out: Path) -> Iterator[Path]:
-    """A path with the suffix of `out` to write to; at the end it is flushed to disk and becomes `out`.
-
-    Raises:
-        InputError: `out` exists or cannot be written.
-        RunError: The disk is full.
-    """
+    """A path with the suffix of `out` to write to; at the end it is flushed to disk and becomes `out`. Raises
+    InputError where `out` exists or cannot be written, RunError where the disk is full."""
     if out.exists():
         raise InputError(f"{out} exists\n  give another place, or remove it first")
     with _aside(out) as folder:

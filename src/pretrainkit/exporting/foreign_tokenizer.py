@@ -27,11 +27,8 @@ _OTHERS = ("merges.txt", "added_tokens.json", "special_tokens_map.json", CONFIG_
 
 def tokenizer_beside(folder: Path) -> Path | None:
     """The folder of the tokenizer, or renderer, of a model that transformers wrote to `folder`: that folder itself, or
-    a copy in the user's cache with the `tokenizer.json` that it lacks. None: there is none.
-
-    Raises:
-        DataError: There is one in a form that cannot be read.
-    """
+    a copy in the user's cache with the `tokenizer.json` that it lacks. None: there is none. Raises DataError where
+    there is one in a form that cannot be read."""
     about = _json(folder / CONFIG_JSON)
     is_own = is_renderer(folder) or about.get("tokenizer_class") == "ByT5Tokenizer"
     if is_own or any((folder / name).is_file() for name in (TOKENIZER_JSON, MODEL)):

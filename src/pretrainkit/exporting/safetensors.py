@@ -13,10 +13,7 @@ from pretrainkit.errors import CheckpointError
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """Write contiguous copies on the CPU of `tensors` to one file; transformers asks for metadata {"format": "pt"}.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    Raises OSError where the file cannot be written."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -29,11 +26,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 
 def read_tensors(folder: Path, stem: str = "model") -> dict[str, Tensor]:
-    """All tensors of `stem`.safetensors, or of the parts that `stem`.safetensors.index.json lists.
-
-    Raises:
-        CheckpointError: There is no such file, a part is missing, or one is broken.
-    """
+    """All tensors of `stem`.safetensors, or of the parts that `stem`.safetensors.index.json lists. Raises
+    CheckpointError where there is no such file, a part is missing, or one is broken."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

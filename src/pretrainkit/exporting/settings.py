@@ -53,11 +53,8 @@ def write_settings(path: Path, config: RunConfig, trained_length: int | None) ->
 
 
 def read_settings(path: Path) -> Settings | None:
-    """What `write_settings` wrote to `path`; None: there is no such file.
-
-    Raises:
-        CheckpointError: It is damaged, or of a later version.
-    """
+    """Return what `write_settings` wrote to `path`; None: there is no such file. Raises CheckpointError where it is
+    damaged, or of a later version."""
     if not path.is_file():
         return None
     try:

@@ -2,16 +2,11 @@
 
 Some package indexes have torchvision for CUDA builds of torch alone. Beside a CPU build its compiled library does not
 load, and `import torchvision`, which timm, OpenCLIP and transformers need, ends with "operator torchvision::nms does
-not exist": two of the operators that the library would have declared are given shape functions at import. Declaring
-those two is all that is missing. Then transforms, datasets, models and all of timm work; boxes (`torchvision.ops`) and
-its image decoders do not, and say so when they are called. Public reports: pytorch/vision issues 9077, 9085, 8985.
+not exist". Declaring two operators is all that is missing. Then all but boxes (`torchvision.ops`) and image decoders
+works; those say so when they are called. Public reports: pytorch/vision issues 9077, 9085, 8985.
 
-`import_torchvision` does so for this process, and
-
-    python -m pretrainkit.exporting.torchvision_shim
-
-for every program of this environment, in the installed package: `make setup` runs it. Where the compiled operators
-load, neither does anything.
+`import_torchvision` declares them for this process, `python -m pretrainkit.exporting.torchvision_shim` in the installed
+package, for every program of this environment. Where the compiled operators load, neither does anything.
 """
 
 import os
@@ -35,11 +30,8 @@ if not _has_ops():
 
 
 def import_torchvision() -> ModuleType:
-    """torchvision, also beside a CPU-only torch. Call it before anything that imports torchvision itself.
-
-    Raises:
-        ImportError: It is not installed.
-    """
+    """torchvision, also beside a CPU-only torch. Call it before anything that imports torchvision itself. Raises
+    ImportError where it is not installed."""
     try:
         import torchvision
     except RuntimeError as error:
@@ -55,11 +47,8 @@ def import_torchvision() -> ModuleType:
 
 
 def import_timm(purpose: str) -> ModuleType:
-    """timm, with torchvision in working order.
-
-    Raises:
-        MissingPackageError: One of them is not installed, which `purpose` needs.
-    """
+    """timm, with torchvision in working order. Raises MissingPackageError where one of them is not installed, which
+    `purpose` needs."""
     try:
         import_torchvision()
         import timm
@@ -83,11 +72,8 @@ def lacks_operators(error: str) -> bool:
 
 
 def mend_installed() -> bool:
-    """Declares the two operators in the installed torchvision, if its import fails for want of them.
-
-    Returns:
-        Whether that was so.
-    """
+    """Declare the two operators in the installed torchvision, if its import fails for want of them; returns whether
+    that was so."""
     spec = find_spec("torchvision")
     if spec is None or spec.origin is None:
         return False

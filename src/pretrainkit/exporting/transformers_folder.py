@@ -24,12 +24,9 @@ Split = Mapping[str, tuple[str, ...]]
 def read_config(
     folder: Path, parse: Callable[[dict[str, Any]], T], kind: str = "written by save_pretrained"
 ) -> tuple[T, dict[str, Any]]:
-    """What `parse` makes of the `config.json` of a folder, and its contents; `kind` says which folder to give instead
-    of one that has none.
-
-    Raises:
-        CheckpointError: It is missing or broken, or `parse` raised that, or a KeyError.
-    """
+    """Return what `parse` makes of the `config.json` of a folder, and its contents; `kind` says which folder to give
+    instead of one that has none. Raises CheckpointError where it is missing or broken, or `parse` raised that, or a
+    KeyError."""
     path = folder / "config.json"
     if not path.is_file():
         raise CheckpointError(f"{folder} has no config.json\n  give a folder {kind}")
@@ -56,11 +53,8 @@ def our_activation(theirs: str, ours: Mapping[str, A]) -> A:
 
 @contextmanager
 def new_transformers_folder(out: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator[Path]:
-    """The new folder `out` with a config and weights, complete or absent, to add files to.
-
-    Raises:
-        InputError: `out` exists and is not an empty folder, or cannot be written.
-    """
+    """The new folder `out` with a config and weights, complete or absent, to add files to. Raises InputError where
+    `out` exists and is not an empty folder, or cannot be written."""
     with new_folder(out) as folder:
         write_tensors(folder / "model.safetensors", tensors)
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.errors import CheckpointError, MissingPackageError
+from pretrainkit.errors import CheckpointError, import_optional
 from pretrainkit.formats.flax_file import read_flax
 from pretrainkit.formats.tf_messages import from_bfloat16
 
@@ -134,8 +134,4 @@ def _damaged(what: str, error: Exception) -> CheckpointError:
 
 
 def _tensorstore() -> ModuleType:
-    try:
-        import tensorstore
-    except ImportError as error:
-        raise MissingPackageError("tensorstore", "t5x", "reading the arrays of a T5X checkpoint") from error
-    return tensorstore
+    return import_optional("tensorstore", "t5x", "reading the arrays of a T5X checkpoint")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.errors import MissingPackageError
+from pretrainkit.errors import import_optional
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -29,10 +29,7 @@ def planes_of(image_HW3: Pixels) -> Planes:
 
 def require_pillow(purpose: str = "reading and changing images") -> None:
     """Raises MissingPackageError, with the install line, where Pillow is not installed."""
-    try:
-        import PIL.Image  # noqa: F401
-    except ImportError as error:
-        raise MissingPackageError("pillow", "vision", purpose) from error
+    import_optional("PIL.Image", "vision", purpose, package="pillow")
 
 
 def to_pillow(image_HW3: Pixels) -> Image:

@@ -276,12 +276,8 @@ def cluster_state(job_id: str) -> str:
 def cancel_jobs(job_id: str) -> Commands:
     """End a run; its ranks save first."""
     kind, _, name = job_id.partition(":")
-    words = (
-        ["sky", "jobs", "cancel", "--yes", "--name", name]
-        if kind == "job"
-        else ["sky", "cancel", "--yes", "--all", name]
-    )
-    return run_all([words], dry_run=False)
+    words = ["jobs", "cancel", "--yes", "--name"] if kind == "job" else ["cancel", "--yes", "--all"]
+    return run_all([["sky", *words, name]], dry_run=False)
 
 
 def write_task(task: Mapping[str, Any], path: Path) -> Path:

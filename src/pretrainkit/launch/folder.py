@@ -16,9 +16,11 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+from pydantic import TypeAdapter
 
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.files.manifest import atomic_file
@@ -53,6 +55,9 @@ class Launch:
     def world_size(self) -> int:
         """Ranks."""
         return self.num_nodes * self.processes_per_node
+
+
+_LAUNCHES = TypeAdapter(list[Launch])
 
 
 @dataclass(frozen=True)
@@ -116,13 +121,8 @@ class LaunchFolder:
         if not path.is_file():
             return []
         try:
-            rows = json.loads(path.read_text(encoding="utf-8"))
-            with_tuples: list[dict[str, Any]] = [
-                {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
-                for row in rows
-            ]
-            return [Launch(**row) for row in with_tuples]
-        except (ValueError, TypeError, AttributeError) as error:
+            return _LAUNCHES.validate_json(path.read_bytes())
+        except ValueError as error:
             raise DataError(
                 f"{path} is damaged: {error}\n  remove it; the run goes on with: pretrainkit resume {self.run}"
             ) from None
@@ -150,7 +150,7 @@ class LaunchFolder:
         launches = [*self.launches(), launch]
         self.prepare()
         with atomic_file(self.path / "launches.json") as file:
-            file.write(json.dumps([asdict(one) for one in launches], indent=2).encode() + b"\n")
+            file.write(_LAUNCHES.dump_json(launches, indent=2) + b"\n")
 
     def discard(self) -> None:
         """Remove the run folder of a launch that was refused, where there is nothing in it but what launching left."""

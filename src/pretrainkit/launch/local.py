@@ -26,17 +26,8 @@ _TAIL_LINES = 15
 _POLL_SECONDS = 0.1
 
 
-def launch_local(
-    arguments: Sequence[str],
-    num_processes: int,
-    run_folder: Path,
-    module: str = "pretrainkit",
-    *,
-    again: Sequence[str] | None = None,
-    max_restarts: int = 0,
-    record: Launch | None = None,
-) -> int:
-    """Run `python -m MODULE ARGUMENTS...` as so many ranks and wait for them.
+def launch_local(launch: Launch, run_folder: Path, module: str = "pretrainkit") -> int:
+    """Run `python -m MODULE WORDS...` as the ranks of a launch, which the run remembers, and wait for them.
 
     Rank 0 writes to this terminal, and every rank r to the end of `run_folder/logs/rank-r.log`. SIGTERM, SIGINT and
     SIGUSR1 are passed on to the ranks, which save and end. When this process is killed they do so too, within seconds.
@@ -44,16 +35,11 @@ def launch_local(
     began. Raises InputError where the log folder cannot be written, there is no such number of processes, or another
     launcher trains there.
 
-    Args:
-        run_folder: Gets a folder `logs`; when the ranks refuse their input, a folder made here goes again.
-        module: Must not launch again when RANK is in the environment.
-        again: Arguments after a failure; None: the same.
-        max_restarts: Failures after which the ranks are started again.
-        record: Remembered as the newest launch of the run, by this process; None: nothing is.
-
-    Returns:
-        The exit code of the worst rank: 1 failed, 2 bad input, 130 interrupted after saving, 0 done.
+    `run_folder` gets a folder `logs`; when the ranks refuse their input, a folder made here is removed again. `module`
+    must not launch again when RANK is in the environment. Returns the exit code of the worst rank: 1 failed, 2 bad
+    input, 130 interrupted after saving, 0 done.
     """
+    num_processes, words = launch.processes_per_node, launch.words
     if num_processes < 1:
         raise InputError(f"{num_processes} processes were asked for; it takes at least 1")
     folder = LaunchFolder(run_folder.absolute())
@@ -64,11 +50,10 @@ def launch_local(
     except OSError as error:
         raise InputError(f"cannot write logs into {logs}: {error.strerror}\n  choose another run folder") from None
     with folder.held():
-        if record is not None:
-            folder.add(replace(record, job_ids=(str(os.getpid()),)))
-        restarts = Restarts(max_restarts, folder.newest_checkpoint)
+        folder.add(replace(launch, job_ids=(str(os.getpid()),)))
+        restarts = Restarts(launch.max_restarts, folder.newest_checkpoint)
         while True:
-            code, was_asked_to_stop = _run_ranks([module, *arguments], num_processes, logs)
+            code, was_asked_to_stop = _run_ranks([module, *words], num_processes, logs)
             following = None if was_asked_to_stop else restarts.after_failure(code, folder.newest_checkpoint)
             cause = {0: "done", 2: "bad input", 130: "stopped by a signal"}.get(code, "a rank failed")
             folder.ended(str(os.getpid()), code, cause, "restarted" if following else "ended")
@@ -77,7 +62,7 @@ def launch_local(
             _log.warning(
                 "a rank failed: all start again from %s (%d more times at most)", following.checkpoint, following.left
             )
-            restarts, arguments = following, arguments if again is None else again
+            restarts, words = following, launch.words_again
     if code == 2 and is_new:
         folder.discard()  # refused: all was said, and nothing was made
     return code

@@ -17,7 +17,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from pretrainkit.errors import InputError, MissingPackageError, RunError
+from pretrainkit.errors import InputError, RunError, import_optional
 from pretrainkit.launch.folder import Launch, LaunchFolder
 from pretrainkit.launch.slurm_rank import RankJob
 from pretrainkit.workers.slurm_config import SlurmConfig
@@ -34,21 +34,15 @@ def submit(
 ) -> list[str]:
     """Submit one job for each run: alone, or as an array where there are several. Raises MissingPackageError where
     submitit is not installed, InputError where there is no SLURM here, it refused the job, or it has a job of one of
-    the runs already.
+    the runs already. Returns job ids, which the run folders keep too.
 
     Args:
         runs: Run folders on a file system that all nodes share.
         launches: Of each; equal but for their words.
         home: The folder of the run, or of the sweep: its `launch` gets the code and the scheduler's logs.
         cluster: "slurm", or "local" for submitit's own processes on this machine.
-
-    Returns:
-        Job ids, which the run folders keep too.
     """
-    try:
-        import submitit
-    except ImportError:
-        raise MissingPackageError("submitit", "slurm", "--launch slurm") from None
+    submitit = import_optional("submitit", "slurm", "--launch slurm")
     if cluster == "slurm" and shutil.which("sbatch") is None:
         raise InputError(
             "--launch slurm: there is no sbatch on this machine\n"

@@ -4,6 +4,7 @@ Dimensions: T tokens, D width, F width of the feed-forward layer.
 """
 
 from collections.abc import Callable
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -121,6 +122,16 @@ class PostNormBlock(nn.Module):
         mixed_TD = dropout(self.attention(x_TD, layout, rotation), rate, is_training=is_training)
         x_TD = self.attention_norm(layout.asking(x_TD) + mixed_TD)
         return self.feed_forward_norm(x_TD + dropout(self.feed_forward(x_TD), rate, is_training=is_training))
+
+
+class PlainBlockOptions(TypedDict):
+    """What all blocks of a tower of `PlainPreNormBlock` share, besides their width."""
+
+    num_heads: int
+    inner_width: int
+    activation: str
+    attention_dropout_rate: float
+    epsilon: float
 
 
 class PlainPreNormBlock(nn.Module):

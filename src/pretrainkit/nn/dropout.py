@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pretrainkit.nn.cpu.dispatch import has_cheap_dropout
-from pretrainkit.nn.cpu.dropout import cheap_dropout
+from pretrainkit.nn.cpu.dropout import keep_factors
 
 
 def dropout(x: Tensor, rate: float, *, is_training: bool) -> Tensor:
@@ -12,4 +12,6 @@ def dropout(x: Tensor, rate: float, *, is_training: bool) -> Tensor:
     itself. Draws from torch's default generator of the device."""
     if not is_training or rate == 0:
         return x
-    return cheap_dropout(x, rate) if has_cheap_dropout(x) else F.dropout(x, rate)
+    if has_cheap_dropout(x):  # the factors are float32, so that their mean is 1 in half precision too
+        return (x * keep_factors(x.shape, rate)).to(x.dtype)
+    return F.dropout(x, rate)

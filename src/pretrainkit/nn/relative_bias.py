@@ -12,12 +12,10 @@ from torch import Tensor, nn
 
 
 def distance_buckets(distance: Tensor, *, num_buckets: int, max_distance: int, is_bidirectional: bool) -> Tensor:
-    """The bucket of each distance, int64 of the same shape.
+    """The bucket of each distance, integers (position of the key minus that of the query), int64 of the same shape.
 
-    Args:
-        distance: Integers, position of the key minus position of the query.
-        max_distance: From here on all distances share the last bucket of their side.
-        is_bidirectional: Later keys have the upper half of the buckets. False: all of them fall into bucket 0.
+    From `max_distance` on all distances share the last bucket of their side. `is_bidirectional`: later keys have the
+    upper half of the buckets; else all of them fall into bucket 0.
     """
     if is_bidirectional:
         side = num_buckets // 2

@@ -7,10 +7,12 @@ Dimensions: B captions, S slots of a row, T tokens of the stream, D width.
 Source: Radford et al. 2021, https://arxiv.org/abs/2103.00020.
 """
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
+from pretrainkit.nn.blocks import LayerNorm, PlainBlockOptions, PlainPreNormBlock
 from pretrainkit.nn.cpu.dispatch import drops_padding
 from pretrainkit.nn.initialise import initialise_residual_blocks
 from pretrainkit.nn.row_layout import RowLayout, without_padding
@@ -29,13 +31,9 @@ class TextTransformer(nn.Module):
         max_positions: int,
         width: int,
         num_layers: int,
-        num_heads: int,
-        inner_width: int,
-        activation: str,
         is_causal: bool,
         pool: str,
-        attention_dropout_rate: float,
-        epsilon: float,
+        **block: Unpack[PlainBlockOptions],
     ) -> None:
         """Weights are not initialised: see `initialise`. `is_causal`: tokens see only what stands before them. `pool`
         is eos (the last real token), cls (the first) or mean (over real tokens), after the final norm."""
@@ -43,21 +41,10 @@ class TextTransformer(nn.Module):
         self.width, self.is_causal, self.pool = width, is_causal, pool
         self.token = nn.Embedding(vocab_size, width)
         self.position_embedding = nn.Parameter(torch.zeros(max_positions, width))
-        self.layers = nn.ModuleList(
-            PlainPreNormBlock(
-                width,
-                num_heads,
-                inner_width,
-                activation=activation,
-                attention_dropout_rate=attention_dropout_rate,
-                epsilon=epsilon,
-            )
-            for _ in range(num_layers)
-        )
-        self.norm_after = LayerNorm(width, epsilon)
+        self.layers = nn.ModuleList(PlainPreNormBlock(width, **block) for _ in range(num_layers))
+        self.norm_after = LayerNorm(width, block["epsilon"])
 
     def blocks(self) -> list[nn.Module]:
-        """The submodules to compile, shard and recompute one by one."""
         return list(self.layers)
 
     def forward(self, ids_BS: Tensor, num_tokens_B: Tensor | None = None) -> Tensor:

@@ -8,10 +8,12 @@ Sources: Dosovitskiy et al. 2020, https://arxiv.org/abs/2010.11929; Radford et a
 https://arxiv.org/abs/2103.00020; patch dropout: Li et al. 2022, https://arxiv.org/abs/2212.00794.
 """
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
+from pretrainkit.nn.blocks import LayerNorm, PlainBlockOptions, PlainPreNormBlock
 from pretrainkit.nn.initialise import initialise_residual_blocks
 from pretrainkit.nn.row_layout import RowLayout
 
@@ -49,13 +51,9 @@ class VisionTransformer(nn.Module):
         patch_size: int,
         width: int,
         num_layers: int,
-        num_heads: int,
-        inner_width: int,
-        activation: str,
         pool: str,
         patch_dropout_rate: float,
-        attention_dropout_rate: float,
-        epsilon: float,
+        **block: Unpack[PlainBlockOptions],
     ) -> None:
         """Weights are not initialised: see `initialise`. `pool` is cls (the class token) or mean (over patches), after
         the final norm; `patch_dropout_rate` the share of the patches left out in training."""
@@ -68,22 +66,11 @@ class VisionTransformer(nn.Module):
         self.patch = nn.Linear(NUM_CHANNELS * patch_size**2, width, bias=False)
         self.class_token = nn.Parameter(torch.zeros(width))
         self.position_embedding = nn.Parameter(torch.zeros(1 + num_patches, width))
-        self.norm_before = LayerNorm(width, epsilon)
-        self.layers = nn.ModuleList(
-            PlainPreNormBlock(
-                width,
-                num_heads,
-                inner_width,
-                activation=activation,
-                attention_dropout_rate=attention_dropout_rate,
-                epsilon=epsilon,
-            )
-            for _ in range(num_layers)
-        )
-        self.norm_after = LayerNorm(width, epsilon)
+        self.norm_before = LayerNorm(width, block["epsilon"])
+        self.layers = nn.ModuleList(PlainPreNormBlock(width, **block) for _ in range(num_layers))
+        self.norm_after = LayerNorm(width, block["epsilon"])
 
     def blocks(self) -> list[nn.Module]:
-        """The submodules to compile, shard and recompute one by one."""
         return list(self.layers)
 
     def forward(self, pixels_BCHW: Tensor) -> Tensor:

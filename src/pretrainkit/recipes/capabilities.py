@@ -50,9 +50,6 @@ class Capability(ABC, Generic[Run]):
     """What to do with a recipe that cannot."""
 
 
-# Data
-
-
 class PlansWithoutData(Capability[Run]):
     """For `pretrainkit plan` of a preset alone."""
 
@@ -151,9 +148,6 @@ class KeepsTokenizer(Capability[Run]):
         return False
 
 
-# Evaluating and answering
-
-
 class Evaluates(Capability[Run]):
     """Has metrics of its own, besides sums over batches."""
 
@@ -175,12 +169,10 @@ class Evaluates(Capability[Run]):
 class GenerateOptions(TypedDict, total=False):
     """Options of `pretrainkit.generate`. A recipe takes those that its `generate_options` name."""
 
-    top: int
-    # BERT, CLIP: answers per masked word, or images per prompt.
-    images: str | Path
-    # CLIP: folder of the images to find what the prompts say in.
-    num: int
-    # T5: answers per prompt. 4M: variations of each example.
+    top: int  # BERT, CLIP: answers per masked word, or images per prompt
+    images: str | Path  # CLIP: folder of the images to find what the prompts say in
+    num: int  # T5: answers per prompt. 4M: variations of each example
+    # T5 and 4M: how answers are drawn; see `DecodingConfig` and `GenerationPlan`.
     beams: int
     alpha: float
     temperature: float
@@ -188,27 +180,16 @@ class GenerateOptions(TypedDict, total=False):
     top_p: float
     seed: int
     max_length: int
-    # T5 and 4M: how answers are drawn; see `DecodingConfig` and `GenerationPlan`.
-    batch_size: int
-    # Examples of a forward pass.
-    given: Sequence[str]
-    # 4M: NAME=TEXT or NAME=FILE; with `from_data` names of what the samples give.
-    to: Sequence[str]
-    # 4M: names of targets, in order.
-    from_data: int
-    # 4M: so many held-out samples of the run's data as examples.
-    plan: str | Path
-    # 4M: a YAML file of a `GenerationPlan`.
-    settings: Sequence[str]
-    # 4M: NAME.FIELD=VALUE of a target, or FIELD=VALUE of the plan.
-    out: str | Path
-    # 4M: a new folder for pictures, JSON and the sheet.
-    then: Sequence[str | Path]
-    # 4M: further models, which make what those before them have not.
-    image_tokenizers: Sequence[str]
-    # 4M: NAME=RUN of what makes pictures of tokens.
-    device: str
-    # 4M: None: the CPU.
+    batch_size: int  # examples of a forward pass
+    given: Sequence[str]  # 4M: NAME=TEXT or NAME=FILE; with `from_data` names of what the samples give
+    to: Sequence[str]  # 4M: names of targets, in order
+    from_data: int  # 4M: so many held-out samples of the run's data as examples
+    plan: str | Path  # 4M: a YAML file of a `GenerationPlan`
+    settings: Sequence[str]  # 4M: NAME.FIELD=VALUE of a target, or FIELD=VALUE of the plan
+    out: str | Path  # 4M: a new folder for pictures, JSON and the sheet
+    then: Sequence[str | Path]  # 4M: further models, which make what those before them have not
+    image_tokenizers: Sequence[str]  # 4M: NAME=RUN of what makes pictures of tokens
+    device: str  # 4M; None: the CPU
 
 
 class Generates(Capability[Run]):
@@ -264,9 +245,6 @@ class Infers(Capability[Run]):
         """What `pretrainkit infer` asks about. Model, which is on its device, and tokenizer are as for `generate`."""
 
 
-# Encoders
-
-
 class EncodesImages(Capability[Run]):
     """Has a part that turns images into features."""
 
@@ -282,31 +260,22 @@ class EncodesImages(Capability[Run]):
 
 
 class DecodeOptions(TypedDict, total=False):
-    """Of a diffusion decoder."""
+    """Options of a diffusion decoder."""
 
-    num_steps: int | None
-    # None: as the model says.
-    guidance: float
-    # How much more than an unconditional model; 1: not at all.
-    seed: int
-    # Of the noise that it begins with.
+    num_steps: int | None  # None: as the model says
+    guidance: float  # how much more than an unconditional model; 1: not at all
+    seed: int  # of the noise that it begins with
 
 
 class ImageTokenOptions(TypedDict, total=False):
-    """Of writing the tokens of a data set's images."""
+    """Options of writing the tokens of a data set's images."""
 
-    num_parts: int
-    # Of each image: the largest centre square, and random parts after it; 1 unless given.
-    min_scale: float
-    # Smallest share of the area of a random part; 0.8 unless given.
-    seed: int
-    # Of random parts.
-    folder: str | None
-    # Of the images; None: as the tokenizer's domain says.
-    out: str | None
-    # Name of the folder of tokens; None: tok_DOMAIN@PIXELS, of published domains as their modality is called.
-    shard: tuple[int, int]
-    # This part of so many, from 0: of all images, or of all archives.
+    num_parts: int  # of each image: the largest centre square, and random parts after it; 1 unless given
+    min_scale: float  # smallest share of the area of a random part; 0.8 unless given
+    seed: int  # of random parts
+    folder: str | None  # of the images; None: as the tokenizer's domain says
+    out: str | None  # folder of tokens; None: tok_DOMAIN@PIXELS, of published domains as their modality is called
+    shard: tuple[int, int]  # this part of so many, from 0: of all images, or of all archives
 
 
 class ImageCodec(Protocol):

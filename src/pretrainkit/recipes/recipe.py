@@ -75,10 +75,8 @@ class Recipe(ABC, Generic[Run]):
         """What turns a batch into the terms of the loss. What is learned belongs to the model, not to it."""
 
     def sample(self, config: Run, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
-        """Held-out examples for the report: what the model saw, predicted, and the truth. Default: none.
-
-        A value is a text, or a list of things to show: {"text": ..., "image": a data URI, "is_right": true or false}.
-        """
+        """Held-out examples for the report: what the model saw, predicted, and the truth, each a `Sample` of
+        `training.watch`. Default: none."""
         return []
 
     def baselines(self, config: Run) -> dict[str, float]:

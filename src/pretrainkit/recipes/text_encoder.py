@@ -5,7 +5,6 @@ Dimensions: B examples, T slots (tokens or patches) of all examples together, D 
 
 from abc import ABC, abstractmethod
 
-import torch
 from torch import Tensor, nn
 
 from pretrainkit.training.objective import Batch
@@ -50,9 +49,3 @@ class TextEncoder(nn.Module, ABC):
 
     def freeze_pooling(self) -> None:
         """Called where `forward` is not used: what it alone needs is not trained. Default: there is no such thing."""
-
-
-def owners(ends: Tensor, num_slots: int) -> Tensor:
-    """int64 (T,): the number of the example, or other stretch, that each slot belongs to: the first that ends behind
-    it. `ends` is 0, then where each ends."""
-    return torch.searchsorted(ends[1:], torch.arange(num_slots, device=ends.device), right=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pretrainkit.corpus.readers import read_documents, utf8_detail
-from pretrainkit.errors import DataError, InputError, MissingPackageError
+from pretrainkit.errors import DataError, InputError, import_optional
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import Format, OnBytes, SourceFile, find_sources, plain_chunks, split_lines
 from pretrainkit.rendering.packing import wikipedia_articles
@@ -76,10 +76,7 @@ class HubDocuments:
         return ["datasets", self.path, self.name, self.split, self.revision, self.text_key]
 
     def read(self, skips: Skips, on_bytes: OnBytes = None) -> Iterator[RenderDocument]:
-        try:
-            import datasets
-        except ImportError as error:
-            raise MissingPackageError("datasets", "hub", f"the data set {self.path}") from error
+        datasets = import_optional("datasets", "hub", f"the data set {self.path}")
         try:
             rows = datasets.load_dataset(self.path, self.name, split=self.split, revision=self.revision, streaming=True)
         except (OSError, ValueError) as error:

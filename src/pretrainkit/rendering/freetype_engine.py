@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.errors import DataError, MissingPackageError
+from pretrainkit.errors import DataError, import_optional
 from pretrainkit.rendering.config import RendererConfig
 from pretrainkit.rendering.fonts import faces_of, fallback_scales, font_files
 from pretrainkit.rendering.glyph_atlas import GlyphAtlas
@@ -204,8 +204,4 @@ def _import_freetype() -> Any:
         # freetype-py brings a library of the same name as the system's. Whichever comes first is what Cairo would use,
         # so that Pango's pixels would depend on the order of imports. Both can be there if the system's comes first.
         ctypes.CDLL("libfreetype.so.6")
-    try:
-        import freetype
-    except ImportError as error:
-        raise MissingPackageError("freetype-py", "rendering", "rendering text with FreeType") from error
-    return freetype
+    return import_optional("freetype", "rendering", "rendering text with FreeType", package="freetype-py")

@@ -11,7 +11,7 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -21,6 +21,7 @@ from pretrainkit.exporting import torchvision_shim
 from pretrainkit.exporting.torchvision_shim import lacks_operators
 from pretrainkit.launch.cloud import INSTALL_SKY
 from pretrainkit.running.exercises import Outcome, exercise
+from pretrainkit.training.folder import installed_version
 
 NEEDED = ("transformers", "tokenizers", "sentencepiece", "safetensors", "pyarrow", "zstandard")
 """Packages of every installation whose compiled parts or versions can be at odds."""
@@ -69,7 +70,7 @@ class Finding:
 def diagnose() -> list[Finding]:
     """Everything about this machine that decides what can be trained on it, and how fast. Imports torch; whether other
     packages work is tried in a process of its own."""
-    packages = {name: _version(name) for name in (*NEEDED, *chain(*EXTRAS.values()))}
+    packages = {name: installed_version(name) for name in (*NEEDED, *chain(*EXTRAS.values()))}
     outcomes = exercise([*(name for name, found in packages.items() if found), *helpers_built(), "Pango"])
     return [
         *_machine(),
@@ -168,13 +169,6 @@ def _rendering(outcome: Outcome) -> Finding:
         return Finding("Pango", "good", "draws text as the reference of PIXEL does")
     what, _, mend = outcome.fault.removeprefix("MissingLibraryError: ").partition("\n")
     return Finding("Pango", "missing", what, mend.strip())
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _packages(versions: Mapping[str, str | None], outcomes: Mapping[str, Outcome]) -> Iterator[Finding]:

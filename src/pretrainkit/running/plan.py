@@ -1,28 +1,32 @@
-"""What a run needs before it is paid for: memory per rank, FLOPs, time, cost, and whether its layout holds."""
+"""What a run needs before it is paid for: memory per rank, FLOPs, time, cost, and whether its layout holds. And
+microbatches that fit into the memory of a device: found before the first step, or named after a step that did not fit.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
+from shlex import quote
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.paths import absolute_paths
-from pretrainkit.errors import InputError
+from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.recipes.capabilities import PlansWithoutData, StandsOnEncoder
 from pretrainkit.recipes.registry import able, find_recipe
-from pretrainkit.running.initial import with_encoder
-from pretrainkit.running.loader import build_loader, with_extra_steps, with_num_steps
+from pretrainkit.running.initial import build_loader, with_encoder, with_extra_steps, with_num_steps
+from pretrainkit.training.checkpoints.files import step_folders
 from pretrainkit.training.run import ParallelConfig, RunConfig
 from pretrainkit.workers.processes import without_collector
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
+    from pretrainkit.dist.env import World
     from pretrainkit.recipes.recipe import Recipe
     from pretrainkit.training.fake_step import StepMemory
+    from pretrainkit.training.folder import RunFolder
     from pretrainkit.training.objective import HostBatch
     from pretrainkit.training.optimizers.config import OptimizerConfig
 
@@ -202,19 +206,11 @@ def make_plan(
             for strategy, needed in memory_with(examples).items():
                 if needed.total < _MEMORY_SHARE * device_bytes:
                     fitting[strategy] = examples
-    chosen = fitting.get("ddp" if config.parallel.strategy == "auto" else config.parallel.strategy)
+    chosen = fitting.get(_strategy(config))
     if config.parallel.fit == "auto" and chosen is not None and chosen < per_microbatch:
         fitted = config.changed(data={"microbatch_size": chosen}, parallel={"fit": "off"})
-        return make_plan(
-            fitted,
-            num_gpus=num_gpus,
-            device=device,
-            gpus_per_node=gpus_per_node,
-            mfu=mfu,
-            price=price,
-            dry_run=dry_run,
-            device_bytes=device_bytes,
-        )
+        rest: dict[str, Any] = {"mfu": mfu, "price": price, "dry_run": dry_run, "device_bytes": device_bytes}
+        return make_plan(fitted, num_gpus=num_gpus, device=device, gpus_per_node=gpus_per_node, **rest)
     return Plan(
         num_parameters=_size(model),
         num_ranks=num_gpus,
@@ -235,11 +231,6 @@ def make_plan(
         assumed=assumed,
         numbers_on_rank=_laid_out(build if num_gpus > 1 else lambda: model, num_gpus, shards) if dry_run else {},
     )
-
-
-def planned_as(device: torch.device) -> str:
-    """Whose number formats a plan for a device of this machine goes by."""
-    return "cpu" if device.type == "cpu" else "h200"
 
 
 def memory_by_strategy(
@@ -368,3 +359,64 @@ def _laid_out(build: Any, num_ranks: int, shard_ranks: int) -> dict[str, dict[in
     if 1 < shard_ranks < ranks and ranks % shard_ranks == 0:
         layouts.append(ParallelConfig(strategy="hsdp", shard_ranks=shard_ranks, compile="off"))
     return {layout.strategy: numbers_per_rank(build, layout, ranks) for layout in layouts}
+
+
+def _strategy(config: RunConfig) -> str:
+    return "ddp" if config.parallel.strategy == "auto" else config.parallel.strategy
+
+
+def with_fitting_microbatch(config: RunConfig, world: World) -> RunConfig:
+    """The config with `data.microbatch_size` set as `parallel.fit` asks for. Raises ConfigError where the memory of
+    this device is not known, or not one example fits."""
+    if config.parallel.fit == "off":
+        return config
+    from pretrainkit.dist.devices import rank_memory
+
+    num_bytes = rank_memory(world.device, world.local_world_size)
+    if num_bytes is None:
+        raise ConfigError(
+            f"parallel.fit=auto, but the memory of {world.device} is not known\n"
+            "  say yourself how many examples fit: parallel.fit=off data.microbatch_size=8"
+        )
+    found = world.gather_objects(_most(config, world, num_bytes))  # devices may differ
+    most = min(0 if one is None else one for one in found)
+    if not most:
+        raise ConfigError(
+            f"not one example fits into the {num_bytes / 2**30:.1f} GiB of {world.device}\n"
+            "  set parallel.activation_checkpointing=true, or take more devices with parallel.strategy=fsdp2"
+        )
+    return config if most >= _examples(config, world) else config.changed(data={"microbatch_size": most})
+
+
+def out_of_memory(config: RunConfig, folder: RunFolder, world: World, step: int) -> str:
+    """What to tell of a step that needed more memory than there is."""
+    from pretrainkit.dist.devices import rank_memory
+
+    num_bytes, given = rank_memory(world.device, world.local_world_size), _examples(config, world)
+    per_rank = config.data.batch_size // world.world_size
+    most = None if num_bytes is None else _most(config, world, num_bytes)
+    if most is None or most >= given:  # there is no estimate, or it is wrong
+        most = max(size for size in range(1, max(1, given // 2) + 1) if per_rank % size == 0)
+    change = f"data.microbatch_size={most}" if most < given else "parallel.activation_checkpointing=true"
+    path = quote(str(folder.path))
+    has_saved = bool(step_folders(folder.checkpoints))
+    command = f"resume {path} {change}" if has_saved else f"train {path}/config.yaml {change} --out FOLDER"
+    size = "" if num_bytes is None else f", which has {num_bytes / 2**30:.1f} GiB"
+    return (
+        f"out of memory on {world.device}{size}: step {step} with {given} examples in a microbatch\n"
+        f"  the same updates in less memory: pretrainkit {command}"
+    )
+
+
+def _examples(config: RunConfig, world: World) -> int:
+    """In a microbatch."""
+    per_rank = config.data.batch_size // world.world_size
+    return min(config.data.microbatch_size or per_rank, per_rank)
+
+
+def _most(config: RunConfig, world: World, num_bytes: int) -> int | None:
+    """The largest microbatch that fits into so many bytes; None: not one example does."""
+    config = config.changed(parallel={"fit": "off"})
+    device = "cpu" if world.device.type == "cpu" else "h200"  # whose number formats the plan goes by
+    plan = make_plan(config, num_gpus=world.world_size, device=device, dry_run=False, device_bytes=num_bytes)
+    return plan.fitting.get(_strategy(config))

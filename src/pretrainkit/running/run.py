@@ -18,12 +18,19 @@ from pretrainkit.recipes.capabilities import CachesFeatures, ChecksFiles
 from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.configs import check_config, check_initial, recorded_config
-from pretrainkit.running.device_memory import out_of_memory, with_fitting_microbatch
 from pretrainkit.running.held_out import build_evaluations, build_probes, refuse_idle_evaluation
-from pretrainkit.running.initial import load_initial, require_same_state, with_encoder
+from pretrainkit.running.initial import (
+    build_loader,
+    load_initial,
+    require_same_state,
+    with_encoder,
+    with_extra_steps,
+    with_first_step,
+    with_num_steps,
+)
 from pretrainkit.running.kept_tokenizer import keep_tokenizer, tokenizer_folder, with_kept_tokenizer
-from pretrainkit.running.loader import build_loader, with_extra_steps, with_first_step, with_num_steps
 from pretrainkit.running.opened import checkpoint_of, empty_model, load_model
+from pretrainkit.running.plan import out_of_memory, with_fitting_microbatch
 from pretrainkit.training.checkpoints.files import problem, step_folders
 from pretrainkit.training.folder import SUMMARY, RunFolder, environment, json_value
 from pretrainkit.training.run import RunConfig

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.data.line_index import LineIndex, index_lines
 from pretrainkit.data.tar import TarReader
-from pretrainkit.errors import DataError, MissingPackageError
+from pretrainkit.errors import DataError, import_optional
 from pretrainkit.files.manifest import file_sha256
 from pretrainkit.files.manifest import fingerprint as json_fingerprint
 from pretrainkit.files.sources import SourceFile, find_sources
@@ -430,10 +430,7 @@ class HuggingFaceDataset(_Lazy):
         return self._load(self._splits[split])
 
     def _load(self, split: str) -> Any:
-        try:
-            import datasets
-        except ImportError as error:
-            raise MissingPackageError("datasets", "hub", f"the data set {self.path}") from error
+        datasets = import_optional("datasets", "hub", f"the data set {self.path}")
         folder = Path(self.path)
         try:
             if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():

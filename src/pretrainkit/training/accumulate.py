@@ -7,6 +7,7 @@ Dimensions: b examples of this rank, B of all ranks, D embedding width.
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -25,6 +26,17 @@ SeedDropout = Callable[[int], None]
 """Seeds dropout for the microbatch of this index."""
 
 _ALONE = World()
+
+
+class _Surroundings(NamedTuple):
+    """The arguments of `accumulate` that both kinds of objective only hand on."""
+
+    precision: Precision
+    world: World
+    gradient_sync: GradientSync
+    gradient_scale: float
+    """1, or the number of ranks where the model's wrapper divides by it."""
+    seed_dropout: SeedDropout
 
 
 def accumulate(
@@ -55,31 +67,18 @@ def accumulate(
     """
     if not microbatches:
         raise ValueError("a step needs at least one microbatch on every rank")
-    run = accumulate_coupled if isinstance(objective, CoupledObjective) else accumulate_separable
-    return run(
-        objective,  # type: ignore[arg-type]
-        model,
-        microbatches,
-        precision=precision,
-        world=world,
-        gradient_sync=gradient_sync,
-        gradient_scale=float(world.world_size) if averages_gradients else 1.0,
-        seed_dropout=seed_dropout or (lambda index: None),
-    )
+    scale = float(world.world_size) if averages_gradients else 1.0
+    around = _Surroundings(precision, world, gradient_sync, scale, seed_dropout or (lambda index: None))
+    if isinstance(objective, CoupledObjective):
+        return accumulate_coupled(objective, model, microbatches, around)
+    return accumulate_separable(objective, model, microbatches, around)
 
 
 def accumulate_separable(
-    objective: SeparableObjective,
-    model: nn.Module,
-    microbatches: Sequence[Batch],
-    *,
-    precision: Precision,
-    world: World,
-    gradient_sync: GradientSync,
-    gradient_scale: float,
-    seed_dropout: SeedDropout,
+    objective: SeparableObjective, model: nn.Module, microbatches: Sequence[Batch], around: _Surroundings
 ) -> dict[str, LossSum]:
     """As `accumulate`. The global weights are known before the first forward pass, from one small all-reduce."""
+    precision, world, gradient_sync, gradient_scale, seed_dropout = around
     names = list(objective.scales)
     microbatches = list(microbatches)
     device = precision.device
@@ -106,15 +105,7 @@ def accumulate_separable(
 
 
 def accumulate_coupled(
-    objective: CoupledObjective,
-    model: nn.Module,
-    microbatches: Sequence[Batch],
-    *,
-    precision: Precision,
-    world: World,
-    gradient_sync: GradientSync,
-    gradient_scale: float,
-    seed_dropout: SeedDropout,
+    objective: CoupledObjective, model: nn.Module, microbatches: Sequence[Batch], around: _Surroundings
 ) -> dict[str, LossSum]:
     """As `accumulate`, by decoupled accumulation (GradCache, Gao et al. 2021, https://arxiv.org/abs/2101.06983).
 
@@ -131,6 +122,7 @@ def accumulate_coupled(
     Layers that update statistics in the forward pass (batch norm) see replayed microbatches twice, and never the whole
     batch: with those the gradient is not that of the whole batch.
     """
+    precision, world, gradient_sync, gradient_scale, seed_dropout = around
     names = list(objective.scales)
     last = len(microbatches) - 1
     # The last one first: its graph is still there.

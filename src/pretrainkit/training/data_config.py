@@ -22,15 +22,19 @@ _COMMA = re.compile(r",(?![^\[]*\])(?![^{]*\})")
 """Those outside of the brackets and braces of paths of tar files."""
 
 
-def as_sources(value: object) -> object:
-    """What people write for data: one path, several separated by commas, a list of paths and mappings."""
-    if value is None:  # as in data.valid=null on the command line
-        return ()
+def as_mappings(value: object, key: str) -> object:
+    """Read what people write for a list of mappings: one text, several with commas between, or a list of texts and
+    mappings. A text stands for {key: text}."""
     if isinstance(value, str):
         value = [part for part in _COMMA.split(value) if part]
     if isinstance(value, (list, tuple)):
-        return [{"path": item} if isinstance(item, str) else item for item in value]
+        return [{key: item} if isinstance(item, str) else item for item in value]
     return value
+
+
+def as_sources(value: object) -> object:
+    """Read what people write for data: paths, or nothing, as in data.valid=null on the command line."""
+    return () if value is None else as_mappings(value, "path")
 
 
 Sources = Annotated[

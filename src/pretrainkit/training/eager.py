@@ -1,10 +1,8 @@
 """Optimizers whose step is never compiled, so that a run does not load torch's compiler to make its first update.
 
-`torch.optim` prepares every optimizer for `torch.compile(optimizer.step)`: its methods are wrapped in guards that
-import `torch._dynamo` (and sympy with it) when first called, about 1.5 CPU-seconds of every cold start. Here only
-blocks and heads of a model are ever compiled, so the guards guard nothing; the classes below use torch's own methods
-without them. The arithmetic, the state and the hooks of `step` are torch's, and so is the fused kernel. A torch that
-has no such guards is served as well.
+`torch.optim` wraps the methods of every optimizer in guards that import `torch._dynamo` (and sympy with it) when first
+called, about 1.5 CPU-seconds of every cold start. Here only blocks and heads of a model are ever compiled, so the
+classes below use torch's own methods without them. Arithmetic, state, hooks of `step` and fused kernels are torch's.
 """
 
 import inspect

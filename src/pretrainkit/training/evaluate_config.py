@@ -1,5 +1,6 @@
 """Evaluation while training, and the tasks that an encoder is tried on. Torch-free."""
 
+from functools import partial
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
@@ -7,6 +8,7 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, Posi
 from pretrainkit.config.base import Config
 from pretrainkit.config.fields import NonNegativeFloat
 from pretrainkit.config.paths import IsPath
+from pretrainkit.training.data_config import as_mappings
 
 
 class EarlyStoppingConfig(Config):
@@ -54,18 +56,9 @@ class TaskProbeConfig(Config):
     """finetune: learning rate after a warm-up over a tenth of the updates; then linearly to 0."""
 
 
-def as_probes(value: object) -> object:
-    """What people write: names with commas between, or a list of names and mappings."""
-    if isinstance(value, str):
-        value = [part for part in value.split(",") if part]
-    if isinstance(value, (list, tuple)):
-        return [{"task": item} if isinstance(item, str) else item for item in value]
-    return value
-
-
 Probes = Annotated[
     tuple[TaskProbeConfig, ...],
-    BeforeValidator(as_probes, json_schema_input_type=str | tuple[str | TaskProbeConfig, ...]),
+    BeforeValidator(partial(as_mappings, key="task"), json_schema_input_type=str | tuple[str | TaskProbeConfig, ...]),
 ]
 
 

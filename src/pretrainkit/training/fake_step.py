@@ -93,7 +93,7 @@ def step_memory(
         activations = tracker.peak - gradients + _bytes(next(iter(microbatches)).values())
         if optimizer is None:
             return StepMemory(weights, gradients, 0, activations, 0)
-        tracker.start_anew()
+        tracker.at_start = tracker.peak = tracker.current
         optimizer.step()
         state = _bytes(
             value for state in optimizer.state.values() for value in tree_leaves(state) if isinstance(value, Tensor)
@@ -120,10 +120,6 @@ class _Tracker(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         """Torch's word for whether its compiler is imported, to be told to leave out this mode."""
         return False
-
-    def start_anew(self) -> None:
-        """Take the peak from here on."""
-        self.at_start = self.peak = self.current
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -173,7 +169,7 @@ def numbers_per_rank(build: Callable[[], nn.Module], config: ParallelConfig, wor
     for rank in sorted({0, world_size - 1}):
         with _fake_world(rank, world_size) as world:
             model = parallelize(build(), config, world, torch.float32)
-            found[rank] = sum(tensor.numel() for tensor in local_tensors(list(model.parameters())))
+            found[rank] = sum(tensor.numel() for tensor in local_tensors(model.parameters()))
     return found
 
 

@@ -87,7 +87,8 @@ class FakeTensor(Tensor):
         if func._schema.is_mutable:
             if not func._schema.returns:  # fused and foreach kernels, in place; torch has no shapes for some of them
                 return None
-            written = [kwargs[name] for name in _outs(func)] or ([args[0]] if _changes_numbers(func) else [])
+            keeps_shape = torch.Tag.pointwise in func.tags  # and so changes numbers alone
+            written = [kwargs[name] for name in _outs(func)] or ([args[0]] if keeps_shape else [])
             if len(written) == 1 and written[0].numel():  # what is empty may take another shape
                 return written[0]
             return _computed(func, args, kwargs)
@@ -97,7 +98,11 @@ class FakeTensor(Tensor):
         found = _RESULTS.get(key)
         if found is None:
             results = _computed(func, args, kwargs)
-            if is_new or (args and all(_is_view(one, args[0]) for one in tensors_in(results))):
+            first = args[0] if args else None
+            is_view = isinstance(first, FakeTensor) and all(
+                isinstance(one, FakeTensor) and one.fake_storage is first.fake_storage for one in tensors_in(results)
+            )
+            if is_new or is_view:
                 _RESULTS[key] = _mapped(lambda value: value.form, results)
             return results
         storage = None if is_new else args[0].fake_storage
@@ -125,12 +130,6 @@ def _outs(func: Any) -> tuple[str, ...]:
     return tuple(one.name for one in func._schema.arguments if one.kwarg_only and one.alias_info)
 
 
-@cache
-def _changes_numbers(func: Any) -> bool:
-    """True for an operator that changes its first argument, but not its shape."""
-    return func._schema.is_mutable and torch.Tag.pointwise in func.tags
-
-
 def _key(value: Any, is_new: bool) -> Any:
     """What the form of results depends on, which is the place in the storage only for a view."""
     kind = type(value)
@@ -143,10 +142,6 @@ def _key(value: Any, is_new: bool) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(_key(part, is_new) for part in value)
     return kind, value
-
-
-def _is_view(result: Any, viewed: Any) -> bool:
-    return isinstance(viewed, FakeTensor) and result.fake_storage is viewed.fake_storage
 
 
 def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -238,13 +238,16 @@ def environment() -> dict[str, Any]:
 @cache
 def _packages() -> dict[str, str]:
     """Name to version of those that make or read what a run writes."""
-    packages = {}
-    for name in ("pretrainkit", "torch", "numpy", "sentencepiece", "tokenizers", "pydantic"):
-        try:
-            packages[name] = version(name)
-        except PackageNotFoundError:
-            packages[name] = "not installed as a package"
-    return packages
+    names = ("pretrainkit", "torch", "numpy", "sentencepiece", "tokenizers", "pydantic")
+    return {name: installed_version(name) or "not installed as a package" for name in names}
+
+
+def installed_version(package: str) -> str | None:
+    """Return the version of a package; None: it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _revision() -> str | None:

@@ -16,33 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from pretrainkit.errors import DataError, InputError, MissingPackageError
+from pretrainkit.errors import DataError, InputError, import_optional
 from pretrainkit.files.manifest import atomic_file
 from pretrainkit.training.folder import json_value, unwritable
 from pretrainkit.training.run import LogConfig
 from pretrainkit.training.watch import Sample
 
 _log = logging.getLogger(__name__)
-Scalar = Tensor | float | int
-
-
-def to_numbers(values: Mapping[str, Scalar]) -> dict[str, float]:
-    """Scalars as numbers, in the order given. Tensors (on one device) come in one copy, which waits for the device."""
-    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
-    fetched: dict[str, float] = {}
-    if tensors:
-        # One copy for all: each `item()` would wait for the device by itself.
-        stacked = torch.stack([value.detach().reshape(()).to(torch.float32) for value in tensors.values()])
-        fetched = dict(zip(tensors, stacked.tolist(), strict=True))
-    return {name: fetched[name] if name in fetched else float(value) for name, value in values.items()}
 
 
 class MetricsLog:
-    """Writes metrics wherever the config says. One per run, on rank 0; use it as a context manager."""
+    """Writes metrics wherever the config says. One per run, on rank 0; close it."""
 
     def __init__(
         self, folder: Path, config: LogConfig, resume_step: int = 0, *, run_config: Mapping[str, Any] | None = None
@@ -72,10 +58,9 @@ class MetricsLog:
         lines = self._path.read_text(encoding="utf-8").splitlines()
         return {name: value for name, value in json.loads(lines[-1]).items() if name != "step"} if lines else {}
 
-    def write(self, step: int, values: Mapping[str, Scalar]) -> dict[str, float]:
-        """Record `values` as of update number `step`; tensors are fetched in one copy. Returns them as numbers when the
-        line is in the file, in which NaN and infinity are null. Raises RunError if the disk is full, say."""
-        numbers = to_numbers(values)
+    def write(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Record numbers as of update number `step`. When this returns the line is in the file, in which NaN and
+        infinity are null. Raises RunError where it cannot be written, such as on a full disk."""
         line = {"step": step} | {name: json_value(number) for name, number in numbers.items()}
         try:
             self._file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
@@ -83,7 +68,6 @@ class MetricsLog:
         except OSError as error:
             raise unwritable(self._path, error) from None
         self.draw(step, numbers)
-        return numbers
 
     def draw(self, step: int, numbers: Mapping[str, float]) -> None:
         """Show numbers in TensorBoard and Weights & Biases only: an evaluation, say, which has a file of its own."""
@@ -118,12 +102,6 @@ class MetricsLog:
         if self._wandb is not None:
             self._wandb.finish()
 
-    def __enter__(self) -> "MetricsLog":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
 
 def cells(samples: Sequence[Sample]) -> Iterator[tuple[str, str | NDArray[np.uint8]]]:
     """Texts and pictures, uint8 (H, W, 3), under the names samples/COLUMN/NUMBER; several things of a cell have a
@@ -143,11 +121,8 @@ def cells(samples: Sequence[Sample]) -> Iterator[tuple[str, str | NDArray[np.uin
 
 
 def _pixels(uri: str) -> NDArray[np.uint8]:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MissingPackageError("pillow", "vision", "a picture of a sample") from None
-    with Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))) as image:
+    pillow = import_optional("PIL.Image", "vision", "a picture of a sample", package="pillow")
+    with pillow.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))) as image:
         return np.asarray(image.convert("RGB"))
 
 
@@ -175,10 +150,7 @@ def cut_after(path: Path, resume_step: int) -> None:
 
 
 def _open_wandb(folder: Path, config: LogConfig, run_config: Mapping[str, Any] | None) -> Any:
-    try:
-        import wandb
-    except ImportError as error:
-        raise MissingPackageError("wandb", "wandb", f"log.wandb={config.wandb}") from error
+    wandb = import_optional("wandb", "wandb", f"log.wandb={config.wandb}")
     id_path = folder / "wandb-run-id.txt"
     folder.mkdir(parents=True, exist_ok=True)
     if not id_path.exists():

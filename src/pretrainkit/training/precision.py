@@ -1,8 +1,7 @@
 """Number formats of the forward and backward pass. Master weights and optimizer state are float32 in every one.
 
-Why the CPU is checked: without AVX512_BF16 or AMX a bfloat16 product is emulated, and torch does not say so. Measured
-on such a machine: 1.2 against 94 GFLOP/s, a whole training step 23 times slower. With AVX512_BF16 products are 2 to 4
-times faster than in float32.
+Why the CPU is checked: without AVX512_BF16 or AMX a bfloat16 product is emulated, and torch does not say so. A training
+step is 23 times slower on such a machine. With AVX512_BF16 products are 2 to 4 times faster than in float32.
 """
 
 import logging

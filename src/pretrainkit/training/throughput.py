@@ -16,55 +16,45 @@ from pretrainkit.dist.env import World
 from pretrainkit.training.objective import Cost
 from pretrainkit.training.precision import Precision
 
-_PEAKS: tuple[tuple[frozenset[str], dict[str, float]], ...] = (
-    *(
-        (frozenset(words.split()), {"bfloat16": half, "float16": half, "tf32": tf32, "float32": single})
-        for words, half, tf32, single in (
-            # Words of the device's name, then dense FLOP/s: bfloat16 and float16 with sums in float32, TF32, float32.
-            # Datasheets print twice the first two "with sparsity". Of several rows that fit, the one with the most
-            # words counts. Of GeForce cards, NVIDIA's whitepapers of GA102, Ada and Blackwell.
-            ("GB300", 2500e12, 1250e12, 80e12),
-            ("B300", 2250e12, 1100e12, 75e12),
-            ("GB200", 2500e12, 1250e12, 80e12),
-            ("B200", 2250e12, 1100e12, 75e12),
-            ("H200", 989.5e12, 494.7e12, 66.9e12),
-            ("H200 NVL", 835.5e12, 417.7e12, 60e12),
-            ("GH200", 989.5e12, 494.7e12, 66.9e12),
-            ("H100", 989.5e12, 494.7e12, 66.9e12),
-            ("H100 PCIe", 756e12, 378e12, 51.2e12),
-            ("H100 NVL", 835.5e12, 417.7e12, 60e12),
-            ("H800", 989.5e12, 494.7e12, 66.9e12),
-            ("H20", 148e12, 74e12, 44e12),
-            ("A100", 312e12, 156e12, 19.5e12),
-            ("A800", 312e12, 156e12, 19.5e12),
-            ("A40", 149.7e12, 74.8e12, 37.4e12),
-            ("A30", 165e12, 82e12, 10.3e12),
-            ("A10", 125e12, 62.5e12, 31.2e12),
-            ("L40S", 362e12, 183e12, 91.6e12),
-            ("L40", 181e12, 90.5e12, 90.5e12),
-            ("L4", 121e12, 60e12, 30.3e12),
-            ("RTX 5090", 209.5e12, 104.8e12, 104.8e12),
-            ("RTX 5080", 112.6e12, 56.3e12, 56.3e12),
-            ("RTX 4090", 165.2e12, 82.6e12, 82.6e12),
-            ("RTX 4090 D", 147.1e12, 73.5e12, 73.5e12),
-            ("RTX 4080", 97.5e12, 48.7e12, 48.7e12),
-            ("RTX 3090", 71e12, 35.6e12, 35.6e12),
-            ("RTX 3090 Ti", 80e12, 40e12, 40e12),
-            ("RTX 3080", 59.5e12, 29.8e12, 29.8e12),
-            ("RTX A6000", 154.8e12, 77.4e12, 38.7e12),
-            ("RTX 6000 Ada", 364.2e12, 182.1e12, 91.1e12),
-        )
-    ),
-    *(
-        (frozenset(words.split()), {"float16": half, "float32": single})
-        for words, half, single in (  # without bfloat16 and TF32
-            ("V100 SXM2", 125e12, 15.7e12),
-            ("V100 PCIE", 112e12, 14e12),
-            ("V100S PCIE", 130e12, 16.4e12),
-            ("T4", 65e12, 8.1e12),
-        )
-    ),
+_PEAKS: tuple[tuple[str, float, float | None, float], ...] = (
+    ("GB300", 2500e12, 1250e12, 80e12),
+    ("B300", 2250e12, 1100e12, 75e12),
+    ("GB200", 2500e12, 1250e12, 80e12),
+    ("B200", 2250e12, 1100e12, 75e12),
+    ("H200", 989.5e12, 494.7e12, 66.9e12),
+    ("H200 NVL", 835.5e12, 417.7e12, 60e12),
+    ("GH200", 989.5e12, 494.7e12, 66.9e12),
+    ("H100", 989.5e12, 494.7e12, 66.9e12),
+    ("H100 PCIe", 756e12, 378e12, 51.2e12),
+    ("H100 NVL", 835.5e12, 417.7e12, 60e12),
+    ("H800", 989.5e12, 494.7e12, 66.9e12),
+    ("H20", 148e12, 74e12, 44e12),
+    ("A100", 312e12, 156e12, 19.5e12),
+    ("A800", 312e12, 156e12, 19.5e12),
+    ("A40", 149.7e12, 74.8e12, 37.4e12),
+    ("A30", 165e12, 82e12, 10.3e12),
+    ("A10", 125e12, 62.5e12, 31.2e12),
+    ("L40S", 362e12, 183e12, 91.6e12),
+    ("L40", 181e12, 90.5e12, 90.5e12),
+    ("L4", 121e12, 60e12, 30.3e12),
+    ("RTX 5090", 209.5e12, 104.8e12, 104.8e12),
+    ("RTX 5080", 112.6e12, 56.3e12, 56.3e12),
+    ("RTX 4090", 165.2e12, 82.6e12, 82.6e12),
+    ("RTX 4090 D", 147.1e12, 73.5e12, 73.5e12),
+    ("RTX 4080", 97.5e12, 48.7e12, 48.7e12),
+    ("RTX 3090", 71e12, 35.6e12, 35.6e12),
+    ("RTX 3090 Ti", 80e12, 40e12, 40e12),
+    ("RTX 3080", 59.5e12, 29.8e12, 29.8e12),
+    ("RTX A6000", 154.8e12, 77.4e12, 38.7e12),
+    ("RTX 6000 Ada", 364.2e12, 182.1e12, 91.1e12),
+    ("V100 SXM2", 125e12, None, 15.7e12),
+    ("V100 PCIE", 112e12, None, 14e12),
+    ("V100S PCIE", 130e12, None, 16.4e12),
+    ("T4", 65e12, None, 8.1e12),
 )
+"""Words of the device's name, then dense FLOP/s: float16 (and bfloat16) with sums in float32; TF32, None for devices
+that have neither TF32 nor bfloat16; float32. Datasheets print twice the first two "with sparsity". Of several rows that
+fit, the one with the most words counts. Rates of GeForce cards are of NVIDIA's whitepapers of GA102, Ada, Blackwell."""
 _OTHERWISE = frozenset({"MIG", "Laptop", "Max", "Ti", "SUPER", "D"})
 """Words that make another device of it: one that has them is not in a row without."""
 
@@ -73,8 +63,13 @@ def peak_flops(device_name: str, precision_name: str) -> float | None:
     """Datasheet FLOP/s of one device, dense, in a format as `Precision.name` has it; None where it is not known. Of the
     device's name, such as `NVIDIA A100-SXM4-80GB`, whole words count: an A10 is no A100."""
     words = frozenset(re.split(r"[\s-]+", device_name))
-    fitting = [(len(key), peaks) for key, peaks in _PEAKS if key <= words and words & _OTHERWISE <= key]
-    return max(fitting, key=lambda row: row[0])[1].get(precision_name) if fitting else None
+    keys = {frozenset(row[0].split()): row for row in _PEAKS}
+    fitting = [key for key in keys if key <= words and words & _OTHERWISE <= key]
+    if not fitting:
+        return None
+    _, half, tf32, single = keys[max(fitting, key=len)]
+    rates = {"bfloat16": tf32 and half, "float16": half, "tf32": tf32, "float32": single}
+    return rates.get(precision_name)
 
 
 @dataclass(frozen=True)

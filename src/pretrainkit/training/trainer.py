@@ -57,12 +57,9 @@ _SIGNAL_EVERY_STEPS = 10
 class Trainer:
     """One run: model, optimiser, loader and the loop over them.
 
-    Args:
-        config: Bound to its data (no field left open).
-        model: Freshly initialised, on `world.device`.
-        watcher: Told what happens, on rank 0.
-        sample: Held-out examples with the answers of a model, as `Recipe.sample` gives them, after each evaluation;
-            called on rank 0 alone. None: none are shown.
+    `config` is bound to its data (no field left open), `model` freshly initialised on `world.device`. On rank 0 alone
+    `watcher` is told what happens, and `sample` gives held-out examples with the answers of a model, as
+    `Recipe.sample`, after each evaluation; None: none are shown.
     """
 
     def __init__(
@@ -148,13 +145,10 @@ class Trainer:
         return stopping.describe() if stopping is not None and stopping.is_over else None
 
     def fit(self) -> dict[str, float]:
-        """Train from the current step to `num_steps`; returns the last metrics (training and held-out).
-
-        Raises:
-            ConfigError: No evaluation gives a metric that decides what is kept or when to stop.
-            Interrupted: A signal asked to stop; the state was saved.
-            RunError: More non-finite steps than allowed, or the disk is full.
-        """
+        """Train from the current step to `num_steps`; returns the last metrics (training and held-out). Raises
+        ConfigError where no evaluation gives a metric that decides what is kept or when to stop, Interrupted where a
+        signal asked to stop (the state was saved), RunError after more non-finite steps than allowed, or where the disk
+        is full."""
         config = self.config
         was_over = self.is_over  # stopped between its last checkpoint and its last evaluation
         last = self._resume_logs(was_over)

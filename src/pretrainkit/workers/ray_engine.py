@@ -12,7 +12,7 @@ from typing import Any
 from datatrove.executor.base import PipelineExecutor
 from datatrove.executor.ray import RayPipelineExecutor
 
-from pretrainkit.errors import InputError, MissingPackageError
+from pretrainkit.errors import InputError, import_optional
 from pretrainkit.workers.engine import Crew, Result, Task
 from pretrainkit.workers.processes import Progress, check_workers, memory_per_process
 from pretrainkit.workers.task_folder import RunTask, TaskFolder, quiet_datatrove
@@ -84,10 +84,7 @@ class RayEngine:
 
     def _connected(self) -> Any:
         """Ray, connected."""
-        try:
-            import ray
-        except ImportError:
-            raise MissingPackageError("ray", "ray", "--engine ray") from None
+        ray = import_optional("ray", "ray", "--engine ray")
         if ray.is_initialized():
             return ray
         address = self.address or os.environ.get("RAY_ADDRESS") or "auto"

@@ -6,24 +6,18 @@ is unchanged. It stays because runs that are resumed, and the golden losses, dre
 benchmarks/RESULTS.md, by hand.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
 _LANES = 1 << 16
 
 
-def cheap_dropout(x: Tensor, rate: float) -> Tensor:
-    """Zero a share `rate` of the elements and scale up the rest; the factors are float32, so that their mean is 1 in
-    half precision too."""
-    return (x * keep_factors(x.shape, rate)).to(x.dtype)
-
-
 def keep_factors(shape: torch.Size | tuple[int, ...], rate: float) -> Tensor:
     """float32 of `shape` on the CPU: 0 with probability `rate`, else 1 / (1 - rate), independently."""
     num_dropped_lanes = round(rate * _LANES)
-    num_elements = 1
-    for size in shape:
-        num_elements *= size
+    num_elements = math.prod(shape)
     draws = torch.empty(-(-num_elements // 4), dtype=torch.int64).random_(-(2**63), None)
     lanes = draws.view(torch.int16)[:num_elements].float()
     # Lanes are signed: they run from -32768, so the lowest `num_dropped_lanes` of 65536 are dropped.

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pretrainkit.errors import DataError, MissingPackageError
+from pretrainkit.errors import DataError, import_optional
 from pretrainkit.recipes.clip.config import ClipSourceConfig
 from pretrainkit.recipes.clip.folder_pairs import read_file
 from pretrainkit.recipes.clip.pairs import (
@@ -57,10 +57,7 @@ def open_huggingface(source: ClipSourceConfig, split: Split) -> HuggingFacePairs
         MissingPackageError: `datasets` is not installed.
         DataError: There is no such data set or split, or columns are missing.
     """
-    try:
-        import datasets
-    except ImportError as error:
-        raise MissingPackageError("datasets", "hub", f"reading {source.path}") from error
+    datasets = import_optional("datasets", "hub", f"reading {source.path}")
     dataset = _load(datasets, source, split)
     present = dataset.column_names
     where = f"{source.path} ({dataset.split or 'one split'})"

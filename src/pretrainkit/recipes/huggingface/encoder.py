@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from pretrainkit.errors import CheckpointError
 from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.nn.foreign import repeated_modules, stacked_layers
-from pretrainkit.recipes.text_encoder import TextEncoder, owners
+from pretrainkit.nn.layouts import example_numbers
+from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch
 
 _TYPES = "token_type_ids"
@@ -76,7 +77,7 @@ class HuggingFaceEncoder(TextEncoder):
 
 def _slots_of(batch: Batch) -> tuple[Tensor, Tensor]:
     """The row and the slot in it, int64 (T,), of each token."""
-    return owners(batch["cu_seqlens"].long(), len(batch["input_ids"])), batch["positions"].long()
+    return example_numbers(batch["cu_seqlens"].long(), len(batch["input_ids"])), batch["positions"].long()
 
 
 def classifier_of(model: Any) -> tuple[str, nn.Linear]:

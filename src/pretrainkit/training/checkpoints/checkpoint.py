@@ -1,12 +1,10 @@
 """Saving and restoring everything a run needs to go on, exactly.
 
-Tensors are written by PyTorch's distributed checkpoint (DCP): each rank writes its own parts, equal copies are
-written once, in the background, while training goes on. They lie in safetensors files through DCP's Hugging Face
-storage, not in its default format: that keeps its index in a pickle, and loading someone else's pickle runs their code.
-Safetensors files hold numbers only, and DCP reads their parts back on any number of ranks, so a checkpoint of FSDP2 on
-2 ranks continues as DDP or in one process; one process alone writes and reads the same files without DCP. Everything
-that is not a tensor is in `meta.json`. See `files` for the folder and for why a checkpoint is complete or absent, and
-`tensors` for what is in the files.
+Tensors are written by PyTorch's distributed checkpoint (DCP) in the background: each rank writes its own parts, equal
+copies once. They are in safetensors files, which hold numbers only; DCP's default format has a pickle, and loading
+someone else's pickle runs their code. DCP reads the parts back on any number of ranks, so a checkpoint of FSDP2 on 2
+ranks continues as DDP or in one process; one process alone writes and reads the same files without DCP. Everything that
+is not a tensor is in `meta.json`. See `files` for the folder, and `tensors` for what is in the files.
 """
 
 import json
@@ -17,7 +15,7 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from shlex import quote
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import torch
 import torch.distributed as dist
@@ -26,7 +24,7 @@ from torch.optim import Optimizer
 
 from pretrainkit.dist.devices import has_pinned_memory
 from pretrainkit.dist.env import World
-from pretrainkit.dist.weights import is_dtensor, model_tensors, require_same_tensors
+from pretrainkit.dist.weights import as_part_of, is_dtensor, model_tensors, require_same_tensors
 from pretrainkit.errors import CheckpointError, RunError
 from pretrainkit.training.checkpoints import files
 from pretrainkit.training.checkpoints.files import Checkpoint
@@ -47,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 class CheckpointStore:
     """The checkpoints of one run, in `RUN/checkpoints` on a file system that all ranks share; it is created when
-    missing. All ranks make one and call its methods together; close it, or use `with`. Raises CheckpointError where the
+    missing. All ranks make one and call its methods together; close it. Raises CheckpointError where the
     folder cannot be written, or another process is writing checkpoints there."""
 
     def __init__(self, folder: Path, config: CheckpointConfig, world: World) -> None:
@@ -150,12 +148,6 @@ class CheckpointStore:
                 self._lock.close()
                 self._lock = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def _take_folder(self) -> None:
         self._lock = files.lock(self.folder)
         if self._lock is not None:
@@ -174,24 +166,18 @@ class CheckpointStore:
                 self._buffers[name] = buffer
             buffer.copy_(local, non_blocking=is_pinned)
             on_device = on_device or is_pinned
-            staged[name] = self._as_part_of(buffer, tensor)
+            staged[name] = as_part_of(buffer, tensor, self._mesh_of_copies(tensor))
         if on_device:
             torch.accelerator.synchronize()
         return staged
 
-    def _as_part_of(self, buffer: Tensor, tensor: Tensor) -> Tensor:
-        """`buffer` as the part of a larger tensor that `tensor` is."""
-        if not is_dtensor(tensor):
-            return buffer
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor import DTensor
+    def _mesh_of_copies(self, tensor: Any) -> Any:
+        """The mesh of a sharded tensor with CPUs in place of its devices."""
+        if self._cpu_mesh is None and is_dtensor(tensor):
+            from torch.distributed.device_mesh import init_device_mesh
 
-        assert isinstance(tensor, DTensor)
-        if self._cpu_mesh is None:
             self._cpu_mesh = init_device_mesh("cpu", tuple(tensor.device_mesh.shape))
-        return DTensor.from_local(
-            buffer, self._cpu_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
-        )
+        return self._cpu_mesh
 
     def _write(
         self, step: int, tensors: dict[str, Tensor], meta: Mapping[str, Any], keep_steps: Collection[int]

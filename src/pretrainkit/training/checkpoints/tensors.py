@@ -167,7 +167,8 @@ def read_into(path: Path, tensors: dict[str, Tensor], world: World) -> None:
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
-    _accept_one_process()
+    # DCP warns that it assumes one process even where it was told so.
+    warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
     try:
         dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=world.world_size == 1)
     except CheckpointException as error:
@@ -198,11 +199,6 @@ def _file_numbers(tensors: Mapping[str, Tensor], world_size: int) -> dict[str, i
         numbers[name] = 1 + num_bytes // (_FILE_BYTES * world_size)
         num_bytes += tensor.numel() * tensor.element_size()
     return numbers
-
-
-def _accept_one_process() -> None:
-    """DCP warns that it assumes one process even where it was told so."""
-    warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
 
 
 def reason(error: BaseException) -> str:

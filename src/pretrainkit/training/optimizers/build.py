@@ -17,10 +17,9 @@ from pretrainkit.errors import ConfigError
 from pretrainkit.training.eager import EagerAdamW
 from pretrainkit.training.optimizers.adafactor import Adafactor
 from pretrainkit.training.optimizers.config import OptimizerConfig
-from pretrainkit.training.optimizers.lion import Lion
 from pretrainkit.training.optimizers.muon import Muon
 from pretrainkit.training.optimizers.parameters import local_tensors, plain_name, stacked_parameters, tensor_norms
-from pretrainkit.training.optimizers.per_tensor import Lamb, Lars, ScaledAdamW, Sgd
+from pretrainkit.training.optimizers.per_tensor import Lamb, Lars, Lion, ScaledAdamW, Sgd
 from pretrainkit.training.precision import Precision, has_fast_bfloat16
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.modules.batchnorm._NormBase)
@@ -126,10 +125,8 @@ def _parameter_groups(
 
 
 def _hidden_matrices(model: nn.Module, stacked: Mapping[Tensor, int]) -> dict[int, int]:
-    """The id of each weight of a linear layer in one of the model's blocks: how many matrices it holds.
-
-    Embeddings and heads, whose rows or columns are words and classes, are none of these.
-    """
+    """The id of each weight of a linear layer in one of the model's blocks: how many matrices it holds. Embeddings and
+    heads, whose rows or columns are words and classes, are none of these."""
     return {
         id(layer.weight): stacked.get(layer.weight, 1)
         for block in cast(HasBlocks, unwrap(model)).blocks()

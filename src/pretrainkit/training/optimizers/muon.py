@@ -6,13 +6,13 @@ that one learning rate serves both).
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from pretrainkit.dist.weights import is_dtensor
+from pretrainkit.dist.weights import as_part_of, sharded_as, whole
 from pretrainkit.training.eager import GroupOptimizer
 from pretrainkit.training.optimizers.parameters import local_gradients, local_tensors
 
@@ -80,43 +80,25 @@ class Muon(GroupOptimizer):
             height, width = len(param) // num_parts, param.shape[1]
             wide_and_tall = batches.setdefault(tuple(sorted((height, width))), ([], []))
             wide_and_tall[height > width].append(index)
+
+        def gathered(index: int) -> Tensor:
+            return whole(as_part_of(ahead.pop(index), params[index]))
+
         updates: dict[int, Tensor] = {}
         for (shorter, longer), (wide, tall) in batches.items():
             # Stacked matrices lie below each other, so each is a run of rows.
-            parts = [_gathered(ahead.pop(index), params[index]).view(num_parts, shorter, longer) for index in wide]
-            parts += [_gathered(ahead.pop(index), params[index]).view(num_parts, longer, shorter).mT for index in tall]
-            whole = torch.stack(parts)
+            parts = [gathered(index).view(num_parts, shorter, longer) for index in wide]
+            parts += [gathered(index).view(num_parts, longer, shorter).mT for index in tall]
+            matrices = torch.stack(parts)
             del parts
-            results = orthogonalised(whole, self.dtype).mul_(ADAMW_RMS * longer**0.5)
-            del whole
+            results = orthogonalised(matrices, self.dtype).mul_(ADAMW_RMS * longer**0.5)
+            del matrices
             for members, batch in ((wide, results[: len(wide)]), (tall, results[len(wide) :].mT)):
                 for index, result in zip(members, batch.contiguous() if members else (), strict=True):
-                    updates[index] = _own_shard(result.view(params[index].shape), params[index])
-        return [updates[index] for index in range(len(params))]
+                    updates[index] = sharded_as(params[index], result.view(params[index].shape))
+        return local_tensors(updates[index] for index in range(len(params)))
 
     def _update_by_adamw(self, params: list[Tensor], group: dict[str, Any]) -> None:
         for step, members in self._counted(params):
             decay = group["weight_decay"]
             self._adam(local_tensors(members), members, step, group, lr=group["lr"], weight_decay=decay)
-
-
-def _gathered(shard: Tensor, layout: Tensor) -> Tensor:
-    """The whole of a tensor that is sharded as `layout` is. All ranks must call it."""
-    if not is_dtensor(layout):
-        return shard
-    from torch.distributed.tensor import DTensor  # half a second; loaded by whoever sharded
-
-    like = cast(Any, layout)
-    return DTensor.from_local(
-        shard, like.device_mesh, like.placements, run_check=False, shape=layout.shape, stride=layout.stride()
-    ).full_tensor()
-
-
-def _own_shard(whole: Tensor, layout: Tensor) -> Tensor:
-    """What of `whole`, which every rank has, lies on this rank."""
-    if not is_dtensor(layout):
-        return whole
-    from torch.distributed.tensor import distribute_tensor
-
-    like = cast(Any, layout)
-    return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None).to_local()

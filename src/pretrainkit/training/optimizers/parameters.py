@@ -69,21 +69,6 @@ def part_rows(param: Tensor, num_parts: int) -> list[slice]:
     return [slice(start, end) for start, end in pairwise(ends)]
 
 
-def in_parts(shards: Sequence[Tensor], params: Sequence[Tensor], stacked: Mapping[Tensor, int]) -> list[Tensor]:
-    """The local shards of `params`, or of tensors shaped alike, with views of each part in place of those in
-    `stacked`."""
-    parts: list[Tensor] = []
-    for shard, param in zip(shards, params, strict=True):
-        num_parts = stacked.get(param, 1)
-        parts += [shard] if num_parts == 1 else [shard[rows] for rows in part_rows(param, num_parts)]
-    return parts
-
-
-def repeated(params: Sequence[Tensor], stacked: Mapping[Tensor, int]) -> list[Tensor]:
-    """The parameter that each of `in_parts` belongs to."""
-    return [param for param in params for _ in range(stacked.get(param, 1))]
-
-
 class Batches:
     """Room for a number per element of each gradient. On a GPU that of equally shaped parameters is one buffer, so that
     one kernel serves them all; a CPU gains nothing by that, and each parameter has its own buffer."""
@@ -98,6 +83,8 @@ class Batches:
         self.members = list(by_layout.values())
         """The parameters of each buffer."""
         self.params = [param for members in self.members for param in members]
+        self.owners = [param for param in self.params for _ in range(stacked.get(param, 1))]
+        """The parameter that each tensor is in: one of `params`, as often as it holds tensors."""
         self.buffers: list[Tensor] = []
         """Each (number of parameters, *shape of a local shard), float32 or wider."""
         for members in self.members:
@@ -112,12 +99,16 @@ class Batches:
     def norms(self, *lists: Sequence[Tensor]) -> Tensor:
         """The 2-norm of every tensor, those that lie in one parameter each for itself: (len(lists), their number). Each
         list is of shards like those of `params`."""
-        parts = [part for shards in lists for part in in_parts(shards, self.params, self.stacked)]
-        return tensor_norms(parts, repeated(self.params, self.stacked) * len(lists)).view(len(lists), -1)
+        parts: list[Tensor] = []
+        for shards in lists:
+            for shard, param in zip(shards, self.params, strict=True):
+                num_parts = self.stacked.get(param, 1)
+                parts += [shard] if num_parts == 1 else [shard[rows] for rows in part_rows(param, num_parts)]
+        return tensor_norms(parts, self.owners * len(lists)).view(len(lists), -1)
 
     def root_sizes(self) -> Tensor:
         """The root of the number of elements of each of these tensors: norms over it are root mean squares."""
-        counts = [float(one.numel() // self.stacked.get(one, 1)) for one in repeated(self.params, self.stacked)]
+        counts = [float(one.numel() // self.stacked.get(one, 1)) for one in self.owners]
         return from_host(torch.tensor(counts).sqrt(), self.buffers[0].device)
 
     def scale_(self, factors: Tensor) -> None:

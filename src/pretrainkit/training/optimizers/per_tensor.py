@@ -1,4 +1,5 @@
-"""LARS, LAMB and scaled AdamW: the length of each tensor's step is in proportion to the tensor's own size. And SGD.
+"""LARS, LAMB and scaled AdamW: the length of each tensor's step is in proportion to the tensor's own size. And SGD and
+Lion, which have no such rule.
 
 Queries, keys and values that are stored as one tensor count as three (`stacked`). Norms are of the whole tensor, also
 where FSDP2 keeps a shard of it per rank.
@@ -33,6 +34,23 @@ class Sgd(GroupOptimizer):
             momentum=group["momentum"],
             nesterov=group["nesterov"],
         )
+
+
+class Lion(GroupOptimizer):
+    """u = sign(beta1 * m + (1 - beta1) * g);  p -= lr * (u + weight_decay * p);  m = beta2 * m + (1 - beta2) * g.
+
+    Source: Chen et al. 2023, https://arxiv.org/abs/2302.06675, algorithm 2.
+    """
+
+    usual: ClassVar = {"betas": (0.9, 0.99)}
+
+    def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
+        grads, moments = local_gradients(params), self._moments(params, "exp_avg")
+        beta1, beta2 = group["betas"]
+        updates = torch._foreach_lerp(moments, grads, 1 - beta1)
+        torch._foreach_sign_(updates)
+        self._subtract(local_tensors(params), updates, lr=group["lr"], decay=group["weight_decay"])
+        self._average(moments, grads, 1 - beta2)
 
 
 class Lars(GroupOptimizer):

@@ -13,10 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretrainkit.nn.layouts import example_numbers
 from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.kinds.labelled import Arrays
 from pretrainkit.recipes.glue.model import GlueObjective, LinearOnEncoder, Outputs
-from pretrainkit.recipes.text_encoder import TextEncoder, owners
+from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch, HostBatch
 
 Pooling = Literal["cls", "mean", "max", "texts"]
@@ -42,7 +43,7 @@ def pooled(x_TD: Tensor, batch: Batch, pooling: Pooling) -> Tensor:
         return x_TD[ends[:-1]]
     if pooling == "max":
         found = x_TD.new_zeros(len(ends) - 1, x_TD.shape[1])
-        place_TD = owners(ends, len(x_TD))[:, None].expand_as(x_TD)
+        place_TD = example_numbers(ends, len(x_TD))[:, None].expand_as(x_TD)
         return found.scatter_reduce_(0, place_TD, x_TD, "amax", include_self=False)
     if pooling == "mean" or "second_begins" not in batch:
         return _means(x_TD, ends)
@@ -55,7 +56,7 @@ def pooled(x_TD: Tensor, batch: Batch, pooling: Pooling) -> Tensor:
 def _means(x_TD: Tensor, ends: Tensor) -> Tensor:
     """Of every stretch of slots; `ends` is 0 and the end of each."""
     found = x_TD.new_zeros(len(ends) - 1, x_TD.shape[1])
-    return found.index_add_(0, owners(ends, len(x_TD)), x_TD) / ends.diff()[:, None]
+    return found.index_add_(0, example_numbers(ends, len(x_TD)), x_TD) / ends.diff()[:, None]
 
 
 class TextHead(LinearOnEncoder):
@@ -171,7 +172,7 @@ def log_totals(scores_TK: Tensor, ends_B1: Tensor) -> Tensor:
     lengths_B = ends_B1.diff()
     num_examples, most = len(lengths_B), int(lengths_B.max()) if len(lengths_B) else 0
     place_T = torch.arange(len(scores_TK), device=scores_TK.device)
-    example_T = owners(ends_B1, len(scores_TK))
+    example_T = example_numbers(ends_B1, len(scores_TK))
     # Into rows with -inf for padding, which adds nothing to the sum.
     padded_BLK = scores_TK.new_full((num_examples, most, scores_TK.shape[1]), -torch.inf)
     padded_BLK[example_T, place_T - ends_B1[example_T]] = scores_TK
