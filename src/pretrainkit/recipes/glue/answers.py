@@ -4,6 +4,7 @@ Dimensions: B examples of a batch, N of those that are asked about, R rows.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -134,10 +135,8 @@ class Answers(Inference):
             raise InputError(f"mode {request.mode!r} is for models that write texts\n  leave --mode out")
         self._config, self._model, self._precision, self._request = config, model, precision, request
         task, source, split = _asked(config, request)
-        kind = KINDS[task.kind]
-        rows = kind.without_labels(read_place(source, split, task, needs_label=False))
-        examples = kind.examples([rows], config, task, reader)
-        self._source = TextSource(examples, source.fingerprint(split))
+        rows = [replace(row, truth=None) for row in read_place(source, split, task, needs_label=False)]
+        self._source = TextSource(KINDS[task.kind]([rows], config, task, reader), source.fingerprint(split))
         self._settings = {
             "task": task.name,
             "split": split,

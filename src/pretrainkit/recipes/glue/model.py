@@ -1,7 +1,4 @@
-"""A text encoder and a head, and what the losses of all kinds of tasks have in common.
-
-Dimensions: N things that the head reads: examples, words or slots; D width.
-"""
+"""A text encoder under a head, and what the losses of all kinds of tasks have in common."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -10,14 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.errors import ConfigError
-from pretrainkit.nn.dropout import dropout
 from pretrainkit.nn.initialise import initialise_layer
 from pretrainkit.recipes.capabilities import EncodesText
-from pretrainkit.recipes.glue.config import GlueModelConfig, GlueRun
+from pretrainkit.recipes.glue.config import GlueRun, encoder_of
 from pretrainkit.recipes.glue.kinds.labelled import Arrays
-from pretrainkit.recipes.recipe import Recipe
-from pretrainkit.recipes.registry import able, find_recipe
+from pretrainkit.recipes.registry import able
 from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
 
@@ -44,27 +38,6 @@ class HeadedEncoder(nn.Module, ABC):
     @abstractmethod
     def forward(self, batch: Batch, max_length: int) -> Outputs:
         """What the loss is taken of; see `ReadExamples.build` for the batch. No example is longer than `max_length`."""
-
-
-class LinearOnEncoder(HeadedEncoder):
-    """Encoder, dropout, linear."""
-
-    @abstractmethod
-    def features(self, batch: Batch, max_length: int) -> Tensor:
-        """(N, D): what the head reads."""
-
-    def forward(self, batch: Batch, max_length: int) -> Outputs:
-        """(N, outputs of the head)"""
-        x_ND = self.features(batch, max_length)
-        return (self.head(dropout(x_ND, self.dropout_rate, is_training=self.training)),)
-
-
-def encoder_of(config: GlueModelConfig) -> tuple[Recipe, Any]:
-    """The recipe of the encoder, and its config."""
-    if config.encoder is None:
-        raise ConfigError("there is no encoder to train further\n  name a run, checkpoint or export: init_from=RUN")
-    recipe = find_recipe(config.encoder.recipe)
-    return recipe, recipe.config_class.model_validate(config.encoder.config)
 
 
 class GlueObjective(SeparableObjective):

@@ -21,7 +21,7 @@ from pretrainkit.eval.linear_probe import fit_linear
 from pretrainkit.recipes.capabilities import EncodesText, Evaluator
 from pretrainkit.recipes.glue.answers import records_of, spread
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.heads.linear import TextHead
+from pretrainkit.recipes.glue.heads.linear import LinearHead
 from pretrainkit.recipes.glue.presets import PRESETS
 from pretrainkit.recipes.glue.source import TextSource
 from pretrainkit.recipes.glue.tasks import named_task
@@ -61,7 +61,7 @@ class _Probe:
     def __call__(self, trained: nn.Module) -> dict[str, float]:
         """Held-out metrics in percent. `trained` is a model of `recipe` on the device, of which nobody else has need:
         its encoder may change. Draws from torch's global generators."""
-        model = cast(TextHead, self.glue.build_model(self.config)).to(self.world.device)
+        model = cast(LinearHead, self.glue.build_model(self.config)).to(self.world.device)
         self.glue.load_encoder(self.config, model, self.recipe.name, self.encoder_config, trained)
         if self.probe.method == "linear":
             self._fit(model)
@@ -69,7 +69,7 @@ class _Probe:
             model = self._tune(model)
         return self.evaluator(model)
 
-    def _fit(self, model: TextHead) -> None:
+    def _fit(self, model: LinearHead) -> None:
         """The head fitted to the features of the frozen encoder."""
         rows = spread(sum(self.source.sizes), self.probe.num_train_examples)
 
@@ -96,7 +96,7 @@ class _Probe:
             model.head.weight.copy_(torch.tensor(weight))
             model.head.bias.copy_(torch.tensor(bias))
 
-    def _tune(self, model: TextHead) -> TextHead:
+    def _tune(self, model: LinearHead) -> LinearHead:
         """Encoder and head after a short training."""
         probe, config, world = self.probe, self.config, self.world
         wrapped = parallelize(model, ParallelConfig(strategy="ddp", compile="off"), world, self.precision.compute_dtype)
@@ -124,7 +124,7 @@ class _Probe:
             )
             clip_gradients(wrapped.parameters(), config.optimizer)
             optimizer.step()
-        return cast(TextHead, unwrap(wrapped))
+        return cast(LinearHead, unwrap(wrapped))
 
 
 def open_probe(

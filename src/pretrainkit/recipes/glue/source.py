@@ -15,23 +15,23 @@ from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import DataError
 from pretrainkit.eval.metrics import accuracy, pearson, spearman
 from pretrainkit.recipes.glue.config import GlueDataConfig, GlueRun
-from pretrainkit.recipes.glue.kinds.labelled import Labelled, TaskKind
-from pretrainkit.recipes.glue.kinds.spans import SpanKind
-from pretrainkit.recipes.glue.kinds.tags import TagKind
-from pretrainkit.recipes.glue.kinds.texts import TextKind
-from pretrainkit.recipes.glue.kinds.trees import TreeKind
+from pretrainkit.recipes.glue.kinds.labelled import Labelled
+from pretrainkit.recipes.glue.kinds.spans import SpanExamples
+from pretrainkit.recipes.glue.kinds.tags import TagExamples
+from pretrainkit.recipes.glue.kinds.texts import TextExamples
+from pretrainkit.recipes.glue.kinds.trees import TreeExamples
 from pretrainkit.recipes.glue.tasks import LABEL_COLUMNS, Kind, TextTask, named_task
 from pretrainkit.recipes.text_reader import Ints, TextReader
 from pretrainkit.tasks.sources import TaskSource
 from pretrainkit.tasks.supply import Supply
 from pretrainkit.training.data_config import SourceConfig
 
-KINDS: Mapping[Kind, TaskKind] = {
-    "classes": TextKind(has_classes=True),
-    "numbers": TextKind(has_classes=False),
-    "tags": TagKind(),
-    "spans": SpanKind(),
-    "tree": TreeKind(),
+KINDS: Mapping[Kind, type[Labelled]] = {
+    "classes": TextExamples,
+    "numbers": TextExamples,
+    "tags": TagExamples,
+    "spans": SpanExamples,
+    "tree": TreeExamples,
 }
 """By name."""
 
@@ -126,14 +126,16 @@ def open_texts(config: GlueRun, reader: TextReader, splits: Sequence[str]) -> Te
         for source, name in rows_of(config.data, task, split):
             places.append(read_place(source, name, task, needs_label=True))
             digest.update(f"\n{source.fingerprint(name)}".encode())
-    return TextSource(KINDS[task.kind].examples(places, config, task, reader), digest.hexdigest())
+    return TextSource(KINDS[task.kind](places, config, task, reader), digest.hexdigest())
 
 
-def read_place(source: TaskSource, split: str, task: TextTask, *, needs_label: bool) -> Any:
-    """The rows of a place, as the kind of the task wants them. Raises DataError where there are none."""
-    kind = KINDS[task.kind]
-    rows = kind.rows(source, split, task, needs_label=needs_label)
-    if not len(rows):
+def read_place(source: TaskSource, split: str, task: TextTask, *, needs_label: bool) -> list[Any]:
+    """All rows of a place, as the kind of the task wants them. Raises DataError where there are none, or one lacks a
+    column, or a label that it needs."""
+    make = KINDS[task.kind].row
+    numbers = range(source.num_examples(split))
+    rows = [make(source.example(split, n), split, n, task, needs_label=needs_label) for n in numbers]
+    if not rows:
         raise DataError(f"there are no rows in {split} of task {task.name}\n  leave it out, or give other files")
     return rows
 

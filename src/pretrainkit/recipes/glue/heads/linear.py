@@ -1,8 +1,8 @@
 """Linear heads: on one vector of each example for its class or number, on the first slot of each word for its class, or
 on every slot for how likely an answer begins, and ends, there.
 
-Dimensions: B examples (windows), L slots of the longest, T slots of all, W words of all, D width, C classes (1 where a
-number is asked for).
+Dimensions: B examples (windows), L slots of the longest, T slots of all, N things that a head reads: examples, words or
+slots; D width, C classes (1 where a number is asked for).
 """
 
 from itertools import pairwise
@@ -13,13 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretrainkit.nn.dropout import dropout
 from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.kinds.labelled import Arrays
-from pretrainkit.recipes.glue.model import GlueObjective, LinearOnEncoder, Outputs
+from pretrainkit.recipes.glue.model import GlueObjective, HeadedEncoder, Outputs
 from pretrainkit.recipes.text_encoder import TextEncoder, owners
 from pretrainkit.training.objective import Batch, HostBatch
 
 Pooling = Literal["cls", "mean", "max", "texts"]
+Reads = Literal["examples", "words", "spans"]
 
 
 def pooled_width(width: int, pooling: Pooling | None, *, is_pair: bool) -> int:
@@ -58,36 +60,47 @@ def _means(x_TD: Tensor, ends: Tensor) -> Tensor:
     return found.index_add_(0, owners(ends, len(x_TD)), x_TD) / ends.diff()[:, None]
 
 
-class TextHead(LinearOnEncoder):
-    """One vector of each example, and (B, C) logits or (B, 1) numbers."""
+class LinearHead(HeadedEncoder):
+    """Encoder, dropout, linear: on what `reads` says, see `tasks.HEAD_READS`."""
+
+    head: nn.Linear
 
     def __init__(
         self,
         encoder: TextEncoder,
         num_outputs: int,
         dropout_rate: float,
+        reads: Reads,
         pooling: Pooling | None = None,
         *,
         is_pair: bool = False,
     ) -> None:
-        """`pooling` is in place of the encoder's own, which then is not trained."""
-        self.head: nn.Linear
+        """`pooling`: of whole examples, in place of the encoder's own, which then is not trained."""
         width = pooled_width(encoder.width, pooling, is_pair=is_pair)
         super().__init__(encoder, nn.Linear(width, num_outputs), dropout_rate)
-        self.pooling = pooling
-        if pooling is not None:
+        self.reads, self.pooling = reads, pooling
+        if reads != "examples" or pooling is not None:
             encoder.freeze_pooling()
 
     def features(self, batch: Batch, max_length: int) -> Tensor:
-        """(B, D), or of `pooled_width`: what stands for each example."""
-        if self.pooling is None:
+        """(N, D), or of `pooled_width`: what the head reads."""
+        if self.reads == "examples" and self.pooling is None:
             return self.encoder(batch, max_length)
-        return pooled(self.encoder.token_features(batch, max_length), batch, self.pooling)
+        x_TD = self.encoder.token_features(batch, max_length)
+        if self.pooling is not None:
+            return pooled(x_TD, batch, self.pooling)
+        return x_TD[batch["word_begins"]] if self.reads == "words" else x_TD
+
+    def forward(self, batch: Batch, max_length: int) -> Outputs:
+        """(N, C): logits of the classes of N examples or words, C = 1 of numbers; or of N slots the scores that an
+        answer begins, and ends, there."""
+        x_ND = self.features(batch, max_length)
+        return (self.head(dropout(x_ND, self.dropout_rate, is_training=self.training)),)
 
 
 class TextObjective(GlueObjective):
-    """Cross-entropy of classes, or squared error of numbers: the mean over the examples of the global batch that have a
-    label."""
+    """Cross-entropy of classes, or squared error of numbers: the mean over the examples, or words, of the global batch
+    that have a label."""
 
     def __init__(self, config: GlueRun) -> None:
         super().__init__(config)
@@ -109,38 +122,11 @@ class TextObjective(GlueObjective):
         return (outputs[0].argmax(1) == batch["label"]).sum().float() if is_class else None
 
     def by_example(self, outputs: Outputs, batch: HostBatch) -> list[Arrays]:
-        return [(row,) for row in outputs[0].cpu().numpy()]
+        return by_words(outputs, batch) if "num_words" in batch else [(row,) for row in outputs[0].cpu().numpy()]
 
 
 def _has_label(label_B: Tensor) -> Tensor:
     return label_B >= 0 if label_B.dtype == torch.int64 else ~label_B.isnan()
-
-
-class TagHead(LinearOnEncoder):
-    """The first slot of each word, and (W, C) logits."""
-
-    def __init__(self, encoder: TextEncoder, num_outputs: int, dropout_rate: float) -> None:
-        super().__init__(encoder, nn.Linear(encoder.width, num_outputs), dropout_rate)
-        encoder.freeze_pooling()
-
-    def features(self, batch: Batch, max_length: int) -> Tensor:
-        """(W, D)"""
-        return self.encoder.token_features(batch, max_length)[batch["word_begins"]]
-
-
-class SpanHead(TagHead):
-    """The same on all slots: (T, 2) scores of the first and the last slot of an answer."""
-
-    def features(self, batch: Batch, max_length: int) -> Tensor:
-        """(T, D)"""
-        return self.encoder.token_features(batch, max_length)
-
-
-class TagObjective(TextObjective):
-    """Cross-entropy: the mean over the words of the global batch that have a label."""
-
-    def by_example(self, outputs: Outputs, batch: HostBatch) -> list[Arrays]:
-        return by_words(outputs, batch)
 
 
 class SpanObjective(GlueObjective):
