@@ -9,7 +9,7 @@ import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +43,38 @@ _HF_ACTIVATIONS: dict[Activation, str] = {"gelu_tanh": "gelu_new", "gelu": "gelu
 _OUR_ACTIVATIONS: dict[str, Activation] = {theirs: ours for ours, theirs in _HF_ACTIVATIONS.items()}
 _OUR_ACTIVATIONS |= {"gelu_pytorch_tanh": "gelu_tanh", "swish": "swish"}
 
+_SIZES = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+}
+"""Our settings to theirs. These are in every config.json; where others are missing, transformers has our defaults."""
+_SETTINGS = {
+    "bert": {
+        "max_positions": "max_position_embeddings",
+        "initializer_range": "initializer_range",
+        "hidden_dropout": "hidden_dropout_prob",
+        "attention_dropout": "attention_probs_dropout_prob",
+        "type_vocab_size": "type_vocab_size",
+        "layer_norm_epsilon": "layer_norm_eps",
+    },
+    "modern": {
+        "max_positions": "max_position_embeddings",
+        "initializer_range": "initializer_range",
+        "hidden_dropout": "embedding_dropout",
+        "attention_dropout": "attention_dropout",
+        "layer_norm_epsilon": "norm_eps",
+        "local_window": "local_attention",
+        "global_every": "global_attn_every_n_layers",
+        # For transformers 4; transformers 5 has them in rope_parameters.
+        "global_rope_theta": "global_rope_theta",
+        "local_rope_theta": "local_rope_theta",
+    },
+}
+
+_MODERN_BIASES = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias")
 _MASKED_WORD_HEADS = {"bert": "cls.predictions.", "modern": "decoder."}
 """What names of tensors begin with that only a model of masked words has."""
 _OTHER_HEADS = {"classifier", "qa_outputs"}
@@ -217,15 +249,10 @@ def to_huggingface_config(
     config: AnyModelConfig, special: SpecialIds = DEFAULT_SPECIAL_IDS, *, has_sentence_order: bool = True
 ) -> dict[str, Any]:
     """The contents of `config.json`."""
+    activation = _HF_ACTIVATIONS[config.activation]
+    names = _SIZES | _SETTINGS[config.arch]
     shared = {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "intermediate_size": config.intermediate_size,
-        "max_position_embeddings": config.max_positions,
-        "initializer_range": config.initializer_range,
-        "attention_dropout" if config.arch == "modern" else "attention_probs_dropout_prob": config.attention_dropout,
+        **{theirs: getattr(config, ours) for ours, theirs in names.items()},
         "pad_token_id": special.pad,
         "bos_token_id": special.cls,
         "eos_token_id": special.sep,
@@ -239,34 +266,20 @@ def to_huggingface_config(
             "model_type": "bert",
             "architectures": ["BertForPreTraining" if has_sentence_order else "BertForMaskedLM"],
             **shared,
-            "hidden_act": _HF_ACTIVATIONS[config.activation],
-            "hidden_dropout_prob": config.hidden_dropout,
-            "type_vocab_size": config.type_vocab_size,
-            "layer_norm_eps": config.layer_norm_epsilon,
+            "hidden_act": activation,
             "position_embedding_type": "absolute",
         }
     kinds = ["sliding_attention" if is_local(config, layer) else "full_attention" for layer in range(config.num_layers)]
-    activation = _HF_ACTIVATIONS[config.activation]
     return {
         "model_type": "modernbert",
         "architectures": ["ModernBertForMaskedLM"],
         **shared,
         "hidden_activation": activation,
         "classifier_activation": activation,
-        "embedding_dropout": config.hidden_dropout,
         "mlp_dropout": config.hidden_dropout,
-        "norm_eps": config.layer_norm_epsilon,
-        "norm_bias": False,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "classifier_bias": False,
+        **dict.fromkeys(_MODERN_BIASES, False),
         "decoder_bias": True,
-        "local_attention": config.local_window,
-        "global_attn_every_n_layers": config.global_every,
         "layer_types": kinds,
-        # The first two for transformers 4, the third for transformers 5.
-        "global_rope_theta": config.global_rope_theta,
-        "local_rope_theta": config.local_rope_theta,
         "rope_parameters": {
             "full_attention": {"rope_type": "default", "rope_theta": config.global_rope_theta},
             "sliding_attention": {"rope_type": "default", "rope_theta": config.local_rope_theta},
@@ -283,58 +296,34 @@ def from_huggingface_config(values: Mapping[str, Any]) -> AnyModelConfig:
     kind = values.get("model_type")
     if kind not in ("bert", "modernbert"):
         raise CheckpointError(f"config.json has model_type {kind!r}\n  the bert recipe reads 'bert' and 'modernbert'")
-    activation = values.get("hidden_act" if kind == "bert" else "hidden_activation", "gelu")
-    shared = {
-        "vocab_size": values["vocab_size"],
-        "hidden_size": values["hidden_size"],
-        "num_layers": values["num_hidden_layers"],
-        "num_heads": values["num_attention_heads"],
-        "intermediate_size": values["intermediate_size"],
-        "initializer_range": values.get("initializer_range", 0.02),
-        "activation": our_activation(activation, _OUR_ACTIVATIONS),
-    }
-    if kind == "bert":
+    arch: Literal["bert", "modern"] = "bert" if kind == "bert" else "modern"
+    activation = values.get("hidden_act" if arch == "bert" else "hidden_activation", "gelu")
+    settings = {ours: values[theirs] for ours, theirs in _SIZES.items()}
+    settings |= {ours: values[theirs] for ours, theirs in _SETTINGS[arch].items() if theirs in values}
+    settings["activation"] = our_activation(activation, _OUR_ACTIVATIONS)
+    if arch == "bert":
         only(values, {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False})
-        return BertModelConfig(
-            **shared,
-            max_positions=values.get("max_position_embeddings", 512),
-            type_vocab_size=values.get("type_vocab_size", 2),
-            hidden_dropout=values.get("hidden_dropout_prob", 0.1),
-            attention_dropout=values.get("attention_probs_dropout_prob", 0.1),
-            layer_norm_epsilon=values.get("layer_norm_eps", 1e-12),
-        )
+        return BertModelConfig(**settings)
     only(values, {"classifier_activation": activation, "mlp_dropout": values.get("embedding_dropout", 0.0)})
-    only(values, dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), False))
-    rope = values.get("rope_parameters") or {}
-    config = ModernModelConfig(
-        **shared,
-        max_positions=values.get("max_position_embeddings", 8192),
-        hidden_dropout=values.get("embedding_dropout", 0.0),
-        attention_dropout=values.get("attention_dropout", 0.0),
-        layer_norm_epsilon=values.get("norm_eps", 1e-5),
-        local_window=values.get("local_attention", 128),
-        global_every=values.get("global_attn_every_n_layers", _period(values.get("layer_types"))),
-        global_rope_theta=_theta(rope, "full_attention", values.get("global_rope_theta", 160_000.0)),
-        local_rope_theta=_theta(rope, "sliding_attention", values.get("local_rope_theta", 10_000.0)),
-    )
+    only(values, dict.fromkeys(_MODERN_BIASES, False))
+    if values.get("layer_types"):
+        settings.setdefault("global_every", _period(values["layer_types"]))
+    for name, layers in (("global_rope_theta", "full_attention"), ("local_rope_theta", "sliding_attention")):
+        rope = (values.get("rope_parameters") or {}).get(layers) or {}
+        if rope.get("rope_type", "default") != "default":
+            raise CheckpointError(f"config.json has rope_type {rope['rope_type']!r}\n  only 'default' is known here")
+        if "rope_theta" in rope:
+            settings[name] = rope["rope_theta"]
+    config = ModernModelConfig(**settings)
     # The layers must be local and global by turns as ours are, which a list could say otherwise.
     only(values, {"layer_types": to_huggingface_config(config)["layer_types"]})
     return config
 
 
-def _period(layer_types: list[str] | None) -> int:
+def _period(layer_types: list[str]) -> int:
     """Distance of the first two global layers; as many as there are layers when only the first one is global."""
-    if layer_types is None:
-        return 3
     found = [layer for layer, kind in enumerate(layer_types) if kind == "full_attention"]
     return found[1] if len(found) > 1 else len(layer_types)
-
-
-def _theta(rope: Mapping[str, Any], kind: str, default: float) -> float:
-    values = rope.get(kind) or {}
-    if values.get("rope_type", "default") != "default":
-        raise CheckpointError(f"config.json has rope_type {values['rope_type']!r}\n  only 'default' is known here")
-    return values.get("rope_theta", default)
 
 
 def write_huggingface(

@@ -71,10 +71,10 @@ class BertSource(BatchSource):
         data, objective = self.config.data, self.config.objective
         parts = [component.shards.fingerprint for component in self.components]
         parts += [self.split, str(data.max_seq_length), data.chunking, str(self.config.num_predictions)]
-        masking = self.masking
+        unit, span_length = objective.mask_unit, objective.mean_span_length
         parts += [
-            f"{masking.rate} {masking.unit} {masking.mean_span_length if masking.unit == 'span' else ''}",
-            f"{masking.mask_share} {masking.random_share} {self._replacements if masking.random_share else ''}",
+            f"{self.masking.rate} {unit} {span_length if unit == 'span' else ''}",
+            f"{objective.mask_share} {objective.random_share} {self._replacements if objective.random_share else ''}",
             f"{objective.sentence_order} {objective.swap_probability if objective.sentence_order else ''}"
             + ("" if objective.sentence_pair == "order" else f" {objective.sentence_pair}"),
         ]
@@ -192,29 +192,9 @@ def open_source(config: BertRun, split: Split) -> BertSource:
     shards = components[0].shards
     rate = objective.masking_rate if split == "train" else objective.valid_masking_rate
     is_word_start = _is_word_start(shards) if objective.mask_unit == "whole_word" else None
-    masking = _masking(config, rate, shards.special, _replacement_ids(config, shards), is_word_start)
+    replacement_ids = _replacement_ids(config, shards)
+    masking = Masking(objective, rate, config.num_predictions, shards.special.mask, replacement_ids, is_word_start)
     return BertSource(config, split, components, masking)
-
-
-def _masking(
-    config: BertRun,
-    rate: float,
-    special: SpecialIds,
-    replacement_ids: NDArray[np.integer],
-    is_word_start: NDArray[np.bool_] | None,
-) -> Masking:
-    objective = config.objective
-    return Masking(
-        rate=rate,
-        max_predictions=config.num_predictions,
-        unit=objective.mask_unit,
-        mean_span_length=objective.mean_span_length,
-        mask_share=objective.mask_share,
-        random_share=objective.random_share,
-        mask_id=special.mask,
-        replacement_ids=replacement_ids,
-        is_word_start=is_word_start,
-    )
 
 
 def bind(config: BertRun) -> BertRun:
@@ -335,7 +315,9 @@ def assumed_batch(config: BertRun, num_examples: int) -> dict[str, np.ndarray]:
     special = SpecialIds(unk=0, cls=1, sep=2, mask=3, pad=0)
     vocab_size = config.model.vocab_size
     replacement_ids, is_word_start = np.arange(min(4, vocab_size)), np.ones(vocab_size, bool)
-    masking = _masking(config, objective.masking_rate, special, replacement_ids, is_word_start)
+    masking = Masking(
+        objective, objective.masking_rate, config.num_predictions, special.mask, replacement_ids, is_word_start
+    )
     text, keys = np.zeros(num_examples * num_text, np.int32), np.arange(num_examples, dtype=np.uint64)
     examples = layouts.assemble(segments, text, keys, masking, special)
     return _laid_out(config, examples, special, masking.rate, None)
