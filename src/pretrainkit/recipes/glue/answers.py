@@ -18,8 +18,8 @@ from pretrainkit.errors import InputError
 from pretrainkit.eval.evaluator import dealt, evaluation_mode
 from pretrainkit.eval.inference import Inference, InferenceRequest
 from pretrainkit.recipes.capabilities import Evaluator
+from pretrainkit.recipes.glue.by_kind import build_objective
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.heads.by_kind import build_objective
 from pretrainkit.recipes.glue.kinds.labelled import Said
 from pretrainkit.recipes.glue.model import GlueObjective
 from pretrainkit.recipes.glue.source import KINDS, TextSource, open_texts, read_place, rows_of, task_of, valid_splits

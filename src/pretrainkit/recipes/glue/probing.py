@@ -21,7 +21,7 @@ from pretrainkit.eval.linear_probe import fit_linear
 from pretrainkit.recipes.capabilities import EncodesText, Evaluator
 from pretrainkit.recipes.glue.answers import records_of, spread
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.heads.linear import LinearHead
+from pretrainkit.recipes.glue.model import LinearHead
 from pretrainkit.recipes.glue.presets import PRESETS
 from pretrainkit.recipes.glue.source import TextSource
 from pretrainkit.recipes.glue.tasks import named_task

@@ -204,12 +204,12 @@ class Glue(
         return recipe.input_ids(encoder_config, tokenizer, texts) if isinstance(recipe, TellsIds) else None
 
     def build_model(self, config: GlueRun) -> nn.Module:
-        from pretrainkit.recipes.glue.heads.by_kind import build_model
+        from pretrainkit.recipes.glue.by_kind import build_model
 
         return build_model(config)
 
     def build_objective(self, config: GlueRun) -> GlueObjective:
-        from pretrainkit.recipes.glue.heads.by_kind import build_objective
+        from pretrainkit.recipes.glue.by_kind import build_objective
 
         return build_objective(config)
 

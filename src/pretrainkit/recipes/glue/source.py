@@ -17,9 +17,9 @@ from pretrainkit.eval.metrics import accuracy, pearson, spearman
 from pretrainkit.recipes.glue.config import GlueDataConfig, GlueRun
 from pretrainkit.recipes.glue.kinds.labelled import Labelled
 from pretrainkit.recipes.glue.kinds.spans import SpanExamples
-from pretrainkit.recipes.glue.kinds.tags import TagExamples
 from pretrainkit.recipes.glue.kinds.texts import TextExamples
 from pretrainkit.recipes.glue.kinds.trees import TreeExamples
+from pretrainkit.recipes.glue.kinds.words import TagExamples
 from pretrainkit.recipes.glue.tasks import LABEL_COLUMNS, Kind, TextTask, named_task
 from pretrainkit.recipes.text_reader import Ints, TextReader
 from pretrainkit.tasks.sources import TaskSource

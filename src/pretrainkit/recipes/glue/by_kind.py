@@ -6,11 +6,10 @@ from pretrainkit.errors import ConfigError
 from pretrainkit.nn.initialise import built
 from pretrainkit.recipes.capabilities import EncodesText
 from pretrainkit.recipes.glue.config import GlueRun, encoder_of
-from pretrainkit.recipes.glue.heads.linear import LinearHead, SpanObjective, TextObjective
-from pretrainkit.recipes.glue.heads.trees import TreeHead, TreeObjective
-from pretrainkit.recipes.glue.model import GlueObjective, HeadedEncoder
+from pretrainkit.recipes.glue.model import GlueObjective, HeadedEncoder, LinearHead, SpanObjective, TextObjective
 from pretrainkit.recipes.glue.source import task_of
 from pretrainkit.recipes.glue.tasks import HEAD_READS, Kind
+from pretrainkit.recipes.glue.tree_model import TreeHead, TreeObjective
 from pretrainkit.recipes.registry import able
 
 _OBJECTIVES: Mapping[Kind, Callable[[GlueRun], GlueObjective]] = {
