@@ -181,11 +181,8 @@ def chunks_of(
     sentence_order: bool,
     min_sentences: int = MIN_SENTENCES,
 ) -> ChunkIndex:
-    """All chunks of `shards` (arguments as for `chunk_index`), from the cache where there is one.
-
-    Raises:
-        OSError: Files of the shards or of the cache cannot be read.
-    """
+    """Return all chunks of `shards` (arguments as for `chunk_index`), from the cache where there is one. Raises OSError
+    where files of the shards or of the cache cannot be read."""
     if shards.num_sentences < min_sentences:
         return _made(shards, chunking, max_tokens, sentence_order)
     parts = [_FORMAT, shards.fingerprint, chunking, str(max_tokens), str(sentence_order and chunking == "lossless")]

@@ -170,11 +170,8 @@ def to_huggingface_state(state: State, config: AnyModelConfig) -> dict[str, Tens
 
 
 def from_huggingface_state(state: State, config: AnyModelConfig) -> dict[str, Tensor]:
-    """Hugging Face's state dict in our names. A masked-word head that it lacks is drawn, with a warning.
-
-    Raises:
-        CheckpointError: A tensor is missing, one is left over, or the output matrix is not the embedding table.
-    """
+    """Return Hugging Face's state dict in our names. A masked-word head that it lacks is drawn, with a warning. Raises
+    CheckpointError where a tensor is missing, one is left over, or the output matrix is not the embedding table."""
     state = in_full_names(state, config)
     is_whole = any(name.startswith(_MASKED_WORD_HEADS[config.arch]) for name in state)
     # Beside a masked-word head alone, nothing was trained through the pooler.
@@ -288,11 +285,8 @@ def to_huggingface_config(
 
 
 def from_huggingface_config(values: Mapping[str, Any]) -> AnyModelConfig:
-    """Our config for the contents of a `config.json`.
-
-    Raises:
-        CheckpointError: The model is of another kind, or has a feature ours lacks.
-    """
+    """Return our config for the contents of a `config.json`. Raises CheckpointError where the model is of another kind,
+    or has a feature ours lacks."""
     kind = values.get("model_type")
     if kind not in ("bert", "modernbert"):
         raise CheckpointError(f"config.json has model_type {kind!r}\n  the bert recipe reads 'bert' and 'modernbert'")
@@ -334,11 +328,8 @@ def write_huggingface(
     tokenizer: Path | None = None,
     special: SpecialIds = DEFAULT_SPECIAL_IDS,
 ) -> None:
-    """Write a folder that `from_pretrained` loads; `tokenizer` is a folder whose files are copied into it.
-
-    Raises:
-        InputError: `out` exists and is not an empty folder, or cannot be written.
-    """
+    """Write a folder that `from_pretrained` loads; `tokenizer` is a folder whose files are copied into it. Raises
+    InputError where `out` exists and is not an empty folder, or cannot be written."""
     values = to_huggingface_config(config, special, has_sentence_order="sentence_order.classifier.weight" in state)
     write_folder(out, values, to_huggingface_state(state, config), tokenizer)
 
@@ -352,11 +343,8 @@ def write_folder(out: Path, values: Mapping[str, Any], state: State, tokenizer: 
 
 
 def read_huggingface(folder: Path) -> tuple[AnyModelConfig, dict[str, Tensor]]:
-    """The config and our state dict of a folder that transformers wrote, or Sabertooth, whose config.json is alike.
-
-    Raises:
-        CheckpointError: A file is missing or broken, or the model is of another kind.
-    """
+    """Read the config and our state dict of a folder that transformers wrote, or Sabertooth, whose config.json is
+    alike. Raises CheckpointError where a file is missing or broken, or the model is of another kind."""
     config, _ = read_config(folder, from_huggingface_config)
     if isinstance(config, BertModelConfig) and not any(folder.glob("*.safetensors")):
         original = newest_original(folder)
@@ -367,11 +355,8 @@ def read_huggingface(folder: Path) -> tuple[AnyModelConfig, dict[str, Tensor]]:
 
 def write_classifier(model: TextClassifier, config: AnyModelConfig, out: Path, *, tokenizer: Path | None) -> None:
     """Write a folder that `AutoModelForSequenceClassification.from_pretrained` loads, or of words and spans
-    `AutoModelForTokenClassification` and `AutoModelForQuestionAnswering`.
-
-    Raises:
-        InputError: `out` exists and is not an empty folder, or cannot be written.
-    """
+    `AutoModelForTokenClassification` and `AutoModelForQuestionAnswering`. Raises InputError where `out` exists and is
+    not an empty folder, or cannot be written."""
     state = to_theirs(model.encoder.state_dict(), _encoder_names(config, model.reads), split_tensors(config))
     head = _head_name(config, model.reads)
     state |= {f"{head}.{name}": tensor for name, tensor in model.head.state_dict().items()}
@@ -414,15 +399,13 @@ def _classifier_config(model: TextClassifier, config: AnyModelConfig, special: S
 def read_classifier(
     folder: Path,
 ) -> tuple[AnyModelConfig, dict[str, Tensor], dict[str, Tensor], tuple[str, ...], Reads]:
-    """What `write_classifier` wrote, or transformers. BERT's pooler, which heads on words and spans lack, is drawn,
-    always the same one.
+    """Read what `write_classifier` wrote, or transformers. BERT's pooler, which heads on words and spans lack, is
+    drawn, always the same one. Raises CheckpointError where a file is missing or broken, or the model is of another
+    kind.
 
     Returns:
         The config, the encoder's tensors, the head's, the classes by number (none where the head gives a number, or
         reads spans), and what the head reads.
-
-    Raises:
-        CheckpointError: A file is missing or broken, or the model is of another kind.
     """
     config, values = read_config(folder, from_huggingface_config)
     reads = read_by_head(values) or "examples"

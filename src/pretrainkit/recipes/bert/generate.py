@@ -22,14 +22,12 @@ MASK_WORD = re.compile(r"(\s*)(?:<mask>|\[MASK\])")
 def fill_masks(
     config: BertRun, model: BertForPretraining, tokenizer_folder: Path, prompts: list[str], *, top: int = 5
 ) -> list[dict[str, Any]]:
-    """The `top` most likely pieces for each mask of each prompt.
+    """Find the `top` most likely pieces for each mask of each prompt. Raises InputError where a prompt has no mask or
+    is longer than the model reads, or the tokenizer is not the model's.
 
     Returns:
         Per prompt: "prompt"; "masks": per mask a list of {"piece", "probability"}, best first; "text": the prompt with
         the best piece in each place.
-
-    Raises:
-        InputError: A prompt without a mask, or longer than the model reads; a tokenizer that is not the model's.
     """
     from tokenizers import Tokenizer as JsonTokenizer
 

@@ -183,11 +183,8 @@ class BertSource(BatchSource):
 
 
 def open_source(config: BertRun, split: Split) -> BertSource:
-    """The examples of a split of a bound config.
-
-    Raises:
-        DataError: No shards were given, they are broken, or they hold nothing to learn from.
-    """
+    """Return the examples of a split of a bound config. Raises DataError where no shards were given, they are broken,
+    or they hold nothing to learn from."""
     components, objective = _components(config, split), config.objective
     shards = components[0].shards
     rate = objective.masking_rate if split == "train" else objective.valid_masking_rate
@@ -198,13 +195,9 @@ def open_source(config: BertRun, split: Split) -> BertSource:
 
 
 def bind(config: BertRun) -> BertRun:
-    """Fill in `model.vocab_size` from the token shards, and check the config against them.
-
-    Raises:
-        ConfigError: Settings and tokenizer do not fit each other.
-        DataError: Folders are missing or broken, were made with different tokenizers, hold nothing, or held-out
-            documents are in the training data.
-    """
+    """Fill in `model.vocab_size` from the token shards, and check the config against them. Raises ConfigError where
+    settings and tokenizer do not fit each other; DataError where folders are missing or broken, were made with
+    different tokenizers, hold nothing, or held-out documents are in the training data."""
     train, valid = (
         [TokenShards.open(source.path) for source in sources] for sources in (config.data.train, config.data.valid)
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +20,7 @@ from pretrainkit.errors import ConfigError
 from pretrainkit.eval.evaluator import embed_rows, evaluation_mode
 from pretrainkit.eval.linear_probe import fit_linear
 from pretrainkit.recipes.capabilities import EncodesText, Evaluator
-from pretrainkit.recipes.glue.answers import records_of, spread
+from pretrainkit.recipes.glue.answers import records_of
 from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.model import LinearHead
 from pretrainkit.recipes.glue.presets import PRESETS
@@ -28,6 +29,7 @@ from pretrainkit.recipes.glue.tasks import named_task
 from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.recipes.registry import able
 from pretrainkit.rng import stream_key
+from pretrainkit.tasks.rates import spread
 from pretrainkit.training.accumulate import accumulate, seed_dropout
 from pretrainkit.training.evaluate_config import TaskProbeConfig
 from pretrainkit.training.optimizers.build import build_optimizer, clip_gradients, set_learning_rate
@@ -71,7 +73,7 @@ class _Probe:
 
     def _fit(self, model: LinearHead) -> None:
         """The head fitted to the features of the frozen encoder."""
-        rows = spread(sum(self.source.sizes), self.probe.num_train_examples)
+        rows = np.array(spread(sum(self.source.sizes), self.probe.num_train_examples))
 
         def features(batch: Mapping[str, Tensor]) -> Tensor:
             with self.precision.autocast():

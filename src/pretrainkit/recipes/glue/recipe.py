@@ -243,12 +243,9 @@ class Glue(
         )
 
     def import_huggingface(self, folder: Path, pooling: str | None = None) -> tuple[GlueRun, dict[str, Tensor]]:
-        """A classifier on an encoder of any recipe, such as `BertForSequenceClassification`, with a config like that of
-        glue/own, which names no columns yet.
-
-        Raises:
-            CheckpointError, DataError: The folder is broken, or no recipe reads it.
-        """
+        """Read a classifier on an encoder of any recipe, such as `BertForSequenceClassification`, with a config like
+        that of glue/own, which names no columns yet. Raises CheckpointError or DataError where the folder is broken, or
+        no recipe reads it."""
         from pretrainkit.exporting.transformers_folder import read_config
 
         model_type, _ = read_config(folder, lambda values: values.get("model_type"))

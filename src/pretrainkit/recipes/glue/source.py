@@ -92,11 +92,8 @@ def task_of(data: GlueDataConfig) -> TextTask:
 
 
 def rows_of(data: GlueDataConfig, task: TextTask, split: str) -> list[tuple[TaskSource, str]]:
-    """Where the rows of `split` are, each source with its name of the split: files of the config, or the task's data.
-
-    Raises:
-        DataError: They are not there.
-    """
+    """Find the rows of `split`, each source with its name of the split: files of the config, or the task's data. Raises
+    DataError where they are not there."""
     files = data.train if split == "train" else data.valid
     if files:
         return [(KINDS[task.kind].open(file.path, split), split) for file in files]
@@ -113,11 +110,8 @@ def valid_splits(data: GlueDataConfig, task: TextTask) -> Mapping[str, str]:
 
 
 def open_texts(config: GlueRun, reader: TextReader, splits: Sequence[str]) -> TextSource:
-    """The labelled examples of some splits of a bound config, one component for each place they lie in.
-
-    Raises:
-        DataError: There are none, or they are broken.
-    """
+    """Return the labelled examples of some splits of a bound config, one component for each place they are in. Raises
+    DataError where there are none, or they are broken."""
     task, classes, length = task_of(config.data), config.model.classes or (), config.data.max_seq_length
     more = KINDS[task.kind].settings(config, task)
     digest = hashlib.blake2b(f"{reader.fingerprint} {length} {classes}{more}".encode(), digest_size=16)
@@ -141,11 +135,8 @@ def read_place(source: TaskSource, split: str, task: TextTask, *, needs_label: b
 
 
 def names_in(path: str) -> tuple[str, ...]:
-    """The lines of a file, each the name of a class.
-
-    Raises:
-        DataError: It cannot be read, names one twice, or fewer than two.
-    """
+    """Return the lines of a file, each the name of a class. Raises DataError where it cannot be read, names one twice,
+    or fewer than two."""
     try:
         names = [line.strip() for line in Path(path).expanduser().read_text("utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:

@@ -57,13 +57,8 @@ def _is_whole_number(name: str) -> bool:
 
 
 def numbered(labels: Sequence[Any], classes: Sequence[str]) -> NDArray[np.int64] | NDArray[np.float32]:
-    """Labels as the model is told: (N,) int64 numbers of `classes`, or float32 where there are none.
-
-    A label is the name of a class or, where names are no numbers themselves, its number.
-
-    Raises:
-        DataError: One is neither.
-    """
+    """Return labels as the model is told: (N,) int64 numbers of `classes`, or float32 where there are none. A label is
+    the name of a class or, where names are no numbers themselves, its number. Raises DataError where one is neither."""
     if not classes:
         return _as_numbers(labels)
     numbers = {name: number for number, name in enumerate(classes)}
