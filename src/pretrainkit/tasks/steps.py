@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,13 +189,7 @@ class Examples(Sequence[Example]):
     def example(self, index: int) -> Example:
         """Example `index`, from 0; the caller may change the dict, but not the arrays in it."""
 
-    @overload
-    def __getitem__(self, index: int) -> Example: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Example]: ...
-
-    def __getitem__(self, index: int | slice) -> Example | list[Example]:
+    def __getitem__(self, index: int | slice) -> Any:  # an example, or a list of them
         if isinstance(index, slice):
             return [self.example(number) for number in range(*index.indices(len(self)))]
         size = len(self)

@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 State = Mapping[str, Tensor]
 
+_KINDS = ("weight", "bias")
+"""Of the parameters of a linear layer or norm."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "sentencepiece.model")
 
 _HF_ACTIVATIONS: dict[Activation, str] = {"gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu", "swish": "silu"}
@@ -116,7 +118,7 @@ def _same_tensors(config: AnyModelConfig, *, has_sentence_order: bool) -> dict[s
         "embeddings.position.weight": "bert.embeddings.position_embeddings.weight",
         "embeddings.token_type.weight": "bert.embeddings.token_type_embeddings.weight",
         "masked_lm.decoder_bias": "cls.predictions.bias",
-        **{f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in modules.items() for kind in ("weight", "bias")},
+        **{f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in modules.items() for kind in _KINDS},
     }
 
 
@@ -154,7 +156,7 @@ def split_tensors(config: AnyModelConfig) -> dict[str, tuple[str, ...]]:
             f"bert.encoder.layer.{layer}.attention.self.{part}.{kind}" for part in ("query", "key", "value")
         )
         for layer in range(config.num_layers)
-        for kind in ("weight", "bias")
+        for kind in _KINDS
     }
 
 
@@ -357,14 +359,9 @@ def write_classifier(model: TextClassifier, config: AnyModelConfig, out: Path, *
     """Write a folder that `AutoModelForSequenceClassification.from_pretrained` loads, or of words and spans
     `AutoModelForTokenClassification` and `AutoModelForQuestionAnswering`. Raises InputError where `out` exists and is
     not an empty folder, or cannot be written."""
-    state = to_theirs(model.encoder.state_dict(), _encoder_names(config, model.reads), split_tensors(config))
-    head = _head_name(config, model.reads)
-    state |= {f"{head}.{name}": tensor for name, tensor in model.head.state_dict().items()}
+    state = model.encoder.state_dict() | {f"head.{name}": tensor for name, tensor in model.head.state_dict().items()}
+    state = to_theirs(state, _classifier_names(config, model.reads), split_tensors(config))
     write_folder(out, _classifier_config(model, config, special_ids(tokenizer)), state, tokenizer)
-
-
-def _head_name(config: AnyModelConfig, reads: Reads) -> str:
-    return "qa_outputs" if isinstance(config, BertModelConfig) and reads == "spans" else "classifier"
 
 
 def _has_pooler(config: AnyModelConfig, reads: Reads) -> bool:
@@ -372,15 +369,17 @@ def _has_pooler(config: AnyModelConfig, reads: Reads) -> bool:
     return reads == "examples" or not isinstance(config, BertModelConfig)
 
 
-def _encoder_names(config: AnyModelConfig, reads: Reads) -> dict[str, str]:
-    """As `_same_tensors`, of the encoder alone, its pooler included where it has one."""
+def _classifier_names(config: AnyModelConfig, reads: Reads) -> dict[str, str]:
+    """As `_same_tensors`, of the encoder alone, its pooler included where it has one, and of the `head` on it."""
     same = _same_tensors(config, has_sentence_order=False)
     names = {ours: theirs for ours, theirs in same.items() if not ours.startswith("masked_lm.")}
-    if isinstance(config, ModernModelConfig):
+    is_bert = isinstance(config, BertModelConfig)
+    modules = {"head": "qa_outputs" if is_bert and reads == "spans" else "classifier"}
+    if not is_bert:
         names |= {"pooler.dense.weight": "head.dense.weight", "pooler.norm.weight": "head.norm.weight"}
     elif _has_pooler(config, reads):
-        names |= {f"pooler.dense.{kind}": f"bert.pooler.dense.{kind}" for kind in ("weight", "bias")}
-    return names
+        modules["pooler.dense"] = "bert.pooler.dense"
+    return names | {f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in modules.items() for kind in _KINDS}
 
 
 def _classifier_config(model: TextClassifier, config: AnyModelConfig, special: SpecialIds) -> dict[str, Any]:
@@ -415,9 +414,8 @@ def read_classifier(
             "alone\n  read it as transformers computes it: init.recipe=huggingface"
         )
     state = in_full_names(read_tensors(folder), config)
-    names, split, head_name = _encoder_names(config, reads), split_tensors(config), _head_name(config, reads)
-    heads = {part: f"{head_name}.{part}" for part in ("weight", "bias")}
-    wanted = [*their_names(names, split), *heads.values()]
+    names, split = _classifier_names(config, reads), split_tensors(config)
+    wanted = their_names(names, split)
     if missing := [name for name in wanted if name not in state]:
         raise CheckpointError(
             f"{folder} lacks {len(missing)} tensors of its classifier, such as {', '.join(missing[:3])}\n"
@@ -426,7 +424,7 @@ def read_classifier(
     encoder = to_ours(state, names, split)
     if not _has_pooler(config, reads):
         encoder |= _drawn_pooler(config)
-    head = {part: state[name] for part, name in heads.items()}
+    head = {kind: encoder.pop(f"head.{kind}") for kind in _KINDS}
     classes = () if reads == "spans" else class_names(values, len(head["weight"]))
     return config, encoder, head, classes, reads
 
