@@ -46,7 +46,7 @@ class TaskSource(ABC):
 
     @abstractmethod
     def file_sizes(self, split: str) -> tuple[int, ...]:
-        """Examples of each part that can be given to a shard as a whole: files, usually."""
+        """Examples of each part: files, usually."""
 
     @abstractmethod
     def example(self, split: str, index: int) -> Example:
@@ -59,26 +59,10 @@ class TaskSource(ABC):
     def num_examples(self, split: str) -> int:
         return sum(self.file_sizes(split))
 
-    def shard(self, split: str, shard: int, num_shards: int) -> NDArray[np.int64]:
-        """Indices of one of `num_shards` disjoint parts that together are everything; see `shard_examples`."""
-        return shard_examples(self.file_sizes(split), shard, num_shards)
-
     def check_split(self, split: str) -> None:
         """Raises DataError where there is no such split."""
         if split not in self.splits:
             raise DataError(f"there is no split {split!r}\n  there are: {', '.join(self.splits) or 'none'}")
-
-
-def shard_examples(file_sizes: Sequence[int], shard: int, num_shards: int) -> NDArray[np.int64]:
-    """Indices of the examples of one shard: file i belongs to shard i mod `num_shards` where there are as many files
-    as shards, else example k to shard k mod `num_shards`."""
-    if not 0 <= shard < num_shards:
-        raise ValueError(f"shard {shard} of {num_shards}")
-    if len(file_sizes) < num_shards:
-        return np.arange(shard, sum(file_sizes), num_shards, dtype=np.int64)
-    begins = np.concatenate([[0], np.cumsum(file_sizes)]).astype(np.int64)
-    own = range(shard, len(file_sizes), num_shards)
-    return np.concatenate([np.arange(begins[file], begins[file + 1], dtype=np.int64) for file in own])
 
 
 class _Lazy(PickledUnloaded, TaskSource):

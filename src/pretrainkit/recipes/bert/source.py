@@ -57,12 +57,10 @@ class BertSource(BatchSource):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Chunks per component."""
         return tuple(len(component.chunks) for component in self.components)
 
     @property
     def document_sizes(self) -> tuple[NDArray[np.int64], ...]:
-        """(D,) chunks of each document, per component."""
         return tuple(component.chunks.document_sizes for component in self.components)
 
     @cached_property
@@ -118,7 +116,6 @@ class BertSource(BatchSource):
         }
 
     def lengths(self, records: Records) -> NDArray[np.int64]:
-        """(B,) tokens of each example with [CLS] and [SEP]."""
         found = np.empty(len(records), np.int64)
         for component, own in self._by_component(records):
             found[own] = self._lengths(component, records.index[own])

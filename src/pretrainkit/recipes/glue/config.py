@@ -155,7 +155,6 @@ class GlueRun(RunConfig):
         return self.data.task is not None or bool(self.data.valid)
 
     def problems(self, world_size: int = 1) -> list[str]:
-        """What the base class finds, and settings of this recipe that cannot work together."""
         found = super().problems(world_size)
         data = self.data
         if data.task is not None:

@@ -119,7 +119,6 @@ class Glue(
             _copy(trained.head.state_dict(), model.head, config)
 
     def bind(self, config: GlueRun) -> GlueRun:
-        """Find the classes, and check the lengths."""
         encoder_of(config.model)
         task = task_of(config.data)
         if task.data is not None and not task.valid_splits:

@@ -116,7 +116,6 @@ class TextExamples(Labelled):
         return classes_of([row.truth for row in rows])
 
     def truths(self, index_B: Ints, begins_B: Ints) -> dict[str, np.ndarray]:
-        """`label` (B,), as in the field."""
         return {"label": self.label[index_B]}
 
     def said(self, index: int, outputs: Arrays) -> list[float]:
