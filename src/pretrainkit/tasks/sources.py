@@ -22,7 +22,7 @@ from pretrainkit.data.tar import TarReader
 from pretrainkit.errors import DataError, MissingPackageError
 from pretrainkit.files.manifest import file_sha256
 from pretrainkit.files.manifest import fingerprint as json_fingerprint
-from pretrainkit.files.sources import SourceFile, find_sources
+from pretrainkit.files.sources import SourceFile, find_sources, plain_chunks
 from pretrainkit.tasks.identity import identity
 from pretrainkit.tasks.vocabulary import PickledUnloaded
 from pretrainkit.tokenizers.shards import TokenShards
@@ -137,12 +137,12 @@ class FilesInMemory(FileSource):
     """In fingerprints; empty: the name of the class."""
 
     @abstractmethod
-    def _read(self, path: Path) -> list[Example]:
-        """The examples of a file."""
+    def _read(self, content: bytes, path: str) -> list[Example]:
+        """The examples of a file, which is no longer compressed."""
 
     @once
     def _files(self, split: str) -> list[list[Example]]:
-        return [self._read(Path(source.address)) for source in self._sources(split)]
+        return [self._read(b"".join(plain_chunks(source)), source.address) for source in self._sources(split)]
 
     def file_sizes(self, split: str) -> tuple[int, ...]:
         return tuple(map(len, self._files(split)))

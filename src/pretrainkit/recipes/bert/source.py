@@ -122,12 +122,8 @@ class BertSource(BatchSource):
         return found
 
     def _lengths(self, component: Component, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        return example_lengths(
-            component.chunks,
-            rows,
-            max_tokens=self._max_tokens,
-            sentence_order=self.config.objective.sentence_order,
-        )
+        has_order = self.config.objective.sentence_order
+        return example_lengths(component.chunks, rows, max_tokens=self._max_tokens, sentence_order=has_order)
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
         """A `rows` or `packed` batch, see `batch.py`."""

@@ -130,7 +130,7 @@ def first_of(row: Mapping[str, Any], columns: Sequence[str]) -> Any:
     return next((row[name] for name in columns if row.get(name) is not None), None)
 
 
-def cross_entropies(logits_KC: np.ndarray, label_K: Ints) -> NDArray[np.float64]:
+def cross_entropies(logits_KC: np.ndarray, label_K: np.ndarray) -> NDArray[np.float64]:
     """Those of the labels that are known, which are not -1, computed in float64."""
     known = np.flatnonzero(label_K != UNKNOWN)
     logits_KC = logits_KC[known].astype(np.float64)
