@@ -1,6 +1,8 @@
-"""Rows of sentences word by word, and how such examples lie in a batch. Torch-free.
+"""Sentences with something true of every word, such as a label: parts of speech, entities. Torch-free.
 
-Dimensions: N examples, B examples of a batch, W words of a batch.
+A label is learned at the first slot of its word; other slots have none.
+
+Dimensions: N examples, B examples of a batch, W words of an example or a batch, C classes.
 """
 
 from abc import abstractmethod
