@@ -53,8 +53,6 @@ class Hub:
 class NamedData(OpenSource):
     """A data set by its name; see the top of the file."""
 
-    splits: tuple[str, ...] = ()
-
     def __init__(
         self,
         name: str,

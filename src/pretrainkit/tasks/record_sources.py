@@ -6,6 +6,7 @@ Every record has random access: where it lies is found in one pass through its f
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -112,12 +113,11 @@ class SeqioCache(BySplit):
     def __init__(self, folder: str | Path, *, splits: Sequence[str] | None = None) -> None:
         """`folder`: of the task, `CACHE/task_name`, with `COMPLETED` in it. `splits`: those to offer; None: all
         that the folder has."""
-        super().__init__({})
         self.folder = Path(folder)
         self._given = None if splits is None else tuple(splits)
 
-    @property
-    def splits(self) -> tuple[str, ...]:
+    @cached_property
+    def splits(self) -> tuple[str, ...]:  # type: ignore[override]  # found when it is first read
         if self._given is not None:
             return self._given
         return tuple(sorted(path.name[len("info.") : -len(".json")] for path in self.folder.glob("info.*.json")))

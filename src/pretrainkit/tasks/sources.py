@@ -39,10 +39,8 @@ _KEPT_ROW_GROUPS = 4
 class TaskSource(ABC):
     """Raw examples, by split and index."""
 
-    @property
-    @abstractmethod
-    def splits(self) -> tuple[str, ...]:
-        """Names of the splits there are."""
+    splits: tuple[str, ...]
+    """Names of those there are."""
 
     @abstractmethod
     def file_sizes(self, split: str) -> tuple[int, ...]:
@@ -91,11 +89,7 @@ class BySplit(_Lazy):
 
     def __init__(self, sources: Mapping[str, TaskSource]) -> None:
         """`sources`: by split, each with that split."""
-        self.sources = dict(sources)
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return tuple(self.sources)
+        self.sources, self.splits = dict(sources), tuple(sources)
 
     def _of(self, split: str) -> TaskSource:
         self.check_split(split)
@@ -119,10 +113,7 @@ class FileSource(_Lazy):
         self.files = {
             split: (given,) if isinstance(given, (str, Path)) else tuple(given) for split, given in files.items()
         }
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return tuple(self.files)
+        self.splits = tuple(files)
 
     @once
     def _sources(self, split: str) -> list[SourceFile]:
@@ -218,7 +209,7 @@ class LineSource(FileSource):
         return tuple(np.diff(self._lines(split).ends, prepend=0).tolist())
 
     def fingerprint(self, split: str) -> str:
-        settings = {name: value for name, value in vars(self).items() if name not in ("files", "_opened")}
+        settings = {name: value for name, value in vars(self).items() if name not in ("files", "splits", "_opened")}
         return json_fingerprint([identity(settings), [index.sha256 for index in self._lines(split).indexes]])
 
     def _text(self, split: str, index: int) -> tuple[str, str]:
@@ -403,10 +394,7 @@ class HuggingFaceDataset(_Lazy):
         """
         self.path, self.name, self.revision = str(path), name, revision
         self._splits = dict(splits) if isinstance(splits, Mapping) else {split: split for split in splits}
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return tuple(self._splits)
+        self.splits = tuple(splits)
 
     @once
     def _dataset(self, split: str) -> Any:
@@ -458,11 +446,7 @@ class TokenShardSource(_Lazy):
 
     def __init__(self, folders: Mapping[str, str | Path], *, key: str = "targets") -> None:
         """`folders`: split to the folder with its `manifest.json`; `key`: name of the ids in the example."""
-        self.folders, self.key = dict(folders), key
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return tuple(self.folders)
+        self.folders, self.key, self.splits = dict(folders), key, tuple(folders)
 
     @once
     def shards(self, split: str) -> TokenShards:
@@ -482,8 +466,6 @@ class TokenShardSource(_Lazy):
 
 class FunctionSource(_Lazy):
     """Examples that a Python function gives. What is no sequence is read into memory as a whole."""
-
-    splits: tuple[str, ...] = ()
 
     def __init__(
         self,
