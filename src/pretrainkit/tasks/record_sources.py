@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from pretrainkit.data.line_index import LineIndex, index_records
+from pretrainkit.data.line_index import index_records
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import fingerprint as json_fingerprint
-from pretrainkit.files.sources import SourceFile
 from pretrainkit.formats.tf_messages import Feature as ExampleFeature
 from pretrainkit.formats.tf_messages import parse_example
 from pretrainkit.tasks.sources import BySplit, Example, Files, LineSource, once
@@ -67,8 +66,7 @@ class TfRecords(LineSource):
         super().__init__(files)
         self.features = None if features is None else dict(features)
 
-    def _index(self, source: SourceFile) -> LineIndex:
-        return index_records(source)
+    _index = staticmethod(index_records)
 
     def example(self, split: str, index: int) -> Example:
         lines = self._lines(split)

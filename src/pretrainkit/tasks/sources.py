@@ -189,8 +189,7 @@ class LineSource(FileSource):
         super().__init__(files)
         self.skip_header_lines, self._skips_blank_lines = skip_header_lines, skip_blank_lines
 
-    def _index(self, source: SourceFile) -> LineIndex:
-        return index_lines(source)
+    _index = staticmethod(index_lines)
 
     @once
     def _lines(self, split: str) -> _OpenLines:

@@ -104,19 +104,23 @@ class Glue(
         another length, where its recipe knows how."""
         if config.model.start == "random":
             return
+        from pretrainkit.dist.weights import load_full_state_dict
+
+        origin = f"init_from={config.init_from}"
         reader, own = encoder_of(config.model)
         if recipe != self.name:
-            _copy(able(reader, EncodesText).build_text_encoder(own, trained).state_dict(), model.encoder, config)
+            state = able(reader, EncodesText).build_text_encoder(own, trained).state_dict()
+            load_full_state_dict(model.encoder, state, origin)
             return
         given = encoder_of(encoder_config.model)[1]
         state = able(reader, EncodesText).fitted_text_encoder(
             own, given, trained.encoder.state_dict(), model.encoder.state_dict()
         )
-        _copy(state, model.encoder, config)
+        load_full_state_dict(model.encoder, state, origin)
         before, now = encoder_config.model, config.model
         is_alike = task_of(encoder_config.data).kind == task_of(config.data).kind
         if is_alike and (before.classes, before.pooling) == (now.classes, now.pooling):
-            _copy(trained.head.state_dict(), model.head, config)
+            load_full_state_dict(model.head, trained.head.state_dict(), origin)
 
     def bind(self, config: GlueRun) -> GlueRun:
         encoder_of(config.model)
@@ -295,17 +299,6 @@ class Glue(
     def _reader(self, config: GlueRun) -> TextReader:
         recipe, encoder_config = encoder_of(config.model)
         return able(recipe, EncodesText).text_reader(encoder_config, self.tokenizer_folder(config))
-
-
-def _copy(found: Mapping[str, Tensor], target: nn.Module, config: GlueRun) -> None:
-    """All weights. Raises CheckpointError where the modules are not of one shape."""
-    from pretrainkit.dist.weights import require_same_tensors
-
-    wanted, given = (
-        {name: tuple(tensor.shape) for name, tensor in state.items()} for state in (target.state_dict(), found)
-    )
-    require_same_tensors(wanted, given, f"init_from={config.init_from}")
-    target.load_state_dict(found)
 
 
 RECIPE = Glue()
