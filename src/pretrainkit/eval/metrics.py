@@ -17,7 +17,6 @@ import string
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -376,7 +375,8 @@ def bleu(targets: Texts, predictions: Sequence[str]) -> dict[str, float]:
     except ImportError as error:
         raise MissingPackageError("sacrebleu", "text-metrics", "the metric BLEU") from error
     right = [[target] if isinstance(target, str) else list(target) for target in targets]
-    references: list[Any] = [list(texts) for texts in zip_longest(*right)]  # None where there are fewer
+    most = max(map(len, right))
+    references: list[Any] = [[texts[k] if k < len(texts) else None for texts in right] for k in range(most)]
     judge = sacrebleu.BLEU(tokenize="intl", smooth_method="exp")
     return {"bleu": float(judge.corpus_score(list(predictions), references).score)}
 
