@@ -109,8 +109,8 @@ class Glue(
         origin = f"init_from={config.init_from}"
         reader, own = encoder_of(config.model)
         if recipe != self.name:
-            state = able(reader, EncodesText).build_text_encoder(own, trained).state_dict()
-            load_full_state_dict(model.encoder, state, origin)
+            encoder = able(reader, EncodesText).build_text_encoder(own, trained)
+            load_full_state_dict(model.encoder, encoder.state_dict(), origin)
             return
         given = encoder_of(encoder_config.model)[1]
         state = able(reader, EncodesText).fitted_text_encoder(
