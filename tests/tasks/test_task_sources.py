@@ -19,7 +19,6 @@ from pretrainkit.tasks.sources import (
     TextLines,
     TokenShardSource,
     Tsv,
-    shard_examples,
 )
 from pretrainkit.tokenizers.shard_writer import write_shards
 from pretrainkit.tokenizers.special import SpecialIds
@@ -198,26 +197,6 @@ def test_fingerprints_are_of_content_not_of_names(tmp_path):
     a, b, c = (TextLines({"train": tmp_path / f"{name}.txt"}).fingerprint("train") for name in "abc")
     assert a == b != c
     assert TextLines({"train": tmp_path / "a.txt"}, key="line").fingerprint("train") != a
-
-
-@given(sizes=st.lists(st.integers(0, 9), min_size=1, max_size=12), num_shards=st.integers(1, 9))
-def test_shards_are_disjoint_and_together_everything(sizes, num_shards):
-    shards = [shard_examples(sizes, shard, num_shards).tolist() for shard in range(num_shards)]
-    assert sorted(index for shard in shards for index in shard) == list(range(sum(sizes)))
-    file_of = np.repeat(np.arange(len(sizes)), sizes)
-    for number, shard in enumerate(shards):
-        if len(sizes) >= num_shards:
-            assert {int(file_of[index]) % num_shards for index in shard} <= {number}
-        else:
-            assert all(index % num_shards == number for index in shard)
-
-
-def test_a_source_is_sharded_by_its_files(tmp_path):
-    for name in "abc":
-        (tmp_path / f"{name}.txt").write_text(f"{name}\n{name}\n")
-    source = TextLines({"train": tmp_path})
-    assert [source.shard("train", shard, 2).tolist() for shard in range(2)] == [[0, 1, 4, 5], [2, 3]]
-    assert [source.shard("train", shard, 4).tolist() for shard in range(4)] == [[0, 4], [1, 5], [2], [3]]
 
 
 def _read_packed(path):

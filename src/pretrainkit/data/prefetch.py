@@ -6,7 +6,6 @@ import pickle
 import queue
 import sys
 import threading
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator
 from multiprocessing.connection import Connection
@@ -33,36 +32,16 @@ def in_processes(
     function: Callable[[int], T], numbers: range, num_processes: int, num_ahead: int
 ) -> Generator[T, None, None]:
     """Like `in_threads`, with processes. The function and its results must be picklable; a script that uses this needs
-    the usual `if __name__ == "__main__":`.
-
-    Raises:
-        RunError: A process died.
-    """
+    the usual `if __name__ == "__main__":`. Raises RunError where a process died."""
     context = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
     return _ahead(lambda: _Process(context, function), numbers, num_processes, num_ahead)
 
 
-class _Worker(ABC, Generic[T]):
-    """Answers the numbers it is asked, in their order."""
-
-    @abstractmethod
-    def ask(self, number: int) -> None:
-        """Without waiting."""
-
-    @abstractmethod
-    def answer(self, number: int) -> T:
-        """Waits for the answer to the oldest open question, which was `number`."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Forget all questions and end."""
-
-
 def _ahead(
-    start_worker: Callable[[], _Worker[T]], numbers: range, num_workers: int, num_ahead: int
+    start_worker: "Callable[[], _Thread[T] | _Process[T]]", numbers: range, num_workers: int, num_ahead: int
 ) -> Generator[T, None, None]:
-    workers: list[_Worker[T]] = []
-    pending: deque[tuple[int, _Worker[T]]] = deque()
+    workers: list[_Thread[T] | _Process[T]] = []
+    pending: deque[tuple[int, _Thread[T] | _Process[T]]] = deque()
     try:
         for _ in range(num_workers):
             workers.append(start_worker())
@@ -83,7 +62,9 @@ def _ahead(
             worker.stop()
 
 
-class _Thread(_Worker[T]):
+class _Thread(Generic[T]):
+    """A worker that answers the numbers it is asked, in their order."""
+
     def __init__(self, function: Callable[[int], T]) -> None:
         self._function = function
         self._questions: queue.SimpleQueue[int | None] = queue.SimpleQueue()
@@ -96,6 +77,7 @@ class _Thread(_Worker[T]):
         self._questions.put(number)
 
     def answer(self, number: int) -> T:
+        """Wait for the answer to the oldest open question, which was `number`."""
         value, error = self._answers.get()
         if error is not None:
             raise error
@@ -114,7 +96,9 @@ class _Thread(_Worker[T]):
                 self._answers.put((None, error))
 
 
-class _Process(_Worker[T]):
+class _Process(Generic[T]):
+    """The same in a process."""
+
     def __init__(self, context: BaseContext, function: Callable[[int], T]) -> None:
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, function), daemon=True)  # type: ignore[attr-defined]

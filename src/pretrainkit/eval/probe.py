@@ -45,16 +45,14 @@ class _Labelled(NamedTuple):
 def probe(encoder: ImageEncoder, folder: Path, config: ProbeConfig, precision: Precision) -> dict[str, Any]:
     """Accuracies in percent on FOLDER/val (or valid, or test), learned on FOLDER/train, both FOLDER/SPLIT/CLASS/IMAGE.
 
-    The encoder is not changed: it runs in evaluation mode and without gradient.
+    The encoder is not changed: it runs in evaluation mode and without gradient. Raises DataError where a split is
+    missing, or their classes differ.
 
     Returns:
         For each method, with `<set>` the name of the folder: linear and cached `<set>_val_acc1` (for cached
         `<set>_cached_val_acc1`) of the best learning rate, with more than five classes `..._acc5` of the same, and
         `..._lr`, which that was; with several learning rates also `..._acc1_by_lr`. knn: `<set>_knn_acc1`. The best
         learning rate is chosen on the very images it is scored on, as is usual.
-
-    Raises:
-        DataError: A split is missing, or their classes differ.
     """
     train, valid = _split(folder, ("train",)), _split(folder, ("val", "valid", "test"))
     if train.classes != valid.classes:

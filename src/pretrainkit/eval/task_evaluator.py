@@ -23,6 +23,7 @@ from pretrainkit.dist.env import World
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.eval.evaluator import dealt
 from pretrainkit.files.manifest import atomic_file
+from pretrainkit.tasks.rates import spread
 from pretrainkit.tasks.steps import Example, Lengths, name_of
 from pretrainkit.tasks.task import MetricKind, Task, metric_kind
 
@@ -275,8 +276,8 @@ def most_frequent_target(task: Task, split: str, *, caches: Sequence[str | Path]
     bound = task.bind(split, caches=caches)
     if not len(bound):
         raise DataError(f"task {task.name!r} has no examples in {split!r}\n  check its files, or leave it out")
-    chosen = np.unique(np.linspace(0, len(bound) - 1, _NUM_COUNTED, dtype=np.int64)).tolist()
-    return Counter(_text(task, bound.example(index), "targets") for index in chosen).most_common(1)[0][0]
+    chosen = (bound.example(index) for index in spread(len(bound), _NUM_COUNTED))
+    return Counter(_text(task, example, "targets") for example in chosen).most_common(1)[0][0]
 
 
 def _text(task: Task, example: Example, name: str) -> str:

@@ -142,11 +142,8 @@ class CachedExamples(Examples):
                 del made[name]
         return made
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"folder": self._folder, "split": self._split, "info": self._info}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["folder"], state["split"], state["info"])  # type: ignore[misc]
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CachedExamples, (self._folder, self._split, self._info)
 
 
 def encoded_extras(example: Mapping[str, Any]) -> bytes:

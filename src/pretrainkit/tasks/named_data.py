@@ -53,8 +53,6 @@ class Hub:
 class NamedData(OpenSource):
     """A data set by its name; see the top of the file."""
 
-    splits: tuple[str, ...] = ()
-
     def __init__(
         self,
         name: str,
@@ -73,16 +71,9 @@ class NamedData(OpenSource):
             hub: Where it is when no folder is given; None: nowhere.
         """
         self.name, self.splits, self.folders = name, tuple(splits), tuple(folders)
+        self.benchmark = name.split("/")[0]
+        self.names = tuple(dict.fromkeys((self.benchmark, name)))
         self.layout, self.hub = {split: tuple(files) for split, files in (layout or {}).items()}, hub
-
-    @property
-    def benchmark(self) -> str:
-        """The first part of the name."""
-        return self.name.split("/")[0]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((self.benchmark, self.name)))
 
     def supplied(self, supply: Supply) -> TaskSource:
         if (places := self._places(supply.folders)) is not None:

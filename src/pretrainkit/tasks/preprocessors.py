@@ -42,11 +42,8 @@ class FormatStrings:
 
 
 def format_strings(**patterns: str) -> FormatStrings:
-    """Texts from the values of an example: `format_strings(inputs="translate to German: {en}", targets="{de}")`.
-
-    Raises:
-        ConfigError: A pattern is not one of `str.format`, or has fields without a name.
-    """
+    """Make texts from the values of an example: `format_strings(inputs="translate to German: {en}", targets="{de}")`.
+    Raises ConfigError where a pattern is not one of `str.format`, or has fields without a name."""
     for key, pattern in patterns.items():
         try:
             fields = [name for _, name, _, _ in string.Formatter().parse(pattern) if name is not None]

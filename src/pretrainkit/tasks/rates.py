@@ -21,7 +21,6 @@ Task: TypeAlias = Any
 """A `Task` of task.py, which imports this file."""
 NUM_MEASURED = 64
 """Examples of each component that lengths are measured on."""
-_COLUMNS = ("share", "examples", "epochs", "inputs", "targets", "of inputs", "of targets")
 
 
 @dataclass(frozen=True)
@@ -213,20 +212,20 @@ def epochs(row: Share, num_drawn: int) -> float:
 
 def table(rows: Sequence[Share], num_drawn: int | None = None) -> Iterator[str]:
     """Lines for people. `num_drawn`: examples of the training; None: epochs are not shown."""
-    columns = [name for name in _COLUMNS if name != "epochs" or num_drawn is not None]
     width = max(len("mixture"), *(len(row["name"]) for row in rows))
-    yield f"{'mixture':<{width}} {'rate':>12} " + " ".join(f"{name:>11}" for name in columns)
-    for row in rows:
+    for number, row in enumerate(rows):
         cells = {
             "share": f"{row['share']:.2%}",
             "examples": f"{row['examples']:,}",
-            "epochs": _short(epochs(row, num_drawn or 0)),
+            **({} if num_drawn is None else {"epochs": _short(epochs(row, num_drawn))}),
             "inputs": f"{row['mean_input_length']:.1f}",
             "targets": f"{row['mean_target_length']:.1f}",
             "of inputs": f"{row['share_of_input_tokens']:.2%}",
             "of targets": f"{row['share_of_target_tokens']:.2%}",
         }
-        yield f"{row['name']:<{width}} {row['rate']:>12,.6g} " + " ".join(f"{cells[name]:>11}" for name in columns)
+        if not number:
+            yield f"{'mixture':<{width}} {'rate':>12} " + " ".join(f"{name:>11}" for name in cells)
+        yield f"{row['name']:<{width}} {row['rate']:>12,.6g} " + " ".join(f"{cell:>11}" for cell in cells.values())
 
 
 def _short(number: float) -> str:

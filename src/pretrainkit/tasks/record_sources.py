@@ -6,15 +6,15 @@ Every record has random access: where it lies is found in one pass through its f
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pretrainkit.data.line_index import LineIndex, index_records
+from pretrainkit.data.line_index import index_records
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import fingerprint as json_fingerprint
-from pretrainkit.files.sources import SourceFile
 from pretrainkit.formats.tf_messages import Feature as ExampleFeature
 from pretrainkit.formats.tf_messages import parse_example
 from pretrainkit.tasks.sources import BySplit, Example, Files, LineSource, once
@@ -66,8 +66,7 @@ class TfRecords(LineSource):
         super().__init__(files)
         self.features = None if features is None else dict(features)
 
-    def _index(self, source: SourceFile) -> LineIndex:
-        return index_records(source)
+    _index = staticmethod(index_records)
 
     def example(self, split: str, index: int) -> Example:
         lines = self._lines(split)
@@ -112,12 +111,11 @@ class SeqioCache(BySplit):
     def __init__(self, folder: str | Path, *, splits: Sequence[str] | None = None) -> None:
         """`folder`: of the task, `CACHE/task_name`, with `COMPLETED` in it. `splits`: those to offer; None: all
         that the folder has."""
-        super().__init__({})
         self.folder = Path(folder)
         self._given = None if splits is None else tuple(splits)
 
-    @property
-    def splits(self) -> tuple[str, ...]:
+    @cached_property
+    def splits(self) -> tuple[str, ...]:  # type: ignore[override]  # found when it is first read
         if self._given is not None:
             return self._given
         return tuple(sorted(path.name[len("info.") : -len(".json")] for path in self.folder.glob("info.*.json")))

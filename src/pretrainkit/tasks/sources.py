@@ -22,7 +22,7 @@ from pretrainkit.data.tar import TarReader
 from pretrainkit.errors import DataError, import_optional
 from pretrainkit.files.manifest import file_sha256
 from pretrainkit.files.manifest import fingerprint as json_fingerprint
-from pretrainkit.files.sources import SourceFile, find_sources
+from pretrainkit.files.sources import SourceFile, find_sources, plain_chunks
 from pretrainkit.tasks.identity import identity
 from pretrainkit.tasks.vocabulary import PickledUnloaded
 from pretrainkit.tokenizers.shards import TokenShards
@@ -39,14 +39,12 @@ _KEPT_ROW_GROUPS = 4
 class TaskSource(ABC):
     """Raw examples, by split and index."""
 
-    @property
-    @abstractmethod
-    def splits(self) -> tuple[str, ...]:
-        """Names of the splits there are."""
+    splits: tuple[str, ...]
+    """Names of those there are."""
 
     @abstractmethod
     def file_sizes(self, split: str) -> tuple[int, ...]:
-        """Examples of each part that can be given to a shard as a whole: files, usually."""
+        """Examples of each part: files, usually."""
 
     @abstractmethod
     def example(self, split: str, index: int) -> Example:
@@ -59,26 +57,10 @@ class TaskSource(ABC):
     def num_examples(self, split: str) -> int:
         return sum(self.file_sizes(split))
 
-    def shard(self, split: str, shard: int, num_shards: int) -> NDArray[np.int64]:
-        """Indices of one of `num_shards` disjoint parts that together are everything; see `shard_examples`."""
-        return shard_examples(self.file_sizes(split), shard, num_shards)
-
     def check_split(self, split: str) -> None:
         """Raises DataError where there is no such split."""
         if split not in self.splits:
             raise DataError(f"there is no split {split!r}\n  there are: {', '.join(self.splits) or 'none'}")
-
-
-def shard_examples(file_sizes: Sequence[int], shard: int, num_shards: int) -> NDArray[np.int64]:
-    """Indices of the examples of one shard: file i belongs to shard i mod `num_shards` where there are as many files
-    as shards, else example k to shard k mod `num_shards`."""
-    if not 0 <= shard < num_shards:
-        raise ValueError(f"shard {shard} of {num_shards}")
-    if len(file_sizes) < num_shards:
-        return np.arange(shard, sum(file_sizes), num_shards, dtype=np.int64)
-    begins = np.concatenate([[0], np.cumsum(file_sizes)]).astype(np.int64)
-    own = range(shard, len(file_sizes), num_shards)
-    return np.concatenate([np.arange(begins[file], begins[file + 1], dtype=np.int64) for file in own])
 
 
 class _Lazy(PickledUnloaded, TaskSource):
@@ -107,11 +89,7 @@ class BySplit(_Lazy):
 
     def __init__(self, sources: Mapping[str, TaskSource]) -> None:
         """`sources`: by split, each with that split."""
-        self.sources = dict(sources)
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return tuple(self.sources)
+        self.sources, self.splits = dict(sources), tuple(sources)
 
     def _of(self, split: str) -> TaskSource:
         self.check_split(split)
@@ -135,10 +113,7 @@ class FileSource(_Lazy):
         self.files = {
             split: (given,) if isinstance(given, (str, Path)) else tuple(given) for split, given in files.items()
         }
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return tuple(self.files)
+        self.splits = tuple(files)
 
     @once
     def _sources(self, split: str) -> list[SourceFile]:
@@ -153,12 +128,12 @@ class FilesInMemory(FileSource):
     """In fingerprints; empty: the name of the class."""
 
     @abstractmethod
-    def _read(self, path: Path) -> list[Example]:
-        """The examples of a file."""
+    def _read(self, content: bytes, path: str) -> list[Example]:
+        """The examples of a file, which is no longer compressed."""
 
     @once
     def _files(self, split: str) -> list[list[Example]]:
-        return [self._read(Path(source.address)) for source in self._sources(split)]
+        return [self._read(b"".join(plain_chunks(source)), source.address) for source in self._sources(split)]
 
     def file_sizes(self, split: str) -> tuple[int, ...]:
         return tuple(map(len, self._files(split)))
@@ -214,8 +189,7 @@ class LineSource(FileSource):
         super().__init__(files)
         self.skip_header_lines, self._skips_blank_lines = skip_header_lines, skip_blank_lines
 
-    def _index(self, source: SourceFile) -> LineIndex:
-        return index_lines(source)
+    _index = staticmethod(index_lines)
 
     @once
     def _lines(self, split: str) -> _OpenLines:
@@ -234,7 +208,7 @@ class LineSource(FileSource):
         return tuple(np.diff(self._lines(split).ends, prepend=0).tolist())
 
     def fingerprint(self, split: str) -> str:
-        settings = {name: value for name, value in vars(self).items() if name not in ("files", "_opened")}
+        settings = {name: value for name, value in vars(self).items() if name not in ("files", "splits", "_opened")}
         return json_fingerprint([identity(settings), [index.sha256 for index in self._lines(split).indexes]])
 
     def _text(self, split: str, index: int) -> tuple[str, str]:
@@ -419,10 +393,7 @@ class HuggingFaceDataset(_Lazy):
         """
         self.path, self.name, self.revision = str(path), name, revision
         self._splits = dict(splits) if isinstance(splits, Mapping) else {split: split for split in splits}
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return tuple(self._splits)
+        self.splits = tuple(splits)
 
     @once
     def _dataset(self, split: str) -> Any:
@@ -471,11 +442,7 @@ class TokenShardSource(_Lazy):
 
     def __init__(self, folders: Mapping[str, str | Path], *, key: str = "targets") -> None:
         """`folders`: split to the folder with its `manifest.json`; `key`: name of the ids in the example."""
-        self.folders, self.key = dict(folders), key
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return tuple(self.folders)
+        self.folders, self.key, self.splits = dict(folders), key, tuple(folders)
 
     @once
     def shards(self, split: str) -> TokenShards:
@@ -495,8 +462,6 @@ class TokenShardSource(_Lazy):
 
 class FunctionSource(_Lazy):
     """Examples that a Python function gives. What is no sequence is read into memory as a whole."""
-
-    splits: tuple[str, ...] = ()
 
     def __init__(
         self,

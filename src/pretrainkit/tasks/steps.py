@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,13 +189,7 @@ class Examples(Sequence[Example]):
     def example(self, index: int) -> Example:
         """Example `index`, from 0; the caller may change the dict, but not the arrays in it."""
 
-    @overload
-    def __getitem__(self, index: int) -> Example: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Example]: ...
-
-    def __getitem__(self, index: int | slice) -> Example | list[Example]:
+    def __getitem__(self, index: int | slice) -> Any:  # an example, or a list of them
         if isinstance(index, slice):
             return [self.example(number) for number in range(*index.indices(len(self)))]
         size = len(self)
@@ -274,37 +268,31 @@ class BoundTask(Examples):
 
     def __init__(
         self,
-        *,
-        name: str,
+        task: Any,
         split: str,
         stored: Sequence[Example],
-        steps: Sequence[Step],
-        num_steps_before: int,
-        features: Mapping[str, Feature],
         lengths: Lengths | None,
         seed: int,
+        *,
         is_cached: bool,
     ) -> None:
-        """See `Task.bind`.
-
-        Args:
-            stored: Examples as they are at the cache marker.
-            steps: Those behind the marker.
-            num_steps_before: Those before it, the marker included.
-            lengths: Tokens to which each feature is trimmed; None, or no entry: not at all.
-            is_cached: `stored` comes from a cache.
-        """
-        self.name, self.split, self.features, self.is_cached = name, split, dict(features), is_cached
+        """`stored` are the examples of the `Task` as they are at its cache marker, from a cache where `is_cached`; see
+        `Task.bind` for the rest."""
+        self.name, self.split, self.features, self.is_cached = task.name, split, dict(task.features), is_cached
         self.lengths = None if lengths is None else dict(lengths)
         self.stored = stored
         """Examples as they are at the cache marker."""
+        _, steps, _ = split_steps(task.name, task.preprocessors)
+        num_steps_before = len(task.preprocessors) - len(steps)
         base: Sequence[Example] = stored
         first = 0
         for number, step in enumerate(steps):
             if isinstance(step, Regroup):
                 before = self._steps(steps[first:number], num_steps_before + first, seed)
                 if random := [name_of(one) for one in before.steps if "rng" in wanted(one)]:
-                    raise ConfigError(f"task {name!r}: its random step {random[0]!r} stands before {name_of(step)!r}")
+                    raise ConfigError(
+                        f"task {self.name!r}: its random step {random[0]!r} stands before {name_of(step)!r}"
+                    )
                 view = StepsOver(base, before) if before.steps else base
                 base = step.regroup(view, lengths=self.lengths, features=self.features)
                 first = number + 1

@@ -83,10 +83,8 @@ class RunVocabulary(Vocabulary):
 class OpenSource(TaskSource):
     """A source that is known by name; where it lies is supplied."""
 
-    @property
-    @abstractmethod
-    def names(self) -> tuple[str, ...]:
-        """Those of `Supply.folders` that say where it lies."""
+    names: tuple[str, ...]
+    """Those of `Supply.folders` that say where it is."""
 
     @abstractmethod
     def supplied(self, supply: Supply) -> TaskSource:

@@ -142,7 +142,7 @@ class Task:
             caches: Folders of `pretrainkit tasks cache`, searched in this order. A cache that is not there, or was made
                 of other data or by other steps, is passed over with a note.
         """
-        before, after, marker = split_steps(self.name, self.preprocessors)
+        marker = self.cache_marker
         cache = find_cache(self, split, caches) if marker is not None else None
         if cache is None and marker is not None and marker.required:
             raise DataError(
@@ -150,17 +150,8 @@ class Task:
                 f"{''.join(f' in {folder}' for folder in caches)}\n"
                 f"  make one: pretrainkit tasks cache {self.name} --out DIR"
             )
-        return BoundTask(
-            name=self.name,
-            split=split,
-            stored=self.uncached(split, seed) if cache is None else cache.examples(split),
-            steps=after,
-            num_steps_before=len(before) + (marker is not None),
-            features=self.features,
-            lengths=lengths,
-            seed=seed,
-            is_cached=cache is not None,
-        )
+        stored = self.uncached(split, seed) if cache is None else cache.examples(split)
+        return BoundTask(self, split, stored, lengths, seed, is_cached=cache is not None)
 
     def uncached(self, split: str, seed: int = 0) -> SourceExamples:
         """The examples of a split as they are at the cache marker, made from the source."""

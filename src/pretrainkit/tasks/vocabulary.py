@@ -5,6 +5,9 @@ Making one reads no file; the model is loaded when it is first used, and again i
 Source of the ids: T5's vocabularies, https://arxiv.org/abs/1910.10683, and ByT5's, https://arxiv.org/abs/2105.13626.
 """
 
+# What a vocabulary says is an attribute; those from files find it out when it is first read, by cached properties.
+# mypy: disable-error-code="override"
+
 import hashlib
 import json
 import struct
@@ -31,35 +34,20 @@ _NUM_NEVER_USED_BYTES = 11
 class Vocabulary(ABC):
     """Text to ids and back. Equal vocabularies have equal content, wherever they were loaded from."""
 
-    @property
-    @abstractmethod
-    def size(self) -> int:
-        """Number of ids, sentinels included. A model may have more rows."""
-
-    @property
-    @abstractmethod
-    def pad_id(self) -> int:
-        """Fills rows; 0 in all vocabularies of T5."""
-
-    @property
-    @abstractmethod
-    def eos_id(self) -> int:
-        """Ends a sequence; 1 in all vocabularies of T5."""
-
-    @property
-    @abstractmethod
-    def unk_id(self) -> int:
-        """Stands for what has no id; 2 in all vocabularies of T5."""
-
-    @property
-    @abstractmethod
-    def sentinel_ids(self) -> tuple[int, ...]:
-        """Ids that stand for hidden runs, in the order they are used: as a rule from the last id downwards."""
-
-    @property
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """32 hexadecimal digits of everything that decides ids."""
+    size: int
+    """Number of ids, sentinels included. A model may have more rows."""
+    pad_id: int
+    """Fills rows; 0 in all vocabularies of T5."""
+    eos_id: int
+    """Ends a sequence; 1 in all vocabularies of T5."""
+    unk_id: int
+    """Stands for what has no id; 2 in all vocabularies of T5."""
+    sentinel_ids: tuple[int, ...]
+    """Ids that stand for hidden runs, in the order they are used: as a rule from the last id downwards."""
+    fingerprint: str
+    """32 hexadecimal digits of everything that decides ids."""
+    word_prefix: str = ""
+    """What stands in front of a word behind another for it to be seen as one."""
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
@@ -75,11 +63,6 @@ class Vocabulary(ABC):
             f"{type(self).__name__} does not say where tokens stand in a text\n  use a SentencePiece model, "
             "a tokenizer.json or bytes"
         )
-
-    @property
-    def word_prefix(self) -> str:
-        """What stands in front of a word behind another for it to be seen as one."""
-        return ""
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of `ids` up to the first EOS; ids outside the vocabulary are read as UNK."""
@@ -230,19 +213,10 @@ class ByteVocabulary(Vocabulary):
 
     def __init__(self, extra_ids: int = 0) -> None:
         _check_extra_ids(extra_ids)
-        self.extra_ids = extra_ids
-
-    @property
-    def size(self) -> int:
-        return _BYTE_OFFSET + _NUM_BYTES + self.extra_ids
-
-    @property
-    def sentinel_ids(self) -> tuple[int, ...]:
-        return tuple(range(self.size - 1, self.size - 1 - (self.extra_ids or _NUM_NEVER_USED_BYTES), -1))
-
-    @property
-    def fingerprint(self) -> str:
-        return _digest(["bytes", self.extra_ids])
+        self.extra_ids, self.size = extra_ids, _BYTE_OFFSET + _NUM_BYTES + extra_ids
+        num_sentinels = extra_ids or _NUM_NEVER_USED_BYTES
+        self.sentinel_ids = tuple(range(self.size - 1, self.size - 1 - num_sentinels, -1))
+        self.fingerprint = _digest(["bytes", extra_ids])
 
     def encode(self, text: str) -> list[int]:
         return [byte + _BYTE_OFFSET for byte in text.encode()]
@@ -317,7 +291,7 @@ class TokenizerJsonVocabulary(PickledUnloaded, Vocabulary):
     def _base_size(self) -> int:
         return max(self._ids.values(), default=-1) + 1
 
-    @property
+    @cached_property
     def size(self) -> int:
         return self._base_size + self.extra_ids
 
@@ -359,7 +333,7 @@ class TokenizerJsonVocabulary(PickledUnloaded, Vocabulary):
     def encode_with_offsets(self, texts: Sequence[str]) -> Placed:
         return huggingface_offsets(self._model, texts)
 
-    @property
+    @cached_property
     def word_prefix(self) -> str:
         return " " if "ByteLevel" in json.dumps(json.loads(self._bytes).get("pre_tokenizer")) else ""
 
@@ -375,17 +349,13 @@ _NOT_OF_IDS = ("version", "truncation", "padding", "post_processor", "decoder")
 class PassThroughVocabulary(Vocabulary):
     """For features that are ids or numbers already. `encode` takes ids spelled out, "3 14 15"."""
 
-    size, eos_id = 0, 1
     pad_id = unk_id = 0
     sentinel_ids = ()
 
     def __init__(self, size: int, eos_id: int = 1) -> None:
         """`size`: ids are below this."""
         self.size, self.eos_id = size, eos_id
-
-    @property
-    def fingerprint(self) -> str:
-        return _digest(["pass-through", self.size, self.eos_id])
+        self.fingerprint = _digest(["pass-through", size, eos_id])
 
     def encode(self, text: str) -> list[int]:
         try:

@@ -8,6 +8,7 @@ from scipy import stats
 
 from pretrainkit.data.subsets import slots, subsets
 from pretrainkit.recipes.bert.batch import Examples, assemble, packed, rows
+from pretrainkit.recipes.bert.config import BertObjectiveConfig
 from pretrainkit.recipes.bert.masking import Masking, choose, num_predictions
 from pretrainkit.recipes.bert.segments import Segments
 from pretrainkit.rng import fold, stream_key
@@ -21,10 +22,18 @@ IS_WORD_START = np.arange(VOCAB_SIZE) % 3 > 0
 
 def masking(**options) -> Masking:
     """The settings of the published recipe, with changes."""
-    given_options = {"rate": 0.15, "max_predictions": 20, "mask_id": SPECIAL.mask, "replacement_ids": LEARNED} | options
-    if given_options.get("unit") == "whole_word":
-        given_options["is_word_start"] = IS_WORD_START
-    return Masking(**given_options)
+    given_options = {
+        "rate": 0.15,
+        "max_predictions": 20,
+        "mask_id": SPECIAL.mask,
+        "replacement_ids": LEARNED,
+        "is_word_start": IS_WORD_START,
+    } | options
+    shares = {name: given_options.pop(name, usual) for name, usual in (("mask_share", 0.8), ("random_share", 0.1))}
+    shares["keep_share"] = max(0.0, 1 - sum(shares.values()))
+    chosen = {"mask_unit": given_options.pop("unit", "token")}
+    chosen["mean_span_length"] = given_options.pop("mean_span_length", 3.0)
+    return Masking(BertObjectiveConfig(**shares, **chosen), **given_options)
 
 
 def keys_of(num: int, seed: int = 0):

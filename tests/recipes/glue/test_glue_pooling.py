@@ -5,7 +5,7 @@ import torch
 
 from pretrainkit import api
 from pretrainkit.errors import InputError
-from pretrainkit.recipes.glue.heads.linear import pooled, pooled_width
+from pretrainkit.recipes.glue.model import pooled, pooled_width
 from support.glue_toys import QUICK, write_encoder
 
 X_TD = torch.randn(9, 3, generator=torch.Generator().manual_seed(0))

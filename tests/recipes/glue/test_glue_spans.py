@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrainkit import api
-from pretrainkit.recipes.glue.config import SpanConfig
 from pretrainkit.recipes.glue.kinds.spans import Question, SpanExamples, candidates, slots_of
+from pretrainkit.recipes.glue.presets import qa
+from pretrainkit.recipes.glue.source import task_of
 from pretrainkit.recipes.token_reader import ControlTokens, TokenReader
 from support.glue_toys import BAD, GOOD, OTHER, QUICK
 
@@ -35,6 +36,12 @@ def placed(texts):
 READER = TokenReader(encode, ControlTokens((2,), (3,), (3,)), "pairs of letters", encode_with_offsets=placed)
 
 
+def opened(questions, **spans):
+    """Windows of 16 tokens."""
+    config = qa().changed(data={"max_seq_length": 16, "spans": spans})
+    return SpanExamples([questions], config, task_of(config.data), READER)
+
+
 @given(
     context=st.text("abc ", min_size=1, max_size=80),
     cut=st.tuples(st.integers(0, 79), st.integers(1, 12)),
@@ -45,11 +52,9 @@ def test_a_model_that_knows_the_slots_gives_the_answer(context, cut, stride):
     text = context[begin : begin + size]
     answers = ((text, begin),) if text.strip() else ()
     question = Question(0, answers, "q", "abba", context)
-    settings = SpanConfig(stride=stride, max_question_length=4, null_threshold=0.0)
-    read = READER.read_passages([(question.question, context)], 16, stride, 4)
-    examples = SpanExamples(read, [[question]], settings)
+    examples = opened([question], stride=stride, max_question_length=4, null_threshold=0.0)
     said = []
-    for window, length in enumerate(read.lengths()):
+    for window, length in enumerate(examples.read.lengths()):
         truth = examples.truths(np.array([window]), np.zeros(1, np.int64))
         scores = np.zeros((length, 2), np.float32)
         scores[truth["first_slot"][0], 0] = scores[truth["last_slot"][0], 1] = 9
@@ -66,13 +71,13 @@ def test_a_model_that_knows_the_slots_gives_the_answer(context, cut, stride):
 
 def test_questions_that_lose_their_end_are_counted_once_however_many_windows():
     rows = [Question(number, (("ab", 0),), str(number), text, "ab " * 20) for number, text in enumerate(QUESTIONS)]
-    read = READER.read_passages([(row.question, row.context) for row in rows], 16, 4, 3)
-    examples = SpanExamples(read, [rows], SpanConfig(stride=4, max_question_length=3))
-    assert len(read.lengths()) > len(rows)
+    examples = opened(rows, stride=4, max_question_length=3)
+    lengths = examples.read.lengths()
+    assert len(lengths) > len(rows)
     assert examples.figures()["cut_questions"] == 2
     for chosen, expected in (([0, 1], 0), ([2, 3], 2), ([1, 3], 1)):
         windows = examples.examples_of(np.array(chosen))
-        said = [examples.said(int(i), (np.zeros((read.lengths()[i], 2), np.float32),)) for i in windows]
+        said = [examples.said(int(i), (np.zeros((lengths[i], 2), np.float32),)) for i in windows]
         assert examples.metrics(np.array(chosen), said)["cut_questions"] == expected
 
 

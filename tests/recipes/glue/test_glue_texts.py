@@ -13,10 +13,10 @@ from pretrainkit.data.source import BatchSource
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.glue.answers import records_of
 from pretrainkit.recipes.glue.config import GlueDataConfig
-from pretrainkit.recipes.glue.kinds.texts import TextKind, classes_of, numbered
+from pretrainkit.recipes.glue.kinds.texts import classes_of, numbered
 from pretrainkit.recipes.glue.presets import PRESETS
 from pretrainkit.recipes.glue.recipe import RECIPE
-from pretrainkit.recipes.glue.source import open_texts, task_of
+from pretrainkit.recipes.glue.source import open_texts, read_place, task_of
 from pretrainkit.recipes.glue.tasks import TASKS
 from pretrainkit.recipes.token_reader import pair_lengths
 from pretrainkit.running.initial import with_encoder
@@ -153,8 +153,7 @@ def test_numbers_to_learn_are_finite(label):
 
 def read_labels(labels, task, path):
     path.write_text("".join(json.dumps({"t": "fine", "label": label}) + "\n" for label in labels))
-    rows = TextKind(has_classes=True).rows(open_rows(path, "train"), "train", task, needs_label=True)
-    return [row.truth for row in rows]
+    return [row.truth for row in read_place(open_rows(path, "train"), "train", task, needs_label=True)]
 
 
 def test_in_files_of_ones_own_minus_one_and_minus_are_labels_like_others(tmp_path):

@@ -11,7 +11,7 @@ from torch import nn
 from pretrainkit import api
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.recipes.glue.answers import records_of
-from pretrainkit.recipes.glue.heads.trees import TreeHead, TreeObjective, spans_mean
+from pretrainkit.recipes.glue.tree_model import TreeHead, TreeObjective, spans_mean
 from support.glue_toys import BAD, GOOD, QUICK, sentence
 
 

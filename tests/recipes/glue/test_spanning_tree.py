@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretrainkit.recipes.glue.kinds.spanning_tree import best_tree
+from pretrainkit.recipes.glue.tree_model import best_tree
 
 
 def is_tree(heads):

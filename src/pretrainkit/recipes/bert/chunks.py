@@ -12,10 +12,10 @@ Dimensions: N chunks, E inner sentence ends of all chunks, D documents.
 
 import hashlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,16 +133,12 @@ def join(parts: Iterable[ChunkIndex]) -> ChunkIndex:
     """One index of several shards, in this order."""
     indexes = list(parts)
     offsets = np.cumsum([0] + [len(index.inner_ends) for index in indexes])
-    return ChunkIndex(
-        starts=np.concatenate([np.empty(0, np.int64)] + [index.starts for index in indexes]),
-        lengths=np.concatenate([np.empty(0, np.int32)] + [index.lengths for index in indexes]),
-        inner_begins=np.concatenate(
-            [np.zeros(1, np.int64)]
-            + [index.inner_begins[1:] + offset for index, offset in zip(indexes, offsets, strict=False)]
-        ),
-        inner_ends=np.concatenate([np.empty(0, np.uint16)] + [index.inner_ends for index in indexes]),
-        document_sizes=np.concatenate([np.empty(0, np.int64)] + [index.document_sizes for index in indexes]),
-    )
+    arrays = {name: [getattr(index, name) for index in indexes] for name in _ARRAYS}
+    arrays["inner_begins"] = [
+        np.zeros(1, np.int64),
+        *(begins[1:] + offset for begins, offset in zip(arrays["inner_begins"], offsets, strict=False)),
+    ]
+    return ChunkIndex(**{name: np.concatenate(parts_of_one) for name, parts_of_one in arrays.items()})
 
 
 def _walk(after: Ints) -> Ints:
@@ -173,27 +169,18 @@ def _cut_long_sentences(ends: Ints, last_of_document: Ints, max_tokens: int) -> 
     return np.minimum(piece_ends, cut), np.concatenate([[0], last_piece])[last_of_document]
 
 
-def chunks_of(
-    shards: TokenShards,
-    *,
-    chunking: Chunking,
-    max_tokens: int,
-    sentence_order: bool,
-    min_sentences: int = MIN_SENTENCES,
-) -> ChunkIndex:
-    """All chunks of `shards` (arguments as for `chunk_index`), from the cache where there is one.
-
-    Raises:
-        OSError: Files of the shards or of the cache cannot be read.
-    """
+def chunks_of(shards: TokenShards, *, min_sentences: int = MIN_SENTENCES, **rules: Any) -> ChunkIndex:
+    """Return all chunks of `shards`, from the cache where there is one; `rules` are the chunking, max_tokens and
+    sentence_order of `chunk_index`. Raises OSError where files of the shards or of the cache cannot be read."""
     if shards.num_sentences < min_sentences:
-        return _made(shards, chunking, max_tokens, sentence_order)
-    parts = [_FORMAT, shards.fingerprint, chunking, str(max_tokens), str(sentence_order and chunking == "lossless")]
+        return _made(shards, rules)
+    chunking, makes_room = rules["chunking"], rules["sentence_order"] and rules["chunking"] == "lossless"
+    parts = [_FORMAT, shards.fingerprint, chunking, str(rules["max_tokens"]), str(makes_room)]
     digest = hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
     folder = shards.folder / f"chunks-{digest}"
     if folder.is_dir():
         return _read(folder)
-    index = _made(shards, chunking, max_tokens, sentence_order)
+    index = _made(shards, rules)
     try:
         with new_folder(folder) as aside:
             for name in _ARRAYS:
@@ -207,17 +194,11 @@ def chunks_of(
     return _read(folder)
 
 
-def _made(shards: TokenShards, chunking: Chunking, max_tokens: int, sentence_order: bool) -> ChunkIndex:
+def _made(shards: TokenShards, rules: Mapping[str, Any]) -> ChunkIndex:
+    begins = shards.token_begins.tolist()
+    numbers = range(shards.num_shards)
     return join(
-        chunk_index(
-            shards.sentence_ends(shard),
-            shards.document_ends(shard),
-            chunking=chunking,
-            max_tokens=max_tokens,
-            sentence_order=sentence_order,
-            first_token=int(shards.token_begins[shard]),
-        )
-        for shard in range(shards.num_shards)
+        chunk_index(shards.sentence_ends(n), shards.document_ends(n), first_token=begins[n], **rules) for n in numbers
     )
 
 

@@ -182,7 +182,6 @@ class BertRun(RunConfig):
 
     @property
     def token_budget(self) -> int | None:
-        """Tokens every microbatch has room for."""
         return self.data.microbatch_tokens
 
     @property
@@ -194,7 +193,6 @@ class BertRun(RunConfig):
         return by_rate if objective.max_predictions is None else objective.max_predictions
 
     def problems(self, world_size: int = 1) -> list[str]:
-        """What the base class finds, and settings of this recipe that cannot work together."""
         found = super().problems(world_size)
         model, data, objective = self.model, self.data, self.objective
         if model.hidden_size % model.num_heads:

@@ -9,7 +9,7 @@ import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -37,12 +37,46 @@ logger = logging.getLogger(__name__)
 
 State = Mapping[str, Tensor]
 
+_KINDS = ("weight", "bias")
+"""Of the parameters of a linear layer or norm."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "sentencepiece.model")
 
 _HF_ACTIVATIONS: dict[Activation, str] = {"gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu", "swish": "silu"}
 _OUR_ACTIVATIONS: dict[str, Activation] = {theirs: ours for ours, theirs in _HF_ACTIVATIONS.items()}
 _OUR_ACTIVATIONS |= {"gelu_pytorch_tanh": "gelu_tanh", "swish": "swish"}
 
+_SIZES = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+}
+"""Our settings to theirs. These are in every config.json; where others are missing, transformers has our defaults."""
+_SETTINGS = {
+    "bert": {
+        "max_positions": "max_position_embeddings",
+        "initializer_range": "initializer_range",
+        "hidden_dropout": "hidden_dropout_prob",
+        "attention_dropout": "attention_probs_dropout_prob",
+        "type_vocab_size": "type_vocab_size",
+        "layer_norm_epsilon": "layer_norm_eps",
+    },
+    "modern": {
+        "max_positions": "max_position_embeddings",
+        "initializer_range": "initializer_range",
+        "hidden_dropout": "embedding_dropout",
+        "attention_dropout": "attention_dropout",
+        "layer_norm_epsilon": "norm_eps",
+        "local_window": "local_attention",
+        "global_every": "global_attn_every_n_layers",
+        # For transformers 4; transformers 5 has them in rope_parameters.
+        "global_rope_theta": "global_rope_theta",
+        "local_rope_theta": "local_rope_theta",
+    },
+}
+
+_MODERN_BIASES = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias")
 _MASKED_WORD_HEADS = {"bert": "cls.predictions.", "modern": "decoder."}
 """What names of tensors begin with that only a model of masked words has."""
 _OTHER_HEADS = {"classifier", "qa_outputs"}
@@ -84,7 +118,7 @@ def _same_tensors(config: AnyModelConfig, *, has_sentence_order: bool) -> dict[s
         "embeddings.position.weight": "bert.embeddings.position_embeddings.weight",
         "embeddings.token_type.weight": "bert.embeddings.token_type_embeddings.weight",
         "masked_lm.decoder_bias": "cls.predictions.bias",
-        **{f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in modules.items() for kind in ("weight", "bias")},
+        **{f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in modules.items() for kind in _KINDS},
     }
 
 
@@ -122,7 +156,7 @@ def split_tensors(config: AnyModelConfig) -> dict[str, tuple[str, ...]]:
             f"bert.encoder.layer.{layer}.attention.self.{part}.{kind}" for part in ("query", "key", "value")
         )
         for layer in range(config.num_layers)
-        for kind in ("weight", "bias")
+        for kind in _KINDS
     }
 
 
@@ -138,11 +172,8 @@ def to_huggingface_state(state: State, config: AnyModelConfig) -> dict[str, Tens
 
 
 def from_huggingface_state(state: State, config: AnyModelConfig) -> dict[str, Tensor]:
-    """Hugging Face's state dict in our names. A masked-word head that it lacks is drawn, with a warning.
-
-    Raises:
-        CheckpointError: A tensor is missing, one is left over, or the output matrix is not the embedding table.
-    """
+    """Return Hugging Face's state dict in our names. A masked-word head that it lacks is drawn, with a warning. Raises
+    CheckpointError where a tensor is missing, one is left over, or the output matrix is not the embedding table."""
     state = in_full_names(state, config)
     is_whole = any(name.startswith(_MASKED_WORD_HEADS[config.arch]) for name in state)
     # Beside a masked-word head alone, nothing was trained through the pooler.
@@ -217,15 +248,10 @@ def to_huggingface_config(
     config: AnyModelConfig, special: SpecialIds = DEFAULT_SPECIAL_IDS, *, has_sentence_order: bool = True
 ) -> dict[str, Any]:
     """The contents of `config.json`."""
+    activation = _HF_ACTIVATIONS[config.activation]
+    names = _SIZES | _SETTINGS[config.arch]
     shared = {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "intermediate_size": config.intermediate_size,
-        "max_position_embeddings": config.max_positions,
-        "initializer_range": config.initializer_range,
-        "attention_dropout" if config.arch == "modern" else "attention_probs_dropout_prob": config.attention_dropout,
+        **{theirs: getattr(config, ours) for ours, theirs in names.items()},
         "pad_token_id": special.pad,
         "bos_token_id": special.cls,
         "eos_token_id": special.sep,
@@ -239,34 +265,20 @@ def to_huggingface_config(
             "model_type": "bert",
             "architectures": ["BertForPreTraining" if has_sentence_order else "BertForMaskedLM"],
             **shared,
-            "hidden_act": _HF_ACTIVATIONS[config.activation],
-            "hidden_dropout_prob": config.hidden_dropout,
-            "type_vocab_size": config.type_vocab_size,
-            "layer_norm_eps": config.layer_norm_epsilon,
+            "hidden_act": activation,
             "position_embedding_type": "absolute",
         }
     kinds = ["sliding_attention" if is_local(config, layer) else "full_attention" for layer in range(config.num_layers)]
-    activation = _HF_ACTIVATIONS[config.activation]
     return {
         "model_type": "modernbert",
         "architectures": ["ModernBertForMaskedLM"],
         **shared,
         "hidden_activation": activation,
         "classifier_activation": activation,
-        "embedding_dropout": config.hidden_dropout,
         "mlp_dropout": config.hidden_dropout,
-        "norm_eps": config.layer_norm_epsilon,
-        "norm_bias": False,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "classifier_bias": False,
+        **dict.fromkeys(_MODERN_BIASES, False),
         "decoder_bias": True,
-        "local_attention": config.local_window,
-        "global_attn_every_n_layers": config.global_every,
         "layer_types": kinds,
-        # The first two for transformers 4, the third for transformers 5.
-        "global_rope_theta": config.global_rope_theta,
-        "local_rope_theta": config.local_rope_theta,
         "rope_parameters": {
             "full_attention": {"rope_type": "default", "rope_theta": config.global_rope_theta},
             "sliding_attention": {"rope_type": "default", "rope_theta": config.local_rope_theta},
@@ -275,66 +287,39 @@ def to_huggingface_config(
 
 
 def from_huggingface_config(values: Mapping[str, Any]) -> AnyModelConfig:
-    """Our config for the contents of a `config.json`.
-
-    Raises:
-        CheckpointError: The model is of another kind, or has a feature ours lacks.
-    """
+    """Return our config for the contents of a `config.json`. Raises CheckpointError where the model is of another kind,
+    or has a feature ours lacks."""
     kind = values.get("model_type")
     if kind not in ("bert", "modernbert"):
         raise CheckpointError(f"config.json has model_type {kind!r}\n  the bert recipe reads 'bert' and 'modernbert'")
-    activation = values.get("hidden_act" if kind == "bert" else "hidden_activation", "gelu")
-    shared = {
-        "vocab_size": values["vocab_size"],
-        "hidden_size": values["hidden_size"],
-        "num_layers": values["num_hidden_layers"],
-        "num_heads": values["num_attention_heads"],
-        "intermediate_size": values["intermediate_size"],
-        "initializer_range": values.get("initializer_range", 0.02),
-        "activation": our_activation(activation, _OUR_ACTIVATIONS),
-    }
-    if kind == "bert":
+    arch: Literal["bert", "modern"] = "bert" if kind == "bert" else "modern"
+    activation = values.get("hidden_act" if arch == "bert" else "hidden_activation", "gelu")
+    settings = {ours: values[theirs] for ours, theirs in _SIZES.items()}
+    settings |= {ours: values[theirs] for ours, theirs in _SETTINGS[arch].items() if theirs in values}
+    settings["activation"] = our_activation(activation, _OUR_ACTIVATIONS)
+    if arch == "bert":
         only(values, {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False})
-        return BertModelConfig(
-            **shared,
-            max_positions=values.get("max_position_embeddings", 512),
-            type_vocab_size=values.get("type_vocab_size", 2),
-            hidden_dropout=values.get("hidden_dropout_prob", 0.1),
-            attention_dropout=values.get("attention_probs_dropout_prob", 0.1),
-            layer_norm_epsilon=values.get("layer_norm_eps", 1e-12),
-        )
+        return BertModelConfig(**settings)
     only(values, {"classifier_activation": activation, "mlp_dropout": values.get("embedding_dropout", 0.0)})
-    only(values, dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), False))
-    rope = values.get("rope_parameters") or {}
-    config = ModernModelConfig(
-        **shared,
-        max_positions=values.get("max_position_embeddings", 8192),
-        hidden_dropout=values.get("embedding_dropout", 0.0),
-        attention_dropout=values.get("attention_dropout", 0.0),
-        layer_norm_epsilon=values.get("norm_eps", 1e-5),
-        local_window=values.get("local_attention", 128),
-        global_every=values.get("global_attn_every_n_layers", _period(values.get("layer_types"))),
-        global_rope_theta=_theta(rope, "full_attention", values.get("global_rope_theta", 160_000.0)),
-        local_rope_theta=_theta(rope, "sliding_attention", values.get("local_rope_theta", 10_000.0)),
-    )
+    only(values, dict.fromkeys(_MODERN_BIASES, False))
+    if values.get("layer_types"):
+        settings.setdefault("global_every", _period(values["layer_types"]))
+    for name, layers in (("global_rope_theta", "full_attention"), ("local_rope_theta", "sliding_attention")):
+        rope = (values.get("rope_parameters") or {}).get(layers) or {}
+        if rope.get("rope_type", "default") != "default":
+            raise CheckpointError(f"config.json has rope_type {rope['rope_type']!r}\n  only 'default' is known here")
+        if "rope_theta" in rope:
+            settings[name] = rope["rope_theta"]
+    config = ModernModelConfig(**settings)
     # The layers must be local and global by turns as ours are, which a list could say otherwise.
     only(values, {"layer_types": to_huggingface_config(config)["layer_types"]})
     return config
 
 
-def _period(layer_types: list[str] | None) -> int:
+def _period(layer_types: list[str]) -> int:
     """Distance of the first two global layers; as many as there are layers when only the first one is global."""
-    if layer_types is None:
-        return 3
     found = [layer for layer, kind in enumerate(layer_types) if kind == "full_attention"]
     return found[1] if len(found) > 1 else len(layer_types)
-
-
-def _theta(rope: Mapping[str, Any], kind: str, default: float) -> float:
-    values = rope.get(kind) or {}
-    if values.get("rope_type", "default") != "default":
-        raise CheckpointError(f"config.json has rope_type {values['rope_type']!r}\n  only 'default' is known here")
-    return values.get("rope_theta", default)
 
 
 def write_huggingface(
@@ -345,11 +330,8 @@ def write_huggingface(
     tokenizer: Path | None = None,
     special: SpecialIds = DEFAULT_SPECIAL_IDS,
 ) -> None:
-    """Write a folder that `from_pretrained` loads; `tokenizer` is a folder whose files are copied into it.
-
-    Raises:
-        InputError: `out` exists and is not an empty folder, or cannot be written.
-    """
+    """Write a folder that `from_pretrained` loads; `tokenizer` is a folder whose files are copied into it. Raises
+    InputError where `out` exists and is not an empty folder, or cannot be written."""
     values = to_huggingface_config(config, special, has_sentence_order="sentence_order.classifier.weight" in state)
     write_folder(out, values, to_huggingface_state(state, config), tokenizer)
 
@@ -363,11 +345,8 @@ def write_folder(out: Path, values: Mapping[str, Any], state: State, tokenizer: 
 
 
 def read_huggingface(folder: Path) -> tuple[AnyModelConfig, dict[str, Tensor]]:
-    """The config and our state dict of a folder that transformers wrote, or Sabertooth, whose config.json is alike.
-
-    Raises:
-        CheckpointError: A file is missing or broken, or the model is of another kind.
-    """
+    """Read the config and our state dict of a folder that transformers wrote, or Sabertooth, whose config.json is
+    alike. Raises CheckpointError where a file is missing or broken, or the model is of another kind."""
     config, _ = read_config(folder, from_huggingface_config)
     if isinstance(config, BertModelConfig) and not any(folder.glob("*.safetensors")):
         original = newest_original(folder)
@@ -378,19 +357,11 @@ def read_huggingface(folder: Path) -> tuple[AnyModelConfig, dict[str, Tensor]]:
 
 def write_classifier(model: TextClassifier, config: AnyModelConfig, out: Path, *, tokenizer: Path | None) -> None:
     """Write a folder that `AutoModelForSequenceClassification.from_pretrained` loads, or of words and spans
-    `AutoModelForTokenClassification` and `AutoModelForQuestionAnswering`.
-
-    Raises:
-        InputError: `out` exists and is not an empty folder, or cannot be written.
-    """
-    state = to_theirs(model.encoder.state_dict(), _encoder_names(config, model.reads), split_tensors(config))
-    head = _head_name(config, model.reads)
-    state |= {f"{head}.{name}": tensor for name, tensor in model.head.state_dict().items()}
+    `AutoModelForTokenClassification` and `AutoModelForQuestionAnswering`. Raises InputError where `out` exists and is
+    not an empty folder, or cannot be written."""
+    state = model.encoder.state_dict() | {f"head.{name}": tensor for name, tensor in model.head.state_dict().items()}
+    state = to_theirs(state, _classifier_names(config, model.reads), split_tensors(config))
     write_folder(out, _classifier_config(model, config, special_ids(tokenizer)), state, tokenizer)
-
-
-def _head_name(config: AnyModelConfig, reads: Reads) -> str:
-    return "qa_outputs" if isinstance(config, BertModelConfig) and reads == "spans" else "classifier"
 
 
 def _has_pooler(config: AnyModelConfig, reads: Reads) -> bool:
@@ -398,15 +369,17 @@ def _has_pooler(config: AnyModelConfig, reads: Reads) -> bool:
     return reads == "examples" or not isinstance(config, BertModelConfig)
 
 
-def _encoder_names(config: AnyModelConfig, reads: Reads) -> dict[str, str]:
-    """As `_same_tensors`, of the encoder alone, its pooler included where it has one."""
+def _classifier_names(config: AnyModelConfig, reads: Reads) -> dict[str, str]:
+    """As `_same_tensors`, of the encoder alone, its pooler included where it has one, and of the `head` on it."""
     same = _same_tensors(config, has_sentence_order=False)
     names = {ours: theirs for ours, theirs in same.items() if not ours.startswith("masked_lm.")}
-    if isinstance(config, ModernModelConfig):
+    is_bert = isinstance(config, BertModelConfig)
+    modules = {"head": "qa_outputs" if is_bert and reads == "spans" else "classifier"}
+    if not is_bert:
         names |= {"pooler.dense.weight": "head.dense.weight", "pooler.norm.weight": "head.norm.weight"}
     elif _has_pooler(config, reads):
-        names |= {f"pooler.dense.{kind}": f"bert.pooler.dense.{kind}" for kind in ("weight", "bias")}
-    return names
+        modules["pooler.dense"] = "bert.pooler.dense"
+    return names | {f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in modules.items() for kind in _KINDS}
 
 
 def _classifier_config(model: TextClassifier, config: AnyModelConfig, special: SpecialIds) -> dict[str, Any]:
@@ -425,15 +398,13 @@ def _classifier_config(model: TextClassifier, config: AnyModelConfig, special: S
 def read_classifier(
     folder: Path,
 ) -> tuple[AnyModelConfig, dict[str, Tensor], dict[str, Tensor], tuple[str, ...], Reads]:
-    """What `write_classifier` wrote, or transformers. BERT's pooler, which heads on words and spans lack, is drawn,
-    always the same one.
+    """Read what `write_classifier` wrote, or transformers. BERT's pooler, which heads on words and spans lack, is
+    drawn, always the same one. Raises CheckpointError where a file is missing or broken, or the model is of another
+    kind.
 
     Returns:
         The config, the encoder's tensors, the head's, the classes by number (none where the head gives a number, or
         reads spans), and what the head reads.
-
-    Raises:
-        CheckpointError: A file is missing or broken, or the model is of another kind.
     """
     config, values = read_config(folder, from_huggingface_config)
     reads = read_by_head(values) or "examples"
@@ -443,9 +414,8 @@ def read_classifier(
             "alone\n  read it as transformers computes it: init.recipe=huggingface"
         )
     state = in_full_names(read_tensors(folder), config)
-    names, split, head_name = _encoder_names(config, reads), split_tensors(config), _head_name(config, reads)
-    heads = {part: f"{head_name}.{part}" for part in ("weight", "bias")}
-    wanted = [*their_names(names, split), *heads.values()]
+    names, split = _classifier_names(config, reads), split_tensors(config)
+    wanted = their_names(names, split)
     if missing := [name for name in wanted if name not in state]:
         raise CheckpointError(
             f"{folder} lacks {len(missing)} tensors of its classifier, such as {', '.join(missing[:3])}\n"
@@ -454,7 +424,7 @@ def read_classifier(
     encoder = to_ours(state, names, split)
     if not _has_pooler(config, reads):
         encoder |= _drawn_pooler(config)
-    head = {part: state[name] for part, name in heads.items()}
+    head = {kind: encoder.pop(f"head.{kind}") for kind in _KINDS}
     classes = () if reads == "spans" else class_names(values, len(head["weight"]))
     return config, encoder, head, classes, reads
 

@@ -5,12 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from pretrainkit.errors import InputError
 from pretrainkit.recipes.bert.config import BertRun
-from pretrainkit.recipes.bert.inputs import read_batch
+from pretrainkit.recipes.bert.inputs import read_texts
 from pretrainkit.recipes.bert.model import BertForPretraining
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
 
@@ -23,14 +22,12 @@ MASK_WORD = re.compile(r"(\s*)(?:<mask>|\[MASK\])")
 def fill_masks(
     config: BertRun, model: BertForPretraining, tokenizer_folder: Path, prompts: list[str], *, top: int = 5
 ) -> list[dict[str, Any]]:
-    """The `top` most likely pieces for each mask of each prompt.
+    """Find the `top` most likely pieces for each mask of each prompt. Raises InputError where a prompt has no mask or
+    is longer than the model reads, or the tokenizer is not the model's.
 
     Returns:
         Per prompt: "prompt"; "masks": per mask a list of {"piece", "probability"}, best first; "text": the prompt with
         the best piece in each place.
-
-    Raises:
-        InputError: A prompt without a mask, or longer than the model reads; a tokenizer that is not the model's.
     """
     from tokenizers import Tokenizer as JsonTokenizer
 
@@ -65,7 +62,13 @@ def _fill(
             f"a prompt has {len(ids)} tokens, the model was trained on {config.data.max_seq_length}: {prompt[:60]!r}\n"
             "  give it less at a time"
         )
-    inputs, _ = read_batch(_as_batch(ids, places), config.data.max_seq_length)
+    batch = {
+        "input_ids": torch.tensor(ids),
+        "token_type_ids": torch.zeros(len(ids), dtype=torch.int64),
+        "positions": torch.arange(len(ids)),
+        "cu_seqlens": torch.tensor([0, len(ids)], dtype=torch.int32),
+    }
+    inputs = read_texts(batch, config.data.max_seq_length, torch.tensor(places))
     logits_KV = model(inputs).logits_KV[:, : tokenizer.vocab_size]  # a table may have more rows than there are pieces
     logits_KV[:, [special.cls, special.sep, special.mask, special.pad]] = -torch.inf
     best = logits_KV.softmax(-1).topk(min(top, logits_KV.shape[1]), dim=-1)
@@ -93,19 +96,3 @@ def _word(tokenizer: Tokenizer, index: int, before: str, blank: str) -> str:
     word = shown.removeprefix(" ")
     has_blank = word != shown  # else it stands apart wherever it would be read otherwise
     return (blank or " " * (has_blank or index not in tokenizer.encode(before[-1:] + word)[-1:])) + word
-
-
-def _as_batch(ids: list[int], places: list[int]) -> dict[str, torch.Tensor]:
-    """One packed example with predictions at `places`."""
-    zeros = np.zeros(len(places), np.int32)
-    arrays = {
-        "input_ids": np.array(ids, np.int32),
-        "token_type_ids": np.zeros(len(ids), np.int32),
-        "positions": np.arange(len(ids), dtype=np.int32),
-        "cu_seqlens": np.array([0, len(ids)], np.int32),
-        "lengths": np.array([len(ids)], np.int32),
-        "masked_lm_positions": np.array(places, np.int32),
-        "masked_lm_ids": zeros,
-        "masked_lm_weights": zeros.astype(np.float32),
-    }
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}

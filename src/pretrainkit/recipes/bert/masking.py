@@ -10,12 +10,12 @@ words); Joshi et al. 2019, https://arxiv.org/abs/1907.10529 (spans).
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.data.subsets import slots, subsets
+from pretrainkit.recipes.bert.config import BertObjectiveConfig
 from pretrainkit.rng import Keys, fold, stream_key
 
 Ints = NDArray[np.int64]
@@ -25,34 +25,23 @@ _REPLACEMENT_STREAMS = np.array([[stream_key(0, "bert", name)] for name in ("kin
 _32 = np.uint64(32)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Masking:
     """How predictions are chosen and hidden."""
 
+    objective: BertObjectiveConfig
+    """The unit, the length of spans, and what the predicted tokens become. mask_unit token: single positions, all sets
+    of that size equally likely. whole_word, span: see the functions below."""
     rate: float
     """Share of an example's tokens (with [CLS] and [SEP]) to predict, in (0, 1)."""
     max_predictions: int
     """Most predictions of one example."""
-    unit: Literal["token", "whole_word", "span"] = "token"
-    """token: single positions, all sets of that size equally likely. whole_word, span: see the functions below."""
-    mean_span_length: float = 3.0
-    """Tokens, unit=span only."""
-    mask_share: float = 0.8
-    """Share of the predictions whose token becomes `mask_id`."""
-    random_share: float = 0.1
-    """Share whose token becomes a random one of `replacement_ids`; the rest stays as it is."""
     mask_id: int
     """Id of the mask token."""
     replacement_ids: NDArray[np.integer]
     """Ids to draw random tokens from, each equally likely."""
-    is_word_start: NDArray[np.bool_] | None = None
-    """(V,) True for ids that begin a word; unit=whole_word only."""
-
-    def __post_init__(self) -> None:
-        if self.unit == "whole_word" and self.is_word_start is None:
-            raise ValueError("unit whole_word needs is_word_start")
-        if self.mask_share < 0 or self.random_share < 0 or self.mask_share + self.random_share > 1 + 1e-9:
-            raise ValueError(f"mask_share {self.mask_share} + random_share {self.random_share} must lie in [0, 1]")
+    is_word_start: NDArray[np.bool_] | None
+    """(V,) True for ids that begin a word; needed for whole words only."""
 
 
 def num_predictions(masking: Masking, lengths: Ints, num_text: Ints) -> Ints:
@@ -68,7 +57,7 @@ def choose(
     """What to predict; lengths and num_text as for `num_predictions`.
 
     Args:
-        text: (M,) ids of the text tokens; only read by unit=whole_word.
+        text: (M,) ids of the text tokens; only read for whole words.
         begins: Indices into `text` at which a word begins whatever the id (first tokens of segments).
 
     Returns:
@@ -79,10 +68,10 @@ def choose(
     if not len(num):
         return num, num
     place_keys, cut_keys = fold(keys, _POSITION_STREAMS)
-    if masking.unit == "token":
+    if masking.objective.mask_unit == "token":
         return num, subsets(place_keys, num, num_text)
-    if masking.unit == "span":
-        return num, _spans(place_keys, cut_keys, num, num_text, masking.mean_span_length)
+    if masking.objective.mask_unit == "span":
+        return num, _spans(place_keys, cut_keys, num, num_text, masking.objective.mean_span_length)
     assert masking.is_word_start is not None
     is_start = masking.is_word_start[text]
     is_start[begins] = True
@@ -160,11 +149,12 @@ def hide(masking: Masking, keys: Keys, num: Ints, ids: NDArray[np.int32], where:
     kind_keys, id_keys = fold(keys, _REPLACEMENT_STREAMS)
     # The upper 53 bits as a number in [0, 1); shares lie on it as keep, mask, random.
     kind = (fold(np.repeat(kind_keys, num), place) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    keep_share = max(0.0, 1.0 - masking.mask_share - masking.random_share)
-    is_random = kind >= keep_share + masking.mask_share if masking.random_share > 0 else np.zeros(len(kind), np.bool_)
+    mask_share, random_share = masking.objective.mask_share, masking.objective.random_share
+    keep_share = max(0.0, 1.0 - mask_share - random_share)
+    is_random = kind >= keep_share + mask_share if random_share > 0 else np.zeros(len(kind), np.bool_)
     is_hidden = (kind >= keep_share) & ~is_random
     ids[where[is_hidden]] = masking.mask_id
-    if masking.random_share > 0:
+    if random_share > 0:
         row = np.repeat(np.arange(len(num)), num)[is_random]
         draws = fold(id_keys[row], place[is_random])
         # 32 random bits x n / 2^32: an index below n without division.

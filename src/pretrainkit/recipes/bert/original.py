@@ -50,11 +50,8 @@ def newest_original(folder: Path) -> Path | None:
 
 
 def read_original(path: Path, config: BertModelConfig) -> dict[str, Tensor]:
-    """The parameters of one of Sabertooth's checkpoints as our state dict.
-
-    Raises:
-        CheckpointError: It is torn, no checkpoint, or of a model of another size.
-    """
+    """Read the parameters of one of Sabertooth's checkpoints as our state dict. Raises CheckpointError where it is
+    torn, no checkpoint, or of a model of another size."""
     tree = read_flax(path)
     # `target` in checkpoints of 2021.
     roots = [tree[name] for name in ("params", "target") if name in tree] if isinstance(tree, dict) else []
@@ -85,11 +82,8 @@ def _check_sizes(arrays: State, config: BertModelConfig, path: Path) -> None:
 
 
 def from_original(arrays: State, config: BertModelConfig) -> dict[str, Tensor]:
-    """The original's parameters as our state dict.
-
-    Raises:
-        CheckpointError: A tensor is missing or left over.
-    """
+    """Return the original's parameters as our state dict. Raises CheckpointError where a tensor is missing or left
+    over."""
     width = config.hidden_size
     rest = dict(arrays)
 

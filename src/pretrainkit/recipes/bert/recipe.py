@@ -117,7 +117,7 @@ class Bert(
         )
 
     def build_text_encoder(self, config: BertRun, model: Any) -> TextEncoder:
-        from pretrainkit.recipes.bert.text_encoder import build_text_encoder
+        from pretrainkit.recipes.bert.model import build_text_encoder
 
         return build_text_encoder(model)
 

@@ -17,6 +17,7 @@ from pretrainkit.dist.weights import on_cpu
 from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.recipes.bert.config import BertRun
 from pretrainkit.recipes.bert.inputs import read_batch
+from pretrainkit.tasks.rates import spread
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
 
 HIDDEN = "<mask>"
@@ -35,7 +36,7 @@ def sample(config: BertRun, model: nn.Module, source: BatchSource, num: int) -> 
     if not folder.is_dir() or not size:
         return []
     tokenizer = load_tokenizer(folder)
-    index = np.unique(np.linspace(0, size - 1, num, dtype=np.int64))
+    index = np.array(spread(size, num), np.int64)
     zeros = np.zeros(len(index), np.int64)  # the first component and epoch; held-out examples need no key
     batch = source.build(Records(zeros, zeros, index, zeros.astype(np.uint64)))
     said_K, said_B = _answers(config, model, batch, len(tokenizer.pieces()))

@@ -57,12 +57,10 @@ class BertSource(BatchSource):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Chunks per component."""
         return tuple(len(component.chunks) for component in self.components)
 
     @property
     def document_sizes(self) -> tuple[NDArray[np.int64], ...]:
-        """(D,) chunks of each document, per component."""
         return tuple(component.chunks.document_sizes for component in self.components)
 
     @cached_property
@@ -71,10 +69,10 @@ class BertSource(BatchSource):
         data, objective = self.config.data, self.config.objective
         parts = [component.shards.fingerprint for component in self.components]
         parts += [self.split, str(data.max_seq_length), data.chunking, str(self.config.num_predictions)]
-        masking = self.masking
+        unit, span_length = objective.mask_unit, objective.mean_span_length
         parts += [
-            f"{masking.rate} {masking.unit} {masking.mean_span_length if masking.unit == 'span' else ''}",
-            f"{masking.mask_share} {masking.random_share} {self._replacements if masking.random_share else ''}",
+            f"{self.masking.rate} {unit} {span_length if unit == 'span' else ''}",
+            f"{objective.mask_share} {objective.random_share} {self._replacements if objective.random_share else ''}",
             f"{objective.sentence_order} {objective.swap_probability if objective.sentence_order else ''}"
             + ("" if objective.sentence_pair == "order" else f" {objective.sentence_pair}"),
         ]
@@ -118,19 +116,14 @@ class BertSource(BatchSource):
         }
 
     def lengths(self, records: Records) -> NDArray[np.int64]:
-        """(B,) tokens of each example with [CLS] and [SEP]."""
         found = np.empty(len(records), np.int64)
         for component, own in self._by_component(records):
             found[own] = self._lengths(component, records.index[own])
         return found
 
     def _lengths(self, component: Component, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        return example_lengths(
-            component.chunks,
-            rows,
-            max_tokens=self._max_tokens,
-            sentence_order=self.config.objective.sentence_order,
-        )
+        has_order = self.config.objective.sentence_order
+        return example_lengths(component.chunks, rows, max_tokens=self._max_tokens, sentence_order=has_order)
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
         """A `rows` or `packed` batch, see `batch.py`."""
@@ -183,48 +176,21 @@ class BertSource(BatchSource):
 
 
 def open_source(config: BertRun, split: Split) -> BertSource:
-    """The examples of a split of a bound config.
-
-    Raises:
-        DataError: No shards were given, they are broken, or they hold nothing to learn from.
-    """
+    """Return the examples of a split of a bound config. Raises DataError where no shards were given, they are broken,
+    or they hold nothing to learn from."""
     components, objective = _components(config, split), config.objective
     shards = components[0].shards
     rate = objective.masking_rate if split == "train" else objective.valid_masking_rate
     is_word_start = _is_word_start(shards) if objective.mask_unit == "whole_word" else None
-    masking = _masking(config, rate, shards.special, _replacement_ids(config, shards), is_word_start)
+    replacement_ids = _replacement_ids(config, shards)
+    masking = Masking(objective, rate, config.num_predictions, shards.special.mask, replacement_ids, is_word_start)
     return BertSource(config, split, components, masking)
 
 
-def _masking(
-    config: BertRun,
-    rate: float,
-    special: SpecialIds,
-    replacement_ids: NDArray[np.integer],
-    is_word_start: NDArray[np.bool_] | None,
-) -> Masking:
-    objective = config.objective
-    return Masking(
-        rate=rate,
-        max_predictions=config.num_predictions,
-        unit=objective.mask_unit,
-        mean_span_length=objective.mean_span_length,
-        mask_share=objective.mask_share,
-        random_share=objective.random_share,
-        mask_id=special.mask,
-        replacement_ids=replacement_ids,
-        is_word_start=is_word_start,
-    )
-
-
 def bind(config: BertRun) -> BertRun:
-    """Fill in `model.vocab_size` from the token shards, and check the config against them.
-
-    Raises:
-        ConfigError: Settings and tokenizer do not fit each other.
-        DataError: Folders are missing or broken, were made with different tokenizers, hold nothing, or held-out
-            documents are in the training data.
-    """
+    """Fill in `model.vocab_size` from the token shards, and check the config against them. Raises ConfigError where
+    settings and tokenizer do not fit each other; DataError where folders are missing or broken, were made with
+    different tokenizers, hold nothing, or held-out documents are in the training data."""
     train, valid = (
         [TokenShards.open(source.path) for source in sources] for sources in (config.data.train, config.data.valid)
     )
@@ -335,7 +301,9 @@ def assumed_batch(config: BertRun, num_examples: int) -> dict[str, np.ndarray]:
     special = SpecialIds(unk=0, cls=1, sep=2, mask=3, pad=0)
     vocab_size = config.model.vocab_size
     replacement_ids, is_word_start = np.arange(min(4, vocab_size)), np.ones(vocab_size, bool)
-    masking = _masking(config, objective.masking_rate, special, replacement_ids, is_word_start)
+    masking = Masking(
+        objective, objective.masking_rate, config.num_predictions, special.mask, replacement_ids, is_word_start
+    )
     text, keys = np.zeros(num_examples * num_text, np.int32), np.arange(num_examples, dtype=np.uint64)
     examples = layouts.assemble(segments, text, keys, masking, special)
     return _laid_out(config, examples, special, masking.rate, None)

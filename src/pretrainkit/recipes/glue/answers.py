@@ -4,6 +4,7 @@ Dimensions: B examples of a batch, N of those that are asked about, R rows.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,14 @@ from pretrainkit.errors import InputError
 from pretrainkit.eval.evaluator import dealt, evaluation_mode
 from pretrainkit.eval.inference import Inference, InferenceRequest
 from pretrainkit.recipes.capabilities import Evaluator
+from pretrainkit.recipes.glue.by_kind import build_objective
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.heads.by_kind import build_objective
 from pretrainkit.recipes.glue.kinds.labelled import Said
 from pretrainkit.recipes.glue.model import GlueObjective
 from pretrainkit.recipes.glue.source import KINDS, TextSource, open_texts, read_place, rows_of, task_of, valid_splits
 from pretrainkit.recipes.glue.tasks import TextTask, named_task
 from pretrainkit.recipes.text_reader import Ints, TextReader
+from pretrainkit.tasks.rates import spread
 from pretrainkit.tasks.sources import TaskSource
 from pretrainkit.training.precision import Precision, resolve_precision
 from pretrainkit.training.run import PrecisionConfig
@@ -90,7 +92,7 @@ def build_evaluator(config: GlueRun, reader: TextReader, world: World, precision
         found: dict[str, float] = {}
         scores = []
         for prefix, source in splits:
-            rows = spread(len(source.examples.index), config.evaluate.num_examples)
+            rows = np.array(spread(len(source.examples.index), config.evaluate.num_examples))
             batch_size = config.evaluate.batch_size
             said = answers_of(model, objective, source, rows, batch_size=batch_size, precision=precision, world=world)
             metrics = source.examples.metrics(rows, said)
@@ -101,14 +103,9 @@ def build_evaluator(config: GlueRun, reader: TextReader, world: World, precision
     return evaluate
 
 
-def spread(size: int, limit: int) -> Ints:
-    """Indices of at most `limit` of `size` examples, evenly spread."""
-    return np.arange(size) if size <= limit else np.linspace(0, size - 1, limit).astype(np.int64)
-
-
 def sample(config: GlueRun, model: nn.Module, source: TextSource, num: int) -> list[dict[str, Any]]:
     """`num` rows evenly spread over the held-out data, answered on the CPU; see `Labelled.shown`."""
-    model, rows = on_cpu(model), spread(len(source.examples.index), num)
+    model, rows = on_cpu(model), np.array(spread(len(source.examples.index), num))
     precision = resolve_precision(PrecisionConfig(compute="float32"), torch.device("cpu"))
     said = answers_of(model, build_objective(config), source, rows, batch_size=num, precision=precision)
     return source.examples.shown(rows, said)
@@ -125,19 +122,13 @@ class Answers(Inference):
         request: InferenceRequest,
         precision: Precision,
     ) -> None:
-        """
-        Raises:
-            DataError: The rows are not there, or lack a column.
-            InputError: The task has other classes than the model.
-        """
+        """Raises DataError where rows are not there, or lack a column; InputError where the task has other classes."""
         if request.mode != "predict":
             raise InputError(f"mode {request.mode!r} is for models that write texts\n  leave --mode out")
         self._config, self._model, self._precision, self._request = config, model, precision, request
         task, source, split = _asked(config, request)
-        kind = KINDS[task.kind]
-        rows = kind.without_labels(read_place(source, split, task, needs_label=False))
-        examples = kind.examples([rows], config, task, reader)
-        self._source = TextSource(examples, source.fingerprint(split))
+        rows = [replace(row, truth=None) for row in read_place(source, split, task, needs_label=False)]
+        self._source = TextSource(KINDS[task.kind]([rows], config, task, reader), source.fingerprint(split))
         self._settings = {
             "task": task.name,
             "split": split,

@@ -6,7 +6,10 @@ from pydantic import BeforeValidator, Field, PositiveInt
 
 from pretrainkit.config.base import DEFAULT, Config, Conflict, ReadBy
 from pretrainkit.config.paths import IsPath
-from pretrainkit.recipes.glue.tasks import Kind
+from pretrainkit.errors import ConfigError
+from pretrainkit.recipes.glue.tasks import NAMELESS_KINDS, Kind
+from pretrainkit.recipes.recipe import Recipe
+from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.training.data_config import DataConfig
 from pretrainkit.training.run import RunConfig
 
@@ -60,6 +63,14 @@ class GlueModelConfig(Config):
     have a dropout of their own there, which stays: their rate counts as 0."""
     initializer_range: Annotated[float, Field(gt=0)] = 0.02
     """The head starts from a normal distribution of this scale, cut at two scales."""
+
+
+def encoder_of(config: GlueModelConfig) -> tuple[Recipe, Any]:
+    """The recipe of the encoder, and its config."""
+    if config.encoder is None:
+        raise ConfigError("there is no encoder to train further\n  name a run, checkpoint or export: init_from=RUN")
+    recipe = find_recipe(config.encoder.recipe)
+    return recipe, recipe.config_class.model_validate(config.encoder.config)
 
 
 class GlueObjectiveConfig(Config):
@@ -144,7 +155,6 @@ class GlueRun(RunConfig):
         return self.data.task is not None or bool(self.data.valid)
 
     def problems(self, world_size: int = 1) -> list[str]:
-        """What the base class finds, and settings of this recipe that cannot work together."""
         found = super().problems(world_size)
         data = self.data
         if data.task is not None:
@@ -163,7 +173,7 @@ class GlueRun(RunConfig):
                 f"data.texts names {len(data.texts)} columns; an example has one text, or two\n"
                 "  name a task, data.task=cola, or the columns of your files: data.texts=[premise,hypothesis]"
             )
-        if data.labels is not None and (data.task is not None or data.kind in ("numbers", "spans")):
+        if data.labels is not None and (data.task is not None or data.kind in NAMELESS_KINDS):
             found.append("data.labels is for classes of your own files\n  leave it out")
         if data.order == "lanes":
             found.append("data.order=lanes is for documents\n  use data.order=shuffle")

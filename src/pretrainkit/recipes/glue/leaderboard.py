@@ -36,11 +36,10 @@ _SHOWN = 3
 
 def file_of(name: str) -> tuple[TextTask, str]:
     """(task, its split) that a file of a submission answers."""
-    for task in TASKS.values():
-        for split, file in task.files.items():
-            if file == name:
-                return task, split
-    raise InputError(f"{name} is no file of a submission\n  there are: {', '.join(NUM_ROWS)}")
+    files = {file: (task, split) for task in TASKS.values() for split, file in task.files.items()}
+    if name not in files:
+        raise InputError(f"{name} is no file of a submission\n  there are: {', '.join(NUM_ROWS)}")
+    return files[name]
 
 
 def answers_as_tsv(task: TextTask, lines: Iterable[Mapping[str, Any]]) -> str:

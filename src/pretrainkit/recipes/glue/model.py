@@ -1,23 +1,29 @@
-"""A text encoder and a head, and what the losses of all kinds of tasks have in common.
+"""A text encoder under a head, and the losses of that: what all kinds of tasks have in common, and linear heads.
 
-Dimensions: N things that the head reads: examples, words or slots; D width.
+Those stand on one vector of each example for its class or number, on the first slot of each word for its class, or on
+every slot for how likely an answer begins, and ends, there.
+
+Dimensions: B examples (windows), L slots of the longest, T slots of all, N things that a head reads: examples, words or
+slots; D width, C classes (1 where a number is asked for).
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from itertools import pairwise
+from typing import Any, Literal
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrainkit.errors import ConfigError
 from pretrainkit.nn.dropout import dropout
 from pretrainkit.nn.initialise import initialise_layer
+from pretrainkit.nn.layouts import example_numbers
 from pretrainkit.recipes.capabilities import EncodesText
-from pretrainkit.recipes.glue.config import GlueModelConfig, GlueRun
+from pretrainkit.recipes.glue.config import GlueRun, encoder_of
 from pretrainkit.recipes.glue.kinds.labelled import Arrays
-from pretrainkit.recipes.recipe import Recipe
-from pretrainkit.recipes.registry import able, find_recipe
+from pretrainkit.recipes.registry import able
 from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
 
@@ -44,27 +50,6 @@ class HeadedEncoder(nn.Module, ABC):
     @abstractmethod
     def forward(self, batch: Batch, max_length: int) -> Outputs:
         """What the loss is taken of; see `ReadExamples.build` for the batch. No example is longer than `max_length`."""
-
-
-class LinearOnEncoder(HeadedEncoder):
-    """Encoder, dropout, linear."""
-
-    @abstractmethod
-    def features(self, batch: Batch, max_length: int) -> Tensor:
-        """(N, D): what the head reads."""
-
-    def forward(self, batch: Batch, max_length: int) -> Outputs:
-        """(N, outputs of the head)"""
-        x_ND = self.features(batch, max_length)
-        return (self.head(dropout(x_ND, self.dropout_rate, is_training=self.training)),)
-
-
-def encoder_of(config: GlueModelConfig) -> tuple[Recipe, Any]:
-    """The recipe of the encoder, and its config."""
-    if config.encoder is None:
-        raise ConfigError("there is no encoder to train further\n  name a run, checkpoint or export: init_from=RUN")
-    recipe = find_recipe(config.encoder.recipe)
-    return recipe, recipe.config_class.model_validate(config.encoder.config)
 
 
 class GlueObjective(SeparableObjective):
@@ -120,3 +105,154 @@ class GlueObjective(SeparableObjective):
         lengths_B, config = batch["lengths"], self._encoder_config
         num_tokens, encoder = int(lengths_B.sum()), able(self._encoder, EncodesText)
         return Cost(len(lengths_B), num_tokens, num_tokens, encoder.text_encoder_flops(config, lengths_B))
+
+
+Pooling = Literal["cls", "mean", "max", "texts"]
+Reads = Literal["examples", "words", "spans"]
+
+
+def pooled_width(width: int, pooling: Pooling | None, *, is_pair: bool) -> int:
+    """Values of the vector that stands for an example of an encoder of this width."""
+    return 4 * width if pooling == "texts" and is_pair else width
+
+
+def pooled(x_TD: Tensor, batch: Batch, pooling: Pooling) -> Tensor:
+    """(B, D) float32, or (B, 4 D) of the texts of pairs.
+
+    Args:
+        x_TD: The slots of all examples one after another.
+        batch: Says where examples begin and end, and where their second texts begin; see `ReadExamples.build`.
+        pooling: cls: the first slot. mean, max: over all slots of the example, control tokens too. texts: of pairs the
+            means u and v over the slots of either text, |u - v| and u v, as in InferSent (Conneau et al. 2017,
+            https://arxiv.org/abs/1705.02364) and the baselines of GLUE; of single texts the mean.
+    """
+    x_TD, ends = x_TD.float(), batch["cu_seqlens"].long()
+    if pooling == "cls":
+        return x_TD[ends[:-1]]
+    if pooling == "max":
+        found = x_TD.new_zeros(len(ends) - 1, x_TD.shape[1])
+        place_TD = example_numbers(ends, len(x_TD))[:, None].expand_as(x_TD)
+        return found.scatter_reduce_(0, place_TD, x_TD, "amax", include_self=False)
+    if pooling == "mean" or "second_begins" not in batch:
+        return _means(x_TD, ends)
+    # Where either text of each pair begins: as many stretches as texts, first and second by turns.
+    bounds = torch.stack([ends[:-1], ends[:-1] + batch["second_begins"]], 1).flatten()
+    u_BD, v_BD = _means(x_TD, torch.cat([bounds, ends[-1:]])).unflatten(0, (-1, 2)).unbind(1)
+    return torch.cat([u_BD, v_BD, (u_BD - v_BD).abs(), u_BD * v_BD], 1)
+
+
+def _means(x_TD: Tensor, ends: Tensor) -> Tensor:
+    """Of every stretch of slots; `ends` is 0 and the end of each."""
+    found = x_TD.new_zeros(len(ends) - 1, x_TD.shape[1])
+    return found.index_add_(0, example_numbers(ends, len(x_TD)), x_TD) / ends.diff()[:, None]
+
+
+class LinearHead(HeadedEncoder):
+    """Encoder, dropout, linear: on what `reads` says, see `tasks.HEAD_READS`."""
+
+    head: nn.Linear
+
+    def __init__(
+        self,
+        encoder: TextEncoder,
+        num_outputs: int,
+        dropout_rate: float,
+        reads: Reads,
+        pooling: Pooling | None = None,
+        *,
+        is_pair: bool = False,
+    ) -> None:
+        """`pooling`: of whole examples, in place of the encoder's own, which then is not trained."""
+        width = pooled_width(encoder.width, pooling, is_pair=is_pair)
+        super().__init__(encoder, nn.Linear(width, num_outputs), dropout_rate)
+        self.reads, self.pooling = reads, pooling
+        if reads != "examples" or pooling is not None:
+            encoder.freeze_pooling()
+
+    def features(self, batch: Batch, max_length: int) -> Tensor:
+        """(N, D), or of `pooled_width`: what the head reads."""
+        if self.reads == "examples" and self.pooling is None:
+            return self.encoder(batch, max_length)
+        x_TD = self.encoder.token_features(batch, max_length)
+        if self.pooling is not None:
+            return pooled(x_TD, batch, self.pooling)
+        return x_TD[batch["word_begins"]] if self.reads == "words" else x_TD
+
+    def forward(self, batch: Batch, max_length: int) -> Outputs:
+        """(N, C): logits of the classes of N examples or words, C = 1 of numbers; or of N slots the scores that an
+        answer begins, and ends, there."""
+        x_ND = self.features(batch, max_length)
+        return (self.head(dropout(x_ND, self.dropout_rate, is_training=self.training)),)
+
+
+class TextObjective(GlueObjective):
+    """Cross-entropy of classes, or squared error of numbers: the mean over the examples, or words, of the global batch
+    that have a label."""
+
+    def __init__(self, config: GlueRun) -> None:
+        super().__init__(config)
+        self.terms = ("cross_entropy" if config.model.classes else "squared_error",)
+
+    def weights(self, batch: Batch) -> dict[str, Tensor]:
+        return {self.terms[0]: _has_label(batch["label"]).sum(dtype=torch.float32)}
+
+    def totals(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
+        (outputs_BC,), label_B = outputs, batch["label"]
+        if label_B.dtype == torch.int64:
+            return {self.terms[0]: F.cross_entropy(outputs_BC, label_B, reduction="sum", ignore_index=-1)}
+        # Where there is no label the error is 0, also in its gradient.
+        error_B = outputs_BC[:, 0] - torch.where(_has_label(label_B), label_B, outputs_BC[:, 0].detach())
+        return {self.terms[0]: error_B.square().sum()}
+
+    def num_right(self, outputs: Outputs, batch: Batch) -> Tensor | None:
+        is_class = batch["label"].dtype == torch.int64
+        return (outputs[0].argmax(1) == batch["label"]).sum().float() if is_class else None
+
+    def by_example(self, outputs: Outputs, batch: HostBatch) -> list[Arrays]:
+        return by_words(outputs, batch) if "num_words" in batch else [(row,) for row in outputs[0].cpu().numpy()]
+
+
+def _has_label(label_B: Tensor) -> Tensor:
+    return label_B >= 0 if label_B.dtype == torch.int64 else ~label_B.isnan()
+
+
+class SpanObjective(GlueObjective):
+    """Half the cross-entropy of the first slot and half of that of the last one: the mean over the windows of the
+    global batch of which it is known."""
+
+    terms = ("cross_entropy",)
+
+    def weights(self, batch: Batch) -> dict[str, Tensor]:
+        return {"cross_entropy": (batch["first_slot"] >= 0).sum(dtype=torch.float32)}
+
+    def totals(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
+        (scores_T2,), begins_B = outputs, batch["cu_seqlens"].long()
+        places_B2 = torch.stack([batch["first_slot"], batch["last_slot"]], dim=1)
+        # Places count from the window's first slot; unknown ones are -1, and get no weight.
+        chosen_B2 = scores_T2.gather(0, begins_B[:-1, None] + places_B2.clamp(min=0))
+        loss_B2 = (log_totals(scores_T2, begins_B) - chosen_B2) * (places_B2[:, :1] >= 0)
+        return {"cross_entropy": loss_B2.sum() / 2}
+
+    def by_example(self, outputs: Outputs, batch: HostBatch) -> list[Arrays]:
+        scores_T2 = outputs[0].cpu().numpy()
+        return [(scores_T2[begin:end],) for begin, end in pairwise(batch["cu_seqlens"].tolist())]
+
+
+def log_totals(scores_TK: Tensor, ends_B1: Tensor) -> Tensor:
+    """(B, K): the logarithm of the sum of exponentials over the slots of each example, whose ends are (B + 1,), 0
+    first."""
+    lengths_B = ends_B1.diff()
+    num_examples, most = len(lengths_B), int(lengths_B.max()) if len(lengths_B) else 0
+    place_T = torch.arange(len(scores_TK), device=scores_TK.device)
+    example_T = example_numbers(ends_B1, len(scores_TK))
+    # Into rows with -inf for padding, which adds nothing to the sum.
+    padded_BLK = scores_TK.new_full((num_examples, most, scores_TK.shape[1]), -torch.inf)
+    padded_BLK[example_T, place_T - ends_B1[example_T]] = scores_TK
+    return padded_BLK.logsumexp(1)
+
+
+def by_words(outputs: Outputs, batch: HostBatch) -> list[Arrays]:
+    """Outputs with an entry for each word, cut by example."""
+    ends = np.concatenate([[0], np.cumsum(batch["num_words"])]).tolist()
+    arrays = [one.cpu().numpy() for one in outputs]
+    return [tuple(array[begin:end] for array in arrays) for begin, end in pairwise(ends)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,15 +20,16 @@ from pretrainkit.errors import ConfigError
 from pretrainkit.eval.evaluator import embed_rows, evaluation_mode
 from pretrainkit.eval.linear_probe import fit_linear
 from pretrainkit.recipes.capabilities import EncodesText, Evaluator
-from pretrainkit.recipes.glue.answers import records_of, spread
+from pretrainkit.recipes.glue.answers import records_of
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.heads.linear import TextHead
+from pretrainkit.recipes.glue.model import GlueObjective, LinearHead
 from pretrainkit.recipes.glue.presets import PRESETS
 from pretrainkit.recipes.glue.source import TextSource
 from pretrainkit.recipes.glue.tasks import named_task
 from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.recipes.registry import able
 from pretrainkit.rng import stream_key
+from pretrainkit.tasks.rates import spread
 from pretrainkit.training.accumulate import accumulate, seed_dropout
 from pretrainkit.training.evaluate_config import TaskProbeConfig
 from pretrainkit.training.optimizers.build import build_optimizer, clip_gradients, set_learning_rate
@@ -42,36 +44,20 @@ _SCHEDULE = ScheduleConfig(warmup_share=0.1)
 
 @dataclass(frozen=True)
 class _Probe:
-    """A task that is asked of one encoder after another; its rows are read once."""
+    """Turns a model into one for a task, whose training rows are read once."""
 
     probe: TaskProbeConfig
     config: GlueRun
     """Bound."""
-    glue: Any
-    """The recipe of the task."""
-    recipe: Recipe
-    """Of the encoder."""
-    encoder_config: Any
+    objective: GlueObjective
     source: TextSource
     """Of the training examples."""
-    evaluator: Evaluator
     world: World
     precision: Precision
 
-    def __call__(self, trained: nn.Module) -> dict[str, float]:
-        """Held-out metrics in percent. `trained` is a model of `recipe` on the device, of which nobody else has need:
-        its encoder may change. Draws from torch's global generators."""
-        model = cast(TextHead, self.glue.build_model(self.config)).to(self.world.device)
-        self.glue.load_encoder(self.config, model, self.recipe.name, self.encoder_config, trained)
-        if self.probe.method == "linear":
-            self._fit(model)
-        else:
-            model = self._tune(model)
-        return self.evaluator(model)
-
-    def _fit(self, model: TextHead) -> None:
-        """The head fitted to the features of the frozen encoder."""
-        rows = spread(sum(self.source.sizes), self.probe.num_train_examples)
+    def fit(self, model: LinearHead) -> LinearHead:
+        """Fit the head to the features of the frozen encoder."""
+        rows = np.array(spread(sum(self.source.sizes), self.probe.num_train_examples))
 
         def features(batch: Mapping[str, Tensor]) -> Tensor:
             with self.precision.autocast():
@@ -95,13 +81,13 @@ class _Probe:
         with torch.no_grad():
             model.head.weight.copy_(torch.tensor(weight))
             model.head.bias.copy_(torch.tensor(bias))
+        return model
 
-    def _tune(self, model: TextHead) -> TextHead:
-        """Encoder and head after a short training."""
+    def tune(self, model: LinearHead) -> LinearHead:
+        """Train encoder and head for a few steps."""
         probe, config, world = self.probe, self.config, self.world
         wrapped = parallelize(model, ParallelConfig(strategy="ddp", compile="off"), world, self.precision.compute_dtype)
         optimizer = build_optimizer(wrapped, config.optimizer)
-        objective = self.glue.build_objective(config)
         order = Order(self.source.sizes, seed=config.seed, batch_size=probe.batch_size, may_repeat=True)
         loader = Loader(
             self.source, order, batch_size=probe.batch_size, rank=world.rank, world_size=world.world_size, prefetch=0
@@ -111,7 +97,7 @@ class _Probe:
             wrapped.train()
             optimizer.zero_grad(set_to_none=True)
             accumulate(
-                objective,
+                self.objective,
                 wrapped,
                 [to_device(batch, world.device) for batch in host_batches],
                 precision=self.precision,
@@ -124,7 +110,7 @@ class _Probe:
             )
             clip_gradients(wrapped.parameters(), config.optimizer)
             optimizer.step()
-        return cast(TextHead, unwrap(wrapped))
+        return cast(LinearHead, unwrap(wrapped))
 
 
 def open_probe(
@@ -161,5 +147,14 @@ def open_probe(
         evaluate={"num_examples": probe.num_examples},
     )
     config = glue.bind(glue.with_encoder(config, recipe.name, encoder_config, tokenizer))
-    source, evaluator = glue.open_data(config, "train"), glue.build_evaluator(config, world, precision)
-    return _Probe(probe, config, glue, recipe, encoder_config, source, evaluator, world, precision)
+    evaluator = glue.build_evaluator(config, world, precision)
+    own = _Probe(probe, config, glue.build_objective(config), glue.open_data(config, "train"), world, precision)
+
+    def evaluate(trained: nn.Module) -> dict[str, float]:
+        """Held-out metrics in percent. Nobody else has need of `trained`, a model of `recipe` on the device: its
+        encoder may change. Draws from torch's global generators."""
+        model = cast(LinearHead, glue.build_model(config)).to(world.device)
+        glue.load_encoder(config, model, recipe.name, encoder_config, trained)
+        return evaluator(own.fit(model) if probe.method == "linear" else own.tune(model))
+
+    return evaluate

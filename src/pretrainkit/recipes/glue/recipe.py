@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pretrainkit.errors import ConfigError, DataError, InputError
 from pretrainkit.recipes.capabilities import (
@@ -25,9 +25,22 @@ from pretrainkit.recipes.exchange import (
     TextClassifier,
     WritesHuggingFace,
 )
-from pretrainkit.recipes.glue.config import EncoderConfig, GlueRun
+from pretrainkit.recipes.glue.config import EncoderConfig, GlueRun, encoder_of
+from pretrainkit.recipes.glue.leaderboard import NUM_ROWS, submit
 from pretrainkit.recipes.glue.presets import PRESETS, own
-from pretrainkit.recipes.glue.tasks import Kind
+from pretrainkit.recipes.glue.source import (
+    KINDS,
+    TextSource,
+    assumed_truths,
+    names_in,
+    open_texts,
+    read_place,
+    rows_of,
+    task_of,
+    valid_splits,
+    without_data,
+)
+from pretrainkit.recipes.glue.tasks import HEAD_READS, NAMELESS_KINDS, TASKS, Kind
 from pretrainkit.recipes.recipe import Recipe, Split
 from pretrainkit.recipes.registry import Recipes, able, find_recipe, recipe_of_huggingface
 
@@ -37,19 +50,10 @@ if TYPE_CHECKING:
     from pretrainkit.dist.env import World
     from pretrainkit.eval.inference import Inference, InferenceRequest
     from pretrainkit.recipes.glue.model import GlueObjective
-    from pretrainkit.recipes.glue.source import TextSource
     from pretrainkit.recipes.text_reader import TextReader
     from pretrainkit.tasks.sources import TaskSource
     from pretrainkit.training.objective import HostBatch
     from pretrainkit.training.precision import Precision
-
-_HEAD_READS: Mapping[Kind, Literal["examples", "words", "spans"]] = {
-    "classes": "examples",
-    "numbers": "examples",
-    "tags": "words",
-    "spans": "spans",
-}
-"""What the heads of kinds of tasks read that transformers has a class for."""
 
 
 class Glue(
@@ -98,30 +102,27 @@ class Glue(
     def load_encoder(self, config: GlueRun, model: Any, recipe: str, encoder_config: Any, trained: Any) -> None:
         """Of a fine-tuned model with the same kind of task, classes and pooling the head, too. It may be for texts of
         another length, where its recipe knows how."""
-        from pretrainkit.recipes.glue.model import encoder_of
-        from pretrainkit.recipes.glue.source import task_of
-
         if config.model.start == "random":
             return
+        from pretrainkit.dist.weights import load_full_state_dict
+
+        origin = f"init_from={config.init_from}"
         reader, own = encoder_of(config.model)
         if recipe != self.name:
-            _copy(able(reader, EncodesText).build_text_encoder(own, trained).state_dict(), model.encoder, config)
+            encoder = able(reader, EncodesText).build_text_encoder(own, trained)
+            load_full_state_dict(model.encoder, encoder.state_dict(), origin)
             return
         given = encoder_of(encoder_config.model)[1]
         state = able(reader, EncodesText).fitted_text_encoder(
             own, given, trained.encoder.state_dict(), model.encoder.state_dict()
         )
-        _copy(state, model.encoder, config)
+        load_full_state_dict(model.encoder, state, origin)
         before, now = encoder_config.model, config.model
         is_alike = task_of(encoder_config.data).kind == task_of(config.data).kind
         if is_alike and (before.classes, before.pooling) == (now.classes, now.pooling):
-            _copy(trained.head.state_dict(), model.head, config)
+            load_full_state_dict(model.head, trained.head.state_dict(), origin)
 
     def bind(self, config: GlueRun) -> GlueRun:
-        """Find the classes, and check the lengths."""
-        from pretrainkit.recipes.glue.model import encoder_of
-        from pretrainkit.recipes.glue.source import KINDS, names_in, read_place, rows_of, task_of
-
         encoder_of(config.model)
         task = task_of(config.data)
         if task.data is not None and not task.valid_splits:
@@ -138,8 +139,8 @@ class Glue(
             places = rows_of(config.data, task, "train")
             return [row for place in places for row in read_place(*place, task, needs_label=True)]
 
-        if classes is None and kind.has_classes:
-            classes = kind.classes(rows())
+        if classes is None and task.kind not in NAMELESS_KINDS:
+            classes = kind.classes_in(rows())
             if len(classes) < 2:
                 raise DataError(f"the training data has one class alone: {classes}\n  check data.label")
         config = kind.bound(config, rows)
@@ -154,8 +155,6 @@ class Glue(
         return config.changed(model={"classes": classes or ()})
 
     def without_data(self, config: GlueRun) -> tuple[GlueRun, str]:
-        from pretrainkit.recipes.glue.source import without_data
-
         told = ""
         if config.model.encoder is None:
             # Only PIXEL's presets say something about their encoder.
@@ -168,17 +167,12 @@ class Glue(
         return config, told + about_texts
 
     def assumed_batch(self, config: GlueRun, num_examples: int) -> HostBatch:
-        from pretrainkit.recipes.glue.model import encoder_of
-        from pretrainkit.recipes.glue.source import assumed_truths
-
         recipe, encoder_config = encoder_of(config.model)
         length = config.data.max_seq_length
         texts = able(recipe, EncodesText).assumed_texts(encoder_config, num_examples, length)
         return {**texts, **assumed_truths(config, texts["cu_seqlens"])}
 
     def open_data(self, config: GlueRun, split: Split) -> TextSource:
-        from pretrainkit.recipes.glue.source import open_texts, task_of, valid_splits
-
         splits = ["train"] if split == "train" else list(valid_splits(config.data, task_of(config.data)))
         return open_texts(config, self._reader(config), splits)
 
@@ -209,24 +203,20 @@ class Glue(
         return config.changed(data={"tokenizer": str(Path(tokenizer).resolve())})
 
     def input_ids(self, config: GlueRun, tokenizer: Path, texts: Sequence[str]) -> list[list[int]] | None:
-        from pretrainkit.recipes.glue.model import encoder_of
-
         recipe, encoder_config = encoder_of(config.model)
         return recipe.input_ids(encoder_config, tokenizer, texts) if isinstance(recipe, TellsIds) else None
 
     def build_model(self, config: GlueRun) -> nn.Module:
-        from pretrainkit.recipes.glue.heads.by_kind import build_model
+        from pretrainkit.recipes.glue.by_kind import build_model
 
         return build_model(config)
 
     def build_objective(self, config: GlueRun) -> GlueObjective:
-        from pretrainkit.recipes.glue.heads.by_kind import build_objective
+        from pretrainkit.recipes.glue.by_kind import build_objective
 
         return build_objective(config)
 
     def open_rows(self, config: GlueRun, path: str, split: str) -> TaskSource:
-        from pretrainkit.recipes.glue.source import KINDS, task_of
-
         return KINDS[task_of(config.data).kind].open(path, split)
 
     def open_inference(
@@ -243,9 +233,6 @@ class Glue(
 
     @property
     def benchmark(self) -> Benchmark:
-        from pretrainkit.recipes.glue.leaderboard import NUM_ROWS, submit
-        from pretrainkit.recipes.glue.tasks import TASKS
-
         tasks = tuple(name for name, task in TASKS.items() if task.valid_splits)
         return Benchmark(
             name=self.name,
@@ -259,12 +246,9 @@ class Glue(
         )
 
     def import_huggingface(self, folder: Path, pooling: str | None = None) -> tuple[GlueRun, dict[str, Tensor]]:
-        """A classifier on an encoder of any recipe, such as `BertForSequenceClassification`, with a config like that of
-        glue/own, which names no columns yet.
-
-        Raises:
-            CheckpointError, DataError: The folder is broken, or no recipe reads it.
-        """
+        """Read a classifier on an encoder of any recipe, such as `BertForSequenceClassification`, with a config like
+        that of glue/own, which names no columns yet. Raises CheckpointError or DataError where the folder is broken, or
+        no recipe reads it."""
         from pretrainkit.exporting.transformers_folder import read_config
 
         model_type, _ = read_config(folder, lambda values: values.get("model_type"))
@@ -288,11 +272,8 @@ class Glue(
     def export_huggingface(self, config: GlueRun, model: Any, tokenizer: Path | None, out: Path) -> None:
         """As the encoder's recipe writes it, such as `BertForSequenceClassification`, `BertForTokenClassification` or
         `BertForQuestionAnswering`."""
-        from pretrainkit.recipes.glue.model import encoder_of
-        from pretrainkit.recipes.glue.source import task_of
-
         recipe, encoder_config = encoder_of(config.model)
-        reads = _HEAD_READS.get(task_of(config.data).kind)
+        reads = HEAD_READS.get(task_of(config.data).kind)
         if reads is None:
             raise InputError(
                 f"transformers has no class for a task of kind {task_of(config.data).kind}\n  use --format safetensors"
@@ -307,8 +288,6 @@ class Glue(
 
     def carried_weights(self, carried: GlueRun, weights: Mapping[str, Any]) -> Mapping[str, Any]:
         """Encoders have the names here that they have in models of their own."""
-        from pretrainkit.recipes.glue.model import encoder_of
-
         recipe, encoder_config = encoder_of(carried.model)
         return able(recipe, ReadsHuggingFace).carried_weights(encoder_config, weights)
 
@@ -318,21 +297,8 @@ class Glue(
         return sample(config, model, source, num)
 
     def _reader(self, config: GlueRun) -> TextReader:
-        from pretrainkit.recipes.glue.model import encoder_of
-
         recipe, encoder_config = encoder_of(config.model)
         return able(recipe, EncodesText).text_reader(encoder_config, self.tokenizer_folder(config))
-
-
-def _copy(found: Mapping[str, Tensor], target: nn.Module, config: GlueRun) -> None:
-    """All weights. Raises CheckpointError where the modules are not of one shape."""
-    from pretrainkit.dist.weights import require_same_tensors
-
-    wanted, given = (
-        {name: tuple(tensor.shape) for name, tensor in state.items()} for state in (target.state_dict(), found)
-    )
-    require_same_tensors(wanted, given, f"init_from={config.init_from}")
-    target.load_state_dict(found)
 
 
 RECIPE = Glue()

@@ -15,23 +15,23 @@ from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import DataError
 from pretrainkit.eval.metrics import accuracy, pearson, spearman
 from pretrainkit.recipes.glue.config import GlueDataConfig, GlueRun
-from pretrainkit.recipes.glue.kinds.labelled import Labelled, TaskKind
-from pretrainkit.recipes.glue.kinds.spans import SpanKind
-from pretrainkit.recipes.glue.kinds.tags import TagKind
-from pretrainkit.recipes.glue.kinds.texts import TextKind
-from pretrainkit.recipes.glue.kinds.trees import TreeKind
+from pretrainkit.recipes.glue.kinds.labelled import Labelled
+from pretrainkit.recipes.glue.kinds.spans import SpanExamples
+from pretrainkit.recipes.glue.kinds.texts import TextExamples
+from pretrainkit.recipes.glue.kinds.trees import TreeExamples
+from pretrainkit.recipes.glue.kinds.words import TagExamples
 from pretrainkit.recipes.glue.tasks import LABEL_COLUMNS, Kind, TextTask, named_task
 from pretrainkit.recipes.text_reader import Ints, TextReader
 from pretrainkit.tasks.sources import TaskSource
 from pretrainkit.tasks.supply import Supply
 from pretrainkit.training.data_config import SourceConfig
 
-KINDS: Mapping[Kind, TaskKind] = {
-    "classes": TextKind(has_classes=True),
-    "numbers": TextKind(has_classes=False),
-    "tags": TagKind(),
-    "spans": SpanKind(),
-    "tree": TreeKind(),
+KINDS: Mapping[Kind, type[Labelled]] = {
+    "classes": TextExamples,
+    "numbers": TextExamples,
+    "tags": TagExamples,
+    "spans": SpanExamples,
+    "tree": TreeExamples,
 }
 """By name."""
 
@@ -92,11 +92,8 @@ def task_of(data: GlueDataConfig) -> TextTask:
 
 
 def rows_of(data: GlueDataConfig, task: TextTask, split: str) -> list[tuple[TaskSource, str]]:
-    """Where the rows of `split` are, each source with its name of the split: files of the config, or the task's data.
-
-    Raises:
-        DataError: They are not there.
-    """
+    """Find the rows of `split`, each source with its name of the split: files of the config, or the task's data. Raises
+    DataError where they are not there."""
     files = data.train if split == "train" else data.valid
     if files:
         return [(KINDS[task.kind].open(file.path, split), split) for file in files]
@@ -113,11 +110,8 @@ def valid_splits(data: GlueDataConfig, task: TextTask) -> Mapping[str, str]:
 
 
 def open_texts(config: GlueRun, reader: TextReader, splits: Sequence[str]) -> TextSource:
-    """The labelled examples of some splits of a bound config, one component for each place they lie in.
-
-    Raises:
-        DataError: There are none, or they are broken.
-    """
+    """Return the labelled examples of some splits of a bound config, one component for each place they are in. Raises
+    DataError where there are none, or they are broken."""
     task, classes, length = task_of(config.data), config.model.classes or (), config.data.max_seq_length
     more = KINDS[task.kind].settings(config, task)
     digest = hashlib.blake2b(f"{reader.fingerprint} {length} {classes}{more}".encode(), digest_size=16)
@@ -126,24 +120,23 @@ def open_texts(config: GlueRun, reader: TextReader, splits: Sequence[str]) -> Te
         for source, name in rows_of(config.data, task, split):
             places.append(read_place(source, name, task, needs_label=True))
             digest.update(f"\n{source.fingerprint(name)}".encode())
-    return TextSource(KINDS[task.kind].examples(places, config, task, reader), digest.hexdigest())
+    return TextSource(KINDS[task.kind](places, config, task, reader), digest.hexdigest())
 
 
-def read_place(source: TaskSource, split: str, task: TextTask, *, needs_label: bool) -> Any:
-    """The rows of a place, as the kind of the task wants them. Raises DataError where there are none."""
-    kind = KINDS[task.kind]
-    rows = kind.rows(source, split, task, needs_label=needs_label)
-    if not len(rows):
+def read_place(source: TaskSource, split: str, task: TextTask, *, needs_label: bool) -> list[Any]:
+    """All rows of a place, as the kind of the task wants them. Raises DataError where there are none, or one lacks a
+    column, or a label that it needs."""
+    make = KINDS[task.kind].row
+    numbers = range(source.num_examples(split))
+    rows = [make(source.example(split, n), split, n, task, needs_label=needs_label) for n in numbers]
+    if not rows:
         raise DataError(f"there are no rows in {split} of task {task.name}\n  leave it out, or give other files")
     return rows
 
 
 def names_in(path: str) -> tuple[str, ...]:
-    """The lines of a file, each the name of a class.
-
-    Raises:
-        DataError: It cannot be read, names one twice, or fewer than two.
-    """
+    """Return the lines of a file, each the name of a class. Raises DataError where it cannot be read, names one twice,
+    or fewer than two."""
     try:
         names = [line.strip() for line in Path(path).expanduser().read_text("utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:

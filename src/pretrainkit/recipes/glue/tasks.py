@@ -13,6 +13,16 @@ from pretrainkit.tasks.named_data import glue_data
 from pretrainkit.tasks.supply import OpenSource
 
 Kind = Literal["classes", "numbers", "tags", "spans", "tree"]
+NAMELESS_KINDS: tuple[Kind, ...] = ("numbers", "spans")
+"""Kinds of tasks whose answers are not names of classes."""
+HEAD_READS: Mapping[Kind, Literal["examples", "words", "spans"]] = {
+    "classes": "examples",
+    "numbers": "examples",
+    "tags": "words",
+    "spans": "spans",
+}
+"""What linear heads read of an encoder, by the kind of task: its vector of an example, the features of the first slot
+of each word, or those of every slot. These are the heads that transformers has classes for."""
 Metric = Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
 Columns = tuple[str, ...]
 

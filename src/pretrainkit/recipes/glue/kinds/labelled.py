@@ -1,14 +1,15 @@
 """What all kinds of tasks have in common: rows, examples made of them, answers. Torch-free.
 
-Dimensions: R rows, N examples, B examples of a batch.
+Dimensions: R rows, N examples, B examples of a batch, K examples or words with C classes.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.tasks import INDEX_COLUMNS, TextTask
@@ -21,6 +22,8 @@ Columns = Mapping[str, Any]
 Arrays = tuple[np.ndarray, ...]
 Said = Any
 """What a model says about an example, as a JSON value: it travels between ranks."""
+UNKNOWN = -1
+"""Number of a class, slot or head that is not known."""
 
 
 @dataclass(frozen=True)
@@ -34,18 +37,46 @@ class Row:
 
 
 class Labelled(ABC):
-    """Examples of one or several places, and what is true of them."""
+    """Examples of one kind of task: how rows become examples, what is true of them, and what answers are worth."""
 
+    read: ReadExamples
+    """Of the rows of all places."""
     sizes: tuple[int, ...]
     """Examples of each place; together N."""
 
-    def __init__(self, read: ReadExamples, places: Sequence[Sequence[Row]]) -> None:
-        """`read` is of the rows of all places, `places` has those of each."""
-        self.read = read
+    def __init__(self, places: Sequence[Sequence[Any]], config: GlueRun, task: TextTask, reader: TextReader) -> None:
+        """Read the rows of each place, which `row` made; `config` has its classes."""
+        self.config, self.task, self.classes = config, task, config.model.classes or ()
         self.rows: list[Any] = [row for place in places for row in place]
         self.sizes = tuple(map(len, places))
         self.index = np.array([row.index for row in self.rows], np.int64)
         """(R,) the numbers of the rows."""
+
+    @staticmethod
+    def open(path: str, split: str) -> TaskSource:
+        """A file of one's own; its one split is `split`."""
+        return open_rows(path, split)
+
+    @staticmethod
+    @abstractmethod
+    def row(row: Columns, split: str, number: int, task: TextTask, *, needs_label: bool) -> Row:
+        """A row of a split as examples are made of it. Raises DataError where it lacks a column, or a label that it
+        needs."""
+
+    @classmethod
+    def classes_in(cls, rows: Iterable[Any]) -> tuple[str, ...]:
+        """The classes that occur in rows. Only where answers are names."""
+        return ()
+
+    @staticmethod
+    def bound(config: GlueRun, rows: Callable[[], Sequence[Any]]) -> GlueRun:
+        """The config with what only the rows to train on can say. Default: itself."""
+        return config
+
+    @staticmethod
+    def settings(config: GlueRun, task: TextTask) -> str:
+        """What examples depend on besides rows, reader, classes and greatest length. Default: nothing."""
+        return ""
 
     @abstractmethod
     def truths(self, index_B: Ints, begins_B: Ints) -> dict[str, np.ndarray]:
@@ -89,50 +120,6 @@ class Labelled(ABC):
         return {}
 
 
-class TaskKind(ABC):
-    """How rows become examples."""
-
-    has_classes: bool = True
-    """Whether answers are names that the training data tell."""
-
-    def open(self, path: str, split: str) -> TaskSource:
-        """A file of one's own; its one split is `split`."""
-        return open_rows(path, split)
-
-    def rows(self, source: TaskSource, split: str, task: TextTask, *, needs_label: bool) -> list[Any]:
-        """All rows of a split.
-
-        Raises:
-            DataError: A row lacks a column, or a label that it needs.
-        """
-        numbers = range(source.num_examples(split))
-        return [self.row(source.example(split, n), split, n, task, needs_label=needs_label) for n in numbers]
-
-    @abstractmethod
-    def row(self, row: Columns, split: str, number: int, task: TextTask, *, needs_label: bool) -> Row:
-        """A row of a split as `classes` and `examples` want it. Raises DataError where it lacks what it needs."""
-
-    def without_labels(self, rows: Sequence[Any]) -> list[Any]:
-        """The rows, of which nothing is known."""
-        return [replace(row, truth=None) for row in rows]
-
-    def classes(self, rows: Iterable[Any]) -> tuple[str, ...]:
-        """The classes that occur in rows. Only where `has_classes`."""
-        return ()
-
-    def bound(self, config: GlueRun, rows: Callable[[], Sequence[Any]]) -> GlueRun:
-        """The config with what only the rows to train on can say. Default: itself."""
-        return config
-
-    def settings(self, config: GlueRun, task: TextTask) -> str:
-        """What examples depend on besides rows, reader, classes and greatest length. Default: nothing."""
-        return ""
-
-    @abstractmethod
-    def examples(self, places: Sequence[Any], config: GlueRun, task: TextTask, reader: TextReader) -> Labelled:
-        """The examples of the rows of all places; `config` has its classes."""
-
-
 def index_of(row: Mapping[str, Any], number: int) -> int:
     """The number that a row gives itself, else its place."""
     return next((int(row[name]) for name in INDEX_COLUMNS if str(row.get(name, "")).isdecimal()), number)
@@ -141,3 +128,10 @@ def index_of(row: Mapping[str, Any], number: int) -> int:
 def first_of(row: Mapping[str, Any], columns: Sequence[str]) -> Any:
     """What the first of these columns holds that is there and not null; None: none is."""
     return next((row[name] for name in columns if row.get(name) is not None), None)
+
+
+def cross_entropies(logits_KC: np.ndarray, label_K: np.ndarray) -> NDArray[np.float64]:
+    """Those of the labels that are known, which are not -1, computed in float64."""
+    known = np.flatnonzero(label_K != UNKNOWN)
+    logits_KC = logits_KC[known].astype(np.float64)
+    return np.logaddexp.reduce(logits_KC, axis=1) - logits_KC[np.arange(len(known)), label_K[known]]

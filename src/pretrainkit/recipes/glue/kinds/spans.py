@@ -16,14 +16,13 @@ import numpy as np
 
 from pretrainkit.errors import DataError
 from pretrainkit.eval.metrics import best_null_threshold, squad, squad_v2
-from pretrainkit.recipes.glue.config import GlueRun, SpanConfig
-from pretrainkit.recipes.glue.kinds.labelled import Arrays, Columns, Labelled, Row, TaskKind
+from pretrainkit.recipes.glue.config import GlueRun
+from pretrainkit.recipes.glue.kinds.labelled import UNKNOWN, Arrays, Columns, Labelled, Row
 from pretrainkit.recipes.glue.tasks import TextTask
 from pretrainkit.recipes.text_reader import Ints, ReadPassages, TextReader
 from pretrainkit.tasks.row_files import SquadJson, open_rows
 from pretrainkit.tasks.sources import TaskSource
 
-_UNKNOWN = -1
 _WORD = re.compile(r"[^\W_]+(?:[.,:][^\W_]+|['’](?!s\b)[^\W_]+)*")
 """Letters and digits, also with a mark between them, as in 1,000 and don't."""
 _WITHOUT_SPACES = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
@@ -71,15 +70,55 @@ class SpanExamples(Labelled):
 
     read: ReadPassages
 
-    def __init__(self, read: ReadPassages, places: Sequence[Sequence[Question]], settings: SpanConfig) -> None:
-        super().__init__(read, places)
-        self._settings = settings
-        self._owner = read.example_of()
+    def __init__(
+        self, places: Sequence[Sequence[Question]], config: GlueRun, task: TextTask, reader: TextReader
+    ) -> None:
+        super().__init__(places, config, task, reader)
+        data, self._settings = config.data, config.data.spans
+        pairs = [(row.question.strip(), row.context) for row in self.rows]
+        self.read = reader.read_passages(
+            pairs, data.max_seq_length, self._settings.stride, self._settings.max_question_length
+        )
+        self._owner = self.read.example_of()
         # Windows ascend by question: those of row r are _ends[r] to _ends[r + 1] - 1.
         self._ends = np.searchsorted(self._owner, np.arange(len(self.rows) + 1))
-        self._is_cut = read.has_cut_question()[self._ends[:-1]]
-        row_ends = np.cumsum([0, *map(len, places)])
-        self.sizes = tuple(np.diff(self._ends[row_ends]).tolist())
+        self._is_cut = self.read.has_cut_question()[self._ends[:-1]]
+        self.sizes = tuple(np.diff(self._ends[np.cumsum([0, *self.sizes])]).tolist())
+
+    @staticmethod
+    def open(path: str, split: str) -> TaskSource:
+        parts = Path(path).name.lower().split(".")[1:]
+        return SquadJson({split: path}) if "json" in parts else open_rows(path, split)
+
+    @staticmethod
+    def row(row: Columns, split: str, number: int, task: TextTask, *, needs_label: bool) -> Question:
+        if not all(isinstance(row.get(name), str) for name in ("question", "context")):
+            raise DataError(
+                f"row {number} of {split} has no text question or context: it has {', '.join(map(str, row))}\n"
+                "  mend the row; files are JSON as SQuAD has it, or .jsonl with its columns"
+            )
+        answers = row.get("answers")
+        if answers is None and needs_label:
+            raise DataError(
+                f"row {number} of {split} has no answers\n"
+                '  give them as {"text": [TEXT], "answer_start": [CHARACTERS]}, empty where there is none'
+            )
+        pairs = None if answers is None else tuple(zip(answers["text"], answers["answer_start"], strict=True))
+        return Question(number, pairs, str(row.get("id", number)), row["question"], row["context"])
+
+    @staticmethod
+    def bound(config: GlueRun, rows: Callable[[], Sequence[Question]]) -> GlueRun:
+        """Whether questions may be left without answer follows from the training data."""
+        if config.data.spans.null_threshold is not None or not config.has_training_data:
+            return config
+        if not any(row.truth == () for row in rows()):
+            return config
+        return config.changed(data={"spans": {"null_threshold": 0.0}})
+
+    @staticmethod
+    def settings(config: GlueRun, task: TextTask) -> str:
+        spans = config.data.spans
+        return f" spans {spans.stride} {spans.max_question_length}"
 
     def examples_of(self, rows: Ints) -> Ints:
         windows = [np.arange(self._ends[row], self._ends[row + 1]) for row in rows]
@@ -103,7 +142,7 @@ class SpanExamples(Labelled):
     def _place(self, window: int) -> tuple[int, int]:
         row = self.rows[self._owner[window]]
         if row.truth is None or (row.truth and row.place is None):
-            return _UNKNOWN, _UNKNOWN
+            return UNKNOWN, UNKNOWN
         nowhere = self.read.no_answer_slot(window)
         if row.place is None:
             return nowhere, nowhere
@@ -120,7 +159,7 @@ class SpanExamples(Labelled):
         return {
             "candidates": [[one.score, one.begin, one.end] for one in found],
             "null": float(scores_S2[nowhere].sum()),
-            "loss": None if first == _UNKNOWN else float(-(log_share_S2[first, 0] + log_share_S2[last, 1]) / 2),
+            "loss": None if first == UNKNOWN else float(-(log_share_S2[first, 0] + log_share_S2[last, 1]) / 2),
         }
 
     def metrics(self, rows: Ints, said: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -198,51 +237,6 @@ class SpanExamples(Labelled):
     def _answer(self, row: Question, best: list[Candidate], null: float) -> str:
         threshold = self._settings.null_threshold
         return "" if threshold is not None and _odds(best, null) > threshold else self._text(row, best)
-
-
-class SpanKind(TaskKind):
-    """Questions about contexts."""
-
-    has_classes = False
-
-    def open(self, path: str, split: str) -> TaskSource:
-        parts = Path(path).name.lower().split(".")[1:]
-        return SquadJson({split: path}) if "json" in parts else open_rows(path, split)
-
-    def row(self, row: Columns, split: str, number: int, task: TextTask, *, needs_label: bool) -> Question:
-        if not all(isinstance(row.get(name), str) for name in ("question", "context")):
-            raise DataError(
-                f"row {number} of {split} has no text question or context: it has {', '.join(map(str, row))}\n"
-                "  mend the row; files are JSON as SQuAD has it, or .jsonl with its columns"
-            )
-        answers = row.get("answers")
-        if answers is None and needs_label:
-            raise DataError(
-                f"row {number} of {split} has no answers\n"
-                '  give them as {"text": [TEXT], "answer_start": [CHARACTERS]}, empty where there is none'
-            )
-        pairs = None if answers is None else tuple(zip(answers["text"], answers["answer_start"], strict=True))
-        return Question(number, pairs, str(row.get("id", number)), row["question"], row["context"])
-
-    def bound(self, config: GlueRun, rows: Callable[[], Sequence[Question]]) -> GlueRun:
-        """Whether questions may be left without answer follows from the training data."""
-        if config.data.spans.null_threshold is not None or not config.has_training_data:
-            return config
-        if not any(row.truth == () for row in rows()):
-            return config
-        return config.changed(data={"spans": {"null_threshold": 0.0}})
-
-    def settings(self, config: GlueRun, task: TextTask) -> str:
-        spans = config.data.spans
-        return f" spans {spans.stride} {spans.max_question_length}"
-
-    def examples(
-        self, places: Sequence[list[Question]], config: GlueRun, task: TextTask, reader: TextReader
-    ) -> SpanExamples:
-        data = config.data
-        pairs = [(row.question.strip(), row.context) for place in places for row in place]
-        read = reader.read_passages(pairs, data.max_seq_length, data.spans.stride, data.spans.max_question_length)
-        return SpanExamples(read, places, data.spans)
 
 
 def slots_of(offsets_S2: Ints, place: tuple[int, int]) -> tuple[int, int] | None:

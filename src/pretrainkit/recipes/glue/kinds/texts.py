@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.kinds.labelled import Arrays, Columns, Labelled, Row, TaskKind, index_of
+from pretrainkit.recipes.glue.kinds.labelled import UNKNOWN, Arrays, Columns, Labelled, Row, cross_entropies, index_of
 from pretrainkit.recipes.glue.tasks import TextTask
-from pretrainkit.recipes.text_reader import Ints, ReadExamples, TextReader
+from pretrainkit.recipes.text_reader import Ints, TextReader
 
-UNLABELLED = -1
 _SHOWN = 60
 
 
@@ -58,13 +57,8 @@ def _is_whole_number(name: str) -> bool:
 
 
 def numbered(labels: Sequence[Any], classes: Sequence[str]) -> NDArray[np.int64] | NDArray[np.float32]:
-    """Labels as the model is told: (N,) int64 numbers of `classes`, or float32 where there are none.
-
-    A label is the name of a class or, where names are no numbers themselves, its number.
-
-    Raises:
-        DataError: One is neither.
-    """
+    """Return labels as the model is told: (N,) int64 numbers of `classes`, or float32 where there are none. A label is
+    the name of a class or, where names are no numbers themselves, its number. Raises DataError where one is neither."""
     if not classes:
         return _as_numbers(labels)
     numbers = {name: number for number, name in enumerate(classes)}
@@ -75,7 +69,7 @@ def numbered(labels: Sequence[Any], classes: Sequence[str]) -> NDArray[np.int64]
         raise DataError(
             f"labels that are no class: {', '.join(unknown[:5])[:_SHOWN]}\n  the classes are {', '.join(classes)}"
         )
-    return np.array([UNLABELLED if label is None else numbers[str(label)] for label in labels], np.int64)
+    return np.array([UNKNOWN if label is None else numbers[str(label)] for label in labels], np.int64)
 
 
 def _as_numbers(labels: Sequence[Any]) -> NDArray[np.float32]:
@@ -96,16 +90,32 @@ class TextExamples(Labelled):
     """Texts with a class or a number each."""
 
     def __init__(
-        self, read: ReadExamples, places: Sequence[list[TextRow]], classes: tuple[str, ...], task: TextTask
+        self, places: Sequence[Sequence[TextRow]], config: GlueRun, task: TextTask, reader: TextReader
     ) -> None:
-        """With no `classes`, numbers are asked for."""
-        super().__init__(read, places)
-        self.classes, self.task = classes, task
-        self.label = numbered([row.truth for row in self.rows], classes)
-        """(N,) int64 numbers of classes, -1 where there is none; float32 numbers, NaN where there is none."""
+        super().__init__(places, config, task, reader)
+        texts = [[row.texts[k] for row in self.rows] for k in range(len(task.texts))]
+        self.read = reader.read(texts, config.data.max_seq_length)
+        self.label = numbered([row.truth for row in self.rows], self.classes)
+        """(N,) int64 numbers of classes, -1 where there is none; where there are no classes, float32 numbers, NaN where
+        there is none."""
+
+    @staticmethod
+    def row(row: Columns, split: str, number: int, task: TextTask, *, needs_label: bool) -> TextRow:
+        texts = tuple(_text(row, names, split, number) for names in task.texts)
+        named = next((name for name in task.label if name in row), None)
+        label = None if named is None or _says_nothing(row[named], named, task) else row[named]
+        if label is None and needs_label:
+            raise DataError(
+                f"row {number} of {split} has no label: looked for {', '.join(task.label)} in {', '.join(row)}\n"
+                "  leave such rows out, or name the column: data.label=COLUMN"
+            )
+        return TextRow(index_of(row, number), label, texts)
+
+    @classmethod
+    def classes_in(cls, rows: Iterable[TextRow]) -> tuple[str, ...]:
+        return classes_of([row.truth for row in rows])
 
     def truths(self, index_B: Ints, begins_B: Ints) -> dict[str, np.ndarray]:
-        """`label` (B,), as in the field."""
         return {"label": self.label[index_B]}
 
     def said(self, index: int, outputs: Arrays) -> list[float]:
@@ -114,8 +124,11 @@ class TextExamples(Labelled):
 
     def metrics(self, rows: Ints, said: Sequence[list[float]]) -> dict[str, float]:
         label_N, outputs_NC = self.label[rows], np.array(said, np.float32)
-        answer_N = outputs_NC.argmax(1) if self.classes else outputs_NC[:, 0]
-        return self.task.score(label_N.tolist(), answer_N.tolist()) | {"loss": loss_of(outputs_NC, label_N)}
+        if self.classes:
+            answer_N, losses = outputs_NC.argmax(1), cross_entropies(outputs_NC, label_N)
+        else:
+            answer_N, losses = outputs_NC[:, 0], np.square(outputs_NC[:, 0].astype(np.float64) - label_N)
+        return self.task.score(label_N.tolist(), answer_N.tolist()) | {"loss": float(losses.mean())}
 
     def line(self, row: int, said: list[float]) -> dict[str, Any]:
         """`{"index", "label", "probabilities"}` for classes, `{"index", "value"}` for numbers."""
@@ -133,41 +146,3 @@ class TextExamples(Labelled):
         answer = line["label"] if self.classes else f"{line['value']:.2f}"
         right = {"is_right": answer == truth} if self.classes else {}
         return {"text": " | ".join(self.rows[row].texts), "answer": [{"text": answer, **right}], "truth": truth}
-
-
-class TextKind(TaskKind):
-    """Classes and numbers."""
-
-    def __init__(self, *, has_classes: bool) -> None:
-        self.has_classes = has_classes
-
-    def row(self, row: Columns, split: str, number: int, task: TextTask, *, needs_label: bool) -> TextRow:
-        texts = tuple(_text(row, names, split, number) for names in task.texts)
-        named = next((name for name in task.label if name in row), None)
-        label = None if named is None or _says_nothing(row[named], named, task) else row[named]
-        if label is None and needs_label:
-            raise DataError(
-                f"row {number} of {split} has no label: looked for {', '.join(task.label)} in {', '.join(row)}\n"
-                "  leave such rows out, or name the column: data.label=COLUMN"
-            )
-        return TextRow(index_of(row, number), label, texts)
-
-    def classes(self, rows: Iterable[TextRow]) -> tuple[str, ...]:
-        return classes_of([row.truth for row in rows])
-
-    def examples(
-        self, places: Sequence[list[TextRow]], config: GlueRun, task: TextTask, reader: TextReader
-    ) -> TextExamples:
-        texts = [[row.texts[k] for rows in places for row in rows] for k in range(len(task.texts))]
-        read = reader.read(texts, config.data.max_seq_length)
-        return TextExamples(read, places, config.model.classes or (), task)
-
-
-def loss_of(outputs_NC: NDArray[np.float32], label_N: NDArray) -> float:
-    """Mean cross-entropy of classes, which are whole numbers, or mean squared error of numbers."""
-    outputs_NC = outputs_NC.astype(np.float64)
-    if label_N.dtype != np.int64:
-        return float(np.square(outputs_NC[:, 0] - label_N).mean())
-    highest_N1 = outputs_NC.max(1, keepdims=True)
-    log_total_N = np.log(np.exp(outputs_NC - highest_N1).sum(1)) + highest_N1[:, 0]
-    return float((log_total_N - outputs_NC[np.arange(len(label_N)), label_N]).mean())

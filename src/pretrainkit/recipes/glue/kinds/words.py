@@ -1,17 +1,30 @@
-"""Rows of sentences word by word, and how such examples lie in a batch. Torch-free.
+"""Sentences with something true of every word, such as a label: parts of speech, entities. Torch-free.
 
-Dimensions: N examples, B examples of a batch, W words of a batch.
+A label is learned at the first slot of its word; other slots have none.
+
+Dimensions: N examples, B examples of a batch, W words of an example or a batch, C classes.
 """
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from pretrainkit.errors import DataError
+from pretrainkit.eval.metrics import OUTSIDE, are_entity_labels, entity_f1
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.kinds.labelled import Columns, Labelled, Row, TaskKind
+from pretrainkit.recipes.glue.kinds.labelled import (
+    UNKNOWN,
+    Arrays,
+    Columns,
+    Labelled,
+    Row,
+    cross_entropies,
+    first_of,
+    index_of,
+)
 from pretrainkit.recipes.glue.tasks import TextTask
 from pretrainkit.recipes.text_reader import Ints, ReadWords, TextReader
 from pretrainkit.tasks.row_files import open_sentences
@@ -19,6 +32,8 @@ from pretrainkit.tasks.sources import TaskSource
 
 WORD_COLUMNS = ("words", "tokens")
 """What holds the words; the first that a row has counts."""
+TAG_COLUMNS = ("tags", "upos", "ner_tags", "pos_tags")
+"""What holds the labels of the words where the config does not say; the first that a row has counts."""
 
 
 @dataclass(frozen=True)
@@ -30,50 +45,154 @@ class Sentence(Row):
     """Lines of the file that are no words."""
 
 
-class WordKind(TaskKind):
-    """Sentences with something true of every word."""
-
-    examples_class: type["LabelledSentences"]
-
-    def open(self, path: str, split: str) -> TaskSource:
-        return open_sentences(path, split)
-
-    def examples(
-        self, places: Sequence[list[Sentence]], config: GlueRun, task: TextTask, reader: TextReader
-    ) -> "LabelledSentences":
-        words = [row.words for place in places for row in place]
-        read = reader.read_words(words, config.data.max_seq_length)
-        return self.examples_class(read, places, config.model.classes or ())
-
-
 class LabelledSentences(Labelled):
-    """Sentences with something true of every word."""
+    """Sentences with something true of every word.
+
+    Names that are none of the classes are not trained on. Words that do not fit into an example count as wrong."""
 
     read: ReadWords
+    truth_names: ClassVar[tuple[str, ...]]
+    """What the batch calls the things that are true of each word."""
 
-    def __init__(self, read: ReadWords, places: Sequence[list[Sentence]], classes: tuple[str, ...]) -> None:
-        """What words have that is none of the `classes` is not trained on."""
-        super().__init__(read, places)
-        self.classes = classes
-        self._number = {name: number for number, name in enumerate(classes)}
+    def __init__(
+        self, places: Sequence[Sequence[Sentence]], config: GlueRun, task: TextTask, reader: TextReader
+    ) -> None:
+        super().__init__(places, config, task, reader)
+        self.read = reader.read_words([row.words for row in self.rows], config.data.max_seq_length)
+        self._number = {name: number for number, name in enumerate(self.classes)}
+
+    @staticmethod
+    def open(path: str, split: str) -> TaskSource:
+        return open_sentences(path, split)
+
+    @staticmethod
+    @abstractmethod
+    def names_of(truth: Any) -> Sequence[str]:
+        """The class of each word."""
+
+    @abstractmethod
+    def numbers_of(self, index: int, num: int) -> tuple[Ints, ...]:
+        """For each of `truth_names` the numbers of the first `num` words of an example, -1 where nothing is known."""
+
+    @classmethod
+    def classes_in(cls, rows: Iterable[Sentence]) -> tuple[str, ...]:
+        return tuple(sorted({name for row in rows for name in cls.names_of(row.truth)}))
 
     def figures(self) -> dict[str, Any]:
+        names = (name for row in self.rows if row.truth is not None for name in self.names_of(row.truth))
         return {
             "words": sum(len(row.words) for row in self.rows),
             "cut_words": int(self.read.num_cut().sum()),
             "lines_that_are_no_words": sum(row.num_skipped for row in self.rows),
+            f"words_with_unknown_{self.truth_names[-1]}": sum(name not in self._number for name in names),
         }
 
-    def word_places(self, index_B: Ints, begins_B: Ints) -> dict[str, np.ndarray]:
+    def truths(self, index_B: Ints, begins_B: Ints) -> dict[str, np.ndarray]:
         """`word_begins` and `word_ends` (W,) int64: the first slot of each word in the batch, and the slot behind it;
-        `num_words` (B,) int64: words that are read of each example."""
+        `num_words` (B,) int64: words that are read of each example; `truth_names`, (W,) int64 each, -1 where nothing is
+        known."""
         starts = [self.read.word_starts(int(index)) + begin for index, begin in zip(index_B, begins_B, strict=True)]
+        nums = [len(one) - 1 for one in starts]
+        parts = [self.numbers_of(int(index), num) for index, num in zip(index_B, nums, strict=True)]
         none = np.empty(0, np.int64)
         return {
             "word_begins": np.concatenate([none, *(one[:-1] for one in starts)]),
             "word_ends": np.concatenate([none, *(one[1:] for one in starts)]),
-            "num_words": np.array([len(one) - 1 for one in starts], np.int64),
+            "num_words": np.array(nums, np.int64),
+            **{name: np.concatenate([none, *(p[k] for p in parts)]) for k, name in enumerate(self.truth_names)},
         }
+
+    def losses(self, index: int, scores: Sequence[np.ndarray]) -> dict[str, list[float]]:
+        """Summed cross-entropies `losses` for each of `truth_names`, and over how many words: `num_known`."""
+        truths = self.numbers_of(index, len(scores[0]))
+        found = [cross_entropies(one, truth) for one, truth in zip(scores, truths, strict=True)]
+        return {"losses": [float(one.sum()) for one in found], "num_known": [len(one) for one in found]}
+
+    def loss_and_cut(self, rows: Ints, said: Sequence[dict[str, Any]]) -> dict[str, float]:
+        """`loss`, the means of what `losses` gave added up, and `cut_words`, how many words were not read."""
+        loss = 0.0
+        for k in range(len(self.truth_names)):
+            loss += sum(one["losses"][k] for one in said) / max(1, sum(one["num_known"][k] for one in said))
+        return {"loss": loss, "cut_words": float(self.read.num_cut()[rows].sum())}
+
+    def padded(self, row: int, values: Sequence[Any]) -> list[Any]:
+        """A value for each word of a row, None for those that were cut."""
+        return [*values, *[None] * (len(self.rows[row].words) - len(values))]
+
+
+class TagExamples(LabelledSentences):
+    """Sentences with a label for each word."""
+
+    truth_names = ("label",)
+
+    @staticmethod
+    def row(row: Columns, split: str, number: int, task: TextTask, *, needs_label: bool) -> Sentence:
+        words, columns = words_of(row, split, number), task.label or TAG_COLUMNS
+        tags = first_of(row, columns)
+        if tags is None and needs_label:
+            raise DataError(
+                f"row {number} of {split} has no labels: looked for {', '.join(columns)} in {', '.join(row)}\n"
+                "  leave such rows out, or name the column: data.label=COLUMN"
+            )
+        if tags is not None and (not isinstance(tags, list) or len(tags) != len(words)):
+            given = f"{len(tags)} labels" if isinstance(tags, list) else f"{tags!r}, no list of labels"
+            raise DataError(f"row {number} of {split} has {len(words)} words and {given}\n  mend the row")
+        truth = None if tags is None else [str(tag) for tag in tags]
+        return Sentence(index_of(row, number), truth, words, row.get("num_skipped", 0))
+
+    @staticmethod
+    def settings(config: GlueRun, task: TextTask) -> str:
+        return f" tags {task.label}"
+
+    @staticmethod
+    def names_of(truth: list[str]) -> Sequence[str]:
+        return truth
+
+    def numbers_of(self, index: int, num: int) -> tuple[Ints]:
+        truth = self.rows[index].truth or [None] * num
+        return (np.array([self._number.get(tag, UNKNOWN) for tag in truth[:num]], np.int64),)
+
+    def said(self, index: int, outputs: Arrays) -> dict[str, Any]:
+        """`label`, the likeliest class of each word that was read, its `share`, and the `losses`."""
+        logits_WC = outputs[0].astype(np.float64)
+        share_W = np.exp(logits_WC.max(1) - np.logaddexp.reduce(logits_WC, axis=1))
+        return {
+            "label": logits_WC.argmax(1).tolist(),
+            "share": share_W.tolist(),
+            **self.losses(index, outputs),
+        }
+
+    def metrics(self, rows: Ints, said: Sequence[dict[str, Any]]) -> dict[str, float]:
+        """`accuracy` of words; of labels of entities also `precision`, `recall` and `f1` of entities, which then is the
+        score; and `loss_and_cut`."""
+        targets = [self.rows[row].truth for row in rows]
+        answers = [self._answers(row, one) for row, one in zip(rows.tolist(), said, strict=True)]
+        num_words = sum(map(len, targets))
+        num_right = sum(a == b for one, other in zip(targets, answers, strict=True) for a, b in zip(one, other))
+        found = {"accuracy": 100 * num_right / num_words}
+        if are_entity_labels(self.classes):
+            labels = [[tag or OUTSIDE for tag in one] for one in answers]
+            found |= entity_f1(targets, labels)
+        return found | {"score": found.get("f1", found["accuracy"])} | self.loss_and_cut(rows, said)
+
+    def _answers(self, row: int, said: dict[str, Any]) -> list[str | None]:
+        """A name for each word; None for those that were cut."""
+        return self.padded(row, [self.classes[number] for number in said["label"]])
+
+    def line(self, row: int, said: dict[str, Any]) -> dict[str, Any]:
+        """`{"index", "words", "tags", "probabilities"}`: lists with an entry for each word, null for those that were
+        cut."""
+        sentence, answers = self.rows[row], self._answers(row, said)
+        shares = self.padded(row, said["share"])
+        return {"index": sentence.index, "words": sentence.words, "tags": answers, "probabilities": shares}
+
+    def show(self, row: int, said: dict[str, Any]) -> dict[str, Any]:
+        sentence, answers = self.rows[row], self._answers(row, said)
+        marked = [
+            {"text": f"{word} {answer or '(not read)'}", "is_right": answer == truth}
+            for word, answer, truth in zip(sentence.words, answers, sentence.truth, strict=True)
+        ]
+        return {"text": " ".join(sentence.words), "answer": marked, "truth": " ".join(sentence.truth)}
 
 
 def words_of(row: Columns, split: str, number: int) -> list[str]:

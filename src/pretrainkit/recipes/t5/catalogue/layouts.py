@@ -73,10 +73,7 @@ class AlignedLines(TaskSource):
     def __init__(self, files: Mapping[str, Files]) -> None:
         """`files`: key, such as a language, to its files by split; as many lines for every key."""
         self.lines = {key: TextLines(of_key, key=key) for key, of_key in files.items()}
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return next(iter(self.lines.values())).splits
+        self.splits = next(iter(self.lines.values())).splits
 
     def file_sizes(self, split: str) -> tuple[int, ...]:
         sizes = {key: lines.file_sizes(split) for key, lines in self.lines.items()}

@@ -5,32 +5,15 @@ from collections.abc import Callable, Mapping
 from pretrainkit.errors import ConfigError
 from pretrainkit.nn.initialise import built
 from pretrainkit.recipes.capabilities import EncodesText
-from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.heads.linear import (
-    SpanHead,
-    SpanObjective,
-    TagHead,
-    TagObjective,
-    TextHead,
-    TextObjective,
-)
-from pretrainkit.recipes.glue.heads.trees import TreeHead, TreeObjective
-from pretrainkit.recipes.glue.model import GlueObjective, HeadedEncoder, encoder_of
+from pretrainkit.recipes.glue.config import GlueRun, encoder_of
+from pretrainkit.recipes.glue.model import GlueObjective, HeadedEncoder, LinearHead, SpanObjective, TextObjective
 from pretrainkit.recipes.glue.source import task_of
-from pretrainkit.recipes.glue.tasks import Kind
+from pretrainkit.recipes.glue.tasks import HEAD_READS, Kind
+from pretrainkit.recipes.glue.tree_model import TreeHead, TreeObjective
 from pretrainkit.recipes.registry import able
-from pretrainkit.recipes.text_encoder import TextEncoder
 
-_POOLED: tuple[Kind, ...] = ("classes", "numbers")
-"""Kinds whose head stands on one vector of an example."""
-_HEADS: Mapping[Kind, Callable[[TextEncoder, int, float], HeadedEncoder]] = {
-    "tags": TagHead,
-    "spans": SpanHead,
-    "tree": TreeHead,
-}
 _OBJECTIVES: Mapping[Kind, Callable[[GlueRun], GlueObjective]] = {
-    **dict.fromkeys(_POOLED, TextObjective),
-    "tags": TagObjective,
+    **dict.fromkeys(("classes", "numbers", "tags"), TextObjective),
     "spans": SpanObjective,
     "tree": TreeObjective,
 }
@@ -42,18 +25,18 @@ def build_model(config: GlueRun) -> HeadedEncoder:
     encoder = able(recipe, EncodesText).build_text_encoder(encoder_config, recipe.build_model(encoder_config))
     assert config.model.classes is not None  # bound
     task, pooling = task_of(config.data), config.model.pooling
-    kind = task.kind
+    reads = HEAD_READS.get(task.kind)
     # Of spans two scores: that an answer begins at a slot, and that it ends there.
-    num_outputs = 2 if kind == "spans" else max(1, len(config.model.classes))
-    if pooling is not None and kind not in _POOLED:
-        raise ConfigError(f"model.pooling={pooling} has no effect on a task of kind {kind}\n  leave it out")
-    own_rate = encoder.pooled_dropout_rate if kind in _POOLED else encoder.dropout_rate
+    num_outputs = 2 if reads == "spans" else max(1, len(config.model.classes))
+    if pooling is not None and reads != "examples":
+        raise ConfigError(f"model.pooling={pooling} has no effect on a task of kind {task.kind}\n  leave it out")
+    own_rate = encoder.pooled_dropout_rate if reads == "examples" else encoder.dropout_rate
     rate = own_rate if config.model.dropout is None else config.model.dropout
 
     def make() -> HeadedEncoder:
-        if kind in _POOLED:
-            return TextHead(encoder, num_outputs, rate, pooling, is_pair=task.is_pair)
-        return _HEADS[kind](encoder, num_outputs, rate)
+        if reads is None:
+            return TreeHead(encoder, num_outputs, rate)
+        return LinearHead(encoder, num_outputs, rate, reads, pooling, is_pair=task.is_pair)
 
     return built(make, lambda model: model.initialise_head(config.model.initializer_range))
 

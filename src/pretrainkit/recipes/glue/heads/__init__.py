@@ -1,1 +1,0 @@
-"""What stands on an encoder for each kind of task, and its loss."""
