@@ -70,13 +70,7 @@ def language_model(targets: Ragged, length: int, *, packer: Packer | None = None
     return _decoder(_Rows({"targets": targets}, {"targets": length}, packer), "targets", targets)
 
 
-def prefix_language_model(
-    inputs: Ragged,
-    targets: Ragged,
-    length: int,
-    *,
-    packer: Packer | None = None,
-) -> Arrays:
+def prefix_language_model(inputs: Ragged, targets: Ragged, length: int, *, packer: Packer | None = None) -> Arrays:
     """For a decoder alone, which reads inputs as a whole and is to say the targets, both in rows of `length` slots."""
     whole = joined(inputs, targets)
     rows = _Rows({"targets": whole}, {"targets": length}, packer)
@@ -192,23 +186,14 @@ def _components(batch: Arrays, side: str, component: Ints, placement: Placement 
 
 
 def _decoder(rows: "_Rows", name: str, targets: Ragged) -> Arrays:
-    said = rows.lay(name, targets.values)
-    is_token = rows.is_token(name)
-    if is_token is not None:
-        # One example in a row: what is read is what is said, a slot later.
-        read = np.zeros_like(said)
-        np.multiply(said[:, :-1], is_token[:, 1:], out=read[:, 1:])
-        weights = is_token.astype(np.float32)
-    else:
-        # All tokens one place later, but for the first of each example.
-        before = np.empty_like(targets.values)
-        before[1:] = targets.values[:-1]
-        before[targets.begins[targets.lengths > 0]] = BOS
-        read, weights = rows.lay(name, before), rows.lay(name, np.ones(len(before), np.float32))
+    # All tokens one place later, but for the first of each example.
+    before = np.empty_like(targets.values)
+    before[1:] = targets.values[:-1]
+    before[targets.begins[targets.lengths > 0]] = BOS
     return {
-        "decoder_target_tokens": said,
-        "decoder_input_tokens": read,
-        "decoder_loss_weights": weights,
+        "decoder_target_tokens": rows.lay(name, targets.values),
+        "decoder_input_tokens": rows.lay(name, before),
+        "decoder_loss_weights": rows.lay(name, np.ones(len(before), np.float32)),
         **rows.numbering("decoder", name),
     }
 
@@ -244,12 +229,6 @@ class _Rows:
         for begin, start, length in places:
             flat[start : start + length] = values[begin : begin + length]
         return rows
-
-    def is_token(self, name: str) -> NDArray[np.bool_] | None:
-        """(R, W): whether a slot holds a token of a sequence; None where rows hold several examples."""
-        if self._is_packed:
-            return None
-        return np.arange(self._widths[name]) < self._lengths[name][:, None]
 
     def numbering(self, side: str, name: str) -> Arrays:
         """Segment ids and positions, where rows hold several examples."""
