@@ -130,9 +130,13 @@ class Predictor:
             self._check_ids(examples, name)
         found: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(examples)
         lengths = [len(one.get("inputs", ())) + len(one["targets"]) for one in examples]
+
+        def is_full(part: list[int], row: int) -> bool:
+            return sum(len(examples[one]["targets"]) for one in (*part, row)) > _SCORED_TOKENS
+
         for batch in self._batches(lengths):
             # An example without targets has no row of its own in the stream of predictions.
-            for rows in _limited([row for row in batch if len(examples[row]["targets"])], examples):
+            for rows in _cut([row for row in batch if len(examples[row]["targets"])], is_full):
                 scores = self._scores([examples[row] for row in rows])
                 for row, own in zip(rows, scores, strict=True):
                     found[row] = own
@@ -154,13 +158,11 @@ class Predictor:
         length of a whole row."""
         order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
         needs_equal = self.model.config.kind == "decoder_only" and self.decoding.method == "beam"
-        batches: list[list[int]] = []
-        for row in order:
-            is_full = not batches or len(batches[-1]) == self.batch_size
-            if is_full or (needs_equal and lengths[row] != lengths[batches[-1][0]]):
-                batches.append([])
-            batches[-1].append(row)
-        return batches
+
+        def is_full(batch: list[int], row: int) -> bool:
+            return len(batch) == self.batch_size or (needs_equal and lengths[row] != lengths[batch[0]])
+
+        return _cut(order, is_full)
 
     def _decode(self, prompts: Sequence[NDArray[np.int64]], draw: int) -> list[list[Answer]]:
         decoding, device = self.decoding, self.model.embedding.weight.device
@@ -187,14 +189,14 @@ class Predictor:
         starts = [len(prompt) if is_decoder else 0 for prompt in prompts]
         return [
             [
-                Answer(self._cut(ids[start:]), score)
+                Answer(self._up_to_end(ids[start:]), score)
                 for ids, score in zip(ids_NL, scores, strict=True)
                 if score > IMPOSSIBLE / 2
             ]
             for ids_NL, scores, start in zip(ids_BNL, scores_BN, starts, strict=True)
         ]
 
-    def _cut(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
+    def _up_to_end(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
         ends = np.flatnonzero(ids == self.end_id)
         return ids[: min(ends[0] + 1 if len(ends) else len(ids), self.max_length)].astype(np.int32)
 
@@ -251,15 +253,11 @@ def _whole(config: T5Run, model: nn.Module) -> T5:
     return copy.eval()
 
 
-def _limited(rows: Sequence[int], examples: Sequence[Example]) -> list[list[int]]:
-    """The rows in parts that have at most `_SCORED_TOKENS` targets, or one row."""
+def _cut(rows: Sequence[int], is_full: Callable[[list[int], int], bool]) -> list[list[int]]:
+    """Return the rows in parts; a row begins a new part where the one before is full for it."""
     parts: list[list[int]] = []
-    num_tokens = 0
     for row in rows:
-        length = len(examples[row]["targets"])
-        if not parts or num_tokens + length > _SCORED_TOKENS:
+        if not parts or is_full(parts[-1], row):
             parts.append([])
-            num_tokens = 0
         parts[-1].append(row)
-        num_tokens += length
     return parts
