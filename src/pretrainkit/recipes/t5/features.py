@@ -117,7 +117,7 @@ def lay_out(
         inputs: None for language models.
         targets: As many as inputs.
         mask_id: For encoders alone.
-        component: (B,) number of the component of the mixture that each example is of.
+        component: Number of the component of the mixture that each example is of, (B,), or (B / 2,) of each pair.
         is_paired: Examples 2 i and 2 i + 1 share row i, and count as one.
     """
     data, kind = config.data, config.model.kind
@@ -141,6 +141,7 @@ def lay_out(
         batch["num_examples"] = np.array([len(targets) // (2 if is_paired else 1)], np.float32)
     if component is not None:
         side = "encoder" if kind == "encoder_only" else "decoder"
+        component = np.repeat(component, len(targets) // len(component)) if len(component) else component
         batch["components"] = _components(batch, side, component, placements[0] if placements else None)
     return batch
 

@@ -87,9 +87,8 @@ class DenoisingSource(BatchSource):
         shown: list[dict[str, Any]] = []
         for number, component in enumerate(self.components):
             index = np.array(spread(len(component.index), _SUMMARY_EXAMPLES), np.int64)
-            zeros = np.zeros(len(index), np.int64)
-            keys = fold(_VALID, index)
-            inputs, targets = self.examples(Records(zeros + number, zeros, index, keys))
+            zeros = np.zeros_like(index)
+            inputs, targets = self.examples(Records(zeros + number, zeros, index, fold(_VALID, index)))
             shown.append(
                 {
                     "path": str(component.shards.folder),
@@ -102,15 +101,14 @@ class DenoisingSource(BatchSource):
                     "mean_target_length": float(targets.lengths.mean()),
                 }
             )
-        shards = {str(component.shards.folder): component.shards for component in self.components}
+        shards = {component.shards.folder: component.shards for component in self.components}.values()
         rates = [float(size) if weight is None else weight for size, weight in zip(self.sizes, self.weights)]
         lengths = [(one["mean_input_length"], one["mean_target_length"]) for one in shown]
         return {
-            "fingerprint": self.fingerprint,
-            "examples": sum(self.sizes),
+            **super().summary(),
             "mixture": shares(self.names, rates, self.sizes, lengths),
-            "documents": sum(one.num_documents for one in shards.values()),
-            "tokens": sum(one.num_tokens for one in shards.values()),
+            "documents": sum(one.num_documents for one in shards),
+            "tokens": sum(one.num_tokens for one in shards),
             "components": shown,
         }
 
@@ -127,7 +125,6 @@ class DenoisingSource(BatchSource):
         keys = records.key if self.split == "train" else fold(fold(_VALID, records.source), records.index)
         inputs: list[tuple[NDArray[np.int64], Ragged]] = []
         targets: list[tuple[NDArray[np.int64], Ragged]] = []
-        num = (1 + self.is_paired) * len(records)
         for component, own in self._by_component(records):
             text = component.index.read(component.shards, records.index[own])
             said, wanted = component.denoiser.examples(text, keys[own])
@@ -135,23 +132,16 @@ class DenoisingSource(BatchSource):
                 own = (2 * own[:, None] + np.arange(2)).ravel()
             inputs.append((own, constant((), len(own)) if said is None else said))
             targets.append((own, wanted))
+        num = (1 + self.is_paired) * len(records)
         has_inputs = any(component.denoiser.config.inputs is not None for component in self.components)
-        if not inputs:
-            return (constant((), 0) if has_inputs else None), constant((), 0)
         return (merged(inputs, num) if has_inputs else None), merged(targets, num)
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
-        mask_ids = self.components[0].denoiser.ids.sentinels
-        mask_id = mask_ids[0] if mask_ids else -1
+        mask_id = next(iter(self.components[0].denoiser.ids.sentinels), -1)
         component = records.source if self.split == "train" and len(self.components) > 1 else None
-        if component is not None and self.is_paired:
-            component = np.repeat(component, 2)
+        inputs, targets = self.examples(records)
         return features.lay_out(
-            self.config,
-            *self.examples(records),
-            mask_id=mask_id,
-            component=component,
-            is_paired=self.is_paired,
+            self.config, inputs, targets, mask_id=mask_id, component=component, is_paired=self.is_paired
         )
 
     @property
@@ -161,8 +151,6 @@ class DenoisingSource(BatchSource):
 
     def _by_component(self, records: Records) -> list[tuple[Component, NDArray[np.int64]]]:
         """Each component that has examples in the batch, with their rows."""
-        if len(self.components) == 1:
-            return [(self.components[0], np.arange(len(records)))]
         rows = [np.flatnonzero(records.source == number) for number in range(len(self.components))]
         return [(component, own) for component, own in zip(self.components, rows, strict=True) if len(own)]
 

@@ -75,12 +75,7 @@ class TaskBatches(BatchSource):
         found = [mean_lengths(task, ("inputs", "targets")) for task in self.tasks]
         lengths = [(mean["inputs"], mean["targets"]) for mean in found]
         rows = shares(self.names, self._weights, self.sizes, lengths)
-        return {
-            "fingerprint": self.fingerprint,
-            "examples": sum(self.sizes),
-            "split": self.tasks[0].split,
-            "mixture": rows,
-        }
+        return {**super().summary(), "split": self.tasks[0].split, "mixture": rows}
 
     def lengths(self, records: Records) -> NDArray[np.int64]:
         """(B,) upper bound: how long an example is comes out when it is made."""
@@ -103,11 +98,8 @@ class TaskBatches(BatchSource):
         is_mixed = self.split == "train" and len(self._everyone) > 1
         component = self._numbers[records.source] if is_mixed else None
         inputs, targets = self.examples(records)
+        mask_id = next(iter(self.tasks[0].features["targets"].vocabulary.sentinel_ids), -1)
         is_paired = len(targets) > len(records)
-        if is_paired and component is not None:
-            component = np.repeat(component, 2)
-        sentinels = self.tasks[0].features["targets"].vocabulary.sentinel_ids
-        mask_id = sentinels[0] if sentinels else -1
         return lay_out(self.config, inputs, targets, mask_id=mask_id, component=component, is_paired=is_paired)
 
     @cached_property
