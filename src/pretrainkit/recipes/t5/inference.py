@@ -135,7 +135,7 @@ def tasks_of_mixture(config: T5Run, tokenizer: Path | None, name: str, split: st
     config = _asked_of(config, tokenizer, name)
     if task_names(config) == [name]:
         return None
-    tasks, _ = run_tasks(config)
+    tasks = run_tasks(config)[0]
     found = tuple(task.name for task in tasks if split in task.splits)
     if not found:
         splits = dict.fromkeys(one for task in tasks for one in task.splits)
@@ -156,7 +156,7 @@ def _task_examples(
     config: T5Run, tokenizer: Path | None, request: InferenceRequest
 ) -> tuple[BoundTask, Vocabulary, str]:
     config = _asked_of(config, tokenizer, str(request.task))
-    tasks, vocabulary = run_tasks(config)
+    tasks, vocabulary, _ = run_tasks(config)
     if len(tasks) > 1:
         raise InputError(
             f"{request.task} is a mixture\n  give one of its tasks: {', '.join(task.name for task in tasks)}"

@@ -19,11 +19,18 @@ from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.recipe import Split
 from pretrainkit.recipes.t5 import features
-from pretrainkit.recipes.t5.config import T5Run, round_vocab
+from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.denoising import Denoiser, DenoiserConfig, DenoisingConfig, TextIds, describe, label
 from pretrainkit.recipes.t5.ragged import Ragged, constant, merged
 from pretrainkit.recipes.t5.segments import SegmentIndex, segments_of
-from pretrainkit.recipes.t5.task_source import TaskBatches, bind_tasks, open_tasks, task_names, with_vocab_size
+from pretrainkit.recipes.t5.task_source import (
+    TaskBatches,
+    bind_tasks,
+    open_tasks,
+    task_names,
+    with_vocab_size,
+    with_vocabulary,
+)
 from pretrainkit.rng import fold, stream_key
 from pretrainkit.tasks.rates import shares, spread
 from pretrainkit.tasks.vocabulary_folder import NUM_SENTINELS
@@ -195,15 +202,8 @@ def bind(config: T5Run) -> T5Run:
     refuse_shared_documents(train, valid)
     ids = text_ids(train[0], config.data.denoising)
     size = max(train[0].vocab_size, 1 + max(ids.sentinels, default=0))
-    config = with_vocab_size(config, round_vocab(size))
-    problems = config.problems()
-    assert config.model.vocab_size is not None
-    if config.model.vocab_size < size:
-        problems.append(
-            f"model.vocab_size is {config.model.vocab_size}, but the tokenizer of {train[0].folder} has "
-            f"{train[0].vocab_size} pieces and with its sentinels {size} ids\n"
-            f"  set model.vocab_size={round_vocab(size)}, or null to take it from the data"
-        )
+    owner = f"the tokenizer of {train[0].folder} has {train[0].vocab_size} pieces and with its sentinels"
+    config, problems = with_vocabulary(config, size, owner, "the data")
     for denoiser in config.data.denoising.all:
         try:
             denoiser_of(config, denoiser, ids)

@@ -113,10 +113,20 @@ class TaskBatches(BatchSource):
 
 
 def with_vocab_size(config: T5Run, size: int) -> T5Run:
-    """The config with `model.vocab_size`, where it leaves that open."""
-    if config.model.vocab_size is not None:
-        return config
-    return config.changed(model={"vocab_size": size})
+    """Return the config with `model.vocab_size`, where it leaves that open."""
+    return config if config.model.vocab_size is not None else config.changed(model={"vocab_size": size})
+
+
+def with_vocabulary(config: T5Run, size: int, owner: str, origin: str) -> tuple[T5Run, list[str]]:
+    """Return the config with a vocabulary for the `size` ids of `owner`, which come from `origin`, and its problems."""
+    config = with_vocab_size(config, round_vocab(size))
+    problems = config.problems()
+    if (config.model.vocab_size or 0) < size:
+        problems.append(
+            f"model.vocab_size is {config.model.vocab_size}, but {owner} {size} ids\n"
+            f"  set model.vocab_size={round_vocab(size)}, or null to take it from {origin}"
+        )
+    return config, problems
 
 
 def task_names(config: T5Run) -> list[str]:
@@ -130,20 +140,14 @@ def bind_tasks(config: T5Run) -> T5Run:
     """Fill in `model.vocab_size` from the tasks' vocabulary, and check the config against them. Raises ConfigError
     where there is no such task, or model and tasks do not fit each other; DataError where the tasks lack the split to
     train on."""
-    config = with_tokenizer_of_model(config)
-    _, tasks, vocabulary = _tasks(config)
+    data = config.data
+    if data.tokenizer is None and config.init_from is not None and leaves_vocabulary_open(config):
+        config = config.changed(data={"tokenizer": _tokenizer_of(Path(config.init_from))})
+    tasks, vocabulary, _ = run_tasks(config)
     _check_model(config, tasks[0], vocabulary)
-    size = vocabulary.size
-    config = with_vocab_size(config, round_vocab(size))
     _warn_of_unread(config)
     warn_of_lacking(config, "train")
-    problems = config.problems()
-    assert config.model.vocab_size is not None
-    if config.model.vocab_size < size:
-        problems.append(
-            f"model.vocab_size is {config.model.vocab_size}, but the tasks' vocabulary has {size} ids\n"
-            f"  set model.vocab_size={round_vocab(size)}, or null to take it from the tasks"
-        )
+    config, problems = with_vocabulary(config, vocabulary.size, "the tasks' vocabulary has", "the tasks")
     for task in tasks:
         names = set(task.features)
         if not names <= _FEATURES or "targets" not in names:
@@ -166,7 +170,7 @@ def warn_of_lacking(config: T5Run, split: Split) -> None:
     """Names the tasks without the split; data are opened many times in a run, so this is not said where they are."""
     data = config.data
     wanted, effect = (data.train_split, "left out") if split == "train" else (data.valid_split, "not evaluated")
-    tasks = [] if data.task is None or wanted is None else _tasks(config)[1]
+    tasks = () if data.task is None or wanted is None else run_tasks(config)[0]
     lacking = [task.name for task in tasks if wanted not in task.splits]
     if len(lacking) < len(tasks):  # it is an error that none has it
         for name in lacking:
@@ -211,7 +215,7 @@ def _pair_problems(config: T5Run, tasks: Sequence[Task]) -> list[str]:
 def open_tasks(config: T5Run, split: Split) -> TaskBatches:
     """The examples of a split of a config bound by `bind_tasks`. Held out are all tasks that have the split, also those
     of rate 0. Raises DataError where no task has the split, or files are missing."""
-    registry, tasks, _ = _tasks(config)
+    tasks, _, registry = run_tasks(config)
     data, name = config.data, str(config.data.task)
     wanted = data.train_split if split == "train" else data.valid_split
     lengths = {"inputs": data.input_length, "targets": data.target_length}
@@ -243,9 +247,20 @@ def open_tasks(config: T5Run, split: Split) -> TaskBatches:
     return TaskBatches(config, split, members, weights, "\n".join(parts))
 
 
-def run_tasks(config: T5Run) -> tuple[tuple[Task, ...], Vocabulary]:
-    """The tasks of a run, also those of rate 0, and the vocabulary of all their features."""
-    return _tasks(config)[1:]
+def run_tasks(config: T5Run) -> tuple[tuple[Task, ...], Vocabulary, TaskRegistry]:
+    """Return the tasks of a run, also those of rate 0, the vocabulary of all their features, and the registry."""
+    registry = registry_of(config)
+    tasks = registry.tasks(str(config.data.task))
+    check_alike(tasks)
+    vocabularies = {name: feature.vocabulary for name, feature in tasks[0].features.items() if name in _FEATURES}
+    if len(set(vocabularies.values())) > 1:
+        raise ConfigError(
+            f"inputs and targets of {tasks[0].name!r} have different vocabularies, but a T5 has one table for both\n"
+            "  give both features the same vocabulary"
+        )
+    if "targets" not in vocabularies:
+        raise ConfigError(f"task {tasks[0].name!r} has no feature 'targets'\n  rekey one to it")
+    return tasks, vocabularies["targets"], registry
 
 
 def declared_features(config: T5Run) -> Mapping[str, Feature]:
@@ -263,14 +278,6 @@ def registry_of(config: T5Run) -> TaskRegistry:
     is_alone = config.model.kind == "decoder_only"
     objective = partial(denoising_steps, whole_texts(data.denoising) if is_alone else data.denoising)
     return REGISTRY.supplied(Supply(vocabulary, data.task_folders, objective, frozenset(data.leave_out)))
-
-
-def with_tokenizer_of_model(config: T5Run) -> T5Run:
-    """The config with the tokenizer of the model that it starts from, where it names none and a task needs one."""
-    data = config.data
-    if data.tokenizer is not None or config.init_from is None or not leaves_vocabulary_open(config):
-        return config
-    return config.changed(data={"tokenizer": _tokenizer_of(Path(config.init_from))})
 
 
 def leaves_vocabulary_open(config: T5Run) -> bool:
@@ -305,19 +312,3 @@ def _check_model(config: T5Run, task: Task, vocabulary: Vocabulary) -> None:
 
 def _import_modules(config: T5Run) -> None:
     import_modules(["pretrainkit.recipes.t5.catalogue", *config.data.modules])
-
-
-def _tasks(config: T5Run) -> tuple[TaskRegistry, tuple[Task, ...], Vocabulary]:
-    """The registry, the tasks, and the vocabulary that all their features share."""
-    registry = registry_of(config)
-    tasks = registry.tasks(str(config.data.task))
-    check_alike(tasks)
-    vocabularies = {name: feature.vocabulary for name, feature in tasks[0].features.items() if name in _FEATURES}
-    if len(set(vocabularies.values())) > 1:
-        raise ConfigError(
-            f"inputs and targets of {tasks[0].name!r} have different vocabularies, but a T5 has one table for both\n"
-            "  give both features the same vocabulary"
-        )
-    if "targets" not in vocabularies:
-        raise ConfigError(f"task {tasks[0].name!r} has no feature 'targets'\n  rekey one to it")
-    return registry, tasks, vocabularies["targets"]
