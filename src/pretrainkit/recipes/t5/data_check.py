@@ -18,7 +18,6 @@ from pretrainkit.recipes.t5.source import DenoisingSource, open_source
 from pretrainkit.recipes.t5.task_source import TaskBatches, registry_of, warn_of_lacking
 from pretrainkit.rng import fold, stream_key
 from pretrainkit.tasks.rates import Share, spread
-from pretrainkit.tasks.task import Task
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
 
 _KEY = stream_key(0, "t5", "data check")
@@ -158,15 +157,10 @@ def _task_examples(source: TaskBatches, num: int) -> Iterator[dict[str, str]]:
 
 def _uncached(source: TaskBatches) -> list[str]:
     registry = registry_of(source.config)
-    names = [
-        task.name
-        for task in source.tasks
-        if registry.get_task(task.name).cache_marker is not None and not task.is_cached and len(task) >= _LARGE
-    ]
-    if not names:
-        return []
-    told = f"{', '.join(names)}: large, and without a cache, so that examples are made on the fly"
-    return [f"{told}; make one: pretrainkit tasks cache NAME --out DIR, data.caches=DIR"]
+    large = [task for task in source.tasks if not task.is_cached and len(task) >= _LARGE]
+    names = ", ".join(task.name for task in large if registry.get_task(task.name).cache_marker is not None)
+    told = f"{names}: large, and without a cache, so that examples are made on the fly"
+    return [f"{told}; make one: pretrainkit tasks cache NAME --out DIR, data.caches=DIR"] if names else []
 
 
 def _cut(source: TaskBatches) -> Iterator[str]:
@@ -175,24 +169,18 @@ def _cut(source: TaskBatches) -> Iterator[str]:
     limits = {"inputs": data.input_length, "targets": data.target_length}
     registry = registry_of(source.config)
     for task in source.tasks:
-        lengths = _whole_lengths(registry.get_task(task.name), task.split)
+        try:  # examples that nothing cuts
+            whole = registry.get_task(task.name).bind(task.split)
+            some = [whole.example(index) for index in spread(len(whole))]
+        except PretrainKitError:  # a step needs to know the lengths of the run
+            continue
         for name, limit in limits.items():
-            found = lengths.get(name, np.zeros(0, np.int64))
+            found = np.array([np.size(one.get(name, ())) for one in some])
             if num := int((found > limit).sum()):
                 yield (
                     f"{num} of {len(found)} {name} of {task.name} are longer than data.{name[:-1]}_length={limit} and "
                     f"are cut; the longest has {found.max()} tokens"
                 )
-
-
-def _whole_lengths(task: Task, split: str) -> dict[str, np.ndarray]:
-    """Tokens of some examples that nothing cuts; empty where a step needs to know the lengths of the run."""
-    try:
-        whole = task.bind(split)
-        some = [whole.example(index) for index in spread(len(whole))]
-    except PretrainKitError:
-        return {}
-    return {name: np.array([np.size(one.get(name, ())) for one in some]) for name in ("inputs", "targets")}
 
 
 def _ids(values: np.ndarray) -> str:
