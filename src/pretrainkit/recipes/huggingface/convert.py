@@ -56,24 +56,14 @@ def read_folder(
     """
     architecture, _ = read_config(folder, dict)
     found, kind = family_of(architecture, str(folder))
-    with torch.random.fork_rng(), _quiet():
-        torch.manual_seed(0)  # what is missing is drawn; see `draw`
-        try:
-            model, report = kind.from_pretrained(
-                str(folder), config=found, dtype=torch.float32, output_loading_info=True, local_files_only=True
-            )
-        except (OSError, ValueError, RuntimeError) as error:
-            raise CheckpointError(
-                f"transformers cannot load the weights in {folder}: {error}\n  copy it again"
-            ) from error
+    model, report = _loaded(kind, found, folder)
     name, linear = classifier_of(model)
     missing = set(report["missing_keys"])
     has_classifier = f"{name}.weight" not in missing
     classifier = {key: value.clone() for key, value in linear.state_dict().items()} if has_classifier else {}
     drawn = drawn_modules(model, {key for key in missing if not key.startswith(f"{name}.")}, folder)
     if reads != "examples":
-        with _quiet():
-            name, classifier = slot_head(architecture, reads, folder)
+        name, classifier = slot_head(architecture, reads, folder)
     left = sorted({key.split(".")[0] for key in report["unexpected_keys"] if key.rpartition(".")[0] != name})
     if left:
         logger.warning("%s: not read, because the encoder has no place for it: %s", folder, ", ".join(left))
@@ -83,6 +73,21 @@ def read_folder(
         architecture=architecture, max_positions=positions, drawn=drawn, second_type=_second_type(folder, encoder)
     )
     return config, encoder.state_dict(), classifier
+
+
+def _loaded(kind: Any, config: Any, folder: Path) -> tuple[Any, dict[str, Any]]:
+    """Return a model of the class `kind` with the weights of a folder, and what transformers reports of them. What is
+    missing is drawn; see `draw`."""
+    with torch.random.fork_rng(), _quiet():
+        torch.manual_seed(0)
+        try:
+            return kind.from_pretrained(
+                str(folder), config=config, dtype=torch.float32, output_loading_info=True, local_files_only=True
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            raise CheckpointError(
+                f"transformers cannot load the weights in {folder}: {error}\n  copy it again"
+            ) from error
 
 
 def read_classifier(folder: Path) -> ImportedTextClassifier:
@@ -146,12 +151,8 @@ def write_classifier(
     encoder = trained.encoder
     assert isinstance(encoder, HuggingFaceEncoder)
     if trained.reads == "examples":
-        values = {
-            **config.architecture,
-            "architectures": [type(encoder.model).__name__],
-            **class_settings(trained.classes),
-            "dtype": "float32",
-        }
+        values = {**config.architecture, "architectures": [type(encoder.model).__name__]}
+        values |= class_settings(trained.classes) | {"dtype": "float32"}
         state = {name.removeprefix("model."): tensor for name, tensor in encoder.state_dict().items()}
         state |= {f"{encoder.classifier_name}.{name}": tensor for name, tensor in trained.head.state_dict().items()}
     else:
@@ -225,9 +226,7 @@ def slot_head(architecture: dict[str, Any], reads: Reads, folder: Path) -> tuple
         CheckpointError: It is not one linear layer with a bias on the encoder.
     """
     kind, config = _class_of(architecture, reads)
-    model, report = kind.from_pretrained(
-        str(folder), config=config, dtype=torch.float32, output_loading_info=True, local_files_only=True
-    )
+    model, report = _loaded(kind, config, folder)
     heads = _heads(model)
     state = model.get_submodule(heads[0]).state_dict() if len(heads) == 1 else {}
     if set(state) != {"weight", "bias"} or any(key.startswith(f"{heads[0]}.") for key in report["missing_keys"]):

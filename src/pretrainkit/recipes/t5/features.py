@@ -138,25 +138,19 @@ def lay_out(
     else:
         batch = prefix_language_model(inputs, targets, data.input_length + data.target_length, packer=packer)
     if packer is not None:
-        batch["num_examples"] = np.array([len(targets) // (2 if is_paired else 1)], np.float32)
+        batch["num_examples"] = np.array([len(targets) // (1 + is_paired)], np.float32)
     if component is not None:
         side = "encoder" if kind == "encoder_only" else "decoder"
-        component = np.repeat(component, len(targets) // len(component)) if len(component) else component
-        batch["components"] = _components(batch, side, component, placements[0] if placements else None)
+        of_each = np.repeat(component, 1 + is_paired)
+        batch["components"] = _components(batch, side, of_each, placements[0] if placements else None)
     return batch
 
 
 def num_packed_rows(config: T5Run, inputs: Ragged | None, targets: Ragged) -> int:
-    """Rows that examples need where `lay_out` packs them."""
-    data, found = config.data, {"targets": targets.lengths}
-    widths = {"targets": data.target_length}
-    if inputs is not None and config.model.kind == "decoder_only":
-        found = {"targets": inputs.lengths + targets.lengths}
-        widths = {"targets": data.input_length + data.target_length}
-    elif inputs is not None:
-        found |= {"inputs": inputs.lengths}
-        widths |= {"inputs": data.input_length}
-    return best_fit(found, widths).num_rows
+    """Return how many rows examples need where `lay_out` packs them."""
+    batch = lay_out(config.changed(data={"packed_rows": None}), inputs, targets, mask_id=-1)
+    has_tokens = [array.any(axis=1) for name, array in batch.items() if name.endswith("_segment_ids")]
+    return int(np.logical_or.reduce(has_tokens).sum())
 
 
 def best_fit_rows(num_rows: int | None = None) -> Packer:
@@ -278,12 +272,10 @@ def best_fit(lengths: Mapping[str, Ints], widths: Mapping[str, int], num_rows: i
         num_rows: Rows to make, the last ones maybe empty; None: as many as are needed. More are a DataError.
     """
     if len(lengths) == 1:
-        name = next(iter(lengths))
-        row = _one_sequence(lengths[name], widths[name])
+        ((name, sizes),) = lengths.items()
+        row = _one_sequence(sizes, widths[name])
     else:
-        row = _several_sequences(
-            np.stack([lengths[name] for name in lengths], axis=1), np.array([widths[name] for name in lengths])
-        )
+        row = _several_sequences(np.stack([*lengths.values()], axis=1), np.array([widths[name] for name in lengths]))
     needed = int(row.max(initial=-1)) + 1
     if num_rows is not None and needed > num_rows:
         raise DataError(
@@ -330,11 +322,9 @@ def _several_sequences(lengths_BF: Ints, widths_F: Ints) -> Ints:
     for example in order.tolist():
         left_FR = room_FR[:, :num_rows] - lengths_BF[example][:, None]
         fits_R = (left_FR >= 0).all(0)
-        best = -1
         if fits_R.any():
             # What is left, each sequence measured by its width, so that long and short rows count alike.
-            waste_R = np.where(fits_R, weight_F @ left_FR, np.inf)
-            best = int(waste_R.argmin())
+            best = int(np.where(fits_R, weight_F @ left_FR, np.inf).argmin())
         else:
             best, num_rows = num_rows, num_rows + 1
             room_FR[:, best] = widths_F
