@@ -1,5 +1,5 @@
-"""What the data of a run are before anything is trained: vocabulary, lengths, fill, first loss, first examples; and
-what a model scores that has learned nothing but how frequent each target token is: the plateau to leave."""
+"""The data of a run before anything is trained: vocabulary, lengths, fill, first loss, first examples; and the score of
+a model that has learned nothing but how frequent each target token is: the plateau to leave."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -42,15 +42,8 @@ def check_data(
     records: Callable[[int], Records],
     num: int,
 ) -> DataCheck:
-    """Figures, notes and the first examples of the training data.
-
-    Args:
-        config: Bound.
-        source: Of the training examples.
-        rows: Of the mixture, from the summary of the source.
-        records: Those of the batch of a step.
-        num: Examples to show of each component.
-    """
+    """Figures, notes and the first `num` examples of each component of the training data. `rows` are those of the
+    mixture, from the summary of the source; `records` gives those of the batch of a step."""
     warn_of_lacking(config, "valid")
     vocab_size, data = int(config.model.vocab_size or 0), config.data
     figures: dict[str, Any] = {"model vocabulary": vocab_size}
@@ -164,7 +157,7 @@ def _uncached(source: TaskBatches) -> list[str]:
 
 
 def _cut(source: TaskBatches) -> Iterator[str]:
-    """What the lengths of the run cut off, from some examples of each task."""
+    """Say how much the lengths of the run cut off, from some examples of each task."""
     data = source.config.data
     limits = {"inputs": data.input_length, "targets": data.target_length}
     registry = registry_of(source.config)
@@ -193,10 +186,8 @@ def _short(text: str) -> str:
 
 
 def unigram_loss(config: T5Run) -> float:
-    """Cross-entropy of held-out targets under the add-one-smoothed frequencies of training targets, in nats per token.
-
-    From at most 16 384 training and 2 048 held-out examples, spread over each component.
-    """
+    """Cross-entropy of held-out targets under the add-one-smoothed frequencies of training targets, in nats per token,
+    from at most 16 384 training and 2 048 held-out examples, spread over each component."""
     counts = _count(config, "train") + 1
     held_out = _count(config, "valid")
     nll_V = math.log(counts.sum()) - np.log(counts)
