@@ -40,7 +40,7 @@ class Decoded(NamedTuple):
 
 
 class _BlockWeights:
-    """Of one block, in the dtype of the activations."""
+    """Weights of one block, in the dtype of the activations."""
 
     def __init__(self, block: Block, dtype: torch.dtype) -> None:
         own, cross = block.attention, block.cross_attention
@@ -175,7 +175,7 @@ class CachedDecoder:
         return x_BD + weights.feed_forward(block.feed_forward_norm(x_BD))
 
     def _ask(self, number: int, q_BHC: Tensor) -> Tensor:
-        """What the sequences of an input read of it: they are the queries of one attention."""
+        """Attend to the inputs. The sequences of an input are the queries of one attention."""
         q_INHC = q_BHC.unflatten(0, (-1, self.num_per_input))
         key_IHSC, value_IHSC = self.cross[number]
         mixed_IHNC = F.scaled_dot_product_attention(
@@ -321,7 +321,7 @@ def _draw(log_probs_BV: Tensor, top_k: int, top_p: float, uniform_B: Tensor | No
 
 
 def brevity_penalty(alpha: float, length: int) -> float:
-    """What the log-probability of a sequence of `length` tokens is divided by (Wu et al. 2016, without coverage)."""
+    """Return the divisor of the log-probability of a sequence of `length` tokens (Wu et al. 2016, without coverage)."""
     return ((5.0 + length) / 6.0) ** alpha
 
 
@@ -378,7 +378,7 @@ def beam_search(
 
 
 class _Beams(NamedTuple):
-    """Of A inputs the N best unfinished and the N best finished sequences, the best one first."""
+    """The N best unfinished and the N best finished sequences of each of A inputs, the best one first."""
 
     live: Tensor
     """int64 (A, N, L)."""
