@@ -7,8 +7,9 @@ Source: tensorflow/core/protobuf/{tensor_bundle,saved_tensor_slice}.proto, tenso
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,33 +93,33 @@ class TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
         self.prefix = _prefix(path)
         index = self.prefix.with_name(self.prefix.name + ".index")
         self._shards: dict[int, memoryview] = {}
-        self._entries: dict[bytes, Any] = {}
-        self._bundle: dict[str, Any] = {}
-        self._slices: dict[str, SavedArray] = {}
+        self._readers: dict[str, Callable[[], NDArray[Any]]] = {}
         try:
             if index.is_file():
-                self._entries = dict(table_items(mapped(index)))
-                header = parse("BundleHeader", self._entries.pop(b"", b""))
+                values = dict(table_items(mapped(index)))
+                header = parse("BundleHeader", values.pop(b"", b""))
                 if header.endianness == _BIG_ENDIAN:
                     raise ValueError("it was written by a big-endian machine")
                 self._num_shards = header.num_shards or 1
-                self._entries = {key: parse("BundleEntry", value) for key, value in self._entries.items()}
-                self._bundle = {key.decode(): one for key, one in self._entries.items() if not key.startswith(_SLICE)}
+                self._entries = {key: parse("BundleEntry", value) for key, value in values.items()}
+                for key, entry in self._entries.items():
+                    if not key.startswith(_SLICE):
+                        self._readers[key.decode()] = partial(self._from_bundle, key.decode(), entry)
             else:
-                self._slices = read_tables(_table_files(self.prefix))
+                self._readers = {name: saved.array for name, saved in read_tables(_table_files(self.prefix)).items()}
         except (ValueError, OSError) as error:
             raise _unreadable(f"checkpoint {self.prefix}", error) from error
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._bundle or self._slices)
+        return iter(self._readers)
 
     def __len__(self) -> int:
-        return len(self._bundle or self._slices)
+        return len(self._readers)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Raises KeyError, and CheckpointError where the data is missing or damaged."""
         try:
-            return self._from_bundle(name, self._bundle[name]) if self._bundle else self._slices[name].array()
+            return self._readers[name]()
         except (ValueError, OSError) as error:
             raise _unreadable(f"{name} of checkpoint {self.prefix}", error) from error
 

@@ -63,20 +63,6 @@ class _BlockWeights:
         return functools.reduce(torch.mul, activated) @ self._down_FD
 
 
-class _Logits:
-    def __init__(self, model: T5) -> None:
-        weight_VD = model.embedding.weight if model.logits is None else model.logits.weight
-        self._scale = model.config.hidden_size**-0.5 if model.logits is None else 1.0
-        self.dtype = torch.promote_types(weight_VD.dtype, torch.float32)
-        self._table_DV = _transposed(weight_VD, self.dtype)
-
-    def __call__(self, hidden_BD: Tensor, out_BV: Tensor | None = None) -> Tensor:
-        """(B, V), where `out_BV` is or in fresh memory."""
-        wide_BD = hidden_BD.to(self.dtype) * self._scale
-        with in_float32(wide_BD):
-            return torch.mm(wide_BD, self._table_DV, out=out_BV)
-
-
 def _transposed(weight_ED: Tensor, dtype: torch.dtype) -> Tensor:
     """(D, E)."""
     return laid_out(weight_ED.detach().to(dtype).t())
@@ -107,9 +93,11 @@ class CachedDecoder:
         # Of the distance 0, -1, ... to earlier keys, for each layer, so that a step reads its first `position` + 1.
         self.bias_HL = [self._bias_of(block).by_distance(1 - max_length, 0).flip(1).to(dtype) for block in self.blocks]
         self._weights = [_BlockWeights(block, dtype) for block in self.blocks]
-        self._logits = _Logits(model)
-        self.logits_dtype = self._logits.dtype
+        weight_VD = model.embedding.weight if model.logits is None else model.logits.weight
+        self.logits_dtype = torch.promote_types(weight_VD.dtype, torch.float32)
         """float32, or that of a wider model."""
+        self._table_DV = _transposed(weight_VD, self.logits_dtype)
+        self._logit_scale = config.hidden_size**-0.5 if model.logits is None else 1.0
         self.kept_B: Tensor | None = None
 
     def _bias_of(self, block: Block) -> RelativeBias:
@@ -152,7 +140,9 @@ class CachedDecoder:
         x_BD = self.model.embed(ids_B)
         for number, block in enumerate(self.blocks):
             x_BD = self._block(number, block, x_BD, position)
-        return self._logits(self.stack.final_norm(x_BD), out_BV)
+        wide_BD = self.stack.final_norm(x_BD).to(self.logits_dtype) * self._logit_scale
+        with in_float32(wide_BD):
+            return torch.mm(wide_BD, self._table_DV, out=out_BV)
 
     def _block(self, number: int, block: Block, x_BD: Tensor, position: int) -> Tensor:
         weights, heads = self._weights[number], block.attention.heads
