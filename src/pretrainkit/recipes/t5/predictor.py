@@ -78,7 +78,7 @@ class Predictor:
         if batch_size < 1:
             raise InputError(f"batch_size is {batch_size}; it is a number of examples, at least 1")
         self.config, self.decoding = config, decoding or DecodingConfig()
-        self.model = _whole(config, model)
+        self.model, self._is_decoder = _whole(config, model), config.model.kind == "decoder_only"
         self.batch_size, self.end_id, self._autocast = batch_size, end_id, autocast
         has_inputs = config.data.task is not None or any(one.inputs is not None for one in config.data.denoising.all)
         self.is_prefix = has_inputs if is_prefix is None else is_prefix
@@ -157,7 +157,7 @@ class Predictor:
         """Examples of similar length, the longest first. Prompts of a search are equally long: its rules look at the
         length of a whole row."""
         order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-        needs_equal = self.model.config.kind == "decoder_only" and self.decoding.method == "beam"
+        needs_equal = self._is_decoder and self.decoding.method == "beam"
 
         def is_full(batch: list[int], row: int) -> bool:
             return len(batch) == self.batch_size or (needs_equal and lengths[row] != lengths[batch[0]])
@@ -169,16 +169,17 @@ class Predictor:
         # At least one slot wide, with zeros behind each prompt.
         ids_BP = pad_sequence([torch.tensor(prompt) for prompt in (*prompts, np.zeros(1, np.int64))], True)[:-1]
         ids_BP = ids_BP.to(device)
-        is_decoder = self.model.config.kind == "decoder_only"
-        max_length = self.max_length + (ids_BP.shape[1] if is_decoder else 0)
+        # Where the answer begins in what a decoder says.
+        starts = [len(prompt) if self._is_decoder else 0 for prompt in prompts]
+        max_length = self.max_length + (ids_BP.shape[1] if self._is_decoder else 0)
         common: dict[str, Any] = {"max_length": max_length, "end_id": self.end_id}
-        if is_decoder:
+        if self._is_decoder:
             common |= {"prompt_BP": ids_BP, "is_prefix": self.is_prefix}
         if decoding.method == "sample":
             common |= {"temperature": decoding.temperature, "top_k": decoding.top_k, "top_p": decoding.top_p}
-            common["uniform_BL"] = self._draws(prompts, draw, max_length).to(device)
+            common["uniform_BL"] = self._draws(prompts, starts, draw, max_length).to(device)
         with self._autocast():
-            inputs = None if is_decoder else ids_BP
+            inputs = None if self._is_decoder else ids_BP
             if decoding.method == "beam":
                 made = beam_search(self.model, inputs, num_beams=decoding.num_beams, alpha=decoding.alpha, **common)
                 made = Decoded(made.ids_BL.flip(1), made.scores_B.flip(1))
@@ -186,7 +187,6 @@ class Predictor:
                 made = sample(self.model, inputs, max_new=self.max_length, **common)
         ids_BNL = made.ids_BL.view(len(prompts), -1, max_length).cpu().numpy()
         scores_BN = made.scores_B.view(len(prompts), -1).tolist()
-        starts = [len(prompt) if is_decoder else 0 for prompt in prompts]
         return [
             [
                 Answer(self._up_to_end(ids[start:]), score)
@@ -200,19 +200,17 @@ class Predictor:
         ends = np.flatnonzero(ids == self.end_id)
         return ids[: min(ends[0] + 1 if len(ends) else len(ids), self.max_length)].astype(np.int32)
 
-    def _draws(self, prompts: Sequence[NDArray[np.int64]], draw: int, length: int) -> Tensor:
+    def _draws(self, prompts: Sequence[NDArray[np.int64]], starts: Sequence[int], draw: int, length: int) -> Tensor:
         """float64 (B, L): of the answers' places, behind the prompts."""
-        is_decoder = self.model.config.kind == "decoder_only"
         found = np.zeros((len(prompts), length))
-        for row, prompt in enumerate(prompts):
+        for row, (prompt, start) in enumerate(zip(prompts, starts, strict=True)):
             content = int.from_bytes(hashlib.blake2b(prompt.astype("<i8").tobytes(), digest_size=7).digest(), "little")
             key = fold_one(fold_one(stream_key(self.decoding.seed, "t5", "decoding"), content), draw)
-            start = len(prompt) if is_decoder else 0
             found[row, start:] = uniform(np.array(key, np.uint64), length - start)
         return torch.from_numpy(found)
 
     def _scores(self, examples: Sequence[Example]) -> list[NDArray[np.float32]]:
-        """Of examples that have targets."""
+        """The log-probabilities of the target tokens of examples that have some."""
         arrays = self._laid_out(examples)
         batch = {name: torch.from_numpy(array).to(self.model.embedding.weight.device) for name, array in arrays.items()}
         with self._autocast(), evaluation_mode(self.model):
@@ -227,7 +225,7 @@ class Predictor:
 
     def _laid_out(self, examples: Sequence[Example]) -> features.Arrays:
         targets = ragged([one["targets"] for one in examples])
-        if self.model.config.kind == "decoder_only" and not any("inputs" in one for one in examples):
+        if self._is_decoder and not any("inputs" in one for one in examples):
             return features.language_model(targets, int(targets.lengths.max()), packer=features.one_per_row)
         inputs = ragged([one.get("inputs", ()) for one in examples])
         if self.model.config.kind == "encoder_decoder":

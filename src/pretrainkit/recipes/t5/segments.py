@@ -68,7 +68,7 @@ class SegmentIndex:
 
     @property
     def num_tokens(self) -> int:
-        """Of all segments, end marks too."""
+        """Tokens of all segments, end marks too."""
         return int(self.group_ends[-1]) if len(self.group_ends) else 0
 
     def spans(self, index: Ints) -> tuple[Ints, Ints]:
@@ -125,10 +125,10 @@ def segment_index(shards: TokenShards, length: int, *, end_mark: int | None = No
 
 
 def _index_of(columns: Sequence[Ints], length: int, end_mark: int | None) -> SegmentIndex:
-    group_ends, segment_ends, lengths, *pieces = columns
+    group_ends, segment_ends, lengths, piece_ends, piece_starts = columns
     # Where every group has the same length, one number serves for all.
     lengths_G = lengths if len(lengths) else np.broadcast_to(np.int64(length), len(group_ends))
-    return SegmentIndex(group_ends, segment_ends, lengths_G, *pieces, end_mark)
+    return SegmentIndex(group_ends, segment_ends, lengths_G, piece_ends, piece_starts, end_mark)
 
 
 def index_blocks(
@@ -181,11 +181,9 @@ class _Groups:
         """Return the first three columns for groups that end at `ends`, ascending."""
         if not len(ends):
             return _NONE, _NONE, _NONE
-        lengths = _NONE
-        if self.is_random_length:
-            lengths = _random_lengths(self.num_groups + np.arange(len(ends)), self.length)
-        in_group: Ints = np.diff(ends, prepend=self.begin)
-        num_segments: Ints = -(-in_group // (lengths if len(lengths) else np.int64(self.length)))
+        numbers = self.num_groups + np.arange(len(ends))
+        lengths = _random_lengths(numbers, self.length) if self.is_random_length else _NONE
+        num_segments: Ints = -(-np.diff(ends, prepend=self.begin) // (lengths if len(lengths) else self.length))
         segment_ends: Ints = self.num_segments + np.cumsum(num_segments)
         self.num_groups, self.num_segments = self.num_groups + len(ends), int(segment_ends[-1])
         self.begin = int(ends[-1])
@@ -216,7 +214,7 @@ def _documents(shards: TokenShards) -> Iterator[tuple[Ints, Ints]]:
 
 
 def _cut(starts: Ints, sizes: Ints, first: int, most: int | None, *, is_uniform: bool) -> tuple[Ints, Ints]:
-    """What is used of each document; `first` is the number of the first one."""
+    """Return the part of each document that is used; `first` is the number of the first one."""
     if is_uniform and most is not None:
         begin = below(fold(_CHUNK, first + np.arange(len(sizes))), sizes + most - 1) - (most - 1)
         end = np.minimum(begin + most, sizes)
@@ -265,11 +263,9 @@ def segments_of(
                 told = "the segments of %s are not kept, so the next start finds them again: %s"
                 _logger.warning(told, shards.folder, error)
                 return segment_index(shards, length, **settings)
-    return _index_of([_map(folder / f"{name}.bin") for name in _COLUMNS], length, end_mark)
-
-
-def _map(path: Path) -> Any:
-    return np.asarray(np.memmap(path, np.int64, "r")) if path.stat().st_size else _NONE
+    paths = [folder / f"{name}.bin" for name in _COLUMNS]
+    columns = [np.asarray(np.memmap(path, np.int64, "r")) if path.stat().st_size else _NONE for path in paths]
+    return _index_of(columns, length, end_mark)
 
 
 def _write(blocks: Iterator[Columns], folder: Path) -> None:

@@ -59,25 +59,20 @@ class DenoisingSource(BatchSource):
 
     def __init__(self, config: T5Run, split: Split, components: Sequence[Component]) -> None:
         self.config, self.split, self.components = config, split, tuple(components)
+        self.weights = [component.weight for component in components]
+        folders = [component.shards.folder for component in components]
+        self.names = component_names(folders, [component.denoiser.config for component in components])
+        self.is_paired = components[0].denoiser.config.pairs
+        """A record is two examples that share a row."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Segments per component."""
         return tuple(len(component.index) for component in self.components)
 
-    @property
-    def names(self) -> list[str]:
-        """Of the components, for metrics; see `component_names`."""
-        folders = [component.shards.folder for component in self.components]
-        return component_names(folders, [component.denoiser.config for component in self.components])
-
-    @property
-    def weights(self) -> list[float | None]:
-        return [component.weight for component in self.components]
-
     @cached_property
     def fingerprint(self) -> str:
-        """Of the tokens and of every setting that an example depends on; not of how rows are laid out."""
+        """Changes with the tokens and every setting that an example depends on, not with how rows are laid out."""
         denoising = self.config.data.denoising
         parts = [self.split, str(denoising.max_document_tokens)]
         if denoising.chunk_start != "aligned":
@@ -151,11 +146,6 @@ class DenoisingSource(BatchSource):
             self.config, inputs, targets, mask_id=mask_id, component=component, is_paired=self.is_paired
         )
 
-    @property
-    def is_paired(self) -> bool:
-        """Whether a record is two examples that share a row."""
-        return self.components[0].denoiser.config.pairs
-
     def _by_component(self, records: Records) -> list[tuple[Component, NDArray[np.int64]]]:
         """Each component that has examples in the batch, with their rows."""
         rows = [np.flatnonzero(records.source == number) for number in range(len(self.components))]
@@ -163,8 +153,8 @@ class DenoisingSource(BatchSource):
 
 
 def component_names(folders: Sequence[object], denoisers: Sequence[DenoiserConfig]) -> list[str]:
-    """Of components, all different: the number of the folder where there are several, then the denoiser's label, then a
-    number where the same label returns."""
+    """Return a name for each component, all different: the number of the folder where there are several, then the
+    denoiser's label, then a number where the same label returns."""
     numbers = {folder: number for number, folder in enumerate(dict.fromkeys(folders))}
     found: list[str] = []
     for folder, denoiser in zip(folders, denoisers, strict=True):

@@ -49,20 +49,13 @@ class TaskBatches(BatchSource):
     ) -> None:
         """`identity_of_tasks` changes whenever their examples would."""
         self.config, self.split, self.tasks = config, split, tuple(tasks)
-        self._weights, self._identity = tuple(weights), identity_of_tasks
+        self.names, self.weights = [task.name for task in self.tasks], list(weights)
+        self._identity = identity_of_tasks
         self.has_inputs = "inputs" in self.tasks[0].features
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         return tuple(map(len, self.tasks))
-
-    @property
-    def names(self) -> list[str]:
-        return [task.name for task in self.tasks]
-
-    @property
-    def weights(self) -> list[float | None]:
-        return list(self._weights)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -74,7 +67,7 @@ class TaskBatches(BatchSource):
         """Figures for logs and the report; mean lengths from some examples of each task."""
         found = [mean_lengths(task, ("inputs", "targets")) for task in self.tasks]
         lengths = [(mean["inputs"], mean["targets"]) for mean in found]
-        rows = shares(self.names, self._weights, self.sizes, lengths)
+        rows = shares(self.names, self.weights, self.sizes, lengths)
         return {**super().summary(), "split": self.tasks[0].split, "mixture": rows}
 
     def lengths(self, records: Records) -> NDArray[np.int64]:
@@ -95,21 +88,17 @@ class TaskBatches(BatchSource):
         return (ragged([one.get("inputs", ()) for one in found]) if self.has_inputs else None), targets
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
-        is_mixed = self.split == "train" and len(self._everyone) > 1
-        component = self._numbers[records.source] if is_mixed else None
+        component = None if self.split != "train" or self._numbers is None else self._numbers[records.source]
         inputs, targets = self.examples(records)
         mask_id = next(iter(self.tasks[0].features["targets"].vocabulary.sentinel_ids), -1)
         is_paired = len(targets) > len(records)
         return lay_out(self.config, inputs, targets, mask_id=mask_id, component=component, is_paired=is_paired)
 
     @cached_property
-    def _numbers(self) -> NDArray[np.int64]:
-        """Of the tasks, among all of the mixture."""
-        return np.array([self._everyone.index(name) for name in self.names])
-
-    @cached_property
-    def _everyone(self) -> list[str]:
-        return task_names(self.config)
+    def _numbers(self) -> NDArray[np.int64] | None:
+        """The numbers of the tasks among all of the mixture; None: it has one alone."""
+        everyone = task_names(self.config)
+        return np.array([everyone.index(name) for name in self.names]) if len(everyone) > 1 else None
 
 
 def with_vocab_size(config: T5Run, size: int) -> T5Run:
@@ -130,7 +119,7 @@ def with_vocabulary(config: T5Run, size: int, owner: str, origin: str) -> tuple[
 
 
 def task_names(config: T5Run) -> list[str]:
-    """Of all tasks of the mixture that are not left out, those of rate 0 too."""
+    """Return the names of all tasks of the mixture that are not left out, those of rate 0 too."""
     _import_modules(config)
     registry = REGISTRY.supplied(Supply(left_out=frozenset(config.data.leave_out)))
     return list(registry.task_names(str(config.data.task)))
@@ -192,7 +181,7 @@ def _warn_of_unread(config: T5Run) -> None:
 
 
 def _pair_problems(config: T5Run, tasks: Sequence[Task]) -> list[str]:
-    """What tasks whose examples share rows in pairs do not go with."""
+    """Return the settings and tasks that do not suit tasks whose examples share rows in pairs."""
     paired = [
         task.name for task in tasks if any(isinstance(step, Denoise) and step.is_paired for step in task.preprocessors)
     ]
@@ -281,13 +270,13 @@ def registry_of(config: T5Run) -> TaskRegistry:
 
 
 def leaves_vocabulary_open(config: T5Run) -> bool:
-    """Whether a task of the run is to be given one."""
+    """Return True if a task of the run leaves its vocabulary to the run."""
     features = [feature for name in task_names(config) for feature in REGISTRY.get_task(name).features.values()]
     return any(isinstance(feature.vocabulary, RunVocabulary) for feature in features)
 
 
 def _tokenizer_of(model: Path) -> str:
-    """What `data.tokenizer` is to name for the model of a run, checkpoint or export."""
+    """Return the value of `data.tokenizer` for the model of a run, checkpoint or export."""
     for folder in (model, model.parent.parent):
         tree = RunFolder(folder).config_tree() if (folder / CONFIG).is_file() else {}
         if tree.get("data", {}).get("tokenizer") == BYTES:
