@@ -3,7 +3,6 @@
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import (
-    BeforeValidator,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -17,7 +16,7 @@ from pretrainkit.config.base import DEFAULT, Config, Conflict, ConflictError, Re
 from pretrainkit.config.paths import IsPath
 from pretrainkit.recipes.t5.decoding_config import DecodingConfig
 from pretrainkit.recipes.t5.denoising import DenoisingConfig
-from pretrainkit.training.data_config import DataConfig
+from pretrainkit.training.data_config import DataConfig, Names, TaskFolders
 from pretrainkit.training.evaluate_config import EvaluateConfig
 from pretrainkit.training.run import RunConfig
 
@@ -120,22 +119,6 @@ class T5ObjectiveConfig(Config):
     def _lower(cls, value: object) -> object:
         """T5X writes these names in capitals, and some with NUM_ before them."""
         return value.lower().removeprefix("num_") if isinstance(value, str) else value
-
-
-def as_names(value: object) -> object:
-    """Names separated by commas, or a list of them."""
-    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
-
-
-def as_folders(value: object) -> object:
-    """A mapping, or one folder for `all`."""
-    return {"all": value} if isinstance(value, str) else value
-
-
-Names = Annotated[tuple[str, ...], BeforeValidator(as_names, json_schema_input_type=str | tuple[str, ...])]
-TaskFolders = Annotated[
-    dict[str, str], IsPath(), BeforeValidator(as_folders, json_schema_input_type=str | dict[str, str])
-]
 
 
 class T5DataConfig(DataConfig):
