@@ -122,7 +122,7 @@ class T5ObjectiveConfig(Config):
 
 
 class T5DataConfig(DataConfig):
-    """How examples become batches."""
+    """The data, and how examples become batches."""
 
     held_out_fields: ClassVar[tuple[str, ...]] = ("valid", "task")
     input_length: PositiveInt = 512

@@ -18,7 +18,7 @@ from pretrainkit.recipes.t5.source import DenoisingSource, open_source
 from pretrainkit.recipes.t5.task_source import TaskBatches, registry_of, warn_of_lacking
 from pretrainkit.rng import fold, stream_key
 from pretrainkit.tasks.rates import Share, spread
-from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
+from pretrainkit.tokenizers.load import load_tokenizer
 
 _KEY = stream_key(0, "t5", "data check")
 _GOOD_FILL = 0.7
@@ -113,12 +113,10 @@ def _rows(source: DenoisingSource | TaskBatches, records: Records) -> tuple[list
 def _segment_examples(source: DenoisingSource, num: int) -> Iterator[dict[str, str]]:
     from pretrainkit.recipes.t5.evaluation import readable
 
-    tokenizers: dict[str, Tokenizer] = {}
+    folders = {component.shards.tokenizer_folder for component in source.components}
+    tokenizers = {folder: load_tokenizer(folder) for folder in folders if folder.is_dir()}
     for number, (name, component) in enumerate(zip(source.names, source.components, strict=True)):
-        folder = component.shards.tokenizer_folder
-        if folder.is_dir() and str(folder) not in tokenizers:
-            tokenizers[str(folder)] = load_tokenizer(folder)
-        tokenizer, ids = tokenizers.get(str(folder)), component.denoiser.ids
+        tokenizer, ids = tokenizers.get(component.shards.tokenizer_folder), component.denoiser.ids
         for index in spread(source.sizes[number], num):
             zero, at = np.zeros(1, np.int64), np.array([index])
             text = component.index.read(component.shards, at)

@@ -37,7 +37,7 @@ _TRUNCATED_DEVIATION = 0.87962566103423978
 
 
 class TokenScores(NamedTuple):
-    """What the model says about given tokens. A tuple, so that DDP and FSDP2 find the tensors in it."""
+    """Scores of given tokens. A tuple, so that DDP and FSDP2 find the tensors in it."""
 
     loss: TokenLoss
     """Of each token."""

@@ -26,7 +26,7 @@ PER_TOKEN, ACCURACY = "loss_per_nonpadding_target_token", "accuracy"
 
 
 class TokenLosses(NamedTuple):
-    """Of each target token, float32, before weights."""
+    """Losses of each target token, float32, before weights."""
 
     cross_entropy_K: Tensor
     z_K: Tensor
@@ -58,7 +58,7 @@ def token_losses(scores: TokenScores, vocab_size: int, *, label_smoothing: float
 
 
 def smoothed_entropy(label_smoothing: float, vocab_size: int) -> float:
-    """Of the smoothed target, in nats."""
+    """Return the entropy of the smoothed target, in nats."""
     kept, other = 1 - label_smoothing, label_smoothing / (vocab_size - 1)
     return -(kept * math.log(kept) + (vocab_size - 1) * other * math.log(other + 1e-20))
 

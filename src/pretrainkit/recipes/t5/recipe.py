@@ -217,7 +217,7 @@ class T5(
         )
 
     def own_tokenizer(self, config: T5Run, out: Path) -> bool:
-        """Of bytes, or that of the tasks."""
+        """That of bytes, or of the tasks."""
         from pretrainkit.recipes.t5.texts import vocabulary_of
         from pretrainkit.tasks.vocabulary_folder import save_vocabulary
 

@@ -51,7 +51,7 @@ _BOTH_CUTS = np.stack([_CLEAN_CUTS, _NOISE_CUTS])[:, None]
 
 @dataclass(frozen=True)
 class LengthPlan:
-    """How many tokens of text make inputs of a given length."""
+    """The numbers of tokens that make inputs of a given length."""
 
     num_tokens: int
     """Of a segment of text."""
@@ -203,10 +203,10 @@ def iid(keys: Keys, lengths: Ints, noise_density: float) -> Mask:
     return (draws >> np.uint64(11)).astype(np.float64) * 2.0**-53 < noise_density
 
 
-def regular(keys: Keys, lengths: Ints, noise_density: float, shortest: int = 1, longest: int = 5) -> Mask:
-    """Runs at equal distances: their length (uniform from `shortest` to `longest`) and the place of the first are drawn
-    once for each segment, the period is round(length / noise_density)."""
-    span = shortest + below(fold(keys, _PERIODS), np.full(len(keys), longest - shortest + 1))
+def regular(keys: Keys, lengths: Ints, noise_density: float) -> Mask:
+    """Runs at equal distances: their length (uniform from 1 to 5) and the place of the first are drawn once for each
+    segment, the period is round(length / noise_density)."""
+    span = 1 + below(fold(keys, _PERIODS), np.full(len(keys), 5))
     period = np.maximum(np.rint(span / noise_density).astype(np.int64), 1)
     offset = below(fold(keys, _OFFSETS), period)
     place = slots(lengths) + np.repeat(offset, lengths)

@@ -15,9 +15,9 @@ SENTINEL = re.compile(r"<extra_id_(\d+)>")
 
 
 def vocabulary_of(config: T5Run, tokenizer: Path | None) -> Vocabulary:
-    """What a trained model reads and says: by the folder beside it, or else `data.tokenizer`, or else the tasks it was
-    trained on. Raises DataError where there is no tokenizer; ConfigError where there are no tasks either, or not any
-    more."""
+    """Return the vocabulary of a trained model: that of the folder beside it, or else of `data.tokenizer`, or else of
+    the tasks it was trained on. Raises DataError where there is no tokenizer; ConfigError where there are no tasks
+    either, or not any more."""
     data = config.data
     place: str | Path | None = data.tokenizer if tokenizer is None else tokenizer
     if place is not None:
