@@ -205,6 +205,8 @@ def test_the_short_way_gives_what_masks_give(lengths, density, mean, seed):
     k = keys(len(lengths), seed)
     is_noise = random_spans(k, tokens.lengths, density, mean)
     both = corrupt_spans(k, tokens, density, mean, sentinels, 1)
+    if both is None:
+        pytest.skip("installed without a compiler")
     for found, is_hidden in zip(both, (is_noise, ~is_noise), strict=True):
         wanted = hide("sentinels", tokens, is_hidden, k, sentinels, 31000).with_end(1)
         np.testing.assert_array_equal(found.values, wanted.values)

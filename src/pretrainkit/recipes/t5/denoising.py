@@ -282,13 +282,14 @@ class Denoiser:
             return halves.take_slots(~is_rest), halves.take_slots(is_rest)
         is_plain = config.mask == "random_spans" and not config.random_roll and config.end_of_segment
         is_usual = is_plain and config.inputs == config.targets == "sentinels"
-        # Lengths are planned so that nothing must be cut.
         if is_usual and len(text) and int(text.lengths.min()) > 1:
             rates = config.noise_density, config.mean_span_length
-            inputs, targets = spans.corrupt_spans(keys, text, *rates, self._sentinels, self.ids.end)
-            inputs = self._with_mode(inputs)
-            if inputs.lengths.max() <= self.input_length and targets.lengths.max() <= self.target_length:
-                return inputs, targets
+            fast = spans.corrupt_spans(keys, text, *rates, self._sentinels, self.ids.end)
+            if fast is not None:
+                inputs, targets = self._with_mode(fast[0]), fast[1]
+                # Lengths are planned so that nothing must be cut.
+                if inputs.lengths.max() <= self.input_length and targets.lengths.max() <= self.target_length:
+                    return inputs, targets
         is_noise = self._noise(text, keys)
         hiding = self._sentinels, self.ids.text_size
         targets = self._ended(spans.hide(config.targets, text, ~is_noise, keys, *hiding), self.target_length)

@@ -149,17 +149,13 @@ def corrupt_spans(
     mean_span_length: float,
     sentinels: NDArray[np.int32],
     end: int,
-) -> tuple[Ragged, Ragged]:
+) -> tuple[Ragged, Ragged] | None:
     """Return inputs and targets of `random_spans` with a sentinel for each run and an end mark: what `hide` gives on
-    both sides, at a tenth of its cost where the package was compiled. Segments have at least 2 tokens, and no more runs
-    than there are sentinels."""
+    both sides, at a tenth of its cost; None where the package was installed without a compiler. Segments have at least
+    2 tokens, and no more runs than there are sentinels."""
     compiled = _compiled_corrupt_spans()
     if compiled is None:
-        is_noise = random_spans(keys, text.lengths, noise_density, mean_span_length)
-        inputs, targets = (
-            hide("sentinels", text, is_hidden, keys, sentinels, 0).with_end(end) for is_hidden in (is_noise, ~is_noise)
-        )
-        return inputs, targets
+        return None
     num_noise, num_spans = count_noise(text.lengths, noise_density, mean_span_length)
     num_targets = num_noise + num_spans + 1
     num_inputs = text.lengths + num_targets - 2 * num_noise
