@@ -23,14 +23,7 @@ from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.denoising import Denoiser, DenoiserConfig, DenoisingConfig, TextIds, describe, label
 from pretrainkit.recipes.t5.ragged import Ragged, constant, merged
 from pretrainkit.recipes.t5.segments import SegmentIndex, segments_of
-from pretrainkit.recipes.t5.task_source import (
-    TaskBatches,
-    bind_tasks,
-    open_tasks,
-    task_names,
-    with_vocab_size,
-    with_vocabulary,
-)
+from pretrainkit.recipes.t5.task_source import TaskBatches, bind_tasks, open_tasks, task_names, with_vocabulary
 from pretrainkit.rng import fold, stream_key
 from pretrainkit.tasks.rates import shares, spread
 from pretrainkit.tasks.vocabulary_folder import NUM_SENTINELS
@@ -284,7 +277,8 @@ def without_data(config: T5Run) -> tuple[T5Run, str]:
     told = f"inputs of data.input_length={data.input_length} and targets of data.target_length={data.target_length}"
     if config.model.vocab_size is None:
         told += f", a vocabulary of {_USUAL_VOCABULARY:,} ids"
-    return with_vocab_size(config, _USUAL_VOCABULARY), told
+        config = config.changed(model={"vocab_size": _USUAL_VOCABULARY})
+    return config, told
 
 
 def assumed_batch(config: T5Run, num_examples: int) -> dict[str, np.ndarray]:

@@ -101,14 +101,11 @@ class TaskBatches(BatchSource):
         return np.array([everyone.index(name) for name in self.names]) if len(everyone) > 1 else None
 
 
-def with_vocab_size(config: T5Run, size: int) -> T5Run:
-    """Return the config with `model.vocab_size`, where it leaves that open."""
-    return config if config.model.vocab_size is not None else config.changed(model={"vocab_size": size})
-
-
 def with_vocabulary(config: T5Run, size: int, owner: str, origin: str) -> tuple[T5Run, list[str]]:
-    """Return the config with a vocabulary for the `size` ids of `owner`, which come from `origin`, and its problems."""
-    config = with_vocab_size(config, round_vocab(size))
+    """Return the config with `model.vocab_size`, where it leaves that open, for the `size` ids of `owner`, which come
+    from `origin`; and its problems."""
+    if config.model.vocab_size is None:
+        config = config.changed(model={"vocab_size": round_vocab(size)})
     problems = config.problems()
     if (config.model.vocab_size or 0) < size:
         problems.append(
