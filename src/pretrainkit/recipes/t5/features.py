@@ -258,9 +258,7 @@ def pairs(lengths: Mapping[str, Ints], widths: Mapping[str, int]) -> Placement:
     joined = {name: sizes.reshape(-1, 2).sum(1) for name, sizes in lengths.items()}
     _check(joined, widths)
     num_rows = len(next(iter(joined.values())))
-    zeros = np.zeros(num_rows, np.int64)
-    offsets = {name: np.stack([zeros, sizes[0::2]], axis=1).ravel() for name, sizes in lengths.items()}
-    return Placement(np.repeat(np.arange(num_rows), 2), np.tile([1, 2], num_rows), offsets, num_rows)
+    return placed(np.repeat(np.arange(num_rows), 2), lengths, num_rows)
 
 
 def best_fit(lengths: Mapping[str, Ints], widths: Mapping[str, int], num_rows: int | None = None) -> Placement:
