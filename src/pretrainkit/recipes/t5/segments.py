@@ -183,9 +183,8 @@ class _Groups:
             return _NONE, _NONE, _NONE
         numbers = self.num_groups + np.arange(len(ends))
         lengths = _random_lengths(numbers, self.length) if self.is_random_length else _NONE
-        num_segments: Ints = -(
-            -np.diff(ends, prepend=self.begin) // (lengths if len(lengths) else np.int64(self.length))
-        )
+        of_segment = lengths if len(lengths) else np.int64(self.length)
+        num_segments: Ints = -(-np.diff(ends, prepend=self.begin) // of_segment)
         segment_ends: Ints = self.num_segments + np.cumsum(num_segments)
         self.num_groups, self.num_segments = self.num_groups + len(ends), int(segment_ends[-1])
         self.begin = int(ends[-1])
