@@ -28,8 +28,7 @@ class HuggingFaceEncoder(TextEncoder):
         text of a pair has a type of its own."""
         super().__init__()
         name, linear = classifier_of(model)
-        owner, _, attribute = name.rpartition(".")
-        setattr(model.get_submodule(owner), attribute, nn.Identity())
+        model.set_submodule(name, nn.Identity())
         self.model, self.classifier_name = model, name
         self.width, self.dropout_rate = linear.in_features, 0.0
         settings = model.config.to_dict()

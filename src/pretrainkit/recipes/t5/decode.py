@@ -22,7 +22,6 @@ from pretrainkit.nn.activations import ACTIVATIONS
 from pretrainkit.nn.autocast import activation_dtype, in_float32
 from pretrainkit.nn.biased_attention import RowPairs, visible_pairs
 from pretrainkit.nn.cpu.dispatch import laid_out
-from pretrainkit.nn.relative_bias import RelativeBias
 from pretrainkit.recipes.t5.model import T5, Block
 
 START_ID, END_ID = 0, 1
@@ -91,7 +90,11 @@ class CachedDecoder:
             assert encoder_ids_BS is not None
             self._encode(encoder_ids_BS)
         # Of the distance 0, -1, ... to earlier keys, for each layer, so that a step reads its first `position` + 1.
-        self.bias_HL = [self._bias_of(block).by_distance(1 - max_length, 0).flip(1).to(dtype) for block in self.blocks]
+        self.bias_HL = []
+        for block in self.blocks:
+            bias = self.stack.relative_bias if block.relative_bias is None else block.relative_bias
+            assert bias is not None
+            self.bias_HL.append(bias.by_distance(1 - max_length, 0).flip(1).to(dtype))
         self._weights = [_BlockWeights(block, dtype) for block in self.blocks]
         weight_VD = model.embedding.weight if model.logits is None else model.logits.weight
         self.logits_dtype = torch.promote_types(weight_VD.dtype, torch.float32)
@@ -99,11 +102,6 @@ class CachedDecoder:
         self._table_DV = _transposed(weight_VD, self.logits_dtype)
         self._logit_scale = config.hidden_size**-0.5 if model.logits is None else 1.0
         self.kept_B: Tensor | None = None
-
-    def _bias_of(self, block: Block) -> RelativeBias:
-        bias = self.stack.relative_bias if block.relative_bias is None else block.relative_bias
-        assert bias is not None
-        return bias
 
     def _encode(self, ids_BS: Tensor) -> None:
         assert self.model.encoder is not None
