@@ -64,8 +64,13 @@ def open_t5x(path: Path) -> T5xCheckpoint:
         return open_t5x(path.parent)
     for folder in (path, path / "state"):
         if (folder / "checkpoint").is_file():
-            leaves = dict(_leaves(_tree(folder / "checkpoint"), (), folder))
-            return T5xCheckpoint(folder, leaves, may_pack_bfloat16=True)
+            tree = read_flax(folder / "checkpoint")
+            if not isinstance(tree, dict) or "optimizer" not in tree:
+                raise CheckpointError(
+                    f"{folder / 'checkpoint'} is no checkpoint of T5X: it has no 'optimizer'\n"
+                    "  files of other systems are read with another --format"
+                )
+            return T5xCheckpoint(folder, dict(_leaves(tree["optimizer"], (), folder)), may_pack_bfloat16=True)
         if (folder / _MANIFEST).is_file():
             return T5xCheckpoint(folder, _ocdbt_leaves(folder), may_pack_bfloat16=False)
         if arrays := sorted(folder.glob(f"*/{_ZARRAY}")):
@@ -78,16 +83,6 @@ def open_t5x(path: Path) -> T5xCheckpoint:
             "`checkpoint_STEP`\n  give the folder of one step, copied as a whole"
         )
     return open_t5x(steps[max(steps)])
-
-
-def _tree(file: Path) -> Any:
-    tree = read_flax(file)
-    if not isinstance(tree, dict) or "optimizer" not in tree:
-        raise CheckpointError(
-            f"{file} is no checkpoint of T5X: it has no 'optimizer'\n"
-            "  files of other systems are read with another --format"
-        )
-    return tree["optimizer"]
 
 
 def _leaves(tree: Any, path: tuple[str, ...], folder: Path) -> Iterator[tuple[str, Any]]:

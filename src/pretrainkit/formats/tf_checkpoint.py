@@ -7,8 +7,9 @@ Source: tensorflow/core/protobuf/{tensor_bundle,saved_tensor_slice}.proto, tenso
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,45 +93,48 @@ class TensorFlowCheckpoint(Mapping[str, NDArray[Any]]):
         self.prefix = _prefix(path)
         index = self.prefix.with_name(self.prefix.name + ".index")
         self._shards: dict[int, memoryview] = {}
-        self._entries: dict[bytes, Any] = {}
-        self._bundle: dict[str, Any] = {}
-        self._slices: dict[str, SavedArray] = {}
+        self._readers: dict[str, Callable[[], NDArray[Any]]] = {}
         try:
             if index.is_file():
-                self._entries = dict(table_items(mapped(index)))
-                header = parse("BundleHeader", self._entries.pop(b"", b""))
+                values = dict(table_items(mapped(index)))
+                header = parse("BundleHeader", values.pop(b"", b""))
                 if header.endianness == _BIG_ENDIAN:
                     raise ValueError("it was written by a big-endian machine")
                 self._num_shards = header.num_shards or 1
-                self._entries = {key: parse("BundleEntry", value) for key, value in self._entries.items()}
-                self._bundle = {key.decode(): one for key, one in self._entries.items() if not key.startswith(_SLICE)}
+                self._entries = {key: parse("BundleEntry", value) for key, value in values.items()}
+                for key, entry in self._entries.items():
+                    if not key.startswith(_SLICE):
+                        self._readers[key.decode()] = partial(self._from_bundle, key.decode(), entry)
             else:
-                self._slices = read_tables(_table_files(self.prefix))
+                self._readers = {name: saved.array for name, saved in read_tables(_table_files(self.prefix)).items()}
         except (ValueError, OSError) as error:
             raise _unreadable(f"checkpoint {self.prefix}", error) from error
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._bundle or self._slices)
+        return iter(self._readers)
 
     def __len__(self) -> int:
-        return len(self._bundle or self._slices)
+        return len(self._readers)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Raises KeyError, and CheckpointError where the data is missing or damaged."""
         try:
-            return self._from_bundle(name, self._bundle[name]) if self._bundle else self._slices[name].array()
+            return self._readers[name]()
         except (ValueError, OSError) as error:
             raise _unreadable(f"{name} of checkpoint {self.prefix}", error) from error
 
     def _from_bundle(self, name: str, entry: Any) -> NDArray[Any]:
         dtype, shape = numpy_dtype(entry.dtype), _shape(entry)
         if entry.slices:
+            # A key is 0, the name, its end, and the extents in a code that keeps their order: as a table is sorted, its
+            # parts are in the order of their extents. Source: tensorflow/core/lib/strings/ordered_code.cc.
+            beginning = _SLICE + name.encode().replace(b"\x00", b"\x00\xff") + b"\x00\x01"
+            own = [found for key, found in self._entries.items() if key.startswith(beginning)]
+            if len(own) != len(entry.slices):
+                raise ValueError("a part of it is missing")
             whole = np.empty(shape, "<f4" if dtype == BFLOAT16 else dtype)
-            for part in entry.slices:
-                key = _key_of_slice(name, part)
-                if key not in self._entries:
-                    raise ValueError("a part of it is missing")
-                whole[as_index(part)] = self._from_bundle(name, self._entries[key])
+            for part, found in zip(sorted(entry.slices, key=_extents), own, strict=True):
+                whole[as_index(part)] = self._from_bundle(name, found)
             return whole
         content = self._shard(entry.shard_id)[entry.offset : entry.offset + entry.size]
         if len(content) != entry.size:
@@ -182,25 +186,6 @@ def _shape(entry: Any) -> tuple[int, ...]:
     return tuple(dim.size for dim in entry.shape.dim)
 
 
-def _key_of_slice(name: str, part: Any) -> bytes:
-    """The key of a part of an array, in TensorFlow's "ordered code": 0, the name, the number of dimensions, begin and
-    length of each, where -1 is all of it. Source: tensorflow/core/lib/strings/ordered_code.cc.
-    """
-    escaped = name.encode().replace(b"\x00", b"\x00\xff")
-    key = _SLICE + escaped + b"\x00\x01" + _unsigned(len(part.extent))
-    for extent in part.extent:
-        key += _signed(extent.start) + _signed(extent.length if extent.HasField("length") else -1)
-    return key
-
-
-def _unsigned(number: int) -> bytes:
-    """How many bytes follow, then those, big-endian."""
-    num_bytes = (number.bit_length() + 7) // 8
-    return bytes([num_bytes]) + number.to_bytes(num_bytes, "big")
-
-
-def _signed(number: int) -> bytes:
-    """Big-endian, in n bytes of which n bits say how many there are: ones, and zeros for negative numbers."""
-    num_bytes = (number if number >= 0 else ~number).bit_length() // 7 + 1
-    first, *rest = number.to_bytes(num_bytes, "big", signed=True)
-    return bytes([first ^ (0xFF << (8 - num_bytes) & 0xFF), *rest])
+def _extents(part: Any) -> list[tuple[int, int]]:
+    """Return begin and length along each dimension of a part of an array; the length -1 is all of it."""
+    return [(extent.start, extent.length if extent.HasField("length") else -1) for extent in part.extent]

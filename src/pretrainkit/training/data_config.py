@@ -42,6 +42,22 @@ Sources = Annotated[
 ]
 
 
+def as_names(value: object) -> object:
+    """Names separated by commas, or a list of them."""
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def as_folders(value: object) -> object:
+    """A mapping, or one folder for `all`."""
+    return {"all": value} if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(as_names, json_schema_input_type=str | tuple[str, ...])]
+TaskFolders = Annotated[
+    dict[str, str], IsPath(), BeforeValidator(as_folders, json_schema_input_type=str | dict[str, str])
+]
+
+
 class DataConfig(Config):
     """What the model is fed. Recipes add their own fields."""
 

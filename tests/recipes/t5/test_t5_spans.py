@@ -20,7 +20,6 @@ from pretrainkit.recipes.t5.spans import (
     plan_lengths,
     random_spans,
     regular,
-    spans_by_arrays,
     suffix,
 )
 from pretrainkit.rng import fold
@@ -205,13 +204,13 @@ def test_the_short_way_gives_what_masks_give(lengths, density, mean, seed):
     sentinels = np.arange(32099, 31499, -1, dtype=np.int32)
     k = keys(len(lengths), seed)
     is_noise = random_spans(k, tokens.lengths, density, mean)
-    compiled = corrupt_spans(k, tokens, density, mean, sentinels, 1)
-    by_arrays = spans_by_arrays(k, tokens, *count_noise(tokens.lengths, density, mean), sentinels, 1)
-    for side, is_hidden in ((0, is_noise), (1, ~is_noise)):
+    both = corrupt_spans(k, tokens, density, mean, sentinels, 1)
+    if both is None:
+        pytest.skip("installed without a compiler")
+    for found, is_hidden in zip(both, (is_noise, ~is_noise), strict=True):
         wanted = hide("sentinels", tokens, is_hidden, k, sentinels, 31000).with_end(1)
-        for found in (compiled[side], by_arrays[side]):
-            np.testing.assert_array_equal(found.values, wanted.values)
-            np.testing.assert_array_equal(found.lengths, wanted.lengths)
+        np.testing.assert_array_equal(found.values, wanted.values)
+        np.testing.assert_array_equal(found.lengths, wanted.lengths)
 
 
 def test_the_compiled_way_reads_and_writes_nothing_outside_its_arrays():

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, PositiveInt
+from pydantic import Field, PositiveInt
 
 from pretrainkit.config.base import DEFAULT, Config, Conflict, ReadBy
 from pretrainkit.config.paths import IsPath
@@ -10,24 +10,8 @@ from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.glue.tasks import NAMELESS_KINDS, Kind
 from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.recipes.registry import find_recipe
-from pretrainkit.training.data_config import DataConfig
+from pretrainkit.training.data_config import DataConfig, Names, TaskFolders
 from pretrainkit.training.run import RunConfig
-
-
-def _as_names(value: object) -> object:
-    return tuple(part for part in value.split(",") if part) if isinstance(value, str) else value
-
-
-Names = Annotated[tuple[str, ...], BeforeValidator(_as_names, json_schema_input_type=str | tuple[str, ...])]
-
-
-def _as_folders(value: object) -> object:
-    return {"all": value} if isinstance(value, str) else value
-
-
-TaskFolders = Annotated[
-    dict[str, str], IsPath(), BeforeValidator(_as_folders, json_schema_input_type=str | dict[str, str])
-]
 
 
 class EncoderConfig(Config):

@@ -11,7 +11,7 @@ from pretrainkit.training.run import RunConfig
 
 
 class HuggingFaceModelConfig(Config):
-    """What transformers needs to build it, so that a run needs the folder no more."""
+    """Everything that transformers needs to build the encoder, so that a run does not need the folder any more."""
 
     architecture: dict[str, Any]
     """The contents of its config.json."""

@@ -49,31 +49,18 @@ def build(config: HuggingFaceModelConfig) -> HuggingFaceEncoder:
 def read_folder(
     folder: Path, reads: Reads = "examples"
 ) -> tuple[HuggingFaceModelConfig, dict[str, Tensor], dict[str, Tensor]]:
-    """Config, state dict of `build(config)`, and weight and bias of the classifier, which are empty where it has none.
-
-    Raises:
-        CheckpointError: It is no encoder of texts, or lacks weights of one.
-    """
+    """Return the config, the state dict of `build(config)`, and weight and bias of the classifier, if it has one.
+    Raises CheckpointError where it is no encoder of texts, or lacks weights of one."""
     architecture, _ = read_config(folder, dict)
     found, kind = family_of(architecture, str(folder))
-    with torch.random.fork_rng(), _quiet():
-        torch.manual_seed(0)  # what is missing is drawn; see `draw`
-        try:
-            model, report = kind.from_pretrained(
-                str(folder), config=found, dtype=torch.float32, output_loading_info=True, local_files_only=True
-            )
-        except (OSError, ValueError, RuntimeError) as error:
-            raise CheckpointError(
-                f"transformers cannot load the weights in {folder}: {error}\n  copy it again"
-            ) from error
+    model, report = _loaded(kind, found, folder)
     name, linear = classifier_of(model)
     missing = set(report["missing_keys"])
     has_classifier = f"{name}.weight" not in missing
     classifier = {key: value.clone() for key, value in linear.state_dict().items()} if has_classifier else {}
     drawn = drawn_modules(model, {key for key in missing if not key.startswith(f"{name}.")}, folder)
     if reads != "examples":
-        with _quiet():
-            name, classifier = slot_head(architecture, reads, folder)
+        name, classifier = slot_head(architecture, reads, folder)
     left = sorted({key.split(".")[0] for key in report["unexpected_keys"] if key.rpartition(".")[0] != name})
     if left:
         logger.warning("%s: not read, because the encoder has no place for it: %s", folder, ", ".join(left))
@@ -85,12 +72,24 @@ def read_folder(
     return config, encoder.state_dict(), classifier
 
 
-def read_classifier(folder: Path) -> ImportedTextClassifier:
-    """A folder of `AutoModelForSequenceClassification`, `…TokenClassification` or `…QuestionAnswering`, all of it.
+def _loaded(kind: Any, config: Any, folder: Path) -> tuple[Any, dict[str, Any]]:
+    """Return a model of the class `kind` with the weights of a folder, and what transformers reports of them. What is
+    missing is drawn; see `draw`."""
+    with torch.random.fork_rng(), _quiet():
+        torch.manual_seed(0)
+        try:
+            return kind.from_pretrained(
+                str(folder), config=config, dtype=torch.float32, output_loading_info=True, local_files_only=True
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            raise CheckpointError(
+                f"transformers cannot load the weights in {folder}: {error}\n  copy it again"
+            ) from error
 
-    Raises:
-        CheckpointError: It has no classifier, or one of classes that may hold together.
-    """
+
+def read_classifier(folder: Path) -> ImportedTextClassifier:
+    """Read a folder of `AutoModelForSequenceClassification`, `…TokenClassification` or `…QuestionAnswering`. Raises
+    CheckpointError where it has no classifier, or one of classes that may hold together."""
     reads = read_config(folder, read_by_head)[0] or "examples"
     config, encoder, classifier = read_folder(folder, reads)
     if set(classifier) != {"weight", "bias"}:
@@ -106,11 +105,8 @@ def read_classifier(folder: Path) -> ImportedTextClassifier:
 
 
 def drawn_modules(model: Any, missing: set[str], folder: Path) -> tuple[str, ...]:
-    """Names of the layers between encoder and classifier of which all of `missing` is.
-
-    Raises:
-        CheckpointError: Something else is missing.
-    """
+    """Return the names of the layers between encoder and classifier that the tensors of `missing` belong to. Raises
+    CheckpointError where anything else is missing."""
     found = {key.rpartition(".")[0] for key in missing}
     absent = []
     for name in sorted(found):
@@ -128,7 +124,7 @@ def drawn_modules(model: Any, missing: set[str], folder: Path) -> tuple[str, ...
 
 
 def draw(encoder: HuggingFaceEncoder, config: HuggingFaceModelConfig) -> None:
-    """Values from torch's global generator for the layers that the folder had no weights for."""
+    """Draw the layers that the folder had no weights for from torch's global generator."""
     scale = config.architecture.get("initializer_range") or 0.02
     for name in config.drawn:
         initialise_layer(encoder.model.get_submodule(name), scale)
@@ -138,20 +134,13 @@ def write_classifier(
     config: HuggingFaceModelConfig, trained: TextClassifier, tokenizer: Path | None, out: Path
 ) -> None:
     """Write a folder that `AutoModelForSequenceClassification.from_pretrained` loads, or of heads on words and spans
-    `AutoModelForTokenClassification` and `AutoModelForQuestionAnswering`.
-
-    Raises:
-        InputError: `out` exists and is not an empty folder, or cannot be written.
-    """
+    `AutoModelForTokenClassification` and `AutoModelForQuestionAnswering`. Raises InputError where `out` exists and is
+    not an empty folder, or cannot be written."""
     encoder = trained.encoder
     assert isinstance(encoder, HuggingFaceEncoder)
     if trained.reads == "examples":
-        values = {
-            **config.architecture,
-            "architectures": [type(encoder.model).__name__],
-            **class_settings(trained.classes),
-            "dtype": "float32",
-        }
+        values = {**config.architecture, "architectures": [type(encoder.model).__name__]}
+        values |= class_settings(trained.classes) | {"dtype": "float32"}
         state = {name.removeprefix("model."): tensor for name, tensor in encoder.state_dict().items()}
         state |= {f"{encoder.classifier_name}.{name}": tensor for name, tensor in trained.head.state_dict().items()}
     else:
@@ -163,7 +152,7 @@ def write_classifier(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the bars and tables of transformers: what matters of them is said by us."""
+    """Silence the bars and tables of transformers: we report what matters in them."""
     logging_ = import_transformers().logging
     verbosity, has_bar = logging_.get_verbosity(), logging_.is_progress_bar_enabled()
     logging_.set_verbosity_error()
@@ -177,7 +166,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _copy_tokenizer(origin: Path, folder: Path) -> None:
-    """What lies beside weights, whatever the family calls it."""
+    """Copy all files that are neither weights nor configs: families call those of tokenizers differently."""
     for path in origin.iterdir():
         is_known = path.suffix in _WEIGHTS or path.name in ("config.json", "generation_config.json", SETTINGS)
         if path.is_file() and not is_known and not path.name.startswith("."):
@@ -185,7 +174,7 @@ def _copy_tokenizer(origin: Path, folder: Path) -> None:
 
 
 def _second_type(folder: Path, encoder: HuggingFaceEncoder) -> Literal[0, 1]:
-    """As the tokenizer beside the weights says; where there is none, 1 if the encoder knows two types."""
+    """Return that of the tokenizer beside the weights; where there is none, 1 if the encoder knows two types."""
     try:
         return read_tokenizer(folder)[1].second_type
     except DataError:
@@ -193,11 +182,8 @@ def _second_type(folder: Path, encoder: HuggingFaceEncoder) -> Literal[0, 1]:
 
 
 def slot_classifier(architecture: dict[str, Any], trained: TextClassifier) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """(contents of config.json, tensors in the names of transformers) of a head that reads words or spans.
-
-    Raises:
-        InputError: transformers has no such class for the family, or one with more than a linear layer on the encoder.
-    """
+    """Return (contents of config.json, tensors in the names of transformers) of a head that reads words or spans.
+    Raises InputError where the family has no such class, or one with more than a linear layer on the encoder."""
     assert isinstance(trained.encoder, HuggingFaceEncoder)
     # Of spans two scores: that an answer begins at a slot, and that it ends there.
     settings = {"num_labels": 2} if trained.reads == "spans" else class_settings(trained.classes)
@@ -219,15 +205,10 @@ def slot_classifier(architecture: dict[str, Any], trained: TextClassifier) -> tu
 
 
 def slot_head(architecture: dict[str, Any], reads: Reads, folder: Path) -> tuple[str, dict[str, Tensor]]:
-    """(name, weight and bias) of the head on words or spans in a folder that transformers saved.
-
-    Raises:
-        CheckpointError: It is not one linear layer with a bias on the encoder.
-    """
+    """Return (name, weight and bias) of the head on words or spans in a folder that transformers saved. Raises
+    CheckpointError where it is not one linear layer with a bias on the encoder."""
     kind, config = _class_of(architecture, reads)
-    model, report = kind.from_pretrained(
-        str(folder), config=config, dtype=torch.float32, output_loading_info=True, local_files_only=True
-    )
+    model, report = _loaded(kind, config, folder)
     heads = _heads(model)
     state = model.get_submodule(heads[0]).state_dict() if len(heads) == 1 else {}
     if set(state) != {"weight", "bias"} or any(key.startswith(f"{heads[0]}.") for key in report["missing_keys"]):

@@ -25,12 +25,11 @@ class HuggingFaceEncoder(TextEncoder):
     example. It has its own dropout in front of that layer, so `dropout_rate` is 0."""
 
     def __init__(self, model: Any, *, has_types: bool = True) -> None:
-        """`model`, of transformers, is changed: its last linear layer becomes the identity. `has_types`: whether the
-        second text of a pair has a type of its own."""
+        """Change `model`, of transformers: its last linear layer becomes the identity. `has_types`: True if the second
+        text of a pair has a type of its own."""
         super().__init__()
         name, linear = classifier_of(model)
-        owner, _, attribute = name.rpartition(".")
-        setattr(model.get_submodule(owner), attribute, nn.Identity())
+        model.set_submodule(name, nn.Identity())
         self.model, self.classifier_name = model, name
         self.width, self.dropout_rate = linear.in_features, 0.0
         settings = model.config.to_dict()
@@ -81,11 +80,8 @@ def _slots_of(batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def classifier_of(model: Any) -> tuple[str, nn.Linear]:
-    """The last linear layer outside of the encoder of a classification model, and its name.
-
-    Raises:
-        CheckpointError: There is none.
-    """
+    """Return the name and the module of the last linear layer outside of the encoder of a classification model. Raises
+    CheckpointError where there is none."""
     inside = set(model.base_model.modules())
     found = [
         (name, module)
@@ -100,12 +96,9 @@ def classifier_of(model: Any) -> tuple[str, nn.Linear]:
 
 
 def family_of(architecture: Mapping[str, Any], origin: str) -> tuple[Any, Any]:
-    """(config of transformers, class of its classification model), of the contents of a config.json; messages name
-    `origin`.
-
-    Raises:
-        CheckpointError: transformers does not know it, or it is no encoder of texts that has a classifier.
-    """
+    """Return (config of transformers, class of its classification model) for the contents of a config.json. Raises
+    CheckpointError, which names `origin`, where transformers does not know it, or it is no encoder of texts that has a
+    classifier."""
     auto = import_transformers().models.auto.modeling_auto
     values = dict(architecture)
     kind = values.pop("model_type", None)
@@ -131,7 +124,7 @@ def family_of(architecture: Mapping[str, Any], origin: str) -> tuple[Any, Any]:
 
 
 def is_behind_encoder(model: Any, module: nn.Module) -> bool:
-    """Whether a module of a classification model lies between the hidden states and the classifier."""
+    """Return True if a module of a classification model is between the hidden states and the classifier."""
     base = model.base_model
     # What the encoder itself has behind its hidden states is called so in all families.
     poolers = [child for name, child in base.named_children() if name == "pooler"]

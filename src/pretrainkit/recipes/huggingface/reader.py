@@ -15,7 +15,7 @@ _TEXT = "a"
 
 @dataclass(frozen=True)
 class Template:
-    """What stands around single texts and pairs."""
+    """Control tokens and types of single texts and pairs."""
 
     control: ControlTokens
     second_type: Literal[0, 1]
@@ -23,11 +23,8 @@ class Template:
 
 
 def read_tokenizer(folder: Path) -> tuple[Tokenizer, Template]:
-    """Of a folder with `tokenizer.json`, or files that transformers makes one of.
-
-    Raises:
-        DataError: There is none that can be read.
-    """
+    """Return the tokenizer of a folder with `tokenizer.json`, or files that transformers makes one of. Raises DataError
+    where there is none that can be read."""
     from pretrainkit.exporting.foreign_tokenizer import tokenizer_beside
 
     found = tokenizer_beside(folder)
@@ -37,7 +34,7 @@ def read_tokenizer(folder: Path) -> tuple[Tokenizer, Template]:
 
 
 def template_of(folder: Path) -> Template:
-    """As `tokenizer.json` says; where it adds nothing, that of BERT."""
+    """Return what `tokenizer.json` puts around texts; where it adds nothing, what BERT does."""
     import tokenizers
 
     model = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER_JSON))
@@ -56,17 +53,14 @@ def template_of(folder: Path) -> Template:
         between=tuple(pair.ids[first_end:second_begin]),
         after=tuple(pair.ids[second_end:]),
     )
-    return Template(control, 1 if _gives_types(folder) and pair.type_ids[second_begin] else 0)
-
-
-def _gives_types(folder: Path) -> bool:
     path = folder / CONFIG_JSON
     names = json.loads(path.read_bytes()).get("model_input_names") if path.is_file() else None
-    return names is None or "token_type_ids" in names
+    gives_types = names is None or "token_type_ids" in names
+    return Template(control, 1 if gives_types and pair.type_ids[second_begin] else 0)
 
 
 def text_reader(folder: Path, max_positions: int | None) -> TokenReader:
-    """Of the encoder whose tokenizer lies in `folder`."""
+    """Return the reader of the encoder whose tokenizer is in `folder`."""
     tokenizer, template = read_tokenizer(folder)
     return TokenReader(
         tokenizer.encode_flat,

@@ -3,7 +3,6 @@
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import (
-    BeforeValidator,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -17,7 +16,7 @@ from pretrainkit.config.base import DEFAULT, Config, Conflict, ConflictError, Re
 from pretrainkit.config.paths import IsPath
 from pretrainkit.recipes.t5.decoding_config import DecodingConfig
 from pretrainkit.recipes.t5.denoising import DenoisingConfig
-from pretrainkit.training.data_config import DataConfig
+from pretrainkit.training.data_config import DataConfig, Names, TaskFolders
 from pretrainkit.training.evaluate_config import EvaluateConfig
 from pretrainkit.training.run import RunConfig
 
@@ -122,24 +121,8 @@ class T5ObjectiveConfig(Config):
         return value.lower().removeprefix("num_") if isinstance(value, str) else value
 
 
-def as_names(value: object) -> object:
-    """Names separated by commas, or a list of them."""
-    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
-
-
-def as_folders(value: object) -> object:
-    """A mapping, or one folder for `all`."""
-    return {"all": value} if isinstance(value, str) else value
-
-
-Names = Annotated[tuple[str, ...], BeforeValidator(as_names, json_schema_input_type=str | tuple[str, ...])]
-TaskFolders = Annotated[
-    dict[str, str], IsPath(), BeforeValidator(as_folders, json_schema_input_type=str | dict[str, str])
-]
-
-
 class T5DataConfig(DataConfig):
-    """How examples become batches."""
+    """The data, and how examples become batches."""
 
     held_out_fields: ClassVar[tuple[str, ...]] = ("valid", "task")
     input_length: PositiveInt = 512
@@ -233,23 +216,23 @@ class T5Run(RunConfig):
 
     @property
     def evaluates_repeatedly(self) -> bool:
-        """Whether held-out data is looked at while training goes on."""
+        """True if held-out data is evaluated during training."""
         infer = self.evaluate.infer
         has_own = self.data.task is not None and infer is not None and infer.every_steps is not None
         return has_own or super().evaluates_repeatedly
 
     @property
     def has_training_data(self) -> bool:
-        """Whether there is anything to train on."""
+        """True if there is anything to train on."""
         return self.data.task is not None or bool(self.data.train)
 
     @property
     def has_held_out_data(self) -> bool:
-        """Whether there is anything to evaluate on."""
+        """True if there is anything to evaluate on."""
         return bool(self.data.valid) or (self.data.task is not None and self.data.valid_split is not None)
 
     def problems(self, world_size: int = 1) -> list[str]:
-        """What the base class finds, and settings of this recipe that cannot work together."""
+        """Return what the base class finds, and settings of this recipe that cannot work together."""
         found = super().problems(world_size)
         if self.precision.compute == "float16":
             found.append(
@@ -278,13 +261,13 @@ class T5Run(RunConfig):
 
     def _denoising_problems(self) -> list[str]:
         """Objectives that the kind of model cannot learn, and fields that nothing reads."""
-        found = []
+        found: list[str] = []
         kind, denoising = self.model.kind, self.data.denoising
-        if self.data.task is not None and (self.data.train or self.data.valid):
-            found.append(
-                f"data.task={self.data.task} and data.train or data.valid both say what to read\n  give one of them"
-            )
         if self.data.task is not None:
+            if self.data.train or self.data.valid:
+                found.append(
+                    f"data.task={self.data.task} and data.train or data.valid both say what to read\n  give one of them"
+                )
             return found
         for name in ("tokenizer", "task_folders", "leave_out"):
             if getattr(self.data, name):
@@ -304,12 +287,11 @@ class T5Run(RunConfig):
             )
         if kind == "decoder_only" and len(has_inputs) > 1:
             found.append("data.denoising.denoisers mixes some with inputs and some without\n  use one kind in a run")
-        has_pairs = [denoiser.pairs for denoiser in denoising.all]
-        if any(has_pairs) and kind != "decoder_only":
-            if len(has_pairs) > 1:
+        if any(denoiser.pairs for denoiser in denoising.all) and kind != "decoder_only":
+            inputs, targets = self.data.input_length, self.data.target_length
+            if len(denoising.all) > 1:
                 found.append("data.denoising.denoisers mixes pairs with others\n  use a denoiser of pairs alone")
-            if self.data.input_length != self.data.target_length:
-                inputs, targets = self.data.input_length, self.data.target_length
+            if inputs != targets:
                 found.append(
                     Conflict(
                         f"data.input_length={inputs} and data.target_length={targets} differ, but two examples that "

@@ -7,8 +7,7 @@ Tensors are equal in both, one by one; only names differ. transformers is import
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +78,7 @@ _LENGTHS = ((17, 9), (150, 40), (1, 1))
 
 
 def huggingface_names(config: T5ModelConfig) -> dict[str, str]:
-    """Our name to Hugging Face's."""
+    """Return Hugging Face's name of each of our tensors."""
     if config.kind != "encoder_decoder":
         raise InputError(
             f"a model of kind {config.kind} has no Hugging Face form\n"
@@ -89,21 +88,17 @@ def huggingface_names(config: T5ModelConfig) -> dict[str, str]:
 
 
 def to_huggingface_state(state: State, config: T5ModelConfig) -> dict[str, Tensor]:
-    """Our state dict in Hugging Face's names.
-
-    Untied models have both `shared.weight` and `lm_head.weight`, because transformers 5 ties them where one is missing.
-    """
+    """Return our state dict in Hugging Face's names. Untied models have both `shared.weight` and `lm_head.weight`,
+    because transformers 5 ties them where one is missing."""
     return {theirs: state[ours] for ours, theirs in huggingface_names(config).items()}
 
 
 def from_huggingface_state(state: State, config: T5ModelConfig) -> dict[str, Tensor]:
-    """Hugging Face's state dict in our names. Raises CheckpointError where a tensor is missing, one is left over, or
+    """Return Hugging Face's state dict in our names. Raises CheckpointError where a tensor is missing or left over, or
     copies of one differ."""
     names = huggingface_names(config)
     state = dict(state)
-    copies = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
-    if config.tied_logits:
-        copies.append("lm_head.weight")
+    copies = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight", *["lm_head.weight"] * config.tied_logits]
     # Some checkpoints have the table under the name of a copy alone.
     if "shared.weight" not in state and (found := [name for name in copies if name in state]):
         state["shared.weight"] = state[found[0]]
@@ -118,8 +113,7 @@ def from_huggingface_state(state: State, config: T5ModelConfig) -> dict[str, Ten
             raise CheckpointError(f"{name} differs from shared.weight\n  models with several tables are not read")
     left_over = sorted(set(state) - set(names.values()) - set(copies))
     # Old checkpoints carry a bias of the cross-attention that no code has ever read.
-    left_over = [name for name in left_over if "EncDecAttention.relative_attention_bias" not in name]
-    if left_over:
+    if left_over := [name for name in left_over if "EncDecAttention.relative_attention_bias" not in name]:
         raise CheckpointError(
             f"{len(left_over)} tensors have no place in this model, such as {', '.join(left_over[:3])}\n"
             "  the weights belong to another architecture than config.json says"
@@ -127,8 +121,8 @@ def from_huggingface_state(state: State, config: T5ModelConfig) -> dict[str, Ten
     return {ours: state[theirs] for ours, theirs in names.items()}
 
 
-def to_huggingface_config(config: T5ModelConfig, *, end_id: int = 1) -> dict[str, Any]:
-    """The contents of `config.json`; `end_id` is the end mark of the vocabulary."""
+def to_huggingface_config(config: T5ModelConfig, vocabulary: Vocabulary | None = None) -> dict[str, Any]:
+    """Return the contents of `config.json`, with the end mark of the vocabulary; None: that of T5."""
     if config.activations not in _FEED_FORWARD:
         raise InputError(
             f"model.activations {list(config.activations)} have no Hugging Face form\n"
@@ -146,21 +140,16 @@ def to_huggingface_config(config: T5ModelConfig, *, end_id: int = 1) -> dict[str
         "tie_word_embeddings": config.tied_logits,
         "decoder_start_token_id": 0,
         "pad_token_id": 0,
-        "eos_token_id": end_id,
+        "eos_token_id": END_ID if vocabulary is None else vocabulary.eos_id,
         "is_encoder_decoder": True,
         "use_cache": True,
     }
 
 
 def from_huggingface_config(values: Mapping[str, Any], *, has_logits: bool | None = None) -> T5ModelConfig:
-    """The model config of a `config.json`. Raises CheckpointError where it is another model, or has a feature that we
-    lack.
-
-    Args:
-        values: The contents.
-        has_logits: Whether the weights have a logits matrix of their own, which decides where it is known: what
-            `tie_word_embeddings` says is not always so (transformers 5 writes true where the weights are untied).
-    """
+    """Return the model config of the `values` of a `config.json`. Raises CheckpointError where it is another model, or
+    has a feature that we lack. `has_logits`: True if the weights have a logits matrix of their own, which decides where
+    it is known: `tie_word_embeddings` is not always right (transformers 5 writes true where the weights are untied)."""
     kind = values.get("model_type")
     if kind not in _ARCHITECTURES:
         raise CheckpointError(f"config.json has model_type {kind!r}\n  this recipe reads {', '.join(_ARCHITECTURES)}")
@@ -191,29 +180,18 @@ def write_huggingface(
     """Write the new folder `out`, which `from_pretrained` loads, with the files of the folder `tokenizer`, of which the
     run read `vocabulary`. Raises InputError where the model has no Hugging Face form; `out` exists and is not an empty
     folder, or cannot be written."""
-    values = to_huggingface_config(config, end_id=_end_id(vocabulary))
-    with _new_folder(out, values, to_huggingface_state(state, config), tokenizer, vocabulary) as folder:
+    values = to_huggingface_config(config, vocabulary)
+    with new_transformers_folder(out, values, to_huggingface_state(state, config)) as folder:
         generation = {name: values[name] for name in ("decoder_start_token_id", "pad_token_id", "eos_token_id")}
         (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", "utf-8")
+        write_tokenizer(tokenizer, vocabulary, folder)
 
 
-def _end_id(vocabulary: Vocabulary | None) -> int:
-    return END_ID if vocabulary is None else vocabulary.eos_id
-
-
-@contextmanager
-def _new_folder(
-    out: Path, values: Mapping[str, Any], tensors: State, tokenizer: Path | None, vocabulary: Vocabulary | None
-) -> Iterator[Path]:
-    """`new_transformers_folder` with the files of a tokenizer."""
-    with new_transformers_folder(out, values, tensors) as folder:
-        yield folder
-        if tokenizer is not None and vocabulary is not None:
-            write_tokenizer(tokenizer, vocabulary, folder)
-
-
-def write_tokenizer(origin: Path, vocabulary: Vocabulary, folder: Path) -> None:
-    """Copy the files of a tokenizer beside a model, with the sentinels that the run added behind its pieces."""
+def write_tokenizer(origin: Path | None, vocabulary: Vocabulary | None, folder: Path) -> None:
+    """Copy the files of a tokenizer, if there is one, beside a model, with the sentinels that the run added behind its
+    pieces."""
+    if origin is None or vocabulary is None:
+        return
     for name in TOKENIZER_FILES:
         if (origin / name).is_file():
             shutil.copyfile(origin / name, folder / name)
@@ -231,8 +209,8 @@ def write_tokenizer(origin: Path, vocabulary: Vocabulary, folder: Path) -> None:
 
 
 def read_huggingface(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor]]:
-    """The config and our state dict of a folder that transformers wrote. Raises CheckpointError where a file is missing
-    or broken, or the model is of another kind."""
+    """Return the config and our state dict of a folder that transformers wrote. Raises CheckpointError where a file is
+    missing or broken, or the model is of another kind."""
 
     def parse(values: dict[str, Any]) -> tuple[T5ModelConfig, dict[str, Tensor]]:
         state = read_tensors(folder)
@@ -249,7 +227,7 @@ def read_huggingface(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor]]:
 
 
 def _has_logits(state: State, values: Mapping[str, Any]) -> bool:
-    """Whether the logits are not those of the scaled table. A tied copy may be stored under the head's name."""
+    """Return True if the logits are not those of the scaled table, a copy of which the head's name may hold."""
     if "lm_head.weight" not in state:
         return False
     table = state.get("shared.weight")
@@ -268,17 +246,17 @@ def write_encoder(
     """
     state = trained.encoder.state_dict()
     tensors = {theirs: state[ours] for ours, theirs in huggingface_names(config).items() if ours in state}
-    values = to_huggingface_config(config, end_id=_end_id(vocabulary))
-    values |= class_settings(trained.classes)
+    values = to_huggingface_config(config, vocabulary) | class_settings(trained.classes)
     architecture = f"{_ARCHITECTURES[values['model_type']]}EncoderModel"
     values |= {"architectures": [architecture], "is_encoder_decoder": False, "use_cache": False}
-    with _new_folder(out, values, tensors, tokenizer, vocabulary) as folder:
+    with new_transformers_folder(out, values, tensors) as folder:
         write_tensors(folder / HEAD, trained.head.state_dict())
+        write_tokenizer(tokenizer, vocabulary, folder)
 
 
 def read_encoder(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor], dict[str, Tensor], tuple[str, ...]]:
-    """What `write_encoder` wrote: (config, encoder's tensors, head's, names of the classes). Raises CheckpointError
-    where a file is missing or broken, or the model is of another kind."""
+    """Return what `write_encoder` wrote: (config, encoder's tensors, head's, names of the classes). Raises
+    CheckpointError where a file is missing or broken, or the model is of another kind."""
     config, values = read_config(folder, from_huggingface_config)
     if not (folder / HEAD).is_file():
         raise CheckpointError(

@@ -1,5 +1,5 @@
-"""What the data of a run are before anything is trained: vocabulary, lengths, fill, first loss, first examples; and
-what a model scores that has learned nothing but how frequent each target token is: the plateau to leave."""
+"""The data of a run before anything is trained: vocabulary, lengths, fill, first loss, first examples; and the score of
+a model that has learned nothing but how frequent each target token is: the plateau to leave."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +18,7 @@ from pretrainkit.recipes.t5.source import DenoisingSource, open_source
 from pretrainkit.recipes.t5.task_source import TaskBatches, registry_of, warn_of_lacking
 from pretrainkit.rng import fold, stream_key
 from pretrainkit.tasks.rates import Share, spread
-from pretrainkit.tasks.task import Task
-from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
+from pretrainkit.tokenizers.load import load_tokenizer
 
 _KEY = stream_key(0, "t5", "data check")
 _GOOD_FILL = 0.7
@@ -43,15 +42,8 @@ def check_data(
     records: Callable[[int], Records],
     num: int,
 ) -> DataCheck:
-    """Figures, notes and the first examples of the training data.
-
-    Args:
-        config: Bound.
-        source: Of the training examples.
-        rows: Of the mixture, from the summary of the source.
-        records: Those of the batch of a step.
-        num: Examples to show of each component.
-    """
+    """Figures, notes and the first `num` examples of each component of the training data. `rows` are those of the
+    mixture, from the summary of the source; `records` gives those of the batch of a step."""
     warn_of_lacking(config, "valid")
     vocab_size, data = int(config.model.vocab_size or 0), config.data
     figures: dict[str, Any] = {"model vocabulary": vocab_size}
@@ -121,12 +113,10 @@ def _rows(source: DenoisingSource | TaskBatches, records: Records) -> tuple[list
 def _segment_examples(source: DenoisingSource, num: int) -> Iterator[dict[str, str]]:
     from pretrainkit.recipes.t5.evaluation import readable
 
-    tokenizers: dict[str, Tokenizer] = {}
+    folders = {component.shards.tokenizer_folder for component in source.components}
+    tokenizers = {folder: load_tokenizer(folder) for folder in folders if folder.is_dir()}
     for number, (name, component) in enumerate(zip(source.names, source.components, strict=True)):
-        folder = component.shards.tokenizer_folder
-        if folder.is_dir() and str(folder) not in tokenizers:
-            tokenizers[str(folder)] = load_tokenizer(folder)
-        tokenizer, ids = tokenizers.get(str(folder)), component.denoiser.ids
+        tokenizer, ids = tokenizers.get(component.shards.tokenizer_folder), component.denoiser.ids
         for index in spread(source.sizes[number], num):
             zero, at = np.zeros(1, np.int64), np.array([index])
             text = component.index.read(component.shards, at)
@@ -158,41 +148,30 @@ def _task_examples(source: TaskBatches, num: int) -> Iterator[dict[str, str]]:
 
 def _uncached(source: TaskBatches) -> list[str]:
     registry = registry_of(source.config)
-    names = [
-        task.name
-        for task in source.tasks
-        if registry.get_task(task.name).cache_marker is not None and not task.is_cached and len(task) >= _LARGE
-    ]
-    if not names:
-        return []
-    told = f"{', '.join(names)}: large, and without a cache, so that examples are made on the fly"
-    return [f"{told}; make one: pretrainkit tasks cache NAME --out DIR, data.caches=DIR"]
+    large = [task for task in source.tasks if not task.is_cached and len(task) >= _LARGE]
+    names = ", ".join(task.name for task in large if registry.get_task(task.name).cache_marker is not None)
+    told = f"{names}: large, and without a cache, so that examples are made on the fly"
+    return [f"{told}; make one: pretrainkit tasks cache NAME --out DIR, data.caches=DIR"] if names else []
 
 
 def _cut(source: TaskBatches) -> Iterator[str]:
-    """What the lengths of the run cut off, from some examples of each task."""
+    """Say how much the lengths of the run cut off, from some examples of each task."""
     data = source.config.data
     limits = {"inputs": data.input_length, "targets": data.target_length}
     registry = registry_of(source.config)
     for task in source.tasks:
-        lengths = _whole_lengths(registry.get_task(task.name), task.split)
+        try:  # examples that nothing cuts
+            whole = registry.get_task(task.name).bind(task.split)
+            some = [whole.example(index) for index in spread(len(whole))]
+        except PretrainKitError:  # a step needs to know the lengths of the run
+            continue
         for name, limit in limits.items():
-            found = lengths.get(name, np.zeros(0, np.int64))
+            found = np.array([np.size(one.get(name, ())) for one in some])
             if num := int((found > limit).sum()):
                 yield (
                     f"{num} of {len(found)} {name} of {task.name} are longer than data.{name[:-1]}_length={limit} and "
                     f"are cut; the longest has {found.max()} tokens"
                 )
-
-
-def _whole_lengths(task: Task, split: str) -> dict[str, np.ndarray]:
-    """Tokens of some examples that nothing cuts; empty where a step needs to know the lengths of the run."""
-    try:
-        whole = task.bind(split)
-        some = [whole.example(index) for index in spread(len(whole))]
-    except PretrainKitError:
-        return {}
-    return {name: np.array([np.size(one.get(name, ())) for one in some]) for name in ("inputs", "targets")}
 
 
 def _ids(values: np.ndarray) -> str:
@@ -205,10 +184,8 @@ def _short(text: str) -> str:
 
 
 def unigram_loss(config: T5Run) -> float:
-    """Cross-entropy of held-out targets under the add-one-smoothed frequencies of training targets, in nats per token.
-
-    From at most 16 384 training and 2 048 held-out examples, spread over each component.
-    """
+    """Cross-entropy of held-out targets under the add-one-smoothed frequencies of training targets, in nats per token,
+    from at most 16 384 training and 2 048 held-out examples, spread over each component."""
     counts = _count(config, "train") + 1
     held_out = _count(config, "valid")
     nll_V = math.log(counts.sum()) - np.log(counts)

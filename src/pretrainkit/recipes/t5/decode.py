@@ -11,7 +11,6 @@ Source: T5X (`t5x/decoding.py`), whose scores, penalties and rules for stopping 
 """
 
 import functools
-from copy import copy
 from typing import NamedTuple
 
 import torch
@@ -23,7 +22,6 @@ from pretrainkit.nn.activations import ACTIVATIONS
 from pretrainkit.nn.autocast import activation_dtype, in_float32
 from pretrainkit.nn.biased_attention import RowPairs, visible_pairs
 from pretrainkit.nn.cpu.dispatch import laid_out
-from pretrainkit.nn.relative_bias import RelativeBias
 from pretrainkit.recipes.t5.model import T5, Block
 
 START_ID, END_ID = 0, 1
@@ -41,7 +39,7 @@ class Decoded(NamedTuple):
 
 
 class _BlockWeights:
-    """Of one block, in the dtype of the activations."""
+    """Weights of one block, in the dtype of the activations."""
 
     def __init__(self, block: Block, dtype: torch.dtype) -> None:
         own, cross = block.attention, block.cross_attention
@@ -62,20 +60,6 @@ class _BlockWeights:
             for name, part_BF in zip(self._activations, parts, strict=True)
         ]
         return functools.reduce(torch.mul, activated) @ self._down_FD
-
-
-class _Logits:
-    def __init__(self, model: T5) -> None:
-        weight_VD = model.embedding.weight if model.logits is None else model.logits.weight
-        self._scale = model.config.hidden_size**-0.5 if model.logits is None else 1.0
-        self.dtype = torch.promote_types(weight_VD.dtype, torch.float32)
-        self._table_DV = _transposed(weight_VD, self.dtype)
-
-    def __call__(self, hidden_BD: Tensor, out_BV: Tensor | None = None) -> Tensor:
-        """(B, V), where `out_BV` is or in fresh memory."""
-        wide_BD = hidden_BD.to(self.dtype) * self._scale
-        with in_float32(wide_BD):
-            return torch.mm(wide_BD, self._table_DV, out=out_BV)
 
 
 def _transposed(weight_ED: Tensor, dtype: torch.dtype) -> Tensor:
@@ -106,17 +90,18 @@ class CachedDecoder:
             assert encoder_ids_BS is not None
             self._encode(encoder_ids_BS)
         # Of the distance 0, -1, ... to earlier keys, for each layer, so that a step reads its first `position` + 1.
-        self.bias_HL = [self._bias_of(block).by_distance(1 - max_length, 0).flip(1).to(dtype) for block in self.blocks]
+        self.bias_HL = []
+        for block in self.blocks:
+            bias = self.stack.relative_bias if block.relative_bias is None else block.relative_bias
+            assert bias is not None
+            self.bias_HL.append(bias.by_distance(1 - max_length, 0).flip(1).to(dtype))
         self._weights = [_BlockWeights(block, dtype) for block in self.blocks]
-        self._logits = _Logits(model)
-        self.logits_dtype = self._logits.dtype
+        weight_VD = model.embedding.weight if model.logits is None else model.logits.weight
+        self.logits_dtype = torch.promote_types(weight_VD.dtype, torch.float32)
         """float32, or that of a wider model."""
+        self._table_DV = _transposed(weight_VD, self.logits_dtype)
+        self._logit_scale = config.hidden_size**-0.5 if model.logits is None else 1.0
         self.kept_B: Tensor | None = None
-
-    def _bias_of(self, block: Block) -> RelativeBias:
-        bias = self.stack.relative_bias if block.relative_bias is None else block.relative_bias
-        assert bias is not None
-        return bias
 
     def _encode(self, ids_BS: Tensor) -> None:
         assert self.model.encoder is not None
@@ -153,7 +138,9 @@ class CachedDecoder:
         x_BD = self.model.embed(ids_B)
         for number, block in enumerate(self.blocks):
             x_BD = self._block(number, block, x_BD, position)
-        return self._logits(self.stack.final_norm(x_BD), out_BV)
+        wide_BD = self.stack.final_norm(x_BD).to(self.logits_dtype) * self._logit_scale
+        with in_float32(wide_BD):
+            return torch.mm(wide_BD, self._table_DV, out=out_BV)
 
     def _block(self, number: int, block: Block, x_BD: Tensor, position: int) -> Tensor:
         weights, heads = self._weights[number], block.attention.heads
@@ -176,7 +163,7 @@ class CachedDecoder:
         return x_BD + weights.feed_forward(block.feed_forward_norm(x_BD))
 
     def _ask(self, number: int, q_BHC: Tensor) -> Tensor:
-        """What the sequences of an input read of it: they are the queries of one attention."""
+        """Attend to the inputs. The sequences of an input are the queries of one attention."""
         q_INHC = q_BHC.unflatten(0, (-1, self.num_per_input))
         key_IHSC, value_IHSC = self.cross[number]
         mixed_IHNC = F.scaled_dot_product_attention(
@@ -322,7 +309,7 @@ def _draw(log_probs_BV: Tensor, top_k: int, top_p: float, uniform_B: Tensor | No
 
 
 def brevity_penalty(alpha: float, length: int) -> float:
-    """What the log-probability of a sequence of `length` tokens is divided by (Wu et al. 2016, without coverage)."""
+    """Return the divisor of the log-probability of a sequence of `length` tokens (Wu et al. 2016, without coverage)."""
     return ((5.0 + length) / 6.0) ** alpha
 
 
@@ -349,8 +336,8 @@ def beam_search(
         decoder, prompt_BP = _started(model, encoder_ids_BS, prompt_BP, max_length, is_prefix=is_prefix)
         num, num_read = len(prompt_BP), (prompt_BP.shape[1] + 1) * is_prefix
         decoder.repeat(num_beams)
-        found = _Beams(num, num_beams, max_length, device)
-        beams, row_A = _Beams(num, num_beams, max_length, device), torch.arange(num, device=device)
+        found, beams = (_Beams.empty(num, num_beams, max_length, device) for _ in range(2))
+        row_A = torch.arange(num, device=device)
         current = torch.full((num * num_beams,), START_ID, device=device)
         for position in range(max_length):
             log_probs = torch.log_softmax(decoder.step(current, position), -1).view(len(row_A), num_beams, -1)
@@ -361,7 +348,7 @@ def beam_search(
                 forced_AV = torch.full_like(log_probs[:, 0], IMPOSSIBLE)
                 forced_AV = forced_AV.scatter(1, prompt_BP[row_A, position][:, None], 0.0)
                 log_probs = torch.where(is_given_A[:, None, None], forced_AV[:, None], log_probs)
-            sequence = beams.extend(log_probs, position, alpha, end_id, is_given_A)
+            beams, sequence = beams.extended(log_probs, position, alpha, end_id, is_given_A)
             is_done_A = beams.done_score[:, -1] >= beams.live_log[:, 0] / brevity_penalty(alpha, max_length)
             num_open = int((~is_done_A).sum())
             if not num_open:
@@ -371,30 +358,38 @@ def beam_search(
                 # What is finished cannot change any more.
                 found.put(row_A, beams)
                 kept = (~is_done_A).nonzero()[:, 0]
-                beams, row_A = beams.take(kept), row_A[kept]
+                beams, row_A = _Beams(*(part[kept] for part in beams)), row_A[kept]
                 decoder.keep(kept)
             current = beams.live[:, :, position].flatten()
         found.put(row_A, beams)
     return found.best(alpha, max_length)
 
 
-class _Beams:
-    """Of A inputs the N best unfinished and the N best finished sequences, the best one first."""
+class _Beams(NamedTuple):
+    """The N best unfinished and the N best finished sequences of each of A inputs, the best one first."""
 
-    def __init__(self, num: int, num_beams: int, max_length: int, device: torch.device) -> None:
-        self.live = torch.zeros(num, num_beams, max_length, dtype=torch.int64, device=device)
-        """int64 (A, N, L)."""
-        self.live_log = torch.full((num, num_beams), IMPOSSIBLE, device=device)
-        """float32 (A, N): log-probabilities."""
-        self.live_log[:, 0] = 0.0  # all begin alike: only one of them counts
-        self.done = torch.zeros_like(self.live)
-        """int64 (A, N, L)."""
-        self.done_score = torch.full_like(self.live_log, IMPOSSIBLE)
-        """float32 (A, N): log-probabilities over the brevity penalty."""
+    live: Tensor
+    """int64 (A, N, L)."""
+    live_log: Tensor
+    """float32 (A, N): log-probabilities."""
+    done: Tensor
+    """int64 (A, N, L)."""
+    done_score: Tensor
+    """float32 (A, N): log-probabilities over the brevity penalty."""
 
-    def extend(self, log_probs_ANV: Tensor, position: int, alpha: float, end_id: int, is_given_A: Tensor) -> Tensor:
-        """A token more, which ends nothing where it is given; returns which sequences (A * N) the unfinished ones go on
-        from."""
+    @classmethod
+    def empty(cls, num: int, num_beams: int, max_length: int, device: torch.device) -> "_Beams":
+        live = torch.zeros(num, num_beams, max_length, dtype=torch.int64, device=device)
+        impossible = torch.full((num, num_beams), IMPOSSIBLE, device=device)
+        live_log = impossible.clone()
+        live_log[:, 0] = 0.0  # all begin alike: only one of them counts
+        return cls(live, live_log, torch.zeros_like(live), impossible)
+
+    def extended(
+        self, log_probs_ANV: Tensor, position: int, alpha: float, end_id: int, is_given_A: Tensor
+    ) -> tuple["_Beams", Tensor]:
+        """Return the beams with a token more, which ends nothing where it is given, and which sequences (A * N) the
+        unfinished ones go on from."""
         num, num_beams, vocab_size = log_probs_ANV.shape
         length = self.live.shape[-1]
         # Twice as many as beams: at most half of them end here.
@@ -405,28 +400,21 @@ class _Beams:
         is_end = (token == end_id) & ~is_given_A[:, None]
 
         score = (top_log / brevity_penalty(alpha, position + 1)).masked_fill(~is_end, IMPOSSIBLE)
-        self.done_score, kept = torch.cat((self.done_score, score), 1).topk(num_beams, -1)
-        self.done = torch.cat((self.done, candidates), 1).gather(1, kept[:, :, None].expand(-1, -1, length))
+        done_score, kept = torch.cat((self.done_score, score), 1).topk(num_beams, -1)
+        done = torch.cat((self.done, candidates), 1).gather(1, kept[:, :, None].expand(-1, -1, length))
 
-        self.live_log, kept = top_log.masked_fill(is_end, IMPOSSIBLE).topk(num_beams, -1)
-        self.live = candidates.gather(1, kept[:, :, None].expand(-1, -1, length))
+        live_log, kept = top_log.masked_fill(is_end, IMPOSSIBLE).topk(num_beams, -1)
+        live = candidates.gather(1, kept[:, :, None].expand(-1, -1, length))
         first_A1 = torch.arange(num, device=parent.device)[:, None] * num_beams
-        return (first_A1 + parent.gather(1, kept)).flatten()
-
-    def take(self, row_A: Tensor) -> "_Beams":
-        """Those of some inputs."""
-        made = copy(self)
-        made.live, made.live_log = self.live[row_A], self.live_log[row_A]
-        made.done, made.done_score = self.done[row_A], self.done_score[row_A]
-        return made
+        return _Beams(live, live_log, done, done_score), (first_A1 + parent.gather(1, kept)).flatten()
 
     def put(self, row_A: Tensor, other: "_Beams") -> None:
         """Replace those of some inputs."""
-        self.live[row_A], self.live_log[row_A] = other.live, other.live_log
-        self.done[row_A], self.done_score[row_A] = other.done, other.done_score
+        for own, others in zip(self, other, strict=True):
+            own[row_A] = others
 
     def best(self, alpha: float, max_length: int) -> Decoded:
-        """The finished ones, or where an input has none, the unfinished ones; from worst to best."""
+        """Return the finished ones, or where an input has none, the unfinished ones; from worst to best."""
         has_done_B1 = self.done_score[:, :1] > IMPOSSIBLE / 2
         ids = torch.where(has_done_B1[:, :, None], self.done, self.live)
         scores = torch.where(has_done_B1, self.done_score, self.live_log / brevity_penalty(alpha, max_length))

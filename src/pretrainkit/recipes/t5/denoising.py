@@ -79,24 +79,20 @@ class DenoiserConfig(Config):
     rest of the other, so that rows are always full. A decoder alone reads one prefix in its row and says the rest."""
 
     @model_validator(mode="after")
-    def _check_pairs(self) -> Self:
+    def _check_suffix(self) -> Self:
         of_text = (self.mask, self.inputs, self.targets) == ("suffix", "drop", "drop") and self.noise_density == 0.5
         if self.pairs and (not of_text or self.end_of_segment or self.mode is not None or self.is_random_length):
             raise ValueError(
                 "pairs are for mask=suffix with noise_density=0.5, inputs=drop, targets=drop, end_of_segment=false, "
                 "without mode and is_random_length; see the objective packed_prefix_lm"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_suffix(self) -> Self:
         if self.mask == "suffix" and self.noise_density > 0.5:
             raise ValueError(f"noise_density {self.noise_density} does not suit a random suffix; use at most 0.5")
         return self
 
     @property
     def hides_runs(self) -> bool:
-        """Whether the number of runs is limited by the sentinels."""
+        """True if the sentinels limit the number of runs."""
         return "sentinels" in (self.inputs, self.targets)
 
     def lengths(self, input_length: int, target_length: int, num_before: int) -> tuple[int, int, int]:
@@ -202,7 +198,7 @@ class DenoisingConfig(Config):
         return self
 
     def segment_settings(self, denoiser: DenoiserConfig, end: int) -> dict[str, Any]:
-        """Of `segments_of`, for one of `all` and the id of the end mark."""
+        """Return those of `segments_of`, for one of `all` and the id of the end mark."""
         return {
             "group_size": denoiser.group_size or self.group_size,
             "max_document_tokens": self.max_document_tokens,
@@ -217,12 +213,13 @@ class DenoisingConfig(Config):
         changes = {"noise_density": self.noise_density, "mean_span_length": self.mean_span_length}
         given = {name: value for name, value in changes.items() if value is not None}
         found = []
-        for denoiser in self.denoisers or NAMED[self.name]:
-            is_rolled = denoiser.random_roll or (self.random_roll and denoiser.mask == "random_spans")
-            own = given | {"random_roll": is_rolled, "group_size": denoiser.group_size or self.group_size}
-            if denoiser.end_of_document is None:
-                own["end_of_document"] = self.end_of_document
-            found.append(DenoiserConfig(**denoiser.model_dump() | own))
+        for one in self.denoisers or NAMED[self.name]:
+            own = given | {
+                "random_roll": one.random_roll or (self.random_roll and one.mask == "random_spans"),
+                "group_size": one.group_size or self.group_size,
+                "end_of_document": self.end_of_document if one.end_of_document is None else one.end_of_document,
+            }
+            found.append(DenoiserConfig(**one.model_dump() | own))
         return tuple(found)
 
 
@@ -285,23 +282,24 @@ class Denoiser:
             return halves.take_slots(~is_rest), halves.take_slots(is_rest)
         is_plain = config.mask == "random_spans" and not config.random_roll and config.end_of_segment
         is_usual = is_plain and config.inputs == config.targets == "sentinels"
-        # Lengths are planned so that nothing must be cut.
         if is_usual and len(text) and int(text.lengths.min()) > 1:
             rates = config.noise_density, config.mean_span_length
-            inputs, targets = spans.corrupt_spans(keys, text, *rates, self._sentinels, self.ids.end)
-            if self._before:
-                inputs = joined(constant(self._before, len(inputs)), inputs)
-            if inputs.lengths.max() <= self.input_length and targets.lengths.max() <= self.target_length:
-                return inputs, targets
+            fast = spans.corrupt_spans(keys, text, *rates, self._sentinels, self.ids.end)
+            if fast is not None:
+                inputs, targets = self._with_mode(fast[0]), fast[1]
+                # Lengths are planned so that nothing must be cut.
+                if inputs.lengths.max() <= self.input_length and targets.lengths.max() <= self.target_length:
+                    return inputs, targets
         is_noise = self._noise(text, keys)
         hiding = self._sentinels, self.ids.text_size
         targets = self._ended(spans.hide(config.targets, text, ~is_noise, keys, *hiding), self.target_length)
         if config.inputs is None:
             return None, targets
         inputs = spans.hide(config.inputs, text, is_noise, keys, *hiding)
-        if self._before:
-            inputs = joined(constant(self._before, len(inputs)), inputs)
-        return self._ended(inputs, self.input_length), targets
+        return self._ended(self._with_mode(inputs), self.input_length), targets
+
+    def _with_mode(self, inputs: Ragged) -> Ragged:
+        return joined(constant(self._before, len(inputs)), inputs) if self._before else inputs
 
     def most_tokens(self, lengths: spans.Ints) -> spans.Ints:
         """(B,) upper bound of the inputs and targets together, from the lengths of the segments alone."""

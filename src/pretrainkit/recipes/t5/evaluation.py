@@ -6,6 +6,7 @@ Dimensions: K target tokens.
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -43,9 +44,9 @@ _logger = logging.getLogger(__name__)
 
 
 def task_evaluations(config: T5Run, world: World, precision: Precision, folder: Path | None) -> list[Evaluation]:
-    """That of `evaluate.infer`; none where the run has no tasks, or none of them has metrics and the split. Raises
-    ConfigError, DataError where the examples cannot be made, a metric cannot judge them, or no task has the split that
-    `evaluate.infer` names."""
+    """Return that of `evaluate.infer`; none where the run has no tasks, or none of them has metrics and the split.
+    Raises ConfigError, DataError where the examples cannot be made, a metric cannot judge them, or no task has the
+    split that `evaluate.infer` names."""
     evaluator, infer = _evaluator(config, world), config.evaluate.infer
     if evaluator is None or infer is None:
         return []
@@ -76,11 +77,11 @@ def task_evaluations(config: T5Run, world: World, precision: Precision, folder: 
 
 
 def majority_metrics(config: T5Run) -> dict[str, float]:
-    """What the metrics of each task are, as `majority_TASK/METRIC`, for a model that always gives its most frequent
+    """Return the metrics of each task, as `majority_TASK/METRIC`, for a model that always gives its most frequent
     training target; empty where no task is judged or has a split to train on."""
     evaluator = _evaluator(config, World())
     found: dict[str, float] = {}
-    for one in [] if evaluator is None else evaluator.tasks:
+    for one in () if evaluator is None else evaluator.tasks:
         if config.data.train_split in one.task.splits:
             text = most_frequent_target(one.task, config.data.train_split, caches=config.data.caches)
             metrics = one.metrics_of_constant(text)
@@ -89,7 +90,7 @@ def majority_metrics(config: T5Run) -> dict[str, float]:
 
 
 def _evaluator(config: T5Run, world: World) -> TaskEvaluator | None:
-    """Of the tasks that can be judged; None: there are none."""
+    """Return the evaluator of the tasks that can be judged; None: there are none."""
     infer = config.evaluate.infer
     if config.data.task is None or infer is None:
         return None
@@ -130,10 +131,8 @@ def build_evaluator(config: T5Run, world: World, precision: Precision) -> Evalua
 
     def scored(model: nn.Module, order: Order, component: int | None, num_examples: int) -> dict[str, float]:
         def build(records: Records) -> dict[str, np.ndarray]:
-            if component is not None:
-                own = np.full(len(records), component)
-                records = Records(own, records.epoch, records.index, records.key)
-            return source.build(records)
+            own = records.source if component is None else np.full(len(records), component)
+            return source.build(replace(records, source=own))
 
         return evaluate_records(
             objective, model, build, order, num_examples, batch_size=size, precision=precision, world=world
@@ -150,13 +149,10 @@ def build_evaluator(config: T5Run, world: World, precision: Precision) -> Evalua
 
 
 def sample(config: T5Run, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, str]]:
-    """`num` examples, evenly spread over the first component or over tasks; none without a copy of the tokenizer.
-
-    Returns:
-        Per example `masked`, `predicted` (the likeliest piece in each place, given the true ones before it) and
-        `truth`. Language models have no `masked`. Of tasks, `task` where there are several, `input`, `predicted` (the
-        whole answer, greedily) and `truth`.
-    """
+    """Return `num` examples, evenly spread over the first component or over tasks; none without a copy of the
+    tokenizer: of each `masked`, `predicted` (the most probable piece in each place, given the true ones before it) and
+    `truth`. Language models have no `masked`. Of tasks, `task` where there are several, `input`, `predicted` (the whole
+    answer, greedily) and `truth`."""
     if isinstance(source, TaskBatches):
         return [] if config.model.kind == "encoder_only" else _answered(config, model, source, num)
     if not isinstance(source, DenoisingSource):
@@ -170,23 +166,19 @@ def sample(config: T5Run, model: nn.Module, source: BatchSource, num: int) -> li
         zero = np.zeros(1, np.int64)
         records = Records(zero, zero, np.array([index]), zero.astype(np.uint64))
         inputs, targets = source.examples(records)
-        texts = {} if inputs is None else {"masked": readable(inputs.values.tolist(), tokenizer, ids)}
-        said = _said(config, model, source.build(records))
-        texts["predicted"] = readable(said, tokenizer, ids)
-        texts["truth"] = readable(targets.values.tolist(), tokenizer, ids)
-        found.append(texts)
+        said = {} if inputs is None else {"masked": inputs.values.tolist()}
+        said |= {"predicted": _said(config, model, source.build(records)), "truth": targets.values.tolist()}
+        found.append({name: readable(tokens, tokenizer, ids) for name, tokens in said.items()})
     return found
 
 
 def _answered(config: T5Run, model: nn.Module, source: TaskBatches, num: int) -> list[dict[str, str]]:
-    """Of `num` tasks in the order of the mixture, or so many examples of fewer."""
+    """Return examples of `num` tasks in the order of the mixture, or as many of fewer tasks."""
     tasks = [task for task in source.tasks if len(task)][:num]
-    picked = []
-    for number, task in enumerate(tasks):
-        share = num // len(tasks) + (number < num % len(tasks))
-        picked += [(task, index) for index in spread(len(task), share)]
-    if not picked:
+    if not tasks:
         return []
+    shares = [num // len(tasks) + (number < num % len(tasks)) for number in range(len(tasks))]
+    picked = [(task, index) for task, share in zip(tasks, shares, strict=True) for index in spread(len(task), share)]
     vocabulary = tasks[0].features["targets"].vocabulary
     examples = [task.example(index) for task, index in picked]
     found = Predictor(config, on_cpu(model), end_id=vocabulary.eos_id).predict(examples)
@@ -203,7 +195,7 @@ def _answered(config: T5Run, model: nn.Module, source: TaskBatches, num: int) ->
 def readable(tokens: Sequence[int], tokenizer: Tokenizer, ids: TextIds) -> str:
     """The text of `tokens`, with sentinels by their names and without the end mark."""
     names = {sentinel: f"<extra_id_{number}>" for number, sentinel in enumerate(ids.sentinels)}
-    parts = []
+    parts: list[str] = []
     kept = (token for token in tokens if token != ids.end)
     for is_text, group in groupby(kept, key=lambda token: token < tokenizer.vocab_size and token not in names):
         run = list(group)

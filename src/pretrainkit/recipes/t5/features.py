@@ -70,13 +70,7 @@ def language_model(targets: Ragged, length: int, *, packer: Packer | None = None
     return _decoder(_Rows({"targets": targets}, {"targets": length}, packer), "targets", targets)
 
 
-def prefix_language_model(
-    inputs: Ragged,
-    targets: Ragged,
-    length: int,
-    *,
-    packer: Packer | None = None,
-) -> Arrays:
+def prefix_language_model(inputs: Ragged, targets: Ragged, length: int, *, packer: Packer | None = None) -> Arrays:
     """For a decoder alone, which reads inputs as a whole and is to say the targets, both in rows of `length` slots."""
     whole = joined(inputs, targets)
     rows = _Rows({"targets": whole}, {"targets": length}, packer)
@@ -123,7 +117,7 @@ def lay_out(
         inputs: None for language models.
         targets: As many as inputs.
         mask_id: For encoders alone.
-        component: (B,) number of the component of the mixture that each example is of.
+        component: Number of the component of the mixture that each example is of, (B,), or (B / 2,) of each pair.
         is_paired: Examples 2 i and 2 i + 1 share row i, and count as one.
     """
     data, kind = config.data, config.model.kind
@@ -144,24 +138,19 @@ def lay_out(
     else:
         batch = prefix_language_model(inputs, targets, data.input_length + data.target_length, packer=packer)
     if packer is not None:
-        batch["num_examples"] = np.array([len(targets) // (2 if is_paired else 1)], np.float32)
+        batch["num_examples"] = np.array([len(targets) // (1 + is_paired)], np.float32)
     if component is not None:
         side = "encoder" if kind == "encoder_only" else "decoder"
-        batch["components"] = _components(batch, side, component, placements[0] if placements else None)
+        of_each = np.repeat(component, 1 + is_paired)
+        batch["components"] = _components(batch, side, of_each, placements[0] if placements else None)
     return batch
 
 
 def num_packed_rows(config: T5Run, inputs: Ragged | None, targets: Ragged) -> int:
-    """Rows that examples need where `lay_out` packs them."""
-    data, found = config.data, {"targets": targets.lengths}
-    widths = {"targets": data.target_length}
-    if inputs is not None and config.model.kind == "decoder_only":
-        found = {"targets": inputs.lengths + targets.lengths}
-        widths = {"targets": data.input_length + data.target_length}
-    elif inputs is not None:
-        found |= {"inputs": inputs.lengths}
-        widths |= {"inputs": data.input_length}
-    return best_fit(found, widths).num_rows
+    """Return how many rows examples need where `lay_out` packs them."""
+    batch = lay_out(config.changed(data={"packed_rows": None}), inputs, targets, mask_id=-1)
+    has_tokens = [array.any(axis=1) for name, array in batch.items() if name.endswith("_segment_ids")]
+    return int(np.logical_or.reduce(has_tokens).sum())
 
 
 def best_fit_rows(num_rows: int | None = None) -> Packer:
@@ -192,23 +181,14 @@ def _components(batch: Arrays, side: str, component: Ints, placement: Placement 
 
 
 def _decoder(rows: "_Rows", name: str, targets: Ragged) -> Arrays:
-    said = rows.lay(name, targets.values)
-    is_token = rows.is_token(name)
-    if is_token is not None:
-        # One example in a row: what is read is what is said, a slot later.
-        read = np.zeros_like(said)
-        np.multiply(said[:, :-1], is_token[:, 1:], out=read[:, 1:])
-        weights = is_token.astype(np.float32)
-    else:
-        # All tokens one place later, but for the first of each example.
-        before = np.empty_like(targets.values)
-        before[1:] = targets.values[:-1]
-        before[targets.begins[targets.lengths > 0]] = BOS
-        read, weights = rows.lay(name, before), rows.lay(name, np.ones(len(before), np.float32))
+    # All tokens one place later, but for the first of each example.
+    before = np.empty_like(targets.values)
+    before[1:] = targets.values[:-1]
+    before[targets.begins[targets.lengths > 0]] = BOS
     return {
-        "decoder_target_tokens": said,
-        "decoder_input_tokens": read,
-        "decoder_loss_weights": weights,
+        "decoder_target_tokens": rows.lay(name, targets.values),
+        "decoder_input_tokens": rows.lay(name, before),
+        "decoder_loss_weights": rows.lay(name, np.ones(len(before), np.float32)),
         **rows.numbering("decoder", name),
     }
 
@@ -245,12 +225,6 @@ class _Rows:
             flat[start : start + length] = values[begin : begin + length]
         return rows
 
-    def is_token(self, name: str) -> NDArray[np.bool_] | None:
-        """(R, W): whether a slot holds a token of a sequence; None where rows hold several examples."""
-        if self._is_packed:
-            return None
-        return np.arange(self._widths[name]) < self._lengths[name][:, None]
-
     def numbering(self, side: str, name: str) -> Arrays:
         """Segment ids and positions, where rows hold several examples."""
         if not self._is_packed:
@@ -284,9 +258,7 @@ def pairs(lengths: Mapping[str, Ints], widths: Mapping[str, int]) -> Placement:
     joined = {name: sizes.reshape(-1, 2).sum(1) for name, sizes in lengths.items()}
     _check(joined, widths)
     num_rows = len(next(iter(joined.values())))
-    zeros = np.zeros(num_rows, np.int64)
-    offsets = {name: np.stack([zeros, sizes[0::2]], axis=1).ravel() for name, sizes in lengths.items()}
-    return Placement(np.repeat(np.arange(num_rows), 2), np.tile([1, 2], num_rows), offsets, num_rows)
+    return placed(np.repeat(np.arange(num_rows), 2), lengths, num_rows)
 
 
 def best_fit(lengths: Mapping[str, Ints], widths: Mapping[str, int], num_rows: int | None = None) -> Placement:
@@ -298,12 +270,10 @@ def best_fit(lengths: Mapping[str, Ints], widths: Mapping[str, int], num_rows: i
         num_rows: Rows to make, the last ones maybe empty; None: as many as are needed. More are a DataError.
     """
     if len(lengths) == 1:
-        name = next(iter(lengths))
-        row = _one_sequence(lengths[name], widths[name])
+        ((name, sizes),) = lengths.items()
+        row = _one_sequence(sizes, widths[name])
     else:
-        row = _several_sequences(
-            np.stack([lengths[name] for name in lengths], axis=1), np.array([widths[name] for name in lengths])
-        )
+        row = _several_sequences(np.stack([*lengths.values()], axis=1), np.array([widths[name] for name in lengths]))
     needed = int(row.max(initial=-1)) + 1
     if num_rows is not None and needed > num_rows:
         raise DataError(
@@ -350,11 +320,9 @@ def _several_sequences(lengths_BF: Ints, widths_F: Ints) -> Ints:
     for example in order.tolist():
         left_FR = room_FR[:, :num_rows] - lengths_BF[example][:, None]
         fits_R = (left_FR >= 0).all(0)
-        best = -1
         if fits_R.any():
             # What is left, each sequence measured by its width, so that long and short rows count alike.
-            waste_R = np.where(fits_R, weight_F @ left_FR, np.inf)
-            best = int(waste_R.argmin())
+            best = int(np.where(fits_R, weight_F @ left_FR, np.inf).argmin())
         else:
             best, num_rows = num_rows, num_rows + 1
             room_FR[:, best] = widths_F

@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from string import Formatter
@@ -31,73 +32,67 @@ _logger = logging.getLogger(__name__)
 _INPUT_NAMES, _TARGET_NAMES = ("inputs", "text", "prompt"), ("targets",)
 
 
+@dataclass(frozen=True)
 class T5Inference(Inference):
-    def __init__(
-        self,
-        request: InferenceRequest,
-        examples: Sequence[Example],
-        vocabulary: Vocabulary,
-        predictor: Predictor,
-        data: str,
-    ) -> None:
-        """`examples`: with `inputs`, `targets` or both as ids. `data`: changes whenever the examples would."""
-        self._request, self._examples, self._data = request, examples, data
-        self._vocabulary, self._predictor = vocabulary, predictor
+    request: InferenceRequest
+    examples: Sequence[Example]
+    """With `inputs`, `targets` or both as ids."""
+    vocabulary: Vocabulary
+    predictor: Predictor
+    data: str
+    """Changes whenever the examples would."""
 
     def __len__(self) -> int:
-        return len(self._examples)
+        return len(self.examples)
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        request = self._request
+        request = self.request
         return {
             "mode": request.mode,
-            "data": self._data,
-            "vocabulary": self._vocabulary.fingerprint,
+            "data": self.data,
+            "vocabulary": self.vocabulary.fingerprint,
             "lengths": None if request.lengths is None else dict(request.lengths),
             "fields": None if request.fields is None else list(request.fields),
             "has_ids": request.has_ids,
             "batch_size": request.batch_size,
-            "decoding": self._predictor.decoding.model_dump(mode="json"),
-            "max_length": self._predictor.max_length,
+            "decoding": self.predictor.decoding.model_dump(mode="json"),
+            "max_length": self.predictor.max_length,
         }
 
     def lines(self, begin: int, end: int) -> list[dict[str, Any]]:
-        examples = [self._examples[index] for index in range(begin, end)]
-        shown = [{"inputs": self._shown(example)} for example in examples]
-        return [{**left, **right} for left, right in zip(shown, self._answers(examples), strict=True)]
+        examples = [self.examples[index] for index in range(begin, end)]
+        answers = self._answers(examples)
+        return [{"inputs": self._shown(one), **answer} for one, answer in zip(examples, answers, strict=True)]
 
     def _answers(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
-        mode = self._request.mode
-        if mode == "score":
-            for example in examples:
-                if "targets" not in example:
-                    raise InputError(
-                        "there are no targets to score\n  name their column or a pattern: --targets COLUMN, "
-                        "or a task that has some"
-                    )
-            return [{"score": _rounded(score)} for score in self._predictor.score(examples)]
-        if mode == "predict":
-            return [self._said(ids) for ids in self._predictor.predict(examples)]
-        found, values = self._predictor.predict_with_values(examples)
+        if self.request.mode == "score":
+            if any("targets" not in example for example in examples):
+                raise InputError(
+                    "there are no targets to score\n  name their column or a pattern: --targets COLUMN, "
+                    "or a task that has some"
+                )
+            return [{"score": _rounded(score)} for score in self.predictor.score(examples)]
+        if self.request.mode == "predict":
+            return [self._said(ids) for ids in self.predictor.predict(examples)]
+        found, values = self.predictor.predict_with_values(examples)
         scores = zip(found, values["scores"], values["token_scores"], strict=True)
         return [
             {**self._said(ids), "aux": {"scores": _rounded(score), "token_scores": list(map(_rounded, tokens))}}
             for ids, score, tokens in scores
         ]
 
-    def _said(self, ids: Sequence[int] | np.ndarray) -> dict[str, Any]:
-        ids = np.asarray(ids).tolist()
-        more = {"prediction_tokens": ids} if self._request.has_ids else {}
-        return {"prediction": decode(ids, self._vocabulary), **more}
+    def _said(self, ids: np.ndarray) -> dict[str, Any]:
+        more = {"prediction_tokens": ids.tolist()} if self.request.has_ids else {}
+        return {"prediction": decode(ids, self.vocabulary), **more}
 
     def _shown(self, example: Example) -> dict[str, Any]:
-        fields = self._request.fields
+        fields = self.request.fields
         if fields is None:
             texts = {name: value for name, value in example.items() if name.endswith("_pretokenized")}
             if texts or "inputs" not in example:
                 return _plain(texts)
-            return {"inputs_pretokenized": decode(example["inputs"], self._vocabulary)}
+            return {"inputs_pretokenized": decode(example["inputs"], self.vocabulary)}
         if missing := [name for name in fields if name not in example]:
             raise InputError(
                 f"an example has no {', '.join(missing)}\n  it has {', '.join(example)}\n"
@@ -135,7 +130,7 @@ def tasks_of_mixture(config: T5Run, tokenizer: Path | None, name: str, split: st
     config = _asked_of(config, tokenizer, name)
     if task_names(config) == [name]:
         return None
-    tasks, _ = run_tasks(config)
+    tasks = run_tasks(config)[0]
     found = tuple(task.name for task in tasks if split in task.splits)
     if not found:
         splits = dict.fromkeys(one for task in tasks for one in task.splits)
@@ -156,7 +151,7 @@ def _task_examples(
     config: T5Run, tokenizer: Path | None, request: InferenceRequest
 ) -> tuple[BoundTask, Vocabulary, str]:
     config = _asked_of(config, tokenizer, str(request.task))
-    tasks, vocabulary = run_tasks(config)
+    tasks, vocabulary, _ = run_tasks(config)
     if len(tasks) > 1:
         raise InputError(
             f"{request.task} is a mixture\n  give one of its tasks: {', '.join(task.name for task in tasks)}"
@@ -262,12 +257,10 @@ def generate(
     batch_size: int = 64,
     **decoding: Any,
 ) -> list[dict[str, Any]]:
-    """`num` answers to each prompt, of which `batch_size` are read at a time. Raises InputError where settings do not
-    go together, or a sentinel does not exist.
+    """Return `num` answers to each prompt, of which `batch_size` are read at a time. Raises InputError where settings
+    do not go together, or a sentinel does not exist.
 
     Args:
-        config: Bound.
-        model: As it was trained.
         tokenizer: See `texts.vocabulary_of`.
         prompts: Inputs as a task would make them; or texts with `<extra_id_0>`, `<extra_id_1>`, … in place of what is
             to be filled in; or beginnings, for a language model.

@@ -13,8 +13,10 @@ On a CPU rows lose their padding here and never get it back. On a GPU they keep 
 is not known on the host without waiting for the device.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -27,9 +29,6 @@ from pretrainkit.nn.layouts import PairKind, best_pairs
 from pretrainkit.training.objective import Batch
 
 Kind = Literal["encoder_decoder", "decoder_only", "encoder_only"]
-_Layouts = tuple[PairLayout | None, PairLayout | None, PairLayout | None]
-_Made = tuple[_Layouts, Tensor | None, Tensor | None]
-"""Layouts of encoder, decoder and both; slots in the flattened rows that the streams of both have; None: all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,22 +67,24 @@ def read_batch(
     """The inputs and targets of a batch on the model's device. `layout`: of attention; None: tiles on a CPU, else rows,
     which take heads of any width."""
     layout = layout or best_pairs(next(iter(batch.values())), head_width=0)
-    is_encoder_only = kind == "encoder_only"
     encoder = None if kind == "decoder_only" else _segments(batch, "encoder", "encoder_input_tokens")
-    decoder = None if is_encoder_only else _segments(batch, "decoder", "decoder_target_tokens")
-    last = "encoder" if is_encoder_only else "decoder"
-    slots, token, weight = decoder, batch[f"{last}_target_tokens"], batch[f"{last}_loss_weights"].float()
-    if is_encoder_only:
-        slots = encoder
+    decoder = None if kind == "encoder_only" else _segments(batch, "decoder", "decoder_target_tokens")
+    last, slots = ("encoder", encoder) if decoder is None else ("decoder", decoder)
     assert slots is not None
     prefix = batch["decoder_causal_attention"].bool() if "decoder_causal_attention" in batch else None
-    make = _tiled if layout == "tiles" else _in_rows
-    layouts, kept_S, kept_T = make(encoder, decoder, prefix, layout)
+    key: Any = encoder
+    query: Any = decoder
+    pairs: Callable[..., PairLayout] = partial(_row_pairs, prefix, layout)
+    kept_S = kept_T = None
+    if layout == "tiles":
+        key, query = (None if segments is None else _stream(segments) for segments in (encoder, decoder))
+        kept_S, kept_T = (None if stream is None else stream.kept_T for stream in (key, query))
+        pairs = partial(_tiled_pairs, prefix)
     num_rows, length = slots.shape
     example = _numbered(slots).flatten()
-    token, weight = token.flatten().long(), weight.flatten()
+    token, weight = batch[f"{last}_target_tokens"].flatten().long(), batch[f"{last}_loss_weights"].float().flatten()
     component = batch["components"].flatten().long() if "components" in batch else None
-    predicted, kept = None, kept_S if is_encoder_only else kept_T
+    predicted, kept = None, kept_S if decoder is None else kept_T
     if kept is not None:
         # Tokens of the stream without a loss need no logits.
         predicted = weight[kept].nonzero()[:, 0]
@@ -91,9 +92,14 @@ def read_batch(
         token, weight, example = token[place], weight[place], example[place]
         component = None if component is None else component[place]
         predicted = None if len(predicted) == len(kept) else predicted
-    encoder_ids = None if encoder is None else _real(batch["encoder_input_tokens"], kept_S)
-    decoder_ids = None if decoder is None else _real(batch["decoder_input_tokens"], kept_T)
-    inputs = T5Inputs(encoder_ids, decoder_ids, *layouts, predicted)
+    inputs = T5Inputs(
+        encoder_ids_S=None if encoder is None else _real(batch["encoder_input_tokens"], kept_S),
+        decoder_ids_T=None if decoder is None else _real(batch["decoder_input_tokens"], kept_T),
+        encoder_layout=None if encoder is None else pairs(key, key),
+        decoder_layout=None if decoder is None else pairs(query, query, is_causal=True),
+        cross_layout=None if encoder is None or decoder is None else pairs(query, key),
+        predicted_K=predicted,
+    )
     return inputs, T5Targets(token, weight, example, num_rows * (length + 1), component)
 
 
@@ -123,18 +129,14 @@ def _segments(batch: Batch, side: str, tokens: str) -> Tensor:
     return is_token.long().flip(1).cumsum(1).flip(1).clamp(max=1)
 
 
-def _in_rows(encoder: Tensor | None, decoder: Tensor | None, prefix: Tensor | None, layout: PairKind) -> _Made:
-    def pairs(query: Tensor, key: Tensor, *, is_causal: bool = False) -> PairLayout:
-        prefix_ = prefix if is_causal else None
-        if layout == "flex":
-            return flex_pairs(query, key, is_causal=is_causal, is_prefix_BP=prefix_)
-        visible = visible_pairs(query, key, is_causal=is_causal, is_prefix_BP=prefix_)
-        return RowPairs(len(query), query.shape[1], key.shape[1], visible)
-
-    encoder_layout = None if encoder is None else pairs(encoder, encoder)
-    decoder_layout = None if decoder is None else pairs(decoder, decoder, is_causal=True)
-    cross_layout = None if encoder is None or decoder is None else pairs(decoder, encoder)
-    return (encoder_layout, decoder_layout, cross_layout), None, None
+def _row_pairs(
+    prefix: Tensor | None, layout: PairKind, query: Tensor, key: Tensor, *, is_causal: bool = False
+) -> PairLayout:
+    prefix = prefix if is_causal else None
+    if layout == "flex":
+        return flex_pairs(query, key, is_causal=is_causal, is_prefix_BP=prefix)
+    visible = visible_pairs(query, key, is_causal=is_causal, is_prefix_BP=prefix)
+    return RowPairs(len(query), query.shape[1], key.shape[1], visible)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,22 +173,15 @@ def _stream(segments: Tensor) -> _Stream:
 _NOTHING = slice(0, 0)
 
 
-def _tiled(encoder: Tensor | None, decoder: Tensor | None, prefix: Tensor | None, layout: PairKind) -> _Made:
-    asked = None if encoder is None else _stream(encoder)
-    asking = None if decoder is None else _stream(decoder)
-    encoder_layout = decoder_layout = cross_layout = None
-    if asked is not None:
-        encoder_layout = TiledPairs(tuple(Pair(s, s) for s in asked.examples.values()), len(asked.kept_T))
-    if asking is not None:
-        num_tokens = len(asking.kept_T)
-        lengths = [0] * len(asking.examples)
-        if prefix is not None:
-            is_prefix = prefix.flatten()[asking.kept_T]
-            lengths = [int(is_prefix[tokens].sum()) for tokens in asking.examples.values()]
-        pairs = tuple(Pair(s, s, n) for s, n in zip(asking.examples.values(), lengths, strict=True))
-        decoder_layout = TiledPairs(pairs, num_tokens, is_causal=True)
-        if asked is not None:
-            crossed = tuple(Pair(s, asked.examples.get(key, _NOTHING)) for key, s in asking.examples.items())
-            cross_layout = TiledPairs(crossed, num_tokens)
-    kept_S, kept_T = (None if stream is None else stream.kept_T for stream in (asked, asking))
-    return (encoder_layout, decoder_layout, cross_layout), kept_S, kept_T
+def _tiled_pairs(prefix: Tensor | None, query: _Stream, key: _Stream, *, is_causal: bool = False) -> PairLayout:
+    """Each example of the query with its own tokens of the key, or none where it has no inputs."""
+    lengths = [0] * len(query.examples)
+    if is_causal and prefix is not None:
+        is_prefix = prefix.flatten()[query.kept_T]
+        lengths = [int(is_prefix[tokens].sum()) for tokens in query.examples.values()]
+    pairs = zip(query.examples.items(), lengths, strict=True)
+    return TiledPairs(
+        tuple(Pair(tokens, key.examples.get(example, _NOTHING), num) for (example, tokens), num in pairs),
+        len(query.kept_T),
+        is_causal=is_causal,
+    )

@@ -10,6 +10,7 @@ Sources: Raffel et al. 2020, https://arxiv.org/abs/1910.10683; T5X (`t5x/example
 """
 
 import math
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -36,7 +37,7 @@ _TRUNCATED_DEVIATION = 0.87962566103423978
 
 
 class TokenScores(NamedTuple):
-    """What the model says about given tokens. A tuple, so that DDP and FSDP2 find the tensors in it."""
+    """Scores of given tokens. A tuple, so that DDP and FSDP2 find the tensors in it."""
 
     loss: TokenLoss
     """Of each token."""
@@ -97,10 +98,7 @@ class FeedForward(nn.Module):
             up(x_TD) if name == "linear" else ACTIVATIONS[name](up(x_TD))
             for name, up in zip(self.activations, self.up, strict=True)
         ]
-        inner_TF = parts[0]
-        for part_TF in parts[1:]:
-            inner_TF = inner_TF * part_TF
-        return self.down(dropout(inner_TF, self.dropout_rate, is_training=self.training))
+        return self.down(dropout(reduce(torch.mul, parts), self.dropout_rate, is_training=self.training))
 
 
 class Block(nn.Module):

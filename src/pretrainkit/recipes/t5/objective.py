@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pretrainkit.nn.layouts import best_pairs
-from pretrainkit.recipes.t5.config import T5ModelConfig, T5ObjectiveConfig, T5Run
+from pretrainkit.recipes.t5.config import T5ModelConfig, T5Run
 from pretrainkit.recipes.t5.inputs import T5Targets, read_batch, target_examples
 from pretrainkit.recipes.t5.model import TokenScores
 from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
@@ -26,10 +26,15 @@ PER_TOKEN, ACCURACY = "loss_per_nonpadding_target_token", "accuracy"
 
 
 class TokenLosses(NamedTuple):
-    """Of each target token, float32, before weights."""
+    """Losses of each target token, float32, before weights."""
 
     cross_entropy_K: Tensor
     z_K: Tensor
+
+    @property
+    def both_K(self) -> Tensor:
+        """The training loss, without gradient."""
+        return (self.cross_entropy_K + self.z_K).detach()
 
 
 def token_losses(scores: TokenScores, vocab_size: int, *, label_smoothing: float, z_loss: float) -> TokenLosses:
@@ -53,30 +58,9 @@ def token_losses(scores: TokenScores, vocab_size: int, *, label_smoothing: float
 
 
 def smoothed_entropy(label_smoothing: float, vocab_size: int) -> float:
-    """Of the smoothed target, in nats."""
+    """Return the entropy of the smoothed target, in nats."""
     kept, other = 1 - label_smoothing, label_smoothing / (vocab_size - 1)
     return -(kept * math.log(kept) + (vocab_size - 1) * other * math.log(other + 1e-20))
-
-
-def loss_weight(weight_RQ: Tensor, example_RQ: Tensor, config: T5ObjectiveConfig) -> Tensor:
-    """What a microbatch adds to the divisor of the loss, a float32 scalar, from the loss weights of all its target
-    positions and from `target_examples`."""
-    if config.normalize_by == "real_target_tokens":
-        return weight_RQ.sum(dtype=torch.float32)
-    if config.normalize_by == "average_per_sequence":
-        num_groups = len(example_RQ) * (example_RQ.shape[1] + 1)
-        sums = _sum_by_example(weight_RQ.float().flatten(), example_RQ.flatten(), num_groups)
-        return (sums > 0).sum(dtype=torch.float32)
-    # Divided by nothing or by a number: `loss_scale` makes up for this count of the examples of a step.
-    num = weight_RQ.numel() if config.normalize_by == "total_target_tokens" else len(weight_RQ)
-    return torch.full((), num, dtype=torch.float32, device=weight_RQ.device)
-
-
-def loss_scale(config: T5ObjectiveConfig, examples_per_step: int) -> float:
-    """The factor of both sums where `loss_weight` counts examples, but the divisor is none or a number."""
-    if config.normalize_by == "none":
-        return float(examples_per_step)
-    return examples_per_step / config.normalize_by if isinstance(config.normalize_by, float) else 1.0
 
 
 def _sum_by_example(value: Tensor, example: Tensor, num_groups: int) -> Tensor:
@@ -95,6 +79,11 @@ class T5Objective(SeparableObjective):
         self._side = "encoder" if config.model.kind == "encoder_only" else "decoder"
         self._components = tuple(components)
         self._component_losses = tuple(f"loss/{name}" for name in components)
+        # The weights count the examples of a step where nothing or a number divides the sum: this makes up for it.
+        normalize_by, num_examples = config.objective.normalize_by, config.data.batch_size
+        self._scale = float(num_examples) if normalize_by == "none" else 1.0
+        if isinstance(normalize_by, float):
+            self._scale = num_examples / normalize_by
 
     @property
     def scales(self) -> dict[str, float]:
@@ -152,24 +141,21 @@ class T5Objective(SeparableObjective):
     def _loss_sums(self, losses: TokenLosses, targets: T5Targets, batch: Batch) -> dict[str, LossSum]:
         """Both losses, to be added over microbatches and ranks; the training loss of a step is the sum of their means,
         over `data.batch_size` examples in all microbatches and ranks."""
-        config, weight = self._config.objective, self._weight(batch)
-        weight_K = targets.weight_K
-        if config.normalize_by == "average_per_sequence":  # the weights of each example add up to 1
+        weight, weight_K = self._weight(batch), targets.weight_K
+        if self._config.objective.normalize_by == "average_per_sequence":  # the weights of each example add up to 1
             sums = _sum_by_example(weight_K, targets.example_K, targets.num_groups)
             weight_K = weight_K / sums[targets.example_K].clamp(min=torch.finfo(torch.float32).tiny)
-        scale = loss_scale(config, self._config.data.batch_size)
         return {
-            CROSS_ENTROPY: LossSum((losses.cross_entropy_K * weight_K).sum() * scale, weight),
-            Z_LOSS: LossSum((losses.z_K * weight_K).sum() * scale, weight),
+            CROSS_ENTROPY: LossSum((losses.cross_entropy_K * weight_K).sum() * self._scale, weight),
+            Z_LOSS: LossSum((losses.z_K * weight_K).sum() * self._scale, weight),
         }
 
     def _per_token(self, losses: TokenLosses, scores: TokenScores, targets: T5Targets) -> dict[str, LossSum]:
         """Per target token, without gradient: both losses together, and the share of right guesses."""
         weight_K = targets.weight_K
-        both_K = (losses.cross_entropy_K + losses.z_K).detach()
         total = weight_K.sum()
         return {
-            PER_TOKEN: LossSum((both_K * weight_K).sum(), total),
+            PER_TOKEN: LossSum((losses.both_K * weight_K).sum(), total),
             ACCURACY: LossSum((scores.loss.is_right_K * weight_K).sum(), total),
         }
 
@@ -178,17 +164,24 @@ class T5Objective(SeparableObjective):
         names = self._component_losses
         if targets.component_K is None:
             raise ValueError(f"the batch does not say which of {len(names)} components its examples are of")
-        both_K = (losses.cross_entropy_K + losses.z_K).detach()
-        totals = _sum_by_example(both_K * targets.weight_K, targets.component_K, len(names))
+        totals = _sum_by_example(losses.both_K * targets.weight_K, targets.component_K, len(names))
         weights = _sum_by_example(targets.weight_K, targets.component_K, len(names))
         return {name: LossSum(*pair) for name, *pair in zip(names, totals.unbind(), weights.unbind(), strict=True)}
 
     def _weight(self, batch: Batch) -> Tensor:
-        normalize_by = self._config.objective.normalize_by
-        if "num_examples" in batch and (normalize_by == "none" or isinstance(normalize_by, float)):
+        """Return what a microbatch adds to the divisor of the loss, a float32 scalar."""
+        normalize_by, weight_RQ = self._config.objective.normalize_by, batch[f"{self._side}_loss_weights"]
+        if normalize_by == "real_target_tokens":
+            return weight_RQ.sum(dtype=torch.float32)
+        if normalize_by == "average_per_sequence":
+            example_RQ = target_examples(batch, self._side)
+            num_groups = len(example_RQ) * (example_RQ.shape[1] + 1)
+            sums = _sum_by_example(weight_RQ.float().flatten(), example_RQ.flatten(), num_groups)
+            return (sums > 0).sum(dtype=torch.float32)
+        if "num_examples" in batch and normalize_by != "total_target_tokens":
             return batch["num_examples"].sum(dtype=torch.float32)  # rows hold several; a step has a known number
-        weight_RQ = batch[f"{self._side}_loss_weights"]
-        return loss_weight(weight_RQ, target_examples(batch, self._side), self._config.objective)
+        num = weight_RQ.numel() if normalize_by == "total_target_tokens" else len(weight_RQ)
+        return torch.full((), num, dtype=torch.float32, device=weight_RQ.device)
 
 
 def count_cost(model: T5ModelConfig, batch: HostBatch) -> Cost:
@@ -196,27 +189,29 @@ def count_cost(model: T5ModelConfig, batch: HostBatch) -> Cost:
     width, inner = model.hidden_size, model.num_heads * model.head_size
     assert model.vocab_size is not None
     feed_forward = (len(model.activations) + 1) * width * model.intermediate_size
-    lengths = {side: _lengths(batch, side) for side in ("encoder", "decoder") if f"{side}_input_tokens" in batch}
-    flops, tokens, slots = 0.0, 0, 0
-    for side, num_layers in (("encoder", model.num_encoder_layers), ("decoder", model.num_decoder_layers)):
-        if num_layers is None:
-            continue
-        own = lengths[side]
-        tokens += int(own.sum())
-        slots += int(batch[f"{side}_input_tokens"].size)
-        flops += 6 * num_layers * (4 * width * inner + feed_forward) * float(own.sum())
+    stacks = {"encoder": model.num_encoder_layers, "decoder": model.num_decoder_layers}
+    num_layers = {side: num for side, num in stacks.items() if num is not None}
+    lengths = {side: _lengths(batch, side) for side in num_layers}
+    flops = 0.0
+    for side, own in lengths.items():
+        flops += 6 * num_layers[side] * (4 * width * inner + feed_forward) * float(own.sum())
         # A decoder's tokens see half of the pairs: those before them.
         seen = float((own**2).sum()) / (2 if side == "decoder" else 1)
-        flops += 12 * num_layers * inner * seen
-    if model.num_encoder_layers is not None and model.num_decoder_layers is not None:
+        flops += 12 * num_layers[side] * inner * seen
+    if len(lengths) == 2:
         asked, asking = lengths["encoder"], lengths["decoder"]
         crossed = float((asked * asking).sum())
         # Of the cross-attention: queries and output over the decoder's tokens, keys and values over the encoder's.
         both = 2 * width * inner * float(asked.sum() + asking.sum())
-        flops += model.num_decoder_layers * (6 * both + 12 * inner * crossed)
-    side = "encoder" if model.kind == "encoder_only" else "decoder"
-    flops += 6.0 * np.count_nonzero(batch[f"{side}_loss_weights"]) * width * model.vocab_size
-    return Cost(examples=int(np.count_nonzero(lengths[side])), tokens=tokens, slots=slots, flops=flops)
+        flops += num_layers["decoder"] * (6 * both + 12 * inner * crossed)
+    last = list(lengths)[-1]
+    flops += 6.0 * np.count_nonzero(batch[f"{last}_loss_weights"]) * width * model.vocab_size
+    return Cost(
+        examples=int(np.count_nonzero(lengths[last])),
+        tokens=int(sum(own.sum() for own in lengths.values())),
+        slots=sum(int(batch[f"{side}_input_tokens"].size) for side in lengths),
+        flops=flops,
+    )
 
 
 def _lengths(batch: HostBatch, side: str) -> NDArray[np.float64]:

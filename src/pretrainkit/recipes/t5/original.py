@@ -8,9 +8,8 @@ buckets). The embedding table is as ours. In the "scalable" variant the layers o
 import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -97,44 +96,44 @@ def to_original(state: State, config: T5ModelConfig) -> dict[str, Tensor]:
 
 
 def from_original(arrays: State, config: T5ModelConfig) -> dict[str, Tensor]:
-    """T5X's parameters as our state dict. Names may begin with `target/`; the optimizer's `state/` is not read. Raises
-    CheckpointError where a tensor is missing or left over."""
+    """Return T5X's parameters as our state dict. Names may begin with `target/`; the optimizer's `state/` is not read.
+    Raises CheckpointError where a tensor is missing or left over."""
     rest = parameters_of(arrays)
     if not config.bias_per_layer and "encoder/layers_0/relpos_bias/rel_embedding" in rest:
         raise CheckpointError(
             "the checkpoint has one table of relative positions per layer\n  set model.bias_per_layer=true"
         )
     wanted = names(config)
-    missing = sorted(set(wanted.values()) - set(rest))
-    left_over = sorted(set(rest) - set(wanted.values()))
-    if missing or left_over:
+    differing = {
+        "tensors that the model has are missing": sorted(set(wanted.values()) - set(rest)),
+        "tensors have no place in the model": sorted(set(rest) - set(wanted.values())),
+    }
+    if lines := [_listed(what, found) for what, found in differing.items() if found]:
         raise CheckpointError(
-            "the checkpoint belongs to another model\n"
-            + _listed("tensors that the model has are missing", missing)
-            + _listed("tensors have no place in the model", left_over)
-            + "  give the config that belongs to the checkpoint"
+            "\n".join(["the checkpoint belongs to another model", *lines])
+            + "\n  give the config that belongs to the checkpoint"
         )
     return {ours: _turn(theirs, rest[theirs]).contiguous() for ours, theirs in wanted.items()}
 
 
 def _listed(what: str, found: list[str], num_shown: int = 4) -> str:
     more = f" and {len(found) - num_shown} more" if len(found) > num_shown else ""
-    return f"  {len(found)} {what}: {', '.join(found[:num_shown])}{more}\n" if found else ""
+    return f"  {len(found)} {what}: {', '.join(found[:num_shown])}{more}"
 
 
 def parameters_of(arrays: State) -> dict[str, Tensor]:
-    """The parameters among T5X's arrays, without `target/`, with a name for each layer where they are stacked."""
-    rest = {name.removeprefix("target/"): array for name, array in arrays.items() if not name.startswith("state/")}
+    """Return the parameters among T5X's arrays, without `target/`, with a name for each layer where they are
+    stacked."""
     found = {}
-    for name, array in rest.items():
+    for name, array in arrays.items():
+        name = name.removeprefix("target/")
         stack = name.split("/")[0]
-        inner = f"{stack}/{stack}/"  # the scalable variant
-        if not name.startswith(inner):
+        inner = f"{stack}/{stack}/"  # the scalable variant: one array of all layers, as `jax.lax.scan` reads it
+        if name.startswith(inner):
+            for layer, part in enumerate(array.unbind(_SCAN_DIM)):
+                found[f"{stack}/layers_{layer}/{name.removeprefix(inner)}"] = part
+        elif stack != "state":
             found[name] = array
-            continue
-        # One array of all layers, as `jax.lax.scan` reads it.
-        for layer, part in enumerate(array.unbind(_SCAN_DIM)):
-            found[f"{stack}/layers_{layer}/{name.removeprefix(inner)}"] = part
     return found
 
 
@@ -200,13 +199,12 @@ def write_original(path: Path, state: State, config: T5ModelConfig) -> None:
     arrays = to_original(state, config)
     if path.suffix == ".safetensors":
         write_tensors(path, arrays)
-        return
-    found: dict[str, Any] = {name: array.detach().cpu().numpy() for name, array in arrays.items()}
-    np.savez(path, **found)
+    else:
+        found: dict[str, Any] = {name: array.numpy(force=True) for name, array in arrays.items()}
+        np.savez(path, **found)
 
 
-@dataclass(frozen=True)
-class Foreign:
+class Foreign(NamedTuple):
     model: T5ModelConfig
     state: dict[str, Tensor]
     """float32, by our names."""
@@ -217,7 +215,8 @@ class Foreign:
 
 
 def read_foreign(path: Path, format: str, model: T5ModelConfig | None = None) -> Foreign:
-    """A checkpoint's model. Raises CheckpointError where it cannot be read, or is of another architecture than `model`.
+    """Return a checkpoint's model. Raises CheckpointError where it cannot be read, or is of another architecture than
+    `model`.
 
     Args:
         path: t5x: the folder of a checkpoint, or an .npz or .safetensors file of parameters with names joined by "/".
@@ -225,61 +224,50 @@ def read_foreign(path: Path, format: str, model: T5ModelConfig | None = None) ->
         format: Who wrote it.
         model: The architecture; None: as the shapes say. One without vocab_size takes that of the checkpoint.
     """
-    arrays, named, step = _arrays(path, format)
-    parameters = parameters_of(arrays)
-    seen = model_of(parameters)
-    model = _agreed(model, seen)
+    checkpoint: Mapping[str, Any]
+    if format == "mesh_tf":
+        checkpoint = TensorFlowCheckpoint(path)
+        own, step = {t5x: name for name, t5x in mesh_names(checkpoint).items()}, "global_step"
+    else:
+        is_file = path.suffix in (".npz", ".safetensors")
+        checkpoint = read_original(path) if is_file else open_t5x(path)
+        beginning = "state/" if is_file else "target/"
+        read = [name for name in checkpoint if name.startswith(beginning) != is_file]
+        own, step = {name.removeprefix("target/"): name for name in read}, "state/step"
+    parameters = parameters_of({t5x: _as_float(checkpoint[name]) for t5x, name in own.items()})
+    model = _agreed(model, model_of(parameters))
     state = from_original(parameters, model)
-    theirs = {ours: named.get(t5x) or named[_stacked(t5x)] for ours, t5x in names(model).items()}
-    return Foreign(model, state, theirs, step)
+    theirs = {ours: own.get(t5x) or own[_stacked(t5x)] for ours, t5x in names(model).items()}
+    return Foreign(model, state, theirs, int(checkpoint[step]) if step in checkpoint else None)
+
+
+def _as_float(array: Any) -> Tensor:
+    """Return a tensor in float32, of an array a copy."""
+    return array.float() if isinstance(array, Tensor) else torch.from_numpy(np.array(array, np.float32))
 
 
 def _agreed(model: T5ModelConfig | None, seen: T5ModelConfig) -> T5ModelConfig:
-    """`model`, unless the shapes say otherwise."""
+    """Return `model`, unless the shapes say otherwise."""
     if model is None:
         return seen
     if model.vocab_size is None:
         model = model.model_copy(update={"vocab_size": seen.vocab_size})
     # How many activations there are is seen; which ones they are is not.
-    told = ("activations", "max_distance", "dropout", "norm_epsilon", "init_style")
+    told = {"activations", "max_distance", "dropout", "norm_epsilon", "init_style"}
     differing = [
-        f"  model.{name}: {getattr(seen, name)} in the checkpoint, {getattr(model, name)} in the config"
+        f"\n  model.{name}: {getattr(seen, name)} in the checkpoint, {getattr(model, name)} in the config"
         for name in T5ModelConfig.model_fields
         if name not in told and getattr(seen, name) != getattr(model, name)
     ]
     if len(seen.activations) != len(model.activations):
-        differing.append(
-            f"  model.activations: {len(seen.activations)} in the checkpoint, {list(model.activations)} here"
-        )
+        num = len(seen.activations)
+        differing.append(f"\n  model.activations: {num} in the checkpoint, {list(model.activations)} here")
     if differing:
         raise CheckpointError(
-            "the checkpoint is of another architecture\n"
-            + "\n".join(differing)
-            + "\n  leave --config out, or give the one that belongs to it"
+            f"the checkpoint is of another architecture{''.join(differing)}\n"
+            "  leave --config out, or give the one that belongs to it"
         )
     return model
-
-
-def _arrays(path: Path, format: str) -> tuple[dict[str, Tensor], dict[str, str], int | None]:
-    """(parameters by T5X's names, the checkpoint's own names by those, step)."""
-    checkpoint: Mapping[str, np.ndarray[Any, Any]]
-    if format == "t5x" and path.suffix in (".npz", ".safetensors"):
-        arrays = read_original(path)
-        step = arrays.get("state/step")
-        found = {name: array.float() for name, array in arrays.items() if not name.startswith("state/")}
-        own_names = {name.removeprefix("target/"): name for name in arrays}
-        return found, own_names, None if step is None else int(step)
-    if format == "t5x":
-        checkpoint = open_t5x(path)
-        own = {name: name for name in checkpoint if name.startswith("target/")}
-        step_name = "state/step"
-    else:
-        checkpoint = TensorFlowCheckpoint(path)
-        own = {t5x: name for name, t5x in mesh_names(checkpoint).items()}
-        step_name = "global_step"
-    found = {name: torch.from_numpy(np.array(checkpoint[theirs], np.float32)) for name, theirs in own.items()}
-    step_value = int(checkpoint[step_name]) if step_name in checkpoint else None
-    return found, {name.removeprefix("target/"): theirs for name, theirs in own.items()}, step_value
 
 
 def _stacked(name: str) -> str:
@@ -289,18 +277,17 @@ def _stacked(name: str) -> str:
 
 
 def mesh_names(variables: Iterable[str]) -> dict[str, str]:
-    """T5X's name of each variable that is a parameter; the optimizer's slots and the step are left out. Raises
+    """Return T5X's name of each variable that is a parameter; the optimizer's slots and the step are left out. Raises
     CheckpointError where a variable has no place in a T5."""
     given = [name for name in variables if not _MESH_SLOT.search(name) and name != "global_step"]
     bias_per_layer = any(name.endswith(_MESH_BIAS) and "/block_000/" not in name for name in given)
-    found = {name: _mesh_name(name, bias_per_layer) for name in given}
-    unknown = sorted(name for name, theirs in found.items() if theirs is None)
-    if unknown:
+    found = {name: theirs for name in given if (theirs := _mesh_name(name, bias_per_layer)) is not None}
+    if unknown := sorted(set(given) - set(found)):
         raise CheckpointError(
             f"{len(unknown)} variables are none of a T5, such as {', '.join(unknown[:3])}\n"
             "  give a checkpoint of T5 1.0, 1.1, mT5 or ByT5"
         )
-    return {name: theirs for name, theirs in found.items() if theirs is not None}
+    return found
 
 
 def _mesh_name(name: str, bias_per_layer: bool) -> str | None:

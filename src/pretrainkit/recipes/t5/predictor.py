@@ -78,7 +78,7 @@ class Predictor:
         if batch_size < 1:
             raise InputError(f"batch_size is {batch_size}; it is a number of examples, at least 1")
         self.config, self.decoding = config, decoding or DecodingConfig()
-        self.model = _whole(config, model)
+        self.model, self._is_decoder = _whole(config, model), config.model.kind == "decoder_only"
         self.batch_size, self.end_id, self._autocast = batch_size, end_id, autocast
         has_inputs = config.data.task is not None or any(one.inputs is not None for one in config.data.denoising.all)
         self.is_prefix = has_inputs if is_prefix is None else is_prefix
@@ -130,9 +130,13 @@ class Predictor:
             self._check_ids(examples, name)
         found: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(examples)
         lengths = [len(one.get("inputs", ())) + len(one["targets"]) for one in examples]
+
+        def is_full(part: list[int], row: int) -> bool:
+            return sum(len(examples[one]["targets"]) for one in (*part, row)) > _SCORED_TOKENS
+
         for batch in self._batches(lengths):
             # An example without targets has no row of its own in the stream of predictions.
-            for rows in _limited([row for row in batch if len(examples[row]["targets"])], examples):
+            for rows in _cut([row for row in batch if len(examples[row]["targets"])], is_full):
                 scores = self._scores([examples[row] for row in rows])
                 for row, own in zip(rows, scores, strict=True):
                     found[row] = own
@@ -153,30 +157,29 @@ class Predictor:
         """Examples of similar length, the longest first. Prompts of a search are equally long: its rules look at the
         length of a whole row."""
         order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-        needs_equal = self.model.config.kind == "decoder_only" and self.decoding.method == "beam"
-        batches: list[list[int]] = []
-        for row in order:
-            is_full = not batches or len(batches[-1]) == self.batch_size
-            if is_full or (needs_equal and lengths[row] != lengths[batches[-1][0]]):
-                batches.append([])
-            batches[-1].append(row)
-        return batches
+        needs_equal = self._is_decoder and self.decoding.method == "beam"
+
+        def is_full(batch: list[int], row: int) -> bool:
+            return len(batch) == self.batch_size or (needs_equal and lengths[row] != lengths[batch[0]])
+
+        return _cut(order, is_full)
 
     def _decode(self, prompts: Sequence[NDArray[np.int64]], draw: int) -> list[list[Answer]]:
         decoding, device = self.decoding, self.model.embedding.weight.device
         # At least one slot wide, with zeros behind each prompt.
         ids_BP = pad_sequence([torch.tensor(prompt) for prompt in (*prompts, np.zeros(1, np.int64))], True)[:-1]
         ids_BP = ids_BP.to(device)
-        is_decoder = self.model.config.kind == "decoder_only"
-        max_length = self.max_length + (ids_BP.shape[1] if is_decoder else 0)
+        # Where the answer begins in what a decoder says.
+        starts = [len(prompt) if self._is_decoder else 0 for prompt in prompts]
+        max_length = self.max_length + (ids_BP.shape[1] if self._is_decoder else 0)
         common: dict[str, Any] = {"max_length": max_length, "end_id": self.end_id}
-        if is_decoder:
+        if self._is_decoder:
             common |= {"prompt_BP": ids_BP, "is_prefix": self.is_prefix}
         if decoding.method == "sample":
             common |= {"temperature": decoding.temperature, "top_k": decoding.top_k, "top_p": decoding.top_p}
-            common["uniform_BL"] = self._draws(prompts, draw, max_length).to(device)
+            common["uniform_BL"] = self._draws(prompts, starts, draw, max_length).to(device)
         with self._autocast():
-            inputs = None if is_decoder else ids_BP
+            inputs = None if self._is_decoder else ids_BP
             if decoding.method == "beam":
                 made = beam_search(self.model, inputs, num_beams=decoding.num_beams, alpha=decoding.alpha, **common)
                 made = Decoded(made.ids_BL.flip(1), made.scores_B.flip(1))
@@ -184,33 +187,30 @@ class Predictor:
                 made = sample(self.model, inputs, max_new=self.max_length, **common)
         ids_BNL = made.ids_BL.view(len(prompts), -1, max_length).cpu().numpy()
         scores_BN = made.scores_B.view(len(prompts), -1).tolist()
-        starts = [len(prompt) if is_decoder else 0 for prompt in prompts]
         return [
             [
-                Answer(self._cut(ids[start:]), score)
+                Answer(self._up_to_end(ids[start:]), score)
                 for ids, score in zip(ids_NL, scores, strict=True)
                 if score > IMPOSSIBLE / 2
             ]
             for ids_NL, scores, start in zip(ids_BNL, scores_BN, starts, strict=True)
         ]
 
-    def _cut(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
+    def _up_to_end(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
         ends = np.flatnonzero(ids == self.end_id)
         return ids[: min(ends[0] + 1 if len(ends) else len(ids), self.max_length)].astype(np.int32)
 
-    def _draws(self, prompts: Sequence[NDArray[np.int64]], draw: int, length: int) -> Tensor:
+    def _draws(self, prompts: Sequence[NDArray[np.int64]], starts: Sequence[int], draw: int, length: int) -> Tensor:
         """float64 (B, L): of the answers' places, behind the prompts."""
-        is_decoder = self.model.config.kind == "decoder_only"
         found = np.zeros((len(prompts), length))
-        for row, prompt in enumerate(prompts):
+        for row, (prompt, start) in enumerate(zip(prompts, starts, strict=True)):
             content = int.from_bytes(hashlib.blake2b(prompt.astype("<i8").tobytes(), digest_size=7).digest(), "little")
             key = fold_one(fold_one(stream_key(self.decoding.seed, "t5", "decoding"), content), draw)
-            start = len(prompt) if is_decoder else 0
             found[row, start:] = uniform(np.array(key, np.uint64), length - start)
         return torch.from_numpy(found)
 
     def _scores(self, examples: Sequence[Example]) -> list[NDArray[np.float32]]:
-        """Of examples that have targets."""
+        """The log-probabilities of the target tokens of examples that have some."""
         arrays = self._laid_out(examples)
         batch = {name: torch.from_numpy(array).to(self.model.embedding.weight.device) for name, array in arrays.items()}
         with self._autocast(), evaluation_mode(self.model):
@@ -225,7 +225,7 @@ class Predictor:
 
     def _laid_out(self, examples: Sequence[Example]) -> features.Arrays:
         targets = ragged([one["targets"] for one in examples])
-        if self.model.config.kind == "decoder_only" and not any("inputs" in one for one in examples):
+        if self._is_decoder and not any("inputs" in one for one in examples):
             return features.language_model(targets, int(targets.lengths.max()), packer=features.one_per_row)
         inputs = ragged([one.get("inputs", ()) for one in examples])
         if self.model.config.kind == "encoder_decoder":
@@ -251,15 +251,11 @@ def _whole(config: T5Run, model: nn.Module) -> T5:
     return copy.eval()
 
 
-def _limited(rows: Sequence[int], examples: Sequence[Example]) -> list[list[int]]:
-    """The rows in parts that have at most `_SCORED_TOKENS` targets, or one row."""
+def _cut(rows: Sequence[int], is_full: Callable[[list[int], int], bool]) -> list[list[int]]:
+    """Return the rows in parts; a row begins a new part where the one before is full for it."""
     parts: list[list[int]] = []
-    num_tokens = 0
     for row in rows:
-        length = len(examples[row]["targets"])
-        if not parts or num_tokens + length > _SCORED_TOKENS:
+        if not parts or is_full(parts[-1], row):
             parts.append([])
-            num_tokens = 0
         parts[-1].append(row)
-        num_tokens += length
     return parts

@@ -5,6 +5,7 @@ The sizes are those of the released models, with their exact numbers of paramete
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pretrainkit.recipes.t5.config import (
     T5DataConfig,
@@ -135,19 +136,16 @@ def _released(family: Family, name: str) -> Callable[[], T5Run]:
     return make
 
 
+def _even(num_layers: int, **sizes: Any) -> T5ModelConfig:
+    """A model with as many layers in its encoder as in its decoder."""
+    return T5ModelConfig(num_encoder_layers=num_layers, num_decoder_layers=num_layers, **sizes)
+
+
 def tiny() -> T5Run:
     """2 + 2 layers x 8, 518 240 parameters: for tests of everything around the model. It learns little."""
     return T5Run(
         num_steps=200,
-        model=T5ModelConfig(
-            vocab_size=T5_VOCAB_SIZE,
-            hidden_size=8,
-            num_heads=4,
-            head_size=3,
-            intermediate_size=16,
-            num_encoder_layers=2,
-            num_decoder_layers=2,
-        ),
+        model=_even(2, vocab_size=T5_VOCAB_SIZE, hidden_size=8, num_heads=4, head_size=3, intermediate_size=16),
         data=T5DataConfig(batch_size=16, input_length=64, target_length=18),
         optimizer=ADAFACTOR,
         schedule=RSQRT,
@@ -176,14 +174,7 @@ def micro() -> T5Run:
     """
     return _small(
         num_steps=600,
-        model=T5ModelConfig(
-            hidden_size=128,
-            num_heads=4,
-            head_size=32,
-            intermediate_size=256,
-            num_encoder_layers=2,
-            num_decoder_layers=2,
-        ),
+        model=_even(2, hidden_size=128, num_heads=4, head_size=32, intermediate_size=256),
         data=T5DataConfig(batch_size=32, input_length=64, target_length=18),
         num_warmup_steps=60,
         every_steps=100,
@@ -198,9 +189,7 @@ def mini() -> T5Run:
     """
     return _small(
         num_steps=6_000,
-        model=T5ModelConfig(
-            hidden_size=256, num_heads=4, intermediate_size=512, num_encoder_layers=4, num_decoder_layers=4
-        ),
+        model=_even(4, hidden_size=256, num_heads=4, intermediate_size=512),
         data=T5DataConfig(batch_size=32),
         num_warmup_steps=500,
         every_steps=500,

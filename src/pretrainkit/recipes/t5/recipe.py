@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.capabilities import (
     ChecksData,
     DataCheck,
@@ -33,7 +32,7 @@ from pretrainkit.recipes.exchange import (
     WritesHuggingFace,
 )
 from pretrainkit.recipes.recipe import Recipe, Split, tokenizer_beside
-from pretrainkit.recipes.t5.config import T5Run
+from pretrainkit.recipes.t5.config import T5ModelConfig, T5Run
 from pretrainkit.recipes.t5.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -98,32 +97,24 @@ class T5(
         return open_source(config, split)
 
     def check_data(
-        self,
-        config: T5Run,
-        source: BatchSource,
-        summary: Mapping[str, Any],
-        records: Callable[[int], Records],
-        num: int,
+        self, config: T5Run, source: Any, summary: Mapping[str, Any], records: Callable[[int], Records], num: int
     ) -> DataCheck:
         from pretrainkit.recipes.t5.data_check import check_data
-        from pretrainkit.recipes.t5.source import DenoisingSource
-        from pretrainkit.recipes.t5.task_source import TaskBatches
 
-        assert isinstance(source, (DenoisingSource, TaskBatches))
         return check_data(config, source, summary["mixture"], records, num)
 
-    def build_order(self, config: T5Run, source: BatchSource) -> Order:
+    def build_order(self, config: T5Run, source: Any) -> Order:
         """Over the components of the source: each folder of shards with each denoiser."""
         from pretrainkit.data.order import Order
-        from pretrainkit.recipes.t5.source import DenoisingSource
-        from pretrainkit.recipes.t5.task_source import TaskBatches
 
-        assert isinstance(source, (DenoisingSource, TaskBatches))
         data = config.data
-        if data.order == "lanes":
-            raise ConfigError("data.order=lanes needs examples that come from documents\n  use data.order=shuffle")
         return Order(
-            source.sizes, weights=source.weights, mode=data.order, seed=config.seed, batch_size=data.batch_size
+            source.sizes,
+            weights=source.weights,
+            mode=data.order,
+            seed=config.seed,
+            batch_size=data.batch_size,
+            document_sizes=source.document_sizes if data.order == "lanes" else None,
         )
 
     def build_evaluator(self, config: T5Run, world: World, precision: Precision) -> Evaluator | None:
@@ -205,19 +196,15 @@ class T5(
 
     def text_reader(self, config: T5Run, tokenizer: Path) -> TextReader:
         """Every text ends with the end mark."""
-        from itertools import chain
-
-        import numpy as np
-
+        from pretrainkit.recipes.t5.ragged import ragged
         from pretrainkit.recipes.t5.texts import vocabulary_of
         from pretrainkit.recipes.token_reader import ControlTokens, TokenReader
 
         vocabulary = vocabulary_of(config, tokenizer)
 
         def encode(texts: Sequence[str]) -> tuple[Any, Any]:
-            ids = vocabulary.encode_batch(texts)
-            lengths = np.array([len(one) for one in ids], np.int64)
-            return np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum())), lengths
+            ids = ragged(vocabulary.encode_batch(texts))
+            return ids.values, ids.lengths
 
         end = (vocabulary.eos_id,)
         return TokenReader(
@@ -229,13 +216,8 @@ class T5(
             encode_with_offsets=vocabulary.encode_with_offsets,
         )
 
-    def input_ids(self, config: T5Run, tokenizer: Path, texts: Sequence[str]) -> list[list[int]]:
-        from pretrainkit.recipes.token_reader import ids_of_singles
-
-        return ids_of_singles(self.text_reader(config, tokenizer), texts)
-
     def own_tokenizer(self, config: T5Run, out: Path) -> bool:
-        """Of bytes, or that of the tasks."""
+        """That of bytes, or of the tasks."""
         from pretrainkit.recipes.t5.texts import vocabulary_of
         from pretrainkit.tasks.vocabulary_folder import save_vocabulary
 
@@ -280,15 +262,14 @@ class T5(
         from pretrainkit.recipes.t5.convert import read_encoder
 
         model, encoder, head, classes = read_encoder(folder)
-        config = PRESETS["1.1-base"]().model_copy(update={"model": model})
-        return ImportedTextClassifier(config, encoder, head, classes, None)
+        return ImportedTextClassifier(_run_of(model), encoder, head, classes, None)
 
     def import_huggingface(self, folder: Path) -> tuple[T5Run, Mapping[str, Any]]:
         """The config is that of t5/1.1-base with the model of the folder; the data is missing."""
         from pretrainkit.recipes.t5.convert import read_huggingface
 
         model, state = read_huggingface(folder)
-        return PRESETS["1.1-base"]().model_copy(update={"model": model}), state
+        return _run_of(model), state
 
     def difference_from_huggingface(self, config: T5Run, model: nn.Module, folder: Path) -> float:
         from pretrainkit.recipes.t5.convert import difference_from_huggingface
@@ -302,10 +283,7 @@ class T5(
         from pretrainkit.recipes.t5.original import read_foreign
 
         found = read_foreign(path, format, None if config is None else config.model)
-        base = PRESETS["1.1-base"]() if config is None else config
-        return ImportedModel(
-            base.model_copy(update={"model": found.model}), found.state, names=found.names, step=found.step
-        )
+        return ImportedModel(_run_of(found.model, config), found.state, names=found.names, step=found.step)
 
     export_formats = ("t5x",)
 
@@ -314,6 +292,11 @@ class T5(
         from pretrainkit.recipes.t5.original import write_original
 
         write_original(out, model.state_dict(), config.model)
+
+
+def _run_of(model: T5ModelConfig, config: T5Run | None = None) -> T5Run:
+    """Return the config, or that of t5/1.1-base, with another model."""
+    return (config or PRESETS["1.1-base"]()).model_copy(update={"model": model})
 
 
 RECIPE = T5()

@@ -12,11 +12,11 @@ Dimensions: B segments, G groups, P pieces: stretches of the shards without a cu
 import hashlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,12 +50,12 @@ _CHUNK, _LENGTH = stream_key(0, "t5", "chunk of a document"), stream_key(0, "t5"
 class SegmentIndex:
     """All segments of some token shards, in stored order."""
 
-    lengths_G: Ints
-    """(G,) tokens of each group's segments but the last."""
     group_ends: Ints
     """(G,) where each group ends in the stream."""
     segment_ends: Ints
     """(G,) segments up to the end of each group."""
+    lengths_G: Ints
+    """(G,) tokens of each group's segments but the last."""
     piece_ends: Ints
     """(P,) where each piece ends in the stream, its end mark included."""
     piece_starts: Ints
@@ -68,7 +68,7 @@ class SegmentIndex:
 
     @property
     def num_tokens(self) -> int:
-        """Of all segments, end marks too."""
+        """Tokens of all segments, end marks too."""
         return int(self.group_ends[-1]) if len(self.group_ends) else 0
 
     def spans(self, index: Ints) -> tuple[Ints, Ints]:
@@ -113,34 +113,22 @@ class SegmentIndex:
         return Ragged(values, lengths)
 
 
+_COLUMNS = ("group_ends", "segment_ends", "lengths", "piece_ends", "piece_starts")
+"""Of the index, as files name them; lengths are stored where those of groups differ, else the column is empty."""
+Columns = tuple[Ints, ...]
+
+
 def segment_index(shards: TokenShards, length: int, *, end_mark: int | None = None, **settings: Any) -> SegmentIndex:
-    """The segments of `shards`; arguments are those of `index_blocks`."""
-    columns: list[list[Ints]] = [[_NONE] for _ in IndexBlock._fields]
-    for block in index_blocks(shards, length, end_mark=end_mark, **settings):
-        for column, values in zip(columns, block, strict=True):
-            column.append(values)
-    return index_of(IndexBlock(*map(np.concatenate, columns)), length, end_mark)
+    """Return the segments of `shards`; arguments are those of `index_blocks`."""
+    blocks = [(_NONE,) * len(_COLUMNS), *index_blocks(shards, length, end_mark=end_mark, **settings)]
+    return _index_of([np.concatenate(parts) for parts in zip(*blocks, strict=True)], length, end_mark)
 
 
-class IndexBlock(NamedTuple):
-    """The part of an index that some documents add."""
-
-    group_ends: Ints
-    segment_ends: Ints
-    lengths: Ints
-    """Of each group's segments where they differ, else empty."""
-    piece_ends: Ints
-    piece_starts: Ints
-
-
-def index_of(columns: IndexBlock, length: int, end_mark: int | None) -> SegmentIndex:
-    """The index of all blocks together."""
+def _index_of(columns: Sequence[Ints], length: int, end_mark: int | None) -> SegmentIndex:
+    group_ends, segment_ends, lengths, piece_ends, piece_starts = columns
     # Where every group has the same length, one number serves for all.
-    same = np.broadcast_to(np.int64(length), len(columns.group_ends))
-    lengths = columns.lengths if len(columns.lengths) else same
-    return SegmentIndex(
-        lengths, columns.group_ends, columns.segment_ends, columns.piece_ends, columns.piece_starts, end_mark
-    )
+    lengths_G = lengths if len(lengths) else np.broadcast_to(np.int64(length), len(group_ends))
+    return SegmentIndex(group_ends, segment_ends, lengths_G, piece_ends, piece_starts, end_mark)
 
 
 def index_blocks(
@@ -152,8 +140,8 @@ def index_blocks(
     end_mark: int | None = None,
     is_random_length: bool = False,
     is_uniform_start: bool = False,
-) -> Iterator[IndexBlock]:
-    """The index in the order of the documents, some at a time.
+) -> Iterator[Columns]:
+    """Yield the columns of the index in the order of the documents, some at a time.
 
     Args:
         length: Tokens of a segment, end marks included.
@@ -173,9 +161,9 @@ def index_blocks(
         number = num_documents + np.arange(len(sizes))
         pieces = _joined(cut_starts, cut_sizes, ends, is_joined=end_mark is None)
         num_documents, num_stream = num_documents + len(sizes), int(ends[-1])
-        yield IndexBlock(*groups.ended(ends[(number + 1) % group_size == 0]), pieces[:, 0], pieces[:, 1])
+        yield *groups.ended(ends[(number + 1) % group_size == 0]), pieces[:, 0], pieces[:, 1]
     if num_documents % group_size:
-        yield IndexBlock(*groups.ended(np.array([num_stream])), _NONE, _NONE)
+        yield *groups.ended(np.array([num_stream])), _NONE, _NONE
 
 
 @dataclass
@@ -190,14 +178,13 @@ class _Groups:
     """Of the group that has not ended, in the stream."""
 
     def ended(self, ends: Ints) -> tuple[Ints, Ints, Ints]:
-        """The first three columns of `IndexBlock` for groups that end at `ends`, ascending."""
+        """Return the first three columns for groups that end at `ends`, ascending."""
         if not len(ends):
             return _NONE, _NONE, _NONE
-        lengths = _NONE
-        if self.is_random_length:
-            lengths = _random_lengths(self.num_groups + np.arange(len(ends)), self.length)
-        in_group: Ints = np.diff(ends, prepend=self.begin)
-        num_segments: Ints = -(-in_group // (lengths if len(lengths) else np.int64(self.length)))
+        numbers = self.num_groups + np.arange(len(ends))
+        lengths = _random_lengths(numbers, self.length) if self.is_random_length else _NONE
+        of_segment = lengths if len(lengths) else np.int64(self.length)
+        num_segments: Ints = -(-np.diff(ends, prepend=self.begin) // of_segment)
         segment_ends: Ints = self.num_segments + np.cumsum(num_segments)
         self.num_groups, self.num_segments = self.num_groups + len(ends), int(segment_ends[-1])
         self.begin = int(ends[-1])
@@ -228,7 +215,7 @@ def _documents(shards: TokenShards) -> Iterator[tuple[Ints, Ints]]:
 
 
 def _cut(starts: Ints, sizes: Ints, first: int, most: int | None, *, is_uniform: bool) -> tuple[Ints, Ints]:
-    """What is used of each document; `first` is the number of the first one."""
+    """Return the part of each document that is used; `first` is the number of the first one."""
     if is_uniform and most is not None:
         begin = below(fold(_CHUNK, first + np.arange(len(sizes))), sizes + most - 1) - (most - 1)
         end = np.minimum(begin + most, sizes)
@@ -277,17 +264,15 @@ def segments_of(
                 told = "the segments of %s are not kept, so the next start finds them again: %s"
                 _logger.warning(told, shards.folder, error)
                 return segment_index(shards, length, **settings)
-    return index_of(IndexBlock(*(_map(folder / f"{name}.bin") for name in IndexBlock._fields)), length, end_mark)
+    paths = [folder / f"{name}.bin" for name in _COLUMNS]
+    columns = [np.asarray(np.memmap(path, np.int64, "r")) if path.stat().st_size else _NONE for path in paths]
+    return _index_of(columns, length, end_mark)
 
 
-def _map(path: Path) -> Any:
-    return np.asarray(np.memmap(path, np.int64, "r")) if path.stat().st_size else np.empty(0, np.int64)
-
-
-def _write(blocks: Iterator[IndexBlock], folder: Path) -> None:
+def _write(blocks: Iterator[Columns], folder: Path) -> None:
     """All columns or none, in little memory."""
     with new_folder(folder) as aside, ExitStack() as stack:
-        files = [stack.enter_context(open(aside / f"{name}.bin", "wb")) for name in IndexBlock._fields]
+        files = [stack.enter_context(open(aside / f"{name}.bin", "wb")) for name in _COLUMNS]
         for block in blocks:
             for file, values in zip(files, block, strict=True):
                 file.write(np.ascontiguousarray(values, np.int64).data)

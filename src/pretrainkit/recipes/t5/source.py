@@ -19,11 +19,11 @@ from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.recipe import Split
 from pretrainkit.recipes.t5 import features
-from pretrainkit.recipes.t5.config import T5Run, round_vocab
+from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.denoising import Denoiser, DenoiserConfig, DenoisingConfig, TextIds, describe, label
 from pretrainkit.recipes.t5.ragged import Ragged, constant, merged
 from pretrainkit.recipes.t5.segments import SegmentIndex, segments_of
-from pretrainkit.recipes.t5.task_source import TaskBatches, bind_tasks, open_tasks, task_names, with_vocab_size
+from pretrainkit.recipes.t5.task_source import TaskBatches, bind_tasks, open_tasks, task_names, with_vocabulary
 from pretrainkit.rng import fold, stream_key
 from pretrainkit.tasks.rates import shares, spread
 from pretrainkit.tasks.vocabulary_folder import NUM_SENTINELS
@@ -52,25 +52,20 @@ class DenoisingSource(BatchSource):
 
     def __init__(self, config: T5Run, split: Split, components: Sequence[Component]) -> None:
         self.config, self.split, self.components = config, split, tuple(components)
+        self.weights = [component.weight for component in components]
+        folders = [component.shards.folder for component in components]
+        self.names = component_names(folders, [component.denoiser.config for component in components])
+        self.is_paired = components[0].denoiser.config.pairs
+        """A record is two examples that share a row."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Segments per component."""
         return tuple(len(component.index) for component in self.components)
 
-    @property
-    def names(self) -> list[str]:
-        """Of the components, for metrics; see `component_names`."""
-        folders = [component.shards.folder for component in self.components]
-        return component_names(folders, [component.denoiser.config for component in self.components])
-
-    @property
-    def weights(self) -> list[float | None]:
-        return [component.weight for component in self.components]
-
     @cached_property
     def fingerprint(self) -> str:
-        """Of the tokens and of every setting that an example depends on; not of how rows are laid out."""
+        """Changes with the tokens and every setting that an example depends on, not with how rows are laid out."""
         denoising = self.config.data.denoising
         parts = [self.split, str(denoising.max_document_tokens)]
         if denoising.chunk_start != "aligned":
@@ -87,9 +82,8 @@ class DenoisingSource(BatchSource):
         shown: list[dict[str, Any]] = []
         for number, component in enumerate(self.components):
             index = np.array(spread(len(component.index), _SUMMARY_EXAMPLES), np.int64)
-            zeros = np.zeros(len(index), np.int64)
-            keys = fold(_VALID, index)
-            inputs, targets = self.examples(Records(zeros + number, zeros, index, keys))
+            zeros = np.zeros_like(index)
+            inputs, targets = self.examples(Records(zeros + number, zeros, index, fold(_VALID, index)))
             shown.append(
                 {
                     "path": str(component.shards.folder),
@@ -102,15 +96,14 @@ class DenoisingSource(BatchSource):
                     "mean_target_length": float(targets.lengths.mean()),
                 }
             )
-        shards = {str(component.shards.folder): component.shards for component in self.components}
+        shards = {component.shards.folder: component.shards for component in self.components}.values()
         rates = [float(size) if weight is None else weight for size, weight in zip(self.sizes, self.weights)]
         lengths = [(one["mean_input_length"], one["mean_target_length"]) for one in shown]
         return {
-            "fingerprint": self.fingerprint,
-            "examples": sum(self.sizes),
+            **super().summary(),
             "mixture": shares(self.names, rates, self.sizes, lengths),
-            "documents": sum(one.num_documents for one in shards.values()),
-            "tokens": sum(one.num_tokens for one in shards.values()),
+            "documents": sum(one.num_documents for one in shards),
+            "tokens": sum(one.num_tokens for one in shards),
             "components": shown,
         }
 
@@ -127,7 +120,6 @@ class DenoisingSource(BatchSource):
         keys = records.key if self.split == "train" else fold(fold(_VALID, records.source), records.index)
         inputs: list[tuple[NDArray[np.int64], Ragged]] = []
         targets: list[tuple[NDArray[np.int64], Ragged]] = []
-        num = (1 + self.is_paired) * len(records)
         for component, own in self._by_component(records):
             text = component.index.read(component.shards, records.index[own])
             said, wanted = component.denoiser.examples(text, keys[own])
@@ -135,41 +127,27 @@ class DenoisingSource(BatchSource):
                 own = (2 * own[:, None] + np.arange(2)).ravel()
             inputs.append((own, constant((), len(own)) if said is None else said))
             targets.append((own, wanted))
+        num = (1 + self.is_paired) * len(records)
         has_inputs = any(component.denoiser.config.inputs is not None for component in self.components)
-        if not inputs:
-            return (constant((), 0) if has_inputs else None), constant((), 0)
         return (merged(inputs, num) if has_inputs else None), merged(targets, num)
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
-        mask_ids = self.components[0].denoiser.ids.sentinels
-        mask_id = mask_ids[0] if mask_ids else -1
+        mask_id = next(iter(self.components[0].denoiser.ids.sentinels), -1)
         component = records.source if self.split == "train" and len(self.components) > 1 else None
-        if component is not None and self.is_paired:
-            component = np.repeat(component, 2)
+        inputs, targets = self.examples(records)
         return features.lay_out(
-            self.config,
-            *self.examples(records),
-            mask_id=mask_id,
-            component=component,
-            is_paired=self.is_paired,
+            self.config, inputs, targets, mask_id=mask_id, component=component, is_paired=self.is_paired
         )
-
-    @property
-    def is_paired(self) -> bool:
-        """Whether a record is two examples that share a row."""
-        return self.components[0].denoiser.config.pairs
 
     def _by_component(self, records: Records) -> list[tuple[Component, NDArray[np.int64]]]:
         """Each component that has examples in the batch, with their rows."""
-        if len(self.components) == 1:
-            return [(self.components[0], np.arange(len(records)))]
         rows = [np.flatnonzero(records.source == number) for number in range(len(self.components))]
         return [(component, own) for component, own in zip(self.components, rows, strict=True) if len(own)]
 
 
 def component_names(folders: Sequence[object], denoisers: Sequence[DenoiserConfig]) -> list[str]:
-    """Of components, all different: the number of the folder where there are several, then the denoiser's label, then a
-    number where the same label returns."""
+    """Return a name for each component, all different: the number of the folder where there are several, then the
+    denoiser's label, then a number where the same label returns."""
     numbers = {folder: number for number, folder in enumerate(dict.fromkeys(folders))}
     found: list[str] = []
     for folder, denoiser in zip(folders, denoisers, strict=True):
@@ -207,15 +185,8 @@ def bind(config: T5Run) -> T5Run:
     refuse_shared_documents(train, valid)
     ids = text_ids(train[0], config.data.denoising)
     size = max(train[0].vocab_size, 1 + max(ids.sentinels, default=0))
-    config = with_vocab_size(config, round_vocab(size))
-    problems = config.problems()
-    assert config.model.vocab_size is not None
-    if config.model.vocab_size < size:
-        problems.append(
-            f"model.vocab_size is {config.model.vocab_size}, but the tokenizer of {train[0].folder} has "
-            f"{train[0].vocab_size} pieces and with its sentinels {size} ids\n"
-            f"  set model.vocab_size={round_vocab(size)}, or null to take it from the data"
-        )
+    owner = f"the tokenizer of {train[0].folder} has {train[0].vocab_size} pieces and with its sentinels"
+    config, problems = with_vocabulary(config, size, owner, "the data")
     for denoiser in config.data.denoising.all:
         try:
             denoiser_of(config, denoiser, ids)
@@ -306,7 +277,8 @@ def without_data(config: T5Run) -> tuple[T5Run, str]:
     told = f"inputs of data.input_length={data.input_length} and targets of data.target_length={data.target_length}"
     if config.model.vocab_size is None:
         told += f", a vocabulary of {_USUAL_VOCABULARY:,} ids"
-    return with_vocab_size(config, _USUAL_VOCABULARY), told
+        config = config.changed(model={"vocab_size": _USUAL_VOCABULARY})
+    return config, told
 
 
 def assumed_batch(config: T5Run, num_examples: int) -> dict[str, np.ndarray]:

@@ -51,7 +51,7 @@ _BOTH_CUTS = np.stack([_CLEAN_CUTS, _NOISE_CUTS])[:, None]
 
 @dataclass(frozen=True)
 class LengthPlan:
-    """How many tokens of text make inputs of a given length."""
+    """The numbers of tokens that make inputs of a given length."""
 
     num_tokens: int
     """Of a segment of text."""
@@ -123,13 +123,16 @@ def random_spans(
     num_noise, num_spans = count_noise(lengths, noise_density, mean_span_length)
     if not len(lengths):
         return np.empty(0, np.bool_)
-    clean, noise = _runs(keys, sizes, num_noise, num_spans)
+    # Lengths of what lies before each noise run, and of the run.
+    totals = np.concatenate([sizes - num_noise, num_noise])
+    both = compositions(fold(keys, _BOTH_CUTS).ravel(), totals, np.tile(num_spans, 2))
+    clean, noise = both.reshape(2, -1)
     # Where a run begins the count goes up or down by one: repeating each run's value costs three times as much.
     begins = np.cumsum(np.stack([clean, noise], axis=1).ravel())[:-1]
     changes = np.zeros(int(sizes.sum()), np.int8)
     changes[begins[0::2]], changes[begins[1::2]] = 1, -1
     is_noise = np.cumsum(changes, dtype=np.int8).view(np.bool_)
-    if len(lengths) and int(lengths.min()) < 2:
+    if int(lengths.min()) < 2:
         is_noise = is_noise[slots(sizes) < np.repeat(lengths, sizes)]
     if not random_roll:
         return is_noise
@@ -139,14 +142,6 @@ def random_spans(
     return is_noise[begin + (slots(lengths) + shift) % size]
 
 
-def _runs(keys: Keys, sizes: Ints, num_noise: Ints, num_spans: Ints) -> tuple[Ints, Ints]:
-    """(K,) lengths of what lies before each noise run, and of the run."""
-    both = fold(keys, _BOTH_CUTS).ravel()
-    totals = np.concatenate([sizes - num_noise, num_noise])
-    clean, noise = compositions(both, totals, np.concatenate([num_spans, num_spans])).reshape(2, -1)
-    return clean, noise
-
-
 def corrupt_spans(
     keys: Keys,
     text: Ragged,
@@ -154,65 +149,32 @@ def corrupt_spans(
     mean_span_length: float,
     sentinels: NDArray[np.int32],
     end: int,
-) -> tuple[Ragged, Ragged]:
-    """Inputs and targets of `random_spans` with a sentinel for each run and an end mark: what `hide` gives on both
-    sides, at a tenth of its cost where the package was compiled, else a third. Segments have at least 2 tokens, and no
-    more runs than there are sentinels."""
-    num_noise, num_spans = count_noise(text.lengths, noise_density, mean_span_length)
+) -> tuple[Ragged, Ragged] | None:
+    """Return inputs and targets of `random_spans` with a sentinel for each run and an end mark: what `hide` gives on
+    both sides, at a tenth of its cost; None where the package was installed without a compiler. Segments have at least
+    2 tokens, and no more runs than there are sentinels."""
     compiled = _compiled_corrupt_spans()
     if compiled is None:
-        return spans_by_arrays(keys, text, num_noise, num_spans, sentinels, end)
-    num_targets = num_noise + num_spans
-    num_targets += 1
-    num_inputs = text.lengths + num_targets
-    num_inputs -= 2 * num_noise
-    inputs = np.empty(int(num_inputs.sum()), np.int32)
-    targets = np.empty(int(num_targets.sum()), np.int32)
-    cuts = fold(keys, _BOTH_CUTS)
-    compiled(cuts[0], cuts[1], text.lengths, num_noise, num_spans, text.values, sentinels, end, inputs, targets)
-    return Ragged(inputs, num_inputs), Ragged(targets, num_targets)
+        return None
+    num_noise, num_spans = count_noise(text.lengths, noise_density, mean_span_length)
+    num_targets = num_noise + num_spans + 1
+    num_inputs = text.lengths + num_targets - 2 * num_noise
+    inputs = Ragged(np.empty(int(num_inputs.sum()), np.int32), num_inputs)
+    targets = Ragged(np.empty(int(num_targets.sum()), np.int32), num_targets)
+    clean_keys, noise_keys = fold(keys, _BOTH_CUTS)
+    counts = (text.lengths, num_noise, num_spans)
+    compiled(clean_keys, noise_keys, *counts, text.values, sentinels, end, inputs.values, targets.values)
+    return inputs, targets
 
 
 @cache
 def _compiled_corrupt_spans() -> Callable[..., None] | None:
-    """Of `_spans.c`, present where the package was installed with a compiler."""
+    """Return that of `_spans.c`, present where the package was installed with a compiler."""
     try:
         from pretrainkit.recipes.t5._spans import corrupt_spans
     except ImportError:
         return None
     return corrupt_spans
-
-
-def spans_by_arrays(
-    keys: Keys, text: Ragged, num_noise: Ints, num_spans: Ints, sentinels: NDArray[np.int32], end: int
-) -> tuple[Ragged, Ragged]:
-    """`corrupt_spans` without the compiled part, from the numbers of `count_noise`; the runs' lengths say where
-    everything goes."""
-    # With an end mark each, so that targets can take it with the last run: every segment is a token longer.
-    sizes, text = text.lengths, text.with_end(end)
-    clean, noise = _runs(keys, sizes, num_noise, num_spans)
-    ends = np.cumsum(clean + noise) + np.repeat(np.arange(len(sizes)), num_spans)
-    first = ends - noise
-    stand_ins = sentinels[slots(num_spans)]
-    # Targets: of each run the token before it, which becomes the sentinel, and its own; of the last one the end mark.
-    has_end = np.zeros(len(ends), np.int64)
-    has_end[np.cumsum(num_spans) - 1] = 1
-    taken = noise + 1 + has_end
-    heads = np.cumsum(taken) - taken
-    targets = text.values[_stretches(first - 1, taken, heads)]
-    targets[heads] = stand_ins
-    # Inputs: the first token of each run becomes the sentinel, the others go.
-    values = text.values.copy()
-    values[first] = stand_ins
-    is_kept = np.ones(len(values), np.bool_)
-    is_kept[_stretches(first + 1, noise - 1, np.cumsum(noise - 1) - (noise - 1))] = False
-    inputs = Ragged(values[is_kept], text.lengths - num_noise + num_spans)
-    return inputs, Ragged(targets, num_noise + num_spans + 1)
-
-
-def _stretches(starts: Ints, lengths: Ints, before: Ints) -> Ints:
-    """start, start + 1, … of each stretch; `before` are the lengths of all earlier ones together."""
-    return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
 
 
 def compositions(keys: Keys, totals: Ints, parts: Ints) -> Ints:
@@ -237,10 +199,10 @@ def iid(keys: Keys, lengths: Ints, noise_density: float) -> Mask:
     return (draws >> np.uint64(11)).astype(np.float64) * 2.0**-53 < noise_density
 
 
-def regular(keys: Keys, lengths: Ints, noise_density: float, shortest: int = 1, longest: int = 5) -> Mask:
-    """Runs at equal distances: their length (uniform from `shortest` to `longest`) and the place of the first are drawn
-    once for each segment, the period is round(length / noise_density)."""
-    span = shortest + below(fold(keys, _PERIODS), np.full(len(keys), longest - shortest + 1))
+def regular(keys: Keys, lengths: Ints, noise_density: float) -> Mask:
+    """Runs at equal distances: their length (uniform from 1 to 5) and the place of the first are drawn once for each
+    segment, the period is round(length / noise_density)."""
+    span = 1 + below(fold(keys, _PERIODS), np.full(len(keys), 5))
     period = np.maximum(np.rint(span / noise_density).astype(np.int64), 1)
     offset = below(fold(keys, _OFFSETS), period)
     place = slots(lengths) + np.repeat(offset, lengths)

@@ -49,20 +49,13 @@ class TaskBatches(BatchSource):
     ) -> None:
         """`identity_of_tasks` changes whenever their examples would."""
         self.config, self.split, self.tasks = config, split, tuple(tasks)
-        self._weights, self._identity = tuple(weights), identity_of_tasks
+        self.names, self.weights = [task.name for task in self.tasks], list(weights)
+        self._identity = identity_of_tasks
         self.has_inputs = "inputs" in self.tasks[0].features
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         return tuple(map(len, self.tasks))
-
-    @property
-    def names(self) -> list[str]:
-        return [task.name for task in self.tasks]
-
-    @property
-    def weights(self) -> list[float | None]:
-        return list(self._weights)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -74,13 +67,8 @@ class TaskBatches(BatchSource):
         """Figures for logs and the report; mean lengths from some examples of each task."""
         found = [mean_lengths(task, ("inputs", "targets")) for task in self.tasks]
         lengths = [(mean["inputs"], mean["targets"]) for mean in found]
-        rows = shares(self.names, self._weights, self.sizes, lengths)
-        return {
-            "fingerprint": self.fingerprint,
-            "examples": sum(self.sizes),
-            "split": self.tasks[0].split,
-            "mixture": rows,
-        }
+        rows = shares(self.names, self.weights, self.sizes, lengths)
+        return {**super().summary(), "split": self.tasks[0].split, "mixture": rows}
 
     def lengths(self, records: Records) -> NDArray[np.int64]:
         """(B,) upper bound: how long an example is comes out when it is made."""
@@ -100,35 +88,35 @@ class TaskBatches(BatchSource):
         return (ragged([one.get("inputs", ()) for one in found]) if self.has_inputs else None), targets
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
-        is_mixed = self.split == "train" and len(self._everyone) > 1
-        component = self._numbers[records.source] if is_mixed else None
+        component = None if self.split != "train" or self._numbers is None else self._numbers[records.source]
         inputs, targets = self.examples(records)
+        mask_id = next(iter(self.tasks[0].features["targets"].vocabulary.sentinel_ids), -1)
         is_paired = len(targets) > len(records)
-        if is_paired and component is not None:
-            component = np.repeat(component, 2)
-        sentinels = self.tasks[0].features["targets"].vocabulary.sentinel_ids
-        mask_id = sentinels[0] if sentinels else -1
         return lay_out(self.config, inputs, targets, mask_id=mask_id, component=component, is_paired=is_paired)
 
     @cached_property
-    def _numbers(self) -> NDArray[np.int64]:
-        """Of the tasks, among all of the mixture."""
-        return np.array([self._everyone.index(name) for name in self.names])
-
-    @cached_property
-    def _everyone(self) -> list[str]:
-        return task_names(self.config)
+    def _numbers(self) -> NDArray[np.int64] | None:
+        """The numbers of the tasks among all of the mixture; None: it has one alone."""
+        everyone = task_names(self.config)
+        return np.array([everyone.index(name) for name in self.names]) if len(everyone) > 1 else None
 
 
-def with_vocab_size(config: T5Run, size: int) -> T5Run:
-    """The config with `model.vocab_size`, where it leaves that open."""
-    if config.model.vocab_size is not None:
-        return config
-    return config.changed(model={"vocab_size": size})
+def with_vocabulary(config: T5Run, size: int, owner: str, origin: str) -> tuple[T5Run, list[str]]:
+    """Return the config with `model.vocab_size`, where it leaves that open, for the `size` ids of `owner`, which come
+    from `origin`; and its problems."""
+    if config.model.vocab_size is None:
+        config = config.changed(model={"vocab_size": round_vocab(size)})
+    problems = config.problems()
+    if (config.model.vocab_size or 0) < size:
+        problems.append(
+            f"model.vocab_size is {config.model.vocab_size}, but {owner} {size} ids\n"
+            f"  set model.vocab_size={round_vocab(size)}, or null to take it from {origin}"
+        )
+    return config, problems
 
 
 def task_names(config: T5Run) -> list[str]:
-    """Of all tasks of the mixture that are not left out, those of rate 0 too."""
+    """Return the names of all tasks of the mixture that are not left out, those of rate 0 too."""
     _import_modules(config)
     registry = REGISTRY.supplied(Supply(left_out=frozenset(config.data.leave_out)))
     return list(registry.task_names(str(config.data.task)))
@@ -138,20 +126,14 @@ def bind_tasks(config: T5Run) -> T5Run:
     """Fill in `model.vocab_size` from the tasks' vocabulary, and check the config against them. Raises ConfigError
     where there is no such task, or model and tasks do not fit each other; DataError where the tasks lack the split to
     train on."""
-    config = with_tokenizer_of_model(config)
-    _, tasks, vocabulary = _tasks(config)
+    data = config.data
+    if data.tokenizer is None and config.init_from is not None and leaves_vocabulary_open(config):
+        config = config.changed(data={"tokenizer": _tokenizer_of(Path(config.init_from))})
+    tasks, vocabulary, _ = run_tasks(config)
     _check_model(config, tasks[0], vocabulary)
-    size = vocabulary.size
-    config = with_vocab_size(config, round_vocab(size))
     _warn_of_unread(config)
     warn_of_lacking(config, "train")
-    problems = config.problems()
-    assert config.model.vocab_size is not None
-    if config.model.vocab_size < size:
-        problems.append(
-            f"model.vocab_size is {config.model.vocab_size}, but the tasks' vocabulary has {size} ids\n"
-            f"  set model.vocab_size={round_vocab(size)}, or null to take it from the tasks"
-        )
+    config, problems = with_vocabulary(config, vocabulary.size, "the tasks' vocabulary has", "the tasks")
     for task in tasks:
         names = set(task.features)
         if not names <= _FEATURES or "targets" not in names:
@@ -174,7 +156,7 @@ def warn_of_lacking(config: T5Run, split: Split) -> None:
     """Names the tasks without the split; data are opened many times in a run, so this is not said where they are."""
     data = config.data
     wanted, effect = (data.train_split, "left out") if split == "train" else (data.valid_split, "not evaluated")
-    tasks = [] if data.task is None or wanted is None else _tasks(config)[1]
+    tasks = () if data.task is None or wanted is None else run_tasks(config)[0]
     lacking = [task.name for task in tasks if wanted not in task.splits]
     if len(lacking) < len(tasks):  # it is an error that none has it
         for name in lacking:
@@ -196,7 +178,7 @@ def _warn_of_unread(config: T5Run) -> None:
 
 
 def _pair_problems(config: T5Run, tasks: Sequence[Task]) -> list[str]:
-    """What tasks whose examples share rows in pairs do not go with."""
+    """Return the settings and tasks that do not suit tasks whose examples share rows in pairs."""
     paired = [
         task.name for task in tasks if any(isinstance(step, Denoise) and step.is_paired for step in task.preprocessors)
     ]
@@ -219,7 +201,7 @@ def _pair_problems(config: T5Run, tasks: Sequence[Task]) -> list[str]:
 def open_tasks(config: T5Run, split: Split) -> TaskBatches:
     """The examples of a split of a config bound by `bind_tasks`. Held out are all tasks that have the split, also those
     of rate 0. Raises DataError where no task has the split, or files are missing."""
-    registry, tasks, _ = _tasks(config)
+    tasks, _, registry = run_tasks(config)
     data, name = config.data, str(config.data.task)
     wanted = data.train_split if split == "train" else data.valid_split
     lengths = {"inputs": data.input_length, "targets": data.target_length}
@@ -251,9 +233,20 @@ def open_tasks(config: T5Run, split: Split) -> TaskBatches:
     return TaskBatches(config, split, members, weights, "\n".join(parts))
 
 
-def run_tasks(config: T5Run) -> tuple[tuple[Task, ...], Vocabulary]:
-    """The tasks of a run, also those of rate 0, and the vocabulary of all their features."""
-    return _tasks(config)[1:]
+def run_tasks(config: T5Run) -> tuple[tuple[Task, ...], Vocabulary, TaskRegistry]:
+    """Return the tasks of a run, also those of rate 0, the vocabulary of all their features, and the registry."""
+    registry = registry_of(config)
+    tasks = registry.tasks(str(config.data.task))
+    check_alike(tasks)
+    vocabularies = {name: feature.vocabulary for name, feature in tasks[0].features.items() if name in _FEATURES}
+    if len(set(vocabularies.values())) > 1:
+        raise ConfigError(
+            f"inputs and targets of {tasks[0].name!r} have different vocabularies, but a T5 has one table for both\n"
+            "  give both features the same vocabulary"
+        )
+    if "targets" not in vocabularies:
+        raise ConfigError(f"task {tasks[0].name!r} has no feature 'targets'\n  rekey one to it")
+    return tasks, vocabularies["targets"], registry
 
 
 def declared_features(config: T5Run) -> Mapping[str, Feature]:
@@ -273,22 +266,14 @@ def registry_of(config: T5Run) -> TaskRegistry:
     return REGISTRY.supplied(Supply(vocabulary, data.task_folders, objective, frozenset(data.leave_out)))
 
 
-def with_tokenizer_of_model(config: T5Run) -> T5Run:
-    """The config with the tokenizer of the model that it starts from, where it names none and a task needs one."""
-    data = config.data
-    if data.tokenizer is not None or config.init_from is None or not leaves_vocabulary_open(config):
-        return config
-    return config.changed(data={"tokenizer": _tokenizer_of(Path(config.init_from))})
-
-
 def leaves_vocabulary_open(config: T5Run) -> bool:
-    """Whether a task of the run is to be given one."""
+    """Return True if a task of the run leaves its vocabulary to the run."""
     features = [feature for name in task_names(config) for feature in REGISTRY.get_task(name).features.values()]
     return any(isinstance(feature.vocabulary, RunVocabulary) for feature in features)
 
 
 def _tokenizer_of(model: Path) -> str:
-    """What `data.tokenizer` is to name for the model of a run, checkpoint or export."""
+    """Return the value of `data.tokenizer` for the model of a run, checkpoint or export."""
     for folder in (model, model.parent.parent):
         tree = RunFolder(folder).config_tree() if (folder / CONFIG).is_file() else {}
         if tree.get("data", {}).get("tokenizer") == BYTES:
@@ -313,19 +298,3 @@ def _check_model(config: T5Run, task: Task, vocabulary: Vocabulary) -> None:
 
 def _import_modules(config: T5Run) -> None:
     import_modules(["pretrainkit.recipes.t5.catalogue", *config.data.modules])
-
-
-def _tasks(config: T5Run) -> tuple[TaskRegistry, tuple[Task, ...], Vocabulary]:
-    """The registry, the tasks, and the vocabulary that all their features share."""
-    registry = registry_of(config)
-    tasks = registry.tasks(str(config.data.task))
-    check_alike(tasks)
-    vocabularies = {name: feature.vocabulary for name, feature in tasks[0].features.items() if name in _FEATURES}
-    if len(set(vocabularies.values())) > 1:
-        raise ConfigError(
-            f"inputs and targets of {tasks[0].name!r} have different vocabularies, but a T5 has one table for both\n"
-            "  give both features the same vocabulary"
-        )
-    if "targets" not in vocabularies:
-        raise ConfigError(f"task {tasks[0].name!r} has no feature 'targets'\n  rekey one to it")
-    return registry, tasks, vocabularies["targets"]

@@ -15,9 +15,9 @@ SENTINEL = re.compile(r"<extra_id_(\d+)>")
 
 
 def vocabulary_of(config: T5Run, tokenizer: Path | None) -> Vocabulary:
-    """What a trained model reads and says: by the folder beside it, or else `data.tokenizer`, or else the tasks it was
-    trained on. Raises DataError where there is no tokenizer; ConfigError where there are no tasks either, or not any
-    more."""
+    """Return the vocabulary of a trained model: that of the folder beside it, or else of `data.tokenizer`, or else of
+    the tasks it was trained on. Raises DataError where there is no tokenizer; ConfigError where there are no tasks
+    either, or not any more."""
     data = config.data
     place: str | Path | None = data.tokenizer if tokenizer is None else tokenizer
     if place is not None:
@@ -29,7 +29,8 @@ def vocabulary_of(config: T5Run, tokenizer: Path | None) -> Vocabulary:
 
 def encode(text: str, vocabulary: Vocabulary) -> list[int]:
     """Ids without end mark. Raises InputError where the text has a sentinel that the vocabulary does not have."""
-    numbers = [int(number) for number in SENTINEL.findall(text)]
+    parts = SENTINEL.split(text)  # texts, and between them numbers of sentinels
+    numbers = [int(number) for number in parts[1::2]]
     if not numbers:
         return vocabulary.encode(text)
     if max(numbers) >= len(vocabulary.sentinel_ids):
@@ -43,11 +44,9 @@ def encode(text: str, vocabulary: Vocabulary) -> list[int]:
     if [index for index in whole if index in set(vocabulary.sentinel_ids)] == sentinels:
         return whole
     ids: list[int] = []
-    end = 0
-    for match, sentinel in zip(SENTINEL.finditer(text), sentinels, strict=True):
-        ids += [*vocabulary.encode(text[end : match.start()].rstrip()), sentinel]
-        end = match.end()
-    return ids + vocabulary.encode(text[end:])
+    for part, sentinel in zip(parts[::2], sentinels):
+        ids += [*vocabulary.encode(part.rstrip()), sentinel]
+    return ids + vocabulary.encode(parts[-1])
 
 
 def decode(ids: Iterable[int], vocabulary: Vocabulary) -> str:

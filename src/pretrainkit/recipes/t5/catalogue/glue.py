@@ -9,15 +9,11 @@ from typing import Any
 from pretrainkit.eval.metrics import accuracy, f1_invalid_wrong, matthews, pearson, spearman
 from pretrainkit.recipes.t5.catalogue.labelled import Metrics, class_task, number, referent, similarity, text_task
 from pretrainkit.recipes.t5.catalogue.questions import wnli
-from pretrainkit.tasks.named_data import NamedData, glue_data
+from pretrainkit.tasks.named_data import glue_data
 from pretrainkit.tasks.task import Task
 
 _ENTAILMENT = ("entailment", "neutral", "contradiction")
 _PAIR = ("sentence1", "sentence2")
-
-
-_MNLI_COLUMNS = {"hypothesis": "sentence2", "premise": "sentence1"}
-_MNLI_FIELDS = ("hypothesis", "premise")
 
 
 def _classes(
@@ -26,10 +22,10 @@ def _classes(
     return class_task(f"glue_{name}_v002", glue_data(name), name, fields, classes, metrics, **options)
 
 
-def _mnli(name: str, data: NamedData, metrics: Metrics = (accuracy,)) -> Task:
-    """Also of data that have the columns and classes of MNLI."""
-    name = f"glue_{name}_v002"
-    return class_task(name, data, "mnli", _MNLI_FIELDS, _ENTAILMENT, metrics, columns=_MNLI_COLUMNS)
+def _mnli(name: str, metrics: Metrics = (accuracy,)) -> Task:
+    """A set of rows with the columns and classes of MNLI."""
+    fields, columns = ("hypothesis", "premise"), {"hypothesis": "sentence2", "premise": "sentence1"}
+    return class_task(f"glue_{name}_v002", glue_data(name), "mnli", fields, _ENTAILMENT, metrics, columns)
 
 
 TASKS = (
@@ -44,12 +40,11 @@ TASKS = (
     ),
     _classes("qqp", ("question1", "question2"), ("not_duplicate", "duplicate"), [f1_invalid_wrong, accuracy]),
     text_task("glue_stsb_v002", glue_data("stsb"), similarity, postprocess=number, metrics=[pearson, spearman]),
-    _mnli("mnli", glue_data("mnli")),
-    *(_mnli(name, glue_data(name)) for name in ("mnli_matched", "mnli_mismatched")),
+    *map(_mnli, ("mnli", "mnli_matched", "mnli_mismatched")),
     _classes("qnli", ("question", "sentence"), ("entailment", "not_entailment")),
     _classes("rte", _PAIR, ("entailment", "not_entailment")),
     _classes("wnli", _PAIR, ("not_entailment", "entailment")),
-    _mnli("ax", glue_data("ax"), []),
+    _mnli("ax", []),
     text_task(
         "glue_wnli_v002_simple_eval",
         glue_data("wnli", ("validation", "test")),

@@ -59,15 +59,6 @@ class LabelledFields:
         return found | _numbered(row)
 
 
-def labelled(
-    benchmark: str, fields: Sequence[str], classes: Sequence[str], columns: Mapping[str, str] | None = None
-) -> LabelledFields:
-    """`LabelledFields`; `columns`: field to the other name that its column may have."""
-    others = columns or {}
-    places = {name: (name, others[name]) if name in others else (name,) for name in fields}
-    return LabelledFields(benchmark, places, tuple(classes))
-
-
 def similarity(row: Row) -> Example:
     """STS-B: the score to the nearest 0.2 as text. 3.25 becomes 3.2 and 4.9 becomes 4.8: halves go to the even side,
     in float32."""
@@ -193,8 +184,11 @@ def class_task(
     metrics: Metrics = (accuracy,),
     columns: Mapping[str, str] | None = None,
 ) -> Task:
-    """A task of rows of `fields` with one of `classes`; see `labelled`."""
-    step = labelled(benchmark, fields, classes, columns)
+    """Return a task of rows of `fields` with one of `classes`. `columns`: field to the other name that its column may
+    have."""
+    others = columns or {}
+    places = {name: (name, others[name]) if name in others else (name,) for name in fields}
+    step = LabelledFields(benchmark, places, tuple(classes))
     return text_task(name, source, step, postprocess=ClassNumber(tuple(classes)), metrics=metrics)
 
 

@@ -1,4 +1,4 @@
-"""How benchmarks are distributed: the files of their splits, and what reads them."""
+"""The files in which benchmarks are distributed, by split, and their readers."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -6,64 +6,47 @@ from pathlib import Path
 
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import fingerprint as json_fingerprint
-from pretrainkit.tasks.named_data import Layout, LocalFiles
+from pretrainkit.tasks.named_data import Layout, LocalFiles, Reader
 from pretrainkit.tasks.row_files import SquadJson
 from pretrainkit.tasks.sources import Example, Files, JsonLines, TaskSource, TextLines, Tsv
 
-SUPER_GLUE = {
-    "train": [LocalFiles("train.jsonl", JsonLines)],
-    "validation": [LocalFiles("val.jsonl", JsonLines)],
-    "test": [LocalFiles("test.jsonl", JsonLines)],
-}
+
+def _packed(names: Sequence[str], reader: Reader, suffix: str) -> list[LocalFiles]:
+    """Files of these names, plain or packed."""
+    return [LocalFiles(f"{name}{packed}", reader) for name in names for packed in ("", suffix)]
+
+
+_FILES = {"train": "train", "validation": "val", "test": "test"}
+SUPER_GLUE = {split: [LocalFiles(f"{stem}.jsonl", JsonLines)] for split, stem in _FILES.items()}
 SUPER_GLUE_DIAGNOSTICS = {"test": [LocalFiles("AX-?.jsonl", JsonLines)]}
 
 SQUAD = {
-    "train": [
-        LocalFiles(f"{stem}.json{packed}", SquadJson) for stem in ("train-v1.1", "train") for packed in ("", ".gz")
-    ],
-    "validation": [
-        LocalFiles(f"{stem}.json{packed}", SquadJson)
-        for stem in ("dev-v1.1", "dev", "validation", "xquad.en")
-        for packed in ("", ".gz")
-    ],
+    "train": _packed(("train-v1.1.json", "train.json"), SquadJson, ".gz"),
+    "validation": _packed(("dev-v1.1.json", "dev.json", "validation.json", "xquad.en.json"), SquadJson, ".gz"),
 }
 """XQuAD's English file is a part of the development set."""
+
+_CORPUS = {"train": ("train/*.jsonl",), "validation": ("valid/*.jsonl", "validation/*.jsonl")}
 
 
 def text(split_files: Mapping[str, str]) -> Layout:
     """JSON lines with `text`, or a corpus folder of ours; `split_files`: split to the pattern of C4's own files."""
     return {
-        split: [
-            LocalFiles(pattern, JsonLines),
-            *(
-                LocalFiles(f"{folder}/*.jsonl{packed}", JsonLines)
-                for folder in _CORPUS[split]
-                for packed in ("", ".zst")
-            ),
-        ]
+        split: [LocalFiles(pattern, JsonLines), *_packed(_CORPUS[split], JsonLines, ".zst")]
         for split, pattern in split_files.items()
     }
-
-
-_CORPUS = {"train": ("train",), "validation": ("valid", "validation")}
 
 
 def translations(source: str, target: str) -> Layout:
     """Two files of lines, one for each language, or one table whose name tells the languages."""
     read = partial(aligned, languages=(source, target))
     names = {"train": ("train",), "validation": ("validation", "valid", "dev"), "test": ("test",)}
-    found = {}
+    found: dict[str, list[LocalFiles]] = {split: [] for split in names}
     for split, stems in names.items():
-        found[split] = [
-            one
-            for stem in stems
-            for one in (
-                LocalFiles(f"{stem}.{source}", read),
-                LocalFiles(f"{stem}.*.{source}", read),
-                LocalFiles(f"*.{source}-{target}.{stem}.tsv", Tsv),
-                LocalFiles(f"*.{target}-{source}.{stem}.tsv", Tsv),
-            )
-        ]
+        for stem in stems:
+            found[split] += [LocalFiles(f"{name}.{source}", read) for name in (stem, f"{stem}.*")]
+            for pair in (f"{source}-{target}", f"{target}-{source}"):
+                found[split].append(LocalFiles(f"*.{pair}.{stem}.tsv", Tsv))
     return found
 
 

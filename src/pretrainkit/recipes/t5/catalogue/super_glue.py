@@ -86,7 +86,7 @@ def _classes(
 
 
 def _diagnostics(name: str, folder: str, columns: Mapping[str, str] | None = None) -> Task:
-    """Test sets without metrics that are read as RTE."""
+    """A test set without metrics that is read as RTE."""
     data = _data(name, folder, ("test",))
     return class_task(f"super_glue_{name}_v102", data, "rte", _NLI, _ENTAILMENT, [], columns)
 
