@@ -127,7 +127,7 @@ def test_prompts_become_what_training_gives_the_encoder(setup: Setup) -> None:
     given = Link(setup.config, setup.model, vocabulary)
     texts = ("a ball", "a [S_1]", "a [S_1] ball")
     known = given.known([Example(text, {"caption": text}) for text in texts])
-    assert [one.tolist() for one in known.sequences["caption"] if one is not None] == [
+    assert [one.tolist() for one in known.contents["caption"] if one is not None] == [
         [a, ball, vocabulary.eos],
         [a, hole],  # its end is part of what is missing
         [a, hole, ball, vocabulary.eos],

@@ -197,57 +197,40 @@ def cut_patches(pixels_BCHW: Tensor, patch_size: int) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Of tokens to each other."""
+    """Attention of tokens to each other, or (`is_cross`) to those of another stream."""
 
-    def __init__(self, config: FourMModelConfig) -> None:
+    def __init__(self, config: FourMModelConfig, *, is_cross: bool = False) -> None:
         super().__init__()
         width = config.hidden_size
-        self.heads = (config.num_heads, width // config.num_heads)
-        self.qkv = nn.Linear(width, 3 * width, bias=config.biases)
+        self.is_cross, self.heads = is_cross, (config.num_heads, width // config.num_heads)
+        if is_cross:
+            self.query = nn.Linear(width, width, bias=config.biases)
+            self.key_value = nn.Linear(width, 2 * width, bias=config.biases)
+        else:
+            self.qkv = nn.Linear(width, 3 * width, bias=config.biases)
         self.out = nn.Linear(width, width, bias=config.biases)
-        self.query_norm, self.key_norm = _head_norms(config)
+        self.query_norm = norm(config, self.heads[1]) if config.query_key_norm else None
+        self.key_norm = norm(config, self.heads[1]) if config.query_key_norm else None
 
     def stacked_layers(self) -> dict[str, int]:
-        return {"qkv": 3}
+        return {"key_value": 2} if self.is_cross else {"qkv": 3}
 
-    def forward(self, x_TD: Tensor, layout: PairLayout, prepared: Tensor | None) -> Tensor:
-        """(T, D) to (T, D)."""
-        qkv_T3HK = self.qkv(x_TD).unflatten(-1, (3, *self.heads))
-        q_THK = None
+    def forward(
+        self, x_TD: Tensor, layout: PairLayout, prepared: Tensor | None, asked_SD: Tensor | None = None
+    ) -> Tensor:
+        """(T, D) to (T, D). `asked_SD`: the other stream; None: the tokens ask each other."""
+        if asked_SD is None:
+            q_THK, kv = None, self.qkv(x_TD).unflatten(-1, (3, *self.heads))
+        else:
+            q_THK = self.query(x_TD).unflatten(-1, self.heads)
+            kv = self.key_value(asked_SD).unflatten(-1, (2, *self.heads))
         if self.query_norm is not None and self.key_norm is not None:
-            q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
-            q_THK, k_THK = self.query_norm(q_THK), self.key_norm(k_THK)
-            qkv_T3HK = torch.stack((k_THK, v_THK.to(k_THK.dtype)), dim=1)
-        scale = self.heads[1] ** -0.5
-        mixed_THK = layout.attend(q_THK, qkv_T3HK, prepared, dropout_rate=0.0, scale=scale)
+            if q_THK is None:
+                q_THK, kv = kv[:, 0], kv[:, 1:]
+            q_THK, k_SHK = self.query_norm(q_THK), self.key_norm(kv[:, 0])
+            kv = torch.stack((k_SHK, kv[:, 1].to(k_SHK.dtype)), dim=1)
+        mixed_THK = layout.attend(q_THK, kv, prepared, dropout_rate=0.0, scale=self.heads[1] ** -0.5)
         return self.out(mixed_THK.flatten(1))
-
-
-class CrossAttention(nn.Module):
-    """Of the decoder's tokens to the encoder's."""
-
-    def __init__(self, config: FourMModelConfig) -> None:
-        super().__init__()
-        width = config.hidden_size
-        self.heads = (config.num_heads, width // config.num_heads)
-        self.query = nn.Linear(width, width, bias=config.biases)
-        self.key_value = nn.Linear(width, 2 * width, bias=config.biases)
-        self.out = nn.Linear(width, width, bias=config.biases)
-        self.query_norm, self.key_norm = _head_norms(config)
-
-    def stacked_layers(self) -> dict[str, int]:
-        return {"key_value": 2}
-
-    def forward(self, x_TD: Tensor, asked_SD: Tensor, layout: PairLayout, prepared: Tensor | None) -> Tensor:
-        """(T, D) to (T, D)."""
-        q_THK = self.query(x_TD).unflatten(-1, self.heads)
-        kv_S2HK = self.key_value(asked_SD).unflatten(-1, (2, *self.heads))
-        if self.query_norm is not None and self.key_norm is not None:
-            q_THK = self.query_norm(q_THK)
-            k_SHK = self.key_norm(kv_S2HK[:, 0])
-            kv_S2HK = torch.stack((k_SHK, kv_S2HK[:, 1].to(k_SHK.dtype)), dim=1)
-        scale = self.heads[1] ** -0.5
-        return self.out(layout.attend(q_THK, kv_S2HK, prepared, dropout_rate=0.0, scale=scale).flatten(1))
 
 
 class FeedForward(nn.Module):
@@ -281,80 +264,63 @@ class Examples(NamedTuple):
     """All numbers are below."""
 
 
-class EncoderBlock(nn.Module):
-    """Self-attention and feed-forward layer."""
+class Crossed(NamedTuple):
+    """The other stream that a decoder's tokens attend to, and how."""
 
-    def __init__(self, config: FourMModelConfig, drop_path_rate: float) -> None:
+    context_SD: Tensor
+    layout: PairLayout
+    prepared: Tensor | None
+
+
+class Block(nn.Module):
+    """Self-attention, in a decoder attention to the encoder, feed-forward layer."""
+
+    def __init__(self, config: FourMModelConfig, drop_path_rate: float, *, is_decoder: bool = False) -> None:
         super().__init__()
         self.drop_path_rate = drop_path_rate
         self.attention_norm = norm(config)
         self.attention = Attention(config)
-        self.feed_forward_norm = norm(config)
-        self.feed_forward = FeedForward(config)
-
-    def forward(self, x_TD: Tensor, layout: PairLayout, prepared: Tensor | None, examples: Examples) -> Tensor:
-        """(T, D) to (T, D)."""
-        x_TD = _add(self, x_TD, self.attention(self.attention_norm(x_TD), layout, prepared), examples)
-        return _add(self, x_TD, self.feed_forward(self.feed_forward_norm(x_TD)), examples)
-
-
-class DecoderBlock(nn.Module):
-    """Self-attention, attention to the encoder, feed-forward layer."""
-
-    def __init__(self, config: FourMModelConfig, drop_path_rate: float) -> None:
-        super().__init__()
-        self.drop_path_rate = drop_path_rate
-        self.attention_norm = norm(config)
-        self.attention = Attention(config)
-        self.query_norm = norm(config)
-        self.context_norm = norm(config)
-        self.cross_attention = CrossAttention(config)
+        if is_decoder:
+            self.query_norm = norm(config)
+            self.context_norm = norm(config)
+            self.cross_attention = Attention(config, is_cross=True)
         self.feed_forward_norm = norm(config)
         self.feed_forward = FeedForward(config)
 
     def forward(
         self,
         x_TD: Tensor,
-        context_SD: Tensor,
         layout: PairLayout,
         prepared: Tensor | None,
-        cross_layout: PairLayout,
-        cross_prepared: Tensor | None,
         examples: Examples,
+        crossed: Crossed | None = None,
     ) -> Tensor:
         """(T, D) to (T, D)."""
-        x_TD = _add(self, x_TD, self.attention(self.attention_norm(x_TD), layout, prepared), examples)
-        asked_SD = self.context_norm(context_SD)
-        mixed_TD = self.cross_attention(self.query_norm(x_TD), asked_SD, cross_layout, cross_prepared)
-        x_TD = _add(self, x_TD, mixed_TD, examples)
-        return _add(self, x_TD, self.feed_forward(self.feed_forward_norm(x_TD)), examples)
+        x_TD = self._add(x_TD, self.attention(self.attention_norm(x_TD), layout, prepared), examples)
+        if crossed is not None:
+            asked_SD = self.context_norm(crossed.context_SD)
+            mixed_TD = self.cross_attention(self.query_norm(x_TD), crossed.layout, crossed.prepared, asked_SD)
+            x_TD = self._add(x_TD, mixed_TD, examples)
+        return self._add(x_TD, self.feed_forward(self.feed_forward_norm(x_TD)), examples)
+
+    def _add(self, x_TD: Tensor, found_TD: Tensor, examples: Examples) -> Tensor:
+        """Return their sum, in training without what is found for some examples, and more of it for the others (Huang
+        et al. 2016, https://arxiv.org/abs/1603.09382).
+
+        In training the sum is in the memory of what a layer has just found, which is in the cache: a hook that keeps
+        outputs of layers must copy them then.
+        """
+        rate = self.drop_path_rate
+        if self.training and rate:
+            is_kept_E = torch.rand(examples.num, device=x_TD.device) >= rate
+            found_TD = found_TD * (is_kept_E / (1 - rate)).to(found_TD.dtype)[examples.example_T][:, None]
+        is_written_into = self.training and found_TD.dtype == x_TD.dtype
+        return found_TD.add_(x_TD) if is_written_into else x_TD + found_TD
 
 
 def norm(config: FourMModelConfig, width: int | None = None) -> LayerNorm:
-    """Of the model's width, or of another."""
+    """A layer norm of the model's width, or of another."""
     return LayerNorm(width or config.hidden_size, config.layer_norm_epsilon, has_bias=config.biases)
-
-
-def _head_norms(config: FourMModelConfig) -> tuple[LayerNorm | None, LayerNorm | None]:
-    if not config.query_key_norm:
-        return None, None
-    width = config.hidden_size // config.num_heads
-    return norm(config, width), norm(config, width)
-
-
-def _add(block: EncoderBlock | DecoderBlock, x_TD: Tensor, found_TD: Tensor, examples: Examples) -> Tensor:
-    """Their sum, in training without what is found for some examples, and more of it for the others (Huang et al. 2016,
-    https://arxiv.org/abs/1603.09382).
-
-    In training the sum is in the memory of what a layer has just found, which is in the cache: a hook that keeps
-    outputs of layers must copy them then.
-    """
-    rate = block.drop_path_rate
-    if block.training and rate:
-        is_kept_E = torch.rand(examples.num, device=x_TD.device) >= rate
-        found_TD = found_TD * (is_kept_E / (1 - rate)).to(found_TD.dtype)[examples.example_T][:, None]
-    is_written_into = block.training and found_TD.dtype == x_TD.dtype
-    return found_TD.add_(x_TD) if is_written_into else x_TD + found_TD
 
 
 class FourM(nn.Module):
@@ -374,11 +340,11 @@ class FourM(nn.Module):
         self.targets = nn.ModuleDict({modality.name: TargetEmbedding(modality, config) for modality in targets})
         self.registers = nn.Parameter(torch.zeros(config.num_registers, width)) if config.num_registers else None
         encoder_rates, decoder_rates = drop_path_rates(config)
-        self.encoder = nn.ModuleList(EncoderBlock(config, rate) for rate in encoder_rates)
+        self.encoder = nn.ModuleList(Block(config, rate) for rate in encoder_rates)
         self.encoder_norm = norm(config)
         self.context = nn.Linear(width, width)
         self.mask_token = nn.Parameter(torch.zeros(width))
-        self.decoder = nn.ModuleList(DecoderBlock(config, rate) for rate in decoder_rates)
+        self.decoder = nn.ModuleList(Block(config, rate, is_decoder=True) for rate in decoder_rates)
         self.decoder_norm = norm(config)
         self.loss = LinearCrossEntropy()
 
@@ -432,7 +398,7 @@ class FourM(nn.Module):
         examples = Examples(inputs.example_U, inputs.num_examples)
         prepared, cross_prepared = layout.prepare(None, x_UD.dtype), cross.prepare(None, x_UD.dtype)
         for block in self.decoder:
-            x_UD = block(x_UD, context_TD, layout, prepared, cross, cross_prepared, examples)
+            x_UD = block(x_UD, layout, prepared, examples, Crossed(context_TD, cross, cross_prepared))
         hidden = self.decoder_norm(x_UD).index_select(0, torch.cat(slots)).split([len(part) for part in slots])
         return dict(zip(inputs.targets, hidden, strict=True))
 
@@ -524,7 +490,7 @@ class ImageTower(nn.Module):
         width = config.hidden_size
         self.input_modality = nn.ParameterDict({self.modality.name: nn.Parameter(torch.zeros(width))})
         self.inputs = nn.ModuleDict({self.modality.name: InputEmbedding(self.modality, config)})
-        self.encoder = nn.ModuleList(EncoderBlock(config, rate) for rate in drop_path_rates(config)[0])
+        self.encoder = nn.ModuleList(Block(config, rate) for rate in drop_path_rates(config)[0])
         self.encoder_norm = norm(config)
         self.head = nn.Identity() if head is None else head(width)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pretrainkit.errors import InputError
-from pretrainkit.recipes.fourm.generation.given import Example, Known, Link, Places
+from pretrainkit.recipes.fourm.generation.given import Example, Known, Link
 from pretrainkit.recipes.fourm.generation.plan import (
     GenerationPlan,
     TargetConfig,
@@ -58,15 +58,15 @@ class Chain:
         Raises:
             InputError: A target is given, too, and has no place to be filled in.
         """
-        link, names = self.links[number], {target.modality for target in self.plans[number].targets}
+        link = self.links[number]
         known = link.known(examples)
-        for name in names & set(known.names()):
-            sentinels = () if link.vocabulary is None else link.vocabulary.sentinels
-            texts = known.sequences.get(name)
-            if texts is None or any(one is not None and not np.isin(one, sentinels).any() for one in texts):
+        for place, modality in self.targets:
+            holes = link.vocabulary.sentinels if modality.kind == "sequence" and link.vocabulary is not None else ()
+            given = known.of(modality.name) if place == number else []
+            if any(one is not None and not np.isin(one, holes).any() for one in given):
                 raise InputError(
-                    f"{name} is given and asked for\n  leave it out of --from or of --to; a text may have [S_1] in the "
-                    "place that is to be filled in"
+                    f"{modality.name} is given and asked for\n  leave it out of --from or of --to; a text may have "
+                    "[S_1] in the place that is to be filled in"
                 )
         return known
 
@@ -144,18 +144,18 @@ def _hand_over(before: Link, made: Known, link: Link, known: Known) -> None:
     mine = {one.name: one for one in link.modalities if one.is_input and one.name not in there}
     for modality in before.modalities:
         own = mine.get(modality.name)
-        if own is None or own.kind != modality.kind:
+        if own is None or own.kind != modality.kind or own.name not in made.contents:
             continue
-        if own.kind == "image" and own.name in made.images:
-            places = made.images[own.name]
+        contents = made.contents[own.name]
+        if own.kind == "image":
             if (own.max_tokens, own.vocab_size) != (modality.max_tokens, modality.vocab_size):
                 raise InputError(
                     f"{own.name} has {modality.max_tokens} tokens of {modality.vocab_size} in one model and "
                     f"{own.max_tokens} of {own.vocab_size} in the next\n  chain models of the same modalities"
                 )
-            known.images[own.name] = Places(places.ids_BP.copy(), places.is_known_BP.copy())
-        elif own.kind == "sequence" and own.name in made.sequences:
-            known.sequences[own.name] = [_translated(one, before, link) for one in made.sequences[own.name]]
+            known.contents[own.name] = contents
+        elif own.kind == "sequence":
+            known.contents[own.name] = [_translated(one, before, link) for one in contents]
 
 
 def _translated(ids: Any, before: Link, link: Link) -> Any:

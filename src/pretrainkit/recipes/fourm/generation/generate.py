@@ -86,8 +86,7 @@ class Result:
 
     def ids(self, number: int, modality: Modality) -> Ids:
         """Of a target."""
-        known = self.known[number]
-        found = known.images[modality.name].ids_BP[0] if modality.kind == "image" else known.sequences[modality.name][0]
+        found = self.known[number].contents[modality.name][0]
         assert found is not None
         return found
 
@@ -130,8 +129,13 @@ class Result:
         """By heading: what was given, what was made of it, and the truth."""
         found = {f"from {name}": self._given_cell(name, value) for name, value in self.example.values.items()}
         # Boxes are drawn on given or generated pixels.
-        pixels = (one[0] for known in self.known for one in known.pixels.values() if one[0] is not None)
-        canvas = next((one.transpose(1, 2, 0) for one in pixels if len(one) == 3), None)
+        pixels = [
+            known.of(modality.name)[0]
+            for known, link in zip(self.known, self.chain.links, strict=True)
+            for modality in link.modalities
+            if modality.kind == "pixels"
+        ]
+        canvas = next((one.transpose(1, 2, 0) for one in pixels if one is not None and len(one) == 3), None)
         for number, modality in self.chain.targets:
             found[modality.name] = self._cell(number, modality, self.ids(number, modality), canvas)
             truth = self.truth(number, modality)
@@ -146,14 +150,15 @@ class Result:
             return value
         for known, link in zip(self.known, self.chain.links, strict=True):
             for modality in inputs_named(name, link.modalities):
-                pixels = known.pixels.get(modality.name, [None])[0]
-                if pixels is not None:  # grey is the same in three channels, of which more than three keep the first
-                    return np.repeat(pixels, 3, axis=0).transpose(1, 2, 0)[..., :: len(pixels)][..., :3]
-                if modality.kind == "image" and modality.name in known.images:
-                    return picture(modality, known.images[modality.name].ids_BP[0], self.decoders)
-                ids = known.sequences.get(modality.name, [None])[0]
-                if ids is not None and link.vocabulary is not None:
-                    return link.vocabulary.decode(ids)
+                content = known.of(modality.name)[0]
+                if content is None:
+                    continue
+                if modality.kind == "pixels":  # grey is the same in three channels, of more than three the first count
+                    return np.repeat(content, 3, axis=0).transpose(1, 2, 0)[..., :: len(content)][..., :3]
+                if modality.kind == "image":
+                    return picture(modality, content, self.decoders)
+                if modality.kind == "sequence" and link.vocabulary is not None:
+                    return link.vocabulary.decode(content)
         return None
 
     def _cell(self, number: int, modality: Modality, ids: Ids, canvas: Pixels | None) -> Cell:

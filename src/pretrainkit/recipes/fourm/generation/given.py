@@ -119,49 +119,29 @@ def _file(samples: Samples, folder: str, index: int) -> File:
 
 
 @dataclass
-class Places:
-    """Tokens of an image modality."""
-
-    ids_BP: Ids
-    is_known_BP: NDArray[np.bool_]
-    """Where a token is."""
-
-    @classmethod
-    def empty(cls, num: int, modality: Modality) -> "Places":
-        """Of `num` examples of which nothing is known."""
-        shape = (num, modality.max_tokens)
-        return cls(np.zeros(shape, np.int32), np.zeros(shape, np.bool_))
-
-
-@dataclass
 class Known:
-    """By name of a modality, for each example what is known of it; None: nothing."""
+    """Contents of examples that are known so far."""
 
     num: int
     """B."""
-    images: dict[str, Places] = field(default_factory=dict)
-    sequences: dict[str, list[Ids | None]] = field(default_factory=dict)
-    """Token ids; a sentinel stands where something is missing."""
-    pixels: dict[str, list[NDArray[np.uint8] | None]] = field(default_factory=dict)
-    """(C, H, W)."""
-    vectors: dict[str, list[NDArray[np.float32] | None]] = field(default_factory=dict)
-    """(L, E)."""
+    contents: dict[str, list[NDArray[Any] | None]] = field(default_factory=dict)
+    """By name of a modality, one for each example; None: nothing is known. Image: int32 (P,), -1 where a place is open.
+    Sequence: int32 ids, a sentinel where something is missing. Pixels: uint8 (C, H, W). Vectors: float32 (L, E)."""
+
+    def of(self, name: str) -> list[NDArray[Any] | None]:
+        """Contents of one modality."""
+        return self.contents.get(name, [None] * self.num)
 
     def names(self) -> list[str]:
-        """Of modalities of which something is known."""
-        found = [name for name, places in self.images.items() if places.is_known_BP.any()]
-        for kind in (self.sequences, self.pixels, self.vectors):
-            found += [name for name, values in kind.items() if any(value is not None for value in values)]
-        return found
+        """Modalities of which something is known."""
+        return [name for name, values in self.contents.items() if any(value is not None for value in values)]
 
     def take(self, rows: Sequence[int]) -> "Known":
-        """The examples of `rows`; values are shared or copied."""
+        """The examples of `rows`, in new lists of the same arrays."""
+        return Known(len(rows), {name: [values[row] for row in rows] for name, values in self.contents.items()})
 
-        def taken(kind: dict[str, list[Any]]) -> dict[str, list[Any]]:
-            return {name: [values[row] for row in rows] for name, values in kind.items()}
 
-        images = {n: Places(p.ids_BP[list(rows)], p.is_known_BP[list(rows)]) for n, p in self.images.items()}
-        return Known(len(rows), images, taken(self.sequences), taken(self.pixels), taken(self.vectors))
+_DTYPES = {"image": np.int32, "pixels": np.uint8, "vectors": np.float32}
 
 
 @dataclass(frozen=True)
@@ -186,21 +166,8 @@ class Link:
         found = Known(len(examples))
         for modality in self.modalities:
             contents = [self._content(example, modality) for example in examples] if modality.is_input else []
-            if all(content is None for content in contents):
-                continue
-            if modality.kind == "sequence":
-                found.sequences[modality.name] = [
-                    self._ids(one, modality, may_cut=isinstance(self._value(example, modality), File))
-                    for one, example in zip(contents, examples, strict=True)
-                ]
-            elif modality.kind == "image":
-                found.images[modality.name] = places = Places.empty(len(contents), modality)
-                for row, content in enumerate(contents):
-                    if content is not None:
-                        places.ids_BP[row], places.is_known_BP[row] = np.asarray(content).reshape(-1), True
-            else:
-                values, dtype = (found.pixels, np.uint8) if modality.kind == "pixels" else (found.vectors, np.float32)
-                values[modality.name] = [None if one is None else np.asarray(one, dtype) for one in contents]
+            if any(content is not None for content in contents):
+                found.contents[modality.name] = contents
         return found
 
     def truth(self, example: Example, modality: Modality) -> Ids | None:
@@ -209,24 +176,24 @@ class Link:
         file = example.truth.get(modality.name) or next(same_key, None)
         if file is None:
             return None
-        content = self._read(file, modality, self._part(example))
-        if modality.kind == "sequence":
-            return self._ids(content, modality, may_cut=True)
-        return np.asarray(content, np.int32)
+        return self._array(self._read(file, modality, example), modality, may_cut=True)
 
-    def _content(self, example: Example, modality: Modality) -> Content | None:
+    def _content(self, example: Example, modality: Modality) -> NDArray[Any] | None:
         value = self._value(example, modality)
-        return self._read(value, modality, self._part(example)) if isinstance(value, File) else value
+        if value is None:
+            return None
+        if isinstance(value, File):
+            return self._array(self._read(value, modality, example), modality, may_cut=True)
+        return self._array(value, modality, may_cut=False)
 
     def _value(self, example: Example, modality: Modality) -> str | File | None:
         named = (value for name, value in example.values.items() if modality in inputs_named(name, self.modalities))
         return next(named, None)
 
-    def _read(self, file: File, modality: Modality, part: Part) -> Content:
-        return reader_of(modality).read(
-            file.content,
-            Request(modality, part, rng.generator(_READERS), is_training=False, data=self.config.data, name=file.name),
-        )
+    def _read(self, file: File, modality: Modality, example: Example) -> Content:
+        drawn_from, part = rng.generator(_READERS), self._part(example)
+        request = Request(modality, part, drawn_from, is_training=False, data=self.config.data, name=file.name)
+        return reader_of(modality).read(file.content, request)
 
     def _part(self, example: Example) -> Part:
         """The largest centre square, or the first stored part."""
@@ -240,10 +207,11 @@ class Link:
             return stored_part(read_array(settings.content, settings.name), 0, size, settings.name)
         return centre_square(*(size or UNKNOWN_SIZE))
 
-    def _ids(self, content: Content | None, modality: Modality, *, may_cut: bool) -> Ids | None:
-        """Of files what is too long is cut, as in training; of what people write it is refused."""
-        if content is None:
-            return None
+    def _array(self, content: Content, modality: Modality, *, may_cut: bool) -> NDArray[Any]:
+        """As in `Known.contents`. Files that are too long are cut, as in training; texts of people are refused."""
+        if modality.kind != "sequence":
+            values = np.asarray(content, _DTYPES[modality.kind])
+            return values.reshape(modality.max_tokens) if modality.kind == "image" else values
         vocabulary = self.vocabulary
         assert vocabulary is not None
         if isinstance(content, str):
@@ -307,31 +275,24 @@ def encoder_rows(
             batch["encoder_position"][row, slots] = positions
             batch["encoder_ids"][row, slots] = ids
             start = slots.stop
-    own = known.take(rows)
-    whole = {name: values * len(views) for kind in (own.pixels, own.vectors) for name, values in kind.items()}
+    whole = {name: values * len(views) for name, values in known.take(rows).contents.items()}
     return batch | continuous(modalities, len(found), whole)
 
 
 def _tokens(known: Known, row: int, modality: Modality, is_hidden: bool, sentinel: int) -> tuple[Ids, Ids] | None:
-    """Positions and ids of what the encoder sees of a modality."""
-    name = modality.name
-    if modality.kind == "image" and name in known.images:
-        places = known.images[name]
-        seen = np.flatnonzero(places.is_known_BP[row] & (not is_hidden)).astype(np.int32)
-        return seen, places.ids_BP[row][seen]
-    if modality.kind == "pixels" and known.pixels.get(name, [None] * known.num)[row] is not None:
-        seen = np.arange(0 if is_hidden else modality.max_tokens, dtype=np.int32)
-        return seen, seen
-    if modality.kind in ("sequence", "vectors"):
-        given = (known.sequences if modality.kind == "sequence" else known.vectors).get(name, [None] * known.num)[row]
-        if given is None:
-            return None
-        # The ids of vectors are their numbers, and -1 is zeros.
-        hidden, whole = (sentinel, given) if modality.kind == "sequence" else (-1, np.arange(len(given)))
-        ids = np.array([hidden], np.int32) if is_hidden else np.asarray(whole, np.int32)
-        positions = np.arange(len(ids), dtype=np.int32)
-        return np.where(positions < modality.max_length, positions, 0).astype(np.int32), ids
-    return None
+    """Positions and ids of what the encoder sees of a modality; None: nothing is known of it."""
+    given = known.of(modality.name)[row]
+    if given is None:
+        return None
+    if modality.kind in ("image", "pixels"):
+        ids = given if modality.kind == "image" else np.arange(modality.max_tokens, dtype=np.int32)
+        seen = np.flatnonzero((ids >= 0) & (not is_hidden)).astype(np.int32)
+        return seen, ids[seen]
+    # The ids of vectors are their numbers, and -1 is zeros.
+    hidden, whole = (sentinel, given) if modality.kind == "sequence" else (-1, np.arange(len(given)))
+    ids = np.array([hidden], np.int32) if is_hidden else np.asarray(whole, np.int32)
+    positions = np.arange(len(ids), dtype=np.int32)
+    return np.where(positions < modality.max_length, positions, 0).astype(np.int32), ids
 
 
 def decoder_rows(places: Sequence[NDArray[np.integer]], number: int, num_views: int) -> HostBatch:

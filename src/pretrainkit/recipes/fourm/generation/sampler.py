@@ -21,12 +21,12 @@ from torch import Tensor
 
 from pretrainkit import rng
 from pretrainkit.recipes.fourm.batch import HostBatch, with_places
-from pretrainkit.recipes.fourm.generation.given import Known, Places, View, decoder_rows, encoder_rows
+from pretrainkit.recipes.fourm.generation.given import Known, View, decoder_rows, encoder_rows
 from pretrainkit.recipes.fourm.generation.plan import COLDEST, GenerationPlan, TargetConfig, temperatures, token_counts
 from pretrainkit.recipes.fourm.generation.show import numbers_of
 from pretrainkit.recipes.fourm.inputs import FourMInputs, read_batch
 from pretrainkit.recipes.fourm.modality import Modality
-from pretrainkit.recipes.fourm.model import Attention, CrossAttention, DecoderBlock, FourM, TargetEmbedding
+from pretrainkit.recipes.fourm.model import Attention, Block, FourM, TargetEmbedding
 from pretrainkit.recipes.fourm.sequences import Ids, merge_spans
 from pretrainkit.recipes.fourm.text import TextVocabulary
 
@@ -101,12 +101,11 @@ class Sampler:
         known = known.take(range(known.num))
         for target in plan.targets:
             modality = self.modalities[self._number[target.modality]]
-            if modality.kind == "image" and modality.name not in known.images:
-                known.images[modality.name] = Places.empty(known.num, modality)
-            if modality.kind == "sequence":
-                begun = known.sequences.get(modality.name, [None] * known.num)
-                empty = np.array([self._sentinel], np.int32)
-                known.sequences[modality.name] = [empty if one is None else one for one in begun]
+            missing = np.array([self._sentinel], np.int32)
+            if modality.kind == "image":
+                missing = np.full(modality.max_tokens, -1, np.int32)
+            begun = [missing if one is None else one for one in known.of(modality.name)]
+            known.contents[modality.name] = begun
         return known
 
     @property
@@ -118,13 +117,14 @@ class Sampler:
         self, target: TargetConfig, modality: Modality, known: Known, keys_B: rng.Keys, guidance: Guidance
     ) -> None:
         """All open places of an image, in steps."""
-        places, is_roar = known.images[modality.name], target.scheme != "maskgit"
-        open_B = (~places.is_known_BP).sum(axis=1)
+        places_BP = np.stack(cast(list[Ids], known.contents[modality.name]))
+        known.contents[modality.name] = list(places_BP)  # views, in which places get their tokens
+        is_open_BP, is_roar = places_BP < 0, target.scheme != "maskgit"
         schedule = target.schedule or ("linear" if is_roar else "cosine")
-        counts_B = [token_counts(schedule, target.num_steps, int(num)) for num in open_B]
+        counts_B = [token_counts(schedule, target.num_steps, int(num)) for num in is_open_BP.sum(axis=1)]
         heat_B = [temperatures(target.temperature_schedule, target.temperature, counts) for counts in counts_B]
         rank_BP = rng.uniform(rng.fold(keys_B, _ORDER), modality.max_tokens)
-        order_BP = np.where(places.is_known_BP, np.inf, rank_BP).argsort(axis=1)
+        order_BP = np.where(is_open_BP, rank_BP, np.inf).argsort(axis=1)
         num_done = np.zeros(known.num, np.int64)
         for step in range(max(map(len, counts_B), default=0)):
             rows = [row for row, counts in enumerate(counts_B) if step < len(counts) and counts[step]]
@@ -136,7 +136,7 @@ class Sampler:
                 begins = zip(rows, num_done[rows], counts, strict=True)
                 asked = [np.sort(order_BP[row, begin : begin + n]) for row, begin, n in begins]
             else:
-                asked = [np.flatnonzero(~places.is_known_BP[row]) for row in rows]
+                asked = [np.flatnonzero(places_BP[row] < 0) for row in rows]
             place_N, row_N = np.concatenate(asked), np.repeat(rows, [len(own) for own in asked])
             heat_N = np.array([heat_B[row][step] for row in row_N])
             encoder = encoder_rows(known, rows, tuple(guidance), self.modalities, self._sentinel)
@@ -150,15 +150,14 @@ class Sampler:
                 noise_N = -np.log(-np.log(uniform_N)) * target.confidence_noise  # Gumbel's
                 chosen = surest(np.log(np.maximum(sure_N, 1e-300)) + noise_N, [len(own) for own in asked], counts)
                 place_N, row_N, ids_N = place_N[chosen], row_N[chosen], ids_N[chosen]
-            places.ids_BP[row_N, place_N] = ids_N
-            places.is_known_BP[row_N, place_N] = True
+            places_BP[row_N, place_N] = ids_N
             num_done[rows] += counts
 
     def _write(
         self, target: TargetConfig, modality: Modality, known: Known, keys_B: rng.Keys, guidance: Guidance
     ) -> None:
         """What is missing of a sequence, token after token."""
-        vocabulary, given = self.vocabulary, cast(list[Ids], known.sequences[modality.name])  # none is None: `_begun`
+        vocabulary, given = self.vocabulary, cast(list[Ids], known.contents[modality.name])  # none is None: `_begun`
         assert vocabulary is not None
         num_missing = [int(np.isin(given[row], vocabulary.sentinels).sum()) for row in range(known.num)]
         rows = [row for row, num in enumerate(num_missing) if num]
@@ -266,8 +265,7 @@ class TokenByToken:
             length: Most steps.
         """
         self.model, self.modality, self._length = model, modality, 0
-        blocks = [block for block in model.decoder if isinstance(block, DecoderBlock)]
-        self._blocks = [_Block(block, context_RSD, is_real_RS, length) for block in blocks]
+        self._blocks = [_Block(cast(Block, block), context_RSD, is_real_RS, length) for block in model.decoder]
 
     def step(self, ids_R: Tensor) -> Tensor:
         """The next token of each row, int64, to logits float32 (R, V) of the one behind it."""
@@ -287,7 +285,7 @@ class TokenByToken:
 class _Block:
     """One block with its keys and values."""
 
-    def __init__(self, block: DecoderBlock, context_RSD: Tensor, is_real_RS: Tensor, length: int) -> None:
+    def __init__(self, block: Block, context_RSD: Tensor, is_real_RS: Tensor, length: int) -> None:
         self.block = block
         heads = block.attention.heads
         empty = context_RSD.new_empty((len(context_RSD), heads[0], length, heads[1]))
@@ -319,7 +317,7 @@ class _Block:
         mixed_RHK = _one_query(q_RHK, self.keys_RHLK[:, :, seen], self.values_RHLK[:, :, seen], None)
         return attention.out(mixed_RHK.flatten(1))
 
-    def _crossed(self, attention: CrossAttention, x_RD: Tensor) -> Tensor:
+    def _crossed(self, attention: Attention, x_RD: Tensor) -> Tensor:
         q_RHK = attention.query(x_RD).unflatten(-1, attention.heads)
         if attention.query_norm is not None:
             q_RHK = attention.query_norm(q_RHK)
