@@ -5,7 +5,7 @@ that makes images of a higher resolution.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,15 @@ from pretrainkit.recipes.fourm.generation.show import numbers_of
 from pretrainkit.recipes.fourm.modality import Modality
 
 
+class Target(NamedTuple):
+    """A modality that a model of a chain generates."""
+
+    number: int
+    """Place of the model in the chain."""
+    link: Link
+    modality: Modality
+
+
 class Chain:
     """Models with a plan whose names fit them."""
 
@@ -37,14 +46,14 @@ class Chain:
         for name in names:
             require_inputs(name, everything)
         self.plans: list[GenerationPlan] = []
-        self.targets: list[tuple[int, Modality]] = []
-        """Number of the model, and modality, in the order they are made."""
+        self.targets: list[Target] = []
+        """In the order in which they are made."""
         parts: list[list[TargetConfig]] = [[] for _ in self.links]
         for target in plan.targets:
             number, modality = require_target(target.modality, everything)
             parts[number].append(_fitted(target, modality))
-            self.targets.append((number, modality))
-        self.targets.sort(key=lambda target: target[0])
+            self.targets.append(Target(number, self.links[number], modality))
+        self.targets.sort(key=lambda target: target.number)
         made: list[str] = []
         for link, part in zip(self.links, parts, strict=True):
             given = [modality.name for name in names for modality in inputs_named(name, link.modalities)]
@@ -60,7 +69,7 @@ class Chain:
         """
         link = self.links[number]
         known = link.known(examples)
-        for place, modality in self.targets:
+        for place, _, modality in self.targets:
             holes = link.vocabulary.sentinels if modality.kind == "sequence" and link.vocabulary is not None else ()
             given = known.of(modality.name) if place == number else []
             if any(one is not None and not np.isin(one, holes).any() for one in given):
