@@ -15,6 +15,7 @@ Arrays start with B; real slots come first in each row, zeros behind:
 """
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -68,14 +69,10 @@ def assumed_batch(config: FourMRun, num_examples: int) -> HostBatch:
     modalities, masking = config.model.modalities, config.masking
     for side, num_slots in (("encoder", masking.num_input_tokens), ("decoder", masking.num_target_tokens)):
         of_side = [n for n, one in enumerate(modalities) if (one.is_input if side == "encoder" else one.is_target)]
-        room = {number: modalities[number].max_tokens for number in of_side}
-        numbers, places = list[int](), list[int]()
-        for place in range(max(room.values())):  # one token of each in turn, as long as it has any
-            wanted = [number for number in of_side if place < room[number]][: num_slots - len(numbers)]
-            numbers += wanted
-            places += [place] * len(wanted)
-        order = np.argsort(numbers, kind="stable")
-        modality_N, place_N = np.array(numbers, np.uint8)[order], np.array(places, np.int32)[order]
+        pairs = sorted((place, number) for number in of_side for place in range(modalities[number].max_tokens))
+        # One token of each in turn, as long as it has any; then those of a modality side by side.
+        chosen = np.array(sorted(pairs[:num_slots], key=itemgetter(1)))
+        place_N, modality_N = chosen[:, 0].astype(np.int32), chosen[:, 1].astype(np.uint8)
         is_pixel_N = np.array([modalities[number].kind == "pixels" for number in modality_N])
         batch[f"{side}_length"] = np.full(num_examples, len(modality_N), np.int32)
         for name, values in (

@@ -401,41 +401,31 @@ def probability_of_largest(alphas_D: NDArray[np.float64]) -> NDArray[np.float64]
     For each distinct shape, the integral over x of its density at x times the chance that all others are smaller, on
     the logarithm of x. Good to about 1e-4.
     """
-    shapes, group_D = np.unique(alphas_D, return_inverse=True)
-    counts = np.bincount(group_D).astype(np.float64)
-    if shapes[0] == 0:
-        counts[0] = 0
-    is_wanted = counts > 0
+    shapes, group_D, counts = np.unique(alphas_D, return_inverse=True, return_counts=True)
+    is_wanted, probabilities = shapes > 0, np.zeros(len(shapes))
     if is_wanted.sum() == 1:
-        probabilities = is_wanted / counts.clip(min=1)
+        probabilities[is_wanted] = 1 / counts[is_wanted]
     else:
-        probabilities = _integrated(shapes, counts, is_wanted)
+        probabilities[is_wanted] = _integrated(shapes[is_wanted], counts[is_wanted])
     return (probabilities / (probabilities * counts).sum())[group_D]
 
 
-def _integrated(
-    shapes: NDArray[np.float64], counts: NDArray[np.float64], is_wanted: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    wanted = shapes[is_wanted]
-    top = math.log(wanted[-1] + 12 * math.sqrt(wanted[-1]) + 40)
+def _integrated(shape_G: NDArray[np.float64], count_G: Ints) -> NDArray[np.float64]:
+    """(G,) the integral for each shape, X points."""
+    top = math.log(shape_G[-1] + 12 * math.sqrt(shape_G[-1]) + 40)
     # Below the knee a variate of shape a has the distribution x ** a / gamma(a + 1): only small shapes get there.
     knee = -6.0
-    left = knee - np.geomspace(1e-3, 40 / wanted[0], _GRID)[::-1]
-    logs = np.concatenate([left, np.linspace(knee, top, 4 * _GRID)])
-    densities, distributions = {}, {}
-    for shape in wanted.tolist():
-        density = np.exp(shape * logs - np.exp(logs) - math.lgamma(shape))
-        steps = np.diff(logs) * (density[1:] + density[:-1]) / 2
-        begin = math.exp(shape * logs[0] - math.lgamma(shape + 1))
-        whole = np.minimum(begin + np.concatenate([[0.0], np.cumsum(steps)]), 1.0)
-        densities[shape], distributions[shape] = density, np.maximum(whole, _SMALLEST_LOG)
-    all_smaller = sum(
-        count * np.log(distributions[shape])
-        for shape, count in zip(wanted.tolist(), counts[is_wanted].tolist(), strict=True)
-    )
-    probabilities = np.zeros(len(shapes))
-    for place in np.flatnonzero(is_wanted).tolist():
-        shape = float(shapes[place])
-        inside = densities[shape] * np.exp(all_smaller - np.log(distributions[shape]))
-        probabilities[place] = (np.diff(logs) * (inside[1:] + inside[:-1]) / 2).sum()
-    return probabilities
+    left = knee - np.geomspace(1e-3, 40 / shape_G[0], _GRID)[::-1]
+    logs_X = np.concatenate([left, np.linspace(knee, top, 4 * _GRID)])
+
+    def integrals(values_GX: NDArray[np.float64]) -> NDArray[np.float64]:
+        """By the trapezoidal rule, of each step."""
+        return np.diff(logs_X) * (values_GX[:, 1:] + values_GX[:, :-1]) / 2
+
+    gamma_G1 = np.array([[math.lgamma(shape)] for shape in shape_G])
+    density_GX = np.exp(shape_G[:, None] * logs_X - np.exp(logs_X) - gamma_G1)
+    begin_G1 = np.array([[math.exp(shape * logs_X[0] - math.lgamma(shape + 1))] for shape in shape_G])
+    whole_GX = np.minimum(begin_G1 + np.cumsum(integrals(density_GX), axis=1), 1.0)
+    smaller_GX = np.log(np.maximum(np.concatenate([np.minimum(begin_G1, 1.0), whole_GX], axis=1), _SMALLEST_LOG))
+    all_smaller_X = (count_G[:, None] * smaller_GX).sum(axis=0)
+    return integrals(density_GX * np.exp(all_smaller_X - smaller_GX)).sum(axis=1)

@@ -5,33 +5,27 @@ one example after another, without padding on a CPU; every modality has its own 
 embedded and scored. Parameters have names of ours; `original.py` knows the published ones.
 
 Dimensions: T tokens of the encoder's stream (in blocks: of either), U of the decoder's, S of the stream that is asked,
-n of one modality, D width, F width of the feed-forward layer (of a patch: its values), H heads, K width of one head, E
-examples (of given vectors: their width), V vocabulary, B rows, C, H and W channels, height and width of images, P
-patches or positions; W wavelengths.
+n of one modality, D width, F values of a patch, H heads, K width of one head, E examples (of given vectors: their
+width), V vocabulary, B rows, C, H and W channels, height and width of images, P patches.
 Sources: Mizrahi et al. 2023, https://arxiv.org/abs/2312.06647; Bachmann et al. 2024, https://arxiv.org/abs/2406.09406.
-Positions: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762; in two dimensions Chen et al. 2021,
-https://arxiv.org/abs/2104.02057. On grids that are no squares the original's rows and columns change places; ours do
-not.
 """
 
 import math
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from typing import NamedTuple, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pretrainkit.errors import InputError
-from pretrainkit.nn.activations import ACTIVATIONS
 from pretrainkit.nn.biased_attention import PairLayout
-from pretrainkit.nn.blocks import LayerNorm
-from pretrainkit.nn.initialise import built
+from pretrainkit.nn.blocks import FeedForward, GatedFeedForward, LayerNorm
+from pretrainkit.nn.initialise import built, initialise_layer
 from pretrainkit.nn.layouts import row_pairs
 from pretrainkit.nn.linear_cross_entropy import LinearCrossEntropy, TokenLoss, linear_logits
+from pretrainkit.nn.positions import grid_table, line_table
 from pretrainkit.recipes.fourm.config import FourMModelConfig
 from pretrainkit.recipes.fourm.inputs import FourMInputs, InputTokens
 from pretrainkit.recipes.fourm.modality import MAX_POSITIONS, Modality
@@ -42,32 +36,6 @@ _DEVIATION = 0.02
 PIXEL_MEAN: tuple[float, ...] = (0.485, 0.456, 0.406)
 PIXEL_DEVIATION: tuple[float, ...] = (0.229, 0.224, 0.225)
 """Of ImageNet's colours, in [0, 1]: images of three channels are standardized by them, others to [-1, 1]."""
-
-
-def line_table(num: int, width: int) -> Tensor:
-    """float32 (P, D) of positions 0 to num - 1: all sines, then all cosines. D is even."""
-    return torch.from_numpy(_line(num, width).copy())
-
-
-@lru_cache(maxsize=4)
-def _line(num: int, width: int) -> NDArray[np.float32]:
-    """As `line_table`. Modalities have equal tables, in a model of 21 of them dozens."""
-    return _waves(np.arange(num), width // 2).astype(np.float32)
-
-
-def grid_table(rows: int, columns: int, width: int) -> Tensor:
-    """float32 (P, D) of the places of a grid, row by row: sines and cosines of the row, then of the column. D is a
-    multiple of 4."""
-    row, column = np.divmod(np.arange(rows * columns), columns)
-    by_row, by_column = _waves(np.arange(rows), width // 4), _waves(np.arange(columns), width // 4)
-    table = np.concatenate((by_row[row], by_column[column]), axis=1)
-    return torch.from_numpy(table.astype(np.float32))
-
-
-def _waves(position_P: NDArray[np.int64], num: int) -> NDArray[np.float64]:
-    """(P, 2 W)."""
-    angle_PW = position_P[:, None] * 10_000.0 ** -(np.arange(num) / num)
-    return np.concatenate((np.sin(angle_PW), np.cos(angle_PW)), axis=1)
 
 
 class Places(nn.Module):
@@ -233,28 +201,6 @@ class Attention(nn.Module):
         return self.out(mixed_THK.flatten(1))
 
 
-class FeedForward(nn.Module):
-    """activation(x U) W, or (activation(x G) * x U) W with G above U in one matrix."""
-
-    def __init__(self, config: FourMModelConfig) -> None:
-        super().__init__()
-        self.activation = ACTIVATIONS[config.activation]
-        self.gated = config.gated
-        num_halves = 2 if config.gated else 1
-        self.up = nn.Linear(config.hidden_size, num_halves * config.intermediate_size, bias=config.biases)
-        self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.biases)
-
-    def stacked_layers(self) -> dict[str, int]:
-        return {"up": 2} if self.gated else {}
-
-    def forward(self, x_TD: Tensor) -> Tensor:
-        """(T, D) to (T, D)."""
-        if not self.gated:
-            return self.down(self.activation(self.up(x_TD)))
-        gate_TF, up_TF = self.up(x_TD).chunk(2, dim=-1)
-        return self.down(self.activation(gate_TF) * up_TF)
-
-
 class Examples(NamedTuple):
     """Which example each token is of."""
 
@@ -285,7 +231,9 @@ class Block(nn.Module):
             self.context_norm = norm(config)
             self.cross_attention = Attention(config, is_cross=True)
         self.feed_forward_norm = norm(config)
-        self.feed_forward = FeedForward(config)
+        feed_forward: type[FeedForward | GatedFeedForward] = GatedFeedForward if config.gated else FeedForward
+        inner_width, activation = config.intermediate_size, config.activation
+        self.feed_forward = feed_forward(config.hidden_size, inner_width, activation, has_bias=config.biases)
 
     def forward(
         self,
@@ -426,9 +374,7 @@ class FourM(nn.Module):
                 if module.bias is not None:
                     module.bias.zero_()
             elif isinstance(module, nn.LayerNorm):
-                module.weight.fill_(1)
-                if module.bias is not None:
-                    module.bias.zero_()
+                initialise_layer(module, 0.0)
             elif isinstance(module, InputEmbedding | TargetEmbedding):
                 module.initialise()
         target_vectors = [] if self.target_modality is None else self.target_modality.values()

@@ -18,6 +18,7 @@ from pretrainkit.errors import DataError
 CONTROL = ("[PAD]", "[UNK]", "[SOS]", "[EOS]")
 _SENTINEL = re.compile(r"\[S_(\d+)\]")
 _KEPT_WORDS = 100_000
+_REMEDY = "  make one with: pretrainkit tokenizer train words.tsv --kind multimodal --out DIR"
 
 
 class _Words(dict[str, tuple[int, ...]]):
@@ -59,18 +60,12 @@ class TextVocabulary:
             content = file.read_bytes()
             self._tokenizer, self._words = _read(content)
         except Exception as error:  # the library raises plain Exception
-            raise DataError(
-                f"the text tokenizer {path} cannot be read: {error}\n"
-                "  make one with: pretrainkit tokenizer train words.tsv --kind multimodal --out DIR"
-            ) from error
+            raise DataError(f"the text tokenizer {path} cannot be read: {error}\n{_REMEDY}") from error
         self.fingerprint = hashlib.blake2b(content, digest_size=16).hexdigest()
         self.size: int = self._tokenizer.get_vocab_size()
         missing = [token for token in (*CONTROL, "[S_1]", "v0=0") if token not in self._words]
         if missing:
-            raise DataError(
-                f"the text tokenizer {path} has no {', '.join(missing)}\n"
-                "  make one with: pretrainkit tokenizer train words.tsv --kind multimodal --out DIR"
-            )
+            raise DataError(f"the text tokenizer {path} has no {', '.join(missing)}\n{_REMEDY}")
         self.pad, self.unk, self.sos, self.eos = (self._words[token][0] for token in CONTROL)
         numbered = {
             int(match[1]): ids[0] for token, ids in self._words.items() if (match := _SENTINEL.fullmatch(token))
@@ -78,8 +73,7 @@ class TextVocabulary:
         found = self.sentinels = tuple(numbered[number] for number in sorted(numbered))
         if found != tuple(range(found[0], found[0] + len(found))) or sorted(numbered) != list(range(len(found))):
             raise DataError(
-                f"the sentinels [S_0], [S_1], … of the text tokenizer {path} have no consecutive ids\n"
-                "  make one with: pretrainkit tokenizer train words.tsv --kind multimodal --out DIR"
+                f"the sentinels [S_0], [S_1], … of the text tokenizer {path} have no consecutive ids\n{_REMEDY}"
             )
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:

@@ -6,11 +6,11 @@ Source: section 10.1 of the specification (4M-21, https://arxiv.org/abs/2406.094
 
 import math
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretrainkit.nn import positions
 from pretrainkit.nn.autocast import in_float32
 from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
 from pretrainkit.nn.row_layout import RowLayout
@@ -21,16 +21,8 @@ _EPSILON = 1e-6
 
 
 def grid_table(rows: int, columns: int, width: int) -> Tensor:
-    """float32 (1, D, h, w): sines and cosines of the row, then of the column (Chen et al. 2021,
-    https://arxiv.org/abs/2104.02057). D is a multiple of 4. On grids that are no squares the original's rows and
-    columns change places; ours do not.
-
-    Made by NumPy, so that it has its values in a model on "meta" too.
-    """
-    rate_W = 10_000.0 ** -(np.arange(width // 4) / (width // 4))
-    places_P = np.divmod(np.arange(rows * columns), columns)
-    table_DP = np.concatenate([wave(rate_W[:, None] * own_P) for own_P in places_P for wave in (np.sin, np.cos)])
-    return torch.from_numpy(table_DP.astype(np.float32).reshape(1, width, rows, columns))
+    """float32 (1, D, h, w): the table of `nn/positions.py` as a map."""
+    return positions.grid_table(rows, columns, width).T.reshape(1, width, rows, columns).contiguous()
 
 
 def stretched(positions_1Dhw: Tensor, rows: int, columns: int) -> Tensor:

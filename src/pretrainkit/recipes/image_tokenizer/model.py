@@ -5,7 +5,8 @@ latents, h x w places.
 Source: section 10 of the specification (4M-21, https://arxiv.org/abs/2406.09406).
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,16 +15,20 @@ from torch import Tensor, nn
 from pretrainkit.recipes.image_tokenizer.coders import ConvDecoder, ConvEncoder, MLPCoder, ViTDecoder, ViTEncoder
 from pretrainkit.recipes.image_tokenizer.diffusion import DiffusionDecoder, UNet, UViT
 from pretrainkit.recipes.image_tokenizer.model_config import (
-    CodebookConfig,
     ConvCoderConfig,
     ImageTokenizerModelConfig,
-    MemcodesConfig,
     MLPCoderConfig,
     UNetConfig,
     ViTCoderConfig,
 )
 from pretrainkit.recipes.image_tokenizer.quantizers import Codebook, FiniteScalar, Memcodes, Quantized
 from pretrainkit.training.optimizers.parameters import stacked_parameters
+
+_QUANTIZERS: Mapping[str, Callable[[Any], Codebook | Memcodes | FiniteScalar]] = {
+    "codebook": Codebook,
+    "memcodes": Memcodes,
+    "fsq": FiniteScalar,
+}
 
 
 class Pass(NamedTuple):
@@ -48,12 +53,7 @@ class ImageTokenizer(nn.Module):
         self.class_table = None if domain.num_classes is None else nn.Embedding(domain.num_classes, domain.num_channels)
         self.encoder = _encoder(config)
         self.to_latents = nn.Conv2d(self.encoder.width, quantizer.width, 1)
-        if isinstance(quantizer, CodebookConfig):
-            self.quantizer: Codebook | Memcodes | FiniteScalar = Codebook(quantizer)
-        elif isinstance(quantizer, MemcodesConfig):
-            self.quantizer = Memcodes(quantizer)
-        else:
-            self.quantizer = FiniteScalar(quantizer)
+        self.quantizer = _QUANTIZERS[quantizer.kind](quantizer)
         self.decoder = _decoder(config)
         self.from_codes = (
             None if isinstance(self.decoder, DiffusionDecoder) else nn.Conv2d(quantizer.width, self.decoder.width, 1)

@@ -104,8 +104,8 @@ class Sampler:
             missing = np.array([self._sentinel], np.int32)
             if modality.kind == "image":
                 missing = np.full(modality.max_tokens, -1, np.int32)
-            begun = [missing if one is None else one for one in known.of(modality.name)]
-            known.contents[modality.name] = begun
+            begun = known.of(modality.name)
+            known.contents[modality.name] = [missing if one is None else one for one in begun]
         return known
 
     @property
@@ -256,14 +256,8 @@ class TokenByToken:
     kept."""
 
     def __init__(self, model: FourM, modality: Modality, context_RSD: Tensor, is_real_RS: Tensor, length: int) -> None:
-        """
-        Args:
-            model: In evaluation mode.
-            modality: The sequence.
-            context_RSD: The decoder's view of the encoder's output, positions added.
-            is_real_RS: bool: which slots are no padding.
-            length: Most steps.
-        """
+        """`context_RSD`: the decoder's view of the encoder's output, positions added. `is_real_RS`: bool, slots that
+        are no padding. `length`: most steps."""
         self.model, self.modality, self._length = model, modality, 0
         self._blocks = [_Block(cast(Block, block), context_RSD, is_real_RS, length) for block in model.decoder]
 

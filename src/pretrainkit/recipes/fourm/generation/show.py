@@ -267,7 +267,7 @@ class Judge:
             found |= {"iou": (boxes, boxes_iou), "iou_of_any_class": (boxes, partial(boxes_iou, of_any_class=True))}
         return found
 
-    def _of_images(self, ids: NDArray[Any], values: NDArray | None, truth: Sequence[Ids]) -> dict[str, float]:
+    def _of_images(self, ids: Any, values: NDArray | None, truth: Sequence[Ids]) -> dict[str, float]:
         truth_BP = np.stack(truth)
         true_values = self._shown(truth_BP)
         found = {"accuracy": float((ids == truth_BP).mean())}
