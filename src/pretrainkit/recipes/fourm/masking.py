@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit import rng
+from pretrainkit.recipes.fourm.batch import HostBatch, empty_rows
 from pretrainkit.recipes.fourm.config import MaskingConfig
 from pretrainkit.recipes.fourm.mixtures import KEEPS, Bound
 from pretrainkit.recipes.fourm.modality import Modality
@@ -77,7 +78,7 @@ class Masking:
         sizes = np.unique(self._most_D[self._is_image_D]).tolist()
         self._by_size = [(size, np.flatnonzero(self._is_image_D & (self._most_D == size))) for size in sizes]
 
-    def __call__(self, contents: Contents, keys_B: rng.Keys) -> dict[str, np.ndarray]:
+    def __call__(self, contents: Contents, keys_B: rng.Keys) -> HostBatch:
         """A batch without what is no token, such as pixels: see `slots`. A pure function of its arguments."""
         N, M = self.config.num_input_tokens, self.config.num_target_tokens
         out, images = _Slots(contents.num, N, M), self._images(contents)
@@ -217,16 +218,8 @@ class _Slots:
 
     def __init__(self, num: int, N: int, M: int) -> None:
         self.num_segments_B = np.zeros(num, np.uint8)
-        self.length_B = np.zeros(num, np.int32)
-        self.target_length_B = np.zeros(num, np.int32)
-        self.batch: dict[str, np.ndarray] = {
-            "encoder_length": self.length_B,
-            "decoder_length": self.target_length_B,
-            **{f"encoder_{name}": np.zeros((num, N), np.uint8) for name in ("segment", "modality")},
-            **{f"encoder_{name}": np.zeros((num, N), np.int32) for name in ("position", "ids")},
-            **{f"decoder_{name}": np.zeros((num, M), np.uint8) for name in ("segment", "modality")},
-            **{f"decoder_{name}": np.zeros((num, M), np.int32) for name in ("position", "ids", "target")},
-        }
+        self.batch = empty_rows("encoder", num, N) | empty_rows("decoder", num, M)
+        self.length_B, self.target_length_B = self.batch["encoder_length"], self.batch["decoder_length"]
 
     def add(
         self,

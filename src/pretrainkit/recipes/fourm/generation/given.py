@@ -16,7 +16,7 @@ from pretrainkit import rng
 from pretrainkit.data.aligned_crops import Part, centre_square, stored_part
 from pretrainkit.data.aligned_samples import CROP_SETTINGS, Samples, read_array
 from pretrainkit.errors import DataError, InputError
-from pretrainkit.recipes.fourm.batch import HostBatch, continuous
+from pretrainkit.recipes.fourm.batch import HostBatch, continuous, filled_rows
 from pretrainkit.recipes.fourm.config import FourMRun
 from pretrainkit.recipes.fourm.generation.plan import inputs_named, require_inputs
 from pretrainkit.recipes.fourm.modality import Modality
@@ -262,21 +262,8 @@ def encoder_rows(
         for view in views
         for row in rows
     ]
-    lengths = np.array([sum(len(ids) for _, _, ids in parts) for parts in found], np.int32)
-    num_slots = max(1, int(lengths.max(initial=1)))
-    batch: HostBatch = {"encoder_length": lengths}
-    for what, dtype in (("segment", np.uint8), ("modality", np.uint8), ("position", np.int32), ("ids", np.int32)):
-        batch[f"encoder_{what}"] = np.zeros((len(found), num_slots), dtype)
-    for row, parts in enumerate(found):
-        start = 0
-        for number, positions, ids in parts:
-            slots = slice(start, start + len(ids))
-            batch["encoder_modality"][row, slots] = number
-            batch["encoder_position"][row, slots] = positions
-            batch["encoder_ids"][row, slots] = ids
-            start = slots.stop
     whole = {name: values * len(views) for name, values in known.take(rows).contents.items()}
-    return batch | continuous(modalities, len(found), whole)
+    return filled_rows("encoder", found) | continuous(modalities, len(found), whole)
 
 
 def _tokens(known: Known, row: int, modality: Modality, is_hidden: bool, sentinel: int) -> tuple[Ids, Ids] | None:
@@ -297,16 +284,4 @@ def _tokens(known: Known, row: int, modality: Modality, is_hidden: bool, sentine
 
 def decoder_rows(places: Sequence[NDArray[np.integer]], number: int, num_views: int) -> HostBatch:
     """The decoder's half: for each view, the same places of image modality `number`, ascending for each example."""
-    num_slots = max(1, *(len(own) for own in places))
-    position_BM = np.zeros((len(places), num_slots), np.int32)
-    for row, own in enumerate(places):
-        position_BM[row, : len(own)] = own
-    length_B = np.array([len(own) for own in places], np.int32)
-    batch: HostBatch = {
-        "decoder_length": np.tile(length_B, num_views),
-        "decoder_position": np.tile(position_BM, (num_views, 1)),
-        "decoder_modality": np.full((num_views * len(places), num_slots), number, np.uint8),
-    }
-    for what, dtype in (("segment", np.uint8), ("ids", np.int32), ("target", np.int32)):
-        batch[f"decoder_{what}"] = np.zeros((num_views * len(places), num_slots), dtype)
-    return batch
+    return filled_rows("decoder", [[(number, own, np.zeros_like(own))] for own in places] * num_views)
