@@ -4,10 +4,12 @@ Dimensions: B samples, P places of an image.
 """
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -67,7 +69,7 @@ class SampleSet:
             DataError: A file is missing or broken.
         """
         files = {number: self.samples.read(folder, index) for number, folder in self.folders.items()}
-        part = self._part(index, files, rng.fold_one(key, _PART), is_training=is_training)
+        part = self._part(index, self.size(index, files), rng.fold_one(key, _PART), is_training=is_training)
         contents = {
             number: self.read_file(number, index, content, part, key, is_training=is_training)
             for number, content in files.items()
@@ -90,37 +92,30 @@ class SampleSet:
         )
         return self._readers[number].read(content, request)
 
-    def parts(self, index: int, files: Mapping[int, bytes]) -> list[Part]:
+    def parts(self, index: int, size: tuple[int, int] | None) -> list[Part]:
         """All that tokens of a sample were made of; without such, the one of evaluation.
 
         Raises:
-            DataError: A file is broken, or shows another view.
+            DataError: Their file is broken.
         """
-        size, stored = self._size(index, files), self._stored_parts(index)
-        if stored is None:
+        if CROP_SETTINGS not in self.samples.folders:
             return [centre_square(*(size or UNKNOWN_SIZE))]
+        name = self.samples.name(CROP_SETTINGS, index)
+        table = read_array(self.samples.read(CROP_SETTINGS, index), name)
         # Of a broken table one, which `stored_part` refuses.
-        num = max(len(stored[0]), 1) if stored[0].ndim else 1
-        return [stored_part(stored[0], number, size, stored[1]) for number in range(num)]
+        num = max(len(table), 1) if table.ndim else 1
+        return [stored_part(table, number, size, name) for number in range(num)]
 
-    def _part(self, index: int, files: Mapping[int, bytes], key: int, *, is_training: bool) -> Part:
-        size, stored = self._size(index, files), self._stored_parts(index)
-        if stored is not None:
-            table, name = stored
-            number = _drawn_row(table, rng.generator(key), may_flip=self.data.crop.flip > 0) if is_training else 0
-            return stored_part(table, number, size, name)
-        if size is None or not is_training or any(reader.is_of_parts for reader in self._readers.values()):
-            return centre_square(*(size or UNKNOWN_SIZE))
+    def _part(self, index: int, size: tuple[int, int] | None, key: int, *, is_training: bool) -> Part:
+        parts = self.parts(index, size)
+        if is_training and CROP_SETTINGS in self.samples.folders:
+            fitting = [part for part in parts if self.data.crop.flip > 0 or not part.is_flipped] or parts[:1]
+            return fitting[int(rng.generator(key).integers(len(fitting)))]
+        if not is_training or size is None or any(reader.is_of_parts for reader in self._readers.values()):
+            return parts[0]
         return draw_part(self.data.crop, *size, rng.generator(key))
 
-    def _stored_parts(self, index: int) -> tuple[NDArray[Any], str] | None:
-        """The table of what tokens were made of, and the name of its file; None: there is none."""
-        if CROP_SETTINGS not in self.samples.folders:
-            return None
-        name = self.samples.name(CROP_SETTINGS, index)
-        return read_array(self.samples.read(CROP_SETTINGS, index), name), name
-
-    def _size(self, index: int, files: Mapping[int, bytes]) -> tuple[int, int] | None:
+    def size(self, index: int, files: Mapping[int, bytes]) -> tuple[int, int] | None:
         """(height, width) of the first image of a sample, whose view all other images and maps show.
 
         Raises:
@@ -147,14 +142,6 @@ def _is_same_view(one: tuple[int, int], other: tuple[int, int]) -> bool:
     small, large = sorted((one, other))
     height, width = large[0] * small[1] / large[1], large[1] * small[0] / large[0]
     return abs(height - small[0]) < 1 or abs(width - small[1]) < 1
-
-
-def _drawn_row(table: NDArray[np.integer], drawn_from: np.random.Generator, *, may_flip: bool) -> int:
-    """Number of a stored part; of a broken table, which `stored_part` refuses, 0."""
-    if may_flip or table.ndim != 2 or table.shape[1] != 5:
-        return int(drawn_from.integers(len(table))) if len(table) else 0
-    rows = np.flatnonzero(table[:, 4] == 0)
-    return int(drawn_from.choice(rows)) if len(rows) else 0
 
 
 class FourMSource(BatchSource):
@@ -264,7 +251,11 @@ class FourMSource(BatchSource):
         for row, one in enumerate(found):
             begin = len(ids)
             if isinstance(one, Chunks):
-                _add_chunks(ids, units, [*vocabulary.encode_chunks(one.words), [vocabulary.eos]], modality)
+                chunks = [*vocabulary.encode_chunks(one.words), [vocabulary.eos]]
+                num_fitting = bisect_right(list(accumulate(map(len, chunks))), modality.max_tokens)
+                for number, chunk in enumerate(chunks[:num_fitting]):
+                    ids += chunk
+                    units += [number] * len(chunk)
             elif one is not None:
                 if isinstance(one, str):
                     own = next(texts)
@@ -279,17 +270,6 @@ class FourMSource(BatchSource):
 
 
 _FIELDS_OF_EXAMPLES = {"crop", "aligned_captions", "min_box_score", "max_boxes", "box_order", "min_box_visibility"}
-
-
-def _add_chunks(ids: list[int], units: list[int], chunks: Sequence[Sequence[int]], modality: Modality) -> None:
-    """Those that fit as a whole."""
-    left = modality.max_tokens
-    for number, chunk in enumerate(chunks):
-        left -= len(chunk)
-        if left < 0:
-            return
-        ids += chunk
-        units += [number] * len(chunk)
 
 
 def _ids(values: Content, modality: Modality, vocabulary: TextVocabulary, sample: Sample) -> list[int]:
@@ -534,7 +514,7 @@ def _of_sample(source: FourMSource, number: int, index: int) -> list[str]:
         except DataError as error:
             problems.append(str(error))
     try:
-        parts = one.parts(index, files)
+        parts = one.parts(index, one.size(index, files))
     except DataError as error:
         problems.append(str(error))
         parts = [centre_square(*UNKNOWN_SIZE)]
