@@ -53,13 +53,10 @@ _DECODER = {
     "cross_attention.query_norm": "cross_attn.q_norm",
     "cross_attention.key_norm": "cross_attn.k_norm",
     "feed_forward_norm": "norm2",
+    "feed_forward.up": "mlp.fc1",
     "feed_forward.down": "mlp.fc2",
 }
-_ENCODER = {
-    ours: theirs.replace("self_attn", "attn")
-    for ours, theirs in _DECODER.items()
-    if theirs.startswith(("norm", "self_attn", "mlp"))
-}
+_ENCODER = {ours: theirs.replace("self_attn", "attn") for ours, theirs in _DECODER.items()}
 _SETTINGS = {
     "dim": "hidden_size",
     "encoder_depth": "num_encoder_layers",
@@ -74,7 +71,6 @@ _SETTINGS = {
 }
 """Keys of its config to ours, where values are the same."""
 _BIASES = ("norm_bias", "qkv_bias", "proj_bias", "mlp_bias")
-_UP, _GATED = "feed_forward.up", ("mlp.fc1", "mlp.fc3")
 
 
 def config_of(config: FourMModelConfig) -> dict[str, Any]:
@@ -214,9 +210,8 @@ def to_original(model: FourM) -> dict[str, Tensor]:
     for ours, theirs, form in _entries(model.config):
         value = state[ours].reshape(1, -1, state[ours].shape[-1]) if form == "row" else state[ours]
         found |= zip(theirs, value.chunk(len(theirs)) if len(theirs) > 1 else [value], strict=True)
-    for own, name in _modules(model.config):
-        if "norm" in name.rpartition(".")[2] and not model.config.biases:
-            found[f"{name}.bias"] = torch.zeros_like(state[f"{own}.weight"])
+        if ours.endswith("norm.weight") and not model.config.biases:
+            found[_bias_of(theirs[0])] = torch.zeros_like(value)
     for side, embeddings in (("encoder", model.inputs), ("decoder", model.targets)):
         for name, embedding in embeddings.items():
             assert isinstance(embedding, Places)
@@ -236,7 +231,7 @@ def from_original(original: State, config: FourMModelConfig) -> dict[str, Tensor
         CheckpointError: Something is missing, left over, of another shape, or cannot be said in this config.
     """
     unused = {name for name in original if not name.endswith(".pos_emb")}
-    found: dict[str, Tensor] = {}
+    found, biases = dict[str, Tensor](), set[str]()
     for ours, theirs, form in _entries(config):
         missing = [name for name in theirs if name not in original]
         if missing:
@@ -245,6 +240,7 @@ def from_original(original: State, config: FourMModelConfig) -> dict[str, Tensor
                 "  its architecture is another one: give the config that belongs to it"
             )
         unused -= {*theirs}
+        biases |= {_bias_of(name) for name in theirs}
         value = torch.cat([original[name] for name in theirs]) if len(theirs) > 1 else original[theirs[0]]
         if form == "row":
             value = value.reshape(value.shape[-2:]) if ours.endswith(("registers", "positions")) else value.reshape(-1)
@@ -259,13 +255,12 @@ def from_original(original: State, config: FourMModelConfig) -> dict[str, Tensor
             )
         if form != "unread":
             found[ours] = value
-    for _, module in _modules(config):
-        name = f"{module}.bias"
-        if name in unused and original[name].any():
+    for name in sorted(unused & biases):
+        if original[name].any():
             raise CheckpointError(
                 f"{name} is not zero, but model.biases is false\n  give the config that belongs to it"
             )
-        unused.discard(name)
+    unused -= biases
     if unused:
         raise CheckpointError(
             f"the model has no place for {', '.join(sorted(unused)[:4])}{' and more' if len(unused) > 4 else ''}\n"
@@ -274,65 +269,51 @@ def from_original(original: State, config: FourMModelConfig) -> dict[str, Tensor
     return found
 
 
+def _bias_of(name: str) -> str:
+    return f"{name.removesuffix('weight')}bias"
+
+
 def _entries(config: FourMModelConfig) -> Iterator[tuple[str, tuple[str, ...], Form]]:
     """Our name of every tensor, the original's whose rows it has one above another, and how theirs looks."""
-    for ours, theirs in _modules(config):
-        yield f"{ours}.weight", (f"{theirs}.weight",), "same"
-        is_biased = config.biases and not theirs.startswith("encoder_embeddings")
-        if is_biased or theirs == "decoder_proj_context" or ".emb_proj" in theirs:
-            yield f"{ours}.bias", (f"{theirs}.bias",), "same"
-    if config.gated:
-        for side, layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
-            for layer in range(layers):
-                for leaf in ("weight", "bias") if config.biases else ("weight",):
-                    # Ours has the gate above the other half.
-                    halves = tuple(f"{side}.{layer}.{name}.{leaf}" for name in _GATED)
-                    yield f"{side}.{layer}.{_UP}.{leaf}", halves, "same"
-    yield "mask_token", ("mask_token",), "row"
-    if config.num_registers:
-        yield "registers", ("register_tokens",), "row"
-    for modality in config.modalities:
-        name, is_read = modality.name, modality.kind == "sequence"
-        has_table = modality.kind in ("image", "sequence")
-        ours, theirs = f"inputs.{name}", f"encoder_embeddings.{name}"
-        if modality.is_input:
-            yield f"input_modality.{name}", (f"{theirs}.mod_emb",), "row"
-            if modality.has_learned_positions:
-                yield f"{ours}.positions", (f"{theirs}.pos_emb",), "row"
-            if has_table:
-                yield f"{ours}.table", (f"{theirs}.token_emb.weight",), "same"
-        ours, theirs = f"targets.{name}", f"decoder_embeddings.{name}"
-        if modality.is_target:
-            owner = "input_modality" if config.shared_modality_embeddings else "target_modality"
-            yield f"{owner}.{name}", (f"{theirs}.mod_emb",), "row"
-            if modality.has_learned_positions:
-                yield f"{ours}.positions", (f"{theirs}.pos_emb",), "row"
-            table, head = "table" if is_read else "head", "table" if is_read and config.tied_logits else "head"
-            yield f"{ours}.{table}", (f"{theirs}.token_emb.weight",), "same" if is_read else "unread"
-            yield f"{ours}.{head}", (f"{theirs}.to_logits.weight",), "same"
+    with torch.device("meta"):
+        names = list(FourM(config).state_dict())
+    for ours in names:
+        part, _, rest = ours.partition(".")
+        module, _, leaf = rest.rpartition(".")
+        if part in ("encoder", "decoder"):
+            layer, _, module = module.partition(".")
+            theirs = f"{part}.{layer}.{(_ENCODER if part == 'encoder' else _DECODER)[module]}.{leaf}"
+            # Ours has the gate above the other half.
+            is_gated = config.gated and module == "feed_forward.up"
+            yield ours, (theirs, theirs.replace("fc1", "fc3")) if is_gated else (theirs,), "same"
+        elif part in ("inputs", "targets"):
+            yield from _embedding_entries(ours, config)
+        elif part in ("input_modality", "target_modality"):
+            modality = next(one for one in config.modalities if one.name == rest)
+            if modality.is_input and part == "input_modality":
+                yield ours, (f"encoder_embeddings.{rest}.mod_emb",), "row"
+            if modality.is_target and (config.shared_modality_embeddings or part == "target_modality"):
+                yield ours, (f"decoder_embeddings.{rest}.mod_emb",), "row"
+        elif part in ("mask_token", "registers"):
+            yield ours, ("register_tokens" if part == "registers" else part,), "row"
+        else:
+            yield ours, (ours.replace("context", "decoder_proj_context"),), "same"
 
 
-def _modules(config: FourMModelConfig) -> Iterator[tuple[str, str]]:
-    """Our and the original's name of every module with a weight of its own there, but for tables."""
-    for side, layers, names in (
-        ("encoder", config.num_encoder_layers, _ENCODER),
-        ("decoder", config.num_decoder_layers, _DECODER),
-    ):
-        for layer in range(layers):
-            for ours, theirs in names.items():
-                if config.query_key_norm or not ours.endswith((".query_norm", ".key_norm")):
-                    yield f"{side}.{layer}.{ours}", f"{side}.{layer}.{theirs}"
-            if not config.gated:
-                yield f"{side}.{layer}.{_UP}", f"{side}.{layer}.mlp.fc1"
-    yield "encoder_norm", "encoder_norm"
-    yield "decoder_norm", "decoder_norm"
-    yield "context", "decoder_proj_context"
-    for modality in config.modalities:
-        ours, theirs = f"inputs.{modality.name}", f"encoder_embeddings.{modality.name}"
-        if modality.kind == "pixels":
-            yield f"{ours}.patch", f"{theirs}.proj"
-        elif modality.kind == "vectors" and config.vector_bottleneck is None:
-            yield f"{ours}.vector", f"{theirs}.emb_proj"
-        elif modality.kind == "vectors":
-            yield f"{ours}.bottleneck", f"{theirs}.emb_proj.0"
-            yield f"{ours}.vector", f"{theirs}.emb_proj.1"
+def _embedding_entries(ours: str, config: FourMModelConfig) -> Iterator[tuple[str, tuple[str, ...], Form]]:
+    """The entries of `inputs.NAME.PART` or `targets.NAME.PART`."""
+    side, name, part = ours.split(".", 2)
+    theirs = f"{'encoder' if side == 'inputs' else 'decoder'}_embeddings.{name}"
+    if part == "positions":
+        yield ours, (f"{theirs}.pos_emb",), "row"
+    elif part in ("table", "head"):
+        is_sequence = next(one.kind for one in config.modalities if one.name == name) == "sequence"
+        if part == "table" or not is_sequence:
+            yield ours, (f"{theirs}.token_emb.weight",), "same" if part == "table" else "unread"
+        if part == "head" or (side == "targets" and config.tied_logits):
+            yield ours, (f"{theirs}.to_logits.weight",), "same"
+    else:
+        vector = "emb_proj" if config.vector_bottleneck is None else "emb_proj.1"
+        for own, other in (("patch", "proj"), ("bottleneck", "emb_proj.0"), ("vector", vector)):
+            part = part.replace(own, other)
+        yield ours, (f"{theirs}.{part}",), "same"
