@@ -23,8 +23,7 @@ from torch import Tensor
 from pretrainkit.dist.devices import from_host
 from pretrainkit.nn.biased_attention import PairLayout, RowPairs, visible_pairs
 from pretrainkit.nn.cpu.attention import Pair, TiledPairs
-from pretrainkit.nn.cuda.attention import flex_pairs
-from pretrainkit.nn.layouts import PairKind, best_pairs
+from pretrainkit.nn.layouts import PairKind, best_pairs, segment_pairs
 from pretrainkit.recipes.fourm.config import FourMModelConfig
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.training.objective import Batch
@@ -190,20 +189,14 @@ def _target_tokens(batch: Batch, modality: Modality, decoder: Slots) -> TargetTo
 
 
 def _in_rows(encoder: Slots, decoder: Slots, config: FourMModelConfig, layout: PairKind) -> Layouts:
-    if layout == "flex":
+    inputs_BN, targets_BM = encoder.segment_BN, decoder.segment_BN
+    if config.separate_targets:
         block_BM, is_open_BM = _blocks(decoder, config)
-        return Layouts(
-            flex_pairs(encoder.segment_BN, encoder.segment_BN),
-            flex_pairs(block_BM, block_BM, is_causal=True, is_prefix_BP=is_open_BM),
-            flex_pairs(decoder.segment_BN, encoder.segment_BN),
-        )
-
-    visible = (
-        visible_pairs(encoder.segment_BN, encoder.segment_BN),
-        visible_targets(decoder, config),
-        visible_pairs(decoder.segment_BN, encoder.segment_BN),
-    )
-    return Layouts(*(RowPairs(len(one), one.shape[1], one.shape[2], is_visible_BQP=one) for one in visible))
+        own = segment_pairs(layout, block_BM, block_BM, is_causal=True, is_prefix_BP=is_open_BM)
+    else:
+        visible_BMM = visible_targets(decoder, config)
+        own = RowPairs(*visible_BMM.shape, visible_BMM)
+    return Layouts(segment_pairs(layout, inputs_BN, inputs_BN), own, segment_pairs(layout, targets_BM, inputs_BN))
 
 
 def visible_targets(decoder: Slots, config: FourMModelConfig) -> Tensor:

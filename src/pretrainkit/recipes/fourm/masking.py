@@ -265,17 +265,12 @@ def _pick(keys_R: rng.Keys, size: int, num_in: Ints, num_out: Ints) -> tuple[Int
     draws_RP |= np.arange(size, dtype=np.uint64)  # no two are the same
     ordered_RP = np.sort(draws_RP, axis=1)
     rows, whole = np.arange(len(keys_R)), num_in + num_out
-    is_in_RP, is_whole_RP = (_smallest(draws_RP, ordered_RP[rows, np.maximum(n - 1, 0)], n) for n in (num_in, whole))
+    is_in_RP, is_whole_RP = (
+        (draws_RP <= ordered_RP[rows, np.maximum(n - 1, 0)][:, None]) & (n > 0)[:, None] for n in (num_in, whole)
+    )
     begin_R = rows * size
     places_in, places_out = np.flatnonzero(is_in_RP), np.flatnonzero(is_whole_RP & ~is_in_RP)
     return places_in - np.repeat(begin_R, num_in), places_out - np.repeat(begin_R, num_out)
-
-
-def _smallest(draws_RP: NDArray[np.uint64], last_R: NDArray[np.uint64], num_R: Ints) -> NDArray[np.bool_]:
-    """Draws up to the last of the `num_R` smallest, or none."""
-    is_small_RP = draws_RP <= last_R[:, None]
-    is_small_RP[num_R == 0] = False
-    return is_small_RP
 
 
 def _keep_probability(keys_R: rng.Keys, keep_R: Ints) -> NDArray[np.float64]:

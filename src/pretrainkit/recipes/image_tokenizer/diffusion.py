@@ -99,15 +99,10 @@ class DiffusionDecoder(nn.Module, ABC):
 
     def initialise_zeros(self) -> None:
         """Layers that begin as zeros, so that blocks begin as what they are added to."""
+        last = {ResidualBlock: "convolution_2", PlaceAttention: "out", TimedLayer: "gate", UNet: "out"}
         for module in self.modules():
-            if isinstance(module, ResidualBlock):
-                nn.init.zeros_(module.convolution_2.weight)
-            elif isinstance(module, PlaceAttention):
-                nn.init.zeros_(module.out.weight)
-            elif isinstance(module, TimedLayer):
-                nn.init.zeros_(module.gate.weight)
-            elif isinstance(module, UNet):
-                nn.init.zeros_(module.out.weight)
+            if name := last.get(type(module)):
+                nn.init.zeros_(module.get_parameter(f"{name}.weight"))
 
     def denoise(self, values_BCHW: Tensor, codes_BDhw: Tensor, keys_B: Tensor) -> tuple[Tensor, Tensor]:
         """A training pass at a random time of each image.

@@ -19,6 +19,7 @@ from pretrainkit.data.aligned_samples import (
     IMAGE_SUFFIXES,
     Samples,
     folders_of,
+    map_size,
     open_samples,
     read_array,
     read_map,
@@ -51,8 +52,7 @@ def image_size(content: bytes, domain: Domain, name: str) -> tuple[int, int]:
         found = read_array(content, name)
         return (1, 1) if found.ndim == 1 else (found.shape[-2], found.shape[-1])
     if domain.kind in ("depth", "classes", "mask"):
-        height, width = read_map(content, name).shape
-        return height, width
+        return map_size(content, name)
     encoded = open_image(content, name=name)
     return encoded.height, encoded.width
 

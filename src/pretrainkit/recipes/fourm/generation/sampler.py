@@ -26,7 +26,7 @@ from pretrainkit.recipes.fourm.generation.plan import COLDEST, GenerationPlan, T
 from pretrainkit.recipes.fourm.generation.show import numbers_of
 from pretrainkit.recipes.fourm.inputs import FourMInputs, read_batch
 from pretrainkit.recipes.fourm.modality import Modality
-from pretrainkit.recipes.fourm.model import Attention, Block, FourM, TargetEmbedding
+from pretrainkit.recipes.fourm.model import Block, FourM, TargetEmbedding
 from pretrainkit.recipes.fourm.sequences import Ids, merge_spans
 from pretrainkit.recipes.fourm.text import TextVocabulary
 
@@ -297,26 +297,19 @@ class _Block:
 
     def step(self, x_RD: Tensor, place: int) -> Tensor:
         """(R, D) of the token at `place` to (R, D)."""
-        block = self.block
-        x_RD = x_RD + self._own(block.attention, block.attention_norm(x_RD), place)
-        x_RD = x_RD + self._crossed(block.cross_attention, block.query_norm(x_RD))
-        return x_RD + block.feed_forward(block.feed_forward_norm(x_RD))
-
-    def _own(self, attention: Attention, x_RD: Tensor, place: int) -> Tensor:
-        q_RHK, k_RHK, v_RHK = attention.qkv(x_RD).unflatten(-1, (3, *attention.heads)).unbind(1)
-        if attention.query_norm is not None and attention.key_norm is not None:
-            q_RHK, k_RHK = attention.query_norm(q_RHK), attention.key_norm(k_RHK)
+        block, own, cross = self.block, self.block.attention, self.block.cross_attention
+        q_RHK, k_RHK, v_RHK = own.qkv(block.attention_norm(x_RD)).unflatten(-1, (3, *own.heads)).unbind(1)
+        if own.query_norm is not None and own.key_norm is not None:
+            q_RHK, k_RHK = own.query_norm(q_RHK), own.key_norm(k_RHK)
         self.keys_RHLK[:, :, place], self.values_RHLK[:, :, place] = k_RHK, v_RHK
         seen = slice(place + 1)
         mixed_RHK = _one_query(q_RHK, self.keys_RHLK[:, :, seen], self.values_RHLK[:, :, seen], None)
-        return attention.out(mixed_RHK.flatten(1))
-
-    def _crossed(self, attention: Attention, x_RD: Tensor) -> Tensor:
-        q_RHK = attention.query(x_RD).unflatten(-1, attention.heads)
-        if attention.query_norm is not None:
-            q_RHK = attention.query_norm(q_RHK)
+        x_RD = x_RD + own.out(mixed_RHK.flatten(1))
+        q_RHK = cross.query(block.query_norm(x_RD)).unflatten(-1, cross.heads)
+        q_RHK = q_RHK if cross.query_norm is None else cross.query_norm(q_RHK)
         mixed_RHK = _one_query(q_RHK, self.asked_keys_RHSK, self.asked_values_RHSK, self._mask_R11S)
-        return attention.out((mixed_RHK * self._sees_R11).flatten(1))
+        x_RD = x_RD + cross.out((mixed_RHK * self._sees_R11).flatten(1))
+        return x_RD + block.feed_forward(block.feed_forward_norm(x_RD))
 
 
 def _one_query(q_RHK: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
