@@ -192,11 +192,8 @@ MOD21 = tuple(sorted(modality.name for key, modality in _KNOWN.items() if key no
 
 
 def published(name: str) -> Modality:
-    """The modality of a published name, or the same at another resolution, as in `tok_rgb@448`.
-
-    Raises:
-        ConfigError: No such modality, or the resolution is no number of whole patches.
-    """
+    """Return the modality of a published name, or the same at another resolution, as in `tok_rgb@448`. Raises
+    ConfigError where there is no such modality, or the resolution is no number of whole patches."""
     key, at, size = name.partition("@")
     found = _KNOWN.get(key)
     if found is None or (not at and "@" in found.name) or (at and "@" not in found.name):
@@ -233,7 +230,7 @@ def as_setting(modalities: Sequence[Modality]) -> str:
 
 
 def _named(name: str) -> Modality:
-    """What an item of `model.modalities` stands for: a published name, or `module:OBJECT`."""
+    """Return what an item of `model.modalities` stands for: a published name, or `module:OBJECT`."""
     if ":" not in name:
         return published(name)
     found = user_object(name)
@@ -246,7 +243,6 @@ def _named(name: str) -> Modality:
 
 
 def _resolved(value: object) -> object:
-    """Names for what they stand for: of published modalities, of objects in users' modules."""
     if isinstance(value, str):
         value = [part for part in value.split(",") if part]
     if isinstance(value, (list, tuple)):

@@ -243,7 +243,6 @@ class Block(nn.Module):
         examples: Examples,
         crossed: Crossed | None = None,
     ) -> Tensor:
-        """(T, D) to (T, D)."""
         x_TD = self._add(x_TD, self.attention(self.attention_norm(x_TD), layout, prepared), examples)
         if crossed is not None:
             asked_SD = self.context_norm(crossed.context_SD)
@@ -297,11 +296,10 @@ class FourM(nn.Module):
         self.loss = LinearCrossEntropy()
 
     def blocks(self) -> list[nn.Module]:
-        """The submodules to compile, shard and recompute one by one."""
         return [*self.encoder, *self.decoder]
 
     def forward(self, inputs: FourMInputs) -> dict[str, TokenLoss]:
-        """What became of the targets of each modality."""
+        """Score the targets of each modality."""
         x_TD, place_TD = self.embed(inputs)
         context_TD = self.encode(x_TD, inputs)
         context_TD = self.context(context_TD) + place_TD
@@ -422,11 +420,8 @@ class ImageTower(nn.Module):
         self, config: FourMModelConfig, name: str | None = None, head: Callable[[int], nn.Module] | None = None
     ) -> None:
         """Weights are not initialised. `config`: of the whole model; `name`: of its modality of pixels, None: the only
-        one, or the first; `head`: makes what the encoder's output goes through of its width.
-
-        Raises:
-            InputError: The model reads no pixels.
-        """
+        one, or the first; `head`: makes of the width what the encoder's output goes through. Raises InputError where
+        the model reads no pixels."""
         super().__init__()
         pixels = [one for one in config.modalities if one.kind == "pixels" and name in (None, one.name)]
         if not pixels:
@@ -452,7 +447,6 @@ class ImageTower(nn.Module):
         return tower.train(model.training)
 
     def blocks(self) -> list[nn.Module]:
-        """The submodules to compile, shard and recompute one by one."""
         return list(self.encoder)
 
     def forward(self, pixels_BCHW: Tensor) -> Tensor:

@@ -74,11 +74,7 @@ _BIASES = ("norm_bias", "qkv_bias", "proj_bias", "mlp_bias")
 
 
 def config_of(config: FourMModelConfig) -> dict[str, Any]:
-    """The original's config of a model.
-
-    Raises:
-        InputError: The original has no such model.
-    """
+    """Return the original's config of a model. Raises InputError where it has no such model."""
     pixels = [modality for modality in config.modalities if modality.kind == "pixels"]
     activation = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}[config.activation]
     expected = _inner_width(config.hidden_size, 4.0, is_gated=config.gated)
@@ -145,7 +141,7 @@ def model_of(values: Mapping[str, Any], tensors: State) -> FourMModelConfig:
 
 
 def _is_known(modality: Modality) -> bool:
-    """Whether the original has it. Lengths of texts, folders and readers are no part of its models."""
+    """Return True if the original has the modality. Lengths of texts, folders and readers are no part of its models."""
     try:
         there = published(modality.name)
     except ConfigError:
@@ -156,7 +152,7 @@ def _is_known(modality: Modality) -> bool:
 
 
 def _read_modalities(value: Any) -> tuple[Modality, ...]:
-    """What `config_of` wrote; the parser of headers leaves long texts as they are."""
+    """Read what `config_of` wrote; the parser of headers leaves long texts as they are."""
     try:
         return tuple(Modality(**one) for one in (json.loads(value) if isinstance(value, str) else value))
     except (TypeError, ValueError) as error:
@@ -166,7 +162,7 @@ def _read_modalities(value: Any) -> tuple[Modality, ...]:
 
 
 def _inner_width(width: int, ratio: float, *, is_gated: bool) -> int:
-    """Of feed-forward layers, as the original rounds it."""
+    """Return the width of feed-forward layers, as the original rounds it."""
     return int(2 * int(width * ratio) / 3) if is_gated else int(width * ratio)
 
 
@@ -191,7 +187,7 @@ def _modality(name: str, tensors: State, *, is_input: bool, is_target: bool) -> 
 
 
 def _is_tied(modalities: tuple[Modality, ...], tensors: State) -> bool:
-    """Whether tables and heads of all sequences among the targets are equal."""
+    """Return True if tables and heads of all sequences among the targets are equal."""
     pairs = [
         [tensors.get(f"decoder_embeddings.{modality.name}.{part}.weight") for part in ("token_emb", "to_logits")]
         for modality in modalities

@@ -63,11 +63,7 @@ class SampleSet:
         self._readers = {number: reader_of(self.modalities[number]) for number in present}
 
     def read(self, index: int, key: int, *, is_training: bool) -> Sample:
-        """A sample, cut and serialised.
-
-        Raises:
-            DataError: A file is missing or broken.
-        """
+        """Read a sample, cut and serialised. Raises DataError where a file is missing or broken."""
         files = {number: self.samples.read(folder, index) for number, folder in self.folders.items()}
         part = self._part(index, self.size(index, files), rng.fold_one(key, _PART), is_training=is_training)
         contents = {
@@ -77,11 +73,7 @@ class SampleSet:
         return Sample(self.samples.keys[index], part, contents)
 
     def read_file(self, number: int, index: int, content: bytes, part: Part, key: int, *, is_training: bool) -> Content:
-        """What modality `number` of a sample is, of its file.
-
-        Raises:
-            DataError: The file is broken.
-        """
+        """Return what modality `number` of a sample is, of its file. Raises DataError where the file is broken."""
         request = Request(
             modality=self.modalities[number],
             part=part,
@@ -93,11 +85,8 @@ class SampleSet:
         return self._readers[number].read(content, request)
 
     def parts(self, index: int, size: tuple[int, int] | None) -> list[Part]:
-        """All that tokens of a sample were made of; without such, the one of evaluation.
-
-        Raises:
-            DataError: Their file is broken.
-        """
+        """Return all parts that tokens of a sample were made of; without such, the one of evaluation. Raises DataError
+        where their file is broken."""
         if CROP_SETTINGS not in self.samples.folders:
             return [centre_square(*(size or UNKNOWN_SIZE))]
         name = self.samples.name(CROP_SETTINGS, index)
@@ -116,11 +105,8 @@ class SampleSet:
         return draw_part(self.data.crop, *size, rng.generator(key))
 
     def size(self, index: int, files: Mapping[int, bytes]) -> tuple[int, int] | None:
-        """(height, width) of the first image of a sample, whose view all other images and maps show.
-
-        Raises:
-            DataError: One of another shape does not show the same view. Its resolution may be another.
-        """
+        """Return (height, width) of the first image of a sample, whose view all other images and maps show; their
+        resolution may be another. Raises DataError where one has another shape."""
         size, first = None, ""
         for number, content in files.items():
             name = self.samples.name(self.folders[number], index)
@@ -138,7 +124,7 @@ class SampleSet:
 
 
 def _is_same_view(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Whether one size is the other at another scale, up to rounding of the smaller to whole pixels."""
+    """Return True if one size is the other at another scale, up to rounding of the smaller to whole pixels."""
     small, large = sorted((one, other))
     height, width = large[0] * small[1] / large[1], large[1] * small[0] / large[0]
     return abs(height - small[0]) < 1 or abs(width - small[1]) < 1
@@ -210,7 +196,7 @@ class FourMSource(BatchSource):
         return with_places(out, self.modalities)
 
     def samples(self, records: Records) -> list[Sample]:
-        """What the files of these records hold."""
+        """Read the files of these records."""
         keys = self.keys(records).tolist()
         return [
             self.sets[source].read(index, key, is_training=self.split == "train")
@@ -273,7 +259,6 @@ _FIELDS_OF_EXAMPLES = {"crop", "aligned_captions", "min_box_score", "max_boxes",
 
 
 def _ids(values: Content, modality: Modality, vocabulary: TextVocabulary, sample: Sample) -> list[int]:
-    """Ids that a reader gave."""
     ids = np.asarray(values)
     if ids.ndim != 1 or ids.dtype.kind not in "iu" or (len(ids) and not 0 <= ids.min() <= ids.max() < vocabulary.size):
         raise DataError(
@@ -312,22 +297,18 @@ def _bounds(ids: NDArray[Any]) -> str:
 
 
 def set_name(config: FourMSetConfig) -> str:
-    """What a data set is called."""
+    """Return the name of a data set."""
     return config.name or config.path.rstrip("/").rpartition("/")[2] or config.path
 
 
 def folder_of(config: FourMSetConfig, modality: Modality) -> str:
-    """Where a data set has a modality."""
+    """Return the folder of a modality in a data set."""
     return config.folders.get(modality.name, config.folders.get(modality.key, modality.path))
 
 
 def open_source(config: FourMRun, split: Split) -> FourMSource:
-    """The examples of a split of a bound config.
-
-    Raises:
-        ConfigError: The mixture does not fit the data.
-        DataError: No data was given, or it is broken.
-    """
+    """Open the examples of a split of a bound config. Raises ConfigError where the mixture does not fit the data,
+    DataError where no data was given, or it is broken."""
     configs = config.data.train if split == "train" else config.data.valid
     if not configs:
         raise DataError(f"data.{split} names no data\n  give it as data.{split}=FOLDER")
@@ -336,11 +317,8 @@ def open_source(config: FourMRun, split: Split) -> FourMSource:
 
 
 def open_vocabulary(config: FourMRun) -> TextVocabulary | None:
-    """Of the sequences among the modalities; None where there are none.
-
-    Raises:
-        DataError: None was given, or it has too few sentinels.
-    """
+    """Open the vocabulary of the sequences among the modalities; None where there are none. Raises DataError where none
+    was given, or it has too few sentinels."""
     tokenizer, sequences = config.data.tokenizer, [one for one in config.model.modalities if one.kind == "sequence"]
     if not sequences:
         return None
@@ -370,12 +348,8 @@ def with_vocabulary(config: FourMRun, vocabulary: TextVocabulary | None) -> Four
 
 
 def open_set(config: FourMSetConfig, run: FourMRun, vocabulary: TextVocabulary | None) -> SampleSet:
-    """One data set.
-
-    Raises:
-        ConfigError: The mixture does not fit it, or it names a modality that the model lacks.
-        DataError: It is missing or broken.
-    """
+    """Open one data set. Raises ConfigError where the mixture does not fit it, or it names a modality that the model
+    lacks, DataError where it is missing or broken."""
     modalities, masking = run.model.modalities, run.masking
     names = [modality.name for modality in modalities]
     known = {*names, *(modality.key for modality in modalities)}
@@ -419,12 +393,8 @@ def open_set(config: FourMSetConfig, run: FourMRun, vocabulary: TextVocabulary |
 
 
 def bind(config: FourMRun) -> FourMRun:
-    """The config with the size of the text vocabulary in all sequences, checked against its data: the first sample of
-    every set is read.
-
-    Raises:
-        ConfigError, DataError: Settings and data do not fit each other.
-    """
+    """Return the config with the size of the text vocabulary in all sequences, checked against its data: the first
+    sample of every set is read. Raises ConfigError or DataError where settings and data do not fit each other."""
     data = config.data
     if not data.train:
         raise DataError("there is nothing to train on: data.train names no data\n  give it as data.train=FOLDER")
@@ -506,7 +476,7 @@ def _broken_files(source: FourMSource, progress: Progress) -> Iterator[str]:
 
 
 def _of_sample(source: FourMSource, number: int, index: int) -> list[str]:
-    """What is wrong with the files of a sample."""
+    """Return what is wrong with the files of a sample."""
     one, problems, files = source.sets[number], list[str](), dict[int, bytes]()
     for modality, folder in one.folders.items():
         try:

@@ -50,11 +50,8 @@ class TextVocabulary:
     """Words to ids, and back."""
 
     def __init__(self, path: str | Path) -> None:
-        """`path`: folder of a tokenizer, or its JSON file.
-
-        Raises:
-            DataError: There is none, or it lacks what sequences need.
-        """
+        """`path`: folder of a tokenizer, or its JSON file. Raises DataError where there is none, or it lacks what
+        sequences need."""
         file = Path(path, "tokenizer.json") if Path(path).is_dir() else Path(path)
         try:
             content = file.read_bytes()
@@ -93,14 +90,14 @@ class TextVocabulary:
         return [[one for word in chunk for one in find(word)] for chunk in chunks]
 
     def _is_plain(self, text: str) -> bool:
-        """Whether its words have the ids that they have alone: nothing but spaces parts them, and no reserved token of
-        several words can begin in it."""
+        """Return True if the words have the ids that they have alone: nothing but spaces parts them, and no reserved
+        token of several words can begin in it."""
         is_simple = text.isascii() and text.isprintable()
         return is_simple and (self._several is None or self._several.search(text) is None)
 
     @cached_property
     def _splits_at_spaces(self) -> bool:
-        """Whether words have their ids whatever stands around them, as in a vocabulary that we trained."""
+        """True if words have their ids whatever stands around them, as in a vocabulary that we trained."""
         parts = json.loads(self._tokenizer.to_str())
         kinds = [(parts[name] or {}).get("type") for name in ("model", "pre_tokenizer", "normalizer")]
         return kinds == ["WordPiece", "BertPreTokenizer", "BertNormalizer"]

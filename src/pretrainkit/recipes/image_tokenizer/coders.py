@@ -49,7 +49,7 @@ class LastMLP(nn.Module):
 
 
 class _Layers(nn.Module):
-    """What has its blocks in `layers`."""
+    """A coder with its blocks in `layers`."""
 
     layers: nn.ModuleList
 

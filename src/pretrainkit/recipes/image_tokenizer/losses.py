@@ -129,11 +129,8 @@ class Perceptual:
         return torch.stack([self._distance(x, y) for x, y in zip(seen, wanted, strict=True)]).mean(0)
 
     def require(self) -> None:
-        """Open the network, so that a run without it ends before it begins.
-
-        Raises:
-            ConfigError, CheckpointError, MissingPackageError: It cannot be.
-        """
+        """Open the network, so that a run without it ends before it begins. Raises ConfigError, CheckpointError or
+        MissingPackageError where it cannot be opened."""
         self._on(torch.device("cpu"))
 
     def _on(self, device: torch.device) -> Any:
@@ -169,7 +166,7 @@ def _three_channels(images_BCHW: Tensor) -> Tensor:
 
 
 def _without_numbers(config: PerceptualConfig) -> nn.Module:
-    """For `pretrainkit plan`."""
+    """Open the network on "meta", for `pretrainkit plan`."""
     from pretrainkit.training.fake_step import faked
 
     with torch.device("meta"), SkipInitialisation():
@@ -207,7 +204,8 @@ def _open(config: PerceptualConfig) -> nn.Module:
 
 
 def _lpips(config: PerceptualConfig) -> nn.Module:
-    """Of the published ones, the package holds how layers are weighed, and torchvision fetches the layers."""
+    """Open LPIPS. Of the published one, the package holds how layers are weighed, and torchvision fetches the
+    layers."""
     try:
         import_torchvision()
         import lpips

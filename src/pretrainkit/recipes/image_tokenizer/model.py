@@ -62,7 +62,6 @@ class ImageTokenizer(nn.Module):
             part.requires_grad_(False)
 
     def _frozen(self) -> list[nn.Module]:
-        """What stays as it is."""
         parts = (self.encoder, self.to_latents, self.quantizer, self.class_table)
         return [part for part in parts if part is not None] if self.config.is_encoder_frozen else []
 
@@ -74,7 +73,6 @@ class ImageTokenizer(nn.Module):
         return self
 
     def blocks(self) -> list[nn.Module]:
-        """The submodules to compile, shard and recompute one by one."""
         return [*self.encoder.blocks(), *self.decoder.blocks()]
 
     def forward(self, values: Tensor, keys_B: Tensor, *, samples: bool = False) -> Pass:

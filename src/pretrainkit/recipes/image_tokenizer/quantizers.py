@@ -246,7 +246,6 @@ class Memcodes(nn.Module):
         self.values_HEE.uniform_(-bound, bound)
 
     def forward(self, latents_BDhw: Tensor, keys_B: Tensor | None = None) -> Quantized:
-        """`keys_B` (int64) decide what is drawn in training."""
         B, D, h, w = latents_BDhw.shape
         H, K, E = self.codes_HKE.shape
         with in_float32(latents_BDhw):

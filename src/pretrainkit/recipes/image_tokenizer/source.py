@@ -38,7 +38,7 @@ _PART, _DRAWS = range(2)
 
 
 def suffixes_of(domain: Domain) -> tuple[str, ...]:
-    """Of the files of a domain, in lower case."""
+    """Return extensions of the files of a domain, in lower case."""
     if domain.kind == "features":
         return (".npy",)
     if domain.kind in ("depth", "classes", "mask"):
@@ -167,11 +167,7 @@ class ImageSource(BatchSource):
 
 
 def open_source(config: ImageTokenizerRun, split: Split) -> ImageSource:
-    """The images of a split.
-
-    Raises:
-        DataError: No data was given, or it is broken.
-    """
+    """Open the images of a split. Raises DataError where no data was given, or it is broken."""
     configs = config.data.train if split == "train" else config.data.valid
     if not configs:
         raise DataError(f"data.{split} names no data\n  give it as data.{split}=FOLDER")
@@ -185,11 +181,7 @@ def open_source(config: ImageTokenizerRun, split: Split) -> ImageSource:
 
 
 def require_folder(path: str, folder: str, domain: Domain, setting: str) -> None:
-    """Refuse a data set without the folder of its images. `setting`: what says where they are.
-
-    Raises:
-        DataError: It lacks it.
-    """
+    """Refuse a data set without the folder of its images with a DataError. `setting`: what says where they are."""
     known = folders_of(path)
     if folder != "." and folder not in known:
         raise DataError(
@@ -199,11 +191,8 @@ def require_folder(path: str, folder: str, domain: Domain, setting: str) -> None
 
 
 def bind(config: ImageTokenizerRun) -> ImageTokenizerRun:
-    """The config, checked against its data: the first image of every set is read.
-
-    Raises:
-        ConfigError, DataError: Settings and data do not fit each other.
-    """
+    """Return the config, checked against its data: the first image of every set is read. Raises ConfigError or
+    DataError where settings and data do not fit each other."""
     if not config.data.train:
         raise DataError("there is nothing to train on: data.train names no data\n  give it as data.train=FOLDER")
     problems = config.problems()

@@ -223,14 +223,14 @@ def _stored_tables(path: str, num: int) -> list[NDArray[Any] | None]:
 
 
 def _keep_manifest(path: Path, manifest: dict[str, Any]) -> None:
-    """Written once, with the first tokens."""
+    """Write the manifest once, with the first tokens."""
     if not path.is_file():
         with atomic_file(path) as file:
             file.write(json.dumps(manifest, indent=2, sort_keys=True).encode() + b"\n")
 
 
 def _require_alike(path: Path, manifest: dict[str, Any]) -> None:
-    """Whoever adds to a folder of tokens must make them in the same way."""
+    """Refuse to add to a folder of tokens that were made in another way."""
     if not path.is_file():
         return
     try:

@@ -36,11 +36,8 @@ class Chain:
     """Models with a plan whose names fit them."""
 
     def __init__(self, links: Sequence[Link], plan: GenerationPlan, names: Iterable[str]) -> None:
-        """The plan and `names`, of what is given, have the names that people use.
-
-        Raises:
-            InputError: A name is unknown, an input only, or given and asked for; a setting does not fit its modality.
-        """
+        """Take a plan and `names` of what is given as people write them. Raises InputError where a name is unknown, an
+        input only, or given and asked for, and where a setting does not fit its modality."""
         self.links, names = tuple(links), list(names)
         everything = [link.modalities for link in self.links]
         for name in names:
@@ -62,11 +59,8 @@ class Chain:
             made += [target.modality for target in part]
 
     def start(self, number: int, examples: Sequence[Example]) -> Known:
-        """What is given to a model.
-
-        Raises:
-            InputError: A target is given, too, and has no place to be filled in.
-        """
+        """Return what is given to a model. Raises InputError where a target is given, too, and has no hole to be filled
+        in."""
         link = self.links[number]
         known = link.known(examples)
         for place, _, modality in self.targets:
@@ -80,7 +74,7 @@ class Chain:
         return known
 
     def run(self, examples: Sequence[Example], numbers: Sequence[int]) -> list[Known]:
-        """What each model knows in the end. `numbers`: of the examples, for their draws."""
+        """Return what each model knows in the end. `numbers`: of the examples, for their draws."""
         found: list[Known] = []
         for number, (link, plan) in enumerate(zip(self.links, self.plans, strict=True)):
             known = self.start(number, examples)
@@ -92,11 +86,8 @@ class Chain:
 
 
 def _fitted(target: TargetConfig, modality: Modality) -> TargetConfig:
-    """With the whole name and the scheme.
-
-    Raises:
-        InputError: A setting is of the other kind of modality.
-    """
+    """Return the target with the whole name and the scheme. Raises InputError where a setting is of the other kind of
+    modality."""
     is_image = modality.kind == "image"
     if target.scheme is not None and is_image == (target.scheme == "autoregressive"):
         raise InputError(
@@ -124,7 +115,7 @@ def _fitted(target: TargetConfig, modality: Modality) -> TargetConfig:
 
 
 def _with_conditions(targets: Sequence[TargetConfig], given: Sequence[str], link: Link) -> tuple[TargetConfig, ...]:
-    """The targets with whole names of what guides them, each of which is given or made before."""
+    """Return the targets with whole names of what guides them, each of which is given or made before."""
     found, known = [], list(given)
 
     def whole(short: str) -> list[str]:
@@ -148,7 +139,7 @@ def _with_conditions(targets: Sequence[TargetConfig], given: Sequence[str], link
 
 
 def _hand_over(before: Link, made: Known, link: Link, known: Known) -> None:
-    """What another model knows is put into `known` where this one reads it and does not know it yet."""
+    """Put into `known` what another model knows, where this one reads it and does not know it yet."""
     there = known.names()
     mine = {one.name: one for one in link.modalities if one.is_input and one.name not in there}
     for modality in before.modalities:
@@ -168,7 +159,7 @@ def _hand_over(before: Link, made: Known, link: Link, known: Known) -> None:
 
 
 def _translated(ids: Any, before: Link, link: Link) -> Any:
-    """Ids of one vocabulary as those of another."""
+    """Return ids of one vocabulary as those of another."""
     if ids is None or before.vocabulary is None or link.vocabulary is None:
         return None
     if before.vocabulary.fingerprint == link.vocabulary.fingerprint:

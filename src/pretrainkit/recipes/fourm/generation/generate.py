@@ -288,11 +288,8 @@ def plan_of(
     seed: int | None = None,
     num: int | None = None,
 ) -> GenerationPlan:
-    """The plan of a command line. Arguments are those of `generate`; `shared` are settings of all targets.
-
-    Raises:
-        ConfigError: Something in it is unknown or out of range, or nothing is asked for.
-    """
+    """Return the plan of a command line. Arguments are those of `generate`; `shared` are settings of all targets.
+    Raises ConfigError where something in it is unknown or out of range, or nothing is asked for."""
     tree: dict[str, Any] = {}
     if path is not None:
         try:
@@ -425,7 +422,8 @@ def _compared(results: Sequence[Result], target: Target, known: Sequence[Ids]) -
 
 
 def _training_contents(target: Target) -> dict[str | None, list[Ids]]:
-    """By data set, of samples spread over the training data; none where they are not on this machine."""
+    """Return contents of samples spread over the training data, by data set; none where they are not on this
+    machine."""
     try:
         source = open_source(target.link.config, "train")
     except DataError:
@@ -439,7 +437,7 @@ def _training_contents(target: Target) -> dict[str | None, list[Ids]]:
 
 
 def _told(name: str, values: Mapping[str, float], num_examples: int) -> str:
-    """A line for people; `num_examples`: all that were generated."""
+    """Return a line for people; `num_examples`: all that were generated."""
     parts = []
     for what, value in values.items():
         if what.startswith(("guessed_", "together_")) or what == _NUM:
@@ -457,7 +455,7 @@ def _write(
     answers: list[dict[str, Any]],
     summary: Mapping[str, Mapping[str, float]],
 ) -> None:
-    """The folder; `answers` get the names of the files in it."""
+    """Write the folder; `answers` get the names of the files in it."""
     with new_folder(out) as folder:
         for number, result in enumerate(results):
             result.write(folder / result.name)

@@ -54,11 +54,8 @@ class Example:
 
 
 def from_words(words: Sequence[str]) -> dict[str, str]:
-    """`NAME=VALUE` of a command line, by name.
-
-    Raises:
-        InputError: One is written otherwise, or comes twice.
-    """
+    """Return `NAME=VALUE` words of a command line by name. Raises InputError where one is written otherwise, or comes
+    twice."""
     found: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -74,12 +71,8 @@ def from_words(words: Sequence[str]) -> dict[str, str]:
 
 
 def value_of(name: str, value: str, modalities: Sequence[Modality]) -> str | File:
-    """A text for sequences, unless it names a file that they are read from; else the file.
-
-    Raises:
-        DataError: There is no such file, or it cannot be read.
-        InputError: The model reads nothing of that name.
-    """
+    """Return the text for sequences, unless it names a file that they are read from; else the file. Raises DataError
+    where the file cannot be read, InputError where the model reads nothing of that name."""
     kinds = require_inputs(name, [modalities])
     suffixes = {suffix for modality in kinds for suffix in reader_of(modality).suffixes}
     path, has_suffix = Path(value), value.lower().endswith(tuple(suffixes))
@@ -157,12 +150,8 @@ class Link:
         return self.config.model.modalities
 
     def known(self, examples: Sequence[Example]) -> Known:
-        """What the model knows of examples.
-
-        Raises:
-            DataError: A file is broken.
-            InputError: A text is too long, or its sentinels have no order.
-        """
+        """Return what the model knows of examples. Raises DataError where a file is broken, InputError where a text is
+        too long, or its sentinels have no order."""
         found = Known(len(examples))
         for modality in self.modalities:
             contents = [self._content(example, modality) for example in examples] if modality.is_input else []
@@ -171,7 +160,7 @@ class Link:
         return found
 
     def truth(self, example: Example, modality: Modality) -> Ids | None:
-        """What a sample of data has of an image or a sequence."""
+        """Return an image or a sequence that a sample of data has; None: it has none."""
         same_key = (one for name, one in example.truth.items() if name.partition("@")[0] == modality.key)
         file = example.truth.get(modality.name) or next(same_key, None)
         if file is None:
@@ -196,7 +185,6 @@ class Link:
         return reader_of(modality).read(file.content, request)
 
     def _part(self, example: Example) -> Part:
-        """The largest centre square, or the first stored part."""
         files = {**example.truth, **{name: one for name, one in example.values.items() if isinstance(one, File)}}
         size = None
         for name, file in files.items():

@@ -97,7 +97,7 @@ class Sampler:
         return known
 
     def _begun(self, plan: GenerationPlan, known: Known) -> Known:
-        """A copy with room for all targets."""
+        """Return a copy with room for all targets."""
         known = known.take(range(known.num))
         for target in plan.targets:
             modality = self.modalities[self._number[target.modality]]
@@ -110,13 +110,13 @@ class Sampler:
 
     @property
     def _sentinel(self) -> int:
-        """Of the first missing part of a sequence."""
+        """The id of the first missing part of a sequence."""
         return 0 if self.vocabulary is None else self.vocabulary.sentinels[1]
 
     def _fill_places(
         self, target: TargetConfig, modality: Modality, known: Known, keys_B: rng.Keys, guidance: Guidance
     ) -> None:
-        """All open places of an image, in steps."""
+        """Fill all open places of an image, in steps."""
         places_BP = np.stack(cast(list[Ids], known.contents[modality.name]))
         known.contents[modality.name] = list(places_BP)  # views, in which places get their tokens
         is_open_BP, is_roar = places_BP < 0, target.scheme != "maskgit"
@@ -156,7 +156,7 @@ class Sampler:
     def _write(
         self, target: TargetConfig, modality: Modality, known: Known, keys_B: rng.Keys, guidance: Guidance
     ) -> None:
-        """What is missing of a sequence, token after token."""
+        """Write what is missing of a sequence, token after token."""
         vocabulary, given = self.vocabulary, cast(list[Ids], known.contents[modality.name])  # none is None: `_begun`
         assert vocabulary is not None
         num_missing = [int(np.isin(given[row], vocabulary.sentinels).sum()) for row in range(known.num)]
@@ -189,7 +189,6 @@ class Sampler:
     def _taken(
         self, logits_NV: Tensor, keys_N: rng.Keys, heat_N: NDArray[np.float64], target: TargetConfig, num_numbers: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Tokens, and how sure they are."""
         heat, filters = torch.from_numpy(heat_N).to(logits_NV.device), {"top_k": target.top_k, "top_p": target.top_p}
         if target.take == "draw":
             uniform_N = torch.from_numpy(rng.uniform(keys_N, 1)[:, 0]).to(logits_NV.device)
@@ -240,13 +239,13 @@ def surest(sure_N: NDArray[np.float64], num_asked: Sequence[int], num_kept: Sequ
 
 
 def ended(ids: Ids, end: int) -> Ids:
-    """Up to and with the first end mark."""
+    """Cut behind the first end mark."""
     ends = np.flatnonzero(ids == end)
     return ids[: ends[0] + 1] if len(ends) else ids
 
 
 def _summed(logits_RV: Tensor, weights: Sequence[float]) -> Tensor:
-    """Views, one after another, to the sum of each times its weight."""
+    """Return the sum of views, which are one after another, each times its weight."""
     parts = logits_RV.chunk(len(weights))
     return sum((part * weight for part, weight in zip(parts[1:], weights[1:], strict=True)), parts[0] * weights[0])
 
@@ -262,7 +261,7 @@ class TokenByToken:
         self._blocks = [_Block(cast(Block, block), context_RSD, is_real_RS, length) for block in model.decoder]
 
     def step(self, ids_R: Tensor) -> Tensor:
-        """The next token of each row, int64, to logits float32 (R, V) of the one behind it."""
+        """Take the next token of each row, int64; return float32 logits (R, V) of the one behind it."""
         model, name = self.model, self.modality.name
         target = model.targets[name]
         assert isinstance(target, TargetEmbedding)
@@ -313,7 +312,6 @@ class _Block:
 
 
 def _one_query(q_RHK: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """(R, H, K)."""
     scale = q_RHK.shape[-1] ** -0.5
     return F.scaled_dot_product_attention(q_RHK[:, :, None], keys, values, attn_mask=mask, scale=scale)[:, :, 0]
 

@@ -74,8 +74,8 @@ def picture(modality: Modality, ids_P: Ids, decoders: Mapping[str, ImageDecoder]
 
 
 def values_of(modality: Modality, ids_P: Ids) -> NDArray[np.float64]:
-    """What the tokens of an image without a tokenizer stand for: of depth deviations, of colours 0 to 255 (P, 3), else
-    the ids themselves."""
+    """Return what the tokens of an image without a tokenizer stand for: of depth deviations, of colours 0 to 255 (P,
+    3), else the ids themselves."""
     assert modality.vocab_size is not None
     if modality.reader == "depth":
         return (ids_P + 0.5) / modality.vocab_size * 2 * DepthMap.reach - DepthMap.reach
@@ -87,7 +87,8 @@ def values_of(modality: Modality, ids_P: Ids) -> NDArray[np.float64]:
 
 
 def numbers_of(modality: Modality) -> int:
-    """How many numbers in equal steps a token of an image stands for, the last changing fastest; 0: it is a name."""
+    """Return how many numbers in equal steps a token of an image stands for, the last changing fastest; 0: it is a
+    name."""
     return _NUMBERS.get(modality.reader, 0)
 
 
@@ -124,7 +125,7 @@ def structure(modality: Modality, ids: Ids, vocabulary: TextVocabulary) -> Any:
 
 
 def _boxes(text: str) -> dict[str, Any]:
-    """Those that are whole; coordinates are shares of the image."""
+    """Return those that are whole; coordinates are shares of the image."""
     return {
         "instances": [
             {"boxes": [int(value) / 999 for value in sides], "class_name": name.strip(), "score": 1.0}
@@ -149,11 +150,8 @@ _STRUCTURES: Mapping[str, Callable[[str], Any]] = {"boxes": _boxes, "metadata": 
 
 
 def contact_sheet(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Any:
-    """A Pillow image of rows with a cell for each heading; pictures keep their shape.
-
-    Raises:
-        MissingPackageError: Pillow is not installed.
-    """
+    """Return a Pillow image of rows with a cell for each heading; pictures keep their shape. Raises MissingPackageError
+    where Pillow is not installed."""
     require_pillow("a contact sheet")
     from PIL import Image, ImageDraw
 
