@@ -219,14 +219,20 @@ def published(name: str) -> Modality:
 def as_setting(modalities: Sequence[Modality]) -> str:
     """A value of `model.modalities` that stands for these, but for the vocabulary of sequences, which is that of the
     tokenizer: names of published ones, and objects."""
-    items: list[Any] = []
-    for one in modalities:
-        try:
-            is_published = published(one.name).model_copy(update={"vocab_size": one.vocab_size}) == one
-        except ConfigError:
-            is_published = False
-        items.append(one.name if is_published else one.model_dump(mode="json", exclude_defaults=True))
+    items = [
+        one.name if is_published(one, "vocab_size") else one.model_dump(mode="json", exclude_defaults=True)
+        for one in modalities
+    ]
     return json.dumps(items, ensure_ascii=False)
+
+
+def is_published(modality: Modality, *free: str) -> bool:
+    """Return True if there is a published modality that differs in nothing but fields that are `free`."""
+    try:
+        there = published(modality.name)
+    except ConfigError:
+        return False
+    return there.model_copy(update={name: getattr(modality, name) for name in free}) == modality
 
 
 def _named(name: str) -> Modality:

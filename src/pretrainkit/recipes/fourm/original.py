@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, ConfigError, InputError
 from pretrainkit.recipes.fourm.config import FourMModelConfig, published_model
-from pretrainkit.recipes.fourm.modality import Modality, published
+from pretrainkit.recipes.fourm.modality import Modality, is_published, published
 from pretrainkit.recipes.fourm.model import FourM, Places
 
 State = Mapping[str, Tensor]
@@ -142,13 +142,8 @@ def model_of(values: Mapping[str, Any], tensors: State) -> FourMModelConfig:
 
 def _is_known(modality: Modality) -> bool:
     """Return True if the original has the modality. Lengths of texts, folders and readers are no part of its models."""
-    try:
-        there = published(modality.name)
-    except ConfigError:
-        return False
-    free = ["is_input", "is_target", "length", "num_positions", "folder", "reader"]
-    free += ["vocab_size"] if modality.kind == "sequence" else []
-    return there.model_copy(update={name: getattr(modality, name) for name in free}) == modality
+    vocabulary = ("vocab_size",) if modality.kind == "sequence" else ()
+    return is_published(modality, "is_input", "is_target", "length", "num_positions", "folder", "reader", *vocabulary)
 
 
 def _read_modalities(value: Any) -> tuple[Modality, ...]:

@@ -5,6 +5,7 @@ Source: section 10.1 of the specification (4M-21, https://arxiv.org/abs/2406.094
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -32,20 +33,20 @@ def stretched(positions_1Dhw: Tensor, rows: int, columns: int) -> Tensor:
     return F.interpolate(positions_1Dhw, (rows, columns), mode="bicubic", align_corners=False)
 
 
-class LastMLP(nn.Module):
-    """x + W tanh(U norm(x)), in float32 (Yu et al. 2021, https://arxiv.org/abs/2110.04627)."""
+class ResidualMLP(nn.Module):
+    """x + W activation(U norm(x))."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(
+        self, width: int, inner_width: int, activation: Callable[[Tensor], Tensor] = F.gelu, epsilon: float = 1e-5
+    ) -> None:
         super().__init__()
-        self.norm = LayerNorm(width, _EPSILON)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
+        self.activation = activation
+        self.norm = LayerNorm(width, epsilon)
+        self.up = nn.Linear(width, inner_width)
+        self.down = nn.Linear(inner_width, width)
 
-    def forward(self, x_TD: Tensor) -> Tensor:
-        """(T, D) to float32 (T, D)."""
-        with in_float32(x_TD):
-            x_TD = x_TD.float()
-            return x_TD + self.down(torch.tanh(self.up(self.norm(x_TD))))
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(self.activation(self.up(self.norm(x))))
 
 
 class _Layers(nn.Module):
@@ -78,7 +79,8 @@ class _Transformer(_Layers):
             )
             for _ in range(config.num_layers)
         )
-        self.last_mlp = LastMLP(width) if config.has_last_mlp else None
+        # As in Yu et al. 2021, https://arxiv.org/abs/2110.04627.
+        self.last_mlp = ResidualMLP(width, 4 * width, torch.tanh, _EPSILON) if config.has_last_mlp else None
 
     def forward(self, x_BDhw: Tensor) -> Tensor:
         """(B, D, h, w) to tokens (T, D)."""
@@ -88,7 +90,10 @@ class _Transformer(_Layers):
         layout = RowLayout(B, h * w)
         for layer in self.layers:
             x_TD = layer(x_TD, layout)
-        return x_TD if self.last_mlp is None else self.last_mlp(x_TD)
+        if self.last_mlp is None:
+            return x_TD
+        with in_float32(x_TD):
+            return self.last_mlp(x_TD.float())
 
 
 class ViTEncoder(_Transformer):
@@ -265,17 +270,6 @@ class ConvDecoder(_Layers):
         return self.out(F.silu(self.norm(x_BDhw)))
 
 
-class _Block(nn.Module):
-    def __init__(self, width: int, inner_width: int) -> None:
-        super().__init__()
-        self.norm = LayerNorm(width, 1e-5)
-        self.up = nn.Linear(width, inner_width)
-        self.down = nn.Linear(inner_width, width)
-
-    def forward(self, x_BhwD: Tensor) -> Tensor:
-        return x_BhwD + self.down(F.gelu(self.up(self.norm(x_BhwD))))
-
-
 class MLPCoder(_Layers):
     """Residual feed-forward layers at each place, (B, C, h, w) to (B, E, h, w): encoder and decoder of features
     (Bachmann et al. 2023, https://arxiv.org/abs/2306.13575, "BottleneckMLP")."""
@@ -286,7 +280,7 @@ class MLPCoder(_Layers):
         self.width = config.width
         self.first = nn.Linear(num_in or config.width, config.width)
         self.layers = nn.ModuleList(
-            _Block(config.width, config.expansion * config.width) for _ in range(config.num_blocks)
+            ResidualMLP(config.width, config.expansion * config.width) for _ in range(config.num_blocks)
         )
         self.last = nn.Linear(config.width, num_out or config.width)
 
