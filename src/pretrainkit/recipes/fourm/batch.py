@@ -30,12 +30,9 @@ Piece = tuple[int, NDArray[np.integer], NDArray[np.integer]]
 
 
 def with_places(batch: HostBatch, modalities: Sequence[Modality]) -> HostBatch:
-    """The batch with `encoder_places/NAME` of every input and `decoder_places/NAME` of every target.
-
-    They are int32 (n,), rising: the slots that hold a token of the modality, in the rows one after another. Tokens of
-    different modalities have tables of their own. Which slots belong to which is counted here, on the host: a device
-    would have to be waited for.
-    """
+    """Return the batch with `encoder_places/NAME` of every input and `decoder_places/NAME` of every target: int32 (n,),
+    rising, the slots that hold a token of the modality, in the rows one after another. Tokens of different modalities
+    have tables of their own. The slots are counted here, on the host: a device would have to be waited for."""
     found = dict(batch)
     for side in ("encoder", "decoder"):
         modality_BN = batch[f"{side}_modality"]

@@ -1,10 +1,5 @@
 """What a modality is: a record of its tokens and of how its files are read. Torch-free.
 
-Four kinds. "pixels": an image cut into patches, an input only. "image": one token for each patch of an image, from a
-tokenizer; which of them are inputs and which are targets is drawn patch by patch. "sequence": token ids of the shared
-text vocabulary, such as captions, boxes or metadata; runs of it are hidden behind sentinels. "vectors": a sequence of
-embeddings from another model, an input only.
-
 A user declares one in their own module, as an object of `Modality`, and names it in `model.modalities`, as
 `their_module:OBJECT` or `path/of/a/file.py:OBJECT`; its `reader` may be theirs too.
 
@@ -44,8 +39,10 @@ class Modality(Config):
     name: str
     """Unique; an image of so many pixels has them behind an @, as in tok_rgb@224."""
     kind: Kind
-    """pixels: patches of an image, an input only. image: a token for each patch. sequence: ids of the text vocabulary.
-    vectors: a sequence of embeddings, an input only."""
+    """pixels: patches of an image, an input only. image: a token for each patch, from a tokenizer; which of them are
+    inputs and which are targets is drawn patch by patch. sequence: ids of the text vocabulary, such as captions, boxes
+    or metadata; runs of it are hidden behind sentinels. vectors: a sequence of embeddings of another model, an input
+    only."""
     is_input: bool = True
     """Whether it has an embedding in the encoder."""
     is_target: bool = True

@@ -102,15 +102,9 @@ def config_of(config: FourMModelConfig) -> dict[str, Any]:
 
 
 def model_of(values: Mapping[str, Any], tensors: State) -> FourMModelConfig:
-    """Our config of one of the original's.
-
-    Args:
-        values: As in its `config.json`.
-        tensors: Its weights, which say how large tables are and whether targets have tables and heads in one.
-
-    Raises:
-        CheckpointError: It has options that are not known here, or modalities that are not published.
-    """
+    """Return our config of one of the original's. `values`: as in its `config.json`; `tensors`: its weights, which say
+    how large tables are and whether targets have tables and heads in one. Raises CheckpointError where it has options
+    that are not known here, or modalities that are not published."""
     values = dict(_DEFAULTS) | dict(values)
     biases = {name: bool(values.get(name, True)) for name in _BIASES}
     if len(set(biases.values())) > 1:
@@ -192,11 +186,9 @@ def _is_tied(modalities: tuple[Modality, ...], tensors: State) -> bool:
 
 
 def to_original(model: FourM) -> dict[str, Tensor]:
-    """All entries of the original's state dict: shared tensors under each of their names, fixed positions, zero biases
-    of norms without one.
-
-    The table of an image among the targets, which the original has and never reads, is that of its head.
-    """
+    """Return all entries of the original's state dict: shared tensors under each of their names, fixed positions, zero
+    biases of norms without one. The table of an image among the targets, which the original has and never reads, is
+    that of its head."""
     state, found = dict(model.state_dict()), dict[str, Tensor]()
     for ours, theirs, form in _entries(model.config):
         value = state[ours].reshape(1, -1, state[ours].shape[-1]) if form == "row" else state[ours]
@@ -212,15 +204,9 @@ def to_original(model: FourM) -> dict[str, Tensor]:
 
 
 def from_original(original: State, config: FourMModelConfig) -> dict[str, Tensor]:
-    """The state dict of a model.
-
-    Args:
-        original: Float tensors by the original's names. Fixed positions are not read.
-        config: Of the model. With `tied_logits` the table and the head of a modality must be equal.
-
-    Raises:
-        CheckpointError: Something is missing, left over, of another shape, or cannot be said in this config.
-    """
+    """Return the state dict of a model with this config. `original`: float tensors by the original's names; fixed
+    positions are not read. With `tied_logits` the table and the head of a modality must be equal. Raises
+    CheckpointError where something is missing, left over, of another shape, or does not fit the config."""
     unused = {name for name in original if not name.endswith(".pos_emb")}
     found, biases = dict[str, Tensor](), set[str]()
     for ours, theirs, form in _entries(config):

@@ -90,15 +90,13 @@ _SET_WITHOUT_EFFECT = frozenset(
 
 
 def import_config(path: Path, settings: Iterable[str], nproc: int) -> ImportedConfig:
-    """A main config with the data and alphas that it names.
+    """Import a main config with the data and alphas that it names. Raises ConfigError where a file cannot be read, a
+    key is unknown, or a value has no counterpart.
 
     Args:
-        path: Of the main config. Paths in it are looked for from the working folder, and from every folder above it.
+        path: The main config. Paths in it are looked for from the working folder, and from every folder above it.
         settings: Changes of the main config, KEY=VALUE.
         nproc: GPUs, of which the original's batch size is for one.
-
-    Raises:
-        ConfigError: A file cannot be read, a key is unknown, or a value has no counterpart.
     """
     given = _read(path)
     for setting in settings:

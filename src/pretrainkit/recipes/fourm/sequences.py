@@ -126,10 +126,8 @@ def hide_spans(
 
 
 def merge_spans(input_ids: Ids, target_ids: Ids, sentinels: frozenset[int]) -> Ids:
-    """The sequence that `hide_spans` divided: each sentinel of the input replaced by what the target has behind it.
-
-    Sentinels that the target lacks vanish.
-    """
+    """Return the sequence that `hide_spans` divided: each sentinel of the input replaced by what the target has behind
+    it. Sentinels that the target lacks vanish."""
     behind: dict[int, list[int]] = {}
     run: list[int] = []
     for token in target_ids.tolist():
@@ -144,10 +142,8 @@ def merge_spans(input_ids: Ids, target_ids: Ids, sentinels: frozenset[int]) -> I
 
 
 def _keep(sequences: Ragged, keys_R: rng.Keys, keep_R: NDArray[np.float64], budget_R: Ints) -> NDArray[np.bool_]:
-    """(F,) True where a token is kept; the inputs of every sequence fit its budget.
-
-    The first attempt that fits counts. A compiled helper (`_keep.c`) makes the same, where there is one.
-    """
+    """Return (F,) True where a token is kept; the inputs of every sequence fit its budget. The first attempt that fits
+    counts. A compiled helper (`_keep.c`) makes the same, where there is one."""
     attempt_R = _hopeless_attempts(sequences, keep_R, budget_R)
     try:
         import pretrainkit.recipes.fourm._keep as compiled
@@ -195,10 +191,8 @@ def kept_by_numpy(
 
 
 def _hopeless_attempts(sequences: Ragged, keep_R: NDArray[np.float64], budget_R: Ints) -> Ints:
-    """(R,) how many attempts are left out because fitting would be a wonder.
-
-    With an expectation of m chunks kept, b or fewer are with a chance of at most exp(-(m - b)² / 2m) (Chernoff).
-    """
+    """Return (R,) how many attempts are left out because fitting would be a wonder. With an expectation of m chunks
+    kept, b or fewer are with a chance of at most exp(-(m - b)² / 2m) (Chernoff)."""
     chunks_R = sequences.length_R
     if sequences.unit_F is not None:
         chunks_R = np.zeros(len(chunks_R), np.int64)

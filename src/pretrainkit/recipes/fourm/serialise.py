@@ -119,7 +119,7 @@ def metadata(figures: Mapping[str, float], rng: np.random.Generator) -> list[lis
 
 
 def metadata_bin(name: str, value: float) -> int:
-    """0 to 999."""
+    """Return 0 to 999."""
     if name in _SIDES:
         found = int(value) // _SIDE_STEP
     elif name in _RANGES:

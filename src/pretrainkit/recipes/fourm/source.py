@@ -131,11 +131,8 @@ def _is_same_view(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 class FourMSource(BatchSource):
-    """All samples of all sets.
-
-    Parts, what is drawn of a file, and masks are functions of the records' keys; "valid" ignores those, so that
-    evaluations of runs and of steps compare.
-    """
+    """All samples of all sets. Parts, what is drawn of a file, and masks are functions of the records' keys; "valid"
+    ignores those, so that evaluations of runs and of steps compare."""
 
     def __init__(
         self, config: FourMRun, split: Split, sets: Sequence[SampleSet], vocabulary: TextVocabulary | None
@@ -433,17 +430,10 @@ def absent_modalities(source: FourMSource) -> str | None:
 
 
 def check_files(config: FourMRun, progress: Progress) -> list[str]:
-    """Read every file of all data sets as training and evaluation do, with all stored parts.
-
-    The config is not bound: data that do not fit it are reported, too.
-
-    Returns:
-        What cannot be used: absent modalities, broken or truncated files, NaN, ids out of range, shapes that do not
-        fit each other. Each names its file.
-
-    Raises:
-        ConfigError, DataError: The text tokenizer is missing or does not fit.
-    """
+    """Read every file of all data sets as training and evaluation do, with all stored parts. Return what cannot be
+    used, with names of files: absent modalities, broken or truncated files, NaN, ids out of range, shapes that do not
+    fit each other. The config is not bound: data that do not fit it are reported, too. Raises ConfigError or DataError
+    where the text tokenizer is missing or does not fit."""
     vocabulary = open_vocabulary(config)
     config, data, problems = with_vocabulary(config, vocabulary), config.data, list[str]()
     splits: tuple[tuple[Split, tuple[FourMSetConfig, ...]], ...] = (("train", data.train), ("valid", data.valid))

@@ -48,14 +48,8 @@ class ImageCodec:
         return torch.cat(found).numpy() if found else np.zeros((0, self.num_tokens), np.int64)
 
     def decode(self, ids_BN: NDArray[np.integer], /, **options: Unpack[DecodeOptions]) -> NDArray[Any]:
-        """Images as files hold them: uint8 (B, H, W, 3) of colours and normals, uint8 (B, H, W) of grey, masks (0 and
-        255) and classes (255 for none), float32 (B, H, W) of depth without scale, (B, C, H, W) of features.
-
-        Grids are squares, of any size for transformers.
-
-        Raises:
-            DataError: They are no ids of this tokenizer.
-        """
+        """Return images as files hold them: see `as_files`. Grids are squares, of any size for transformers. Raises
+        DataError where these are no ids of this tokenizer."""
         return as_files(self._values(ids_BN, **options), self.domain)
 
     def pictures(self, ids_BN: NDArray[np.integer], **options: Any) -> NDArray[np.uint8]:
@@ -113,9 +107,9 @@ def values_of(decoded: Tensor, domain: Domain) -> Tensor:
 
 
 def as_files(values: Tensor, domain: Domain) -> NDArray:
-    """Values as files hold them: uint8 (B, H, W, 3) of colours and normals, uint8 (B, H, W) of grey, masks (0 and 255)
-    and classes (255 for none; int16 where there are more than 255), float32 (B, H, W) of depth, (B, C, H, W) of
-    features."""
+    """Return values as files hold them: uint8 (B, H, W, 3) of colours and normals, uint8 (B, H, W) of grey, masks (0
+    and 255) and classes (255 for none; int16 where there are more than 255), float32 (B, H, W) of depth without scale,
+    (B, C, H, W) of features."""
     found = values.cpu()
     if domain.kind == "classes":
         classes = torch.where(found == 0, 255, found - 1).numpy()

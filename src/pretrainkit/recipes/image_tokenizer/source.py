@@ -60,14 +60,9 @@ def image_size(content: bytes, domain: Domain, name: str) -> tuple[int, int]:
 def read_image(
     content: bytes, model: ImageTokenizerModelConfig, part: Part, name: str, *, is_exact: bool
 ) -> NDArray[Any]:
-    """uint8 (C, H, W) of colours, grey, normals and masks; float32 (C, H, W) of depth and features; int16 (H, W) of
-    classes.
-
-    `is_exact`: a JPEG is decoded whole and resized by Pillow, not at a part of its size.
-
-    Raises:
-        DataError: The file is broken or does not fit the model.
-    """
+    """Return uint8 (C, H, W) of colours, grey, normals and masks; float32 (C, H, W) of depth and features; int16 (H, W)
+    of classes. `is_exact`: a JPEG is decoded whole and resized by Pillow, not at a part of its size. Raises DataError
+    where the file is broken or does not fit the model."""
     domain, size = model.domain, model.image_size
     if domain.kind == "features":
         return _features(content, model, name)

@@ -42,16 +42,9 @@ def write_tokens(
     codec: ImageCodec, path: str, fingerprint: str, settings: Mapping[str, Any], progress: Progress | None = None
 ) -> dict[str, Any]:
     """Tokenize a data set: a folder with a folder for each modality, or tar files as in `ROOT/[rgb]/{00..09}.tar`.
-
-    `fingerprint` is that of the tokenizer's weights; `settings` are `capabilities.ImageTokenOptions`.
-
-    Returns:
-        The manifest, with `written` and `kept`, numbers of files.
-
-    Raises:
-        DataError: Images are missing or broken, or tokens and parts there do not fit.
-        InputError: Settings cannot be.
-    """
+    Return the manifest, with `written` and `kept`, numbers of files. `fingerprint` is that of the tokenizer's weights;
+    `settings` are `capabilities.ImageTokenOptions`. Raises DataError where images are missing or broken, or tokens and
+    parts there do not fit, InputError where settings cannot be."""
     work = TokenMaker(codec, **settings)
     if is_stream(path) and is_address(path):
         raise InputError(f"{path} is not on a disk\n  tokens are written beside the images: copy those archives first")

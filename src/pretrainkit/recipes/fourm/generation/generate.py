@@ -234,7 +234,8 @@ def generate(
     batch_size: int = 16,
     device: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Targets from what is given. Options are those of `capabilities.GenerateOptions`, and:
+    """Generate targets from what is given. Raises InputError where what is asked for cannot be, before anything is
+    computed. Options are those of `capabilities.GenerateOptions`, and:
 
     Args:
         config: Bound.
@@ -247,9 +248,6 @@ def generate(
     Returns:
         Per example and variation: "example", "variation", "given", "outputs" (JSON values; of images the file, or the
         tokens without `out`), "figures" where the truth is known, and "text" for people.
-
-    Raises:
-        InputError: What is asked for cannot be; nothing was computed.
     """
     links = [_link(*one, device=device) for one in ((config, model, tokenizer), *then)]
     wanted = plan_of(plan, to, settings, {"temperature": temperature, "top_k": top_k, "top_p": top_p}, seed, num)
@@ -471,12 +469,9 @@ def _write(
 
 
 def sample(config: FourMRun, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
-    """`num` samples spread over all held-out data.
-
-    Of each one modality is given, and every other target that it has is made of that alone, not of each other: the
-    likeliest tokens in one step, or the likeliest text; beside it is the truth. Every second sample gives its pixels,
-    where it has any, the others a text or an image, in turn.
-    """
+    """Return `num` samples spread over all held-out data. Of each one modality is given, and every other target that it
+    has is made of that alone, not of each other: the likeliest tokens in one step, or the likeliest text; beside it is
+    the truth. Every second sample gives its pixels, where it has any, the others a text or an image, in turn."""
     assert isinstance(source, FourMSource)
     assert isinstance(model, FourM)
     link = Link(config, model, source.vocabulary)

@@ -236,11 +236,8 @@ View = frozenset[str]
 def encoder_rows(
     known: Known, rows: Sequence[int], views: Sequence[View], modalities: Sequence[Modality], sentinel: int
 ) -> HostBatch:
-    """The encoder's half of a batch: for each view all of `rows`, view by view.
-
-    A hidden image is away; of a hidden sequence a sentinel is left (the id `sentinel`), as in training where all of it
-    is to be predicted.
-    """
+    """Return the encoder's half of a batch: for each view all of `rows`, view by view. A hidden image is away; of a
+    hidden sequence a sentinel is left (the id `sentinel`), as in training where all of it is to be predicted."""
     found = [
         [
             (number, *tokens)
@@ -271,5 +268,6 @@ def _tokens(known: Known, row: int, modality: Modality, is_hidden: bool, sentine
 
 
 def decoder_rows(places: Sequence[NDArray[np.integer]], number: int, num_views: int) -> HostBatch:
-    """The decoder's half: for each view, the same places of image modality `number`, ascending for each example."""
+    """Return the decoder's half: for each view, the same places of image modality `number`, ascending for each
+    example."""
     return filled_rows("decoder", [[(number, own, np.zeros_like(own))] for own in places] * num_views)

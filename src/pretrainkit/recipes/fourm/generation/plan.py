@@ -45,17 +45,9 @@ def linear(num_steps: int, num_tokens: int) -> list[int]:
 
 
 def token_counts(schedule: str | Sequence[int], num_steps: int, num_tokens: int) -> list[int]:
-    """Tokens of each step, `num_tokens` together.
-
-    Args:
-        schedule: cosine, linear, one (a token a step), or the numbers themselves, of which the first are left out
-            where less is asked for than they make.
-        num_steps: Not read by one, nor with numbers.
-        num_tokens: Of all steps.
-
-    Raises:
-        ConfigError: The numbers make fewer tokens.
-    """
+    """Return the tokens of each step, `num_tokens` together. `schedule`: cosine, linear, one (a token a step), or the
+    numbers themselves, of which the first are left out where less is asked for than they make. `num_steps` is not read
+    by one, nor with numbers. Raises ConfigError where the numbers make fewer tokens."""
     if not num_tokens:
         return []
     if schedule == "cosine":
@@ -75,16 +67,9 @@ def token_counts(schedule: str | Sequence[int], num_steps: int, num_tokens: int)
 
 
 def temperatures(schedule: str, temperature: float, counts: Sequence[int]) -> list[float]:
-    """Of each of S steps with so many tokens.
-
-    Args:
-        schedule: constant; linear: falls with what is left to do; onex:MIN:POWER: falls to MIN as 1 / x ** POWER does.
-        temperature: Of the first step.
-        counts: (S,).
-
-    Raises:
-        ConfigError: There is no such schedule.
-    """
+    """Return the temperatures of S steps with `counts` tokens each. `schedule`: constant; linear: falls with what is
+    left to do; onex:MIN:POWER: falls to MIN as 1 / x ** POWER does. `temperature`: of the first step. Raises
+    ConfigError where there is no such schedule."""
     total = sum(counts)
     done = np.cumsum([0, *counts])
     if schedule == "constant":

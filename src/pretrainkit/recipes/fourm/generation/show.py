@@ -295,11 +295,9 @@ def _middle(values_B: NDArray | None) -> NDArray | None:
 
 
 def boxes_iou(found: Boxes, truth: Boxes, *, of_any_class: bool = False) -> float:
-    """Intersection over union of boxes that belong together, as a mean over the larger number of boxes.
-
+    """Return the intersection over union of boxes that belong together, as a mean over the larger number of boxes.
     Those of the same class (or of any) that lie best on each other belong together, each to at most one; two empty
-    lists agree.
-    """
+    lists agree."""
     if not found and not truth:
         return 1.0
     pairs = [
