@@ -129,14 +129,9 @@ class Slots:
 
 
 def read_batch(batch: Batch, config: FourMModelConfig, *, layout: PairKind | None = None) -> FourMInputs:
-    """The inputs and targets of a batch.
-
-    Args:
-        batch: Tensors on the model's device, as `batch.with_places` leaves them.
-        config: Of the model, bound to its data.
-        layout: Of attention; None: the device's best. Where the decoder's tokens see those of other modalities it is
-            rows, which know all rules.
-    """
+    """Return the inputs and targets of a batch, whose tensors are on the model's device as `batch.with_places` leaves
+    them. `config`: of the model, bound to its data. `layout`: of attention; None: the device's best. Where the
+    decoder's tokens see those of other modalities it is rows, which know all rules."""
     layout = layout or best_pairs(batch["encoder_length"], config.hidden_size // config.num_heads)
     if not config.separate_targets:
         layout = "rows"

@@ -252,11 +252,8 @@ class Block(nn.Module):
 
     def _add(self, x_TD: Tensor, found_TD: Tensor, examples: Examples) -> Tensor:
         """Return their sum, in training without what is found for some examples, and more of it for the others (Huang
-        et al. 2016, https://arxiv.org/abs/1603.09382).
-
-        In training the sum is in the memory of what a layer has just found, which is in the cache: a hook that keeps
-        outputs of layers must copy them then.
-        """
+        et al. 2016, https://arxiv.org/abs/1603.09382). In training the sum is in the memory of what a layer has just
+        found, which is in the cache: a hook that keeps outputs of layers must copy them then."""
         rate = self.drop_path_rate
         if self.training and rate:
             is_kept_E = torch.rand(examples.num, device=x_TD.device) >= rate

@@ -35,12 +35,9 @@ class ImageCodec:
 
     @torch.inference_mode()
     def encode(self, images: NDArray[Any]) -> NDArray[np.int64]:
-        """Ids, int64 (B, N), row by row (of several at each place: head by head).
-
-        Args:
-            images: uint8 (B, C, H, W) of colours, grey, normals and masks (0 and 1); float32 (B, C, H, W) of depth
-                (standardised) and features; int (B, H, W) of classes, 255 for none.
-        """
+        """Return ids, int64 (B, N), row by row (of several at each place: head by head). `images`: uint8 (B, C, H, W)
+        of colours, grey, normals and masks (0 and 1); float32 (B, C, H, W) of depth (standardised) and features; int
+        (B, H, W) of classes, 255 for none."""
         found = []
         for part in _parts(images, self._batch_size):
             values = prepared(torch.from_numpy(np.require(part, requirements="W")).to(self._device), self.config)

@@ -95,7 +95,7 @@ class DiffusionDecoder(nn.Module, ABC):
 
     @abstractmethod
     def blocks(self) -> list[nn.Module]:
-        """To compile and shard one by one."""
+        """List the submodules to compile and shard one by one."""
 
     def initialise_zeros(self) -> None:
         """Layers that begin as zeros, so that blocks begin as what they are added to."""
@@ -105,11 +105,8 @@ class DiffusionDecoder(nn.Module, ABC):
                 nn.init.zeros_(module.get_parameter(f"{name}.weight"))
 
     def denoise(self, values_BCHW: Tensor, codes_BDhw: Tensor, keys_B: Tensor) -> tuple[Tensor, Tensor]:
-        """A training pass at a random time of each image.
-
-        Returns:
-            What was predicted, and what should have been; float32 (B, C, H, W) each.
-        """
+        """Make a training pass at a random time of each image. Return what was predicted, and what should have been;
+        float32 (B, C, H, W) each."""
         time_B = (draws.uniform(keys_B, _TIME, 1)[:, 0] * self.noise.num_times).long()
         noise_BCHW = draws.normal(keys_B, _NOISE, *values_BCHW.shape[1:])
         signal_B111, noise_B111 = self._roots(time_B)
@@ -128,15 +125,9 @@ class DiffusionDecoder(nn.Module, ABC):
 
     @torch.no_grad()
     def sample(self, codes_BDhw: Tensor, keys_B: Tensor, size: int, num_steps: int, guidance: float = 1.0) -> Tensor:
-        """float32 (B, C, H, W), without further noise on the way (DDIM).
-
-        Args:
-            codes_BDhw: What the images shall be.
-            keys_B: int64, of the noise that they begin with.
-            size: Pixels of a side.
-            num_steps: Passes of the network.
-            guidance: Above 1: away from what it would make without codes; needs noise.dropout in training.
-        """
+        """Return images, float32 (B, C, H, W), made without further noise on the way (DDIM). `keys_B`: int64, of the
+        noise that they begin with; `size`: pixels of a side; `num_steps`: passes of the network; `guidance`: above 1:
+        away from what it would make without codes; needs noise.dropout in training."""
         x_BCHW = draws.normal(keys_B, _FIRST, self.num_channels, size, size)
         times = trailing_times(self.noise.num_times, num_steps)
         for number, time in enumerate(times):

@@ -35,13 +35,9 @@ _LOSSES: Mapping[str, Callable[..., Tensor]] = {
 
 
 def reconstruction_loss(prediction: Tensor, target: Tensor, kind: Reconstruction) -> Tensor:
-    """float32 (B,): the mean over an image.
-
-    Args:
-        prediction: (B, C, H, W); (B, K, H, W) logits of classes; logits of masks.
-        target: (B, C, H, W); int64 (B, H, W) of classes; 0 and 1 of masks.
-        kind: As in the config.
-    """
+    """Return float32 (B,), the mean over an image. `prediction`: (B, C, H, W), (B, K, H, W) logits of classes, or
+    logits of masks; `target`: (B, C, H, W), int64 (B, H, W) of classes, or 0 and 1 of masks; `kind`: as in the
+    config."""
     prediction = prediction.float()
     if kind == "cosine":
         return 1 - F.cosine_similarity(prediction.flatten(1), target.flatten(1), dim=1)

@@ -74,15 +74,10 @@ class Sampler:
 
     @torch.no_grad()
     def run(self, plan: GenerationPlan, known: Known, examples_B: Sequence[int], conditions: Sequence[str]) -> Known:
-        """What is known after all targets.
-
-        Args:
-            plan: Names in it are those of the model's modalities.
-            known: What is given, which is not changed. Sequences among the targets may have sentinels for what is to be
-                filled in; others are begun here.
-            examples_B: Numbers of the examples, for their draws.
-            conditions: Names of what guidance is about.
-        """
+        """Return what is known after all targets. Names in the plan are those of the model's modalities; `known` is
+        what is given, which is not changed. Sequences among the targets may have sentinels for what is to be filled in;
+        others are begun here. `examples_B`: numbers of the examples, for their draws; `conditions`: names of what
+        guidance is about."""
         known, conditions = self._begun(plan, known), list(conditions)
         for target in plan.targets:
             modality = self.modalities[self._number[target.modality]]
@@ -319,20 +314,13 @@ def _one_query(q_RHK: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None)
 def draw(
     logits_NV: Tensor, uniform_N: Tensor, temperature_N: Tensor, *, top_k: float = 0.0, top_p: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Tokens, and how sure they are.
+    """Return tokens, int64 (N,), and float64 (N,), the probability of each among those that could be drawn.
+    `logits_NV`: of any float type; `uniform_N`: float64 in [0, 1), what decides; `temperature_N`: float64, above 0;
+    `top_k` and `top_p`: see `TargetConfig`.
 
     Filters act on the logits as they are, the temperature on what they leave, as in the released code of 4M. At a
     temperature of about 0 the likeliest token is as sure as it is likely; the original calls all of them certain there,
     so that MaskGIT has no order.
-
-    Args:
-        logits_NV: Of any float type.
-        uniform_N: float64 in [0, 1): what decides, one number for each token.
-        temperature_N: float64, above 0.
-        top_k, top_p: See `TargetConfig`.
-
-    Returns:
-        int64 (N,) and float64 (N,), the probability of each token among those that could be drawn.
     """
     logits_NV, share_NV, is_greedy_N = _shares(logits_NV, temperature_N, top_k, top_p)
     ends_NV = share_NV.cumsum(-1)
@@ -352,13 +340,9 @@ def middle(
     top_k: float = 0.0,
     top_p: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """The tokens nearest to the mean or the median of what could be drawn, of tokens that stand for numbers, as `draw`.
-
-    Args:
-        which: mean has the smallest expected squared error, median the smallest absolute error.
-        num_numbers: How many numbers a token stands for, each in S equal steps, V = S ** num_numbers, the last one
-            changing fastest. Each has a mean and a median of its own.
-    """
+    """Return, as `draw`, the tokens nearest to the mean (the smallest expected squared error) or the median (absolute
+    error) of what could be drawn, of tokens that stand for numbers. `num_numbers`: how many a token stands for, each in
+    S equal steps, V = S ** num_numbers, the last one changing fastest. Each has a mean and a median of its own."""
     logits_NV, share_NV, is_greedy_N = _shares(logits_NV, temperature_N, top_k, top_p)
     num_steps = round(logits_NV.shape[1] ** (1 / num_numbers))
     step_S = torch.arange(num_steps, dtype=torch.float64, device=logits_NV.device)
