@@ -59,7 +59,7 @@ def segment_pairs(
     """The layout of rows with these segments (see `visible_pairs`); `kind` is flex or rows."""
     make = flex_pairs if kind == "flex" else visible_pairs
     made = make(query_segment_BQ, key_segment_BP, is_causal=is_causal, is_prefix_BP=is_prefix_BP)
-    return RowPairs(*made.shape, made) if isinstance(made, Tensor) else made
+    return RowPairs(len(made), made.shape[1], made.shape[2], made) if isinstance(made, Tensor) else made
 
 
 def row_pairs(num_rows: int, length: int, some: Tensor) -> PairLayout:

@@ -63,6 +63,15 @@ class TargetTokens:
     """The ids to predict."""
 
 
+class Examples(NamedTuple):
+    """The examples that the tokens of a stream are of."""
+
+    example_T: Tensor
+    """int64: a number for each token that those of its example share; the same in encoder and decoder."""
+    num: int
+    """All numbers are below; not all are used."""
+
+
 class Layouts(NamedTuple):
     """Who sees whom."""
 
@@ -80,12 +89,8 @@ class FourMInputs:
     """By modality, every input of the model."""
     targets: Mapping[str, TargetTokens]
     layouts: Layouts
-    example_T: Tensor
-    """int64: a number for each token of the encoder that those of its example share."""
-    example_U: Tensor
-    """The same for the decoder; the numbers belong together."""
-    num_examples: int
-    """All numbers are below; not all are used."""
+    encoder: Examples
+    decoder: Examples
     register_slots: Tensor | None
     """int64 (B, R): where in the encoder's stream the registers are; None: there are none."""
 
@@ -149,9 +154,8 @@ def read_batch(batch: Batch, config: FourMModelConfig, *, layout: PairKind | Non
         inputs={m.name: _input_tokens(batch, m, encoder) for m in config.modalities if m.is_input},
         targets={m.name: _target_tokens(batch, m, decoder) for m in config.modalities if m.is_target},
         layouts=_tiled(encoder, decoder, config) if is_stream else _in_rows(encoder, decoder, config, layout),
-        example_T=encoder.example,
-        example_U=decoder.example,
-        num_examples=len(encoder.is_real_BN) * _NUMBERS,
+        encoder=Examples(encoder.example, len(encoder.is_real_BN) * _NUMBERS),
+        decoder=Examples(decoder.example, len(encoder.is_real_BN) * _NUMBERS),
         register_slots=register_slots,
     )
 
@@ -190,7 +194,7 @@ def _in_rows(encoder: Slots, decoder: Slots, config: FourMModelConfig, layout: P
         own = segment_pairs(layout, block_BM, block_BM, is_causal=True, is_prefix_BP=is_open_BM)
     else:
         visible_BMM = visible_targets(decoder, config)
-        own = RowPairs(*visible_BMM.shape, visible_BMM)
+        own = RowPairs(len(visible_BMM), visible_BMM.shape[1], visible_BMM.shape[2], visible_BMM)
     return Layouts(segment_pairs(layout, inputs_BN, inputs_BN), own, segment_pairs(layout, targets_BM, inputs_BN))
 
 

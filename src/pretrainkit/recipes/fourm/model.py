@@ -27,7 +27,7 @@ from pretrainkit.nn.layouts import row_pairs
 from pretrainkit.nn.linear_cross_entropy import LinearCrossEntropy, TokenLoss, linear_logits
 from pretrainkit.nn.positions import grid_table, line_table
 from pretrainkit.recipes.fourm.config import FourMModelConfig
-from pretrainkit.recipes.fourm.inputs import FourMInputs, InputTokens
+from pretrainkit.recipes.fourm.inputs import Examples, FourMInputs, InputTokens
 from pretrainkit.recipes.fourm.modality import MAX_POSITIONS, Modality
 from pretrainkit.training.optimizers.parameters import stacked_parameters
 
@@ -201,15 +201,6 @@ class Attention(nn.Module):
         return self.out(mixed_THK.flatten(1))
 
 
-class Examples(NamedTuple):
-    """Which example each token is of."""
-
-    example_T: Tensor
-    """int64."""
-    num: int
-    """All numbers are below."""
-
-
 class Crossed(NamedTuple):
     """The other stream that a decoder's tokens attend to, and how."""
 
@@ -311,7 +302,7 @@ class FourM(nn.Module):
             places.append(embedding.places(tokens.positions_n) + self.input_modality[name])
             parts.append(embedding(tokens) + places[-1])
         slots = [tokens.slots_n for tokens in inputs.inputs.values()]
-        num_tokens = len(inputs.example_T)
+        num_tokens = len(inputs.encoder.example_T)
         place_TD = _put(num_tokens, slots, places)
         if self.registers is not None and inputs.register_slots is not None:
             num_rows = len(inputs.register_slots)
@@ -321,10 +312,10 @@ class FourM(nn.Module):
 
     def encode(self, x_TD: Tensor, inputs: FourMInputs) -> Tensor:
         """Embedded tokens (T, D) to the encoder's normalised output (T, D)."""
-        layout, examples = inputs.layouts.encoder, Examples(inputs.example_T, inputs.num_examples)
+        layout = inputs.layouts.encoder
         prepared = layout.prepare(None, x_TD.dtype)
         for block in self.encoder:
-            x_TD = block(x_TD, layout, prepared, examples)
+            x_TD = block(x_TD, layout, prepared, inputs.encoder)
         return self.encoder_norm(x_TD)
 
     def decode(self, context_TD: Tensor, inputs: FourMInputs) -> dict[str, Tensor]:
@@ -336,12 +327,11 @@ class FourM(nn.Module):
             place_nD = target.places(tokens.positions_n) + modality[name]
             parts.append((self.mask_token if target.table is None else target.look_up(tokens.ids_n)) + place_nD)
         slots = [tokens.slots_n for tokens in inputs.targets.values()]
-        x_UD = _put(len(inputs.example_U), slots, parts)
+        x_UD = _put(len(inputs.decoder.example_T), slots, parts)
         layout, cross = inputs.layouts.decoder, inputs.layouts.cross
-        examples = Examples(inputs.example_U, inputs.num_examples)
         prepared, cross_prepared = layout.prepare(None, x_UD.dtype), cross.prepare(None, x_UD.dtype)
         for block in self.decoder:
-            x_UD = block(x_UD, layout, prepared, examples, Crossed(context_TD, cross, cross_prepared))
+            x_UD = block(x_UD, layout, prepared, inputs.decoder, Crossed(context_TD, cross, cross_prepared))
         hidden = self.decoder_norm(x_UD).index_select(0, torch.cat(slots)).split([len(part) for part in slots])
         return dict(zip(inputs.targets, hidden, strict=True))
 

@@ -234,7 +234,7 @@ class FourMSource(BatchSource):
         for row, one in enumerate(found):
             begin = len(ids)
             if isinstance(one, Chunks):
-                chunks = [*vocabulary.encode_chunks(one.words), [vocabulary.eos]]
+                chunks = [*map(vocabulary.encode_words, one.words), [vocabulary.eos]]
                 num_fitting = bisect_right(list(accumulate(map(len, chunks))), modality.max_tokens)
                 for number, chunk in enumerate(chunks[:num_fitting]):
                     ids += chunk

@@ -84,11 +84,6 @@ class TextVocabulary:
             for text in texts
         ]
 
-    def encode_chunks(self, chunks: Iterable[Iterable[str]]) -> list[list[int]]:
-        """`encode_words` of each chunk."""
-        find = self._words.__getitem__
-        return [[one for word in chunk for one in find(word)] for chunk in chunks]
-
     def _is_plain(self, text: str) -> bool:
         """Return True if the words have the ids that they have alone: nothing but spaces parts them, and no reserved
         token of several words can begin in it."""

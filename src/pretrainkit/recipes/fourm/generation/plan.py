@@ -6,7 +6,6 @@ Sources: Chang et al. 2022 (MaskGIT), https://arxiv.org/abs/2202.04200, cosine s
 (https://arxiv.org/abs/2312.06647) for everything else.
 """
 
-import contextlib
 import itertools
 import math
 import re
@@ -22,7 +21,8 @@ from pretrainkit.recipes.fourm.modality import Modality
 
 COLDEST = 1e-9
 """Below any temperature that matters: the likeliest token is taken."""
-_DECAY = re.compile(r"onex:([0-9.eE+-]+):([0-9.eE+-]+)")
+_NUMBER = r"(\+?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
+_DECAY = re.compile(rf"onex:{_NUMBER}:{_NUMBER}")
 _REACH = 100.0
 Scheme = Literal["maskgit", "roar", "autoregressive"]
 _OF_TOKENS = ("tok_", "map_")
@@ -87,16 +87,13 @@ def temperatures(schedule: str, temperature: float, counts: Sequence[int]) -> li
 
 def decay(schedule: str) -> tuple[float, float]:
     """Return MIN and POWER of onex:MIN:POWER. Raises ConfigError where it is written otherwise."""
-    lowest, power = -1.0, 0.0
-    with contextlib.suppress(ValueError):
-        if match := _DECAY.fullmatch(schedule):
-            lowest, power = float(match[1]), float(match[2])
-    if lowest < 0 or power <= 0:
+    match = _DECAY.fullmatch(schedule)
+    if match is None or not float(match[2]):
         raise ConfigError(
             f"there is no temperature_schedule {schedule!r}\n"
             "  there are constant, linear and onex:MIN:POWER, MIN at least 0 and POWER above 0, as in onex:0.5:0.5"
         )
-    return lowest, power
+    return float(match[1]), float(match[2])
 
 
 class TargetConfig(Config):
