@@ -79,7 +79,7 @@ class Masking:
         self._by_size = [(size, np.flatnonzero(self._is_image_D & (self._most_D == size))) for size in sizes]
 
     def __call__(self, contents: Contents, keys_B: rng.Keys) -> HostBatch:
-        """A batch without what is no token, such as pixels: see `slots`. A pure function of its arguments."""
+        """Return a batch without what is no token, such as pixels. A pure function of its arguments."""
         N, M = self.config.num_input_tokens, self.config.num_target_tokens
         out, images = _Slots(contents.num, N, M), self._images(contents)
         for segment in range(self.config.max_packed if self.config.unused == "pack" else 1):
@@ -134,7 +134,7 @@ class Masking:
         return np.minimum(drawn, np.maximum(left - held_back, np.minimum(left, config.min_packed_tokens)))
 
     def _draw_images(self, images: Sequence[Ids], draw: "_Draw") -> "Iterator[tuple[_Piece, _Piece]]":
-        """Inputs and targets, for each size of image."""
+        """Yield inputs and targets, for each size of image."""
         for (size, own), tokens_OBP in zip(self._by_size, images, strict=True):
             row_R, column_R = np.nonzero(draw.inputs[:, own] + draw.targets[:, own])
             if not len(row_R):
@@ -151,7 +151,7 @@ class Masking:
             yield pieces[0], pieces[1]
 
     def _images(self, contents: Contents) -> list[Ids]:
-        """For each size of image (O, B, P): the tokens of its O modalities; of pixels the numbers of places."""
+        """Return for each size of image (O, B, P): the tokens of its O modalities; of pixels the numbers of places."""
         found = []
         for size, own in self._by_size:
             tokens_OBP = np.empty((len(own), contents.num, size), np.int32)
@@ -162,7 +162,8 @@ class Masking:
         return found
 
     def _draw_sequences(self, contents: Contents, draw: "_Draw") -> "Iterator[tuple[_Piece, _Piece]]":
-        """All of them in one go: pairs of a sample and a modality, ordered by modality."""
+        """Yield inputs and targets of all sequences in one go: pairs of a sample and a modality, ordered by
+        modality."""
         wanted = {n: np.flatnonzero(draw.inputs[:, n] + draw.targets[:, n]) for n in contents.sequences}
         if not sum(map(len, wanted.values())):
             return
@@ -310,11 +311,8 @@ class Shares:
     """Draws budgets from a table of concentrations."""
 
     def __init__(self, alphas_KD: NDArray[np.float64]) -> None:
-        """
-        Args:
-            alphas_KD: Concentration of each modality in each component; 0: it never gets anything. At least one in
-                each component is positive.
-        """
+        """`alphas_KD`: concentration of each modality in each component; 0: it never gets anything. At least one in
+        each component is positive."""
         self.alphas_KD = np.asarray(alphas_KD, np.float64)
         largest_KD = np.stack([probability_of_largest(alphas_D) for alphas_D in self.alphas_KD])
         self._ends_KD = np.cumsum(largest_KD, axis=1)
@@ -353,11 +351,9 @@ def dirichlet(keys_R: rng.Keys, alphas_RD: NDArray[np.float64]) -> NDArray[np.fl
 
 
 def log_gamma_draws(keys_R: rng.Keys, alphas_RD: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(R, D) logarithms of gamma variates of unit scale, -inf where the shape is 0; no shape is too small for them.
-
-    Marsaglia and Tsang 2000, "A simple method for generating gamma variables", for shapes above 1; a smaller one is a
-    draw of shape + 1 times a power of a uniform number.
-    """
+    """Return (R, D) logarithms of gamma variates of unit scale, -inf where the shape is 0; no shape is too small for
+    them. Marsaglia and Tsang 2000, "A simple method for generating gamma variables", for shapes above 1; a smaller one
+    is a draw of shape + 1 times a power of a uniform number."""
     rows, columns = np.nonzero(alphas_RD > 0)
     alphas = alphas_RD[rows, columns]
     keys = rng.fold(keys_R[rows], columns)
@@ -384,11 +380,9 @@ def log_gamma_draws(keys_R: rng.Keys, alphas_RD: NDArray[np.float64]) -> NDArray
 
 
 def probability_of_largest(alphas_D: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(D,) how likely each is the largest of a Dirichlet draw, the same as of independent gamma variates.
-
-    For each distinct shape, the integral over x of its density at x times the chance that all others are smaller, on
-    the logarithm of x. Good to about 1e-4.
-    """
+    """Return (D,) how likely each is the largest of a Dirichlet draw, the same as of independent gamma variates: for
+    each distinct shape, the integral over x of its density at x times the chance that all others are smaller, on the
+    logarithm of x. Good to about 1e-4."""
     shapes, group_D, counts = np.unique(alphas_D, return_inverse=True, return_counts=True)
     is_wanted, probabilities = shapes > 0, np.zeros(len(shapes))
     if is_wanted.sum() == 1:

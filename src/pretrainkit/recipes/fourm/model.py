@@ -67,7 +67,7 @@ class Places(nn.Module):
 
 
 class InputEmbedding(Places):
-    """Of the encoder."""
+    """Contents and positions of an input, in the encoder."""
 
     def __init__(self, modality: Modality, config: FourMModelConfig) -> None:
         super().__init__(modality, config.hidden_size)
@@ -127,7 +127,8 @@ class InputEmbedding(Places):
 
 
 class TargetEmbedding(Places):
-    """Of the decoder. Sequences read the token before; images read that something is missing."""
+    """Contents and positions of a target, in the decoder. Sequences read the token before; images read that something
+    is missing."""
 
     def __init__(self, modality: Modality, config: FourMModelConfig) -> None:
         super().__init__(modality, config.hidden_size)
@@ -379,7 +380,7 @@ def _put(num: int, slots: list[Tensor], parts: list[Tensor]) -> Tensor:
 
 
 def drop_path_rates(config: FourMModelConfig) -> tuple[list[float], list[float]]:
-    """Of the blocks of encoder and decoder."""
+    """Return the rates of the blocks of encoder and decoder."""
 
     def ramp(num: int) -> list[float]:
         return [config.drop_path_rate * index / max(1, num - 1) for index in range(num)]
@@ -397,11 +398,9 @@ def build(config: FourMModelConfig) -> FourM:
 
 
 class ImageTower(nn.Module):
-    """The encoder alone, whole images to one vector for each of P patches: what the original calls FourMViT.
-
-    Its parameters have the names they have in `FourM`, so the state dict of one loads with `strict=False`; what is
-    missing then is in `head` alone.
-    """
+    """The encoder alone, whole images to one vector for each of P patches: what the original calls FourMViT. Its
+    parameters have the names they have in `FourM`, so the state dict of one loads with `strict=False`; what is missing
+    then is in `head` alone."""
 
     def __init__(
         self, config: FourMModelConfig, name: str | None = None, head: Callable[[int], nn.Module] | None = None

@@ -219,12 +219,9 @@ def _count_within(flag_F: NDArray[np.bool_], start_R: Ints, row_F: Ints) -> Ints
 
 
 def _cut(keys_R: rng.Keys, whole_R: Ints, limit_R: Ints, num_runs_R: Ints, sentinel_places: Ints) -> tuple[Ints, Ints]:
-    """Where the part of a target begins that is asked for, and its length.
-
-    A target that is too long begins at a random sentinel; where fewer tokens follow than could be asked for, at the
-    earliest one from which all the rest can be. `sentinel_places`: of all sequences end to end, without the closing
-    ones, each within its own target.
-    """
+    """Return where the part of a target begins that is asked for, and its length. A target that is too long begins at a
+    random sentinel; where fewer tokens follow than could be asked for, at the earliest one from which all the rest can
+    be. `sentinel_places`: of all sequences end to end, without the closing ones, each within its own target."""
     is_long_R = whole_R > limit_R
     if not is_long_R.any():
         return np.zeros_like(whole_R), whole_R

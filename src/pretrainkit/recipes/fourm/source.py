@@ -410,10 +410,8 @@ def bind(config: FourMRun) -> FourMRun:
 
 
 def absent_modalities(source: FourMSource) -> str | None:
-    """What is wrong where no set of the training data has a modality that is drawn, and how to fix it; None: nothing.
-
-    A modality that no component of the mixture names is left out on purpose.
-    """
+    """Return what is wrong where no set of the training data has a modality that is drawn, and how to fix it; None:
+    nothing. A modality that no component of the mixture names is left out on purpose."""
     present = {number for one in source.sets for number in one.present}
     mixture = Bound(source.masking.mixture, source.modalities, [one.name for one in source.modalities])
     is_drawn_D = (mixture.inputs_KD + mixture.targets_KD).any(axis=0)

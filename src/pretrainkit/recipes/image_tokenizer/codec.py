@@ -26,7 +26,7 @@ class ImageCodec:
     """Images of one domain to ids and back, on one device, in batches. It neither trains nor draws."""
 
     def __init__(self, model: ImageTokenizer, device: torch.device, batch_size: int = 64) -> None:
-        """`model` is in evaluation mode and is moved to the device."""
+        """Take a model in evaluation mode, and move it to the device."""
         self._model, self._device, self._batch_size = model.to(device), device, batch_size
         self.config, self.domain = model.config, model.config.domain
         self.vocab_size, self.num_tokens = self.config.vocab_size, self.config.num_tokens

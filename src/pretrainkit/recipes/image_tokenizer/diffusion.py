@@ -43,12 +43,10 @@ UVIT_GRID = 32
 
 
 def signal_shares(config: NoiseConfig) -> NDArray[np.float64]:
-    """(T,) the share of the image in the variance, from nearly 1 down to (where it ends in noise) 0.
-
-    Sources: Ho et al. 2020, https://arxiv.org/abs/2006.11239; Nichol & Dhariwal 2021, https://arxiv.org/abs/2102.09672;
-    shifted: Hoogeboom et al. 2023, https://arxiv.org/abs/2301.11093; ending in noise: Lin et al. 2023,
-    https://arxiv.org/abs/2305.08891.
-    """
+    """Return (T,) the share of the image in the variance, from nearly 1 down to (where it ends in noise) 0. Sources: Ho
+    et al. 2020, https://arxiv.org/abs/2006.11239; Nichol & Dhariwal 2021, https://arxiv.org/abs/2102.09672; shifted:
+    Hoogeboom et al. 2023, https://arxiv.org/abs/2301.11093; ending in noise: Lin et al. 2023,
+    https://arxiv.org/abs/2305.08891."""
     num = config.num_times
     if config.schedule == "shifted_cosine":
         with np.errstate(divide="ignore"):
@@ -196,12 +194,9 @@ class Stage(nn.ModuleList):
 
 class UNet(DiffusionDecoder):
     """Convolutions over patches of pixels, which see the codes as further channels: down to a lower resolution and up
-    again, with connections between equal ones.
-
-    Source: section 10.4 of the specification (a); the network is that of Dhariwal & Nichol 2021,
-    https://arxiv.org/abs/2105.05233, without its later changes; patches: Luhman & Luhman 2022,
-    https://arxiv.org/abs/2207.04316.
-    """
+    again, with connections between equal ones. Source: section 10.4 of the specification (a); the network is that of
+    Dhariwal & Nichol 2021, https://arxiv.org/abs/2105.05233, without its later changes; patches: Luhman & Luhman 2022,
+    https://arxiv.org/abs/2207.04316."""
 
     def __init__(self, config: UNetConfig, num_channels: int, codes_width: int, *, is_flat: bool) -> None:
         super().__init__(config.noise, num_channels, is_flat=is_flat)
@@ -292,11 +287,9 @@ class TimedLayer(nn.Module):
 
 class UViT(DiffusionDecoder):
     """Convolutions down, a transformer that is told the codes place by place, convolutions up, with connections between
-    equal resolutions.
-
-    Source: section 10.4 of the specification (b); Hoogeboom et al. 2023, https://arxiv.org/abs/2301.11093; norms and
-    gates that depend on the time: Peebles & Xie 2022, https://arxiv.org/abs/2212.09748.
-    """
+    equal resolutions. Source: section 10.4 of the specification (b); Hoogeboom et al. 2023,
+    https://arxiv.org/abs/2301.11093; norms and gates that depend on the time: Peebles & Xie 2022,
+    https://arxiv.org/abs/2212.09748."""
 
     def __init__(self, config: UViTConfig, num_channels: int, codes_width: int, *, is_flat: bool) -> None:
         super().__init__(config.noise, num_channels, is_flat=is_flat)

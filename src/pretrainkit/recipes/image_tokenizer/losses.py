@@ -100,13 +100,10 @@ def _ssim(x: Tensor, y: Tensor, value_range: float) -> tuple[Tensor, Tensor]:
 
 
 class Perceptual:
-    """The distance of pictures with values from -1 to 1 by what another network sees in them.
-
-    Any transformer of timm, by distances of the outputs of its blocks; or LPIPS (Zhang et al. 2018,
-    https://arxiv.org/abs/1801.03924), whose layers are weighed as people see. Weights are the published ones, a file's,
-    or drawn (features of random networks tell textures apart, too). They stay as they are, and are no part of the
-    model.
-    """
+    """The distance of pictures with values from -1 to 1 by what another network sees in them. Any transformer of timm,
+    by distances of the outputs of its blocks; or LPIPS (Zhang et al. 2018, https://arxiv.org/abs/1801.03924), whose
+    layers are weighed as people see. Weights are the published ones, a file's, or drawn (features of random networks
+    tell textures apart, too). They stay as they are, and are no part of the model."""
 
     def __init__(self, config: PerceptualConfig) -> None:
         self._config = config

@@ -115,16 +115,11 @@ class ImageTokenizer(nn.Module):
 
 
 def prepared(images: Tensor, config: ImageTokenizerModelConfig, size: int | None = None) -> Tensor:
-    """What files hold to what the model reads, on their device.
+    """Return what the model reads, on the device of `images`: float32 (B, C, H, W), colours from -1 to 1, masks 0 or 1;
+    or int64 (B, H, W) of classes, 0 for none.
 
-    Args:
-        images: uint8 (B, C, H, W) of colours, grey, normals and masks; float32 (B, C, H, W) of depth and features;
-            int (B, H, W) of classes, 255 for none.
-        config: Of the model.
-        size: Pixels of a side to resize to; None: as they are.
-
-    Returns:
-        float32 (B, C, H, W), colours from -1 to 1, masks 0 or 1; or int64 (B, H, W) of classes, 0 for none.
+    `images`: as files hold them: uint8 (B, C, H, W) of colours, grey, normals and masks; float32 (B, C, H, W) of depth
+    and features; int (B, H, W) of classes, 255 for none. `size`: pixels of a side to resize to; None: as they are.
     """
     kind = config.domain.kind
     if kind == "classes":

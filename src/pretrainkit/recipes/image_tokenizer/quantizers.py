@@ -224,10 +224,8 @@ class Codebook(nn.Module):
 
 class Memcodes(nn.Module):
     """Several tables of learned codes; each place asks each table by attention, and takes the value of the code it
-    likes (Mama et al. 2021, https://arxiv.org/abs/2111.08356; section 10.3 of the specification).
-
-    Codes learn by the gradient: in training they are drawn (hard Gumbel softmax), else the likeliest is taken.
-    """
+    likes (Mama et al. 2021, https://arxiv.org/abs/2111.08356; section 10.3 of the specification). Codes learn by the
+    gradient: in training they are drawn (hard Gumbel softmax), else the likeliest is taken."""
 
     def __init__(self, config: MemcodesConfig) -> None:
         super().__init__()

@@ -67,7 +67,7 @@ class ImageTokenizer(
         return open_source(config, split)
 
     def tokenizer_folder(self, config: ImageTokenizerRun) -> None:
-        """The model is one."""
+        """Return None: the model is one."""
 
     def with_tokenizer(self, config: ImageTokenizerRun, tokenizer: Path) -> ImageTokenizerRun:
         return config

@@ -65,7 +65,7 @@ _MODALITIES: Mapping[str, str] = {
 
 
 def usual_name(model: ImageTokenizerModelConfig) -> str:
-    """Of the folder of its tokens, as of the modality that they are in the recipe fourm."""
+    """Return the folder of a model's tokens, as of the modality that they are in the recipe fourm."""
     name = _MODALITIES.get(model.domain.name, model.domain.name)
     return f"tok_{name}" if model.grid == 1 else f"tok_{name}@{model.image_size}"
 

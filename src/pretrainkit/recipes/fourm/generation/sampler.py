@@ -41,12 +41,10 @@ Guidance = Mapping[View, float]
 
 
 def guided(target: TargetConfig, conditions: Sequence[str]) -> Guidance:
-    """The views of a target, whose names are whole; one alone where guidance changes nothing. `conditions`: what it is
-    about, where it is one number and `guided_by` does not say.
-
-    One weight s: unseen + s (seen - unseen), where "unseen" hides all conditions. A weight for each condition: unseen +
-    the sum of w (with that one alone - unseen). What is no condition is always seen.
-    """
+    """Return the views of a target, whose names are whole; one alone where guidance changes nothing. `conditions`: what
+    guidance is about, where it is one number and `guided_by` does not say. One weight s: unseen + s (seen - unseen),
+    where "unseen" hides all conditions. A weight for each condition: unseen + the sum of w (with that one alone -
+    unseen). What is no condition is always seen."""
     if isinstance(target.guidance, dict):
         named = {name: weight for name, weight in target.guidance.items() if weight}
         everything = frozenset(target.guidance)

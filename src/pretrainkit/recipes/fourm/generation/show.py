@@ -227,12 +227,10 @@ class Judge:
         return self._of_images(votes_BP, np.stack(known) if known else None, truth)
 
     def guessed(self, known: Sequence[Ids], truth: Sequence[Ids]) -> dict[str, float]:
-        """Compare the best guess that is the same for every example, made from known ones.
-
-        `accuracy`: the commonest token. `error`: the mean of each place. `pixels`: the commonest class of each place.
-        `words`: of the known texts the one that agrees most with the others. `iou` and `iou_of_any_class`: of the known
-        boxes those that agree most with the others.
-        """
+        """Compare the best guess that is the same for every example, made from known ones. `accuracy`: the commonest
+        token. `error`: the mean of each place. `pixels`: the commonest class of each place. `words`: of the known texts
+        the one that agrees most with the others. `iou` and `iou_of_any_class`: of the known boxes those that agree most
+        with the others."""
         if self.modality.kind == "sequence":
             named = {}
             for name, (read, agreement) in self._agreements().items():
