@@ -35,7 +35,7 @@ _NOTHING = slice(0, 0)
 
 @dataclass(frozen=True, eq=False)
 class InputTokens:
-    """What the encoder sees of one modality. Indices are int64."""
+    """Tokens of one modality in the encoder. Indices are int64."""
 
     slots_n: Tensor
     """Where they are in the encoder's stream."""
@@ -51,7 +51,7 @@ class InputTokens:
 
 @dataclass(frozen=True, eq=False)
 class TargetTokens:
-    """What the decoder is asked about one modality. All are int64."""
+    """Tokens of one modality in the decoder. All are int64."""
 
     slots_n: Tensor
     """Where they are in the decoder's stream."""
@@ -73,7 +73,7 @@ class Examples(NamedTuple):
 
 
 class Layouts(NamedTuple):
-    """Who sees whom."""
+    """Which tokens see which."""
 
     encoder: PairLayout
     decoder: PairLayout
@@ -83,7 +83,7 @@ class Layouts(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FourMInputs:
-    """What the model reads."""
+    """A batch as the model reads it."""
 
     inputs: Mapping[str, InputTokens]
     """By modality, every input of the model."""

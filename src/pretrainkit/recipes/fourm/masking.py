@@ -192,7 +192,7 @@ class Masking:
 
 
 class _Draw(NamedTuple):
-    """What is drawn of some rows."""
+    """Random choices for some rows."""
 
     rows: Ints
     """Of the batch."""

@@ -114,7 +114,7 @@ class Modality(Config):
 
     @property
     def max_length(self) -> int:
-        """Of sequence and vectors: rows of the table of positions that are used; 0 for images."""
+        """Rows of the table of positions that sequences and vectors use; 0 for images."""
         return 0 if self.length is None else self.num_positions or self.length
 
     @property

@@ -80,7 +80,7 @@ class FourMObjective(SeparableObjective):
         return {TOKEN_LOSS: token, **{name: LossSum(s.total.detach(), s.weight) for name, s in sums.items()}}
 
     def _token_weight(self, modality: Modality) -> float:
-        """Of one target of the modality in the mean over tokens."""
+        """Return the weight of one target of the modality in the mean over tokens."""
         objective = self._config.objective
         weight = objective.modality_weights.get(modality.name, 1.0)
         return weight * (modality.vocab_size or 0) if objective.loss == "token_compat" else weight

@@ -270,7 +270,7 @@ def _set(
 
 
 def _crop(name: str, one: Mapping[str, Any], file: Path) -> list[CropConfig]:
-    """How samples of a data set are cut, unless it has no images, or tokens of parts that were stored."""
+    """Return how samples of a data set are cut; nothing of one without images, or with tokens of stored parts."""
     domains = [*_domains(one["in_domains"]), *_domains(one["out_domains"])]
     if all("@" not in domain for domain in domains):
         return []

@@ -66,7 +66,7 @@ list of words where reserved ones such as v0=12 or "wine glass" count as one, or
 
 
 class Reader(ABC):
-    """How files of one kind are read."""
+    """Reads files of one kind."""
 
     suffixes: tuple[str, ...]
     """Of its files, in lower case."""

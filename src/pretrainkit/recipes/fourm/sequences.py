@@ -40,7 +40,7 @@ class Ragged:
 
     @property
     def start_R(self) -> Ints:
-        """Where each begins."""
+        """The place where each begins."""
         return np.cumsum(self.length_R) - self.length_R
 
     def take(self, rows: NDArray[np.integer]) -> "Ragged":
@@ -52,7 +52,7 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Hidden:
-    """What span masking made of sequences."""
+    """Sequences divided by span masking."""
 
     input_ids_I: Ids
     input_from_I: Ids
@@ -64,7 +64,7 @@ class Hidden:
 
 
 def spans(start_R: Ints, length_R: Ints) -> Ints:
-    """start … start + length - 1 of each row, end to end."""
+    """Return start … start + length - 1 of each row, end to end."""
     ends_R = np.cumsum(length_R)
     total = int(ends_R[-1]) if len(ends_R) else 0
     # Within a row counting goes on by itself; the jump to each row's start is added.

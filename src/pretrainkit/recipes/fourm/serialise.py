@@ -179,7 +179,7 @@ def poses(people: Mapping[str, Any], part: Part, rng: np.random.Generator) -> li
 
 
 def _scaled(values: Any, factor: float, shift: float) -> list[str]:
-    """What lies outside of the vocabulary becomes its edge; the original let shapes leave it."""
+    """Return words, the edge of the vocabulary for values outside of it; the original let shapes leave it."""
     bins = np.round(np.ravel(np.asarray(values, np.float64)) * factor + shift).clip(0, _TOP)
     return [f"v0={int(value)}" for value in bins]
 

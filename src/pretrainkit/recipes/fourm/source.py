@@ -42,7 +42,7 @@ UNKNOWN_SIZE = (224, 224)
 
 @dataclass(frozen=True)
 class Sample:
-    """What the files of one sample hold, before it is masked."""
+    """Contents of the files of one sample, before it is masked."""
 
     key: str
     part: Part
@@ -148,7 +148,7 @@ class FourMSource(BatchSource):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of names and of every setting that a batch depends on; not of contents."""
+        """A digest of names and of every setting that a batch depends on; not of contents."""
         parts = [self.split, self.masking.model_dump_json(), *(m.model_dump_json() for m in self.modalities)]
         parts += [self.data.model_dump_json(include=_FIELDS_OF_EXAMPLES)]
         for one in self.sets:

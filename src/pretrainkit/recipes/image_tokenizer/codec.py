@@ -94,8 +94,8 @@ def _parts(values: NDArray[Any], size: int) -> list[NDArray[Any]]:
 
 
 def values_of(decoded: Tensor, domain: Domain) -> Tensor:
-    """What `ImageTokenizer.decode` gives, as values like those of `model.prepared`: classes int64 (B, H, W), masks 0 or
-    1, colours from -1 to 1."""
+    """Return what `ImageTokenizer.decode` gives as values like those of `model.prepared`: classes int64 (B, H, W),
+    masks 0 or 1, colours from -1 to 1."""
     if domain.kind == "classes":
         return decoded.argmax(1)
     if domain.kind == "mask":

@@ -89,7 +89,7 @@ class DiffusionDecoder(nn.Module, ABC):
     def forward(
         self, noisy_BCHW: Tensor, time_B: Tensor, codes_BDhw: Tensor, is_hidden_Bhw: Tensor | None = None
     ) -> Tensor:
-        """What the config says is predicted, (B, C, H, W). Hidden codes are not seen."""
+        """Predict what the config says, (B, C, H, W). Hidden codes are not seen."""
 
     @abstractmethod
     def blocks(self) -> list[nn.Module]:

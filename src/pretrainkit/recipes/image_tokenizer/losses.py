@@ -132,7 +132,7 @@ class Perceptual:
         return self._network.to(device)
 
     def _features(self, network: Any, images_BCHW: Tensor) -> list[Tensor]:
-        """Of each block, float32 (B, T, D)."""
+        """Return the output of each block, float32 (B, T, D)."""
         size = self._config.image_size
         images_BCHW = _three_channels(images_BCHW)
         if images_BCHW.shape[-1] != size:

@@ -32,7 +32,7 @@ _QUANTIZERS: Mapping[str, Callable[[Any], Codebook | Memcodes | FiniteScalar]] =
 
 
 class Pass(NamedTuple):
-    """What a training pass gives."""
+    """The results of a training pass."""
 
     prediction_BEHW: Tensor
     target: Tensor
@@ -66,7 +66,7 @@ class ImageTokenizer(nn.Module):
         return [part for part in parts if part is not None] if self.config.is_encoder_frozen else []
 
     def train(self, mode: bool = True) -> "ImageTokenizer":
-        """What is frozen stays in evaluation mode."""
+        """Change the mode; frozen parts stay in evaluation mode."""
         super().train(mode)
         for part in self._frozen():
             part.eval()

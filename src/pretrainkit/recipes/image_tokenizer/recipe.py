@@ -130,7 +130,7 @@ class ImageTokenizer(
         return write_tokens(codec, place, fingerprint, settings, progress)
 
     def baselines(self, config: ImageTokenizerRun) -> dict[str, float]:
-        """What is lost where every image is the mean of the training images."""
+        """Return what is lost where every image is the mean of the training images."""
         from pretrainkit.recipes.image_tokenizer.evaluate import mean_image_errors
 
         return mean_image_errors(config)

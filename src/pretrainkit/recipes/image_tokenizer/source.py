@@ -121,7 +121,7 @@ class ImageSource(BatchSource):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of names and of every setting that a batch depends on; not of contents."""
+        """A digest of names and of every setting that a batch depends on; not of contents."""
         fields = {"crop", "min_image_size", "image_size_step"}
         parts = [self.split, self.model.domain.model_dump_json(), str(self.model.image_size), *self.folders]
         parts += [self.data.model_dump_json(include=fields), *(one.fingerprint for one in self.sets)]

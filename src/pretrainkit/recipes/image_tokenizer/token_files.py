@@ -101,7 +101,7 @@ class TokenMaker:
         self.dtype = np.int16 if codec.vocab_size <= _LARGEST_INT16 else np.int32
 
     def manifest(self, fingerprint: str) -> dict[str, Any]:
-        """What must be alike among all tokens of a folder."""
+        """Return what must be alike among all tokens of a folder."""
         return {
             "tokenizer": fingerprint,
             "domain": self.model.domain.name,
@@ -112,8 +112,8 @@ class TokenMaker:
         }
 
     def parts(self, key: str, size: tuple[int, int], table: NDArray[Any] | None, name: str) -> list[Part]:
-        """Of an image of `size` (height, width). `table`: those that are stored already, in the file `name`; None: they
-        are drawn."""
+        """Return the parts of an image of `size` (height, width). `table`: those that are stored already, in the file
+        `name`; None: they are drawn."""
         if table is None:
             crop = CropConfig(scale=(self.min_scale, 1.0))
             drawn_from = rng.generator(rng.stream_key(self.seed, CROP_SETTINGS, key))

@@ -31,7 +31,7 @@ _READERS = rng.stream_key(0, "fourm", "generation", "readers")
 
 @dataclass(frozen=True)
 class File:
-    """Of one modality."""
+    """A file of one modality."""
 
     content: bytes
     name: str
@@ -40,7 +40,7 @@ class File:
 
 @dataclass(frozen=True)
 class Example:
-    """What is given, by a name of a modality: a text, or a file."""
+    """Given texts and files by a name of a modality."""
 
     key: str
     """For names of files."""

@@ -223,7 +223,8 @@ class Sampler:
 
 
 def surest(sure_N: NDArray[np.float64], num_asked: Sequence[int], num_kept: Sequence[int]) -> NDArray[np.int64]:
-    """Of the queries of each row, end to end, the places of those with the largest values; of equal ones the first."""
+    """Return the places of the queries with the largest values of each row, whose queries are end to end; of equal ones
+    the first."""
     found, start = [], 0
     for asked, kept in zip(num_asked, num_kept, strict=True):
         found.append(start + np.argsort(-sure_N[start : start + asked], kind="stable")[:kept])

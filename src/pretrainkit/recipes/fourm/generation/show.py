@@ -48,7 +48,7 @@ _MOST_DECODED = 64
 
 
 class ImageDecoder(Protocol):
-    """What makes images of tokens (B, P), row by row: of an image tokenizer."""
+    """Makes images of the tokens (B, P) of an image tokenizer, row by row."""
 
     vocab_size: int
     """Different tokens."""
