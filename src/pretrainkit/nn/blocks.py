@@ -61,11 +61,11 @@ class Pooler(nn.Module):
 class FeedForward(nn.Module):
     """Two linear layers with an activation between."""
 
-    def __init__(self, width: int, inner_width: int, activation: str) -> None:
+    def __init__(self, width: int, inner_width: int, activation: str, *, has_bias: bool = True) -> None:
         super().__init__()
         self.activation = ACTIVATIONS[activation]
-        self.up = nn.Linear(width, inner_width)
-        self.down = nn.Linear(inner_width, width)
+        self.up = nn.Linear(width, inner_width, bias=has_bias)
+        self.down = nn.Linear(inner_width, width, bias=has_bias)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """(T, D) to (T, D)."""
@@ -75,15 +75,17 @@ class FeedForward(nn.Module):
 class GatedFeedForward(nn.Module):
     """activation(a) x b for the two halves a, b of one linear layer (GeGLU where the activation is GELU), then another.
 
-    Source: Shazeer 2020, https://arxiv.org/abs/2002.05202. No biases.
+    Source: Shazeer 2020, https://arxiv.org/abs/2002.05202.
     """
 
-    def __init__(self, width: int, inner_width: int, activation: str, dropout_rate: float) -> None:
+    def __init__(
+        self, width: int, inner_width: int, activation: str, dropout_rate: float = 0.0, *, has_bias: bool = False
+    ) -> None:
         super().__init__()
         self.activation = ACTIVATIONS[activation]
         self.dropout_rate = dropout_rate
-        self.up = nn.Linear(width, 2 * inner_width, bias=False)
-        self.down = nn.Linear(inner_width, width, bias=False)
+        self.up = nn.Linear(width, 2 * inner_width, bias=has_bias)
+        self.down = nn.Linear(inner_width, width, bias=has_bias)
 
     def stacked_layers(self) -> dict[str, int]:
         return {"up": 2}

@@ -45,9 +45,21 @@ def stream_pairs(starts: Tensor, num_tokens: int, head_width: int, *, has_dropou
         examples = [slice(begin, end) for begin, end in pairwise(starts.tolist())]
         return TiledPairs(tuple(Pair(one, one) for one in examples), num_tokens)
     segments_1T = example_numbers(starts, num_tokens)[None] + 1
-    if kind == "flex":
-        return flex_pairs(segments_1T, segments_1T)
-    return RowPairs(1, num_tokens, num_tokens, visible_pairs(segments_1T, segments_1T))
+    return segment_pairs(kind, segments_1T, segments_1T)
+
+
+def segment_pairs(
+    kind: PairKind,
+    query_segment_BQ: Tensor,
+    key_segment_BP: Tensor,
+    *,
+    is_causal: bool = False,
+    is_prefix_BP: Tensor | None = None,
+) -> PairLayout:
+    """The layout of rows with these segments (see `visible_pairs`); `kind` is flex or rows."""
+    make = flex_pairs if kind == "flex" else visible_pairs
+    made = make(query_segment_BQ, key_segment_BP, is_causal=is_causal, is_prefix_BP=is_prefix_BP)
+    return RowPairs(len(made), made.shape[1], made.shape[2], made) if isinstance(made, Tensor) else made
 
 
 def row_pairs(num_rows: int, length: int, some: Tensor) -> PairLayout:

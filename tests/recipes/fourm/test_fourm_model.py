@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from pretrainkit.nn.positions import grid_table, line_table
 from pretrainkit.recipes.fourm.batch import with_places
 from pretrainkit.recipes.fourm.config import SIZES, published_model
 from pretrainkit.recipes.fourm.inputs import Slots, read_batch, visible_targets
-from pretrainkit.recipes.fourm.model import PIXEL_DEVIATION, PIXEL_MEAN, build, drop_path_rates, grid_table, line_table
+from pretrainkit.recipes.fourm.model import PIXEL_DEVIATION, PIXEL_MEAN, build, drop_path_rates
 from pretrainkit.recipes.fourm.original import to_original
 from support.fourm_batches import CAPTION, DEPTH, MODALITIES, RGB, random_batch, small, tensors
 from support.fourm_reference import Reference

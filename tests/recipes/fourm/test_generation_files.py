@@ -13,7 +13,7 @@ import pretrainkit
 from pretrainkit.errors import InputError
 from pretrainkit.recipes.fourm.generation.generate import generate, sample
 from pretrainkit.recipes.fourm.generation.given import Example, File, Link
-from pretrainkit.recipes.fourm.generation.show import figures, guessed, picture, structure, together, values_of
+from pretrainkit.recipes.fourm.generation.show import Judge, picture, structure, values_of
 from pretrainkit.recipes.fourm.model import build
 from pretrainkit.recipes.fourm.presets import tiny_modalities
 from pretrainkit.recipes.fourm.source import bind, open_source
@@ -128,7 +128,7 @@ def test_prompts_become_what_training_gives_the_encoder(setup: Setup) -> None:
     given = Link(setup.config, setup.model, vocabulary)
     texts = ("a ball", "a [S_1]", "a [S_1] ball")
     known = given.known([Example(text, {"caption": text}) for text in texts])
-    assert [one.tolist() for one in known.sequences["caption"] if one is not None] == [
+    assert [one.tolist() for one in known.contents["caption"] if one is not None] == [
         [a, ball, vocabulary.eos],
         [a, hole],  # its end is part of what is missing
         [a, hole, ball, vocabulary.eos],
@@ -299,15 +299,15 @@ def test_pictures_of_an_image_tokenizer_are_compared_as_pictures(setup: Setup) -
         def decode(self, ids: np.ndarray) -> np.ndarray:
             return (ids.reshape(-1, 8, 8) // 2).astype(np.uint8)
 
-    assert figures(tokens, [found], [truth], None) == {"accuracy": 0}
-    assert figures(tokens, [found], [truth], None, Depth()) == {"accuracy": 0, "error": pytest.approx(0.2)}
-    assert figures(tokens, [found], [truth], None, Edges()) == {"accuracy": 0, "error": 2}
-    assert guessed(tokens, [found, truth], [truth], None, Depth())["error"] == pytest.approx(0.1)
+    assert Judge(tokens, None).figures([found], [truth]) == {"accuracy": 0}
+    assert Judge(tokens, None, Depth()).figures([found], [truth]) == {"accuracy": 0, "error": pytest.approx(0.2)}
+    assert Judge(tokens, None, Edges()).figures([found], [truth]) == {"accuracy": 0, "error": 2}
+    assert Judge(tokens, None, Depth()).guessed([found, truth], [truth])["error"] == pytest.approx(0.1)
     # 3, 5 and 5 together: 4.33 of depth, and the class of 5.
-    assert together(tokens, [[found, truth, truth]], [truth], Depth())["error"] == pytest.approx(0.2 / 3)
-    assert figures(tokens, [found], [found + 1], None, Classes()) == {"accuracy": 0, "pixels": 0}
-    assert together(tokens, [[found, truth, truth]], [truth], Classes()) == {"accuracy": 1, "pixels": 1}
-    assert guessed(tokens, [found, truth, truth], [truth], None, Classes())["pixels"] == 1
+    assert Judge(tokens, None, Depth()).together([[found, truth, truth]], [truth])["error"] == pytest.approx(0.2 / 3)
+    assert Judge(tokens, None, Classes()).figures([found], [found + 1]) == {"accuracy": 0, "pixels": 0}
+    assert Judge(tokens, None, Classes()).together([[found, truth, truth]], [truth]) == {"accuracy": 1, "pixels": 1}
+    assert Judge(tokens, None, Classes()).guessed([found, truth, truth], [truth])["pixels"] == 1
 
 
 def test_figures_of_each_data_set_are_told_apart(setup: Setup) -> None:
@@ -358,7 +358,7 @@ def test_figures_say_over_how_many_examples_they_are(setup: Setup) -> None:
 def test_variations_together_are_their_mean_and_their_majority(setup: Setup) -> None:
     depth = next(one for one in setup.config.model.modalities if one.reader == "depth")
     one, two = np.full(64, 3, np.int32), np.full(64, 5, np.int32)
-    found = together(depth, [[one, two, two]], [one])
+    found = Judge(depth, None).together([[one, two, two]], [one])
     assert found["accuracy"] == 0
     assert found["error"] == pytest.approx(2 * 2 / 3 * 5 / 64)
     summary = setup(given=["rgb"], from_data=2, to=["depth"], num=2, settings=["depth.num_steps=1"])[-1]["summary"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pretrainkit.recipes.fourm.batch import with_places
-from pretrainkit.recipes.fourm.generation.given import Known, Places, encoder_rows
+from pretrainkit.recipes.fourm.generation.given import Known, encoder_rows
 from pretrainkit.recipes.fourm.generation.plan import GenerationPlan, TargetConfig
 from pretrainkit.recipes.fourm.generation.sampler import Sampler, TokenByToken, guided
 from pretrainkit.recipes.fourm.inputs import read_batch
@@ -49,8 +49,10 @@ def given(num: int = 3) -> Known:
     rng = np.random.default_rng(0)
     return Known(
         num,
-        pixels={RGB.name: [rng.integers(0, 256, (3, 32, 32), dtype=np.uint8) for _ in range(num)]},
-        vectors={VECTORS.name: [rng.normal(size=(n + 1, 9)).astype(np.float32) for n in range(num)]},
+        {
+            RGB.name: [rng.integers(0, 256, (3, 32, 32), dtype=np.uint8) for _ in range(num)],
+            VECTORS.name: [rng.normal(size=(n + 1, 9)).astype(np.float32) for n in range(num)],
+        },
     )
 
 
@@ -96,8 +98,8 @@ def logits_of(model: FourM, known: Known, row: int, places: Sequence[int], hidde
 def test_kept_keys_and_values_change_no_logits(changes: dict[str, object]) -> None:
     model, num = make_model(**changes), 4
     known = given()
-    known.vectors[VECTORS.name][1] = None
-    known.pixels[RGB.name][1] = None  # an example of which nothing is known
+    known.contents[VECTORS.name][1] = None
+    known.contents[RGB.name][1] = None  # an example of which nothing is known
     sampler = sampler_of(model)
     guidance = guided(TargetConfig(modality=CAPTION.name), [])
     text = np.random.default_rng(1).integers(0, 40, (3, num))
@@ -125,7 +127,7 @@ def test_kept_keys_and_values_change_no_logits(changes: dict[str, object]) -> No
 
 
 def test_greedy_places_are_the_likeliest_of_what_training_would_compute(model: FourM) -> None:
-    found = run(model, image(num_steps=1, temperature=0.0)).images[DEPTH.name].ids_BP
+    found = run(model, image(num_steps=1, temperature=0.0)).contents[DEPTH.name]
     for row in range(3):
         logits = logits_of(model, given(), row, range(DEPTH.max_tokens))
         assert found[row].tolist() == logits.argmax(-1).tolist()
@@ -134,33 +136,32 @@ def test_greedy_places_are_the_likeliest_of_what_training_would_compute(model: F
 def test_one_step_of_either_scheme_gives_the_same_tokens(model: FourM) -> None:
     one = {"num_steps": 1, "temperature": 0.0}
     roar, maskgit = (run(model, image(scheme=scheme, **one)) for scheme in ("roar", "maskgit"))
-    assert np.array_equal(roar.images[DEPTH.name].ids_BP, maskgit.images[DEPTH.name].ids_BP)
+    assert np.array_equal(roar.contents[DEPTH.name], maskgit.contents[DEPTH.name])
 
 
 def test_maskgit_commits_the_surest_tokens_first(model: FourM) -> None:
     slow = given()
-    slow.images[DEPTH.name] = Places(np.zeros((3, 16), np.int32), np.zeros((3, 16), np.bool_))
+    places = np.full((3, 16), -1, np.int32)
+    slow.contents[DEPTH.name] = list(places)
     for count in (3, 5, 8):
         for row in range(3):
-            places = slow.images[DEPTH.name]
-            left = np.flatnonzero(~places.is_known_BP[row])
+            left = np.flatnonzero(places[row] < 0)
             sure, ids = logits_of(model, slow, row, left).softmax(-1).max(-1)
             chosen = np.argsort(-sure.numpy(), kind="stable")[:count]
-            places.ids_BP[row, left[chosen]] = ids.numpy()[chosen]
-            places.is_known_BP[row, left[chosen]] = True
+            places[row, left[chosen]] = ids.numpy()[chosen]
     fast = run(model, image(scheme="maskgit", schedule=(3, 5, 8), temperature=0.0))
-    assert np.array_equal(fast.images[DEPTH.name].ids_BP, slow.images[DEPTH.name].ids_BP)
+    assert np.array_equal(fast.contents[DEPTH.name], places)
 
 
 @pytest.mark.parametrize("scheme", ["roar", "maskgit"])
 def test_no_place_is_filled_twice_and_none_is_left(model: FourM, scheme: str) -> None:
     known = given()
     before = np.random.default_rng(0).random((3, 16)) < 0.4
-    known.images[DEPTH.name] = Places(np.full((3, 16), 23, np.int32), before)
-    found = run(model, image(scheme=scheme, num_steps=3), known=known).images[DEPTH.name]
-    assert found.is_known_BP.all()
-    assert (found.ids_BP[before] == 23).all()
-    assert known.images[DEPTH.name].is_known_BP.sum() == before.sum()  # what was given is not changed
+    known.contents[DEPTH.name] = list(np.where(before, 23, -1).astype(np.int32))
+    found = np.stack(run(model, image(scheme=scheme, num_steps=3), known=known).contents[DEPTH.name])
+    assert (found >= 0).all()
+    assert (found[before] == 23).all()
+    assert (np.stack(known.contents[DEPTH.name]) >= 0).sum() == before.sum()  # what was given is not changed
 
 
 def test_results_depend_on_seed_and_example_but_not_on_the_batch(model: FourM) -> None:
@@ -170,24 +171,23 @@ def test_results_depend_on_seed_and_example_but_not_on_the_batch(model: FourM) -
     for row, example in enumerate(EXAMPLES):
         alone = sampler_of(model).run(plan, given().take([row]), [example], [])
         for name in (DEPTH.name, GLOBAL.name):
-            assert np.array_equal(alone.images[name].ids_BP[0], together.images[name].ids_BP[row])
-        assert np.array_equal(alone.sequences[CAPTION.name][0], together.sequences[CAPTION.name][row])
+            assert np.array_equal(alone.contents[name][0], together.contents[name][row])
+        assert np.array_equal(alone.contents[CAPTION.name][0], together.contents[CAPTION.name][row])
     other = run(model, *targets, seed=1)
-    assert not np.array_equal(other.images[DEPTH.name].ids_BP, together.images[DEPTH.name].ids_BP)
+    assert not np.array_equal(other.contents[DEPTH.name], together.contents[DEPTH.name])
 
 
 def test_a_target_is_an_input_of_those_behind_it(model: FourM) -> None:
     first = run(model, image(num_steps=2))
     chained = run(model, image(num_steps=2), TargetConfig(modality=CAPTION.name))
     again = given()
-    again.images[DEPTH.name] = first.images[DEPTH.name]
+    again.contents[DEPTH.name] = first.contents[DEPTH.name]
     apart = run(model, TargetConfig(modality=CAPTION.name), known=again)
     without = run(model, TargetConfig(modality=CAPTION.name))
     for row in range(3):
-        assert np.array_equal(chained.sequences[CAPTION.name][row], apart.sequences[CAPTION.name][row])
+        assert np.array_equal(chained.contents[CAPTION.name][row], apart.contents[CAPTION.name][row])
     assert any(
-        not np.array_equal(chained.sequences[CAPTION.name][row], without.sequences[CAPTION.name][row])
-        for row in range(3)
+        not np.array_equal(chained.contents[CAPTION.name][row], without.contents[CAPTION.name][row]) for row in range(3)
     )
 
 
@@ -214,10 +214,10 @@ def test_guidance_adds_up_the_logits_of_views(model: FourM) -> None:
     seen, unseen, rgb, vectors = (
         logits_of(model, known, 0, places, hidden) for hidden in ((), names, names[1:], names[:1])
     )
-    one = run(model, image(num_steps=1, temperature=0.0, guidance=2.5)).images[DEPTH.name].ids_BP[0]
+    one = run(model, image(num_steps=1, temperature=0.0, guidance=2.5)).contents[DEPTH.name][0]
     assert one.tolist() == (unseen + 2.5 * (seen - unseen)).argmax(-1).tolist()
     weights = dict(zip(names, (1.5, -0.5), strict=True))
-    several = run(model, image(num_steps=1, temperature=0.0, guidance=weights)).images[DEPTH.name].ids_BP[0]
+    several = run(model, image(num_steps=1, temperature=0.0, guidance=weights)).contents[DEPTH.name][0]
     assert several.tolist() == (unseen + 1.5 * (rgb - unseen) - 0.5 * (vectors - unseen)).argmax(-1).tolist()
 
 
@@ -226,26 +226,26 @@ def test_no_guidance_is_one_pass_and_the_result_without_it(model: FourM) -> None
     for same in ({"guidance": 1.0}, {"guidance": 7.0, "guided_by": ()}):
         target = image(num_steps=3, **same)
         assert guided(target, [RGB.name]) == {frozenset(): 1.0}
-        assert np.array_equal(run(model, target).images[DEPTH.name].ids_BP, plain.images[DEPTH.name].ids_BP)
-    unseen = run(model, image(num_steps=3), known=Known(3, vectors={VECTORS.name: [np.empty((0, 9))] * 3}))
-    zero = run(model, image(num_steps=3, guidance=0.0), known=Known(3, pixels=given().pixels))
-    only_pixels = Known(3, pixels={RGB.name: [None] * 3})
+        assert np.array_equal(run(model, target).contents[DEPTH.name], plain.contents[DEPTH.name])
+    unseen = run(model, image(num_steps=3), known=Known(3, {VECTORS.name: [np.empty((0, 9))] * 3}))
+    zero = run(model, image(num_steps=3, guidance=0.0), known=Known(3, {RGB.name: given().contents[RGB.name]}))
+    only_pixels = Known(3, {RGB.name: [None] * 3})
     nothing = run(model, image(num_steps=3), known=only_pixels)
-    assert np.array_equal(zero.images[DEPTH.name].ids_BP, nothing.images[DEPTH.name].ids_BP)
-    assert unseen.images[DEPTH.name].is_known_BP.all()
+    assert np.array_equal(zero.contents[DEPTH.name], nothing.contents[DEPTH.name])
+    assert (np.stack(unseen.contents[DEPTH.name]) >= 0).all()
 
 
 def test_generated_images_join_the_conditions_where_asked(model: FourM) -> None:
     targets = (image(num_steps=1), image(GLOBAL, num_steps=1, guidance=3.0))
     apart, grown = (run(model, *targets, grow_conditions=grow) for grow in (False, True))
-    assert not np.array_equal(apart.images[GLOBAL.name].ids_BP, grown.images[GLOBAL.name].ids_BP)
+    assert not np.array_equal(apart.contents[GLOBAL.name], grown.contents[GLOBAL.name])
 
 
 def test_a_missing_text_is_a_sentinel_and_ends_at_the_next_one(model: FourM) -> None:
     sampler = sampler_of(model)
     begun = sampler._begun(GenerationPlan(targets=(TargetConfig(modality=CAPTION.name),)), given())
-    assert begun.sequences[CAPTION.name][0].tolist() == [SENTINELS[1]]  # type: ignore[union-attr]
-    for row, found in enumerate(run(model, TargetConfig(modality=CAPTION.name)).sequences[CAPTION.name]):
+    assert begun.contents[CAPTION.name][0].tolist() == [SENTINELS[1]]  # type: ignore[union-attr]
+    for row, found in enumerate(run(model, TargetConfig(modality=CAPTION.name)).contents[CAPTION.name]):
         assert found is not None, row
         assert SENTINELS[1] not in found
         assert SENTINELS[2] not in found
@@ -255,11 +255,11 @@ def test_a_missing_text_is_a_sentinel_and_ends_at_the_next_one(model: FourM) -> 
 def test_what_is_missing_of_a_text_is_filled_in_between_what_is_given(model: FourM) -> None:
     text = np.array([20, SENTINELS[1], 21, EOS], np.int32)
     known = given()
-    known.sequences[CAPTION.name] = [text, np.array([22, 23, EOS], np.int32), None]
-    found = run(model, TargetConfig(modality=CAPTION.name), known=known).sequences[CAPTION.name]
+    known.contents[CAPTION.name] = [text, np.array([22, 23, EOS], np.int32), None]
+    found = run(model, TargetConfig(modality=CAPTION.name), known=known).contents[CAPTION.name]
     assert found[0] is not None
     assert found[0][0] == 20
     assert SENTINELS[1] not in found[0]
     assert found[1].tolist() == [22, 23, EOS]  # type: ignore[union-attr]
-    short = run(model, TargetConfig(modality=CAPTION.name, max_tokens=2)).sequences[CAPTION.name]
+    short = run(model, TargetConfig(modality=CAPTION.name, max_tokens=2)).contents[CAPTION.name]
     assert max(len(one) for one in short if one is not None) <= 3

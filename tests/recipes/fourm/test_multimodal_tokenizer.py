@@ -67,7 +67,7 @@ def test_words_that_are_looked_up_are_those_of_the_whole_text(tmp_path):
     assert vocabulary._splits_at_spaces
     assert [vocabulary._is_plain(text) for text in texts[:6]] == [True, False, False, False, False, False]
     assert vocabulary.encode(texts) == whole
-    assert vocabulary.encode_chunks([["v0=1", "sitting"], ["wine glass"]]) == [
+    assert [vocabulary.encode_words(words) for words in (["v0=1", "sitting"], ["wine glass"])] == [
         vocabulary.encode_words(["v0=1", "sitting"]),
         vocabulary.encode_words(["wine glass"]),
     ]

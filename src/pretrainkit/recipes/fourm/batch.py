@@ -14,24 +14,25 @@ Arrays start with B; real slots come first in each row, zeros behind:
 * `encoder_places/NAME`, `decoder_places/NAME`: the slots of each modality, see `with_places`.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pretrainkit.recipes.fourm.config import FourMRun
 from pretrainkit.recipes.fourm.modality import Modality
 
 HostBatch = dict[str, np.ndarray]
+Piece = tuple[int, NDArray[np.integer], NDArray[np.integer]]
+"""Tokens of one modality in a row: its number, their positions and their ids."""
 
 
 def with_places(batch: HostBatch, modalities: Sequence[Modality]) -> HostBatch:
-    """The batch with `encoder_places/NAME` of every input and `decoder_places/NAME` of every target.
-
-    They are int32 (n,), rising: the slots that hold a token of the modality, in the rows one after another. Tokens of
-    different modalities have tables of their own. Which slots belong to which is counted here, on the host: a device
-    would have to be waited for.
-    """
+    """Return the batch with `encoder_places/NAME` of every input and `decoder_places/NAME` of every target: int32 (n,),
+    rising, the slots that hold a token of the modality, in the rows one after another. Tokens of different modalities
+    have tables of their own. The slots are counted here, on the host: a device would have to be waited for."""
     found = dict(batch)
     for side in ("encoder", "decoder"):
         modality_BN = batch[f"{side}_modality"]
@@ -62,28 +63,42 @@ def continuous(modalities: Sequence[Modality], num: int, contents: Mapping[str, 
     return out
 
 
+def empty_rows(side: str, num: int, num_slots: int) -> HostBatch:
+    """`num` rows of encoder or decoder without a token."""
+    dtypes = {"segment": np.uint8, "modality": np.uint8, "position": np.int32, "ids": np.int32}
+    dtypes |= {"target": np.int32} if side == "decoder" else {}
+    rows = {f"{side}_{name}": np.zeros((num, num_slots), dtype) for name, dtype in dtypes.items()}
+    return {f"{side}_length": np.zeros(num, np.int32), **rows}
+
+
+def filled_rows(side: str, rows: Sequence[Sequence[Piece]]) -> HostBatch:
+    """Rows of encoder or decoder with these pieces, of one segment each, as wide as the longest."""
+    lengths = [sum(len(ids) for _, _, ids in pieces) for pieces in rows]
+    batch = empty_rows(side, len(rows), max(1, *lengths))
+    batch[f"{side}_length"][:] = lengths
+    for row, pieces in enumerate(rows):
+        start = 0
+        for number, positions, ids in pieces:
+            slots = slice(start, start + len(ids))
+            batch[f"{side}_modality"][row, slots] = number
+            batch[f"{side}_position"][row, slots] = positions
+            batch[f"{side}_ids"][row, slots] = ids
+            start = slots.stop
+    return batch
+
+
 def assumed_batch(config: FourMRun, num_examples: int) -> HostBatch:
     """Examples that fill all slots of encoder and decoder, evenly from all modalities."""
     batch: HostBatch = {}
     modalities, masking = config.model.modalities, config.masking
     for side, num_slots in (("encoder", masking.num_input_tokens), ("decoder", masking.num_target_tokens)):
         of_side = [n for n, one in enumerate(modalities) if (one.is_input if side == "encoder" else one.is_target)]
-        room = {number: modalities[number].max_tokens for number in of_side}
-        numbers, places = list[int](), list[int]()
-        for place in range(max(room.values())):  # one token of each in turn, as long as it has any
-            wanted = [number for number in of_side if place < room[number]][: num_slots - len(numbers)]
-            numbers += wanted
-            places += [place] * len(wanted)
-        order = np.argsort(numbers, kind="stable")
-        modality_N, place_N = np.array(numbers, np.uint8)[order], np.array(places, np.int32)[order]
-        is_pixel_N = np.array([modalities[number].kind == "pixels" for number in modality_N])
-        batch[f"{side}_length"] = np.full(num_examples, len(modality_N), np.int32)
-        for name, values in (
-            ("segment", np.zeros_like(modality_N)),
-            ("modality", modality_N),
-            ("position", place_N),
-            ("ids", place_N * is_pixel_N),
-            *([("target", np.zeros_like(place_N))] if side == "decoder" else []),
-        ):
-            batch[f"{side}_{name}"] = np.tile(values, (num_examples, 1))
+        # One token of each in turn, as long as it has any.
+        turns = sorted((place, number) for number in of_side for place in range(modalities[number].max_tokens))
+        counts = Counter(number for _, number in turns[:num_slots])
+        pieces = []
+        for number, count in sorted(counts.items()):
+            places = np.arange(count, dtype=np.int32)
+            pieces.append((number, places, places * (modalities[number].kind == "pixels")))
+        batch |= filled_rows(side, [pieces] * num_examples)
     return with_places(batch | continuous(modalities, num_examples, {}), modalities)

@@ -23,8 +23,7 @@ from torch import Tensor
 from pretrainkit.dist.devices import from_host
 from pretrainkit.nn.biased_attention import PairLayout, RowPairs, visible_pairs
 from pretrainkit.nn.cpu.attention import Pair, TiledPairs
-from pretrainkit.nn.cuda.attention import flex_pairs
-from pretrainkit.nn.layouts import PairKind, best_pairs
+from pretrainkit.nn.layouts import PairKind, best_pairs, segment_pairs
 from pretrainkit.recipes.fourm.config import FourMModelConfig
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.training.objective import Batch
@@ -36,7 +35,7 @@ _NOTHING = slice(0, 0)
 
 @dataclass(frozen=True, eq=False)
 class InputTokens:
-    """What the encoder sees of one modality. Indices are int64."""
+    """Tokens of one modality in the encoder. Indices are int64."""
 
     slots_n: Tensor
     """Where they are in the encoder's stream."""
@@ -52,7 +51,7 @@ class InputTokens:
 
 @dataclass(frozen=True, eq=False)
 class TargetTokens:
-    """What the decoder is asked about one modality. All are int64."""
+    """Tokens of one modality in the decoder. All are int64."""
 
     slots_n: Tensor
     """Where they are in the decoder's stream."""
@@ -64,8 +63,17 @@ class TargetTokens:
     """The ids to predict."""
 
 
+class Examples(NamedTuple):
+    """The examples that the tokens of a stream are of."""
+
+    example_T: Tensor
+    """int64: a number for each token that those of its example share; the same in encoder and decoder."""
+    num: int
+    """All numbers are below; not all are used."""
+
+
 class Layouts(NamedTuple):
-    """Who sees whom."""
+    """Which tokens see which."""
 
     encoder: PairLayout
     decoder: PairLayout
@@ -75,18 +83,14 @@ class Layouts(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FourMInputs:
-    """What the model reads."""
+    """A batch as the model reads it."""
 
     inputs: Mapping[str, InputTokens]
     """By modality, every input of the model."""
     targets: Mapping[str, TargetTokens]
     layouts: Layouts
-    example_T: Tensor
-    """int64: a number for each token of the encoder that those of its example share."""
-    example_U: Tensor
-    """The same for the decoder; the numbers belong together."""
-    num_examples: int
-    """All numbers are below; not all are used."""
+    encoder: Examples
+    decoder: Examples
     register_slots: Tensor | None
     """int64 (B, R): where in the encoder's stream the registers are; None: there are none."""
 
@@ -130,14 +134,9 @@ class Slots:
 
 
 def read_batch(batch: Batch, config: FourMModelConfig, *, layout: PairKind | None = None) -> FourMInputs:
-    """The inputs and targets of a batch.
-
-    Args:
-        batch: Tensors on the model's device, as `batch.with_places` leaves them.
-        config: Of the model, bound to its data.
-        layout: Of attention; None: the device's best. Where the decoder's tokens see those of other modalities it is
-            rows, which know all rules.
-    """
+    """Return the inputs and targets of a batch, whose tensors are on the model's device as `batch.with_places` leaves
+    them. `config`: of the model, bound to its data. `layout`: of attention; None: the device's best. Where the
+    decoder's tokens see those of other modalities it is rows, which know all rules."""
     layout = layout or best_pairs(batch["encoder_length"], config.hidden_size // config.num_heads)
     if not config.separate_targets:
         layout = "rows"
@@ -155,9 +154,8 @@ def read_batch(batch: Batch, config: FourMModelConfig, *, layout: PairKind | Non
         inputs={m.name: _input_tokens(batch, m, encoder) for m in config.modalities if m.is_input},
         targets={m.name: _target_tokens(batch, m, decoder) for m in config.modalities if m.is_target},
         layouts=_tiled(encoder, decoder, config) if is_stream else _in_rows(encoder, decoder, config, layout),
-        example_T=encoder.example,
-        example_U=decoder.example,
-        num_examples=len(encoder.is_real_BN) * _NUMBERS,
+        encoder=Examples(encoder.example, len(encoder.is_real_BN) * _NUMBERS),
+        decoder=Examples(decoder.example, len(encoder.is_real_BN) * _NUMBERS),
         register_slots=register_slots,
     )
 
@@ -190,20 +188,14 @@ def _target_tokens(batch: Batch, modality: Modality, decoder: Slots) -> TargetTo
 
 
 def _in_rows(encoder: Slots, decoder: Slots, config: FourMModelConfig, layout: PairKind) -> Layouts:
-    if layout == "flex":
+    inputs_BN, targets_BM = encoder.segment_BN, decoder.segment_BN
+    if config.separate_targets:
         block_BM, is_open_BM = _blocks(decoder, config)
-        return Layouts(
-            flex_pairs(encoder.segment_BN, encoder.segment_BN),
-            flex_pairs(block_BM, block_BM, is_causal=True, is_prefix_BP=is_open_BM),
-            flex_pairs(decoder.segment_BN, encoder.segment_BN),
-        )
-
-    visible = (
-        visible_pairs(encoder.segment_BN, encoder.segment_BN),
-        visible_targets(decoder, config),
-        visible_pairs(decoder.segment_BN, encoder.segment_BN),
-    )
-    return Layouts(*(RowPairs(len(one), one.shape[1], one.shape[2], is_visible_BQP=one) for one in visible))
+        own = segment_pairs(layout, block_BM, block_BM, is_causal=True, is_prefix_BP=is_open_BM)
+    else:
+        visible_BMM = visible_targets(decoder, config)
+        own = RowPairs(len(visible_BMM), visible_BMM.shape[1], visible_BMM.shape[2], visible_BMM)
+    return Layouts(segment_pairs(layout, inputs_BN, inputs_BN), own, segment_pairs(layout, targets_BM, inputs_BN))
 
 
 def visible_targets(decoder: Slots, config: FourMModelConfig) -> Tensor:

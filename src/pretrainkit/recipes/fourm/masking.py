@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit import rng
+from pretrainkit.recipes.fourm.batch import HostBatch, empty_rows
 from pretrainkit.recipes.fourm.config import MaskingConfig
 from pretrainkit.recipes.fourm.mixtures import KEEPS, Bound
 from pretrainkit.recipes.fourm.modality import Modality
@@ -77,8 +78,8 @@ class Masking:
         sizes = np.unique(self._most_D[self._is_image_D]).tolist()
         self._by_size = [(size, np.flatnonzero(self._is_image_D & (self._most_D == size))) for size in sizes]
 
-    def __call__(self, contents: Contents, keys_B: rng.Keys) -> dict[str, np.ndarray]:
-        """A batch without what is no token, such as pixels: see `slots`. A pure function of its arguments."""
+    def __call__(self, contents: Contents, keys_B: rng.Keys) -> HostBatch:
+        """Return a batch without what is no token, such as pixels. A pure function of its arguments."""
         N, M = self.config.num_input_tokens, self.config.num_target_tokens
         out, images = _Slots(contents.num, N, M), self._images(contents)
         for segment in range(self.config.max_packed if self.config.unused == "pack" else 1):
@@ -133,7 +134,7 @@ class Masking:
         return np.minimum(drawn, np.maximum(left - held_back, np.minimum(left, config.min_packed_tokens)))
 
     def _draw_images(self, images: Sequence[Ids], draw: "_Draw") -> "Iterator[tuple[_Piece, _Piece]]":
-        """Inputs and targets, for each size of image."""
+        """Yield inputs and targets, for each size of image."""
         for (size, own), tokens_OBP in zip(self._by_size, images, strict=True):
             row_R, column_R = np.nonzero(draw.inputs[:, own] + draw.targets[:, own])
             if not len(row_R):
@@ -150,7 +151,7 @@ class Masking:
             yield pieces[0], pieces[1]
 
     def _images(self, contents: Contents) -> list[Ids]:
-        """For each size of image (O, B, P): the tokens of its O modalities; of pixels the numbers of places."""
+        """Return for each size of image (O, B, P): the tokens of its O modalities; of pixels the numbers of places."""
         found = []
         for size, own in self._by_size:
             tokens_OBP = np.empty((len(own), contents.num, size), np.int32)
@@ -161,7 +162,8 @@ class Masking:
         return found
 
     def _draw_sequences(self, contents: Contents, draw: "_Draw") -> "Iterator[tuple[_Piece, _Piece]]":
-        """All of them in one go: pairs of a sample and a modality, ordered by modality."""
+        """Yield inputs and targets of all sequences in one go: pairs of a sample and a modality, ordered by
+        modality."""
         wanted = {n: np.flatnonzero(draw.inputs[:, n] + draw.targets[:, n]) for n in contents.sequences}
         if not sum(map(len, wanted.values())):
             return
@@ -190,7 +192,7 @@ class Masking:
 
 
 class _Draw(NamedTuple):
-    """What is drawn of some rows."""
+    """Random choices for some rows."""
 
     rows: Ints
     """Of the batch."""
@@ -217,16 +219,8 @@ class _Slots:
 
     def __init__(self, num: int, N: int, M: int) -> None:
         self.num_segments_B = np.zeros(num, np.uint8)
-        self.length_B = np.zeros(num, np.int32)
-        self.target_length_B = np.zeros(num, np.int32)
-        self.batch: dict[str, np.ndarray] = {
-            "encoder_length": self.length_B,
-            "decoder_length": self.target_length_B,
-            **{f"encoder_{name}": np.zeros((num, N), np.uint8) for name in ("segment", "modality")},
-            **{f"encoder_{name}": np.zeros((num, N), np.int32) for name in ("position", "ids")},
-            **{f"decoder_{name}": np.zeros((num, M), np.uint8) for name in ("segment", "modality")},
-            **{f"decoder_{name}": np.zeros((num, M), np.int32) for name in ("position", "ids", "target")},
-        }
+        self.batch = empty_rows("encoder", num, N) | empty_rows("decoder", num, M)
+        self.length_B, self.target_length_B = self.batch["encoder_length"], self.batch["decoder_length"]
 
     def add(
         self,
@@ -272,17 +266,12 @@ def _pick(keys_R: rng.Keys, size: int, num_in: Ints, num_out: Ints) -> tuple[Int
     draws_RP |= np.arange(size, dtype=np.uint64)  # no two are the same
     ordered_RP = np.sort(draws_RP, axis=1)
     rows, whole = np.arange(len(keys_R)), num_in + num_out
-    is_in_RP, is_whole_RP = (_smallest(draws_RP, ordered_RP[rows, np.maximum(n - 1, 0)], n) for n in (num_in, whole))
+    is_in_RP, is_whole_RP = (
+        (draws_RP <= ordered_RP[rows, np.maximum(n - 1, 0)][:, None]) & (n > 0)[:, None] for n in (num_in, whole)
+    )
     begin_R = rows * size
     places_in, places_out = np.flatnonzero(is_in_RP), np.flatnonzero(is_whole_RP & ~is_in_RP)
     return places_in - np.repeat(begin_R, num_in), places_out - np.repeat(begin_R, num_out)
-
-
-def _smallest(draws_RP: NDArray[np.uint64], last_R: NDArray[np.uint64], num_R: Ints) -> NDArray[np.bool_]:
-    """Draws up to the last of the `num_R` smallest, or none."""
-    is_small_RP = draws_RP <= last_R[:, None]
-    is_small_RP[num_R == 0] = False
-    return is_small_RP
 
 
 def _keep_probability(keys_R: rng.Keys, keep_R: Ints) -> NDArray[np.float64]:
@@ -322,11 +311,8 @@ class Shares:
     """Draws budgets from a table of concentrations."""
 
     def __init__(self, alphas_KD: NDArray[np.float64]) -> None:
-        """
-        Args:
-            alphas_KD: Concentration of each modality in each component; 0: it never gets anything. At least one in
-                each component is positive.
-        """
+        """`alphas_KD`: concentration of each modality in each component; 0: it never gets anything. At least one in
+        each component is positive."""
         self.alphas_KD = np.asarray(alphas_KD, np.float64)
         largest_KD = np.stack([probability_of_largest(alphas_D) for alphas_D in self.alphas_KD])
         self._ends_KD = np.cumsum(largest_KD, axis=1)
@@ -365,11 +351,9 @@ def dirichlet(keys_R: rng.Keys, alphas_RD: NDArray[np.float64]) -> NDArray[np.fl
 
 
 def log_gamma_draws(keys_R: rng.Keys, alphas_RD: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(R, D) logarithms of gamma variates of unit scale, -inf where the shape is 0; no shape is too small for them.
-
-    Marsaglia and Tsang 2000, "A simple method for generating gamma variables", for shapes above 1; a smaller one is a
-    draw of shape + 1 times a power of a uniform number.
-    """
+    """Return (R, D) logarithms of gamma variates of unit scale, -inf where the shape is 0; no shape is too small for
+    them. Marsaglia and Tsang 2000, "A simple method for generating gamma variables", for shapes above 1; a smaller one
+    is a draw of shape + 1 times a power of a uniform number."""
     rows, columns = np.nonzero(alphas_RD > 0)
     alphas = alphas_RD[rows, columns]
     keys = rng.fold(keys_R[rows], columns)
@@ -396,46 +380,34 @@ def log_gamma_draws(keys_R: rng.Keys, alphas_RD: NDArray[np.float64]) -> NDArray
 
 
 def probability_of_largest(alphas_D: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(D,) how likely each is the largest of a Dirichlet draw, the same as of independent gamma variates.
-
-    For each distinct shape, the integral over x of its density at x times the chance that all others are smaller, on
-    the logarithm of x. Good to about 1e-4.
-    """
-    shapes, group_D = np.unique(alphas_D, return_inverse=True)
-    counts = np.bincount(group_D).astype(np.float64)
-    if shapes[0] == 0:
-        counts[0] = 0
-    is_wanted = counts > 0
+    """Return (D,) how likely each is the largest of a Dirichlet draw, the same as of independent gamma variates: for
+    each distinct shape, the integral over x of its density at x times the chance that all others are smaller, on the
+    logarithm of x. Good to about 1e-4."""
+    shapes, group_D, counts = np.unique(alphas_D, return_inverse=True, return_counts=True)
+    is_wanted, probabilities = shapes > 0, np.zeros(len(shapes))
     if is_wanted.sum() == 1:
-        probabilities = is_wanted / counts.clip(min=1)
+        probabilities[is_wanted] = 1 / counts[is_wanted]
     else:
-        probabilities = _integrated(shapes, counts, is_wanted)
+        probabilities[is_wanted] = _integrated(shapes[is_wanted], counts[is_wanted])
     return (probabilities / (probabilities * counts).sum())[group_D]
 
 
-def _integrated(
-    shapes: NDArray[np.float64], counts: NDArray[np.float64], is_wanted: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    wanted = shapes[is_wanted]
-    top = math.log(wanted[-1] + 12 * math.sqrt(wanted[-1]) + 40)
+def _integrated(shape_G: NDArray[np.float64], count_G: Ints) -> NDArray[np.float64]:
+    """(G,) the integral for each shape, X points."""
+    top = math.log(shape_G[-1] + 12 * math.sqrt(shape_G[-1]) + 40)
     # Below the knee a variate of shape a has the distribution x ** a / gamma(a + 1): only small shapes get there.
     knee = -6.0
-    left = knee - np.geomspace(1e-3, 40 / wanted[0], _GRID)[::-1]
-    logs = np.concatenate([left, np.linspace(knee, top, 4 * _GRID)])
-    densities, distributions = {}, {}
-    for shape in wanted.tolist():
-        density = np.exp(shape * logs - np.exp(logs) - math.lgamma(shape))
-        steps = np.diff(logs) * (density[1:] + density[:-1]) / 2
-        begin = math.exp(shape * logs[0] - math.lgamma(shape + 1))
-        whole = np.minimum(begin + np.concatenate([[0.0], np.cumsum(steps)]), 1.0)
-        densities[shape], distributions[shape] = density, np.maximum(whole, _SMALLEST_LOG)
-    all_smaller = sum(
-        count * np.log(distributions[shape])
-        for shape, count in zip(wanted.tolist(), counts[is_wanted].tolist(), strict=True)
-    )
-    probabilities = np.zeros(len(shapes))
-    for place in np.flatnonzero(is_wanted).tolist():
-        shape = float(shapes[place])
-        inside = densities[shape] * np.exp(all_smaller - np.log(distributions[shape]))
-        probabilities[place] = (np.diff(logs) * (inside[1:] + inside[:-1]) / 2).sum()
-    return probabilities
+    left = knee - np.geomspace(1e-3, 40 / shape_G[0], _GRID)[::-1]
+    logs_X = np.concatenate([left, np.linspace(knee, top, 4 * _GRID)])
+
+    def integrals(values_GX: NDArray[np.float64]) -> NDArray[np.float64]:
+        """By the trapezoidal rule, of each step."""
+        return np.diff(logs_X) * (values_GX[:, 1:] + values_GX[:, :-1]) / 2
+
+    gamma_G1 = np.array([[math.lgamma(shape)] for shape in shape_G])
+    density_GX = np.exp(shape_G[:, None] * logs_X - np.exp(logs_X) - gamma_G1)
+    begin_G1 = np.array([[math.exp(shape * logs_X[0] - math.lgamma(shape + 1))] for shape in shape_G])
+    whole_GX = np.minimum(begin_G1 + np.cumsum(integrals(density_GX), axis=1), 1.0)
+    smaller_GX = np.log(np.maximum(np.concatenate([np.minimum(begin_G1, 1.0), whole_GX], axis=1), _SMALLEST_LOG))
+    all_smaller_X = (count_G[:, None] * smaller_GX).sum(axis=0)
+    return integrals(density_GX * np.exp(all_smaller_X - smaller_GX)).sum(axis=1)

@@ -44,7 +44,7 @@ def _only(concentration: float, *names: str, others: float = 0.0) -> dict[str, f
 
 
 def _spread(**more: object) -> tuple[Component, ...]:
-    """Symmetric inputs and targets, from one modality at a time to all."""
+    """Return components of symmetric inputs and targets, from one modality at a time to all."""
     return tuple(
         Component.model_validate({"inputs": _only(0.0, others=alpha), "targets": _only(0.0, others=alpha), **more})
         for alpha in (0.01, 0.1, 1.0, 10.0)
@@ -121,12 +121,8 @@ class Bound:
     """A mixture for given modalities, as arrays."""
 
     def __init__(self, mixture: Sequence[Component], modalities: Sequence[Modality], present: Sequence[str]) -> None:
-        """`modalities`: of the model, in order. `present`: names of those that the data have.
-
-        Raises:
-            ConfigError: A name fits no modality of the model, an input is asked to be a target, or a component wants
-                nothing.
-        """
+        """`modalities`: of the model, in order. `present`: names of those that the data have. Raises ConfigError where
+        a name fits no modality of the model, an input is asked to be a target, or a component wants nothing."""
         self.weights_K = np.array([component.weight for component in mixture])
         has = np.array([modality.name in present for modality in modalities])
         is_input = np.array([modality.is_input for modality in modalities]) & has

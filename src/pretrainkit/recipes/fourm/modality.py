@@ -1,10 +1,5 @@
 """What a modality is: a record of its tokens and of how its files are read. Torch-free.
 
-Four kinds. "pixels": an image cut into patches, an input only. "image": one token for each patch of an image, from a
-tokenizer; which of them are inputs and which are targets is drawn patch by patch. "sequence": token ids of the shared
-text vocabulary, such as captions, boxes or metadata; runs of it are hidden behind sentinels. "vectors": a sequence of
-embeddings from another model, an input only.
-
 A user declares one in their own module, as an object of `Modality`, and names it in `model.modalities`, as
 `their_module:OBJECT` or `path/of/a/file.py:OBJECT`; its `reader` may be theirs too.
 
@@ -44,8 +39,10 @@ class Modality(Config):
     name: str
     """Unique; an image of so many pixels has them behind an @, as in tok_rgb@224."""
     kind: Kind
-    """pixels: patches of an image, an input only. image: a token for each patch. sequence: ids of the text vocabulary.
-    vectors: a sequence of embeddings, an input only."""
+    """pixels: patches of an image, an input only. image: a token for each patch, from a tokenizer; which of them are
+    inputs and which are targets is drawn patch by patch. sequence: ids of the text vocabulary, such as captions, boxes
+    or metadata; runs of it are hidden behind sentinels. vectors: a sequence of embeddings of another model, an input
+    only."""
     is_input: bool = True
     """Whether it has an embedding in the encoder."""
     is_target: bool = True
@@ -117,7 +114,7 @@ class Modality(Config):
 
     @property
     def max_length(self) -> int:
-        """Of sequence and vectors: rows of the table of positions that are used; 0 for images."""
+        """Rows of the table of positions that sequences and vectors use; 0 for images."""
         return 0 if self.length is None else self.num_positions or self.length
 
     @property
@@ -192,11 +189,8 @@ MOD21 = tuple(sorted(modality.name for key, modality in _KNOWN.items() if key no
 
 
 def published(name: str) -> Modality:
-    """The modality of a published name, or the same at another resolution, as in `tok_rgb@448`.
-
-    Raises:
-        ConfigError: No such modality, or the resolution is no number of whole patches.
-    """
+    """Return the modality of a published name, or the same at another resolution, as in `tok_rgb@448`. Raises
+    ConfigError where there is no such modality, or the resolution is no number of whole patches."""
     key, at, size = name.partition("@")
     found = _KNOWN.get(key)
     if found is None or (not at and "@" in found.name) or (at and "@" not in found.name):
@@ -222,18 +216,24 @@ def published(name: str) -> Modality:
 def as_setting(modalities: Sequence[Modality]) -> str:
     """A value of `model.modalities` that stands for these, but for the vocabulary of sequences, which is that of the
     tokenizer: names of published ones, and objects."""
-    items: list[Any] = []
-    for one in modalities:
-        try:
-            is_published = published(one.name).model_copy(update={"vocab_size": one.vocab_size}) == one
-        except ConfigError:
-            is_published = False
-        items.append(one.name if is_published else one.model_dump(mode="json", exclude_defaults=True))
+    items = [
+        one.name if is_published(one, "vocab_size") else one.model_dump(mode="json", exclude_defaults=True)
+        for one in modalities
+    ]
     return json.dumps(items, ensure_ascii=False)
 
 
+def is_published(modality: Modality, *free: str) -> bool:
+    """Return True if there is a published modality that differs in nothing but fields that are `free`."""
+    try:
+        there = published(modality.name)
+    except ConfigError:
+        return False
+    return there.model_copy(update={name: getattr(modality, name) for name in free}) == modality
+
+
 def _named(name: str) -> Modality:
-    """What an item of `model.modalities` stands for: a published name, or `module:OBJECT`."""
+    """Return what an item of `model.modalities` stands for: a published name, or `module:OBJECT`."""
     if ":" not in name:
         return published(name)
     found = user_object(name)
@@ -246,7 +246,6 @@ def _named(name: str) -> Modality:
 
 
 def _resolved(value: object) -> object:
-    """Names for what they stand for: of published modalities, of objects in users' modules."""
     if isinstance(value, str):
         value = [part for part in value.split(",") if part]
     if isinstance(value, (list, tuple)):

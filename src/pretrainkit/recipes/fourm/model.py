@@ -5,35 +5,29 @@ one example after another, without padding on a CPU; every modality has its own 
 embedded and scored. Parameters have names of ours; `original.py` knows the published ones.
 
 Dimensions: T tokens of the encoder's stream (in blocks: of either), U of the decoder's, S of the stream that is asked,
-n of one modality, D width, F width of the feed-forward layer (of a patch: its values), H heads, K width of one head, E
-examples (of given vectors: their width), V vocabulary, B rows, C, H and W channels, height and width of images, P
-patches or positions; W wavelengths.
+n of one modality, D width, F values of a patch, H heads, K width of one head, E examples (of given vectors: their
+width), V vocabulary, B rows, C, H and W channels, height and width of images, P patches.
 Sources: Mizrahi et al. 2023, https://arxiv.org/abs/2312.06647; Bachmann et al. 2024, https://arxiv.org/abs/2406.09406.
-Positions: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762; in two dimensions Chen et al. 2021,
-https://arxiv.org/abs/2104.02057. On grids that are no squares the original's rows and columns change places; ours do
-not.
 """
 
 import math
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from typing import NamedTuple, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pretrainkit.errors import InputError
-from pretrainkit.nn.activations import ACTIVATIONS
 from pretrainkit.nn.biased_attention import PairLayout
-from pretrainkit.nn.blocks import LayerNorm
-from pretrainkit.nn.initialise import built
+from pretrainkit.nn.blocks import FeedForward, GatedFeedForward, LayerNorm
+from pretrainkit.nn.initialise import built, initialise_layer
 from pretrainkit.nn.layouts import row_pairs
 from pretrainkit.nn.linear_cross_entropy import LinearCrossEntropy, TokenLoss, linear_logits
+from pretrainkit.nn.positions import grid_table, line_table
 from pretrainkit.recipes.fourm.config import FourMModelConfig
-from pretrainkit.recipes.fourm.inputs import FourMInputs, InputTokens
+from pretrainkit.recipes.fourm.inputs import Examples, FourMInputs, InputTokens
 from pretrainkit.recipes.fourm.modality import MAX_POSITIONS, Modality
 from pretrainkit.training.optimizers.parameters import stacked_parameters
 
@@ -42,32 +36,6 @@ _DEVIATION = 0.02
 PIXEL_MEAN: tuple[float, ...] = (0.485, 0.456, 0.406)
 PIXEL_DEVIATION: tuple[float, ...] = (0.229, 0.224, 0.225)
 """Of ImageNet's colours, in [0, 1]: images of three channels are standardized by them, others to [-1, 1]."""
-
-
-def line_table(num: int, width: int) -> Tensor:
-    """float32 (P, D) of positions 0 to num - 1: all sines, then all cosines. D is even."""
-    return torch.from_numpy(_line(num, width).copy())
-
-
-@lru_cache(maxsize=4)
-def _line(num: int, width: int) -> NDArray[np.float32]:
-    """As `line_table`. Modalities have equal tables, in a model of 21 of them dozens."""
-    return _waves(np.arange(num), width // 2).astype(np.float32)
-
-
-def grid_table(rows: int, columns: int, width: int) -> Tensor:
-    """float32 (P, D) of the places of a grid, row by row: sines and cosines of the row, then of the column. D is a
-    multiple of 4."""
-    row, column = np.divmod(np.arange(rows * columns), columns)
-    by_row, by_column = _waves(np.arange(rows), width // 4), _waves(np.arange(columns), width // 4)
-    table = np.concatenate((by_row[row], by_column[column]), axis=1)
-    return torch.from_numpy(table.astype(np.float32))
-
-
-def _waves(position_P: NDArray[np.int64], num: int) -> NDArray[np.float64]:
-    """(P, 2 W)."""
-    angle_PW = position_P[:, None] * 10_000.0 ** -(np.arange(num) / num)
-    return np.concatenate((np.sin(angle_PW), np.cos(angle_PW)), axis=1)
 
 
 class Places(nn.Module):
@@ -99,7 +67,7 @@ class Places(nn.Module):
 
 
 class InputEmbedding(Places):
-    """Of the encoder."""
+    """Contents and positions of an input, in the encoder."""
 
     def __init__(self, modality: Modality, config: FourMModelConfig) -> None:
         super().__init__(modality, config.hidden_size)
@@ -159,7 +127,8 @@ class InputEmbedding(Places):
 
 
 class TargetEmbedding(Places):
-    """Of the decoder. Sequences read the token before; images read that something is missing."""
+    """Contents and positions of a target, in the decoder. Sequences read the token before; images read that something
+    is missing."""
 
     def __init__(self, modality: Modality, config: FourMModelConfig) -> None:
         super().__init__(modality, config.hidden_size)
@@ -197,164 +166,97 @@ def cut_patches(pixels_BCHW: Tensor, patch_size: int) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Of tokens to each other."""
+    """Attention of tokens to each other, or (`is_cross`) to those of another stream."""
 
-    def __init__(self, config: FourMModelConfig) -> None:
+    def __init__(self, config: FourMModelConfig, *, is_cross: bool = False) -> None:
         super().__init__()
         width = config.hidden_size
-        self.heads = (config.num_heads, width // config.num_heads)
-        self.qkv = nn.Linear(width, 3 * width, bias=config.biases)
+        self.is_cross, self.heads = is_cross, (config.num_heads, width // config.num_heads)
+        if is_cross:
+            self.query = nn.Linear(width, width, bias=config.biases)
+            self.key_value = nn.Linear(width, 2 * width, bias=config.biases)
+        else:
+            self.qkv = nn.Linear(width, 3 * width, bias=config.biases)
         self.out = nn.Linear(width, width, bias=config.biases)
-        self.query_norm, self.key_norm = _head_norms(config)
+        self.query_norm = norm(config, self.heads[1]) if config.query_key_norm else None
+        self.key_norm = norm(config, self.heads[1]) if config.query_key_norm else None
 
     def stacked_layers(self) -> dict[str, int]:
-        return {"qkv": 3}
+        return {"key_value": 2} if self.is_cross else {"qkv": 3}
 
-    def forward(self, x_TD: Tensor, layout: PairLayout, prepared: Tensor | None) -> Tensor:
-        """(T, D) to (T, D)."""
-        qkv_T3HK = self.qkv(x_TD).unflatten(-1, (3, *self.heads))
-        q_THK = None
+    def forward(
+        self, x_TD: Tensor, layout: PairLayout, prepared: Tensor | None, asked_SD: Tensor | None = None
+    ) -> Tensor:
+        """(T, D) to (T, D). `asked_SD`: the other stream; None: the tokens ask each other."""
+        if asked_SD is None:
+            q_THK, kv = None, self.qkv(x_TD).unflatten(-1, (3, *self.heads))
+        else:
+            q_THK = self.query(x_TD).unflatten(-1, self.heads)
+            kv = self.key_value(asked_SD).unflatten(-1, (2, *self.heads))
         if self.query_norm is not None and self.key_norm is not None:
-            q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
-            q_THK, k_THK = self.query_norm(q_THK), self.key_norm(k_THK)
-            qkv_T3HK = torch.stack((k_THK, v_THK.to(k_THK.dtype)), dim=1)
-        scale = self.heads[1] ** -0.5
-        mixed_THK = layout.attend(q_THK, qkv_T3HK, prepared, dropout_rate=0.0, scale=scale)
+            if q_THK is None:
+                q_THK, kv = kv[:, 0], kv[:, 1:]
+            q_THK, k_SHK = self.query_norm(q_THK), self.key_norm(kv[:, 0])
+            kv = torch.stack((k_SHK, kv[:, 1].to(k_SHK.dtype)), dim=1)
+        mixed_THK = layout.attend(q_THK, kv, prepared, dropout_rate=0.0, scale=self.heads[1] ** -0.5)
         return self.out(mixed_THK.flatten(1))
 
 
-class CrossAttention(nn.Module):
-    """Of the decoder's tokens to the encoder's."""
+class Crossed(NamedTuple):
+    """The other stream that a decoder's tokens attend to, and how."""
 
-    def __init__(self, config: FourMModelConfig) -> None:
-        super().__init__()
-        width = config.hidden_size
-        self.heads = (config.num_heads, width // config.num_heads)
-        self.query = nn.Linear(width, width, bias=config.biases)
-        self.key_value = nn.Linear(width, 2 * width, bias=config.biases)
-        self.out = nn.Linear(width, width, bias=config.biases)
-        self.query_norm, self.key_norm = _head_norms(config)
-
-    def stacked_layers(self) -> dict[str, int]:
-        return {"key_value": 2}
-
-    def forward(self, x_TD: Tensor, asked_SD: Tensor, layout: PairLayout, prepared: Tensor | None) -> Tensor:
-        """(T, D) to (T, D)."""
-        q_THK = self.query(x_TD).unflatten(-1, self.heads)
-        kv_S2HK = self.key_value(asked_SD).unflatten(-1, (2, *self.heads))
-        if self.query_norm is not None and self.key_norm is not None:
-            q_THK = self.query_norm(q_THK)
-            k_SHK = self.key_norm(kv_S2HK[:, 0])
-            kv_S2HK = torch.stack((k_SHK, kv_S2HK[:, 1].to(k_SHK.dtype)), dim=1)
-        scale = self.heads[1] ** -0.5
-        return self.out(layout.attend(q_THK, kv_S2HK, prepared, dropout_rate=0.0, scale=scale).flatten(1))
+    context_SD: Tensor
+    layout: PairLayout
+    prepared: Tensor | None
 
 
-class FeedForward(nn.Module):
-    """activation(x U) W, or (activation(x G) * x U) W with G above U in one matrix."""
+class Block(nn.Module):
+    """Self-attention, in a decoder attention to the encoder, feed-forward layer."""
 
-    def __init__(self, config: FourMModelConfig) -> None:
-        super().__init__()
-        self.activation = ACTIVATIONS[config.activation]
-        self.gated = config.gated
-        num_halves = 2 if config.gated else 1
-        self.up = nn.Linear(config.hidden_size, num_halves * config.intermediate_size, bias=config.biases)
-        self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.biases)
-
-    def stacked_layers(self) -> dict[str, int]:
-        return {"up": 2} if self.gated else {}
-
-    def forward(self, x_TD: Tensor) -> Tensor:
-        """(T, D) to (T, D)."""
-        if not self.gated:
-            return self.down(self.activation(self.up(x_TD)))
-        gate_TF, up_TF = self.up(x_TD).chunk(2, dim=-1)
-        return self.down(self.activation(gate_TF) * up_TF)
-
-
-class Examples(NamedTuple):
-    """Which example each token is of."""
-
-    example_T: Tensor
-    """int64."""
-    num: int
-    """All numbers are below."""
-
-
-class EncoderBlock(nn.Module):
-    """Self-attention and feed-forward layer."""
-
-    def __init__(self, config: FourMModelConfig, drop_path_rate: float) -> None:
+    def __init__(self, config: FourMModelConfig, drop_path_rate: float, *, is_decoder: bool = False) -> None:
         super().__init__()
         self.drop_path_rate = drop_path_rate
         self.attention_norm = norm(config)
         self.attention = Attention(config)
+        if is_decoder:
+            self.query_norm = norm(config)
+            self.context_norm = norm(config)
+            self.cross_attention = Attention(config, is_cross=True)
         self.feed_forward_norm = norm(config)
-        self.feed_forward = FeedForward(config)
-
-    def forward(self, x_TD: Tensor, layout: PairLayout, prepared: Tensor | None, examples: Examples) -> Tensor:
-        """(T, D) to (T, D)."""
-        x_TD = _add(self, x_TD, self.attention(self.attention_norm(x_TD), layout, prepared), examples)
-        return _add(self, x_TD, self.feed_forward(self.feed_forward_norm(x_TD)), examples)
-
-
-class DecoderBlock(nn.Module):
-    """Self-attention, attention to the encoder, feed-forward layer."""
-
-    def __init__(self, config: FourMModelConfig, drop_path_rate: float) -> None:
-        super().__init__()
-        self.drop_path_rate = drop_path_rate
-        self.attention_norm = norm(config)
-        self.attention = Attention(config)
-        self.query_norm = norm(config)
-        self.context_norm = norm(config)
-        self.cross_attention = CrossAttention(config)
-        self.feed_forward_norm = norm(config)
-        self.feed_forward = FeedForward(config)
+        feed_forward: type[FeedForward | GatedFeedForward] = GatedFeedForward if config.gated else FeedForward
+        inner_width, activation = config.intermediate_size, config.activation
+        self.feed_forward = feed_forward(config.hidden_size, inner_width, activation, has_bias=config.biases)
 
     def forward(
         self,
         x_TD: Tensor,
-        context_SD: Tensor,
         layout: PairLayout,
         prepared: Tensor | None,
-        cross_layout: PairLayout,
-        cross_prepared: Tensor | None,
         examples: Examples,
+        crossed: Crossed | None = None,
     ) -> Tensor:
-        """(T, D) to (T, D)."""
-        x_TD = _add(self, x_TD, self.attention(self.attention_norm(x_TD), layout, prepared), examples)
-        asked_SD = self.context_norm(context_SD)
-        mixed_TD = self.cross_attention(self.query_norm(x_TD), asked_SD, cross_layout, cross_prepared)
-        x_TD = _add(self, x_TD, mixed_TD, examples)
-        return _add(self, x_TD, self.feed_forward(self.feed_forward_norm(x_TD)), examples)
+        x_TD = self._add(x_TD, self.attention(self.attention_norm(x_TD), layout, prepared), examples)
+        if crossed is not None:
+            asked_SD = self.context_norm(crossed.context_SD)
+            mixed_TD = self.cross_attention(self.query_norm(x_TD), crossed.layout, crossed.prepared, asked_SD)
+            x_TD = self._add(x_TD, mixed_TD, examples)
+        return self._add(x_TD, self.feed_forward(self.feed_forward_norm(x_TD)), examples)
+
+    def _add(self, x_TD: Tensor, found_TD: Tensor, examples: Examples) -> Tensor:
+        """Return their sum, in training without what is found for some examples, and more of it for the others (Huang
+        et al. 2016, https://arxiv.org/abs/1603.09382). In training the sum is in the memory of what a layer has just
+        found, which is in the cache: a hook that keeps outputs of layers must copy them then."""
+        rate = self.drop_path_rate
+        if self.training and rate:
+            is_kept_E = torch.rand(examples.num, device=x_TD.device) >= rate
+            found_TD = found_TD * (is_kept_E / (1 - rate)).to(found_TD.dtype)[examples.example_T][:, None]
+        is_written_into = self.training and found_TD.dtype == x_TD.dtype
+        return found_TD.add_(x_TD) if is_written_into else x_TD + found_TD
 
 
 def norm(config: FourMModelConfig, width: int | None = None) -> LayerNorm:
-    """Of the model's width, or of another."""
+    """A layer norm of the model's width, or of another."""
     return LayerNorm(width or config.hidden_size, config.layer_norm_epsilon, has_bias=config.biases)
-
-
-def _head_norms(config: FourMModelConfig) -> tuple[LayerNorm | None, LayerNorm | None]:
-    if not config.query_key_norm:
-        return None, None
-    width = config.hidden_size // config.num_heads
-    return norm(config, width), norm(config, width)
-
-
-def _add(block: EncoderBlock | DecoderBlock, x_TD: Tensor, found_TD: Tensor, examples: Examples) -> Tensor:
-    """Their sum, in training without what is found for some examples, and more of it for the others (Huang et al. 2016,
-    https://arxiv.org/abs/1603.09382).
-
-    In training the sum is in the memory of what a layer has just found, which is in the cache: a hook that keeps
-    outputs of layers must copy them then.
-    """
-    rate = block.drop_path_rate
-    if block.training and rate:
-        is_kept_E = torch.rand(examples.num, device=x_TD.device) >= rate
-        found_TD = found_TD * (is_kept_E / (1 - rate)).to(found_TD.dtype)[examples.example_T][:, None]
-    is_written_into = block.training and found_TD.dtype == x_TD.dtype
-    return found_TD.add_(x_TD) if is_written_into else x_TD + found_TD
 
 
 class FourM(nn.Module):
@@ -374,20 +276,19 @@ class FourM(nn.Module):
         self.targets = nn.ModuleDict({modality.name: TargetEmbedding(modality, config) for modality in targets})
         self.registers = nn.Parameter(torch.zeros(config.num_registers, width)) if config.num_registers else None
         encoder_rates, decoder_rates = drop_path_rates(config)
-        self.encoder = nn.ModuleList(EncoderBlock(config, rate) for rate in encoder_rates)
+        self.encoder = nn.ModuleList(Block(config, rate) for rate in encoder_rates)
         self.encoder_norm = norm(config)
         self.context = nn.Linear(width, width)
         self.mask_token = nn.Parameter(torch.zeros(width))
-        self.decoder = nn.ModuleList(DecoderBlock(config, rate) for rate in decoder_rates)
+        self.decoder = nn.ModuleList(Block(config, rate, is_decoder=True) for rate in decoder_rates)
         self.decoder_norm = norm(config)
         self.loss = LinearCrossEntropy()
 
     def blocks(self) -> list[nn.Module]:
-        """The submodules to compile, shard and recompute one by one."""
         return [*self.encoder, *self.decoder]
 
     def forward(self, inputs: FourMInputs) -> dict[str, TokenLoss]:
-        """What became of the targets of each modality."""
+        """Score the targets of each modality."""
         x_TD, place_TD = self.embed(inputs)
         context_TD = self.encode(x_TD, inputs)
         context_TD = self.context(context_TD) + place_TD
@@ -402,7 +303,7 @@ class FourM(nn.Module):
             places.append(embedding.places(tokens.positions_n) + self.input_modality[name])
             parts.append(embedding(tokens) + places[-1])
         slots = [tokens.slots_n for tokens in inputs.inputs.values()]
-        num_tokens = len(inputs.example_T)
+        num_tokens = len(inputs.encoder.example_T)
         place_TD = _put(num_tokens, slots, places)
         if self.registers is not None and inputs.register_slots is not None:
             num_rows = len(inputs.register_slots)
@@ -412,10 +313,10 @@ class FourM(nn.Module):
 
     def encode(self, x_TD: Tensor, inputs: FourMInputs) -> Tensor:
         """Embedded tokens (T, D) to the encoder's normalised output (T, D)."""
-        layout, examples = inputs.layouts.encoder, Examples(inputs.example_T, inputs.num_examples)
+        layout = inputs.layouts.encoder
         prepared = layout.prepare(None, x_TD.dtype)
         for block in self.encoder:
-            x_TD = block(x_TD, layout, prepared, examples)
+            x_TD = block(x_TD, layout, prepared, inputs.encoder)
         return self.encoder_norm(x_TD)
 
     def decode(self, context_TD: Tensor, inputs: FourMInputs) -> dict[str, Tensor]:
@@ -427,12 +328,11 @@ class FourM(nn.Module):
             place_nD = target.places(tokens.positions_n) + modality[name]
             parts.append((self.mask_token if target.table is None else target.look_up(tokens.ids_n)) + place_nD)
         slots = [tokens.slots_n for tokens in inputs.targets.values()]
-        x_UD = _put(len(inputs.example_U), slots, parts)
+        x_UD = _put(len(inputs.decoder.example_T), slots, parts)
         layout, cross = inputs.layouts.decoder, inputs.layouts.cross
-        examples = Examples(inputs.example_U, inputs.num_examples)
         prepared, cross_prepared = layout.prepare(None, x_UD.dtype), cross.prepare(None, x_UD.dtype)
         for block in self.decoder:
-            x_UD = block(x_UD, context_TD, layout, prepared, cross, cross_prepared, examples)
+            x_UD = block(x_UD, layout, prepared, inputs.decoder, Crossed(context_TD, cross, cross_prepared))
         hidden = self.decoder_norm(x_UD).index_select(0, torch.cat(slots)).split([len(part) for part in slots])
         return dict(zip(inputs.targets, hidden, strict=True))
 
@@ -460,9 +360,7 @@ class FourM(nn.Module):
                 if module.bias is not None:
                     module.bias.zero_()
             elif isinstance(module, nn.LayerNorm):
-                module.weight.fill_(1)
-                if module.bias is not None:
-                    module.bias.zero_()
+                initialise_layer(module, 0.0)
             elif isinstance(module, InputEmbedding | TargetEmbedding):
                 module.initialise()
         target_vectors = [] if self.target_modality is None else self.target_modality.values()
@@ -482,7 +380,7 @@ def _put(num: int, slots: list[Tensor], parts: list[Tensor]) -> Tensor:
 
 
 def drop_path_rates(config: FourMModelConfig) -> tuple[list[float], list[float]]:
-    """Of the blocks of encoder and decoder."""
+    """Return the rates of the blocks of encoder and decoder."""
 
     def ramp(num: int) -> list[float]:
         return [config.drop_path_rate * index / max(1, num - 1) for index in range(num)]
@@ -500,21 +398,16 @@ def build(config: FourMModelConfig) -> FourM:
 
 
 class ImageTower(nn.Module):
-    """The encoder alone, whole images to one vector for each of P patches: what the original calls FourMViT.
-
-    Its parameters have the names they have in `FourM`, so the state dict of one loads with `strict=False`; what is
-    missing then is in `head` alone.
-    """
+    """The encoder alone, whole images to one vector for each of P patches: what the original calls FourMViT. Its
+    parameters have the names they have in `FourM`, so the state dict of one loads with `strict=False`; what is missing
+    then is in `head` alone."""
 
     def __init__(
         self, config: FourMModelConfig, name: str | None = None, head: Callable[[int], nn.Module] | None = None
     ) -> None:
         """Weights are not initialised. `config`: of the whole model; `name`: of its modality of pixels, None: the only
-        one, or the first; `head`: makes what the encoder's output goes through of its width.
-
-        Raises:
-            InputError: The model reads no pixels.
-        """
+        one, or the first; `head`: makes of the width what the encoder's output goes through. Raises InputError where
+        the model reads no pixels."""
         super().__init__()
         pixels = [one for one in config.modalities if one.kind == "pixels" and name in (None, one.name)]
         if not pixels:
@@ -524,7 +417,7 @@ class ImageTower(nn.Module):
         width = config.hidden_size
         self.input_modality = nn.ParameterDict({self.modality.name: nn.Parameter(torch.zeros(width))})
         self.inputs = nn.ModuleDict({self.modality.name: InputEmbedding(self.modality, config)})
-        self.encoder = nn.ModuleList(EncoderBlock(config, rate) for rate in drop_path_rates(config)[0])
+        self.encoder = nn.ModuleList(Block(config, rate) for rate in drop_path_rates(config)[0])
         self.encoder_norm = norm(config)
         self.head = nn.Identity() if head is None else head(width)
 
@@ -540,7 +433,6 @@ class ImageTower(nn.Module):
         return tower.train(model.training)
 
     def blocks(self) -> list[nn.Module]:
-        """The submodules to compile, shard and recompute one by one."""
         return list(self.encoder)
 
     def forward(self, pixels_BCHW: Tensor) -> Tensor:

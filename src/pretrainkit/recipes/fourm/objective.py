@@ -80,7 +80,7 @@ class FourMObjective(SeparableObjective):
         return {TOKEN_LOSS: token, **{name: LossSum(s.total.detach(), s.weight) for name, s in sums.items()}}
 
     def _token_weight(self, modality: Modality) -> float:
-        """Of one target of the modality in the mean over tokens."""
+        """Return the weight of one target of the modality in the mean over tokens."""
         objective = self._config.objective
         weight = objective.modality_weights.get(modality.name, 1.0)
         return weight * (modality.vocab_size or 0) if objective.loss == "token_compat" else weight
@@ -91,12 +91,12 @@ def _term(modality: Modality) -> str:
 
 
 def count_cost(model: FourMModelConfig, batch: HostBatch) -> Cost:
-    """Examples, tokens, and matmul FLOPs of forward and backward over real tokens.
+    """Count examples, tokens, and matmul FLOPs of forward and backward over real tokens.
 
     2 FLOPs per multiply-add, backward = 2 x forward: 6 x the weights of a block per token, 12 D per pair of tokens of
     one example (in the decoder those it sees: all of an image, half of a sequence, of its own modality alone); the
-    decoder's view of the encoder; embedding of pixels and vectors; heads at their own targets alone. Slots are those
-    of the budgets, whether they hold a token or not.
+    decoder's view of the encoder; embedding of pixels and vectors; heads at their own targets alone. Slots are those of
+    the budgets, whether they hold a token or not.
     """
     width = model.hidden_size
     feed_forward = (3 if model.gated else 2) * width * model.intermediate_size

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, ConfigError, InputError
 from pretrainkit.recipes.fourm.config import FourMModelConfig, published_model
-from pretrainkit.recipes.fourm.modality import Modality, published
+from pretrainkit.recipes.fourm.modality import Modality, is_published, published
 from pretrainkit.recipes.fourm.model import FourM, Places
 
 State = Mapping[str, Tensor]
@@ -53,13 +53,10 @@ _DECODER = {
     "cross_attention.query_norm": "cross_attn.q_norm",
     "cross_attention.key_norm": "cross_attn.k_norm",
     "feed_forward_norm": "norm2",
+    "feed_forward.up": "mlp.fc1",
     "feed_forward.down": "mlp.fc2",
 }
-_ENCODER = {
-    ours: theirs.replace("self_attn", "attn")
-    for ours, theirs in _DECODER.items()
-    if theirs.startswith(("norm", "self_attn", "mlp"))
-}
+_ENCODER = {ours: theirs.replace("self_attn", "attn") for ours, theirs in _DECODER.items()}
 _SETTINGS = {
     "dim": "hidden_size",
     "encoder_depth": "num_encoder_layers",
@@ -74,15 +71,10 @@ _SETTINGS = {
 }
 """Keys of its config to ours, where values are the same."""
 _BIASES = ("norm_bias", "qkv_bias", "proj_bias", "mlp_bias")
-_UP, _GATED = "feed_forward.up", ("mlp.fc1", "mlp.fc3")
 
 
 def config_of(config: FourMModelConfig) -> dict[str, Any]:
-    """The original's config of a model.
-
-    Raises:
-        InputError: The original has no such model.
-    """
+    """Return the original's config of a model. Raises InputError where it has no such model."""
     pixels = [modality for modality in config.modalities if modality.kind == "pixels"]
     activation = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}[config.activation]
     expected = _inner_width(config.hidden_size, 4.0, is_gated=config.gated)
@@ -110,15 +102,9 @@ def config_of(config: FourMModelConfig) -> dict[str, Any]:
 
 
 def model_of(values: Mapping[str, Any], tensors: State) -> FourMModelConfig:
-    """Our config of one of the original's.
-
-    Args:
-        values: As in its `config.json`.
-        tensors: Its weights, which say how large tables are and whether targets have tables and heads in one.
-
-    Raises:
-        CheckpointError: It has options that are not known here, or modalities that are not published.
-    """
+    """Return our config of one of the original's. `values`: as in its `config.json`; `tensors`: its weights, which say
+    how large tables are and whether targets have tables and heads in one. Raises CheckpointError where it has options
+    that are not known here, or modalities that are not published."""
     values = dict(_DEFAULTS) | dict(values)
     biases = {name: bool(values.get(name, True)) for name in _BIASES}
     if len(set(biases.values())) > 1:
@@ -149,18 +135,13 @@ def model_of(values: Mapping[str, Any], tensors: State) -> FourMModelConfig:
 
 
 def _is_known(modality: Modality) -> bool:
-    """Whether the original has it. Lengths of texts, folders and readers are no part of its models."""
-    try:
-        there = published(modality.name)
-    except ConfigError:
-        return False
-    free = ["is_input", "is_target", "length", "num_positions", "folder", "reader"]
-    free += ["vocab_size"] if modality.kind == "sequence" else []
-    return there.model_copy(update={name: getattr(modality, name) for name in free}) == modality
+    """Return True if the original has the modality. Lengths of texts, folders and readers are no part of its models."""
+    vocabulary = ("vocab_size",) if modality.kind == "sequence" else ()
+    return is_published(modality, "is_input", "is_target", "length", "num_positions", "folder", "reader", *vocabulary)
 
 
 def _read_modalities(value: Any) -> tuple[Modality, ...]:
-    """What `config_of` wrote; the parser of headers leaves long texts as they are."""
+    """Read what `config_of` wrote; the parser of headers leaves long texts as they are."""
     try:
         return tuple(Modality(**one) for one in (json.loads(value) if isinstance(value, str) else value))
     except (TypeError, ValueError) as error:
@@ -170,7 +151,7 @@ def _read_modalities(value: Any) -> tuple[Modality, ...]:
 
 
 def _inner_width(width: int, ratio: float, *, is_gated: bool) -> int:
-    """Of feed-forward layers, as the original rounds it."""
+    """Return the width of feed-forward layers, as the original rounds it."""
     return int(2 * int(width * ratio) / 3) if is_gated else int(width * ratio)
 
 
@@ -195,7 +176,7 @@ def _modality(name: str, tensors: State, *, is_input: bool, is_target: bool) -> 
 
 
 def _is_tied(modalities: tuple[Modality, ...], tensors: State) -> bool:
-    """Whether tables and heads of all sequences among the targets are equal."""
+    """Return True if tables and heads of all sequences among the targets are equal."""
     pairs = [
         [tensors.get(f"decoder_embeddings.{modality.name}.{part}.weight") for part in ("token_emb", "to_logits")]
         for modality in modalities
@@ -205,18 +186,15 @@ def _is_tied(modalities: tuple[Modality, ...], tensors: State) -> bool:
 
 
 def to_original(model: FourM) -> dict[str, Tensor]:
-    """All entries of the original's state dict: shared tensors under each of their names, fixed positions, zero biases
-    of norms without one.
-
-    The table of an image among the targets, which the original has and never reads, is that of its head.
-    """
+    """Return all entries of the original's state dict: shared tensors under each of their names, fixed positions, zero
+    biases of norms without one. The table of an image among the targets, which the original has and never reads, is
+    that of its head."""
     state, found = dict(model.state_dict()), dict[str, Tensor]()
     for ours, theirs, form in _entries(model.config):
         value = state[ours].reshape(1, -1, state[ours].shape[-1]) if form == "row" else state[ours]
         found |= zip(theirs, value.chunk(len(theirs)) if len(theirs) > 1 else [value], strict=True)
-    for own, name in _modules(model.config):
-        if "norm" in name.rpartition(".")[2] and not model.config.biases:
-            found[f"{name}.bias"] = torch.zeros_like(state[f"{own}.weight"])
+        if ours.endswith("norm.weight") and not model.config.biases:
+            found[_bias_of(theirs[0])] = torch.zeros_like(value)
     for side, embeddings in (("encoder", model.inputs), ("decoder", model.targets)):
         for name, embedding in embeddings.items():
             assert isinstance(embedding, Places)
@@ -226,17 +204,11 @@ def to_original(model: FourM) -> dict[str, Tensor]:
 
 
 def from_original(original: State, config: FourMModelConfig) -> dict[str, Tensor]:
-    """The state dict of a model.
-
-    Args:
-        original: Float tensors by the original's names. Fixed positions are not read.
-        config: Of the model. With `tied_logits` the table and the head of a modality must be equal.
-
-    Raises:
-        CheckpointError: Something is missing, left over, of another shape, or cannot be said in this config.
-    """
+    """Return the state dict of a model with this config. `original`: float tensors by the original's names; fixed
+    positions are not read. With `tied_logits` the table and the head of a modality must be equal. Raises
+    CheckpointError where something is missing, left over, of another shape, or does not fit the config."""
     unused = {name for name in original if not name.endswith(".pos_emb")}
-    found: dict[str, Tensor] = {}
+    found, biases = dict[str, Tensor](), set[str]()
     for ours, theirs, form in _entries(config):
         missing = [name for name in theirs if name not in original]
         if missing:
@@ -245,6 +217,7 @@ def from_original(original: State, config: FourMModelConfig) -> dict[str, Tensor
                 "  its architecture is another one: give the config that belongs to it"
             )
         unused -= {*theirs}
+        biases |= {_bias_of(name) for name in theirs}
         value = torch.cat([original[name] for name in theirs]) if len(theirs) > 1 else original[theirs[0]]
         if form == "row":
             value = value.reshape(value.shape[-2:]) if ours.endswith(("registers", "positions")) else value.reshape(-1)
@@ -259,13 +232,12 @@ def from_original(original: State, config: FourMModelConfig) -> dict[str, Tensor
             )
         if form != "unread":
             found[ours] = value
-    for _, module in _modules(config):
-        name = f"{module}.bias"
-        if name in unused and original[name].any():
+    for name in sorted(unused & biases):
+        if original[name].any():
             raise CheckpointError(
                 f"{name} is not zero, but model.biases is false\n  give the config that belongs to it"
             )
-        unused.discard(name)
+    unused -= biases
     if unused:
         raise CheckpointError(
             f"the model has no place for {', '.join(sorted(unused)[:4])}{' and more' if len(unused) > 4 else ''}\n"
@@ -274,65 +246,51 @@ def from_original(original: State, config: FourMModelConfig) -> dict[str, Tensor
     return found
 
 
+def _bias_of(name: str) -> str:
+    return f"{name.removesuffix('weight')}bias"
+
+
 def _entries(config: FourMModelConfig) -> Iterator[tuple[str, tuple[str, ...], Form]]:
     """Our name of every tensor, the original's whose rows it has one above another, and how theirs looks."""
-    for ours, theirs in _modules(config):
-        yield f"{ours}.weight", (f"{theirs}.weight",), "same"
-        is_biased = config.biases and not theirs.startswith("encoder_embeddings")
-        if is_biased or theirs == "decoder_proj_context" or ".emb_proj" in theirs:
-            yield f"{ours}.bias", (f"{theirs}.bias",), "same"
-    if config.gated:
-        for side, layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
-            for layer in range(layers):
-                for leaf in ("weight", "bias") if config.biases else ("weight",):
-                    # Ours has the gate above the other half.
-                    halves = tuple(f"{side}.{layer}.{name}.{leaf}" for name in _GATED)
-                    yield f"{side}.{layer}.{_UP}.{leaf}", halves, "same"
-    yield "mask_token", ("mask_token",), "row"
-    if config.num_registers:
-        yield "registers", ("register_tokens",), "row"
-    for modality in config.modalities:
-        name, is_read = modality.name, modality.kind == "sequence"
-        has_table = modality.kind in ("image", "sequence")
-        ours, theirs = f"inputs.{name}", f"encoder_embeddings.{name}"
-        if modality.is_input:
-            yield f"input_modality.{name}", (f"{theirs}.mod_emb",), "row"
-            if modality.has_learned_positions:
-                yield f"{ours}.positions", (f"{theirs}.pos_emb",), "row"
-            if has_table:
-                yield f"{ours}.table", (f"{theirs}.token_emb.weight",), "same"
-        ours, theirs = f"targets.{name}", f"decoder_embeddings.{name}"
-        if modality.is_target:
-            owner = "input_modality" if config.shared_modality_embeddings else "target_modality"
-            yield f"{owner}.{name}", (f"{theirs}.mod_emb",), "row"
-            if modality.has_learned_positions:
-                yield f"{ours}.positions", (f"{theirs}.pos_emb",), "row"
-            table, head = "table" if is_read else "head", "table" if is_read and config.tied_logits else "head"
-            yield f"{ours}.{table}", (f"{theirs}.token_emb.weight",), "same" if is_read else "unread"
-            yield f"{ours}.{head}", (f"{theirs}.to_logits.weight",), "same"
+    with torch.device("meta"):
+        names = list(FourM(config).state_dict())
+    for ours in names:
+        part, _, rest = ours.partition(".")
+        module, _, leaf = rest.rpartition(".")
+        if part in ("encoder", "decoder"):
+            layer, _, module = module.partition(".")
+            theirs = f"{part}.{layer}.{(_ENCODER if part == 'encoder' else _DECODER)[module]}.{leaf}"
+            # Ours has the gate above the other half.
+            is_gated = config.gated and module == "feed_forward.up"
+            yield ours, (theirs, theirs.replace("fc1", "fc3")) if is_gated else (theirs,), "same"
+        elif part in ("inputs", "targets"):
+            yield from _embedding_entries(ours, config)
+        elif part in ("input_modality", "target_modality"):
+            modality = next(one for one in config.modalities if one.name == rest)
+            if modality.is_input and part == "input_modality":
+                yield ours, (f"encoder_embeddings.{rest}.mod_emb",), "row"
+            if modality.is_target and (config.shared_modality_embeddings or part == "target_modality"):
+                yield ours, (f"decoder_embeddings.{rest}.mod_emb",), "row"
+        elif part in ("mask_token", "registers"):
+            yield ours, ("register_tokens" if part == "registers" else part,), "row"
+        else:
+            yield ours, (ours.replace("context", "decoder_proj_context"),), "same"
 
 
-def _modules(config: FourMModelConfig) -> Iterator[tuple[str, str]]:
-    """Our and the original's name of every module with a weight of its own there, but for tables."""
-    for side, layers, names in (
-        ("encoder", config.num_encoder_layers, _ENCODER),
-        ("decoder", config.num_decoder_layers, _DECODER),
-    ):
-        for layer in range(layers):
-            for ours, theirs in names.items():
-                if config.query_key_norm or not ours.endswith((".query_norm", ".key_norm")):
-                    yield f"{side}.{layer}.{ours}", f"{side}.{layer}.{theirs}"
-            if not config.gated:
-                yield f"{side}.{layer}.{_UP}", f"{side}.{layer}.mlp.fc1"
-    yield "encoder_norm", "encoder_norm"
-    yield "decoder_norm", "decoder_norm"
-    yield "context", "decoder_proj_context"
-    for modality in config.modalities:
-        ours, theirs = f"inputs.{modality.name}", f"encoder_embeddings.{modality.name}"
-        if modality.kind == "pixels":
-            yield f"{ours}.patch", f"{theirs}.proj"
-        elif modality.kind == "vectors" and config.vector_bottleneck is None:
-            yield f"{ours}.vector", f"{theirs}.emb_proj"
-        elif modality.kind == "vectors":
-            yield f"{ours}.bottleneck", f"{theirs}.emb_proj.0"
-            yield f"{ours}.vector", f"{theirs}.emb_proj.1"
+def _embedding_entries(ours: str, config: FourMModelConfig) -> Iterator[tuple[str, tuple[str, ...], Form]]:
+    """The entries of `inputs.NAME.PART` or `targets.NAME.PART`."""
+    side, name, part = ours.split(".", 2)
+    theirs = f"{'encoder' if side == 'inputs' else 'decoder'}_embeddings.{name}"
+    if part == "positions":
+        yield ours, (f"{theirs}.pos_emb",), "row"
+    elif part in ("table", "head"):
+        is_sequence = next(one.kind for one in config.modalities if one.name == name) == "sequence"
+        if part == "table" or not is_sequence:
+            yield ours, (f"{theirs}.token_emb.weight",), "same" if part == "table" else "unread"
+        if part == "head" or (side == "targets" and config.tied_logits):
+            yield ours, (f"{theirs}.to_logits.weight",), "same"
+    else:
+        vector = "emb_proj" if config.vector_bottleneck is None else "emb_proj.1"
+        for own, other in (("patch", "proj"), ("bottleneck", "emb_proj.0"), ("vector", vector)):
+            part = part.replace(own, other)
+        yield ours, (f"{theirs}.{part}",), "same"

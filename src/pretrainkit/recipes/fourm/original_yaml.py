@@ -90,15 +90,13 @@ _SET_WITHOUT_EFFECT = frozenset(
 
 
 def import_config(path: Path, settings: Iterable[str], nproc: int) -> ImportedConfig:
-    """A main config with the data and alphas that it names.
+    """Import a main config with the data and alphas that it names. Raises ConfigError where a file cannot be read, a
+    key is unknown, or a value has no counterpart.
 
     Args:
-        path: Of the main config. Paths in it are looked for from the working folder, and from every folder above it.
+        path: The main config. Paths in it are looked for from the working folder, and from every folder above it.
         settings: Changes of the main config, KEY=VALUE.
         nproc: GPUs, of which the original's batch size is for one.
-
-    Raises:
-        ConfigError: A file cannot be read, a key is unknown, or a value has no counterpart.
     """
     given = _read(path)
     for setting in settings:
@@ -272,7 +270,7 @@ def _set(
 
 
 def _crop(name: str, one: Mapping[str, Any], file: Path) -> list[CropConfig]:
-    """How samples of a data set are cut, unless it has no images, or tokens of parts that were stored."""
+    """Return how samples of a data set are cut; nothing of one without images, or with tokens of stored parts."""
     domains = [*_domains(one["in_domains"]), *_domains(one["out_domains"])]
     if all("@" not in domain for domain in domains):
         return []

@@ -24,8 +24,8 @@ _EVERYTHING_BUT_NORMS_DECAYS = (ParameterGroup(pattern="mask_token", weight_deca
 
 
 def tiny_modalities(size: int = 64, patch_size: int = 8) -> tuple[Modality, ...]:
-    """Small pictures and short texts, made of plain folders without image tokenizers: photographs `rgb` as pixels and
-    as the colours of patches, maps `depth` and `seg`, captions and boxes."""
+    """Return small pictures and short texts, made of plain folders without image tokenizers: photographs `rgb` as
+    pixels and as the colours of patches, maps `depth` and `seg`, captions and boxes."""
 
     sides = {"image_size": size, "patch_size": patch_size}
 

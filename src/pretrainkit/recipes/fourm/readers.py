@@ -66,18 +66,15 @@ list of words where reserved ones such as v0=12 or "wine glass" count as one, or
 
 
 class Reader(ABC):
-    """How files of one kind are read."""
+    """Reads files of one kind."""
 
     suffixes: tuple[str, ...]
     """Of its files, in lower case."""
 
     @abstractmethod
     def read(self, content: bytes, request: Request) -> Content:
-        """A pure function of its arguments.
-
-        Raises:
-            DataError: The file is broken or does not fit the modality.
-        """
+        """Return the content: a pure function of its arguments. Raises DataError where the file is broken or does not
+        fit the modality."""
 
     is_of_parts: bool = False
     """Whether files were made of stored parts of the sample and cannot be cut any more."""
@@ -313,11 +310,8 @@ READERS: Mapping[str, Reader] = {
 
 
 def reader_of(modality: Modality) -> Reader:
-    """What reads its files.
-
-    Raises:
-        ConfigError: There is no such reader, or it is none.
-    """
+    """Return what reads a modality's files. Raises ConfigError where there is no such reader, or it is not a
+    `Reader`."""
     if modality.reader in READERS:
         return READERS[modality.reader]
     if ":" not in modality.reader:
@@ -349,7 +343,7 @@ def _json(content: bytes, name: str) -> Any:
 
 
 def _texts(content: bytes, name: str) -> list[str]:
-    """At least one."""
+    """Return at least one text."""
     found: Any = content.decode(errors="replace")
     if name.endswith(JSON_SUFFIXES):
         found = _json(content, name)

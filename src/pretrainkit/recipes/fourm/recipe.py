@@ -66,7 +66,7 @@ class FourM(
         return open_source(config, split)
 
     def check_new_run(self, config: FourMRun, source: BatchSource) -> None:
-        """Every modality must be in the data, but for those of a model that is trained further."""
+        """Refuse data without a modality, but for a model that is trained further."""
         from pretrainkit.recipes.fourm.source import FourMSource, absent_modalities
 
         assert isinstance(source, FourMSource)
@@ -79,7 +79,6 @@ class FourM(
         return check_files(config, progress)
 
     def tokenizer_folder(self, config: FourMRun) -> Path | None:
-        """That of the sequences; none without them."""
         return None if config.data.tokenizer is None else Path(config.data.tokenizer)
 
     def with_tokenizer(self, config: FourMRun, tokenizer: Path) -> FourMRun:
@@ -117,7 +116,7 @@ class FourM(
         return generate(config, model, tokenizer, prompts, **options)
 
     def image_encoder(self, config: FourMRun, model: Any) -> ImageEncoder:
-        """The encoder with all patches of an image, and nothing else; the mean of its output over them."""
+        """Encode all patches of an image, and nothing else; the mean of the output over them."""
         from pretrainkit.eval.probe import ImageEncoder
         from pretrainkit.recipes.fourm.model import ImageTower
 

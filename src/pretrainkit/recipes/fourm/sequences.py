@@ -40,7 +40,7 @@ class Ragged:
 
     @property
     def start_R(self) -> Ints:
-        """Where each begins."""
+        """The place where each begins."""
         return np.cumsum(self.length_R) - self.length_R
 
     def take(self, rows: NDArray[np.integer]) -> "Ragged":
@@ -52,7 +52,7 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Hidden:
-    """What span masking made of sequences."""
+    """Sequences divided by span masking."""
 
     input_ids_I: Ids
     input_from_I: Ids
@@ -64,7 +64,7 @@ class Hidden:
 
 
 def spans(start_R: Ints, length_R: Ints) -> Ints:
-    """start … start + length - 1 of each row, end to end."""
+    """Return start … start + length - 1 of each row, end to end."""
     ends_R = np.cumsum(length_R)
     total = int(ends_R[-1]) if len(ends_R) else 0
     # Within a row counting goes on by itself; the jump to each row's start is added.
@@ -126,10 +126,8 @@ def hide_spans(
 
 
 def merge_spans(input_ids: Ids, target_ids: Ids, sentinels: frozenset[int]) -> Ids:
-    """The sequence that `hide_spans` divided: each sentinel of the input replaced by what the target has behind it.
-
-    Sentinels that the target lacks vanish.
-    """
+    """Return the sequence that `hide_spans` divided: each sentinel of the input replaced by what the target has behind
+    it. Sentinels that the target lacks vanish."""
     behind: dict[int, list[int]] = {}
     run: list[int] = []
     for token in target_ids.tolist():
@@ -144,10 +142,8 @@ def merge_spans(input_ids: Ids, target_ids: Ids, sentinels: frozenset[int]) -> I
 
 
 def _keep(sequences: Ragged, keys_R: rng.Keys, keep_R: NDArray[np.float64], budget_R: Ints) -> NDArray[np.bool_]:
-    """(F,) True where a token is kept; the inputs of every sequence fit its budget.
-
-    The first attempt that fits counts. A compiled helper (`_keep.c`) makes the same, where there is one.
-    """
+    """Return (F,) True where a token is kept; the inputs of every sequence fit its budget. The first attempt that fits
+    counts. A compiled helper (`_keep.c`) makes the same, where there is one."""
     attempt_R = _hopeless_attempts(sequences, keep_R, budget_R)
     try:
         import pretrainkit.recipes.fourm._keep as compiled
@@ -195,10 +191,8 @@ def kept_by_numpy(
 
 
 def _hopeless_attempts(sequences: Ragged, keep_R: NDArray[np.float64], budget_R: Ints) -> Ints:
-    """(R,) how many attempts are left out because fitting would be a wonder.
-
-    With an expectation of m chunks kept, b or fewer are with a chance of at most exp(-(m - b)² / 2m) (Chernoff).
-    """
+    """Return (R,) how many attempts are left out because fitting would be a wonder. With an expectation of m chunks
+    kept, b or fewer are with a chance of at most exp(-(m - b)² / 2m) (Chernoff)."""
     chunks_R = sequences.length_R
     if sequences.unit_F is not None:
         chunks_R = np.zeros(len(chunks_R), np.int64)
@@ -225,12 +219,9 @@ def _count_within(flag_F: NDArray[np.bool_], start_R: Ints, row_F: Ints) -> Ints
 
 
 def _cut(keys_R: rng.Keys, whole_R: Ints, limit_R: Ints, num_runs_R: Ints, sentinel_places: Ints) -> tuple[Ints, Ints]:
-    """Where the part of a target begins that is asked for, and its length.
-
-    A target that is too long begins at a random sentinel; where fewer tokens follow than could be asked for, at the
-    earliest one from which all the rest can be. `sentinel_places`: of all sequences end to end, without the closing
-    ones, each within its own target.
-    """
+    """Return where the part of a target begins that is asked for, and its length. A target that is too long begins at a
+    random sentinel; where fewer tokens follow than could be asked for, at the earliest one from which all the rest can
+    be. `sentinel_places`: of all sequences end to end, without the closing ones, each within its own target."""
     is_long_R = whole_R > limit_R
     if not is_long_R.any():
         return np.zeros_like(whole_R), whole_R

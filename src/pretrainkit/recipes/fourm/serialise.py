@@ -119,7 +119,7 @@ def metadata(figures: Mapping[str, float], rng: np.random.Generator) -> list[lis
 
 
 def metadata_bin(name: str, value: float) -> int:
-    """0 to 999."""
+    """Return 0 to 999."""
     if name in _SIDES:
         found = int(value) // _SIDE_STEP
     elif name in _RANGES:
@@ -179,18 +179,15 @@ def poses(people: Mapping[str, Any], part: Part, rng: np.random.Generator) -> li
 
 
 def _scaled(values: Any, factor: float, shift: float) -> list[str]:
-    """What lies outside of the vocabulary becomes its edge; the original let shapes leave it."""
+    """Return words, the edge of the vocabulary for values outside of it; the original let shapes leave it."""
     bins = np.round(np.ravel(np.asarray(values, np.float64)) * factor + shift).clip(0, _TOP)
     return [f"v0={int(value)}" for value in bins]
 
 
 def sam_instances(record: Mapping[str, Any], size: int, rng: np.random.Generator, num_points: int = 7) -> list[str]:
-    """What outlines contain random points: for each point, (y, x), box and codes of every outline around it.
-
-    Args:
-        record: points (outlines, each (V, 2) x and y in pixels), token_ids (n, 16), bbox (n, 4) ymin, xmin, ymax, xmax.
-        size: Pixels of the sides of the image that they were made on.
-    """
+    """Return what outlines contain random points: for each point, (y, x), box and codes of every outline around it.
+    `record`: points (outlines, each (V, 2) x and y in pixels), token_ids (n, 16), bbox (n, 4) ymin, xmin, ymax, xmax;
+    `size`: pixels of the sides of the image that they were made on."""
     words: list[str] = []
     for x, y in rng.random((num_points, 2)) * size:
         words += ["point", f"v0={min(int(y), _TOP)}", f"v1={min(int(x), _TOP)}"]
@@ -204,7 +201,7 @@ def sam_instances(record: Mapping[str, Any], size: int, rng: np.random.Generator
 
 
 def contains(outline_V2: NDArray[np.floating], x: float, y: float) -> bool:
-    """Whether a point lies inside a closed outline: an odd number of its sides lie to the right of it."""
+    """Return True if a point lies inside a closed outline: an odd number of its sides lie to the right of it."""
     if len(outline_V2) < 3:
         return False
     x1, y1 = outline_V2.astype(np.float64).T

@@ -4,10 +4,12 @@ Dimensions: B samples, P places of an image.
 """
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -40,7 +42,7 @@ UNKNOWN_SIZE = (224, 224)
 
 @dataclass(frozen=True)
 class Sample:
-    """What the files of one sample hold, before it is masked."""
+    """Contents of the files of one sample, before it is masked."""
 
     key: str
     part: Part
@@ -61,13 +63,9 @@ class SampleSet:
         self._readers = {number: reader_of(self.modalities[number]) for number in present}
 
     def read(self, index: int, key: int, *, is_training: bool) -> Sample:
-        """A sample, cut and serialised.
-
-        Raises:
-            DataError: A file is missing or broken.
-        """
+        """Read a sample, cut and serialised. Raises DataError where a file is missing or broken."""
         files = {number: self.samples.read(folder, index) for number, folder in self.folders.items()}
-        part = self._part(index, files, rng.fold_one(key, _PART), is_training=is_training)
+        part = self._part(index, self.size(index, files), rng.fold_one(key, _PART), is_training=is_training)
         contents = {
             number: self.read_file(number, index, content, part, key, is_training=is_training)
             for number, content in files.items()
@@ -75,11 +73,7 @@ class SampleSet:
         return Sample(self.samples.keys[index], part, contents)
 
     def read_file(self, number: int, index: int, content: bytes, part: Part, key: int, *, is_training: bool) -> Content:
-        """What modality `number` of a sample is, of its file.
-
-        Raises:
-            DataError: The file is broken.
-        """
+        """Return what modality `number` of a sample is, of its file. Raises DataError where the file is broken."""
         request = Request(
             modality=self.modalities[number],
             part=part,
@@ -90,42 +84,29 @@ class SampleSet:
         )
         return self._readers[number].read(content, request)
 
-    def parts(self, index: int, files: Mapping[int, bytes]) -> list[Part]:
-        """All that tokens of a sample were made of; without such, the one of evaluation.
-
-        Raises:
-            DataError: A file is broken, or shows another view.
-        """
-        size, stored = self._size(index, files), self._stored_parts(index)
-        if stored is None:
+    def parts(self, index: int, size: tuple[int, int] | None) -> list[Part]:
+        """Return all parts that tokens of a sample were made of; without such, the one of evaluation. Raises DataError
+        where their file is broken."""
+        if CROP_SETTINGS not in self.samples.folders:
             return [centre_square(*(size or UNKNOWN_SIZE))]
+        name = self.samples.name(CROP_SETTINGS, index)
+        table = read_array(self.samples.read(CROP_SETTINGS, index), name)
         # Of a broken table one, which `stored_part` refuses.
-        num = max(len(stored[0]), 1) if stored[0].ndim else 1
-        return [stored_part(stored[0], number, size, stored[1]) for number in range(num)]
+        num = max(len(table), 1) if table.ndim else 1
+        return [stored_part(table, number, size, name) for number in range(num)]
 
-    def _part(self, index: int, files: Mapping[int, bytes], key: int, *, is_training: bool) -> Part:
-        size, stored = self._size(index, files), self._stored_parts(index)
-        if stored is not None:
-            table, name = stored
-            number = _drawn_row(table, rng.generator(key), may_flip=self.data.crop.flip > 0) if is_training else 0
-            return stored_part(table, number, size, name)
-        if size is None or not is_training or any(reader.is_of_parts for reader in self._readers.values()):
-            return centre_square(*(size or UNKNOWN_SIZE))
+    def _part(self, index: int, size: tuple[int, int] | None, key: int, *, is_training: bool) -> Part:
+        parts = self.parts(index, size)
+        if is_training and CROP_SETTINGS in self.samples.folders:
+            fitting = [part for part in parts if self.data.crop.flip > 0 or not part.is_flipped] or parts[:1]
+            return fitting[int(rng.generator(key).integers(len(fitting)))]
+        if not is_training or size is None or any(reader.is_of_parts for reader in self._readers.values()):
+            return parts[0]
         return draw_part(self.data.crop, *size, rng.generator(key))
 
-    def _stored_parts(self, index: int) -> tuple[NDArray[Any], str] | None:
-        """The table of what tokens were made of, and the name of its file; None: there is none."""
-        if CROP_SETTINGS not in self.samples.folders:
-            return None
-        name = self.samples.name(CROP_SETTINGS, index)
-        return read_array(self.samples.read(CROP_SETTINGS, index), name), name
-
-    def _size(self, index: int, files: Mapping[int, bytes]) -> tuple[int, int] | None:
-        """(height, width) of the first image of a sample, whose view all other images and maps show.
-
-        Raises:
-            DataError: One of another shape does not show the same view. Its resolution may be another.
-        """
+    def size(self, index: int, files: Mapping[int, bytes]) -> tuple[int, int] | None:
+        """Return (height, width) of the first image of a sample, whose view all other images and maps show; their
+        resolution may be another. Raises DataError where one has another shape."""
         size, first = None, ""
         for number, content in files.items():
             name = self.samples.name(self.folders[number], index)
@@ -143,26 +124,15 @@ class SampleSet:
 
 
 def _is_same_view(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Whether one size is the other at another scale, up to rounding of the smaller to whole pixels."""
+    """Return True if one size is the other at another scale, up to rounding of the smaller to whole pixels."""
     small, large = sorted((one, other))
     height, width = large[0] * small[1] / large[1], large[1] * small[0] / large[0]
     return abs(height - small[0]) < 1 or abs(width - small[1]) < 1
 
 
-def _drawn_row(table: NDArray[np.integer], drawn_from: np.random.Generator, *, may_flip: bool) -> int:
-    """Number of a stored part; of a broken table, which `stored_part` refuses, 0."""
-    if may_flip or table.ndim != 2 or table.shape[1] != 5:
-        return int(drawn_from.integers(len(table))) if len(table) else 0
-    rows = np.flatnonzero(table[:, 4] == 0)
-    return int(drawn_from.choice(rows)) if len(rows) else 0
-
-
 class FourMSource(BatchSource):
-    """All samples of all sets.
-
-    Parts, what is drawn of a file, and masks are functions of the records' keys; "valid" ignores those, so that
-    evaluations of runs and of steps compare.
-    """
+    """All samples of all sets. Parts, what is drawn of a file, and masks are functions of the records' keys; "valid"
+    ignores those, so that evaluations of runs and of steps compare."""
 
     def __init__(
         self, config: FourMRun, split: Split, sets: Sequence[SampleSet], vocabulary: TextVocabulary | None
@@ -178,7 +148,7 @@ class FourMSource(BatchSource):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of names and of every setting that a batch depends on; not of contents."""
+        """A digest of names and of every setting that a batch depends on; not of contents."""
         parts = [self.split, self.masking.model_dump_json(), *(m.model_dump_json() for m in self.modalities)]
         parts += [self.data.model_dump_json(include=_FIELDS_OF_EXAMPLES)]
         for one in self.sets:
@@ -223,7 +193,7 @@ class FourMSource(BatchSource):
         return with_places(out, self.modalities)
 
     def samples(self, records: Records) -> list[Sample]:
-        """What the files of these records hold."""
+        """Read the files of these records."""
         keys = self.keys(records).tolist()
         return [
             self.sets[source].read(index, key, is_training=self.split == "train")
@@ -264,7 +234,11 @@ class FourMSource(BatchSource):
         for row, one in enumerate(found):
             begin = len(ids)
             if isinstance(one, Chunks):
-                _add_chunks(ids, units, [*vocabulary.encode_chunks(one.words), [vocabulary.eos]], modality)
+                chunks = [*map(vocabulary.encode_words, one.words), [vocabulary.eos]]
+                num_fitting = bisect_right(list(accumulate(map(len, chunks))), modality.max_tokens)
+                for number, chunk in enumerate(chunks[:num_fitting]):
+                    ids += chunk
+                    units += [number] * len(chunk)
             elif one is not None:
                 if isinstance(one, str):
                     own = next(texts)
@@ -281,19 +255,7 @@ class FourMSource(BatchSource):
 _FIELDS_OF_EXAMPLES = {"crop", "aligned_captions", "min_box_score", "max_boxes", "box_order", "min_box_visibility"}
 
 
-def _add_chunks(ids: list[int], units: list[int], chunks: Sequence[Sequence[int]], modality: Modality) -> None:
-    """Those that fit as a whole."""
-    left = modality.max_tokens
-    for number, chunk in enumerate(chunks):
-        left -= len(chunk)
-        if left < 0:
-            return
-        ids += chunk
-        units += [number] * len(chunk)
-
-
 def _ids(values: Content, modality: Modality, vocabulary: TextVocabulary, sample: Sample) -> list[int]:
-    """Ids that a reader gave."""
     ids = np.asarray(values)
     if ids.ndim != 1 or ids.dtype.kind not in "iu" or (len(ids) and not 0 <= ids.min() <= ids.max() < vocabulary.size):
         raise DataError(
@@ -332,22 +294,18 @@ def _bounds(ids: NDArray[Any]) -> str:
 
 
 def set_name(config: FourMSetConfig) -> str:
-    """What a data set is called."""
+    """Return the name of a data set."""
     return config.name or config.path.rstrip("/").rpartition("/")[2] or config.path
 
 
 def folder_of(config: FourMSetConfig, modality: Modality) -> str:
-    """Where a data set has a modality."""
+    """Return the folder of a modality in a data set."""
     return config.folders.get(modality.name, config.folders.get(modality.key, modality.path))
 
 
 def open_source(config: FourMRun, split: Split) -> FourMSource:
-    """The examples of a split of a bound config.
-
-    Raises:
-        ConfigError: The mixture does not fit the data.
-        DataError: No data was given, or it is broken.
-    """
+    """Open the examples of a split of a bound config. Raises ConfigError where the mixture does not fit the data,
+    DataError where no data was given, or it is broken."""
     configs = config.data.train if split == "train" else config.data.valid
     if not configs:
         raise DataError(f"data.{split} names no data\n  give it as data.{split}=FOLDER")
@@ -356,11 +314,8 @@ def open_source(config: FourMRun, split: Split) -> FourMSource:
 
 
 def open_vocabulary(config: FourMRun) -> TextVocabulary | None:
-    """Of the sequences among the modalities; None where there are none.
-
-    Raises:
-        DataError: None was given, or it has too few sentinels.
-    """
+    """Open the vocabulary of the sequences among the modalities; None where there are none. Raises DataError where none
+    was given, or it has too few sentinels."""
     tokenizer, sequences = config.data.tokenizer, [one for one in config.model.modalities if one.kind == "sequence"]
     if not sequences:
         return None
@@ -390,12 +345,8 @@ def with_vocabulary(config: FourMRun, vocabulary: TextVocabulary | None) -> Four
 
 
 def open_set(config: FourMSetConfig, run: FourMRun, vocabulary: TextVocabulary | None) -> SampleSet:
-    """One data set.
-
-    Raises:
-        ConfigError: The mixture does not fit it, or it names a modality that the model lacks.
-        DataError: It is missing or broken.
-    """
+    """Open one data set. Raises ConfigError where the mixture does not fit it, or it names a modality that the model
+    lacks, DataError where it is missing or broken."""
     modalities, masking = run.model.modalities, run.masking
     names = [modality.name for modality in modalities]
     known = {*names, *(modality.key for modality in modalities)}
@@ -439,12 +390,8 @@ def open_set(config: FourMSetConfig, run: FourMRun, vocabulary: TextVocabulary |
 
 
 def bind(config: FourMRun) -> FourMRun:
-    """The config with the size of the text vocabulary in all sequences, checked against its data: the first sample of
-    every set is read.
-
-    Raises:
-        ConfigError, DataError: Settings and data do not fit each other.
-    """
+    """Return the config with the size of the text vocabulary in all sequences, checked against its data: the first
+    sample of every set is read. Raises ConfigError or DataError where settings and data do not fit each other."""
     data = config.data
     if not data.train:
         raise DataError("there is nothing to train on: data.train names no data\n  give it as data.train=FOLDER")
@@ -463,10 +410,8 @@ def bind(config: FourMRun) -> FourMRun:
 
 
 def absent_modalities(source: FourMSource) -> str | None:
-    """What is wrong where no set of the training data has a modality that is drawn, and how to fix it; None: nothing.
-
-    A modality that no component of the mixture names is left out on purpose.
-    """
+    """Return what is wrong where no set of the training data has a modality that is drawn, and how to fix it; None:
+    nothing. A modality that no component of the mixture names is left out on purpose."""
     present = {number for one in source.sets for number in one.present}
     mixture = Bound(source.masking.mixture, source.modalities, [one.name for one in source.modalities])
     is_drawn_D = (mixture.inputs_KD + mixture.targets_KD).any(axis=0)
@@ -483,17 +428,10 @@ def absent_modalities(source: FourMSource) -> str | None:
 
 
 def check_files(config: FourMRun, progress: Progress) -> list[str]:
-    """Read every file of all data sets as training and evaluation do, with all stored parts.
-
-    The config is not bound: data that do not fit it are reported, too.
-
-    Returns:
-        What cannot be used: absent modalities, broken or truncated files, NaN, ids out of range, shapes that do not
-        fit each other. Each names its file.
-
-    Raises:
-        ConfigError, DataError: The text tokenizer is missing or does not fit.
-    """
+    """Read every file of all data sets as training and evaluation do, with all stored parts. Return what cannot be
+    used, with names of files: absent modalities, broken or truncated files, NaN, ids out of range, shapes that do not
+    fit each other. The config is not bound: data that do not fit it are reported, too. Raises ConfigError or DataError
+    where the text tokenizer is missing or does not fit."""
     vocabulary = open_vocabulary(config)
     config, data, problems = with_vocabulary(config, vocabulary), config.data, list[str]()
     splits: tuple[tuple[Split, tuple[FourMSetConfig, ...]], ...] = (("train", data.train), ("valid", data.valid))
@@ -526,7 +464,7 @@ def _broken_files(source: FourMSource, progress: Progress) -> Iterator[str]:
 
 
 def _of_sample(source: FourMSource, number: int, index: int) -> list[str]:
-    """What is wrong with the files of a sample."""
+    """Return what is wrong with the files of a sample."""
     one, problems, files = source.sets[number], list[str](), dict[int, bytes]()
     for modality, folder in one.folders.items():
         try:
@@ -534,7 +472,7 @@ def _of_sample(source: FourMSource, number: int, index: int) -> list[str]:
         except DataError as error:
             problems.append(str(error))
     try:
-        parts = one.parts(index, files)
+        parts = one.parts(index, one.size(index, files))
     except DataError as error:
         problems.append(str(error))
         parts = [centre_square(*UNKNOWN_SIZE)]

@@ -18,6 +18,7 @@ from pretrainkit.errors import DataError
 CONTROL = ("[PAD]", "[UNK]", "[SOS]", "[EOS]")
 _SENTINEL = re.compile(r"\[S_(\d+)\]")
 _KEPT_WORDS = 100_000
+_REMEDY = "  make one with: pretrainkit tokenizer train words.tsv --kind multimodal --out DIR"
 
 
 class _Words(dict[str, tuple[int, ...]]):
@@ -49,28 +50,19 @@ class TextVocabulary:
     """Words to ids, and back."""
 
     def __init__(self, path: str | Path) -> None:
-        """`path`: folder of a tokenizer, or its JSON file.
-
-        Raises:
-            DataError: There is none, or it lacks what sequences need.
-        """
+        """`path`: folder of a tokenizer, or its JSON file. Raises DataError where there is none, or it lacks what
+        sequences need."""
         file = Path(path, "tokenizer.json") if Path(path).is_dir() else Path(path)
         try:
             content = file.read_bytes()
             self._tokenizer, self._words = _read(content)
         except Exception as error:  # the library raises plain Exception
-            raise DataError(
-                f"the text tokenizer {path} cannot be read: {error}\n"
-                "  make one with: pretrainkit tokenizer train words.tsv --kind multimodal --out DIR"
-            ) from error
+            raise DataError(f"the text tokenizer {path} cannot be read: {error}\n{_REMEDY}") from error
         self.fingerprint = hashlib.blake2b(content, digest_size=16).hexdigest()
         self.size: int = self._tokenizer.get_vocab_size()
         missing = [token for token in (*CONTROL, "[S_1]", "v0=0") if token not in self._words]
         if missing:
-            raise DataError(
-                f"the text tokenizer {path} has no {', '.join(missing)}\n"
-                "  make one with: pretrainkit tokenizer train words.tsv --kind multimodal --out DIR"
-            )
+            raise DataError(f"the text tokenizer {path} has no {', '.join(missing)}\n{_REMEDY}")
         self.pad, self.unk, self.sos, self.eos = (self._words[token][0] for token in CONTROL)
         numbered = {
             int(match[1]): ids[0] for token, ids in self._words.items() if (match := _SENTINEL.fullmatch(token))
@@ -78,8 +70,7 @@ class TextVocabulary:
         found = self.sentinels = tuple(numbered[number] for number in sorted(numbered))
         if found != tuple(range(found[0], found[0] + len(found))) or sorted(numbered) != list(range(len(found))):
             raise DataError(
-                f"the sentinels [S_0], [S_1], … of the text tokenizer {path} have no consecutive ids\n"
-                "  make one with: pretrainkit tokenizer train words.tsv --kind multimodal --out DIR"
+                f"the sentinels [S_0], [S_1], … of the text tokenizer {path} have no consecutive ids\n{_REMEDY}"
             )
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -93,20 +84,15 @@ class TextVocabulary:
             for text in texts
         ]
 
-    def encode_chunks(self, chunks: Iterable[Iterable[str]]) -> list[list[int]]:
-        """`encode_words` of each chunk."""
-        find = self._words.__getitem__
-        return [[one for word in chunk for one in find(word)] for chunk in chunks]
-
     def _is_plain(self, text: str) -> bool:
-        """Whether its words have the ids that they have alone: nothing but spaces parts them, and no reserved token of
-        several words can begin in it."""
+        """Return True if the words have the ids that they have alone: nothing but spaces parts them, and no reserved
+        token of several words can begin in it."""
         is_simple = text.isascii() and text.isprintable()
         return is_simple and (self._several is None or self._several.search(text) is None)
 
     @cached_property
     def _splits_at_spaces(self) -> bool:
-        """Whether words have their ids whatever stands around them, as in a vocabulary that we trained."""
+        """True if words have their ids whatever stands around them, as in a vocabulary that we trained."""
         parts = json.loads(self._tokenizer.to_str())
         kinds = [(parts[name] or {}).get("type") for name in ("model", "pre_tokenizer", "normalizer")]
         return kinds == ["WordPiece", "BertPreTokenizer", "BertNormalizer"]

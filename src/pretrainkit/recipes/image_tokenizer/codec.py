@@ -26,7 +26,7 @@ class ImageCodec:
     """Images of one domain to ids and back, on one device, in batches. It neither trains nor draws."""
 
     def __init__(self, model: ImageTokenizer, device: torch.device, batch_size: int = 64) -> None:
-        """`model` is in evaluation mode and is moved to the device."""
+        """Take a model in evaluation mode, and move it to the device."""
         self._model, self._device, self._batch_size = model.to(device), device, batch_size
         self.config, self.domain = model.config, model.config.domain
         self.vocab_size, self.num_tokens = self.config.vocab_size, self.config.num_tokens
@@ -35,12 +35,9 @@ class ImageCodec:
 
     @torch.inference_mode()
     def encode(self, images: NDArray[Any]) -> NDArray[np.int64]:
-        """Ids, int64 (B, N), row by row (of several at each place: head by head).
-
-        Args:
-            images: uint8 (B, C, H, W) of colours, grey, normals and masks (0 and 1); float32 (B, C, H, W) of depth
-                (standardised) and features; int (B, H, W) of classes, 255 for none.
-        """
+        """Return ids, int64 (B, N), row by row (of several at each place: head by head). `images`: uint8 (B, C, H, W)
+        of colours, grey, normals and masks (0 and 1); float32 (B, C, H, W) of depth (standardised) and features; int
+        (B, H, W) of classes, 255 for none."""
         found = []
         for part in _parts(images, self._batch_size):
             values = prepared(torch.from_numpy(np.require(part, requirements="W")).to(self._device), self.config)
@@ -48,14 +45,8 @@ class ImageCodec:
         return torch.cat(found).numpy() if found else np.zeros((0, self.num_tokens), np.int64)
 
     def decode(self, ids_BN: NDArray[np.integer], /, **options: Unpack[DecodeOptions]) -> NDArray[Any]:
-        """Images as files hold them: uint8 (B, H, W, 3) of colours and normals, uint8 (B, H, W) of grey, masks (0 and
-        255) and classes (255 for none), float32 (B, H, W) of depth without scale, (B, C, H, W) of features.
-
-        Grids are squares, of any size for transformers.
-
-        Raises:
-            DataError: They are no ids of this tokenizer.
-        """
+        """Return images as files hold them: see `as_files`. Grids are squares, of any size for transformers. Raises
+        DataError where these are no ids of this tokenizer."""
         return as_files(self._values(ids_BN, **options), self.domain)
 
     def pictures(self, ids_BN: NDArray[np.integer], **options: Any) -> NDArray[np.uint8]:
@@ -103,8 +94,8 @@ def _parts(values: NDArray[Any], size: int) -> list[NDArray[Any]]:
 
 
 def values_of(decoded: Tensor, domain: Domain) -> Tensor:
-    """What `ImageTokenizer.decode` gives, as values like those of `model.prepared`: classes int64 (B, H, W), masks 0 or
-    1, colours from -1 to 1."""
+    """Return what `ImageTokenizer.decode` gives as values like those of `model.prepared`: classes int64 (B, H, W),
+    masks 0 or 1, colours from -1 to 1."""
     if domain.kind == "classes":
         return decoded.argmax(1)
     if domain.kind == "mask":
@@ -113,9 +104,9 @@ def values_of(decoded: Tensor, domain: Domain) -> Tensor:
 
 
 def as_files(values: Tensor, domain: Domain) -> NDArray:
-    """Values as files hold them: uint8 (B, H, W, 3) of colours and normals, uint8 (B, H, W) of grey, masks (0 and 255)
-    and classes (255 for none; int16 where there are more than 255), float32 (B, H, W) of depth, (B, C, H, W) of
-    features."""
+    """Return values as files hold them: uint8 (B, H, W, 3) of colours and normals, uint8 (B, H, W) of grey, masks (0
+    and 255) and classes (255 for none; int16 where there are more than 255), float32 (B, H, W) of depth without scale,
+    (B, C, H, W) of features."""
     found = values.cpu()
     if domain.kind == "classes":
         classes = torch.where(found == 0, 255, found - 1).numpy()

@@ -5,12 +5,13 @@ Source: section 10.1 of the specification (4M-21, https://arxiv.org/abs/2406.094
 """
 
 import math
+from collections.abc import Callable
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretrainkit.nn import positions
 from pretrainkit.nn.autocast import in_float32
 from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
 from pretrainkit.nn.row_layout import RowLayout
@@ -21,16 +22,8 @@ _EPSILON = 1e-6
 
 
 def grid_table(rows: int, columns: int, width: int) -> Tensor:
-    """float32 (1, D, h, w): sines and cosines of the row, then of the column (Chen et al. 2021,
-    https://arxiv.org/abs/2104.02057). D is a multiple of 4. On grids that are no squares the original's rows and
-    columns change places; ours do not.
-
-    Made by NumPy, so that it has its values in a model on "meta" too.
-    """
-    rate_W = 10_000.0 ** -(np.arange(width // 4) / (width // 4))
-    places_P = np.divmod(np.arange(rows * columns), columns)
-    table_DP = np.concatenate([wave(rate_W[:, None] * own_P) for own_P in places_P for wave in (np.sin, np.cos)])
-    return torch.from_numpy(table_DP.astype(np.float32).reshape(1, width, rows, columns))
+    """float32 (1, D, h, w): the table of `nn/positions.py` as a map."""
+    return positions.grid_table(rows, columns, width).T.reshape(1, width, rows, columns).contiguous()
 
 
 def stretched(positions_1Dhw: Tensor, rows: int, columns: int) -> Tensor:
@@ -40,24 +33,24 @@ def stretched(positions_1Dhw: Tensor, rows: int, columns: int) -> Tensor:
     return F.interpolate(positions_1Dhw, (rows, columns), mode="bicubic", align_corners=False)
 
 
-class LastMLP(nn.Module):
-    """x + W tanh(U norm(x)), in float32 (Yu et al. 2021, https://arxiv.org/abs/2110.04627)."""
+class ResidualMLP(nn.Module):
+    """x + W activation(U norm(x))."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(
+        self, width: int, inner_width: int, activation: Callable[[Tensor], Tensor] = F.gelu, epsilon: float = 1e-5
+    ) -> None:
         super().__init__()
-        self.norm = LayerNorm(width, _EPSILON)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
+        self.activation = activation
+        self.norm = LayerNorm(width, epsilon)
+        self.up = nn.Linear(width, inner_width)
+        self.down = nn.Linear(inner_width, width)
 
-    def forward(self, x_TD: Tensor) -> Tensor:
-        """(T, D) to float32 (T, D)."""
-        with in_float32(x_TD):
-            x_TD = x_TD.float()
-            return x_TD + self.down(torch.tanh(self.up(self.norm(x_TD))))
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(self.activation(self.up(self.norm(x))))
 
 
 class _Layers(nn.Module):
-    """What has its blocks in `layers`."""
+    """A coder with its blocks in `layers`."""
 
     layers: nn.ModuleList
 
@@ -86,7 +79,8 @@ class _Transformer(_Layers):
             )
             for _ in range(config.num_layers)
         )
-        self.last_mlp = LastMLP(width) if config.has_last_mlp else None
+        # As in Yu et al. 2021, https://arxiv.org/abs/2110.04627.
+        self.last_mlp = ResidualMLP(width, 4 * width, torch.tanh, _EPSILON) if config.has_last_mlp else None
 
     def forward(self, x_BDhw: Tensor) -> Tensor:
         """(B, D, h, w) to tokens (T, D)."""
@@ -96,7 +90,10 @@ class _Transformer(_Layers):
         layout = RowLayout(B, h * w)
         for layer in self.layers:
             x_TD = layer(x_TD, layout)
-        return x_TD if self.last_mlp is None else self.last_mlp(x_TD)
+        if self.last_mlp is None:
+            return x_TD
+        with in_float32(x_TD):
+            return self.last_mlp(x_TD.float())
 
 
 class ViTEncoder(_Transformer):
@@ -273,17 +270,6 @@ class ConvDecoder(_Layers):
         return self.out(F.silu(self.norm(x_BDhw)))
 
 
-class _Block(nn.Module):
-    def __init__(self, width: int, inner_width: int) -> None:
-        super().__init__()
-        self.norm = LayerNorm(width, 1e-5)
-        self.up = nn.Linear(width, inner_width)
-        self.down = nn.Linear(inner_width, width)
-
-    def forward(self, x_BhwD: Tensor) -> Tensor:
-        return x_BhwD + self.down(F.gelu(self.up(self.norm(x_BhwD))))
-
-
 class MLPCoder(_Layers):
     """Residual feed-forward layers at each place, (B, C, h, w) to (B, E, h, w): encoder and decoder of features
     (Bachmann et al. 2023, https://arxiv.org/abs/2306.13575, "BottleneckMLP")."""
@@ -294,7 +280,7 @@ class MLPCoder(_Layers):
         self.width = config.width
         self.first = nn.Linear(num_in or config.width, config.width)
         self.layers = nn.ModuleList(
-            _Block(config.width, config.expansion * config.width) for _ in range(config.num_blocks)
+            ResidualMLP(config.width, config.expansion * config.width) for _ in range(config.num_blocks)
         )
         self.last = nn.Linear(config.width, num_out or config.width)
 

@@ -43,12 +43,10 @@ UVIT_GRID = 32
 
 
 def signal_shares(config: NoiseConfig) -> NDArray[np.float64]:
-    """(T,) the share of the image in the variance, from nearly 1 down to (where it ends in noise) 0.
-
-    Sources: Ho et al. 2020, https://arxiv.org/abs/2006.11239; Nichol & Dhariwal 2021, https://arxiv.org/abs/2102.09672;
-    shifted: Hoogeboom et al. 2023, https://arxiv.org/abs/2301.11093; ending in noise: Lin et al. 2023,
-    https://arxiv.org/abs/2305.08891.
-    """
+    """Return (T,) the share of the image in the variance, from nearly 1 down to (where it ends in noise) 0. Sources: Ho
+    et al. 2020, https://arxiv.org/abs/2006.11239; Nichol & Dhariwal 2021, https://arxiv.org/abs/2102.09672; shifted:
+    Hoogeboom et al. 2023, https://arxiv.org/abs/2301.11093; ending in noise: Lin et al. 2023,
+    https://arxiv.org/abs/2305.08891."""
     num = config.num_times
     if config.schedule == "shifted_cosine":
         with np.errstate(divide="ignore"):
@@ -91,30 +89,22 @@ class DiffusionDecoder(nn.Module, ABC):
     def forward(
         self, noisy_BCHW: Tensor, time_B: Tensor, codes_BDhw: Tensor, is_hidden_Bhw: Tensor | None = None
     ) -> Tensor:
-        """What the config says is predicted, (B, C, H, W). Hidden codes are not seen."""
+        """Predict what the config says, (B, C, H, W). Hidden codes are not seen."""
 
     @abstractmethod
     def blocks(self) -> list[nn.Module]:
-        """To compile and shard one by one."""
+        """List the submodules to compile and shard one by one."""
 
     def initialise_zeros(self) -> None:
         """Layers that begin as zeros, so that blocks begin as what they are added to."""
+        last = {ResidualBlock: "convolution_2", PlaceAttention: "out", TimedLayer: "gate", UNet: "out"}
         for module in self.modules():
-            if isinstance(module, ResidualBlock):
-                nn.init.zeros_(module.convolution_2.weight)
-            elif isinstance(module, PlaceAttention):
-                nn.init.zeros_(module.out.weight)
-            elif isinstance(module, TimedLayer):
-                nn.init.zeros_(module.gate.weight)
-            elif isinstance(module, UNet):
-                nn.init.zeros_(module.out.weight)
+            if name := last.get(type(module)):
+                nn.init.zeros_(module.get_parameter(f"{name}.weight"))
 
     def denoise(self, values_BCHW: Tensor, codes_BDhw: Tensor, keys_B: Tensor) -> tuple[Tensor, Tensor]:
-        """A training pass at a random time of each image.
-
-        Returns:
-            What was predicted, and what should have been; float32 (B, C, H, W) each.
-        """
+        """Make a training pass at a random time of each image. Return what was predicted, and what should have been;
+        float32 (B, C, H, W) each."""
         time_B = (draws.uniform(keys_B, _TIME, 1)[:, 0] * self.noise.num_times).long()
         noise_BCHW = draws.normal(keys_B, _NOISE, *values_BCHW.shape[1:])
         signal_B111, noise_B111 = self._roots(time_B)
@@ -133,15 +123,9 @@ class DiffusionDecoder(nn.Module, ABC):
 
     @torch.no_grad()
     def sample(self, codes_BDhw: Tensor, keys_B: Tensor, size: int, num_steps: int, guidance: float = 1.0) -> Tensor:
-        """float32 (B, C, H, W), without further noise on the way (DDIM).
-
-        Args:
-            codes_BDhw: What the images shall be.
-            keys_B: int64, of the noise that they begin with.
-            size: Pixels of a side.
-            num_steps: Passes of the network.
-            guidance: Above 1: away from what it would make without codes; needs noise.dropout in training.
-        """
+        """Return images, float32 (B, C, H, W), made without further noise on the way (DDIM). `keys_B`: int64, of the
+        noise that they begin with; `size`: pixels of a side; `num_steps`: passes of the network; `guidance`: above 1:
+        away from what it would make without codes; needs noise.dropout in training."""
         x_BCHW = draws.normal(keys_B, _FIRST, self.num_channels, size, size)
         times = trailing_times(self.noise.num_times, num_steps)
         for number, time in enumerate(times):
@@ -210,12 +194,9 @@ class Stage(nn.ModuleList):
 
 class UNet(DiffusionDecoder):
     """Convolutions over patches of pixels, which see the codes as further channels: down to a lower resolution and up
-    again, with connections between equal ones.
-
-    Source: section 10.4 of the specification (a); the network is that of Dhariwal & Nichol 2021,
-    https://arxiv.org/abs/2105.05233, without its later changes; patches: Luhman & Luhman 2022,
-    https://arxiv.org/abs/2207.04316.
-    """
+    again, with connections between equal ones. Source: section 10.4 of the specification (a); the network is that of
+    Dhariwal & Nichol 2021, https://arxiv.org/abs/2105.05233, without its later changes; patches: Luhman & Luhman 2022,
+    https://arxiv.org/abs/2207.04316."""
 
     def __init__(self, config: UNetConfig, num_channels: int, codes_width: int, *, is_flat: bool) -> None:
         super().__init__(config.noise, num_channels, is_flat=is_flat)
@@ -306,11 +287,9 @@ class TimedLayer(nn.Module):
 
 class UViT(DiffusionDecoder):
     """Convolutions down, a transformer that is told the codes place by place, convolutions up, with connections between
-    equal resolutions.
-
-    Source: section 10.4 of the specification (b); Hoogeboom et al. 2023, https://arxiv.org/abs/2301.11093; norms and
-    gates that depend on the time: Peebles & Xie 2022, https://arxiv.org/abs/2212.09748.
-    """
+    equal resolutions. Source: section 10.4 of the specification (b); Hoogeboom et al. 2023,
+    https://arxiv.org/abs/2301.11093; norms and gates that depend on the time: Peebles & Xie 2022,
+    https://arxiv.org/abs/2212.09748."""
 
     def __init__(self, config: UViTConfig, num_channels: int, codes_width: int, *, is_flat: bool) -> None:
         super().__init__(config.noise, num_channels, is_flat=is_flat)

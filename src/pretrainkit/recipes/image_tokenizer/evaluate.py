@@ -47,7 +47,7 @@ class _Counting(ImageTokenizerObjective):
 
 
 def _batches(source: ImageSource, num: int, size: int, numbers: Iterable[int] | None = None) -> Iterator[HostBatch]:
-    """The first `num` of a fixed shuffle, `size` at a time; None: all batches, else those of these numbers."""
+    """Yield the first `num` of a fixed shuffle, `size` at a time; `numbers`: of the batches, None: all."""
     order = Order(source.sizes, weights=[None] * len(source.sizes), mode="shuffle", seed=0, batch_size=1)
     for number in range(-(-num // size)) if numbers is None else numbers:
         yield source.build(order.records(np.arange(number * size, min((number + 1) * size, num))))

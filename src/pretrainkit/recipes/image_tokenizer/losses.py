@@ -35,13 +35,9 @@ _LOSSES: Mapping[str, Callable[..., Tensor]] = {
 
 
 def reconstruction_loss(prediction: Tensor, target: Tensor, kind: Reconstruction) -> Tensor:
-    """float32 (B,): the mean over an image.
-
-    Args:
-        prediction: (B, C, H, W); (B, K, H, W) logits of classes; logits of masks.
-        target: (B, C, H, W); int64 (B, H, W) of classes; 0 and 1 of masks.
-        kind: As in the config.
-    """
+    """Return float32 (B,), the mean over an image. `prediction`: (B, C, H, W), (B, K, H, W) logits of classes, or
+    logits of masks; `target`: (B, C, H, W), int64 (B, H, W) of classes, or 0 and 1 of masks; `kind`: as in the
+    config."""
     prediction = prediction.float()
     if kind == "cosine":
         return 1 - F.cosine_similarity(prediction.flatten(1), target.flatten(1), dim=1)
@@ -104,13 +100,10 @@ def _ssim(x: Tensor, y: Tensor, value_range: float) -> tuple[Tensor, Tensor]:
 
 
 class Perceptual:
-    """The distance of pictures with values from -1 to 1 by what another network sees in them.
-
-    Any transformer of timm, by distances of the outputs of its blocks; or LPIPS (Zhang et al. 2018,
-    https://arxiv.org/abs/1801.03924), whose layers are weighed as people see. Weights are the published ones, a file's,
-    or drawn (features of random networks tell textures apart, too). They stay as they are, and are no part of the
-    model.
-    """
+    """The distance of pictures with values from -1 to 1 by what another network sees in them. Any transformer of timm,
+    by distances of the outputs of its blocks; or LPIPS (Zhang et al. 2018, https://arxiv.org/abs/1801.03924), whose
+    layers are weighed as people see. Weights are the published ones, a file's, or drawn (features of random networks
+    tell textures apart, too). They stay as they are, and are no part of the model."""
 
     def __init__(self, config: PerceptualConfig) -> None:
         self._config = config
@@ -129,11 +122,8 @@ class Perceptual:
         return torch.stack([self._distance(x, y) for x, y in zip(seen, wanted, strict=True)]).mean(0)
 
     def require(self) -> None:
-        """Open the network, so that a run without it ends before it begins.
-
-        Raises:
-            ConfigError, CheckpointError, MissingPackageError: It cannot be.
-        """
+        """Open the network, so that a run without it ends before it begins. Raises ConfigError, CheckpointError or
+        MissingPackageError where it cannot be opened."""
         self._on(torch.device("cpu"))
 
     def _on(self, device: torch.device) -> Any:
@@ -142,7 +132,7 @@ class Perceptual:
         return self._network.to(device)
 
     def _features(self, network: Any, images_BCHW: Tensor) -> list[Tensor]:
-        """Of each block, float32 (B, T, D)."""
+        """Return the output of each block, float32 (B, T, D)."""
         size = self._config.image_size
         images_BCHW = _three_channels(images_BCHW)
         if images_BCHW.shape[-1] != size:
@@ -169,7 +159,7 @@ def _three_channels(images_BCHW: Tensor) -> Tensor:
 
 
 def _without_numbers(config: PerceptualConfig) -> nn.Module:
-    """For `pretrainkit plan`."""
+    """Open the network on "meta", for `pretrainkit plan`."""
     from pretrainkit.training.fake_step import faked
 
     with torch.device("meta"), SkipInitialisation():
@@ -207,7 +197,8 @@ def _open(config: PerceptualConfig) -> nn.Module:
 
 
 def _lpips(config: PerceptualConfig) -> nn.Module:
-    """Of the published ones, the package holds how layers are weighed, and torchvision fetches the layers."""
+    """Open LPIPS. Of the published one, the package holds how layers are weighed, and torchvision fetches the
+    layers."""
     try:
         import_torchvision()
         import lpips

@@ -5,7 +5,8 @@ latents, h x w places.
 Source: section 10 of the specification (4M-21, https://arxiv.org/abs/2406.09406).
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,10 +15,8 @@ from torch import Tensor, nn
 from pretrainkit.recipes.image_tokenizer.coders import ConvDecoder, ConvEncoder, MLPCoder, ViTDecoder, ViTEncoder
 from pretrainkit.recipes.image_tokenizer.diffusion import DiffusionDecoder, UNet, UViT
 from pretrainkit.recipes.image_tokenizer.model_config import (
-    CodebookConfig,
     ConvCoderConfig,
     ImageTokenizerModelConfig,
-    MemcodesConfig,
     MLPCoderConfig,
     UNetConfig,
     ViTCoderConfig,
@@ -25,9 +24,15 @@ from pretrainkit.recipes.image_tokenizer.model_config import (
 from pretrainkit.recipes.image_tokenizer.quantizers import Codebook, FiniteScalar, Memcodes, Quantized
 from pretrainkit.training.optimizers.parameters import stacked_parameters
 
+_QUANTIZERS: Mapping[str, Callable[[Any], Codebook | Memcodes | FiniteScalar]] = {
+    "codebook": Codebook,
+    "memcodes": Memcodes,
+    "fsq": FiniteScalar,
+}
+
 
 class Pass(NamedTuple):
-    """What a training pass gives."""
+    """The results of a training pass."""
 
     prediction_BEHW: Tensor
     target: Tensor
@@ -48,12 +53,7 @@ class ImageTokenizer(nn.Module):
         self.class_table = None if domain.num_classes is None else nn.Embedding(domain.num_classes, domain.num_channels)
         self.encoder = _encoder(config)
         self.to_latents = nn.Conv2d(self.encoder.width, quantizer.width, 1)
-        if isinstance(quantizer, CodebookConfig):
-            self.quantizer: Codebook | Memcodes | FiniteScalar = Codebook(quantizer)
-        elif isinstance(quantizer, MemcodesConfig):
-            self.quantizer = Memcodes(quantizer)
-        else:
-            self.quantizer = FiniteScalar(quantizer)
+        self.quantizer = _QUANTIZERS[quantizer.kind](quantizer)
         self.decoder = _decoder(config)
         self.from_codes = (
             None if isinstance(self.decoder, DiffusionDecoder) else nn.Conv2d(quantizer.width, self.decoder.width, 1)
@@ -62,19 +62,17 @@ class ImageTokenizer(nn.Module):
             part.requires_grad_(False)
 
     def _frozen(self) -> list[nn.Module]:
-        """What stays as it is."""
         parts = (self.encoder, self.to_latents, self.quantizer, self.class_table)
         return [part for part in parts if part is not None] if self.config.is_encoder_frozen else []
 
     def train(self, mode: bool = True) -> "ImageTokenizer":
-        """What is frozen stays in evaluation mode."""
+        """Change the mode; frozen parts stay in evaluation mode."""
         super().train(mode)
         for part in self._frozen():
             part.eval()
         return self
 
     def blocks(self) -> list[nn.Module]:
-        """The submodules to compile, shard and recompute one by one."""
         return [*self.encoder.blocks(), *self.decoder.blocks()]
 
     def forward(self, values: Tensor, keys_B: Tensor, *, samples: bool = False) -> Pass:
@@ -117,16 +115,11 @@ class ImageTokenizer(nn.Module):
 
 
 def prepared(images: Tensor, config: ImageTokenizerModelConfig, size: int | None = None) -> Tensor:
-    """What files hold to what the model reads, on their device.
+    """Return what the model reads, on the device of `images`: float32 (B, C, H, W), colours from -1 to 1, masks 0 or 1;
+    or int64 (B, H, W) of classes, 0 for none.
 
-    Args:
-        images: uint8 (B, C, H, W) of colours, grey, normals and masks; float32 (B, C, H, W) of depth and features;
-            int (B, H, W) of classes, 255 for none.
-        config: Of the model.
-        size: Pixels of a side to resize to; None: as they are.
-
-    Returns:
-        float32 (B, C, H, W), colours from -1 to 1, masks 0 or 1; or int64 (B, H, W) of classes, 0 for none.
+    `images`: as files hold them: uint8 (B, C, H, W) of colours, grey, normals and masks; float32 (B, C, H, W) of depth
+    and features; int (B, H, W) of classes, 255 for none. `size`: pixels of a side to resize to; None: as they are.
     """
     kind = config.domain.kind
     if kind == "classes":

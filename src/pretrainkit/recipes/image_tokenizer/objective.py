@@ -47,8 +47,8 @@ class ImageTokenizerObjective(SeparableObjective):
 
     @property
     def logged(self) -> tuple[str, ...]:
-        """Of the moving averages before the update: the share of codes that are in use, and how many equally frequent
-        ones would be as hard to guess."""
+        """Names of two figures of the moving averages before the update: the share of codes that are in use, and how
+        many equally frequent ones would be as hard to guess."""
         return (USAGE, PERPLEXITY) if self._learns_codes else ()
 
     def weights(self, batch: Batch) -> dict[str, Tensor]:

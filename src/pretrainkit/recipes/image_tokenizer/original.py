@@ -136,11 +136,7 @@ their place. They are applied one after another, in this order."""
 
 
 def config_of(config: ImageTokenizerModelConfig) -> dict[str, Any]:
-    """The original's config of a tokenizer.
-
-    Raises:
-        InputError: The original has no such tokenizer.
-    """
+    """Return the original's config of a tokenizer. Raises InputError where it has no such tokenizer."""
     quantizer, decoder = config.quantizer, config.decoder
     values: dict[str, Any] = {
         "image_size": config.image_size,
@@ -180,11 +176,8 @@ def config_of(config: ImageTokenizerModelConfig) -> dict[str, Any]:
 
 
 def model_of(values: Mapping[str, Any]) -> ImageTokenizerModelConfig:
-    """Our config of one of the original's; the domain is told by the channels, and its name by the user.
-
-    Raises:
-        CheckpointError: It has parts that are not known here.
-    """
+    """Return our config of one of the original's; the domain is told by the channels, and its name by the user. Raises
+    CheckpointError where it has parts that are not known here."""
     labels, channels = values.get("n_labels"), int(values.get("n_channels", 3))
     has_patches = bool(values.get("patch_proj", True))
     post_mlp, enc_type = bool(values.get("post_mlp", False)), str(values.get("enc_type", "vit_b_enc"))
@@ -311,11 +304,7 @@ def _noise_values(noise: NoiseConfig) -> dict[str, Any]:
 
 
 def original_name(name: str, config: ImageTokenizerModelConfig) -> str:
-    """The original's name of one of our tensors.
-
-    Raises:
-        CheckpointError: The original has no such part.
-    """
+    """Return the original's name of one of our tensors. Raises CheckpointError where it has no such part."""
     part = name.partition(".")[0]
     coders = {"encoder": config.encoder, "decoder": config.decoder}
     kind = coders[part].kind if part in coders else ""
@@ -336,11 +325,8 @@ def to_original(model: ImageTokenizer) -> dict[str, Tensor]:
 
 
 def from_original(tensors: State, config: ImageTokenizerModelConfig) -> dict[str, Tensor]:
-    """Our state dict of a model with this config.
-
-    Raises:
-        CheckpointError: Tensors are missing, or there are others.
-    """
+    """Return our state dict of a model with this config. Raises CheckpointError where tensors are missing, or there are
+    others."""
     with torch.device("meta"):
         names = list(ImageTokenizer(config).state_dict())
     theirs = {name: original_name(name, config) for name in names}

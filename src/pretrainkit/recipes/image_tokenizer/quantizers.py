@@ -44,7 +44,7 @@ class Quantized(NamedTuple):
 
 
 class Met(NamedTuple):
-    """What codes met in a part of a batch; all float32 but for the order."""
+    """Latents that codes met in a part of a batch; all float32 but for the order."""
 
     counts_K: Tensor
     sums_KD: Tensor
@@ -56,12 +56,12 @@ class Met(NamedTuple):
     """More are not kept."""
 
     def join(self, other: "Met") -> "Met":
-        """Of two parts together."""
+        """Return two parts together."""
         spares, orders = (self.spare_SD, other.spare_SD), (self.order_S, other.order_S)
         return self._merged(self.counts_K + other.counts_K, self.sums_KD + other.sums_KD, spares, orders)
 
     def over_ranks(self) -> "Met":
-        """Of the parts of all ranks together; a collective. All ranks have equally many latents."""
+        """Return the parts of all ranks together; a collective. All ranks have equally many latents."""
         if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
             return self
         num_ranks = dist.get_world_size()
@@ -147,7 +147,7 @@ class Codebook(nn.Module):
 
     @torch.no_grad()
     def met(self, quantized: Quantized, keys_B: Tensor) -> Met:
-        """What codes met in a microbatch of examples with these keys (int64)."""
+        """Collect what codes met in a microbatch of examples with these keys (int64)."""
         latents_ND, ids_N = quantized.latents_ND, quantized.ids.reshape(-1)
         assert latents_ND is not None
         counts_K = latents_ND.new_zeros(self.config.size).index_add_(0, ids_N, torch.ones_like(latents_ND[:, 0]))
@@ -192,7 +192,7 @@ class Codebook(nn.Module):
         return sums_KD / smooth_K[:, None], use_K, sums_KD
 
     def _revived(self, codes_KD: Tensor, use_K: Tensor, met: Met, threshold: float) -> tuple[Tensor, Tensor]:
-        """What takes the place of each code that is dead, and which are."""
+        """Return what takes the place of each code that is dead, and which are."""
         if self.config.revival == "none" or not len(met.spare_SD):
             return codes_KD, torch.zeros_like(use_K, dtype=torch.bool)
         is_dead_K = use_K < threshold
@@ -224,10 +224,8 @@ class Codebook(nn.Module):
 
 class Memcodes(nn.Module):
     """Several tables of learned codes; each place asks each table by attention, and takes the value of the code it
-    likes (Mama et al. 2021, https://arxiv.org/abs/2111.08356; section 10.3 of the specification).
-
-    Codes learn by the gradient: in training they are drawn (hard Gumbel softmax), else the likeliest is taken.
-    """
+    likes (Mama et al. 2021, https://arxiv.org/abs/2111.08356; section 10.3 of the specification). Codes learn by the
+    gradient: in training they are drawn (hard Gumbel softmax), else the likeliest is taken."""
 
     def __init__(self, config: MemcodesConfig) -> None:
         super().__init__()
@@ -246,7 +244,6 @@ class Memcodes(nn.Module):
         self.values_HEE.uniform_(-bound, bound)
 
     def forward(self, latents_BDhw: Tensor, keys_B: Tensor | None = None) -> Quantized:
-        """`keys_B` (int64) decide what is drawn in training."""
         B, D, h, w = latents_BDhw.shape
         H, K, E = self.codes_HKE.shape
         with in_float32(latents_BDhw):

@@ -67,7 +67,7 @@ class ImageTokenizer(
         return open_source(config, split)
 
     def tokenizer_folder(self, config: ImageTokenizerRun) -> None:
-        """The model is one."""
+        """Return None: the model is one."""
 
     def with_tokenizer(self, config: ImageTokenizerRun, tokenizer: Path) -> ImageTokenizerRun:
         return config
@@ -130,7 +130,7 @@ class ImageTokenizer(
         return write_tokens(codec, place, fingerprint, settings, progress)
 
     def baselines(self, config: ImageTokenizerRun) -> dict[str, float]:
-        """What is lost where every image is the mean of the training images."""
+        """Return what is lost where every image is the mean of the training images."""
         from pretrainkit.recipes.image_tokenizer.evaluate import mean_image_errors
 
         return mean_image_errors(config)

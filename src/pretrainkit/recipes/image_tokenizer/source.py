@@ -19,6 +19,7 @@ from pretrainkit.data.aligned_samples import (
     IMAGE_SUFFIXES,
     Samples,
     folders_of,
+    map_size,
     open_samples,
     read_array,
     read_map,
@@ -37,7 +38,7 @@ _PART, _DRAWS = range(2)
 
 
 def suffixes_of(domain: Domain) -> tuple[str, ...]:
-    """Of the files of a domain, in lower case."""
+    """Return extensions of the files of a domain, in lower case."""
     if domain.kind == "features":
         return (".npy",)
     if domain.kind in ("depth", "classes", "mask"):
@@ -51,8 +52,7 @@ def image_size(content: bytes, domain: Domain, name: str) -> tuple[int, int]:
         found = read_array(content, name)
         return (1, 1) if found.ndim == 1 else (found.shape[-2], found.shape[-1])
     if domain.kind in ("depth", "classes", "mask"):
-        height, width = read_map(content, name).shape
-        return height, width
+        return map_size(content, name)
     encoded = open_image(content, name=name)
     return encoded.height, encoded.width
 
@@ -60,14 +60,9 @@ def image_size(content: bytes, domain: Domain, name: str) -> tuple[int, int]:
 def read_image(
     content: bytes, model: ImageTokenizerModelConfig, part: Part, name: str, *, is_exact: bool
 ) -> NDArray[Any]:
-    """uint8 (C, H, W) of colours, grey, normals and masks; float32 (C, H, W) of depth and features; int16 (H, W) of
-    classes.
-
-    `is_exact`: a JPEG is decoded whole and resized by Pillow, not at a part of its size.
-
-    Raises:
-        DataError: The file is broken or does not fit the model.
-    """
+    """Return uint8 (C, H, W) of colours, grey, normals and masks; float32 (C, H, W) of depth and features; int16 (H, W)
+    of classes. `is_exact`: a JPEG is decoded whole and resized by Pillow, not at a part of its size. Raises DataError
+    where the file is broken or does not fit the model."""
     domain, size = model.domain, model.image_size
     if domain.kind == "features":
         return _features(content, model, name)
@@ -126,7 +121,7 @@ class ImageSource(BatchSource):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of names and of every setting that a batch depends on; not of contents."""
+        """A digest of names and of every setting that a batch depends on; not of contents."""
         fields = {"crop", "min_image_size", "image_size_step"}
         parts = [self.split, self.model.domain.model_dump_json(), str(self.model.image_size), *self.folders]
         parts += [self.data.model_dump_json(include=fields), *(one.fingerprint for one in self.sets)]
@@ -167,11 +162,7 @@ class ImageSource(BatchSource):
 
 
 def open_source(config: ImageTokenizerRun, split: Split) -> ImageSource:
-    """The images of a split.
-
-    Raises:
-        DataError: No data was given, or it is broken.
-    """
+    """Open the images of a split. Raises DataError where no data was given, or it is broken."""
     configs = config.data.train if split == "train" else config.data.valid
     if not configs:
         raise DataError(f"data.{split} names no data\n  give it as data.{split}=FOLDER")
@@ -185,11 +176,7 @@ def open_source(config: ImageTokenizerRun, split: Split) -> ImageSource:
 
 
 def require_folder(path: str, folder: str, domain: Domain, setting: str) -> None:
-    """Refuse a data set without the folder of its images. `setting`: what says where they are.
-
-    Raises:
-        DataError: It lacks it.
-    """
+    """Refuse a data set without the folder of its images with a DataError. `setting`: what says where they are."""
     known = folders_of(path)
     if folder != "." and folder not in known:
         raise DataError(
@@ -199,11 +186,8 @@ def require_folder(path: str, folder: str, domain: Domain, setting: str) -> None
 
 
 def bind(config: ImageTokenizerRun) -> ImageTokenizerRun:
-    """The config, checked against its data: the first image of every set is read.
-
-    Raises:
-        ConfigError, DataError: Settings and data do not fit each other.
-    """
+    """Return the config, checked against its data: the first image of every set is read. Raises ConfigError or
+    DataError where settings and data do not fit each other."""
     if not config.data.train:
         raise DataError("there is nothing to train on: data.train names no data\n  give it as data.train=FOLDER")
     problems = config.problems()

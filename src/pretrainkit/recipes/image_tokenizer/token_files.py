@@ -42,16 +42,9 @@ def write_tokens(
     codec: ImageCodec, path: str, fingerprint: str, settings: Mapping[str, Any], progress: Progress | None = None
 ) -> dict[str, Any]:
     """Tokenize a data set: a folder with a folder for each modality, or tar files as in `ROOT/[rgb]/{00..09}.tar`.
-
-    `fingerprint` is that of the tokenizer's weights; `settings` are `capabilities.ImageTokenOptions`.
-
-    Returns:
-        The manifest, with `written` and `kept`, numbers of files.
-
-    Raises:
-        DataError: Images are missing or broken, or tokens and parts there do not fit.
-        InputError: Settings cannot be.
-    """
+    Return the manifest, with `written` and `kept`, numbers of files. `fingerprint` is that of the tokenizer's weights;
+    `settings` are `capabilities.ImageTokenOptions`. Raises DataError where images are missing or broken, or tokens and
+    parts there do not fit, InputError where settings cannot be."""
     work = TokenMaker(codec, **settings)
     if is_stream(path) and is_address(path):
         raise InputError(f"{path} is not on a disk\n  tokens are written beside the images: copy those archives first")
@@ -72,7 +65,7 @@ _MODALITIES: Mapping[str, str] = {
 
 
 def usual_name(model: ImageTokenizerModelConfig) -> str:
-    """Of the folder of its tokens, as of the modality that they are in the recipe fourm."""
+    """Return the folder of a model's tokens, as of the modality that they are in the recipe fourm."""
     name = _MODALITIES.get(model.domain.name, model.domain.name)
     return f"tok_{name}" if model.grid == 1 else f"tok_{name}@{model.image_size}"
 
@@ -108,7 +101,7 @@ class TokenMaker:
         self.dtype = np.int16 if codec.vocab_size <= _LARGEST_INT16 else np.int32
 
     def manifest(self, fingerprint: str) -> dict[str, Any]:
-        """What must be alike among all tokens of a folder."""
+        """Return what must be alike among all tokens of a folder."""
         return {
             "tokenizer": fingerprint,
             "domain": self.model.domain.name,
@@ -119,8 +112,8 @@ class TokenMaker:
         }
 
     def parts(self, key: str, size: tuple[int, int], table: NDArray[Any] | None, name: str) -> list[Part]:
-        """Of an image of `size` (height, width). `table`: those that are stored already, in the file `name`; None: they
-        are drawn."""
+        """Return the parts of an image of `size` (height, width). `table`: those that are stored already, in the file
+        `name`; None: they are drawn."""
         if table is None:
             crop = CropConfig(scale=(self.min_scale, 1.0))
             drawn_from = rng.generator(rng.stream_key(self.seed, CROP_SETTINGS, key))
@@ -223,14 +216,14 @@ def _stored_tables(path: str, num: int) -> list[NDArray[Any] | None]:
 
 
 def _keep_manifest(path: Path, manifest: dict[str, Any]) -> None:
-    """Written once, with the first tokens."""
+    """Write the manifest once, with the first tokens."""
     if not path.is_file():
         with atomic_file(path) as file:
             file.write(json.dumps(manifest, indent=2, sort_keys=True).encode() + b"\n")
 
 
 def _require_alike(path: Path, manifest: dict[str, Any]) -> None:
-    """Whoever adds to a folder of tokens must make them in the same way."""
+    """Refuse to add to a folder of tokens that were made in another way."""
     if not path.is_file():
         return
     try:

@@ -5,12 +5,12 @@ that makes images of a higher resolution.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pretrainkit.errors import InputError
-from pretrainkit.recipes.fourm.generation.given import Example, Known, Link, Places
+from pretrainkit.recipes.fourm.generation.given import Example, Known, Link
 from pretrainkit.recipes.fourm.generation.plan import (
     GenerationPlan,
     TargetConfig,
@@ -23,28 +23,34 @@ from pretrainkit.recipes.fourm.generation.show import numbers_of
 from pretrainkit.recipes.fourm.modality import Modality
 
 
+class Target(NamedTuple):
+    """A modality that a model of a chain generates."""
+
+    number: int
+    """Place of the model in the chain."""
+    link: Link
+    modality: Modality
+
+
 class Chain:
     """Models with a plan whose names fit them."""
 
     def __init__(self, links: Sequence[Link], plan: GenerationPlan, names: Iterable[str]) -> None:
-        """The plan and `names`, of what is given, have the names that people use.
-
-        Raises:
-            InputError: A name is unknown, an input only, or given and asked for; a setting does not fit its modality.
-        """
+        """Take a plan and `names` of what is given as people write them. Raises InputError where a name is unknown, an
+        input only, or given and asked for, and where a setting does not fit its modality."""
         self.links, names = tuple(links), list(names)
         everything = [link.modalities for link in self.links]
         for name in names:
             require_inputs(name, everything)
         self.plans: list[GenerationPlan] = []
-        self.targets: list[tuple[int, Modality]] = []
-        """Number of the model, and modality, in the order they are made."""
+        self.targets: list[Target] = []
+        """In the order in which they are made."""
         parts: list[list[TargetConfig]] = [[] for _ in self.links]
         for target in plan.targets:
             number, modality = require_target(target.modality, everything)
             parts[number].append(_fitted(target, modality))
-            self.targets.append((number, modality))
-        self.targets.sort(key=lambda target: target[0])
+            self.targets.append(Target(number, self.links[number], modality))
+        self.targets.sort(key=lambda target: target.number)
         made: list[str] = []
         for link, part in zip(self.links, parts, strict=True):
             given = [modality.name for name in names for modality in inputs_named(name, link.modalities)]
@@ -53,25 +59,22 @@ class Chain:
             made += [target.modality for target in part]
 
     def start(self, number: int, examples: Sequence[Example]) -> Known:
-        """What is given to a model.
-
-        Raises:
-            InputError: A target is given, too, and has no place to be filled in.
-        """
-        link, names = self.links[number], {target.modality for target in self.plans[number].targets}
+        """Return what is given to a model. Raises InputError where a target is given, too, and has no hole to be filled
+        in."""
+        link = self.links[number]
         known = link.known(examples)
-        for name in names & set(known.names()):
-            sentinels = () if link.vocabulary is None else link.vocabulary.sentinels
-            texts = known.sequences.get(name)
-            if texts is None or any(one is not None and not np.isin(one, sentinels).any() for one in texts):
+        for place, _, modality in self.targets:
+            holes = link.vocabulary.sentinels if modality.kind == "sequence" and link.vocabulary is not None else ()
+            given = known.of(modality.name) if place == number else []
+            if any(one is not None and not np.isin(one, holes).any() for one in given):
                 raise InputError(
-                    f"{name} is given and asked for\n  leave it out of --from or of --to; a text may have [S_1] in the "
-                    "place that is to be filled in"
+                    f"{modality.name} is given and asked for\n  leave it out of --from or of --to; a text may have "
+                    "[S_1] in the place that is to be filled in"
                 )
         return known
 
     def run(self, examples: Sequence[Example], numbers: Sequence[int]) -> list[Known]:
-        """What each model knows in the end. `numbers`: of the examples, for their draws."""
+        """Return what each model knows in the end. `numbers`: of the examples, for their draws."""
         found: list[Known] = []
         for number, (link, plan) in enumerate(zip(self.links, self.plans, strict=True)):
             known = self.start(number, examples)
@@ -83,11 +86,8 @@ class Chain:
 
 
 def _fitted(target: TargetConfig, modality: Modality) -> TargetConfig:
-    """With the whole name and the scheme.
-
-    Raises:
-        InputError: A setting is of the other kind of modality.
-    """
+    """Return the target with the whole name and the scheme. Raises InputError where a setting is of the other kind of
+    modality."""
     is_image = modality.kind == "image"
     if target.scheme is not None and is_image == (target.scheme == "autoregressive"):
         raise InputError(
@@ -115,7 +115,7 @@ def _fitted(target: TargetConfig, modality: Modality) -> TargetConfig:
 
 
 def _with_conditions(targets: Sequence[TargetConfig], given: Sequence[str], link: Link) -> tuple[TargetConfig, ...]:
-    """The targets with whole names of what guides them, each of which is given or made before."""
+    """Return the targets with whole names of what guides them, each of which is given or made before."""
     found, known = [], list(given)
 
     def whole(short: str) -> list[str]:
@@ -139,27 +139,27 @@ def _with_conditions(targets: Sequence[TargetConfig], given: Sequence[str], link
 
 
 def _hand_over(before: Link, made: Known, link: Link, known: Known) -> None:
-    """What another model knows is put into `known` where this one reads it and does not know it yet."""
+    """Put into `known` what another model knows, where this one reads it and does not know it yet."""
     there = known.names()
     mine = {one.name: one for one in link.modalities if one.is_input and one.name not in there}
     for modality in before.modalities:
         own = mine.get(modality.name)
-        if own is None or own.kind != modality.kind:
+        if own is None or own.kind != modality.kind or own.name not in made.contents:
             continue
-        if own.kind == "image" and own.name in made.images:
-            places = made.images[own.name]
+        contents = made.contents[own.name]
+        if own.kind == "image":
             if (own.max_tokens, own.vocab_size) != (modality.max_tokens, modality.vocab_size):
                 raise InputError(
                     f"{own.name} has {modality.max_tokens} tokens of {modality.vocab_size} in one model and "
                     f"{own.max_tokens} of {own.vocab_size} in the next\n  chain models of the same modalities"
                 )
-            known.images[own.name] = Places(places.ids_BP.copy(), places.is_known_BP.copy())
-        elif own.kind == "sequence" and own.name in made.sequences:
-            known.sequences[own.name] = [_translated(one, before, link) for one in made.sequences[own.name]]
+            known.contents[own.name] = contents
+        elif own.kind == "sequence":
+            known.contents[own.name] = [_translated(one, before, link) for one in contents]
 
 
 def _translated(ids: Any, before: Link, link: Link) -> Any:
-    """Ids of one vocabulary as those of another."""
+    """Return ids of one vocabulary as those of another."""
     if ids is None or before.vocabulary is None or link.vocabulary is None:
         return None
     if before.vocabulary.fingerprint == link.vocabulary.fingerprint:

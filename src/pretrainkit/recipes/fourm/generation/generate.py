@@ -22,7 +22,7 @@ from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.images.pillow import Pixels, thumbnail
 from pretrainkit.recipes.fourm.config import FourMRun
-from pretrainkit.recipes.fourm.generation.chain import Chain
+from pretrainkit.recipes.fourm.generation.chain import Chain, Target
 from pretrainkit.recipes.fourm.generation.given import Example, File, Known, Link, data_examples, from_words, value_of
 from pretrainkit.recipes.fourm.generation.plan import (
     GenerationPlan,
@@ -34,13 +34,11 @@ from pretrainkit.recipes.fourm.generation.plan import (
 from pretrainkit.recipes.fourm.generation.show import (
     Cell,
     ImageDecoder,
+    Judge,
     contact_sheet,
-    figures,
-    guessed,
     picture,
     spread,
     structure,
-    together,
     values_of,
     with_boxes,
 )
@@ -78,45 +76,43 @@ class Result:
     decoders: Mapping[str, ImageDecoder]
     files: dict[str, str] = field(default_factory=dict)
     """Of images that are written, by modality."""
-    _truth: dict[tuple[int, str], Ids | None] = field(default_factory=dict)
+    _truth: dict[str, Ids | None] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         return f"{self.example.key}-{self.variation}" if self.variation else self.example.key
 
-    def ids(self, number: int, modality: Modality) -> Ids:
-        """Of a target."""
-        known = self.known[number]
-        found = known.images[modality.name].ids_BP[0] if modality.kind == "image" else known.sequences[modality.name][0]
+    def ids(self, target: Target) -> Ids:
+        found = self.known[target.number].contents[target.modality.name][0]
         assert found is not None
         return found
 
-    def truth(self, number: int, modality: Modality) -> Ids | None:
-        """What the example's own file of a target holds, where it has one."""
-        if (number, modality.name) not in self._truth:
-            self._truth[number, modality.name] = self.chain.links[number].truth(self.example, modality)
-        return self._truth[number, modality.name]
+    def truth(self, target: Target) -> Ids | None:
+        """Return what the example's own file of a target holds, where it has one."""
+        name = target.modality.name
+        if name not in self._truth:
+            self._truth[name] = target.link.truth(self.example, target.modality)
+        return self._truth[name]
 
-    def value(self, number: int, modality: Modality) -> Any:
-        """JSON of a target."""
-        ids = self.ids(number, modality)
-        vocabulary = self.chain.links[number].vocabulary
+    def judge(self, target: Target) -> Judge:
+        return Judge(target.modality, target.link.vocabulary, self.decoders.get(target.modality.name))
+
+    def value(self, target: Target) -> Any:
+        """Return a target as JSON."""
+        modality, ids, vocabulary = target.modality, self.ids(target), target.link.vocabulary
         if modality.kind == "sequence" and vocabulary is not None:
             return structure(modality, ids, vocabulary)
         return self.files.get(modality.name, ids.tolist())
 
     def answer(self) -> dict[str, Any]:
         outputs, known, told = {}, {}, []
-        for number, modality in self.chain.targets:
-            outputs[modality.name] = value = self.value(number, modality)
-            if modality.kind == "image" and not isinstance(value, str):
-                told.append(f"{modality.name} {len(value)} tokens")
-            else:
-                told.append(f"{modality.name} {_as_text(value)}")
-            truth = self.truth(number, modality)
+        for target in self.chain.targets:
+            name, truth = target.modality.name, self.truth(target)
+            outputs[name] = value = self.value(target)
+            is_tokens = target.modality.kind == "image" and not isinstance(value, str)
+            told.append(f"{name} {len(value)} tokens" if is_tokens else f"{name} {_as_text(value)}")
             if truth is not None:
-                vocabulary, decoder = self.chain.links[number].vocabulary, self.decoders.get(modality.name)
-                known[modality.name] = figures(modality, [self.ids(number, modality)], [truth], vocabulary, decoder)
+                known[name] = self.judge(target).figures([self.ids(target)], [truth])
         return {
             "example": self.example.key,
             "variation": self.variation,
@@ -130,15 +126,20 @@ class Result:
         """By heading: what was given, what was made of it, and the truth."""
         found = {f"from {name}": self._given_cell(name, value) for name, value in self.example.values.items()}
         # Boxes are drawn on given or generated pixels.
-        pixels = (one[0] for known in self.known for one in known.pixels.values() if one[0] is not None)
-        canvas = next((one.transpose(1, 2, 0) for one in pixels if len(one) == 3), None)
-        for number, modality in self.chain.targets:
-            found[modality.name] = self._cell(number, modality, self.ids(number, modality), canvas)
-            truth = self.truth(number, modality)
+        pixels = [
+            known.of(modality.name)[0]
+            for known, link in zip(self.known, self.chain.links, strict=True)
+            for modality in link.modalities
+            if modality.kind == "pixels"
+        ]
+        canvas = next((one.transpose(1, 2, 0) for one in pixels if one is not None and len(one) == 3), None)
+        for target in self.chain.targets:
+            name, truth = target.modality.name, self.truth(target)
+            found[name] = self._cell(target, self.ids(target), canvas)
             if truth is not None:
                 # Of an image this is a picture of its tokens, as coarse as they are, and not the file.
-                what = "tokens of the true" if modality.kind == "image" else "true"
-                found[f"{what} {modality.name}"] = self._cell(number, modality, truth, canvas)
+                what = "tokens of the true" if target.modality.kind == "image" else "true"
+                found[f"{what} {name}"] = self._cell(target, truth, canvas)
         return found
 
     def _given_cell(self, name: str, value: str | File) -> Cell:
@@ -146,18 +147,19 @@ class Result:
             return value
         for known, link in zip(self.known, self.chain.links, strict=True):
             for modality in inputs_named(name, link.modalities):
-                pixels = known.pixels.get(modality.name, [None])[0]
-                if pixels is not None:  # grey is the same in three channels, of which more than three keep the first
-                    return np.repeat(pixels, 3, axis=0).transpose(1, 2, 0)[..., :: len(pixels)][..., :3]
-                if modality.kind == "image" and modality.name in known.images:
-                    return picture(modality, known.images[modality.name].ids_BP[0], self.decoders)
-                ids = known.sequences.get(modality.name, [None])[0]
-                if ids is not None and link.vocabulary is not None:
-                    return link.vocabulary.decode(ids)
+                content = known.of(modality.name)[0]
+                if content is None:
+                    continue
+                if modality.kind == "pixels":  # grey is the same in three channels, of more than three the first count
+                    return np.repeat(content, 3, axis=0).transpose(1, 2, 0)[..., :: len(content)][..., :3]
+                if modality.kind == "image":
+                    return picture(modality, content, self.decoders)
+                if modality.kind == "sequence" and link.vocabulary is not None:
+                    return link.vocabulary.decode(content)
         return None
 
-    def _cell(self, number: int, modality: Modality, ids: Ids, canvas: Pixels | None) -> Cell:
-        vocabulary = self.chain.links[number].vocabulary
+    def _cell(self, target: Target, ids: Ids, canvas: Pixels | None) -> Cell:
+        modality, vocabulary = target.modality, target.link.vocabulary
         if modality.kind == "image":
             return picture(modality, ids, self.decoders)
         assert vocabulary is not None
@@ -170,10 +172,10 @@ class Result:
     def write(self, folder: Path) -> None:
         """A file for each target into a new folder."""
         folder.mkdir()
-        for number, modality in self.chain.targets:
-            ids = self.ids(number, modality)
+        for target in self.chain.targets:
+            modality, ids = target.modality, self.ids(target)
             if modality.kind == "sequence":
-                value = self.value(number, modality)
+                value = self.value(target)
                 text = json.dumps([value] if isinstance(value, str) else value, ensure_ascii=False, indent=1)
                 (folder / f"{modality.name}.json").write_text(text + "\n", encoding="utf-8")
             else:
@@ -232,7 +234,8 @@ def generate(
     batch_size: int = 16,
     device: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Targets from what is given. Options are those of `capabilities.GenerateOptions`, and:
+    """Generate targets from what is given. Raises InputError where what is asked for cannot be, before anything is
+    computed. Options are those of `capabilities.GenerateOptions`, and:
 
     Args:
         config: Bound.
@@ -245,9 +248,6 @@ def generate(
     Returns:
         Per example and variation: "example", "variation", "given", "outputs" (JSON values; of images the file, or the
         tokens without `out`), "figures" where the truth is known, and "text" for people.
-
-    Raises:
-        InputError: What is asked for cannot be; nothing was computed.
     """
     links = [_link(*one, device=device) for one in ((config, model, tokenizer), *then)]
     wanted = plan_of(plan, to, settings, {"temperature": temperature, "top_k": top_k, "top_p": top_p}, seed, num)
@@ -268,7 +268,7 @@ def generate(
             for place, (row, number) in enumerate(some)
         ]
     answers = [result.answer() for result in results]
-    summary = _summary(chain, results, decoders)
+    summary = _summary(chain, results)
     if out is not None:
         _write(Path(out), wanted, results, answers, summary)
     if summary:
@@ -286,11 +286,8 @@ def plan_of(
     seed: int | None = None,
     num: int | None = None,
 ) -> GenerationPlan:
-    """The plan of a command line. Arguments are those of `generate`; `shared` are settings of all targets.
-
-    Raises:
-        ConfigError: Something in it is unknown or out of range, or nothing is asked for.
-    """
+    """Return the plan of a command line. Arguments are those of `generate`; `shared` are settings of all targets.
+    Raises ConfigError where something in it is unknown or out of range, or nothing is asked for."""
     tree: dict[str, Any] = {}
     if path is not None:
         try:
@@ -376,7 +373,7 @@ def _samples(link: Link, given: Sequence[str], plan: GenerationPlan, num: int) -
 
 
 def _check_decoders(decoders: Mapping[str, ImageDecoder], chain: Chain) -> None:
-    images = {modality.name: modality for _, modality in chain.targets if modality.kind == "image"}
+    images = {one.modality.name: one.modality for one in chain.targets if one.modality.kind == "image"}
     for name, decoder in decoders.items():
         if name not in images:
             raise InputError(
@@ -392,70 +389,58 @@ def _check_decoders(decoders: Mapping[str, ImageDecoder], chain: Chain) -> None:
             )
 
 
-def _summary(
-    chain: Chain, results: Sequence[Result], decoders: Mapping[str, ImageDecoder]
-) -> dict[str, dict[str, float]]:
-    """Of targets whose truth is known: means over all results, and over those of each data set, where there are
+def _summary(chain: Chain, results: Sequence[Result]) -> dict[str, dict[str, float]]:
+    """Compare targets whose truth is known: means over all results, and over those of each data set, where there are
     several; of the best guess that looks at nothing, and of all variations of an example together. `examples` says how
     many have the target."""
     found = {}
-    for number, modality in chain.targets:
-        link, own = chain.links[number], [one for one in results if one.truth(number, modality) is not None]
+    for target in chain.targets:
+        name, own = target.modality.name, [one for one in results if one.truth(target) is not None]
         if not own:
             continue
-        known, sets = _training_contents(link, modality), dict.fromkeys(one.example.data_set for one in own)
+        known, sets = _training_contents(target), dict.fromkeys(one.example.data_set for one in own)
         everything = [ids for contents in known.values() for ids in contents]
-        groups = {modality.name: (own, everything)}
-        for name in sets if len(sets) > 1 else ():
-            some = [one for one in own if one.example.data_set == name]
-            groups[f"{modality.name} of {name}"] = (some, known.get(name, everything))
-        for title, (some, guesses) in groups.items():
-            decoder = decoders.get(modality.name)
-            found[title] = _compared(some, number, modality, guesses, link.vocabulary, decoder)
+        found[name] = _compared(own, target, everything)
+        for data_set in sets if len(sets) > 1 else ():
+            some = [one for one in own if one.example.data_set == data_set]
+            found[f"{name} of {data_set}"] = _compared(some, target, known.get(data_set, everything))
     return found
 
 
-def _compared(
-    results: Sequence[Result],
-    number: int,
-    modality: Modality,
-    known: Sequence[Ids],
-    vocabulary: TextVocabulary | None,
-    decoder: ImageDecoder | None,
-) -> dict[str, float]:
-    """Figures of results of one target, whose truth is known, and the number of examples that they are over. `known`:
-    what guesses are made of; nothing: there are none."""
+def _compared(results: Sequence[Result], target: Target, known: Sequence[Ids]) -> dict[str, float]:
+    """Compare results of one target, whose truth is known, and count their examples. `known`: contents that guesses are
+    made of; nothing: there are none."""
     groups: dict[tuple[str | None, str], tuple[list[Ids], Ids]] = {}
-    made = [result.ids(number, modality) for result in results]
-    true = [truth for result in results if (truth := result.truth(number, modality)) is not None]
+    judge, made = results[0].judge(target), [result.ids(target) for result in results]
+    true = [truth for result in results if (truth := result.truth(target)) is not None]
     for result, ids, truth in zip(results, made, true, strict=True):
         groups.setdefault((result.example.data_set, result.example.key), ([], truth))[0].append(ids)
-    values = figures(modality, made, true, vocabulary, decoder)
-    guess = guessed(modality, known, true, vocabulary, decoder) if known else {}
+    values = judge.figures(made, true)
+    guess = judge.guessed(known, true) if known else {}
     values |= {f"guessed_{name}": value for name, value in guess.items()}
-    if modality.kind == "image" and len(made) > len(groups):
-        variations, truths = zip(*groups.values(), strict=True)
-        both = together(modality, variations, truths, decoder)
+    if target.modality.kind == "image" and len(made) > len(groups):
+        both = judge.together(*zip(*groups.values(), strict=True))
         values |= {f"together_{name}": value for name, value in both.items()}
     return values | {_NUM: float(len(groups))}
 
 
-def _training_contents(link: Link, modality: Modality) -> dict[str | None, list[Ids]]:
-    """By data set, of samples spread over the training data; none where they are not on this machine."""
+def _training_contents(target: Target) -> dict[str | None, list[Ids]]:
+    """Return contents of samples spread over the training data, by data set; none where they are not on this
+    machine."""
     try:
-        source = open_source(link.config, "train")
+        source = open_source(target.link.config, "train")
     except DataError:
         return {}
     found: dict[str | None, list[Ids]] = {}
     for example in data_examples(source, spread(source.sizes, _MOST_KNOWN), ()):
-        content = link.truth(example, modality)
+        content = target.link.truth(example, target.modality)
         if content is not None:
             found.setdefault(example.data_set, []).append(content)
     return found
 
 
 def _told(name: str, values: Mapping[str, float], num_examples: int) -> str:
-    """A line for people; `num_examples`: all that were generated."""
+    """Return a line for people; `num_examples`: all that were generated."""
     parts = []
     for what, value in values.items():
         if what.startswith(("guessed_", "together_")) or what == _NUM:
@@ -473,7 +458,7 @@ def _write(
     answers: list[dict[str, Any]],
     summary: Mapping[str, Mapping[str, float]],
 ) -> None:
-    """The folder; `answers` get the names of the files in it."""
+    """Write the folder; `answers` get the names of the files in it."""
     with new_folder(out) as folder:
         for number, result in enumerate(results):
             result.write(folder / result.name)
@@ -489,12 +474,9 @@ def _write(
 
 
 def sample(config: FourMRun, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
-    """`num` samples spread over all held-out data.
-
-    Of each one modality is given, and every other target that it has is made of that alone, not of each other: the
-    likeliest tokens in one step, or the likeliest text; beside it is the truth. Every second sample gives its pixels,
-    where it has any, the others a text or an image, in turn.
-    """
+    """Return `num` samples spread over all held-out data. Of each one modality is given, and every other target that it
+    has is made of that alone, not of each other: the likeliest tokens in one step, or the likeliest text; beside it is
+    the truth. Every second sample gives its pixels, where it has any, the others a text or an image, in turn."""
     assert isinstance(source, FourMSource)
     assert isinstance(model, FourM)
     link = Link(config, model, source.vocabulary)

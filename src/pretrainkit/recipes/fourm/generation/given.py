@@ -16,7 +16,7 @@ from pretrainkit import rng
 from pretrainkit.data.aligned_crops import Part, centre_square, stored_part
 from pretrainkit.data.aligned_samples import CROP_SETTINGS, Samples, read_array
 from pretrainkit.errors import DataError, InputError
-from pretrainkit.recipes.fourm.batch import HostBatch, continuous
+from pretrainkit.recipes.fourm.batch import HostBatch, continuous, filled_rows
 from pretrainkit.recipes.fourm.config import FourMRun
 from pretrainkit.recipes.fourm.generation.plan import inputs_named, require_inputs
 from pretrainkit.recipes.fourm.modality import Modality
@@ -31,7 +31,7 @@ _READERS = rng.stream_key(0, "fourm", "generation", "readers")
 
 @dataclass(frozen=True)
 class File:
-    """Of one modality."""
+    """A file of one modality."""
 
     content: bytes
     name: str
@@ -40,7 +40,7 @@ class File:
 
 @dataclass(frozen=True)
 class Example:
-    """What is given, by a name of a modality: a text, or a file."""
+    """Given texts and files by a name of a modality."""
 
     key: str
     """For names of files."""
@@ -54,11 +54,8 @@ class Example:
 
 
 def from_words(words: Sequence[str]) -> dict[str, str]:
-    """`NAME=VALUE` of a command line, by name.
-
-    Raises:
-        InputError: One is written otherwise, or comes twice.
-    """
+    """Return `NAME=VALUE` words of a command line by name. Raises InputError where one is written otherwise, or comes
+    twice."""
     found: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -74,12 +71,8 @@ def from_words(words: Sequence[str]) -> dict[str, str]:
 
 
 def value_of(name: str, value: str, modalities: Sequence[Modality]) -> str | File:
-    """A text for sequences, unless it names a file that they are read from; else the file.
-
-    Raises:
-        DataError: There is no such file, or it cannot be read.
-        InputError: The model reads nothing of that name.
-    """
+    """Return the text for sequences, unless it names a file that they are read from; else the file. Raises DataError
+    where the file cannot be read, InputError where the model reads nothing of that name."""
     kinds = require_inputs(name, [modalities])
     suffixes = {suffix for modality in kinds for suffix in reader_of(modality).suffixes}
     path, has_suffix = Path(value), value.lower().endswith(tuple(suffixes))
@@ -119,49 +112,29 @@ def _file(samples: Samples, folder: str, index: int) -> File:
 
 
 @dataclass
-class Places:
-    """Tokens of an image modality."""
-
-    ids_BP: Ids
-    is_known_BP: NDArray[np.bool_]
-    """Where a token is."""
-
-    @classmethod
-    def empty(cls, num: int, modality: Modality) -> "Places":
-        """Of `num` examples of which nothing is known."""
-        shape = (num, modality.max_tokens)
-        return cls(np.zeros(shape, np.int32), np.zeros(shape, np.bool_))
-
-
-@dataclass
 class Known:
-    """By name of a modality, for each example what is known of it; None: nothing."""
+    """Contents of examples that are known so far."""
 
     num: int
     """B."""
-    images: dict[str, Places] = field(default_factory=dict)
-    sequences: dict[str, list[Ids | None]] = field(default_factory=dict)
-    """Token ids; a sentinel stands where something is missing."""
-    pixels: dict[str, list[NDArray[np.uint8] | None]] = field(default_factory=dict)
-    """(C, H, W)."""
-    vectors: dict[str, list[NDArray[np.float32] | None]] = field(default_factory=dict)
-    """(L, E)."""
+    contents: dict[str, list[NDArray[Any] | None]] = field(default_factory=dict)
+    """By name of a modality, one for each example; None: nothing is known. Image: int32 (P,), -1 where a place is open.
+    Sequence: int32 ids, a sentinel where something is missing. Pixels: uint8 (C, H, W). Vectors: float32 (L, E)."""
+
+    def of(self, name: str) -> list[NDArray[Any] | None]:
+        """Contents of one modality."""
+        return self.contents.get(name, [None] * self.num)
 
     def names(self) -> list[str]:
-        """Of modalities of which something is known."""
-        found = [name for name, places in self.images.items() if places.is_known_BP.any()]
-        for kind in (self.sequences, self.pixels, self.vectors):
-            found += [name for name, values in kind.items() if any(value is not None for value in values)]
-        return found
+        """Modalities of which something is known."""
+        return [name for name, values in self.contents.items() if any(value is not None for value in values)]
 
     def take(self, rows: Sequence[int]) -> "Known":
-        """The examples of `rows`; values are shared or copied."""
+        """The examples of `rows`, in new lists of the same arrays."""
+        return Known(len(rows), {name: [values[row] for row in rows] for name, values in self.contents.items()})
 
-        def taken(kind: dict[str, list[Any]]) -> dict[str, list[Any]]:
-            return {name: [values[row] for row in rows] for name, values in kind.items()}
 
-        images = {n: Places(p.ids_BP[list(rows)], p.is_known_BP[list(rows)]) for n, p in self.images.items()}
-        return Known(len(rows), images, taken(self.sequences), taken(self.pixels), taken(self.vectors))
+_DTYPES = {"image": np.int32, "pixels": np.uint8, "vectors": np.float32}
 
 
 @dataclass(frozen=True)
@@ -177,59 +150,41 @@ class Link:
         return self.config.model.modalities
 
     def known(self, examples: Sequence[Example]) -> Known:
-        """What the model knows of examples.
-
-        Raises:
-            DataError: A file is broken.
-            InputError: A text is too long, or its sentinels have no order.
-        """
+        """Return what the model knows of examples. Raises DataError where a file is broken, InputError where a text is
+        too long, or its sentinels have no order."""
         found = Known(len(examples))
         for modality in self.modalities:
             contents = [self._content(example, modality) for example in examples] if modality.is_input else []
-            if all(content is None for content in contents):
-                continue
-            if modality.kind == "sequence":
-                found.sequences[modality.name] = [
-                    self._ids(one, modality, may_cut=isinstance(self._value(example, modality), File))
-                    for one, example in zip(contents, examples, strict=True)
-                ]
-            elif modality.kind == "image":
-                found.images[modality.name] = places = Places.empty(len(contents), modality)
-                for row, content in enumerate(contents):
-                    if content is not None:
-                        places.ids_BP[row], places.is_known_BP[row] = np.asarray(content).reshape(-1), True
-            else:
-                values, dtype = (found.pixels, np.uint8) if modality.kind == "pixels" else (found.vectors, np.float32)
-                values[modality.name] = [None if one is None else np.asarray(one, dtype) for one in contents]
+            if any(content is not None for content in contents):
+                found.contents[modality.name] = contents
         return found
 
     def truth(self, example: Example, modality: Modality) -> Ids | None:
-        """What a sample of data has of an image or a sequence."""
+        """Return an image or a sequence that a sample of data has; None: it has none."""
         same_key = (one for name, one in example.truth.items() if name.partition("@")[0] == modality.key)
         file = example.truth.get(modality.name) or next(same_key, None)
         if file is None:
             return None
-        content = self._read(file, modality, self._part(example))
-        if modality.kind == "sequence":
-            return self._ids(content, modality, may_cut=True)
-        return np.asarray(content, np.int32)
+        return self._array(self._read(file, modality, example), modality, may_cut=True)
 
-    def _content(self, example: Example, modality: Modality) -> Content | None:
+    def _content(self, example: Example, modality: Modality) -> NDArray[Any] | None:
         value = self._value(example, modality)
-        return self._read(value, modality, self._part(example)) if isinstance(value, File) else value
+        if value is None:
+            return None
+        if isinstance(value, File):
+            return self._array(self._read(value, modality, example), modality, may_cut=True)
+        return self._array(value, modality, may_cut=False)
 
     def _value(self, example: Example, modality: Modality) -> str | File | None:
         named = (value for name, value in example.values.items() if modality in inputs_named(name, self.modalities))
         return next(named, None)
 
-    def _read(self, file: File, modality: Modality, part: Part) -> Content:
-        return reader_of(modality).read(
-            file.content,
-            Request(modality, part, rng.generator(_READERS), is_training=False, data=self.config.data, name=file.name),
-        )
+    def _read(self, file: File, modality: Modality, example: Example) -> Content:
+        drawn_from, part = rng.generator(_READERS), self._part(example)
+        request = Request(modality, part, drawn_from, is_training=False, data=self.config.data, name=file.name)
+        return reader_of(modality).read(file.content, request)
 
     def _part(self, example: Example) -> Part:
-        """The largest centre square, or the first stored part."""
         files = {**example.truth, **{name: one for name, one in example.values.items() if isinstance(one, File)}}
         size = None
         for name, file in files.items():
@@ -240,10 +195,11 @@ class Link:
             return stored_part(read_array(settings.content, settings.name), 0, size, settings.name)
         return centre_square(*(size or UNKNOWN_SIZE))
 
-    def _ids(self, content: Content | None, modality: Modality, *, may_cut: bool) -> Ids | None:
-        """Of files what is too long is cut, as in training; of what people write it is refused."""
-        if content is None:
-            return None
+    def _array(self, content: Content, modality: Modality, *, may_cut: bool) -> NDArray[Any]:
+        """As in `Known.contents`. Files that are too long are cut, as in training; texts of people are refused."""
+        if modality.kind != "sequence":
+            values = np.asarray(content, _DTYPES[modality.kind])
+            return values.reshape(modality.max_tokens) if modality.kind == "image" else values
         vocabulary = self.vocabulary
         assert vocabulary is not None
         if isinstance(content, str):
@@ -280,11 +236,8 @@ View = frozenset[str]
 def encoder_rows(
     known: Known, rows: Sequence[int], views: Sequence[View], modalities: Sequence[Modality], sentinel: int
 ) -> HostBatch:
-    """The encoder's half of a batch: for each view all of `rows`, view by view.
-
-    A hidden image is away; of a hidden sequence a sentinel is left (the id `sentinel`), as in training where all of it
-    is to be predicted.
-    """
+    """Return the encoder's half of a batch: for each view all of `rows`, view by view. A hidden image is away; of a
+    hidden sequence a sentinel is left (the id `sentinel`), as in training where all of it is to be predicted."""
     found = [
         [
             (number, *tokens)
@@ -294,58 +247,27 @@ def encoder_rows(
         for view in views
         for row in rows
     ]
-    lengths = np.array([sum(len(ids) for _, _, ids in parts) for parts in found], np.int32)
-    num_slots = max(1, int(lengths.max(initial=1)))
-    batch: HostBatch = {"encoder_length": lengths}
-    for what, dtype in (("segment", np.uint8), ("modality", np.uint8), ("position", np.int32), ("ids", np.int32)):
-        batch[f"encoder_{what}"] = np.zeros((len(found), num_slots), dtype)
-    for row, parts in enumerate(found):
-        start = 0
-        for number, positions, ids in parts:
-            slots = slice(start, start + len(ids))
-            batch["encoder_modality"][row, slots] = number
-            batch["encoder_position"][row, slots] = positions
-            batch["encoder_ids"][row, slots] = ids
-            start = slots.stop
-    own = known.take(rows)
-    whole = {name: values * len(views) for kind in (own.pixels, own.vectors) for name, values in kind.items()}
-    return batch | continuous(modalities, len(found), whole)
+    whole = {name: values * len(views) for name, values in known.take(rows).contents.items()}
+    return filled_rows("encoder", found) | continuous(modalities, len(found), whole)
 
 
 def _tokens(known: Known, row: int, modality: Modality, is_hidden: bool, sentinel: int) -> tuple[Ids, Ids] | None:
-    """Positions and ids of what the encoder sees of a modality."""
-    name = modality.name
-    if modality.kind == "image" and name in known.images:
-        places = known.images[name]
-        seen = np.flatnonzero(places.is_known_BP[row] & (not is_hidden)).astype(np.int32)
-        return seen, places.ids_BP[row][seen]
-    if modality.kind == "pixels" and known.pixels.get(name, [None] * known.num)[row] is not None:
-        seen = np.arange(0 if is_hidden else modality.max_tokens, dtype=np.int32)
-        return seen, seen
-    if modality.kind in ("sequence", "vectors"):
-        given = (known.sequences if modality.kind == "sequence" else known.vectors).get(name, [None] * known.num)[row]
-        if given is None:
-            return None
-        # The ids of vectors are their numbers, and -1 is zeros.
-        hidden, whole = (sentinel, given) if modality.kind == "sequence" else (-1, np.arange(len(given)))
-        ids = np.array([hidden], np.int32) if is_hidden else np.asarray(whole, np.int32)
-        positions = np.arange(len(ids), dtype=np.int32)
-        return np.where(positions < modality.max_length, positions, 0).astype(np.int32), ids
-    return None
+    """Positions and ids of what the encoder sees of a modality; None: nothing is known of it."""
+    given = known.of(modality.name)[row]
+    if given is None:
+        return None
+    if modality.kind in ("image", "pixels"):
+        ids = given if modality.kind == "image" else np.arange(modality.max_tokens, dtype=np.int32)
+        seen = np.flatnonzero((ids >= 0) & (not is_hidden)).astype(np.int32)
+        return seen, ids[seen]
+    # The ids of vectors are their numbers, and -1 is zeros.
+    hidden, whole = (sentinel, given) if modality.kind == "sequence" else (-1, np.arange(len(given)))
+    ids = np.array([hidden], np.int32) if is_hidden else np.asarray(whole, np.int32)
+    positions = np.arange(len(ids), dtype=np.int32)
+    return np.where(positions < modality.max_length, positions, 0).astype(np.int32), ids
 
 
 def decoder_rows(places: Sequence[NDArray[np.integer]], number: int, num_views: int) -> HostBatch:
-    """The decoder's half: for each view, the same places of image modality `number`, ascending for each example."""
-    num_slots = max(1, *(len(own) for own in places))
-    position_BM = np.zeros((len(places), num_slots), np.int32)
-    for row, own in enumerate(places):
-        position_BM[row, : len(own)] = own
-    length_B = np.array([len(own) for own in places], np.int32)
-    batch: HostBatch = {
-        "decoder_length": np.tile(length_B, num_views),
-        "decoder_position": np.tile(position_BM, (num_views, 1)),
-        "decoder_modality": np.full((num_views * len(places), num_slots), number, np.uint8),
-    }
-    for what, dtype in (("segment", np.uint8), ("ids", np.int32), ("target", np.int32)):
-        batch[f"decoder_{what}"] = np.zeros((num_views * len(places), num_slots), dtype)
-    return batch
+    """Return the decoder's half: for each view, the same places of image modality `number`, ascending for each
+    example."""
+    return filled_rows("decoder", [[(number, own, np.zeros_like(own))] for own in places] * num_views)

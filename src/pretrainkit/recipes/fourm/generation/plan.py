@@ -6,7 +6,6 @@ Sources: Chang et al. 2022 (MaskGIT), https://arxiv.org/abs/2202.04200, cosine s
 (https://arxiv.org/abs/2312.06647) for everything else.
 """
 
-import contextlib
 import itertools
 import math
 import re
@@ -22,15 +21,16 @@ from pretrainkit.recipes.fourm.modality import Modality
 
 COLDEST = 1e-9
 """Below any temperature that matters: the likeliest token is taken."""
-_DECAY = re.compile(r"onex:([0-9.eE+-]+):([0-9.eE+-]+)")
+_NUMBER = r"(\+?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
+_DECAY = re.compile(rf"onex:{_NUMBER}:{_NUMBER}")
 _REACH = 100.0
 Scheme = Literal["maskgit", "roar", "autoregressive"]
 _OF_TOKENS = ("tok_", "map_")
 
 
 def cosine(num_steps: int, num_tokens: int) -> list[int]:
-    """Few tokens in the first and the last steps. Where steps are many, the first get none, and maybe the last: each is
-    rounded by itself, and never more than are left."""
+    """Give few tokens to the first and the last steps. Where steps are many, the first get none, and maybe the last:
+    each is rounded by itself, and never more than are left."""
     curve = [0.5 * (1 + math.cos(math.pi * step / num_steps)) for step in range(num_steps)]
     counts: list[int] = []
     for before, after in itertools.pairwise(curve):
@@ -39,23 +39,15 @@ def cosine(num_steps: int, num_tokens: int) -> list[int]:
 
 
 def linear(num_steps: int, num_tokens: int) -> list[int]:
-    """About equally many in each step, the larger numbers first; at most `num_tokens` steps."""
+    """Give about equally many to each step, the larger numbers first; at most `num_tokens` steps."""
     ends = np.linspace(0, num_tokens, num_steps + 1).astype(np.int64)
     return sorted((count for count in np.diff(ends).tolist() if count), reverse=True)
 
 
 def token_counts(schedule: str | Sequence[int], num_steps: int, num_tokens: int) -> list[int]:
-    """Tokens of each step, `num_tokens` together.
-
-    Args:
-        schedule: cosine, linear, one (a token a step), or the numbers themselves, of which the first are left out
-            where less is asked for than they make.
-        num_steps: Not read by one, nor with numbers.
-        num_tokens: Of all steps.
-
-    Raises:
-        ConfigError: The numbers make fewer tokens.
-    """
+    """Return the tokens of each step, `num_tokens` together. `schedule`: cosine, linear, one (a token a step), or the
+    numbers themselves, of which the first are left out where less is asked for than they make. `num_steps` is not read
+    by one, nor with numbers. Raises ConfigError where the numbers make fewer tokens."""
     if not num_tokens:
         return []
     if schedule == "cosine":
@@ -75,16 +67,9 @@ def token_counts(schedule: str | Sequence[int], num_steps: int, num_tokens: int)
 
 
 def temperatures(schedule: str, temperature: float, counts: Sequence[int]) -> list[float]:
-    """Of each of S steps with so many tokens.
-
-    Args:
-        schedule: constant; linear: falls with what is left to do; onex:MIN:POWER: falls to MIN as 1 / x ** POWER does.
-        temperature: Of the first step.
-        counts: (S,).
-
-    Raises:
-        ConfigError: There is no such schedule.
-    """
+    """Return the temperatures of S steps with `counts` tokens each. `schedule`: constant; linear: falls with what is
+    left to do; onex:MIN:POWER: falls to MIN as 1 / x ** POWER does. `temperature`: of the first step. Raises
+    ConfigError where there is no such schedule."""
     total = sum(counts)
     done = np.cumsum([0, *counts])
     if schedule == "constant":
@@ -101,21 +86,14 @@ def temperatures(schedule: str, temperature: float, counts: Sequence[int]) -> li
 
 
 def decay(schedule: str) -> tuple[float, float]:
-    """MIN and POWER of onex:MIN:POWER.
-
-    Raises:
-        ConfigError: It is written otherwise.
-    """
-    lowest, power = -1.0, 0.0
-    with contextlib.suppress(ValueError):
-        if match := _DECAY.fullmatch(schedule):
-            lowest, power = float(match[1]), float(match[2])
-    if lowest < 0 or power <= 0:
+    """Return MIN and POWER of onex:MIN:POWER. Raises ConfigError where it is written otherwise."""
+    match = _DECAY.fullmatch(schedule)
+    if match is None or not float(match[2]):
         raise ConfigError(
             f"there is no temperature_schedule {schedule!r}\n"
             "  there are constant, linear and onex:MIN:POWER, MIN at least 0 and POWER above 0, as in onex:0.5:0.5"
         )
-    return lowest, power
+    return float(match[1]), float(match[2])
 
 
 class TargetConfig(Config):
@@ -199,15 +177,15 @@ class GenerationPlan(Config):
 
 
 def inputs_named(name: str, modalities: Sequence[Modality]) -> list[Modality]:
-    """Of a model, the inputs that a name stands for, several only where they differ in resolution; a name at another
-    resolution than the model has stands for its own."""
+    """Return the inputs of a model that a name stands for, several only where they differ in resolution; a name at
+    another resolution than the model has stands for its own."""
     inputs = [modality for modality in modalities if modality.is_input]
     return _named(name, inputs) or [modality for modality in inputs if modality.key == name.partition("@")[0]]
 
 
 def _named(name: str, modalities: Sequence[Modality]) -> list[Modality]:
-    """In this order: the whole name; without the resolution; the tokens of it, as `tok_rgb` of `rgb`; what is made of a
-    folder of that name."""
+    """Look in this order for: the whole name; without the resolution; the tokens of it, as `tok_rgb` of `rgb`; what is
+    made of a folder of that name."""
     ways = (
         lambda modality: modality.name == name,
         lambda modality: modality.key == name,
@@ -218,11 +196,8 @@ def _named(name: str, modalities: Sequence[Modality]) -> list[Modality]:
 
 
 def the_target(name: str, modalities: Sequence[Modality]) -> Modality | None:
-    """The target that a name means; None: this model has none.
-
-    Raises:
-        InputError: Several could be meant.
-    """
+    """Return the target that a name means; None: this model has none. Raises InputError where several could be
+    meant."""
     found = _named(name, [modality for modality in modalities if modality.is_target])
     if len(found) > 1:
         raise InputError(
@@ -232,11 +207,8 @@ def the_target(name: str, modalities: Sequence[Modality]) -> Modality | None:
 
 
 def require_target(name: str, models: Sequence[Sequence[Modality]]) -> tuple[int, Modality]:
-    """The target, and the number of the first model of a chain that has it.
-
-    Raises:
-        InputError: None has, or several of its modalities could be meant.
-    """
+    """Return the target, and the number of the first model of a chain that has it. Raises InputError where none has it,
+    or several of its modalities could be meant."""
     for number, modalities in enumerate(models):
         if (found := the_target(name, modalities)) is not None:
             return number, found
@@ -248,7 +220,7 @@ def require_target(name: str, models: Sequence[Sequence[Modality]]) -> tuple[int
 
 
 def require_inputs(name: str, models: Sequence[Sequence[Modality]]) -> list[Modality]:
-    """What the name stands for among the inputs of all models of a chain. Raises InputError where none reads it."""
+    """Return the inputs that the name stands for, of all models of a chain. Raises InputError where none reads it."""
     if found := [modality for modalities in models for modality in inputs_named(name, modalities)]:
         return found
     everything = [modality for modalities in models for modality in modalities]

@@ -21,12 +21,12 @@ from torch import Tensor
 
 from pretrainkit import rng
 from pretrainkit.recipes.fourm.batch import HostBatch, with_places
-from pretrainkit.recipes.fourm.generation.given import Known, Places, View, decoder_rows, encoder_rows
+from pretrainkit.recipes.fourm.generation.given import Known, View, decoder_rows, encoder_rows
 from pretrainkit.recipes.fourm.generation.plan import COLDEST, GenerationPlan, TargetConfig, temperatures, token_counts
 from pretrainkit.recipes.fourm.generation.show import numbers_of
 from pretrainkit.recipes.fourm.inputs import FourMInputs, read_batch
 from pretrainkit.recipes.fourm.modality import Modality
-from pretrainkit.recipes.fourm.model import Attention, CrossAttention, DecoderBlock, FourM, TargetEmbedding
+from pretrainkit.recipes.fourm.model import Block, FourM, TargetEmbedding
 from pretrainkit.recipes.fourm.sequences import Ids, merge_spans
 from pretrainkit.recipes.fourm.text import TextVocabulary
 
@@ -41,12 +41,10 @@ Guidance = Mapping[View, float]
 
 
 def guided(target: TargetConfig, conditions: Sequence[str]) -> Guidance:
-    """The views of a target, whose names are whole; one alone where guidance changes nothing. `conditions`: what it is
-    about, where it is one number and `guided_by` does not say.
-
-    One weight s: unseen + s (seen - unseen), where "unseen" hides all conditions. A weight for each condition: unseen +
-    the sum of w (with that one alone - unseen). What is no condition is always seen.
-    """
+    """Return the views of a target, whose names are whole; one alone where guidance changes nothing. `conditions`: what
+    guidance is about, where it is one number and `guided_by` does not say. One weight s: unseen + s (seen - unseen),
+    where "unseen" hides all conditions. A weight for each condition: unseen + the sum of w (with that one alone -
+    unseen). What is no condition is always seen."""
     if isinstance(target.guidance, dict):
         named = {name: weight for name, weight in target.guidance.items() if weight}
         everything = frozenset(target.guidance)
@@ -74,15 +72,10 @@ class Sampler:
 
     @torch.no_grad()
     def run(self, plan: GenerationPlan, known: Known, examples_B: Sequence[int], conditions: Sequence[str]) -> Known:
-        """What is known after all targets.
-
-        Args:
-            plan: Names in it are those of the model's modalities.
-            known: What is given, which is not changed. Sequences among the targets may have sentinels for what is to be
-                filled in; others are begun here.
-            examples_B: Numbers of the examples, for their draws.
-            conditions: Names of what guidance is about.
-        """
+        """Return what is known after all targets. Names in the plan are those of the model's modalities; `known` is
+        what is given, which is not changed. Sequences among the targets may have sentinels for what is to be filled in;
+        others are begun here. `examples_B`: numbers of the examples, for their draws; `conditions`: names of what
+        guidance is about."""
         known, conditions = self._begun(plan, known), list(conditions)
         for target in plan.targets:
             modality = self.modalities[self._number[target.modality]]
@@ -97,34 +90,34 @@ class Sampler:
         return known
 
     def _begun(self, plan: GenerationPlan, known: Known) -> Known:
-        """A copy with room for all targets."""
+        """Return a copy with room for all targets."""
         known = known.take(range(known.num))
         for target in plan.targets:
             modality = self.modalities[self._number[target.modality]]
-            if modality.kind == "image" and modality.name not in known.images:
-                known.images[modality.name] = Places.empty(known.num, modality)
-            if modality.kind == "sequence":
-                begun = known.sequences.get(modality.name, [None] * known.num)
-                empty = np.array([self._sentinel], np.int32)
-                known.sequences[modality.name] = [empty if one is None else one for one in begun]
+            missing = np.array([self._sentinel], np.int32)
+            if modality.kind == "image":
+                missing = np.full(modality.max_tokens, -1, np.int32)
+            begun = known.of(modality.name)
+            known.contents[modality.name] = [missing if one is None else one for one in begun]
         return known
 
     @property
     def _sentinel(self) -> int:
-        """Of the first missing part of a sequence."""
+        """The id of the first missing part of a sequence."""
         return 0 if self.vocabulary is None else self.vocabulary.sentinels[1]
 
     def _fill_places(
         self, target: TargetConfig, modality: Modality, known: Known, keys_B: rng.Keys, guidance: Guidance
     ) -> None:
-        """All open places of an image, in steps."""
-        places, is_roar = known.images[modality.name], target.scheme != "maskgit"
-        open_B = (~places.is_known_BP).sum(axis=1)
+        """Fill all open places of an image, in steps."""
+        places_BP = np.stack(cast(list[Ids], known.contents[modality.name]))
+        known.contents[modality.name] = list(places_BP)  # views, in which places get their tokens
+        is_open_BP, is_roar = places_BP < 0, target.scheme != "maskgit"
         schedule = target.schedule or ("linear" if is_roar else "cosine")
-        counts_B = [token_counts(schedule, target.num_steps, int(num)) for num in open_B]
+        counts_B = [token_counts(schedule, target.num_steps, int(num)) for num in is_open_BP.sum(axis=1)]
         heat_B = [temperatures(target.temperature_schedule, target.temperature, counts) for counts in counts_B]
         rank_BP = rng.uniform(rng.fold(keys_B, _ORDER), modality.max_tokens)
-        order_BP = np.where(places.is_known_BP, np.inf, rank_BP).argsort(axis=1)
+        order_BP = np.where(is_open_BP, rank_BP, np.inf).argsort(axis=1)
         num_done = np.zeros(known.num, np.int64)
         for step in range(max(map(len, counts_B), default=0)):
             rows = [row for row, counts in enumerate(counts_B) if step < len(counts) and counts[step]]
@@ -136,7 +129,7 @@ class Sampler:
                 begins = zip(rows, num_done[rows], counts, strict=True)
                 asked = [np.sort(order_BP[row, begin : begin + n]) for row, begin, n in begins]
             else:
-                asked = [np.flatnonzero(~places.is_known_BP[row]) for row in rows]
+                asked = [np.flatnonzero(places_BP[row] < 0) for row in rows]
             place_N, row_N = np.concatenate(asked), np.repeat(rows, [len(own) for own in asked])
             heat_N = np.array([heat_B[row][step] for row in row_N])
             encoder = encoder_rows(known, rows, tuple(guidance), self.modalities, self._sentinel)
@@ -150,15 +143,14 @@ class Sampler:
                 noise_N = -np.log(-np.log(uniform_N)) * target.confidence_noise  # Gumbel's
                 chosen = surest(np.log(np.maximum(sure_N, 1e-300)) + noise_N, [len(own) for own in asked], counts)
                 place_N, row_N, ids_N = place_N[chosen], row_N[chosen], ids_N[chosen]
-            places.ids_BP[row_N, place_N] = ids_N
-            places.is_known_BP[row_N, place_N] = True
+            places_BP[row_N, place_N] = ids_N
             num_done[rows] += counts
 
     def _write(
         self, target: TargetConfig, modality: Modality, known: Known, keys_B: rng.Keys, guidance: Guidance
     ) -> None:
-        """What is missing of a sequence, token after token."""
-        vocabulary, given = self.vocabulary, cast(list[Ids], known.sequences[modality.name])  # none is None: `_begun`
+        """Write what is missing of a sequence, token after token."""
+        vocabulary, given = self.vocabulary, cast(list[Ids], known.contents[modality.name])  # none is None: `_begun`
         assert vocabulary is not None
         num_missing = [int(np.isin(given[row], vocabulary.sentinels).sum()) for row in range(known.num)]
         rows = [row for row, num in enumerate(num_missing) if num]
@@ -190,7 +182,6 @@ class Sampler:
     def _taken(
         self, logits_NV: Tensor, keys_N: rng.Keys, heat_N: NDArray[np.float64], target: TargetConfig, num_numbers: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Tokens, and how sure they are."""
         heat, filters = torch.from_numpy(heat_N).to(logits_NV.device), {"top_k": target.top_k, "top_p": target.top_p}
         if target.take == "draw":
             uniform_N = torch.from_numpy(rng.uniform(keys_N, 1)[:, 0]).to(logits_NV.device)
@@ -232,7 +223,8 @@ class Sampler:
 
 
 def surest(sure_N: NDArray[np.float64], num_asked: Sequence[int], num_kept: Sequence[int]) -> NDArray[np.int64]:
-    """Of the queries of each row, end to end, the places of those with the largest values; of equal ones the first."""
+    """Return the places of the queries with the largest values of each row, whose queries are end to end; of equal ones
+    the first."""
     found, start = [], 0
     for asked, kept in zip(num_asked, num_kept, strict=True):
         found.append(start + np.argsort(-sure_N[start : start + asked], kind="stable")[:kept])
@@ -241,13 +233,13 @@ def surest(sure_N: NDArray[np.float64], num_asked: Sequence[int], num_kept: Sequ
 
 
 def ended(ids: Ids, end: int) -> Ids:
-    """Up to and with the first end mark."""
+    """Cut behind the first end mark."""
     ends = np.flatnonzero(ids == end)
     return ids[: ends[0] + 1] if len(ends) else ids
 
 
 def _summed(logits_RV: Tensor, weights: Sequence[float]) -> Tensor:
-    """Views, one after another, to the sum of each times its weight."""
+    """Return the sum of views, which are one after another, each times its weight."""
     parts = logits_RV.chunk(len(weights))
     return sum((part * weight for part, weight in zip(parts[1:], weights[1:], strict=True)), parts[0] * weights[0])
 
@@ -257,20 +249,13 @@ class TokenByToken:
     kept."""
 
     def __init__(self, model: FourM, modality: Modality, context_RSD: Tensor, is_real_RS: Tensor, length: int) -> None:
-        """
-        Args:
-            model: In evaluation mode.
-            modality: The sequence.
-            context_RSD: The decoder's view of the encoder's output, positions added.
-            is_real_RS: bool: which slots are no padding.
-            length: Most steps.
-        """
+        """`context_RSD`: the decoder's view of the encoder's output, positions added. `is_real_RS`: bool, slots that
+        are no padding. `length`: most steps."""
         self.model, self.modality, self._length = model, modality, 0
-        blocks = [block for block in model.decoder if isinstance(block, DecoderBlock)]
-        self._blocks = [_Block(block, context_RSD, is_real_RS, length) for block in blocks]
+        self._blocks = [_Block(cast(Block, block), context_RSD, is_real_RS, length) for block in model.decoder]
 
     def step(self, ids_R: Tensor) -> Tensor:
-        """The next token of each row, int64, to logits float32 (R, V) of the one behind it."""
+        """Take the next token of each row, int64; return float32 logits (R, V) of the one behind it."""
         model, name = self.model, self.modality.name
         target = model.targets[name]
         assert isinstance(target, TargetEmbedding)
@@ -287,7 +272,7 @@ class TokenByToken:
 class _Block:
     """One block with its keys and values."""
 
-    def __init__(self, block: DecoderBlock, context_RSD: Tensor, is_real_RS: Tensor, length: int) -> None:
+    def __init__(self, block: Block, context_RSD: Tensor, is_real_RS: Tensor, length: int) -> None:
         self.block = block
         heads = block.attention.heads
         empty = context_RSD.new_empty((len(context_RSD), heads[0], length, heads[1]))
@@ -305,30 +290,22 @@ class _Block:
 
     def step(self, x_RD: Tensor, place: int) -> Tensor:
         """(R, D) of the token at `place` to (R, D)."""
-        block = self.block
-        x_RD = x_RD + self._own(block.attention, block.attention_norm(x_RD), place)
-        x_RD = x_RD + self._crossed(block.cross_attention, block.query_norm(x_RD))
-        return x_RD + block.feed_forward(block.feed_forward_norm(x_RD))
-
-    def _own(self, attention: Attention, x_RD: Tensor, place: int) -> Tensor:
-        q_RHK, k_RHK, v_RHK = attention.qkv(x_RD).unflatten(-1, (3, *attention.heads)).unbind(1)
-        if attention.query_norm is not None and attention.key_norm is not None:
-            q_RHK, k_RHK = attention.query_norm(q_RHK), attention.key_norm(k_RHK)
+        block, own, cross = self.block, self.block.attention, self.block.cross_attention
+        q_RHK, k_RHK, v_RHK = own.qkv(block.attention_norm(x_RD)).unflatten(-1, (3, *own.heads)).unbind(1)
+        if own.query_norm is not None and own.key_norm is not None:
+            q_RHK, k_RHK = own.query_norm(q_RHK), own.key_norm(k_RHK)
         self.keys_RHLK[:, :, place], self.values_RHLK[:, :, place] = k_RHK, v_RHK
         seen = slice(place + 1)
         mixed_RHK = _one_query(q_RHK, self.keys_RHLK[:, :, seen], self.values_RHLK[:, :, seen], None)
-        return attention.out(mixed_RHK.flatten(1))
-
-    def _crossed(self, attention: CrossAttention, x_RD: Tensor) -> Tensor:
-        q_RHK = attention.query(x_RD).unflatten(-1, attention.heads)
-        if attention.query_norm is not None:
-            q_RHK = attention.query_norm(q_RHK)
+        x_RD = x_RD + own.out(mixed_RHK.flatten(1))
+        q_RHK = cross.query(block.query_norm(x_RD)).unflatten(-1, cross.heads)
+        q_RHK = q_RHK if cross.query_norm is None else cross.query_norm(q_RHK)
         mixed_RHK = _one_query(q_RHK, self.asked_keys_RHSK, self.asked_values_RHSK, self._mask_R11S)
-        return attention.out((mixed_RHK * self._sees_R11).flatten(1))
+        x_RD = x_RD + cross.out((mixed_RHK * self._sees_R11).flatten(1))
+        return x_RD + block.feed_forward(block.feed_forward_norm(x_RD))
 
 
 def _one_query(q_RHK: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """(R, H, K)."""
     scale = q_RHK.shape[-1] ** -0.5
     return F.scaled_dot_product_attention(q_RHK[:, :, None], keys, values, attn_mask=mask, scale=scale)[:, :, 0]
 
@@ -336,20 +313,13 @@ def _one_query(q_RHK: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None)
 def draw(
     logits_NV: Tensor, uniform_N: Tensor, temperature_N: Tensor, *, top_k: float = 0.0, top_p: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Tokens, and how sure they are.
+    """Return tokens, int64 (N,), and float64 (N,), the probability of each among those that could be drawn.
+    `logits_NV`: of any float type; `uniform_N`: float64 in [0, 1), what decides; `temperature_N`: float64, above 0;
+    `top_k` and `top_p`: see `TargetConfig`.
 
     Filters act on the logits as they are, the temperature on what they leave, as in the released code of 4M. At a
     temperature of about 0 the likeliest token is as sure as it is likely; the original calls all of them certain there,
     so that MaskGIT has no order.
-
-    Args:
-        logits_NV: Of any float type.
-        uniform_N: float64 in [0, 1): what decides, one number for each token.
-        temperature_N: float64, above 0.
-        top_k, top_p: See `TargetConfig`.
-
-    Returns:
-        int64 (N,) and float64 (N,), the probability of each token among those that could be drawn.
     """
     logits_NV, share_NV, is_greedy_N = _shares(logits_NV, temperature_N, top_k, top_p)
     ends_NV = share_NV.cumsum(-1)
@@ -369,13 +339,9 @@ def middle(
     top_k: float = 0.0,
     top_p: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """The tokens nearest to the mean or the median of what could be drawn, of tokens that stand for numbers, as `draw`.
-
-    Args:
-        which: mean has the smallest expected squared error, median the smallest absolute error.
-        num_numbers: How many numbers a token stands for, each in S equal steps, V = S ** num_numbers, the last one
-            changing fastest. Each has a mean and a median of its own.
-    """
+    """Return, as `draw`, the tokens nearest to the mean (the smallest expected squared error) or the median (absolute
+    error) of what could be drawn, of tokens that stand for numbers. `num_numbers`: how many a token stands for, each in
+    S equal steps, V = S ** num_numbers, the last one changing fastest. Each has a mean and a median of its own."""
     logits_NV, share_NV, is_greedy_N = _shares(logits_NV, temperature_N, top_k, top_p)
     num_steps = round(logits_NV.shape[1] ** (1 / num_numbers))
     step_S = torch.arange(num_steps, dtype=torch.float64, device=logits_NV.device)

@@ -11,6 +11,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -47,7 +48,7 @@ _MOST_DECODED = 64
 
 
 class ImageDecoder(Protocol):
-    """What makes images of tokens (B, P), row by row: of an image tokenizer."""
+    """Makes images of the tokens (B, P) of an image tokenizer, row by row."""
 
     vocab_size: int
     """Different tokens."""
@@ -73,8 +74,8 @@ def picture(modality: Modality, ids_P: Ids, decoders: Mapping[str, ImageDecoder]
 
 
 def values_of(modality: Modality, ids_P: Ids) -> NDArray[np.float64]:
-    """What the tokens of an image without a tokenizer stand for: of depth deviations, of colours 0 to 255 (P, 3), else
-    the ids themselves."""
+    """Return what the tokens of an image without a tokenizer stand for: of depth deviations, of colours 0 to 255 (P,
+    3), else the ids themselves."""
     assert modality.vocab_size is not None
     if modality.reader == "depth":
         return (ids_P + 0.5) / modality.vocab_size * 2 * DepthMap.reach - DepthMap.reach
@@ -86,7 +87,8 @@ def values_of(modality: Modality, ids_P: Ids) -> NDArray[np.float64]:
 
 
 def numbers_of(modality: Modality) -> int:
-    """How many numbers in equal steps a token of an image stands for, the last changing fastest; 0: it is a name."""
+    """Return how many numbers in equal steps a token of an image stands for, the last changing fastest; 0: it is a
+    name."""
     return _NUMBERS.get(modality.reader, 0)
 
 
@@ -123,7 +125,7 @@ def structure(modality: Modality, ids: Ids, vocabulary: TextVocabulary) -> Any:
 
 
 def _boxes(text: str) -> dict[str, Any]:
-    """Those that are whole; coordinates are shares of the image."""
+    """Return those that are whole; coordinates are shares of the image."""
     return {
         "instances": [
             {"boxes": [int(value) / 999 for value in sides], "class_name": name.strip(), "score": 1.0}
@@ -148,11 +150,8 @@ _STRUCTURES: Mapping[str, Callable[[str], Any]] = {"boxes": _boxes, "metadata": 
 
 
 def contact_sheet(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Any:
-    """A Pillow image of rows with a cell for each heading; pictures keep their shape.
-
-    Raises:
-        MissingPackageError: Pillow is not installed.
-    """
+    """Return a Pillow image of rows with a cell for each heading; pictures keep their shape. Raises MissingPackageError
+    where Pillow is not installed."""
     require_pillow("a contact sheet")
     from PIL import Image, ImageDraw
 
@@ -193,14 +192,9 @@ def with_boxes(image_HW3: Pixels, instances: Sequence[dict[str, Any]]) -> Pixels
     return np.asarray(image)
 
 
-def figures(
-    modality: Modality,
-    found: Sequence[Ids],
-    truth: Sequence[Ids],
-    vocabulary: TextVocabulary | None,
-    decoder: ImageDecoder | None = None,
-) -> dict[str, float]:
-    """By name, means over examples.
+@dataclass(frozen=True)
+class Judge:
+    """Compares tokens of a target with the truth. Methods give means over examples by name.
 
     Of images `accuracy`, the share of tokens that are equal; where they stand for numbers `error`, the mean distance:
     of depth in deviations of the image's own, of colours in steps of 256. With a decoder, pictures of tokens are
@@ -209,74 +203,81 @@ def figures(
     ones, whatever their order; of boxes `iou` too, see `boxes_iou`, and `iou_of_any_class`, which only asks where they
     are.
     """
-    if modality.kind == "sequence":
-        return {
-            name: float(np.mean([agreement(read(a), read(b)) for a, b in zip(found, truth, strict=True)]))
-            for name, (read, agreement) in _agreements(modality, vocabulary).items()
-        }
-    found_BP, truth_BP = np.stack(list(found)), np.stack(list(truth))
-    values_B, true_B = _shown(modality, found_BP, decoder), _shown(modality, truth_BP, decoder)
-    return {"accuracy": float((found_BP == truth_BP).mean())} | _distance(values_B, true_B)
 
+    modality: Modality
+    vocabulary: TextVocabulary | None
+    decoder: ImageDecoder | None = None
 
-def together(
-    modality: Modality, found: Sequence[Sequence[Ids]], truth: Sequence[Ids], decoder: ImageDecoder | None = None
-) -> dict[str, float]:
-    """The same names for several results of each example taken together: the commonest token (of classes pixel) of each
-    place, and the mean where they are numbers. Images only. `found`: of each example its variations."""
-    truth_BP = np.stack(list(truth))
-    votes_BP = np.stack([_commonest(np.stack(list(own))) for own in found])
-    middle = [_middle(_shown(modality, np.stack(list(own)), decoder)) for own in found]
-    known = [one for one in middle if one is not None]
-    distance = _distance(np.stack(known) if known else None, _shown(modality, truth_BP, decoder))
-    return {"accuracy": float((votes_BP == truth_BP).mean())} | distance
+    def figures(self, found: Sequence[Ids], truth: Sequence[Ids]) -> dict[str, float]:
+        """Compare one result of each example."""
+        if self.modality.kind == "sequence":
+            return {
+                name: float(np.mean([agreement(read(a), read(b)) for a, b in zip(found, truth, strict=True)]))
+                for name, (read, agreement) in self._agreements().items()
+            }
+        found_BP = np.stack(found)
+        return self._of_images(found_BP, self._shown(found_BP), truth)
 
+    def together(self, found: Sequence[Sequence[Ids]], truth: Sequence[Ids]) -> dict[str, float]:
+        """Compare several results of each example taken together: the commonest token (of classes pixel) of each place,
+        and the mean where they are numbers. Images only. `found`: of each example its variations."""
+        votes_BP = np.stack([_commonest(np.stack(own)) for own in found])
+        middle = [_middle(self._shown(np.stack(own))) for own in found]
+        known = [one for one in middle if one is not None]
+        return self._of_images(votes_BP, np.stack(known) if known else None, truth)
 
-def guessed(
-    modality: Modality,
-    known: Sequence[Ids],
-    truth: Sequence[Ids],
-    vocabulary: TextVocabulary | None,
-    decoder: ImageDecoder | None = None,
-) -> dict[str, float]:
-    """The same names for the best guess that is the same for every example, made from known ones.
+    def guessed(self, known: Sequence[Ids], truth: Sequence[Ids]) -> dict[str, float]:
+        """Compare the best guess that is the same for every example, made from known ones. `accuracy`: the commonest
+        token. `error`: the mean of each place. `pixels`: the commonest class of each place. `words`: of the known texts
+        the one that agrees most with the others. `iou` and `iou_of_any_class`: of the known boxes those that agree most
+        with the others."""
+        if self.modality.kind == "sequence":
+            named = {}
+            for name, (read, agreement) in self._agreements().items():
+                tried = [read(ids) for ids in known[:: max(1, len(known) // _MOST_GUESSES)]]
+                scores = [sum(agreement(one, other) for other in tried) for one in tried]
+                best = tried[scores.index(max(scores))]
+                named[name] = float(np.mean([agreement(best, read(ids)) for ids in truth]))
+            return named
+        known_BP = np.stack(known)
+        token = np.bincount(known_BP.ravel()).argmax()
+        if self.decoder is not None:
+            known_BP = known_BP[:: -(-len(known_BP) // _MOST_DECODED)]
+        middle = _middle(self._shown(known_BP))
+        return self._of_images(token, None if middle is None else middle[None], truth)
 
-    `accuracy`: the commonest token. `error`: the mean of each place. `pixels`: the commonest class of each place.
-    `words`: of the known texts the one that agrees most with the others. `iou` and `iou_of_any_class`: of the known
-    boxes those that agree most with the others.
-    """
-    if modality.kind == "sequence":
-        named = {}
-        for name, (read, agreement) in _agreements(modality, vocabulary).items():
-            tried = [read(ids) for ids in known[:: max(1, len(known) // _MOST_GUESSES)]]
-            scores = [sum(agreement(one, other) for other in tried) for one in tried]
-            best = tried[scores.index(max(scores))]
-            named[name] = float(np.mean([agreement(best, read(ids)) for ids in truth]))
-        return named
-    known_BP, truth_BP = np.stack(list(known)), np.stack(list(truth))
-    accuracy = float((truth_BP == np.bincount(known_BP.ravel()).argmax()).mean())
-    if decoder is not None:
-        known_BP = known_BP[:: -(-len(known_BP) // _MOST_DECODED)]
-    middle = _middle(_shown(modality, known_BP, decoder))
-    return {"accuracy": accuracy} | _distance(
-        None if middle is None else middle[None], _shown(modality, truth_BP, decoder)
-    )
+    def _agreements(self) -> Mapping[str, tuple[Any, Any]]:
+        """By name, a function of the ids of a sequence, and another of how far two of its results agree."""
+        vocabulary = self.vocabulary
+        assert vocabulary is not None
 
+        def words(ids: Ids) -> Counter[str]:
+            return Counter(vocabulary.decode(ids).split())
 
-def _agreements(modality: Modality, vocabulary: TextVocabulary | None) -> Mapping[str, tuple[Any, Any]]:
-    """By name, what is compared of the ids of a sequence, and how far two of these agree."""
-    assert vocabulary is not None
+        def boxes(ids: Ids) -> Boxes:
+            instances = structure(self.modality, ids, vocabulary)["instances"]
+            return [(one["class_name"], one["boxes"]) for one in instances]
 
-    def words(ids: Ids) -> Counter[str]:
-        return Counter(vocabulary.decode(ids).split())
+        found: dict[str, tuple[Any, Any]] = {"words": (words, overlap)}
+        if self.modality.reader == "boxes":
+            found |= {"iou": (boxes, boxes_iou), "iou_of_any_class": (boxes, partial(boxes_iou, of_any_class=True))}
+        return found
 
-    def boxes(ids: Ids) -> Boxes:
-        return [(one["class_name"], one["boxes"]) for one in structure(modality, ids, vocabulary)["instances"]]
+    def _of_images(self, ids: Any, values: NDArray | None, truth: Sequence[Ids]) -> dict[str, float]:
+        truth_BP = np.stack(truth)
+        true_values = self._shown(truth_BP)
+        found = {"accuracy": float((ids == truth_BP).mean())}
+        if values is None or true_values is None:
+            return found
+        if true_values.dtype.kind == "f":
+            return found | {"error": float(np.abs(values - true_values).mean())}
+        return found | {"pixels": float((values == true_values).mean())}
 
-    found: dict[str, tuple[Any, Any]] = {"words": (words, overlap)}
-    if modality.reader == "boxes":
-        found |= {"iou": (boxes, boxes_iou), "iou_of_any_class": (boxes, partial(boxes_iou, of_any_class=True))}
-    return found
+    def _shown(self, ids_BP: Ids) -> NDArray | None:
+        """(B, ...) what tokens stand for: floats, or integers of classes; None: nobody knows."""
+        if self.decoder is None:
+            return values_of(self.modality, ids_BP) if numbers_of(self.modality) else None
+        return self.decoder.decode(ids_BP).astype(np.float64 if self.decoder.has_numbers else np.int64)
 
 
 def _commonest(ids_VP: Ids) -> Ids:
@@ -284,35 +285,17 @@ def _commonest(ids_VP: Ids) -> Ids:
     return np.array([np.bincount(own).argmax() for own in ids_VP.T], np.int32)
 
 
-def _shown(modality: Modality, ids_BP: Ids, decoder: ImageDecoder | None) -> NDArray | None:
-    """(B, ...) what tokens stand for: floats, or integers of classes; None: nobody knows."""
-    if decoder is None:
-        return values_of(modality, ids_BP) if numbers_of(modality) else None
-    found = decoder.decode(ids_BP)
-    return found.astype(np.float64 if decoder.has_numbers else np.int64)
-
-
 def _middle(values_B: NDArray | None) -> NDArray | None:
-    """One for all: the mean, or of each place the commonest class."""
+    """Return one for all: the mean, or of each place the commonest class."""
     if values_B is None or values_B.dtype.kind == "f":
         return None if values_B is None else values_B.mean(axis=0)
     return _commonest(values_B.reshape(len(values_B), -1)).reshape(values_B.shape[1:])
 
 
-def _distance(found_B: NDArray | None, truth_B: NDArray | None) -> dict[str, float]:
-    if found_B is None or truth_B is None:
-        return {}
-    if truth_B.dtype.kind == "f":
-        return {"error": float(np.abs(found_B - truth_B).mean())}
-    return {"pixels": float((found_B == truth_B).mean())}
-
-
 def boxes_iou(found: Boxes, truth: Boxes, *, of_any_class: bool = False) -> float:
-    """Intersection over union of boxes that belong together, as a mean over the larger number of boxes.
-
+    """Return the intersection over union of boxes that belong together, as a mean over the larger number of boxes.
     Those of the same class (or of any) that lie best on each other belong together, each to at most one; two empty
-    lists agree.
-    """
+    lists agree."""
     if not found and not truth:
         return 1.0
     pairs = [
