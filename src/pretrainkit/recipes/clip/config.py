@@ -423,14 +423,6 @@ class ClipRun(RunConfig):
     evaluate: ClipEvaluateConfig = ClipEvaluateConfig()
     """Evaluation while training."""
 
-    def with_model(self, **updates: Any) -> "ClipRun":
-        """With other fields of `model`, which are not validated."""
-        return self.model_copy(update={"model": self.model.model_copy(update=updates)})
-
-    def with_data(self, **updates: Any) -> "ClipRun":
-        """The same for `data`."""
-        return self.model_copy(update={"data": self.data.model_copy(update=updates)})
-
     @property
     def trained_length(self) -> int:
         return self.data.max_length

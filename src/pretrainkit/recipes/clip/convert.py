@@ -219,12 +219,9 @@ def _complete(
     updates["max_length"] = min(filter(None, longest))
     value = math.exp(-log_scale.item())
     temperature = TemperatureConfig(value=value, smallest=min(value, base.model.temperature.smallest))
-    return base.with_data(**updates).with_model(
-        image=image,
-        text=text,
-        projection=ProjectionConfig(dim=values.get("projection_dim", 512)),
-        temperature=temperature,
-    )
+    projection = ProjectionConfig(dim=values.get("projection_dim", 512))
+    model = {"image": image, "text": text, "projection": projection, "temperature": temperature}
+    return base.changed(data=updates, model=model)
 
 
 def _json(path: Path) -> dict[str, Any]:

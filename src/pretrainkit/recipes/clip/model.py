@@ -114,8 +114,7 @@ def with_kind_of(
     name = _PARAMETER if here.kind == "parameter" else _LOG_PARAMETER
     own = weights.get(name)
     rest[name] = own if own is not None else temperature_1 if name == _PARAMETER else temperature_1.log().neg()
-    same = there.model_copy(update={"kind": here.kind})
-    return given.model_copy(update={"temperature": same}), rest
+    return given.changed(temperature={"kind": here.kind}), rest
 
 
 def _beyond_limit(value: float, limit: str, here: float) -> ConfigError:

@@ -158,18 +158,12 @@ def import_original(path: Path, config: ClipRun) -> tuple[ClipRun, dict[str, Ten
 
 def _with_file(config: ClipRun, tensors: State) -> ClipRun:
     """The config with what the file decides: the temperature's kind, the width of the embeddings."""
-    temperature = config.model.temperature
-    updates: dict[str, Any] = {
-        "image": config.model.image.model_copy(update={"pretrained": False}),
-        "text": config.model.text.model_copy(update={"pretrained": False}),
-    }
+    updates: dict[str, Any] = {"image": {"pretrained": False}, "text": {"pretrained": False}}
+    updates["temperature"] = {"kind": "constant"}
     if _TEMPERATURE in tensors:
-        kind = "parameter" if temperature.kind == "constant" else temperature.kind
+        kind = config.model.temperature.kind
         value = tensors[_TEMPERATURE].item()
-        updates["temperature"] = temperature.model_copy(update={"kind": kind, "value": value})
-    elif temperature.kind != "constant":
-        updates["temperature"] = temperature.model_copy(update={"kind": "constant"})
+        updates["temperature"] = {"kind": "parameter" if kind == "constant" else kind, "value": value}
     if "image_projection.linear.weight" in tensors:
-        dim = len(tensors["image_projection.linear.weight"])
-        updates["projection"] = config.model.projection.model_copy(update={"dim": dim})
-    return config.with_model(**updates)
+        updates["projection"] = {"dim": len(tensors["image_projection.linear.weight"])}
+    return config.changed(model=updates)

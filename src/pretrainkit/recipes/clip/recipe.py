@@ -125,7 +125,7 @@ class Clip(
         from pretrainkit.recipes.clip.model import with_kind_of
 
         model, weights = with_kind_of(config.model, given.model, weights)
-        return given.model_copy(update={"model": with_name_of(config.model, model)}), weights
+        return given.changed(model=with_name_of(config.model, model)), weights
 
     def build_model(self, config: ClipRun) -> nn.Module:
         from pretrainkit.recipes.clip.model import DualEncoder
@@ -145,7 +145,7 @@ class Clip(
         return retrieved_pairs(model, pair_sets(config)[0], num, config.evaluate.batch_size)
 
     def with_tokenizer(self, config: ClipRun, tokenizer: Path) -> ClipRun:
-        return config.with_data(tokenizer=str(tokenizer))
+        return config.changed(data={"tokenizer": str(tokenizer)})
 
     def input_ids(self, config: ClipRun, tokenizer: Path, texts: Sequence[str]) -> list[list[int]]:
         from pretrainkit.recipes.clip.captions import CaptionTokenizer
