@@ -14,6 +14,7 @@ from pretrainkit.training.evaluate_config import EvaluateConfig
 from pretrainkit.training.run import RunConfig
 
 DropoutRate = Annotated[float, Field(ge=0, lt=1)]
+TemperatureKind = Literal["constant", "parameter", "log_parameter"]
 
 
 class TowerConfig(Config):
@@ -160,7 +161,7 @@ class TemperatureConfig(Config):
 
     neutral_fields: ClassVar[frozenset[str]] = frozenset({"project_back"})
 
-    kind: Literal["constant", "parameter", "log_parameter"] = "log_parameter"
+    kind: TemperatureKind = "log_parameter"
     """constant: a number. parameter: learned. log_parameter: the logarithm of the logit scale (1 / temperature) is
     learned, as in CLIP."""
     value: PositiveFloat = 0.07

@@ -155,12 +155,9 @@ class Clip(
 
     def carried_weights(self, carried: ClipRun, weights: Mapping[str, Any]) -> Mapping[str, Any]:
         """transformers has the logarithm of the scale, whatever was learned here."""
-        kind = carried.model.temperature.kind
-        found = dict(weights)
-        if kind != "log_parameter":
-            log_scale = found.pop("temperature.log_scale")
-            found |= {"temperature.temperature": (-log_scale).exp()} if kind == "parameter" else {}
-        return found
+        from pretrainkit.recipes.clip.model import with_temperature
+
+        return with_temperature(weights, carried.model.temperature.kind)
 
     @property
     def generate_options(self) -> tuple[str, ...]:
