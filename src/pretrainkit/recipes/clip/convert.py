@@ -186,15 +186,9 @@ def read_huggingface(folder: Path) -> tuple[ClipRun, dict[str, Tensor]]:
         raise CheckpointError(f"config.json has model_type {kind!r}\n  the clip recipe reads {CLIP!r} and {DUAL!r}")
     try:
         image, text, state = read_dual(values, tensors)
-        state["image_projection.linear.weight"] = tensors["visual_projection.weight"]
-        state["text_projection.linear.weight"] = (
-            state["text_projection.linear.weight"] * tensors["text_projection.weight"]
-        )
-        scale = tensors["logit_scale"]
     except KeyError as error:
         raise CheckpointError(f"{folder} has no tensor or setting {error}\n  copy the folder again") from None
-    state["temperature.log_scale"] = scale.reshape(1).float()
-    return _complete(folder, values, image, text, scale), state
+    return _complete(folder, values, image, text, math.exp(-state["temperature.log_scale"].item())), state
 
 
 def _complete(
@@ -202,7 +196,7 @@ def _complete(
     values: Mapping[str, Any],
     image: VitConfig | TimmConfig,
     text: TextTransformerConfig | HuggingFaceTextConfig,
-    log_scale: Tensor,
+    temperature: float,
 ) -> ClipRun:
     base = vit_b_16()
     processor = _json(folder / "preprocessor_config.json")
@@ -217,10 +211,14 @@ def _complete(
     if isinstance(text, TextTransformerConfig):
         longest.append(text.max_positions)
     updates["max_length"] = min(filter(None, longest))
-    value = math.exp(-log_scale.item())
-    temperature = TemperatureConfig(value=value, smallest=min(value, base.model.temperature.smallest))
+    smallest = min(temperature, base.model.temperature.smallest)
     projection = ProjectionConfig(dim=values.get("projection_dim", 512))
-    model = {"image": image, "text": text, "projection": projection, "temperature": temperature}
+    model = {
+        "image": image,
+        "text": text,
+        "projection": projection,
+        "temperature": TemperatureConfig(value=temperature, smallest=smallest),
+    }
     return base.changed(data=updates, model=model)
 
 
