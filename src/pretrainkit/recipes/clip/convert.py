@@ -21,7 +21,7 @@ from pretrainkit.exporting.safetensors import read_tensors
 from pretrainkit.exporting.settings import SETTINGS
 from pretrainkit.exporting.transformers_folder import new_transformers_folder, read_config
 from pretrainkit.images.ops import CenterCrop, ImageTransform, RandomResizeCrop, Resize, ResizeShorter
-from pretrainkit.recipes.clip.captions import CaptionTokenizer
+from pretrainkit.recipes.clip.captions import CaptionTokenizer, read_settings
 from pretrainkit.recipes.clip.config import (
     ClipRun,
     HuggingFaceTextConfig,
@@ -199,14 +199,14 @@ def _complete(
     temperature: float,
 ) -> ClipRun:
     base = vit_b_16()
-    processor = _json(folder / "preprocessor_config.json")
+    processor = read_settings(folder / "preprocessor_config.json")
     size = image.image_size or 224
     updates: dict[str, Any] = {"train_transforms": (RandomResizeCrop(size=size, scale=(0.9, 1.0)),)}
     updates["valid_transforms"] = _transforms_of(processor, size)
     if "image_mean" in processor:
         updates["normalize"] = (tuple(processor["image_mean"]), tuple(processor["image_std"]))
     longest = [base.data.max_length]
-    if isinstance(length := _json(folder / "tokenizer_config.json").get("model_max_length"), int):
+    if isinstance(length := read_settings(folder / "tokenizer_config.json").get("model_max_length"), int):
         longest.append(length)
     if isinstance(text, TextTransformerConfig):
         longest.append(text.max_positions)
@@ -220,11 +220,6 @@ def _complete(
         "temperature": TemperatureConfig(value=temperature, smallest=smallest),
     }
     return base.changed(data=updates, model=model)
-
-
-def _json(path: Path) -> dict[str, Any]:
-    """What a file holds; nothing where there is none."""
-    return json.loads(path.read_text("utf-8")) if path.is_file() else {}
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:

@@ -29,33 +29,25 @@ _NO_TEXT = frozenset({"", "nan", "NaN"})
 
 
 class BadImage(Exception):
-    """An image that cannot be used; the text says which and why."""
+    """An image or caption that cannot be used; the text says which and why."""
 
     reason: str
-    """What such images are counted as."""
+    """What such rows are counted as."""
 
 
 class MissingImage(BadImage):
-    """There is no such file."""
-
     reason = "missing image"
 
 
 class BrokenImage(BadImage):
-    """It cannot be decoded."""
-
     reason = "broken image"
 
 
 class OversizedImage(BadImage):
-    """It has more pixels than are decoded."""
-
     reason = "oversized image"
 
 
 class EmptyCaption(BadImage):
-    """The row has no caption."""
-
     reason = "empty caption"
 
 

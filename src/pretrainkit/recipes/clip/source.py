@@ -155,16 +155,9 @@ class ClipSource(BatchSource):
     def _fill(
         self, out: NDArray, source: int, row: int, column: float, transforms: int, replacement: int
     ) -> tuple[int, str, int]:
-        """Write the image of a row, or of one that replaces it, into `out` (3, H, W).
-
-        Args:
-            column: In [0, 1): which of several captions.
-            transforms: Seed of the transforms.
-            replacement: Key of the rows that may take its place.
-
-        Returns:
-            The row that was used, its caption, and why the first choice was not.
-        """
+        """Write the image of a row, or of one that replaces it, into `out` (3, H, W). `column` in [0, 1) says which of
+        several captions, `transforms` seeds the transforms, `replacement` is the key of the rows that may take its
+        place. Returns the row that was used, its caption, and why the first choice was not."""
         pairs, first_reason = self.sets[source], 0
         for attempt in range(1 + _MAX_REPLACEMENTS):
             if attempt:
