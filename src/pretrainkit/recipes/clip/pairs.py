@@ -164,13 +164,8 @@ class Pairs(ABC):
 
 def whole_numbers(column: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
     """The values of a column of whole numbers without nulls. (Arrow's own conversion imports pandas: a second.)"""
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    values = [
-        np.frombuffer(chunk.buffers()[1], chunk.type.to_pandas_dtype())[chunk.offset : chunk.offset + len(chunk)]
-        for chunk in chunks
-        if len(chunk)
-    ]
-    return np.concatenate(values).astype(np.int64) if values else np.empty(0, np.int64)
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return np.from_dlpack(whole).astype(np.int64)
 
 
 def clean_caption(text: str | None) -> str:
