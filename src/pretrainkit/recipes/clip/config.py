@@ -1,5 +1,6 @@
 """Settings of the CLIP recipe. Torch-free. Presets (complete configs) are in `presets.py`."""
 
+import math
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -180,13 +181,12 @@ class TemperatureConfig(Config):
 
     def problems(self) -> list[str]:
         """Limits in the wrong order, or a first temperature beyond them, which would be used as the limit."""
-        has_largest = self.kind != "log_parameter"
-        limits = f"model.temperature.smallest={self.smallest:g}"
-        if has_largest:
-            limits += f" and model.temperature.largest={self.largest:g}"
-        if has_largest and self.smallest > self.largest:
+        limits, largest = f"model.temperature.smallest={self.smallest:g}", math.inf
+        if self.kind != "log_parameter":
+            limits, largest = f"{limits} and model.temperature.largest={self.largest:g}", self.largest
+        if self.smallest > largest:
             return [f"{limits} leave no temperature between them\n  exchange them"]
-        if self.value < self.smallest or (has_largest and self.value > self.largest):
+        if not self.smallest <= self.value <= largest:
             return [
                 f"model.temperature.value={self.value:g} is beyond {limits}\n  start within the limits, or move them"
             ]
@@ -204,13 +204,6 @@ class ClipModelConfig(Config):
     """To the common space."""
     temperature: TemperatureConfig = TemperatureConfig()
     """Of the logits."""
-
-    @property
-    def has_learning_part(self) -> bool:
-        """Whether a tower, a projection or the temperature is trained."""
-        has_tower = self.image.trainable or self.text.trainable
-        has_projection = self.projection.image_trainable or self.projection.text_trainable
-        return has_tower or has_projection or self.temperature.kind != "constant"
 
 
 class MixupConfig(Config):
@@ -431,7 +424,11 @@ class ClipRun(RunConfig):
     def problems(self, world_size: int = 1) -> list[str]:
         found = [*super().problems(world_size), *self.objective.problems(world_size)]
         found += self.model.temperature.problems()
-        if not self.model.has_learning_part and self.objective.loss != "siglip":  # whose bias is learned
+        model, projection = self.model, self.model.projection
+        has_tower = model.image.trainable or model.text.trainable
+        has_projection = projection.image_trainable or projection.text_trainable
+        has_scalar = model.temperature.kind != "constant" or self.objective.loss == "siglip"  # whose bias is learned
+        if not (has_tower or has_projection or has_scalar):
             found.append(
                 "nothing of the model learns: both towers and both projections are kept as they are, and the "
                 "temperature is constant\n  let one learn, such as model.projection.image_trainable=true"
