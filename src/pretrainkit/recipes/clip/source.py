@@ -19,7 +19,7 @@ from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.clip import checks
 from pretrainkit.recipes.clip.architecture import bind_model
 from pretrainkit.recipes.clip.captions import CaptionAugment, CaptionTokenizer, tokenizer_folder
-from pretrainkit.recipes.clip.config import ClipRun, MixupConfig, set_name
+from pretrainkit.recipes.clip.config import ClipRun, MixupConfig
 from pretrainkit.recipes.clip.open_pairs import open_pairs
 from pretrainkit.recipes.clip.pairs import REASONS, BadImage, BadRows, EmptyCaption, Pairs, Split
 from pretrainkit.recipes.clip.pixels import PixelReader
@@ -305,14 +305,6 @@ def build_order(config: ClipRun, sizes: Sequence[int]) -> Order:
         ConfigError, DataError: Settings, or sets, that do not fit together.
     """
     data = config.data
-    if data.order != "shuffle" and data.small_set == "error":
-        small = [f"{set_name(s)} ({size})" for s, size in zip(data.train, sizes, strict=True) if size < data.batch_size]
-        if small:
-            raise DataError(
-                f"data.order={data.order} takes each batch of {data.batch_size} pairs from one set, but fewer are in: "
-                f"{', '.join(small)}\n  leave these out, use smaller batches or data.order=shuffle,\n"
-                "  or data.small_set=wrap, to let pairs occur several times in a batch"
-            )
     return Order(
         sizes,
         seed=config.seed,
