@@ -148,7 +148,7 @@ class Inputs:
 
     def files(self, files: Sequence[Path]) -> BuildRows:
         """Rows of `files` to a batch with `image`."""
-        return self.images(lambda row: read_file(files[row]), lambda row: str(files[row]))
+        return self.images(_reader(files), lambda row: str(files[row]))
 
     def pairs(self, pairs: Pairs, name: str = "") -> PairSet:
         def texts(rows: NDArray[np.int64]) -> list[str]:
@@ -174,6 +174,10 @@ class Inputs:
         )
 
 
+def _reader(files: Sequence[Path]) -> Callable[[int], bytes]:
+    return lambda row: read_file(files[row])
+
+
 def check_images(config: ClipRun, world: World) -> None:
     """Look at every held-out image before a training depends on it: a collective, each image on one rank.
 
@@ -194,7 +198,7 @@ def check_images(config: ClipRun, world: World) -> None:
             )
     for classes in config.evaluate.classification:
         files = class_folders(Path(classes.path)).files
-        if bad := _undecodable(lambda row, files=files: read_file(files[row]), np.arange(len(files)), config, world):
+        if bad := _undecodable(_reader(files), np.arange(len(files)), config, world):
             names = "".join(f"\n  {files[row]}: {reason}" for row, reason in bad[:_NUM_NAMED])
             problems.append(
                 f"{len(bad):,} of {len(files):,} images of evaluate.classification={classes.path} cannot be used:"
