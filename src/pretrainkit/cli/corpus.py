@@ -33,6 +33,7 @@ from pretrainkit.corpus.quality import Quality
 from pretrainkit.corpus.word_tables import Order
 from pretrainkit.errors import InputError
 from pretrainkit.files.sources import find_sources
+from pretrainkit.recipes.attacks import Attack
 
 if TYPE_CHECKING:
     from pretrainkit.corpus.duplicates import DuplicateRule
@@ -44,22 +45,6 @@ app = typer.Typer(
 )
 for command in (wikipedia, hub, pack, unpack, bert_text, stats, tokenize_images):
     app.command()(command)
-
-
-AttackName = Literal[
-    "full-swap",
-    "inner-swap",
-    "disemvowel",
-    "truncate",
-    "keyboard-typo",
-    "natural-typo",
-    "intrude",
-    "phonetic",
-    "confusable",
-    "visual",
-    "segmentation",
-]
-"""Errors in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,7 +311,7 @@ def corrupt_words(
     file: Annotated[Path, Argument(metavar="FILE", help="Labelled examples: .conllu, .jsonl or .tsv.")],
     *,
     out: Annotated[Path, Option(help="File in the same format.")],
-    attack: Annotated[AttackName, Option(help="Kind of error.")],
+    attack: Annotated[Attack, Option(help="Kind of error.")],
     severity: Annotated[float, Option(help="Share of the words.")] = 0.5,
     column: Annotated[list[str] | None, Option(help="Of .jsonl and .tsv: a column of text; may be repeated.")] = None,
     seed: Annotated[int, Option(help="Of everything random.")] = 0,

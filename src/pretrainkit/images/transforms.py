@@ -278,7 +278,8 @@ def _draw_start(length: int, size: int, rng: np.random.Generator) -> int:
 
 def _draw_window(op: RandomResizeCrop, width: int, height: int, rng: np.random.Generator) -> Window:
     """A part of the area with an aspect ratio; after ten draws that do not fit, the largest central one that does."""
-    cut_width, cut_height = _largest_cut(op, width, height)
+    ratio = min(max(width / height, op.ratio[0]), op.ratio[1])
+    cut_width, cut_height = min(width, max(round(height * ratio), 1)), min(height, max(round(width / ratio), 1))
     left, top = (width - cut_width) // 2, (height - cut_height) // 2
     (smallest, largest), (narrowest, widest) = op.scale, op.ratio
     for _ in range(_TRIES):
@@ -293,14 +294,6 @@ def _draw_window(op: RandomResizeCrop, width: int, height: int, rng: np.random.G
     return Window(
         source=(width, height), left=left, top=top, width=cut_width, height=cut_height, size=(op.size, op.size)
     )
-
-
-def _largest_cut(op: RandomResizeCrop, width: int, height: int) -> tuple[int, int]:
-    if width / height < op.ratio[0]:
-        return width, max(round(width / op.ratio[0]), 1)
-    if width / height > op.ratio[1]:
-        return max(round(height * op.ratio[1]), 1), height
-    return width, height
 
 
 def _draw_jitter(amounts: dict[Property, float], rng: np.random.Generator) -> Step:

@@ -153,7 +153,7 @@ def test_evaluation_sees_what_torchvision_makes_of_the_files_bit_for_bit(tokeniz
     import torchvision.transforms as reference
     from PIL import Image
 
-    from pretrainkit.recipes.clip.held_out import image_batches, pair_sets
+    from pretrainkit.recipes.clip.held_out import Inputs, pair_sets
     from pretrainkit.recipes.clip.model import DualEncoder
 
     folder = write_csv_set(tmp_path / "photos", "valid", rows(4, 1, first=40))
@@ -178,7 +178,7 @@ def test_evaluation_sees_what_torchvision_makes_of_the_files_bit_for_bit(tokeniz
     for batch in (
         source.build(Order(source.sizes, seed=0, mode="sequential").records(every)),
         pair_sets(run)[0].images(every),
-        image_batches(run, files)(every),
+        Inputs(run).files(files)(every),
     ):
         assert torch.equal(model.normalized(torch.from_numpy(batch["image"])), expected)
 

@@ -42,8 +42,8 @@ def bind_model(config: ClipRun) -> ClipRun:
     if isinstance(image, TimmConfig) and image.architecture is None and ":" in image.name:
         updates["image"] = bind_timm(image)
     if isinstance(text, HuggingFaceTextConfig) and text.architecture is None:
-        updates["text"] = text.model_copy(update={"architecture": read_architecture(text.name)})
-    return config.with_model(**updates) if updates else config
+        updates["text"] = text.changed(architecture=read_architecture(text.name))
+    return config.changed(model=updates) if updates else config
 
 
 def bind_timm(config: TimmConfig) -> TimmConfig:
@@ -68,7 +68,7 @@ def bind_timm(config: TimmConfig) -> TimmConfig:
         raise ConfigError(
             f"model.image.name={config.name}: {path} names no architecture of timm\n  give a folder that timm wrote"
         )
-    return config.model_copy(update={"name": f"{source}:{place}", "architecture": found})
+    return config.changed(name=f"{source}:{place}", architecture=found)
 
 
 def with_name_of(wanted: ClipModelConfig, given: ClipModelConfig) -> ClipModelConfig:
@@ -78,7 +78,7 @@ def with_name_of(wanted: ClipModelConfig, given: ClipModelConfig) -> ClipModelCo
     if not (isinstance(image, TimmConfig) and isinstance(own, TimmConfig)) or _identity(image) != _identity(own):
         return given
     same = {field: getattr(image, field) for field in ("name", "architecture", "options", "image_size")}
-    return given.model_copy(update={"image": own.model_copy(update=same)})
+    return given.changed(image=own.changed(**same))
 
 
 def _identity(config: TimmConfig) -> tuple[str, dict[str, Any]]:

@@ -20,14 +20,13 @@ from torch import Tensor, nn
 
 from pretrainkit.data.source import Records
 from pretrainkit.dist.env import World
-from pretrainkit.errors import DataError
 from pretrainkit.eval.evaluator import BuildRows, evaluation_mode, forward_batches
 from pretrainkit.eval.retrieval import first_of_each
 from pretrainkit.files.manifest import sync
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, tokenizer_folder
 from pretrainkit.recipes.clip.checks import Tower, cached_towers
 from pretrainkit.recipes.clip.config import ClipRun
-from pretrainkit.recipes.clip.held_out import caption_batches, every_image
+from pretrainkit.recipes.clip.held_out import Inputs
 from pretrainkit.recipes.clip.model import DualEncoder
 from pretrainkit.recipes.clip.open_pairs import open_pairs
 from pretrainkit.recipes.clip.pairs import Pairs
@@ -46,7 +45,8 @@ class FeatureSource(ClipSource):
     ) -> None:
         super().__init__(config, "train", sets, tokenizer)
         self._folder, self._towers = folder, tuple(towers)
-        self._is_strict = True  # a row that stood in for another would have the wrong features
+        # A row that stood in for another would have the wrong features.
+        self._why_strict = "data.cache_frozen needs every row"
         self._features = {
             tower: [np.load(_file(folder, tower, number), mmap_mode="r") for number in range(len(sets))]
             for tower in towers
@@ -67,15 +67,9 @@ class FeatureSource(ClipSource):
             batch[f"{tower}_features"] = features_BD
         return batch
 
-    def _fill(
-        self, out: NDArray, source: int, row: int, column: float, transforms: int, replacement: int
-    ) -> tuple[int, str, int]:
+    def _read(self, pairs: Pairs, row: int, transforms: int, out: NDArray) -> None:
         if "image" not in self._towers:
-            return super()._fill(out, source, row, column, transforms, replacement)
-        caption = self.sets[source].caption(row, column)  # no pixel is read
-        if not caption:
-            raise _no_caption(self.sets[source], row)
-        return row, caption, 0
+            super()._read(pairs, row, transforms, out)
 
     def __reduce__(self) -> Any:
         return open_features, (self.config, self._folder, self._towers)
@@ -147,24 +141,11 @@ def _compute(
 
 def _rows(config: ClipRun, pairs: Pairs, tower: Tower) -> BuildRows:
     """What goes into a tower for the rows of its file."""
-    if tower == "image":
-        first = first_of_each(pairs.image_ids)
-        pixels = PixelReader(config.data.train_transforms, config.data.normalize)
-        images = every_image(pixels, pairs.read_image, pairs.describe)
-        return lambda rows: images(first[rows])
-    encode = caption_batches(config)
-
-    def captions(rows: NDArray[np.int64]) -> dict[str, np.ndarray]:
-        texts = [pairs.caption(row) for row in rows.tolist()]
-        if "" in texts:
-            raise _no_caption(pairs, int(rows[texts.index("")]))
-        return encode(texts)
-
-    return captions
-
-
-def _no_caption(pairs: Pairs, row: int) -> DataError:
-    return DataError(f"{pairs.describe(row)} has no caption\n  data.cache_frozen needs every row: mend or remove it")
+    whole = Inputs(config, PixelReader(config.data.train_transforms, config.data.normalize)).pairs(pairs)
+    if tower == "text":
+        return whole.captions
+    first = first_of_each(pairs.image_ids)
+    return lambda rows: whole.images(first[rows])
 
 
 def _image_number(pairs: Pairs) -> NDArray[np.int64]:

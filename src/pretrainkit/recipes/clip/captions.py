@@ -188,7 +188,7 @@ def _bert_wordpiece(folder: Path) -> "tokenizers.Tokenizer":
 
     pieces = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
     ids = {piece: index for index, piece in enumerate(pieces)}
-    about = _content(folder / "tokenizer_config.json")
+    about = read_settings(folder / "tokenizer_config.json")
     made = BertWordPieceTokenizer(
         ids,
         lowercase=about.get("do_lower_case", True),
@@ -206,7 +206,7 @@ def _bert_wordpiece(folder: Path) -> "tokenizers.Tokenizer":
 
 def _roles(folder: Path, ids: dict[str, int]) -> dict[str, int]:
     """Ids of the control tokens by role: as the folder's JSON files say, else by what they are usually called."""
-    named = {**_content(folder / "tokenizer_config.json"), **_content(folder / "special_tokens_map.json")}
+    named = {**read_settings(folder / "tokenizer_config.json"), **read_settings(folder / "special_tokens_map.json")}
     found = {}
     for role, usual in _USUAL.items():
         token = named.get(f"{role}_token")
@@ -217,7 +217,8 @@ def _roles(folder: Path, ids: dict[str, int]) -> dict[str, int]:
     return found
 
 
-def _content(path: Path) -> dict[str, Any]:
+def read_settings(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty where there is none. Raises DataError where the file is broken."""
     if not path.is_file():
         return {}
     try:

@@ -223,26 +223,25 @@ def check_whole(valid: Sequence[Pairs], num_examples: int | None) -> None:
 
 
 def _check_images(trained: Pairs, held_out: Pairs) -> None:
-    own = held_out.image_names.combine_chunks().cast(pa.large_string())
-    names = pc.unique(own)
-    places = pc.index_in(trained.image_names.cast(pa.large_string()), value_set=names).combine_chunks()
-    is_known = whole_numbers(pc.indices_nonzero(places.is_valid()))
-    if not len(is_known):
-        return
-    # Of a name that occurs several times the first row counts, which is the last to be put into the table.
-    trained_row = dict(zip((trained.image_names[int(row)].as_py() for row in is_known[::-1]), is_known[::-1].tolist()))
-    known_rows = pc.index_in(own, value_set=pa.array(list(trained_row), pa.large_string()))
     valid_row: dict[str, int] = {}
-    for row in whole_numbers(pc.indices_nonzero(known_rows.is_valid())).tolist():
-        valid_row.setdefault(own[row].as_py(), row)
-    equal = [name for name, row in valid_row.items() if _is_same_image(trained, trained_row[name], held_out, row)]
+    for row, name in enumerate(held_out.image_names.to_pylist()):
+        valid_row.setdefault(name, row)
+    names = pa.array(list(valid_row), pa.large_string())
+    places = pc.index_in(trained.image_names.cast(pa.large_string()), value_set=names).combine_chunks()
+    known = whole_numbers(pc.indices_nonzero(places.is_valid())).tolist()
+    trained_row = {trained.image_names[row].as_py(): row for row in reversed(known)}  # the first of each name stays
+    equal = [
+        name
+        for name, row in valid_row.items()
+        if name in trained_row and _is_same_image(trained, trained_row[name], held_out, row)
+    ]
     if equal:
         raise DataError(
             f"{len(equal):,} of the {len(names):,} images of data.valid={held_out.path} are also in "
             f"data.train={trained.path}, such as {equal[0]}: a metric on them would say nothing\n"
             "  hold whole images out, with all their captions"
         )
-    pairs = {(trained.image_names[int(row)].as_py(), trained.caption(int(row))) for row in is_known}
+    pairs = {(trained.image_names[row].as_py(), trained.caption(row)) for row in known}
     alike = [name for name, row in valid_row.items() if (name, held_out.caption(row)) in pairs]
     if alike:
         _logger.warning(

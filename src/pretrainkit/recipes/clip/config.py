@@ -1,5 +1,6 @@
 """Settings of the CLIP recipe. Torch-free. Presets (complete configs) are in `presets.py`."""
 
+import math
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -14,6 +15,7 @@ from pretrainkit.training.evaluate_config import EvaluateConfig
 from pretrainkit.training.run import RunConfig
 
 DropoutRate = Annotated[float, Field(ge=0, lt=1)]
+TemperatureKind = Literal["constant", "parameter", "log_parameter"]
 
 
 class TowerConfig(Config):
@@ -160,7 +162,7 @@ class TemperatureConfig(Config):
 
     neutral_fields: ClassVar[frozenset[str]] = frozenset({"project_back"})
 
-    kind: Literal["constant", "parameter", "log_parameter"] = "log_parameter"
+    kind: TemperatureKind = "log_parameter"
     """constant: a number. parameter: learned. log_parameter: the logarithm of the logit scale (1 / temperature) is
     learned, as in CLIP."""
     value: PositiveFloat = 0.07
@@ -179,13 +181,12 @@ class TemperatureConfig(Config):
 
     def problems(self) -> list[str]:
         """Limits in the wrong order, or a first temperature beyond them, which would be used as the limit."""
-        has_largest = self.kind != "log_parameter"
-        limits = f"model.temperature.smallest={self.smallest:g}"
-        if has_largest:
-            limits += f" and model.temperature.largest={self.largest:g}"
-        if has_largest and self.smallest > self.largest:
+        limits, largest = f"model.temperature.smallest={self.smallest:g}", math.inf
+        if self.kind != "log_parameter":
+            limits, largest = f"{limits} and model.temperature.largest={self.largest:g}", self.largest
+        if self.smallest > largest:
             return [f"{limits} leave no temperature between them\n  exchange them"]
-        if self.value < self.smallest or (has_largest and self.value > self.largest):
+        if not self.smallest <= self.value <= largest:
             return [
                 f"model.temperature.value={self.value:g} is beyond {limits}\n  start within the limits, or move them"
             ]
@@ -203,13 +204,6 @@ class ClipModelConfig(Config):
     """To the common space."""
     temperature: TemperatureConfig = TemperatureConfig()
     """Of the logits."""
-
-    @property
-    def has_learning_part(self) -> bool:
-        """Whether a tower, a projection or the temperature is trained."""
-        has_tower = self.image.trainable or self.text.trainable
-        has_projection = self.projection.image_trainable or self.projection.text_trainable
-        return has_tower or has_projection or self.temperature.kind != "constant"
 
 
 class MixupConfig(Config):
@@ -423,14 +417,6 @@ class ClipRun(RunConfig):
     evaluate: ClipEvaluateConfig = ClipEvaluateConfig()
     """Evaluation while training."""
 
-    def with_model(self, **updates: Any) -> "ClipRun":
-        """With other fields of `model`, which are not validated."""
-        return self.model_copy(update={"model": self.model.model_copy(update=updates)})
-
-    def with_data(self, **updates: Any) -> "ClipRun":
-        """The same for `data`."""
-        return self.model_copy(update={"data": self.data.model_copy(update=updates)})
-
     @property
     def trained_length(self) -> int:
         return self.data.max_length
@@ -438,7 +424,11 @@ class ClipRun(RunConfig):
     def problems(self, world_size: int = 1) -> list[str]:
         found = [*super().problems(world_size), *self.objective.problems(world_size)]
         found += self.model.temperature.problems()
-        if not self.model.has_learning_part and self.objective.loss != "siglip":  # whose bias is learned
+        model, projection = self.model, self.model.projection
+        has_tower = model.image.trainable or model.text.trainable
+        has_projection = projection.image_trainable or projection.text_trainable
+        has_scalar = model.temperature.kind != "constant" or self.objective.loss == "siglip"  # whose bias is learned
+        if not (has_tower or has_projection or has_scalar):
             found.append(
                 "nothing of the model learns: both towers and both projections are kept as they are, and the "
                 "temperature is constant\n  let one learn, such as model.projection.image_trainable=true"

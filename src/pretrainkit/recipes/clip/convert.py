@@ -21,7 +21,7 @@ from pretrainkit.exporting.safetensors import read_tensors
 from pretrainkit.exporting.settings import SETTINGS
 from pretrainkit.exporting.transformers_folder import new_transformers_folder, read_config
 from pretrainkit.images.ops import CenterCrop, ImageTransform, RandomResizeCrop, Resize, ResizeShorter
-from pretrainkit.recipes.clip.captions import CaptionTokenizer
+from pretrainkit.recipes.clip.captions import CaptionTokenizer, read_settings
 from pretrainkit.recipes.clip.config import (
     ClipRun,
     HuggingFaceTextConfig,
@@ -186,15 +186,9 @@ def read_huggingface(folder: Path) -> tuple[ClipRun, dict[str, Tensor]]:
         raise CheckpointError(f"config.json has model_type {kind!r}\n  the clip recipe reads {CLIP!r} and {DUAL!r}")
     try:
         image, text, state = read_dual(values, tensors)
-        state["image_projection.linear.weight"] = tensors["visual_projection.weight"]
-        state["text_projection.linear.weight"] = (
-            state["text_projection.linear.weight"] * tensors["text_projection.weight"]
-        )
-        scale = tensors["logit_scale"]
     except KeyError as error:
         raise CheckpointError(f"{folder} has no tensor or setting {error}\n  copy the folder again") from None
-    state["temperature.log_scale"] = scale.reshape(1).float()
-    return _complete(folder, values, image, text, scale), state
+    return _complete(folder, values, image, text, math.exp(-state["temperature.log_scale"].item())), state
 
 
 def _complete(
@@ -202,34 +196,30 @@ def _complete(
     values: Mapping[str, Any],
     image: VitConfig | TimmConfig,
     text: TextTransformerConfig | HuggingFaceTextConfig,
-    log_scale: Tensor,
+    temperature: float,
 ) -> ClipRun:
     base = vit_b_16()
-    processor = _json(folder / "preprocessor_config.json")
+    processor = read_settings(folder / "preprocessor_config.json")
     size = image.image_size or 224
     updates: dict[str, Any] = {"train_transforms": (RandomResizeCrop(size=size, scale=(0.9, 1.0)),)}
     updates["valid_transforms"] = _transforms_of(processor, size)
     if "image_mean" in processor:
         updates["normalize"] = (tuple(processor["image_mean"]), tuple(processor["image_std"]))
     longest = [base.data.max_length]
-    if isinstance(length := _json(folder / "tokenizer_config.json").get("model_max_length"), int):
+    if isinstance(length := read_settings(folder / "tokenizer_config.json").get("model_max_length"), int):
         longest.append(length)
     if isinstance(text, TextTransformerConfig):
         longest.append(text.max_positions)
     updates["max_length"] = min(filter(None, longest))
-    value = math.exp(-log_scale.item())
-    temperature = TemperatureConfig(value=value, smallest=min(value, base.model.temperature.smallest))
-    return base.with_data(**updates).with_model(
-        image=image,
-        text=text,
-        projection=ProjectionConfig(dim=values.get("projection_dim", 512)),
-        temperature=temperature,
-    )
-
-
-def _json(path: Path) -> dict[str, Any]:
-    """What a file holds; nothing where there is none."""
-    return json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    smallest = min(temperature, base.model.temperature.smallest)
+    projection = ProjectionConfig(dim=values.get("projection_dim", 512))
+    model = {
+        "image": image,
+        "text": text,
+        "projection": projection,
+        "temperature": TemperatureConfig(value=temperature, smallest=smallest),
+    }
+    return base.changed(data=updates, model=model)
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:

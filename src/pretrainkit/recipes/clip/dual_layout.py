@@ -33,17 +33,29 @@ _ALLOWED = 1e-4
 """Largest difference of an entry of an embedding of length 1 that the check of an export lets pass."""
 
 _CHANNELS = 3
-_SETTINGS = {
-    "hidden_size": "hidden_size",
-    "intermediate_size": "intermediate_size",
-    "num_hidden_layers": "num_layers",
-    "num_attention_heads": "num_heads",
-    "hidden_act": "activation",
-    "layer_norm_eps": "layer_norm_epsilon",
-    "attention_dropout": "attention_dropout",
+_SHARED = {
+    "num_layers": ("num_hidden_layers", 12),
+    "activation": ("hidden_act", "quick_gelu"),
+    "layer_norm_epsilon": ("layer_norm_eps", 1e-5),
+    "attention_dropout": ("attention_dropout", 0.0),
 }
-"""Their name to ours, of settings that both towers have."""
-_DEFAULTS = {"num_hidden_layers": 12, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "attention_dropout": 0.0}
+_VISION_FIELDS = {
+    "hidden_size": ("hidden_size", 768),
+    "intermediate_size": ("intermediate_size", 3072),
+    "num_heads": ("num_attention_heads", 12),
+    **_SHARED,
+    "image_size": ("image_size", 224),
+    "patch_size": ("patch_size", 32),
+}
+_TEXT_FIELDS = {
+    "hidden_size": ("hidden_size", 512),
+    "intermediate_size": ("intermediate_size", 2048),
+    "num_heads": ("num_attention_heads", 8),
+    **_SHARED,
+    "vocab_size": ("vocab_size", 49_408),
+    "max_positions": ("max_position_embeddings", 77),
+}
+"""Our setting to theirs, and to what transformers takes where a config.json leaves it out."""
 _PATCH = "embeddings.patch_embedding.weight"
 _VISION = {
     "class_token": "embeddings.class_embedding",
@@ -183,10 +195,11 @@ def check_equal(config: ClipRun, model: DualEncoder, folder: Path) -> None:
 def read_dual(
     values: Mapping[str, Any], tensors: State
 ) -> tuple[VitConfig | TimmConfig, TextTransformerConfig | HuggingFaceTextConfig, dict[str, Tensor]]:
-    """Our towers and their tensors; "text_projection.linear.weight" is the factor of that projection.
+    """Our towers, and the state dict of a model with them that has learned the logarithm of its logit scale.
 
     Raises:
         CheckpointError: A tower is of another kind, or its pooler is one that ours lack.
+        KeyError: A tensor or setting is missing.
     """
     vision, words = (_without_prefix(prefix, tensors) for prefix in ("vision_model.", "text_model."))
     if values["model_type"] == CLIP:  # whose parts need not say what they are
@@ -194,11 +207,16 @@ def read_dual(
         text_values = {"model_type": _CLIP_TEXT, **(values.get("text_config") or {})}
     else:
         vision_values, text_values = dict(values["vision_config"]), dict(values["text_config"])
-    state = {"text_projection.linear.weight": torch.ones(())}
+    state = {
+        "image_projection.linear.weight": tensors["visual_projection.weight"],
+        "text_projection.linear.weight": tensors["text_projection.weight"],
+        "temperature.log_scale": tensors["logit_scale"].reshape(1).float(),
+    }
     image: VitConfig | TimmConfig
     text: TextTransformerConfig | HuggingFaceTextConfig
     if vision_values["model_type"] == _CLIP_VISION:
-        image = _vision_config(vision_values)
+        only(vision_values, {"num_channels": _CHANNELS})
+        image = VitConfig(**_our_fields(vision_values, _VISION_FIELDS))
         state |= _with_prefix("image.encoder.", _from_transformers(vision, image))
     elif vision_values["model_type"] == "timm_wrapper":
         options = dict(vision_values.get("model_args") or {})
@@ -211,10 +229,10 @@ def read_dual(
             "  this recipe reads 'clip_vision_model' and 'timm_wrapper'"
         )
     if text_values["model_type"] == _CLIP_TEXT:
-        text = _text_config(text_values)
+        text = TextTransformerConfig(**_our_fields(text_values, _TEXT_FIELDS))
         state |= _with_prefix("text.encoder.", _from_transformers(words, text))
     else:
-        state["text_projection.linear.weight"] = torch.tensor(_pooler_scale(words))
+        state["text_projection.linear.weight"] = state["text_projection.linear.weight"] * _pooler_scale(words)
         text = HuggingFaceTextConfig(name=text_values["model_type"], pretrained=False, architecture=text_values)
         state |= _with_prefix("text.encoder.", words)
     return image, text, state
@@ -243,10 +261,8 @@ def _vision_values(config: VitConfig) -> dict[str, Any]:
         )
     return {
         "model_type": _CLIP_VISION,
-        **_shared_values(config),
         "num_channels": _CHANNELS,
-        "image_size": config.image_size,
-        "patch_size": config.patch_size,
+        **{theirs: getattr(config, ours) for ours, (theirs, _) in _VISION_FIELDS.items()},
     }
 
 
@@ -270,47 +286,17 @@ def _text_values(config: TextTransformerConfig, tokenizer: CaptionTokenizer) -> 
         )
     return {
         "model_type": _CLIP_TEXT,
-        **_shared_values(config),
-        "vocab_size": config.vocab_size,
-        "max_position_embeddings": config.max_positions,
+        **{theirs: getattr(config, ours) for ours, (theirs, _) in _TEXT_FIELDS.items()},
         "pad_token_id": tokenizer.pad_id,
         "bos_token_id": tokenizer.prefix[0] if tokenizer.prefix else None,
         "eos_token_id": tokenizer.suffix[-1],
     }
 
 
-def _shared_values(config: VitConfig | TextTransformerConfig) -> dict[str, Any]:
-    return {theirs: getattr(config, ours) for theirs, ours in _SETTINGS.items()}
-
-
-def _vision_config(values: Mapping[str, Any]) -> VitConfig:
-    """Our tower for a `vision_config`. Keys that are missing have the defaults of transformers."""
-    only(values, {"num_channels": _CHANNELS})
-    defaults = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}
-    return VitConfig(
-        image_size=values.get("image_size", 224),
-        patch_size=values.get("patch_size", 32),
-        pool="cls",
-        **_shared_settings({**defaults, **values}),
-    )
-
-
-def _text_config(values: Mapping[str, Any]) -> TextTransformerConfig:
-    """Our tower for a `text_config`. Keys that are missing have the defaults of transformers."""
-    defaults = {"hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8}
-    return TextTransformerConfig(
-        vocab_size=values.get("vocab_size", 49_408),
-        max_positions=values.get("max_position_embeddings", 77),
-        causal=True,
-        pool="eos",
-        **_shared_settings({**defaults, **values}),
-    )
-
-
-def _shared_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    values = {**_DEFAULTS, **values}
-    our_activation(values["hidden_act"], {"gelu": "gelu", "quick_gelu": "quick_gelu"})  # which have one name
-    return {ours: values[theirs] for theirs, ours in _SETTINGS.items()}
+def _our_fields(values: Mapping[str, Any], fields: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
+    found = {ours: values.get(theirs, usual) for ours, (theirs, usual) in fields.items()}
+    our_activation(found["activation"], {"gelu": "gelu", "quick_gelu": "quick_gelu"})  # which have one name
+    return found
 
 
 def _to_transformers(state: State, config: VitConfig | TextTransformerConfig) -> dict[str, Tensor]:

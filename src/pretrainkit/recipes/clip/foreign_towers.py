@@ -21,14 +21,24 @@ from pretrainkit.nn.foreign import repeated_modules, stacked_layers, without_wei
 from pretrainkit.nn.initialise import SkipInitialisation, builds_on_meta
 from pretrainkit.recipes.clip.architecture import bind_timm, read_architecture
 from pretrainkit.recipes.clip.config import HuggingFaceTextConfig, TimmConfig
-from pretrainkit.recipes.clip.towers import ImageTower, TextTower
+from pretrainkit.recipes.clip.towers import ImageTower, TextTower, Tower
 
 PUBLISHED = ("input_size", "mean", "std", "interpolation", "crop_pct")
 """What timm knows of an encoder's inputs, as far as it matters here."""
 _IMAGE_SIZE, _PATCH_DROPOUT = "img_size", "patch_drop_rate"
 
 
-class TimmTower(ImageTower):
+class ForeignTower(Tower):
+    """A tower around a module of another library."""
+
+    def blocks(self) -> list[nn.Module]:
+        return repeated_modules(self.encoder)
+
+    def stacked_layers(self) -> dict[str, int]:
+        return stacked_layers(self)
+
+
+class TimmTower(ForeignTower, ImageTower):
     """Any encoder of timm without its classifier; what it calls pooled stands for the image.
 
     For a vision transformer with `global_pool: token` that is the class token after the final norm. Of an encoder that
@@ -52,12 +62,6 @@ class TimmTower(ImageTower):
         self.width = self.encoder.head_hidden_size
         published = self.encoder.pretrained_cfg
         self.mean_and_deviation = (tuple(published["mean"]), tuple(published["std"]))
-
-    def blocks(self) -> list[nn.Module]:
-        return repeated_modules(self.encoder)
-
-    def stacked_layers(self) -> dict[str, int]:
-        return stacked_layers(self)
 
     def train(self, mode: bool = True) -> "TimmTower":
         super().train(mode)
@@ -155,7 +159,7 @@ def timm_encoder(name: str) -> ImageEncoder:
 _POOLER = "add_pooling_layer"
 
 
-class HuggingFaceTower(TextTower):
+class HuggingFaceTower(ForeignTower, TextTower):
     """Any encoder of transformers; one token's last hidden state stands for the caption. Its own pooler is left out:
     parameters without a gradient would stop distributed training."""
 
@@ -171,12 +175,6 @@ class HuggingFaceTower(TextTower):
             self.encoder = encoder_from(architecture)
         self.width = self.encoder.config.hidden_size
         self._takes_pairs = takes_mask_of_pairs(self.encoder)
-
-    def blocks(self) -> list[nn.Module]:
-        return repeated_modules(self.encoder)
-
-    def stacked_layers(self) -> dict[str, int]:
-        return stacked_layers(self)
 
     def forward(self, ids_BT: Tensor, num_tokens_B: Tensor | None = None) -> Tensor:
         ids_BT, num = ids_BT.long(), ids_BT.shape[1]

@@ -93,13 +93,12 @@ def pair_sets(config: ClipRun) -> list[PairSet]:
     """
     if not config.data.valid:
         return []
-    captions = caption_batches(config)
+    inputs, found = Inputs(config), []
     names = _distinct([set_name(source) for source in config.data.valid], "data.valid")
-    found = []
     for name, source in zip(names, config.data.valid, strict=True):
         pairs = open_pairs(source, "valid")
         check_torn(pairs, "valid", "error")
-        found.append(_pair_set(config, name, pairs, captions))
+        found.append(inputs.pairs(pairs, name))
     return found
 
 
@@ -114,29 +113,69 @@ def class_sets(config: ClipRun) -> list[ClassSet]:
     wanted = config.evaluate.classification
     if not wanted:
         return []
-    captions = caption_batches(config)
-    names = _distinct([class_set_name(one) for one in wanted], "evaluate.classification")
-    return [_class_set(config, name, one, captions) for name, one in zip(names, wanted, strict=True)]
+    inputs, names = Inputs(config), _distinct([class_set_name(one) for one in wanted], "evaluate.classification")
+    return [inputs.classes(one, name) for name, one in zip(names, wanted, strict=True)]
 
 
-def caption_batches(config: ClipRun) -> Callable[[Sequence[str]], HostBatch]:
-    """A function of captions: `input_ids` and `num_tokens`, cut to `data.max_length`."""
-    tokenizer, data = CaptionTokenizer(tokenizer_folder(config)), config.data
-    num_columns = data.max_length if data.pad_captions == "max_length" else None
-    return lambda texts: tokenizer.encode(texts, data.max_length, num_columns=num_columns)
+class Inputs:
+    """What the towers read of images and captions, all of which are needed: a bad one raises DataError."""
 
+    def __init__(self, config: ClipRun, pixels: PixelReader | None = None) -> None:
+        """`pixels`: None: images are read as evaluation sees them."""
+        data = config.data
+        self._pixels = pixels or PixelReader(data.valid_transforms, data.normalize, is_exact=True)
+        self._tokenizer, self._max_length = CaptionTokenizer(tokenizer_folder(config)), data.max_length
+        self._num_columns = data.max_length if data.pad_captions == "max_length" else None
 
-def image_batches(config: ClipRun, files: Sequence[Path]) -> BuildRows:
-    """Rows of `files` to a batch with `image`."""
-    return every_image(_exact_pixels(config), _reader(files), lambda row: str(files[row]))
+    def captions(self, texts: Sequence[str]) -> HostBatch:
+        """`input_ids` and `num_tokens`, cut to `data.max_length`."""
+        return self._tokenizer.encode(texts, self._max_length, num_columns=self._num_columns)
+
+    def images(self, read: Callable[[int], bytes], describe: Callable[[int], str]) -> BuildRows:
+        """Rows to a batch with `image`, given the content of each row's file and what messages call it."""
+        reader = self._pixels
+
+        def build(rows: NDArray[np.int64]) -> HostBatch:
+            image = np.empty((len(rows), 3, reader.size, reader.size), reader.dtype)
+            for out, row, key in zip(image, rows.tolist(), fold(_IMAGES, rows), strict=True):
+                try:
+                    reader(read(row), np.random.default_rng(int(key)), out)
+                except BadImage as error:
+                    raise _bad(describe(row), str(error)) from error
+            return {"image": image}
+
+        return build
+
+    def files(self, files: Sequence[Path]) -> BuildRows:
+        """Rows of `files` to a batch with `image`."""
+        return self.images(_reader(files), lambda row: str(files[row]))
+
+    def pairs(self, pairs: Pairs, name: str = "") -> PairSet:
+        def texts(rows: NDArray[np.int64]) -> list[str]:
+            found = [pairs.caption(row) for row in rows.tolist()]
+            if "" in found:
+                raise _bad(pairs.describe(int(rows[found.index("")])), "it has no caption")
+            return found
+
+        images = self.images(pairs.read_image, pairs.describe)
+        return PairSet(name, pairs.image_ids, images, lambda rows: self.captions(texts(rows)), texts)
+
+    def classes(self, wanted: ClassificationConfig, name: str) -> ClassSet:
+        folders, templates = class_folders(Path(wanted.path)), _templates(wanted)
+        names = class_names(folders, Path(wanted.class_names) if wanted.class_names else None)
+        captions = captions_of(names, templates)
+        return ClassSet(
+            name=name,
+            labels_I=folders.labels_N,
+            num_classes=len(names),
+            num_templates=len(templates),
+            images=self.files(folders.files),
+            captions=lambda rows: self.captions([captions[row] for row in rows.tolist()]),
+        )
 
 
 def _reader(files: Sequence[Path]) -> Callable[[int], bytes]:
     return lambda row: read_file(files[row])
-
-
-def _exact_pixels(config: ClipRun) -> PixelReader:
-    return PixelReader(config.data.valid_transforms, config.data.normalize, is_exact=True)
 
 
 def check_images(config: ClipRun, world: World) -> None:
@@ -179,38 +218,6 @@ def _undecodable(
     return sorted((row, reason) for part in world.gather_objects(bad) for row, reason in part)
 
 
-def every_image(pixels: PixelReader, read: Callable[[int], bytes], describe: Callable[[int], str]) -> BuildRows:
-    """Rows to a batch with `image`, given the content of each row's file and what messages call it; a bad row is an
-    error."""
-
-    def build(rows: NDArray[np.int64]) -> HostBatch:
-        image = np.empty((len(rows), 3, pixels.size, pixels.size), pixels.dtype)
-        for out, row, key in zip(image, rows.tolist(), fold(_IMAGES, rows), strict=True):
-            try:
-                pixels(read(row), np.random.default_rng(int(key)), out)
-            except BadImage as error:
-                raise _bad(describe(row), str(error)) from error
-        return {"image": image}
-
-    return build
-
-
-def _pair_set(config: ClipRun, name: str, pairs: Pairs, encode: Callable[[Sequence[str]], HostBatch]) -> PairSet:
-    def texts(rows: NDArray[np.int64]) -> list[str]:
-        found = [pairs.caption(row) for row in rows.tolist()]
-        if "" in found:
-            raise _bad(pairs.describe(int(rows[found.index("")])), "it has no caption")
-        return found
-
-    return PairSet(
-        name=name,
-        image_ids_N=pairs.image_ids,
-        images=every_image(_exact_pixels(config), pairs.read_image, pairs.describe),
-        captions=lambda rows: encode(texts(rows)),
-        texts=texts,
-    )
-
-
 def _distinct(names: list[str], field: str) -> list[str]:
     if len(set(names)) < len(names):
         raise ConfigError(
@@ -224,23 +231,6 @@ def _bad(what: str, reason: str) -> DataError:
     return DataError(
         f"{what}: {reason}\n  every row is needed here: fix or remove it; in a set of pairs, pretrainkit data "
         "check lists all that are bad"
-    )
-
-
-def _class_set(
-    config: ClipRun, name: str, wanted: ClassificationConfig, encode: Callable[[Sequence[str]], HostBatch]
-) -> ClassSet:
-    folders = class_folders(Path(wanted.path))
-    names = class_names(folders, Path(wanted.class_names) if wanted.class_names else None)
-    templates = _templates(wanted)
-    captions = captions_of(names, templates)
-    return ClassSet(
-        name=name,
-        labels_I=folders.labels_N,
-        num_classes=len(names),
-        num_templates=len(templates),
-        images=image_batches(config, folders.files),
-        captions=lambda rows: encode([captions[row] for row in rows.tolist()]),
     )
 
 

@@ -25,6 +25,7 @@ from pretrainkit.recipes.clip.config import (
     HuggingFaceTextConfig,
     ProjectionConfig,
     TemperatureConfig,
+    TemperatureKind,
     TextTransformerConfig,
     TimmConfig,
     TowerConfig,
@@ -81,6 +82,17 @@ _PARAMETER, _LOG_PARAMETER = "temperature.temperature", "temperature.log_scale"
 """Names in a model's weights."""
 
 
+def with_temperature(weights: Mapping[str, Tensor], kind: TemperatureKind) -> dict[str, Tensor]:
+    """The weights with their temperature, where they have one, as the parameter of that kind; a constant has none."""
+    name, other = (_PARAMETER, _LOG_PARAMETER) if kind == "parameter" else (_LOG_PARAMETER, _PARAMETER)
+    found = {key: tensor for key, tensor in weights.items() if key not in (name, other)}
+    if kind != "constant" and name in weights:
+        found[name] = weights[name]
+    elif kind != "constant" and other in weights:
+        found[name] = weights[other].neg().exp() if kind == "parameter" else weights[other].log().neg()
+    return found
+
+
 def with_kind_of(
     wanted: ClipModelConfig, given: ClipModelConfig, weights: Mapping[str, Tensor]
 ) -> tuple[ClipModelConfig, Mapping[str, Tensor]]:
@@ -93,14 +105,9 @@ def with_kind_of(
     here, there = wanted.temperature, given.temperature
     if here.kind == "constant":
         return given, weights
-    rest = {name: tensor for name, tensor in weights.items() if name not in (_PARAMETER, _LOG_PARAMETER)}
-    if _PARAMETER in weights:
-        temperature_1 = weights[_PARAMETER]
-    elif _LOG_PARAMETER in weights:
-        temperature_1 = weights[_LOG_PARAMETER].neg().exp()
-    else:
-        temperature_1 = torch.full((1,), there.value)
-    value = float(temperature_1)
+    if _PARAMETER not in weights and _LOG_PARAMETER not in weights:
+        weights = {**weights, _PARAMETER: torch.full((1,), there.value)}
+    value = float(with_temperature(weights, "parameter")[_PARAMETER])
     if value < here.smallest * (1 - _ROUNDING):
         raise _beyond_limit(value, "smallest", here.smallest)
     if here.kind == "parameter" and value > here.largest * (1 + _ROUNDING):
@@ -111,11 +118,7 @@ def with_kind_of(
             "not used",
             *(value, here.value),
         )
-    name = _PARAMETER if here.kind == "parameter" else _LOG_PARAMETER
-    own = weights.get(name)
-    rest[name] = own if own is not None else temperature_1 if name == _PARAMETER else temperature_1.log().neg()
-    same = there.model_copy(update={"kind": here.kind})
-    return given.model_copy(update={"temperature": same}), rest
+    return given.changed(temperature={"kind": here.kind}), with_temperature(weights, here.kind)
 
 
 def _beyond_limit(value: float, limit: str, here: float) -> ConfigError:

@@ -46,26 +46,23 @@ def detect_format(source: ClipSourceConfig, split: Split) -> Format:
             f"data.{split}: there is no folder {source.path}\n"
             "  check the spelling; a data set of the Hugging Face hub needs format: huggingface beside its path"
         )
-    folders = [path, *(path / name for name in split_names(source, split))]
-    if any(
-        (path / f"{name}_anno.csv").is_file() for name in (*chain(*SPLIT_NAMES.values()), *split_names(source, split))
-    ):
+    names = split_names(source, split)
+    folders = [path, *(path / name for name in names)]
+    if any((path / f"{name}_anno.csv").is_file() for name in (*chain(*SPLIT_NAMES.values()), *names)):
         return "csv"
     if any((folder / name).is_file() for folder in folders for name in ("dataset_dict.json", "dataset_info.json")):
         return "huggingface"
-    for folder in filter(Path.is_dir, folders):
+    for folder in folders:
         if any(folder.glob("*_stats.json")):
             return "img2dataset"
         if any(folder.glob("*.tar")):
             return "webdataset"
-    for folder in filter(Path.is_dir, [*folders, path / "data"]):
-        if any(folder.glob("*.parquet")):
-            is_sharded = any(
-                file.with_suffix("").is_dir() or file.with_suffix(".tar").is_file() for file in folder.glob("*.parquet")
-            )
+    for folder in [*folders, path / "data"]:
+        if tables := list(folder.glob("*.parquet")):
+            is_sharded = any(file.with_suffix("").is_dir() or file.with_suffix(".tar").is_file() for file in tables)
             return "img2dataset" if is_sharded else "huggingface"
     raise DataError(
         f"data.{split}: {source.path} is no set of image-text pairs\n"
-        f"  expected there: {split_names(source, split)[0]}_anno.csv with a folder of images beside it, *.tar "
+        f"  expected there: {names[0]}_anno.csv with a folder of images beside it, *.tar "
         "(webdataset), *_stats.json (img2dataset), or *.parquet or a saved data set (Hugging Face)"
     )

@@ -18,7 +18,7 @@ from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.published_files import read_pickle
 from pretrainkit.recipes.clip.architecture import bind_model
 from pretrainkit.recipes.clip.config import ClipRun, HuggingFaceTextConfig, TimmConfig
-from pretrainkit.recipes.clip.model import DualEncoder
+from pretrainkit.recipes.clip.model import DualEncoder, with_temperature
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def to_original(model: DualEncoder) -> dict[str, Tensor]:
         InputError: The model has parts that the original lacks.
     """
     found: dict[str, Tensor] = {}
-    for name, tensor in model.state_dict().items():
+    for name, tensor in with_temperature(model.state_dict(), "parameter").items():
         prefix = next((ours for ours in _PREFIXES if name.startswith(ours)), None)
         if prefix is not None:
             found[_PREFIXES[prefix] + name.removeprefix(prefix)] = tensor
@@ -60,8 +60,6 @@ def to_original(model: DualEncoder) -> dict[str, Tensor]:
             found[name] = tensor
         elif name == "temperature.temperature":
             found[_TEMPERATURE] = tensor.reshape(())
-        elif name == "temperature.log_scale":
-            found[_TEMPERATURE] = tensor.neg().exp().reshape(())
         else:
             raise InputError(f"ZeroVL has nothing like {name}\n  its models have linear projections and no bias")
     return found
@@ -83,8 +81,8 @@ def from_original(tensors: State, model: DualEncoder) -> dict[str, Tensor]:
         for name, tensor in tensors.items()
         if name not in leftovers
     }
-    if "temperature.log_scale" in own and "temperature.temperature" in found:
-        found["temperature.log_scale"] = found.pop("temperature.temperature").log().neg()
+    if "temperature.log_scale" in own:
+        found = with_temperature(found, "log_parameter")
     if _POSITIONS in own and _POSITIONS in found:
         num_tokens = own[_POSITIONS].shape[1]
         found[_POSITIONS] = interpolate_positions(found[_POSITIONS], num_tokens)
@@ -158,18 +156,12 @@ def import_original(path: Path, config: ClipRun) -> tuple[ClipRun, dict[str, Ten
 
 def _with_file(config: ClipRun, tensors: State) -> ClipRun:
     """The config with what the file decides: the temperature's kind, the width of the embeddings."""
-    temperature = config.model.temperature
-    updates: dict[str, Any] = {
-        "image": config.model.image.model_copy(update={"pretrained": False}),
-        "text": config.model.text.model_copy(update={"pretrained": False}),
-    }
+    updates: dict[str, Any] = {"image": {"pretrained": False}, "text": {"pretrained": False}}
+    updates["temperature"] = {"kind": "constant"}
     if _TEMPERATURE in tensors:
-        kind = "parameter" if temperature.kind == "constant" else temperature.kind
+        kind = config.model.temperature.kind
         value = tensors[_TEMPERATURE].item()
-        updates["temperature"] = temperature.model_copy(update={"kind": kind, "value": value})
-    elif temperature.kind != "constant":
-        updates["temperature"] = temperature.model_copy(update={"kind": "constant"})
+        updates["temperature"] = {"kind": "parameter" if kind == "constant" else kind, "value": value}
     if "image_projection.linear.weight" in tensors:
-        dim = len(tensors["image_projection.linear.weight"])
-        updates["projection"] = config.model.projection.model_copy(update={"dim": dim})
-    return config.with_model(**updates)
+        updates["projection"] = {"dim": len(tensors["image_projection.linear.weight"])}
+    return config.changed(model=updates)

@@ -6,6 +6,7 @@ error; a key without a counterpart is an error where it would change the result,
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -17,44 +18,51 @@ from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import ConfigError
 from pretrainkit.images import ops
 from pretrainkit.images.ops import ImageTransform
-from pretrainkit.recipes.clip.config import (
-    ClipDataConfig,
-    ClipEvaluateConfig,
-    ClipModelConfig,
-    ClipObjectiveConfig,
-    ClipRun,
-    ClipSourceConfig,
-    HuggingFaceTextConfig,
-    MixupConfig,
-    ProjectionConfig,
-    TemperatureConfig,
-    TextAugmentConfig,
-    TimmConfig,
-)
+from pretrainkit.recipes.clip.config import ClipRun
 from pretrainkit.recipes.exchange import ImportedConfig
-from pretrainkit.training.optimizers.config import OptimizerConfig, ParameterGroup, ScheduleConfig
-from pretrainkit.training.run import CheckpointConfig, LogConfig, PrecisionConfig
 
-DEFAULTS: dict[str, Any] = {
+_SAME: dict[str, tuple[Any, str]] = {
+    "log.interval_train": (1, "log.every_steps"),
+    "wandb.project": ("your_proj", "log.wandb_project"),
+    "ckpt.step_interval": (2000, "checkpoint.every_steps"),
+    "optim.lr.init": (1e-4, "optimizer.peak_lr"),
+    "data.train_type": ("sequential", "data.order"),
+    "data.num_workers": (8, "data.num_workers"),
+    "model.max_length": (25, "data.max_length"),
+    "transforms.input_size": (224, "model.image.image_size"),
+    "model.syncbn": (True, "model.image.sync_batch_norm"),
+    "model.freeze_cnn_bn": (False, "model.image.freeze_batch_norm"),
+    "model.image_encoder.tag": ("vit_base_patch16_224_in21k", "model.image.name"),
+    "model.image_encoder.pretrained": (True, "model.image.pretrained"),
+    "model.image_encoder.trainable": (True, "model.image.trainable"),
+    "model.text_encoder.tag": ("bert-base-uncased", "model.text.name"),
+    "model.text_encoder.pretrained": (True, "model.text.pretrained"),
+    "model.text_encoder.trainable": (True, "model.text.trainable"),
+    "model.text_encoder.target_token_idx": (0, "model.text.pool_token"),
+    "model.projection.dim": (512, "model.projection.dim"),
+    "model.projection.image_projector_trainable": (True, "model.projection.image_trainable"),
+    "model.projection.text_projector_trainable": (True, "model.projection.text_trainable"),
+    "loss.global_reduce": (True, "objective.gather"),
+    "loss.smoothing": (0.0, "objective.label_smoothing"),
+    "loss.temperature.value": (0.02, "model.temperature.value"),
+}
+"""Key to its value in the `clip` task and to our field that means the same."""
+
+DEFAULTS: dict[str, Any] = {key: default for key, (default, _) in _SAME.items()} | {
     "epoch": None,
     "seed": None,
     "runner.name": "clip",
     "runner.val_interval": 1,
     "runner.val_interval_steps": -1,
     "dist.fp16": True,
-    "log.interval_train": 1,
     "wandb.enable": False,
-    "wandb.project": "your_proj",
     "ckpt.dir": "./output",
-    "ckpt.step_interval": 2000,
     "ckpt.external_resume": None,
     "optim.name": "torch.optim.AdamW",
     "optim.lr.name": "cosine_schedule_with_warmup",
-    "optim.lr.init": 1e-4,
     "optim.lr.warmup_proportion": 0.025,
     "optim.lr.warmup_epoch": None,
     "data.exp_name": "test",
-    "data.train_type": "sequential",
     "data.train_steps": None,
     "data.train_name": ["cc"],
     "data.valid_name": ["f30k", "coco"],
@@ -62,11 +70,9 @@ DEFAULTS: dict[str, Any] = {
     "data.batch_size": 128,
     "data.batch_size_train": 128,
     "data.batch_size_val": 256,
-    "data.num_workers": 8,
     "data.enable_valid": True,
     "transforms.train_transforms": ["resize"],
     "transforms.valid_transforms": ["resize"],
-    "transforms.input_size": 224,
     "transforms.resize.size": 224,
     "transforms.resize_bicubic.size": 224,
     "transforms.random_crop.size": 224,
@@ -83,29 +89,13 @@ DEFAULTS: dict[str, Any] = {
     "transforms.gaussian_blur.p": 0.5,
     "transforms.gaussian_blur.radius_min": 0.1,
     "transforms.gaussian_blur.radius_max": 2.0,
-    "model.max_length": 25,
-    "model.syncbn": True,
-    "model.freeze_cnn_bn": False,
-    "model.image_encoder.tag": "vit_base_patch16_224_in21k",
-    "model.image_encoder.pretrained": True,
-    "model.image_encoder.trainable": True,
-    "model.text_encoder.tag": "bert-base-uncased",
-    "model.text_encoder.pretrained": True,
-    "model.text_encoder.trainable": True,
-    "model.text_encoder.target_token_idx": 0,
     "model.projection.name": "simple",
-    "model.projection.dim": 512,
-    "model.projection.image_projector_trainable": True,
-    "model.projection.text_projector_trainable": True,
     "model.projection.complex_projection.drop_out": 0.1,
     "loss.name": "NCE",
-    "loss.global_reduce": True,
     "loss.group_size": -1,
-    "loss.smoothing": 0.0,
     "loss.nce_loss.gather_backward": False,
     "loss.mixup.beta": 0.1,
     "loss.temperature.name": "constant",
-    "loss.temperature.value": 0.02,
 }
 """Key to its value in the `clip` task, where that matters here."""
 
@@ -297,136 +287,86 @@ def _lay(tree: Mapping[str, Any], values: dict[str, Any], prefix: str = "") -> l
 
 
 def _convert(v: dict[str, Any], nproc: int) -> ClipRun:
-    is_accumulating = _choice(v, "runner.name", {"clip": False, "clip_bsgs": True})
-    batch_size = v["data.batch_size"]
-    batch_size = batch_size[0] if isinstance(batch_size, (list, tuple)) else batch_size
-    train_steps, epochs = v["data.train_steps"], v["epoch"]
-    if epochs is None:
+    if v["epoch"] is None:
         raise ConfigError("epoch is not set\n  ZeroVL's defaults alone do not run: give epoch=20 or another number")
-    has_fixed_steps = train_steps is not None and train_steps >= 1
-    root = Path(v["data.data_path"])
-    by_steps = v["runner.val_interval_steps"] > 0
-    has_valid = v["data.enable_valid"]
-    return ClipRun(
-        seed=v["seed"] or 0,
-        num_steps=train_steps * epochs if has_fixed_steps else None,
-        init_from=_weights_folder(v["ckpt.external_resume"]),
-        model=_model(v),
-        objective=_objective(v, is_accumulating),
-        data=ClipDataConfig(
-            train=tuple(ClipSourceConfig(path=str(root / name)) for name in _names(v["data.train_name"])),
-            valid=tuple(ClipSourceConfig(path=str(root / name)) for name in _names(v["data.valid_name"]) if has_valid),
-            batch_size=batch_size,
-            microbatch_size=_per_rank(v["data.batch_size_train"], nproc) if is_accumulating else None,
-            num_epochs=None if has_fixed_steps else epochs,
-            max_length=v["model.max_length"],
-            order=v["data.train_type"],
-            train_transforms=_transforms(v, "transforms.train_transforms", is_training=True),
-            valid_transforms=_transforms(v, "transforms.valid_transforms", is_training=False),
-            normalize=(tuple(v["transforms.normalize.mean"]), tuple(v["transforms.normalize.std"])),
-            text_augment=TextAugmentConfig(),
-            num_workers=v["data.num_workers"],
-        ),
-        optimizer=_optimizer(v),
-        schedule=_schedule(v),
-        precision=PrecisionConfig(compute="auto" if v["dist.fp16"] else "float32"),
-        checkpoint=CheckpointConfig(every_steps=v["ckpt.step_interval"]),
-        log=LogConfig(
-            every_steps=v["log.interval_train"],
-            wandb="online" if v["wandb.enable"] else "off",
-            wandb_project=v["wandb.project"],
-        ),
-        evaluate=ClipEvaluateConfig(
-            every_steps=v["runner.val_interval_steps"] if by_steps else None,
-            every_epochs=None if by_steps else v["runner.val_interval"],
-            batch_size=_per_rank(v["data.batch_size_val"], nproc),
-        ),
-    )
-
-
-def _model(v: dict[str, Any]) -> ClipModelConfig:
-    kind = _choice(v, "model.projection.name", {"simple": "linear", "complex": "residual"})
-    return ClipModelConfig(
-        image=TimmConfig(
-            name=v["model.image_encoder.tag"],
-            pretrained=v["model.image_encoder.pretrained"],
-            trainable=v["model.image_encoder.trainable"],
-            image_size=v["transforms.input_size"],
-            freeze_batch_norm=v["model.freeze_cnn_bn"],
-            sync_batch_norm=v["model.syncbn"],
-        ),
-        text=HuggingFaceTextConfig(
-            name=v["model.text_encoder.tag"],
-            pretrained=v["model.text_encoder.pretrained"],
-            trainable=v["model.text_encoder.trainable"],
-            pool_token=v["model.text_encoder.target_token_idx"],
-        ),
-        projection=ProjectionConfig(
-            kind=kind,
-            dim=v["model.projection.dim"],
-            **({"dropout": v["model.projection.complex_projection.drop_out"]} if kind == "residual" else {}),
-            normalize=kind == "linear",
-            image_trainable=v["model.projection.image_projector_trainable"],
-            text_trainable=v["model.projection.text_projector_trainable"],
-        ),
-        temperature=TemperatureConfig(
-            kind=_choice(v, "loss.temperature.name", {"constant": "constant", "parameter": "parameter"}),
-            value=v["loss.temperature.value"],
-            smallest=0.001,
-            largest=0.5,
-            project_back=False,
-        ),
-    )
-
-
-def _objective(v: dict[str, Any], is_accumulating: bool) -> ClipObjectiveConfig:
+    is_accumulating = _choice(v, "runner.name", {"clip": False, "clip_bsgs": True})
     is_mixed = _choice(v, "loss.name", {"NCE": False, "MixUpNCE": True})
-    group_size = v["loss.group_size"]
-    return ClipObjectiveConfig(
+    projection = _choice(v, "model.projection.name", {"simple": "linear", "complex": "residual"})
+    batch_size, train_steps = v["data.batch_size"], v["data.train_steps"]
+    has_fixed_steps = train_steps is not None and train_steps >= 1
+    by_steps = v["runner.val_interval_steps"] > 0
+    root, group_size = Path(v["data.data_path"]), v["loss.group_size"]
+    fields: dict[str, Any] = {ours: v[theirs] for theirs, (_, ours) in _SAME.items()} | {
+        "seed": v["seed"] or 0,
+        "num_steps": train_steps * v["epoch"] if has_fixed_steps else None,
+        "init_from": _weights_folder(v["ckpt.external_resume"]),
+        "model.image.kind": "timm",
+        "model.text.kind": "huggingface",
+        "model.projection.kind": projection,
+        "model.projection.normalize": projection == "linear",
+        "model.temperature.kind": _choice(
+            v, "loss.temperature.name", {"constant": "constant", "parameter": "parameter"}
+        ),
+        "model.temperature.smallest": 0.001,
+        "model.temperature.largest": 0.5,
+        "model.temperature.project_back": False,
         # ZeroVL's accumulation always takes the true gradient, whatever gather_backward says.
-        gather_gradient=v["loss.nce_loss.gather_backward"] or is_accumulating,
-        gather=v["loss.global_reduce"],
-        gather_group_size=group_size if group_size > 0 else None,
-        label_smoothing=v["loss.smoothing"],
-        mixup=MixupConfig(beta=v["loss.mixup.beta"]) if is_mixed else None,
-    )
+        "objective.gather_gradient": v["loss.nce_loss.gather_backward"] or is_accumulating,
+        "objective.gather_group_size": group_size if group_size > 0 else None,
+        "objective.mixup": {"beta": v["loss.mixup.beta"]} if is_mixed else None,
+        "data.train": [{"path": str(root / name)} for name in _names(v["data.train_name"])],
+        "data.valid": [{"path": str(root / name)} for name in _names(v["data.valid_name"]) if v["data.enable_valid"]],
+        "data.batch_size": batch_size[0] if isinstance(batch_size, (list, tuple)) else batch_size,
+        "data.microbatch_size": _per_rank(v["data.batch_size_train"], nproc) if is_accumulating else None,
+        "data.num_epochs": None if has_fixed_steps else v["epoch"],
+        "data.train_transforms": _transforms(v, "transforms.train_transforms", is_training=True),
+        "data.valid_transforms": _transforms(v, "transforms.valid_transforms", is_training=False),
+        "data.normalize": (v["transforms.normalize.mean"], v["transforms.normalize.std"]),
+        "data.text_augment": {},
+        "precision.compute": "auto" if v["dist.fp16"] else "float32",
+        "log.wandb": "online" if v["wandb.enable"] else "off",
+        "evaluate.every_steps": v["runner.val_interval_steps"] if by_steps else None,
+        "evaluate.every_epochs": None if by_steps else v["runner.val_interval"],
+        "evaluate.batch_size": _per_rank(v["data.batch_size_val"], nproc),
+        **_optimizer(v),
+        **_schedule(v),
+    }
+    if projection == "residual":
+        fields["model.projection.dropout"] = v["model.projection.complex_projection.drop_out"]
+    tree: dict[str, Any] = {}
+    for path, value in fields.items():
+        *groups, name = path.split(".")
+        reduce(lambda below, group: below.setdefault(group, {}), groups, tree)[name] = value
+    return ClipRun.model_validate(tree)
 
 
-def _optimizer(v: dict[str, Any]) -> OptimizerConfig:
-    name: Any = v["optim.name"].rpartition(".")[2].lower()
+def _optimizer(v: dict[str, Any]) -> dict[str, Any]:
+    name = v["optim.name"].rpartition(".")[2].lower()
     if name not in OPTIMIZERS:
         raise ConfigError(f"optim.name={v['optim.name']!r} has no counterpart\n  there are: {', '.join(OPTIMIZERS)}")
-    param = dict(v["optim.param"])
+    param, clip = dict(v["optim.param"]), dict(v["optim.grad_clip"])
     beta1, beta2 = param.pop("betas", (0.9, 0.999))
     settings: dict[str, Any] = {"beta1": beta1, "beta2": beta2, "epsilon": param.pop("eps", 1e-8)}
     if name != "adamw":
         settings = {"momentum": param.pop("momentum", 0.0), "nesterov": param.pop("nesterov", False)}
     settings["weight_decay"] = param.pop("weight_decay", 0.01 if name == "adamw" else 0.0)
-    clip = dict(v["optim.grad_clip"])
     settings["max_grad_norm"] = clip.pop("max_norm", 0.0)
     if clip.pop("norm_type", 2) != 2:
         raise ConfigError("optim.grad_clip.norm_type has no counterpart\n  gradients are clipped by their 2-norm")
     unknown = [f"optim.param.{key}" for key in param] + [f"optim.grad_clip.{key}" for key in clip]
     if unknown:
         raise ConfigError([f"{key} has no counterpart\n  leave it out" for key in unknown])
-    return OptimizerConfig(
-        name=name,
-        peak_lr=v["optim.lr.init"],
-        decay_mask="all",
-        groups=tuple(_group(name, rule, v["optim.lr.init"]) for name, rule in v["optim.param_group_rules"].items()),
-        **settings,
-    )
+    groups = [_group(name, rule, v["optim.lr.init"]) for name, rule in v["optim.param_group_rules"].items()]
+    settings |= {"name": name, "decay_mask": "all", "groups": groups}
+    return {f"optimizer.{field}": value for field, value in settings.items()}
 
 
-def _group(name: str, rule: Mapping[str, Any], peak_lr: float) -> ParameterGroup:
+def _group(name: str, rule: Mapping[str, Any], peak_lr: float) -> dict[str, Any]:
     if not (isinstance(rule, Mapping) and isinstance(rule.get("regex"), str)):
         raise ConfigError(f"optim.param_group_rules.{name} has no regex\n  write it as {{regex: PATTERN, param: {{}}}}")
     param = dict(rule.get("param", {}))
-    group = ParameterGroup(
-        pattern=_translated(name, rule["regex"]),
-        weight_decay=param.pop("weight_decay", None),
-        lr_scale=param.pop("lr") / peak_lr if "lr" in param else None,
-    )
+    group = {"pattern": _translated(name, rule["regex"]), "weight_decay": param.pop("weight_decay", None)}
+    group["lr_scale"] = param.pop("lr") / peak_lr if "lr" in param else None
     if param:
         raise ConfigError(f"optim.param_group_rules.{name}.param has {sorted(param)}, which have no counterpart")
     return group
@@ -462,7 +402,7 @@ def _weights_folder(file: str | None) -> str | None:
     return None if file is None else str(Path(file).with_suffix(""))
 
 
-def _schedule(v: dict[str, Any]) -> ScheduleConfig:
+def _schedule(v: dict[str, Any]) -> dict[str, Any]:
     theirs, name, param = v["optim.lr.name"], _choice(v, "optim.lr.name", SCHEDULES), dict(v["optim.lr.param"])
     if param.pop("num_cycles", 0.5) != 0.5:
         raise ConfigError("optim.lr.param.num_cycles has no counterpart\n  the cosine goes down once: 0.5")
@@ -472,7 +412,8 @@ def _schedule(v: dict[str, Any]) -> ScheduleConfig:
     share = v["optim.lr.warmup_proportion"]
     if v["optim.lr.warmup_epoch"] is not None:
         share = v["optim.lr.warmup_epoch"] / v["epoch"]
-    return ScheduleConfig(name=name, floor=floor, warmup_share=None if theirs == "constant_schedule" else share)
+    warmup_share = None if theirs == "constant_schedule" else share
+    return {"schedule.name": name, "schedule.floor": floor, "schedule.warmup_share": warmup_share}
 
 
 def _transforms(v: dict[str, Any], key: str, *, is_training: bool) -> tuple[ImageTransform, ...]:

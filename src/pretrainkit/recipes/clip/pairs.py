@@ -29,33 +29,25 @@ _NO_TEXT = frozenset({"", "nan", "NaN"})
 
 
 class BadImage(Exception):
-    """An image that cannot be used; the text says which and why."""
+    """An image or caption that cannot be used; the text says which and why."""
 
     reason: str
-    """What such images are counted as."""
+    """What such rows are counted as."""
 
 
 class MissingImage(BadImage):
-    """There is no such file."""
-
     reason = "missing image"
 
 
 class BrokenImage(BadImage):
-    """It cannot be decoded."""
-
     reason = "broken image"
 
 
 class OversizedImage(BadImage):
-    """It has more pixels than are decoded."""
-
     reason = "oversized image"
 
 
 class EmptyCaption(BadImage):
-    """The row has no caption."""
-
     reason = "empty caption"
 
 
@@ -172,13 +164,8 @@ class Pairs(ABC):
 
 def whole_numbers(column: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
     """The values of a column of whole numbers without nulls. (Arrow's own conversion imports pandas: a second.)"""
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    values = [
-        np.frombuffer(chunk.buffers()[1], chunk.type.to_pandas_dtype())[chunk.offset : chunk.offset + len(chunk)]
-        for chunk in chunks
-        if len(chunk)
-    ]
-    return np.concatenate(values).astype(np.int64) if values else np.empty(0, np.int64)
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return np.from_dlpack(whole).astype(np.int64)
 
 
 def clean_caption(text: str | None) -> str:

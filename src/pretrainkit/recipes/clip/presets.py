@@ -73,14 +73,13 @@ def vit_b_16() -> ClipRun:
 def siglip() -> ClipRun:
     """ViT-B/16 with a sigmoid for each pair in place of the softmax (Zhai et al. 2023,
     https://arxiv.org/abs/2303.15343): no normalisation over the batch, so that smaller batches do well."""
-    base = _own_towers(patch_size=16)
-    run = base.with_data(batch_size=16_384, normalize=HALF, max_length=64).with_model(
-        image=base.model.image.model_copy(update={"pool": "mean"}),
-        text=base.model.text.model_copy(update={"causal": False, "pool": "mean"}),
-        temperature=TemperatureConfig(kind="log_parameter", value=0.1, smallest=0.001),
+    temperature = TemperatureConfig(kind="log_parameter", value=0.1, smallest=0.001)
+    return _own_towers(patch_size=16).changed(
+        model={"image": {"pool": "mean"}, "text": {"causal": False, "pool": "mean"}, "temperature": temperature},
+        objective=ClipObjectiveConfig(loss="siglip"),
+        data={"batch_size": 16_384, "normalize": HALF, "max_length": 64},
+        optimizer=OptimizerConfig(peak_lr=1e-3, beta2=0.95, weight_decay=1e-4),
     )
-    optimizer = OptimizerConfig(peak_lr=1e-3, beta2=0.95, weight_decay=1e-4)
-    return run.model_copy(update={"objective": ClipObjectiveConfig(loss="siglip"), "optimizer": optimizer})
 
 
 def zerovl() -> ClipRun:
@@ -97,20 +96,21 @@ def zerovl_dga() -> ClipRun:
 
     `configs/clip/zerovl_dga.yaml` of the original.
     """
-    run = _zerovl(batch_size=16_384).with_data(order="debias", microbatch_size=128)
-    evaluate = ClipEvaluateConfig(every_epochs=1, batch_size=128)
-    return run.model_copy(update={"objective": ClipObjectiveConfig(mixup=MixupConfig()), "evaluate": evaluate})
+    return _zerovl(batch_size=16_384).changed(
+        objective=ClipObjectiveConfig(mixup=MixupConfig()),
+        data={"order": "debias", "microbatch_size": 128},
+        evaluate=ClipEvaluateConfig(every_epochs=1, batch_size=128),
+    )
 
 
 def zerovl_14m() -> ClipRun:
     """The baseline with a learned temperature: what the published 14M weights are evaluated with."""
-    run = _zerovl(batch_size=1024)
-    return run.with_model(temperature=run.model.temperature.model_copy(update={"kind": "parameter"}))
+    return _zerovl(batch_size=1024).changed(model={"temperature": {"kind": "parameter"}})
 
 
 def zerovl_100m() -> ClipRun:
     """As `zerovl-14m` with pixels normalised by 0.5: what the published 100M weights are evaluated with."""
-    return zerovl_14m().with_data(normalize=HALF)
+    return zerovl_14m().changed(data={"normalize": HALF})
 
 
 def _own_towers(patch_size: int) -> ClipRun:

@@ -125,7 +125,7 @@ class Clip(
         from pretrainkit.recipes.clip.model import with_kind_of
 
         model, weights = with_kind_of(config.model, given.model, weights)
-        return given.model_copy(update={"model": with_name_of(config.model, model)}), weights
+        return given.changed(model=with_name_of(config.model, model)), weights
 
     def build_model(self, config: ClipRun) -> nn.Module:
         from pretrainkit.recipes.clip.model import DualEncoder
@@ -145,7 +145,7 @@ class Clip(
         return retrieved_pairs(model, pair_sets(config)[0], num, config.evaluate.batch_size)
 
     def with_tokenizer(self, config: ClipRun, tokenizer: Path) -> ClipRun:
-        return config.with_data(tokenizer=str(tokenizer))
+        return config.changed(data={"tokenizer": str(tokenizer)})
 
     def input_ids(self, config: ClipRun, tokenizer: Path, texts: Sequence[str]) -> list[list[int]]:
         from pretrainkit.recipes.clip.captions import CaptionTokenizer
@@ -155,12 +155,9 @@ class Clip(
 
     def carried_weights(self, carried: ClipRun, weights: Mapping[str, Any]) -> Mapping[str, Any]:
         """transformers has the logarithm of the scale, whatever was learned here."""
-        kind = carried.model.temperature.kind
-        found = dict(weights)
-        if kind != "log_parameter":
-            log_scale = found.pop("temperature.log_scale")
-            found |= {"temperature.temperature": (-log_scale).exp()} if kind == "parameter" else {}
-        return found
+        from pretrainkit.recipes.clip.model import with_temperature
+
+        return with_temperature(weights, carried.model.temperature.kind)
 
     @property
     def generate_options(self) -> tuple[str, ...]:

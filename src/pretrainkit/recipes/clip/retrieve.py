@@ -18,7 +18,7 @@ from pretrainkit.eval.retrieval import first_of_each, first_of_each_up_to, neare
 from pretrainkit.images.class_folders import image_files
 from pretrainkit.images.pillow import thumbnail
 from pretrainkit.recipes.clip.config import ClipRun
-from pretrainkit.recipes.clip.held_out import PairSet, caption_batches, embed, image_batches
+from pretrainkit.recipes.clip.held_out import Inputs, PairSet, embed
 from pretrainkit.recipes.clip.model import DualEncoder
 
 _NUM_IMAGES = 100
@@ -94,15 +94,15 @@ def find_images(
         raise InputError("there are no images to search\n  give a folder of images: --images FOLDER")
     if not prompts:
         return []
-    config = config.with_data(tokenizer=str(tokenizer))
+    config = config.changed(data={"tokenizer": str(tokenizer)})
     files = image_files(Path(images))
-    encode = caption_batches(config)
+    inputs = Inputs(config)
     device = next(model.parameters()).device
     batch_size, num_threads = config.evaluate.batch_size, config.data.loader_workers[1]
     towers = partial(embed, model, batch_size=batch_size, world=World(device=device), num_threads=num_threads)
     with evaluation_mode(model), torch.no_grad():
-        image_ND = towers(image_batches(config, files), len(files))
-        text_QD = towers(lambda rows: encode([prompts[row] for row in rows.tolist()]), len(prompts))
+        image_ND = towers(inputs.files(files), len(files))
+        text_QD = towers(lambda rows: inputs.captions([prompts[row] for row in rows.tolist()]), len(prompts))
     index_QK, score_QK = nearest(text_QD, image_ND, top)
     answers = []
     for prompt, index_K, score_K in zip(prompts, index_QK.tolist(), score_QK.tolist(), strict=True):

@@ -19,7 +19,7 @@ from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.clip import checks
 from pretrainkit.recipes.clip.architecture import bind_model
 from pretrainkit.recipes.clip.captions import CaptionAugment, CaptionTokenizer, tokenizer_folder
-from pretrainkit.recipes.clip.config import ClipRun, MixupConfig, set_name
+from pretrainkit.recipes.clip.config import ClipRun, MixupConfig
 from pretrainkit.recipes.clip.open_pairs import open_pairs
 from pretrainkit.recipes.clip.pairs import REASONS, BadImage, BadRows, EmptyCaption, Pairs, Split
 from pretrainkit.recipes.clip.pixels import PixelReader
@@ -53,7 +53,10 @@ class ClipSource(BatchSource):
         self._pixels = PixelReader(self._ops, data.normalize, is_exact=split == "valid", is_fast=self._is_fast)
         augment = data.text_augment if split == "train" else None
         self._augment = None if augment is None else CaptionAugment(augment, tokenizer)
-        self._is_strict = split == "valid" or data.on_bad_sample == "error"
+        self._why_strict = "data.on_bad_sample is error" if data.on_bad_sample == "error" else ""
+        """Why a bad row is an error; empty where another takes its place."""
+        if split == "valid":
+            self._why_strict = "evaluation must see every row"
         self._bad = [BadRows(pairs, data.max_bad_fraction) for pairs in sets]
         self._image_salts = np.array([stream_key(0, "image", pairs.path) for pairs in sets], np.uint64)
 
@@ -152,16 +155,9 @@ class ClipSource(BatchSource):
     def _fill(
         self, out: NDArray, source: int, row: int, column: float, transforms: int, replacement: int
     ) -> tuple[int, str, int]:
-        """Write the image of a row, or of one that replaces it, into `out` (3, H, W).
-
-        Args:
-            column: In [0, 1): which of several captions.
-            transforms: Seed of the transforms.
-            replacement: Key of the rows that may take its place.
-
-        Returns:
-            The row that was used, its caption, and why the first choice was not.
-        """
+        """Write the image of a row, or of one that replaces it, into `out` (3, H, W). `column` in [0, 1) says which of
+        several captions, `transforms` seeds the transforms, `replacement` is the key of the rows that may take its
+        place. Returns the row that was used, its caption, and why the first choice was not."""
         pairs, first_reason = self.sets[source], 0
         for attempt in range(1 + _MAX_REPLACEMENTS):
             if attempt:
@@ -170,13 +166,12 @@ class ClipSource(BatchSource):
                 caption = pairs.caption(row, column)
                 if not caption:
                     raise EmptyCaption("there is no text")
-                self._pixels(pairs.read_image(row), np.random.default_rng(transforms), out)
+                self._read(pairs, row, transforms, out)
             except BadImage as error:
-                if self._is_strict:
-                    advice = "evaluation must see every row" if self.split == "valid" else "data.on_bad_sample is error"
+                if self._why_strict:
                     raise DataError(
-                        f"{pairs.explain(row, error)}\n  {advice}: mend or remove the row; pretrainkit data check "
-                        f"{pairs.path} lists all that are bad"
+                        f"{pairs.explain(row, error)}\n  {self._why_strict}: mend or remove the row; pretrainkit data "
+                        f"check {pairs.path} lists all that are bad"
                     ) from error
                 self._bad[source].add(row, error)
                 first_reason = first_reason or REASONS.index(error.reason)
@@ -186,6 +181,9 @@ class ClipSource(BatchSource):
             f"set {pairs.name}: {_MAX_REPLACEMENTS} rows drawn one after another are all bad\n"
             f"  all are listed by: pretrainkit data check {quote(pairs.path)}"
         )
+
+    def _read(self, pairs: Pairs, row: int, transforms: int, out: NDArray) -> None:
+        self._pixels(pairs.read_image(row), np.random.default_rng(transforms), out)
 
     def __reduce__(self) -> tuple[Callable[..., "ClipSource"], tuple[ClipRun, Split]]:
         """Worker processes open the sets themselves."""
@@ -280,7 +278,7 @@ def _with_vocabulary(config: ClipRun, size: int) -> ClipRun:
     text = config.model.text
     if text.kind != "transformer" or text.vocab_size is not None:
         return config
-    return config.with_model(text=text.model_copy(update={"vocab_size": size}))
+    return config.changed(model={"text": {"vocab_size": size}})
 
 
 def assumed_batch(config: ClipRun, num_examples: int) -> dict[str, np.ndarray]:
@@ -307,14 +305,6 @@ def build_order(config: ClipRun, sizes: Sequence[int]) -> Order:
         ConfigError, DataError: Settings, or sets, that do not fit together.
     """
     data = config.data
-    if data.order != "shuffle" and data.small_set == "error":
-        small = [f"{set_name(s)} ({size})" for s, size in zip(data.train, sizes, strict=True) if size < data.batch_size]
-        if small:
-            raise DataError(
-                f"data.order={data.order} takes each batch of {data.batch_size} pairs from one set, but fewer are in: "
-                f"{', '.join(small)}\n  leave these out, use smaller batches or data.order=shuffle,\n"
-                "  or data.small_set=wrap, to let pairs occur several times in a batch"
-            )
     return Order(
         sizes,
         seed=config.seed,

@@ -41,6 +41,8 @@ _TABLES = {
     "decoder.position_embedding": "decoder.decoder_pos_embed",
 }
 _TOKENS = {"encoder.class_token": "vit.embeddings.cls_token", "decoder.mask_token": "decoder.mask_token"}
+_LEADING_ONES = frozenset({*_TABLES.values(), *_TOKENS.values()})
+"""Their tensors that are (1, 1, D) or (1, 1 + L, D); ours have no dimensions of 1."""
 _PATCH = ("encoder.patch", "vit.embeddings.patch_embeddings.projection")
 _FIELDS: dict[str, tuple[str, Any]] = {
     "hidden_size": ("hidden_size", 768),
@@ -113,11 +115,8 @@ def to_huggingface_state(state: State, config: PixelModelConfig, part: str = "")
     """Our state dict, or the tensors whose names begin with `part`, under the published names."""
     same, split = _names(config, part)
     found = to_theirs(state, same, split)
-    for ours, theirs in same.items():
-        if ours in _TOKENS:
-            found[theirs] = found[theirs][None, None]
-        elif ours in _TABLES:
-            found[theirs] = found[theirs][None]
+    for theirs in found.keys() & _LEADING_ONES:
+        found[theirs] = found[theirs][(None,) * (3 - found[theirs].ndim)]
     weight, bias = _with_zero(state, config.pixel_zero)
     # Ours are flattened row by row, column by column, colour fastest; theirs are a convolution's.
     weight = weight.unflatten(1, (config.patch_size, config.patch_size, NUM_CHANNELS)).permute(0, 3, 1, 2)
@@ -141,11 +140,8 @@ def patch_for_zero(state: State, zero: Zero) -> dict[str, Tensor]:
 
 def to_our_state(state: State, config: PixelModelConfig, part: str = "") -> dict[str, Tensor]:
     """Published tensors under our names, of those that begin with `part`; all `published_names` must be there."""
+    state = {name: t.squeeze(0).squeeze(0) if name in _LEADING_ONES else t for name, t in state.items()}
     found = to_ours(state, *_names(config, part))
-    for ours in found.keys() & _TOKENS.keys():
-        found[ours] = found[ours].flatten()
-    for ours in found.keys() & _TABLES.keys():
-        found[ours] = found[ours][0]
     return found | {f"{_PATCH[0]}.weight": state[f"{_PATCH[1]}.weight"].permute(0, 2, 3, 1).flatten(1)}
 
 

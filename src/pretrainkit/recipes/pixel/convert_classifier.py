@@ -105,7 +105,7 @@ def read_classifier(folder: Path, pooling: str | None = None) -> ImportedTextCla
         # The original's files have the layers of pooled patches in any case, used or not.
         kind = "cls" if "vit.pooler.dense.weight" in state else "patches"
         names = {ours: theirs for ours, theirs in _POOLINGS[kind].items() if f"{theirs}.weight" in state}
-        if "pooling" not in values and _is_untrained_norm(state, names.get("pooling.norm")):
+        if "pooling" not in values and "pooling.norm" in names and _is_untrained_norm(state, names["pooling.norm"]):
             del names["pooling.norm"]
         text = {
             "pooling": _pooling(folder, "cls" if kind == "cls" else values.get("pooling"), pooling),
@@ -150,11 +150,9 @@ def _pooling(folder: Path, said: str | None, given: str | None) -> str:
     return found
 
 
-def _is_untrained_norm(state: Mapping[str, Tensor], name: str | None) -> bool:
+def _is_untrained_norm(state: Mapping[str, Tensor], name: str) -> bool:
     """True for a layer norm of ones and zeros. Training moves one that is used; the original's files have one that
     `pooler_add_layer_norm` switched off, too."""
-    if name is None:
-        return False
     return bool((state[f"{name}.weight"] == 1).all() and (state[f"{name}.bias"] == 0).all())
 
 

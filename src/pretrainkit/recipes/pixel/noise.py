@@ -11,31 +11,15 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.files.manifest import atomic_file
+from pretrainkit.recipes.attacks import Attack
 from pretrainkit.rng import fold_one, generator, stream_key
 
-Attack = Literal[
-    "full-swap",
-    "inner-swap",
-    "disemvowel",
-    "truncate",
-    "keyboard-typo",
-    "natural-typo",
-    "intrude",
-    "phonetic",
-    "confusable",
-    "visual",
-    "segmentation",
-]
-"""full-swap: the letters in any order. inner-swap: all but the first and the last. disemvowel: without vowels.
-truncate: without the last letter. keyboard-typo: one letter is its neighbour on a keyboard. natural-typo: as somebody
-wrote it, from a list. intrude: a sign between all letters. phonetic: as it sounds. confusable: letters of other scripts
-that look alike. visual: with accents. segmentation: without the space after the word."""
 ATTACKS: tuple[Attack, ...] = get_args(Attack)
 JOINS_WORDS: tuple[Attack, ...] = ("segmentation",)
 """These change the number of words, so that labels of words lose their places."""

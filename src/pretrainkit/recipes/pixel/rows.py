@@ -135,10 +135,6 @@ class Rows(ABC):
         """(R,): patches before the end patch of each row; `looks`: how it is drawn, None as its renderer says."""
         return self.num_patches_N[rows_R]
 
-    def strips(self, rows_R: NDArray[np.int64], looks: Sequence[Look] | None = None) -> list[NDArray[np.uint8]]:
-        """uint8 (P, U * P) or (P, U * P, C) of each row: up to and with its end patch."""
-        return self._strips(self.kept_N[rows_R], self.num_patches_N[rows_R], looks)
-
     def check(self, look: Look) -> None:
         """That rows can be drawn so. Raises ConfigError or DataError where they cannot."""
         raise ConfigError(
@@ -147,10 +143,8 @@ class Rows(ABC):
         )
 
     @abstractmethod
-    def _strips(
-        self, rows_R: NDArray[np.int64], num_patches_R: NDArray[np.int32], looks: Sequence[Look] | None
-    ) -> list[NDArray[np.uint8]]:
-        """Of rows of the table."""
+    def strips(self, rows_R: NDArray[np.int64], looks: Sequence[Look] | None = None) -> list[NDArray[np.uint8]]:
+        """uint8 (P, U * P) or (P, U * P, C) of each row: up to and with its end patch."""
 
 
 class StoredRows(Rows):
@@ -158,11 +152,10 @@ class StoredRows(Rows):
 
     way = "pictures are read"
 
-    def _strips(
-        self, rows_R: NDArray[np.int64], num_patches_R: NDArray[np.int32], looks: Sequence[Look] | None
-    ) -> list[NDArray[np.uint8]]:
-        stored = self.table.values(PIXELS, rows_R)
-        return list(map(self._strip, rows_R.tolist(), stored, num_patches_R.tolist()))
+    def strips(self, rows_R: NDArray[np.int64], looks: Sequence[Look] | None = None) -> list[NDArray[np.uint8]]:
+        rows = self.kept_N[rows_R]
+        stored = self.table.values(PIXELS, rows)
+        return list(map(self._strip, rows.tolist(), stored, self.num_patches_N[rows_R].tolist()))
 
     def _strip(self, row: int, picture: Any, num_patches: int) -> NDArray[np.uint8]:
         require_pillow(f"reading the pictures of {self.name}")
@@ -186,20 +179,16 @@ class DrawnRows(Rows):
 
     def num_text_patches(self, rows_R: NDArray[np.int64], looks: Sequence[Look] | None = None) -> NDArray[np.int32]:
         found = self.num_patches_N[rows_R]
-        places = [place for place, look in enumerate(looks or ()) if look != OWN]
-        if looks is None or not places:
-            return found
-        renderer, texts = _renderer_of(self.folder), self.table.values("text", self.kept_N[rows_R[places]])
-        found[places] = [
-            dressed(renderer, looks[place]).num_text_patches(text) for place, text in zip(places, texts, strict=True)
-        ]
+        changed = {place: look for place, look in enumerate(looks or ()) if look != OWN}
+        if places := list(changed):
+            renderer, texts = _renderer_of(self.folder), self.table.values("text", self.kept_N[rows_R[places]])
+            counts = (dressed(renderer, look).num_text_patches(text) for look, text in zip(changed.values(), texts))
+            found[places] = list(counts)
         return found
 
-    def _strips(
-        self, rows_R: NDArray[np.int64], num_patches_R: NDArray[np.int32], looks: Sequence[Look] | None
-    ) -> list[NDArray[np.uint8]]:
+    def strips(self, rows_R: NDArray[np.int64], looks: Sequence[Look] | None = None) -> list[NDArray[np.uint8]]:
         renderer = _renderer_of(self.folder)
-        texts = self.table.values("text", rows_R)
+        texts = self.table.values("text", self.kept_N[rows_R])
         drawn = [dressed(renderer, look) for look in looks] if looks else [renderer] * len(texts)
         return [own.columns(text).swapaxes(0, 1) for own, text in zip(drawn, texts, strict=True)]
 

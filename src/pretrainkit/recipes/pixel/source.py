@@ -117,18 +117,17 @@ class PixelSource(BatchSource):
 
     def _pixels(self, records: Records, num_patches: int) -> NDArray[np.uint8]:
         P = self.config.model.patch_size
-        strips: list[NDArray[np.uint8] | None] = [None] * len(records)
+        strips: list[NDArray[np.uint8]] = [np.empty(0, np.uint8)] * len(records)
         for component, own in self._by_component(records):
             drawn = component.strips(records.index[own], self._drawn(records, own))
             if self._looks.recolors:
                 drawn = self._looks.colored(drawn, records.key[own])
             for place, strip in zip(own.tolist(), drawn, strict=True):
                 strips[place] = strip
-        colors = (3,) if any(strip is not None and strip.ndim == 3 for strip in strips) else ()
+        colors = (3,) if any(strip.ndim == 3 for strip in strips) else ()
         pixels = np.full((len(records), P, num_patches * P, *colors), 255, np.uint8)
-        for row, found in zip(pixels, strips, strict=True):
-            assert found is not None
-            row[:, : found.shape[1]] = found if found.ndim == row.ndim else found[..., None]
+        for row, strip in zip(pixels, strips, strict=True):
+            row[:, : strip.shape[1]] = strip if strip.ndim == row.ndim else strip[..., None]
         return pixels
 
     def _by_component(self, records: Records) -> list[tuple[Rows, NDArray[np.int64]]]:
