@@ -8,9 +8,9 @@ import pytest
 
 from pretrainkit.errors import DataError
 from pretrainkit.rendering import load_renderer, save_renderer
+from pretrainkit.rendering.folder import open_renderer
 from pretrainkit.rendering.fonts import fallback_scales
 from pretrainkit.rendering.identity import settings
-from pretrainkit.rendering.named import open_renderer
 from pretrainkit.rendering.packing import fill
 
 

@@ -134,7 +134,6 @@ class PangoEngine:
         self._kept: OrderedDict[tuple[str, str | None], Shaped] = OrderedDict()
         self._slots: dict[int, FontSlots] = {}
         self._objects: list[int] = []
-        self._color_fonts: dict[int, bool] = {}
         self.shades = Shades(config)
         files = font_files(config.font_file, config.fallback_fonts)
         self._fontconfig = pango.FcConfigCreate()
@@ -143,8 +142,11 @@ class PangoEngine:
         pango.FcConfigParseAndLoadFromMemory(self._fontconfig, _SCALE_BITMAPS, 1)
         scales = fallback_scales(files, config.font_index) if config.fit_fallbacks else [1.0] * len(files)
         pango.FcConfigParseAndLoadFromMemory(self._fontconfig, _rules(files, faces, names, scales), 1)
-        are_color = [self._add_font(path, face) for path, face in zip(files, faces, strict=True)]
-        self._has_color = any(are_color)
+        for path, face in zip(files, faces, strict=True):
+            pattern = pango.FcFreeTypeQuery(str(path).encode(), face, None, ctypes.byref(ctypes.c_int()))
+            if not pattern or not pango.FcConfigAppFontAddFile(self._fontconfig, str(path).encode()):
+                raise DataError(f"font {path} cannot be used by Pango\n  give a .ttf, .otf or .ttc file")
+            pango.FcPatternDestroy(pattern)
         self._font_map = pango.pango_cairo_font_map_new()
         pango.pango_fc_font_map_set_config(self._font_map, self._fontconfig)
         self._context = pango.pango_font_map_create_context(self._font_map)
@@ -170,17 +172,6 @@ class PangoEngine:
         self._main_base, self._main_font = self._base(), self._runs()[0].font
         self._words = WordLines(self._word)
 
-    def _add_font(self, path: Path, face: int) -> bool:
-        """True if the font's glyphs come in colours."""
-        pango, count = self._pango, ctypes.c_int()
-        pattern = pango.FcFreeTypeQuery(str(path).encode(), face, None, ctypes.byref(count))
-        if not pattern or not pango.FcConfigAppFontAddFile(self._fontconfig, str(path).encode()):
-            raise DataError(f"font {path} cannot be used by Pango\n  give a .ttf, .otf or .ttc file")
-        is_color = ctypes.c_int(0)
-        pango.FcPatternGetBool(pattern, b"color", 0, ctypes.byref(is_color))
-        pango.FcPatternDestroy(pattern)
-        return bool(is_color.value)
-
     def lines(self, texts: Sequence[str], *, is_words: bool = False, direction: str | None = None) -> PangoLines:
         if is_words:
             return PangoLines(self, [self._kept_word(text, direction) for text in texts])
@@ -191,13 +182,12 @@ class PangoEngine:
         return self._pango.versions()
 
     def _kept_word(self, text: str, direction: str | None) -> Shaped:
-        if len(text) > _LONGEST_KEPT:
-            with self._lock:
-                return self._shape(text, direction)
         found = self._kept.get((text, direction))
         if found is None:
             with self._lock:
-                found = self._kept[text, direction] = self._shape(text, direction)
+                found = self._shape(text, direction)
+                if len(text) <= _LONGEST_KEPT:
+                    self._kept[text, direction] = found
                 if len(self._kept) > _KEPT_WORDS:
                     self._kept.popitem(last=False)
         return found
@@ -300,7 +290,7 @@ class PangoEngine:
             columns_G=np.concatenate(columns)[has_ink_G] + self.atlas.left.take(slots_G),
             runs_G=np.repeat(np.arange(len(runs), dtype=np.int32), lengths)[has_ink_G],
             missing=tuple(missing),
-            is_color=self._has_color and any(self._is_color(run.font) for run in runs),
+            is_color=any(self._slots[run.font].is_color for run in runs),
             runs=tuple(runs),
         )
 
@@ -333,8 +323,11 @@ class PangoEngine:
         """Slot of each glyph; of one that is moved up or down, a slot of its own."""
         known = self._slots.get(run.font)
         if known is None:
-            self._objects.append(self._pango.g_object_ref(run.font))
-            known = self._slots[run.font] = FontSlots()
+            pango, is_color = self._pango, ctypes.c_int(0)
+            self._objects.append(pango.g_object_ref(run.font))
+            pattern = pango.pango_fc_font_get_pattern(run.font)
+            pango.FcPatternGetBool(pattern, b"color", 0, ctypes.byref(is_color))
+            known = self._slots[run.font] = FontSlots(bool(is_color.value))
         numbers_G = run.glyphs_G["glyph"]
         rise_G = run.rise - run.glyphs_G["y_offset"]
         # Slot 0 is what is not loaded yet; empty glyphs (of joiners, for example) keep it and have no ink.
@@ -403,20 +396,12 @@ class PangoEngine:
                 self._pango.pango_cairo_show_layout(drawing, self._layout)
             canvas_XPC[:] = pixels_PX4[:, :, 2::-1].swapaxes(0, 1)
 
-    def _is_color(self, font: int) -> bool:
-        known = self._color_fonts.get(font)
-        if known is None:
-            found = ctypes.c_int(0)
-            pattern = self._pango.pango_fc_font_get_pattern(font)
-            self._pango.FcPatternGetBool(pattern, b"color", 0, ctypes.byref(found))
-            known = self._color_fonts[font] = bool(found.value)
-        return known
-
 
 class FontSlots:
-    """Slots in the store of one font's glyphs."""
+    """Slots in the store of one font's glyphs, which come in colours if the font `is_color`."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_color: bool) -> None:
+        self.is_color = is_color
         self.plain = np.zeros(1 << 16, np.int32)
         """By number, of glyphs on the baseline; 0 is not loaded."""
         self.moved: dict[tuple[int, int, float], int] = {}
@@ -540,8 +525,5 @@ def _nearest(row: float) -> int:
 
 def _unknown(numbers_G: NDArray[np.uint32]) -> list[str]:
     """The characters for which no font has a glyph."""
-    is_unknown_G = (numbers_G & UNKNOWN_FLAG) != 0
-    if not is_unknown_G.any():
-        return []
-    codes = (numbers_G[is_unknown_G] & ~np.uint32(UNKNOWN_FLAG)).tolist()
-    return [chr(code) for code in codes if code < 0x110000]
+    codes_U = numbers_G[(numbers_G & UNKNOWN_FLAG) != 0] & ~np.uint32(UNKNOWN_FLAG)
+    return [chr(code) for code in codes_U.tolist() if code < 0x110000]

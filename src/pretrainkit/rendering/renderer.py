@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from pretrainkit.rendering.config import RendererConfig
 from pretrainkit.rendering.drawer import Drawer, Engine
 from pretrainkit.rendering.encoding import Encoding
-from pretrainkit.rendering.page import Page, Text
-from pretrainkit.rendering.windows import encoded, windows
+from pretrainkit.rendering.page import Page, Text, encoded, windows
 
 
 class Renderer:

@@ -42,8 +42,11 @@ def loss_curves(run: Run) -> list[Curve]:
     keys = [key for key in _drawn_keys(run.metrics.keys, run.evaluations.keys) if _is_loss(key)]
     references = reference_levels(run)
     keys.sort(key=lambda key: (key not in references, key != "loss"))
-    if "loss" in keys and len(keys) == 2 and "loss" in run.metrics.keys and _is_same(run, *keys):
-        keys.remove("loss")  # a single term of scale 1: the total says nothing more
+    if "loss" in keys and len(keys) == 2 and "loss" in run.metrics.keys:
+        first, second = keys
+        pairs = [(row[first], row[second]) for row in run.metrics.rows if first in row and second in row]
+        if pairs and all(math.isclose(a, b, rel_tol=1e-6) for a, b in pairs if math.isfinite(a)):
+            keys.remove("loss")  # a single term of scale 1: the total says nothing more
     return [_curve(run, key, references.get(key, ())) for key in keys]
 
 
@@ -102,11 +105,6 @@ def _drawn_keys(*groups: list[str]) -> list[str]:
 
 def _is_loss(key: str) -> bool:
     return key == "loss" or key.endswith("_loss") or key.startswith("loss/")
-
-
-def _is_same(run: Run, first: str, second: str) -> bool:
-    pairs = [(row[first], row[second]) for row in run.metrics.rows if first in row and second in row]
-    return bool(pairs) and all(math.isclose(a, b, rel_tol=1e-6) for a, b in pairs if math.isfinite(a))
 
 
 def _curve(run: Run, key: str, levels: Sequence[Level]) -> Curve:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -61,7 +60,7 @@ def render(run: Run) -> str:
 
 
 def html_page(title: str, sections: Sequence[Content]) -> str:
-    """A whole page, complete in itself: it runs no script and loads nothing."""
+    """Return a whole page of these sections."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -76,33 +75,23 @@ def html_page(title: str, sections: Sequence[Content]) -> str:
 
 
 def _header(run: Run, name: str) -> Markup:
-    started = run.provenance.get("started")
-    packages = run.provenance.get("packages")
-    version = run.provenance.get("version") or (packages.get("pretrainkit") if isinstance(packages, dict) else None)
-    words = [
-        run.preset or str(run.config.get("recipe") or ""),
-        _state(run),
-        f"started {_date(started)}" if started else "",
-        f"pretrainkit {version}" if version else "",
-    ]
-    return tag("header", tag("h1", name), tag("p", " · ".join(word for word in words if word), class_="quiet"))
-
-
-def _date(value: Any) -> str:
-    """An ISO time without the fractions of a second; anything else as it is."""
-    shown = str(value)
-    day, between, time = shown.partition("T")
-    return f"{day} {time.split('.')[0]}" if between and "." in time else shown.replace("T", " ", 1)
-
-
-def _state(run: Run) -> str:
-    last = run.metrics.rows[-1]["step"]
-    wanted = as_number(run.config.get("num_steps"))
+    last, wanted = run.metrics.rows[-1]["step"], as_number(run.config.get("num_steps"))
+    steps = number(int(last))
     if wanted is None:
-        return f"{number(int(last))} steps"
-    if last >= wanted:
-        return f"all {number(int(wanted))} steps done"
-    return f"{number(int(last))} of {number(int(wanted))} steps logged"
+        state = f"{steps} steps"
+    else:
+        all_steps = number(int(wanted))
+        state = f"all {all_steps} steps done" if last >= wanted else f"{steps} of {all_steps} steps logged"
+    words = [run.preset or str(run.config.get("recipe") or ""), state]
+    if started := run.provenance.get("started"):
+        # An ISO time without the fractions of a second; anything else as it is.
+        day, _, time = str(started).partition("T")
+        words.append(f"started {day} {time.split('.')[0]}".rstrip())
+    packages = run.provenance.get("packages")
+    known = packages.get("pretrainkit") if isinstance(packages, dict) else None
+    if version := run.provenance.get("version") or known:
+        words.append(f"pretrainkit {version}")
+    return tag("header", tag("h1", name), tag("p", " · ".join(filter(None, words)), class_="quiet"))
 
 
 def _cards(run: Run) -> Markup:
@@ -122,13 +111,18 @@ def _cards(run: Run) -> Markup:
         is_said = key == "steps" or key.removeprefix("valid_") in held_out or key in run.metrics.keys
         if not is_drawn and not is_said:
             cards[key] = card(metric(key, value), label(key), *_beside(key, value, unigram))
-    if (final := _mean_of_last(run, "loss")) is not None:
-        cards["loss, training"] = card(number(final), "training loss", "mean of the last 5\u00a0% of the run")
+    last = _finite(run, "loss")[-max(1, len(run.metrics.curve("loss")[1]) // 20) :]
+    if len(last):
+        final = number(float(last.mean()))
+        cards["loss, training"] = card(final, "training loss", "mean of the last 5\u00a0% of the run")
     for key in ("tokens_per_second", "examples_per_second"):
         if (rate := _median(run, key)) is not None:
             cards[key] = card(metric(key, rate), f"{label(key)}, median", _waits(run))
             break
-    seconds = run.trained_seconds or _seconds(run)
+    # Where the log counts the time up; a time per step, which falls now and then, is not that.
+    logged = _finite(run, "seconds")
+    is_counted = len(logged) > 1 and bool((np.diff(logged) > 0).all())
+    seconds = run.trained_seconds or (float(logged[-1]) if is_counted else None)
     if seconds and "seconds" not in cards:
         cards["seconds"] = card(duration(seconds), "training time")
     return tag("div", *list(cards.values())[:_MAX_CARDS], class_="cards")
@@ -151,11 +145,8 @@ def _beside(key: str, value: float, unigram: float | None) -> tuple[str, str | N
     """What a number is to be compared with, and whether that is good."""
     if not key.endswith("lm_loss") or unigram is None or not math.isfinite(value):
         return "", None
-    side = "below" if value < unigram else "above"
-    return (
-        f"{number(abs(unigram - value))} {side} the unigram plateau, {number(unigram)}",
-        "good" if value < unigram else "bad",
-    )
+    side, tone = ("below", "good") if value < unigram else ("above", "bad")
+    return f"{number(abs(unigram - value))} {side} the unigram plateau, {number(unigram)}", tone
 
 
 def _finite(run: Run, key: str) -> Floats:
@@ -163,20 +154,9 @@ def _finite(run: Run, key: str) -> Floats:
     return values[np.isfinite(values)]
 
 
-def _mean_of_last(run: Run, key: str) -> float | None:
-    last = _finite(run, key)[-max(1, len(run.metrics.curve(key)[1]) // 20) :]
-    return float(last.mean()) if len(last) else None
-
-
 def _median(run: Run, key: str) -> float | None:
     values = _finite(run, key)
     return float(np.median(values)) if len(values) else None
-
-
-def _seconds(run: Run) -> float | None:
-    """Training time, where the log counts it up; a time per step, which falls now and then, is not that."""
-    ys = _finite(run, "seconds")
-    return float(ys[-1]) if len(ys) > 1 and (np.diff(ys) > 0).all() else None
 
 
 def _curves(run: Run) -> Markup:

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ class Run:
     events: list[Event]
     """As they happened, and resumes that only the metrics show."""
     summary: dict[str, Any]
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
     """What could not be read or was passed over, for the reader of the report."""
 
     @property
@@ -242,12 +242,9 @@ def _samples(path: Path, notes: list[str]) -> list[Sample]:
 
 
 def _earlier_samples(folder: Path, notes: list[str]) -> dict[int, list[Sample]]:
-    found = {}
-    for path in sorted(folder.glob("step-*.json")):
-        step = path.stem.removeprefix("step-")
-        if step.isdecimal():
-            found[int(step)] = _samples(path, notes)
-    return dict(sorted(found.items()))
+    named = ((path.stem.removeprefix("step-"), path) for path in folder.glob("step-*.json"))
+    found = sorted((int(step), path) for step, path in named if step.isdecimal())
+    return {step: _samples(path, notes) for step, path in found}
 
 
 def _mapping_of(path: Path, notes: list[str]) -> dict[str, Any]:

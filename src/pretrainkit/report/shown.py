@@ -50,12 +50,12 @@ def shown_cell(items: tuple[Shown, ...]) -> Markup:
 
 
 def _figure(item: Shown) -> Markup:
-    kind = None if item.is_right is None else "hit" if item.is_right else "miss"
-    word = {None: "", "hit": "✓", "miss": "✗"}[kind]
     picture = tag("img", src=item.picture, alt=item.text, title=item.text or None) if item.picture else None
-    mark = tag("span", word, class_="good" if item.is_right else "bad", title="right" if item.is_right else "wrong")
-    words = [mark if word else None, " " if word and item.text else None, item.text or None]
+    kind = mark = None
+    if item.is_right is not None:
+        kind, sign, tone, title = ("hit", "✓", "good", "right") if item.is_right else ("miss", "✗", "bad", "wrong")
+        mark = tag("span", sign, class_=tone, title=title)
+    words = [mark, " " if mark and item.text else None, item.text or None]
     caption = tag("figcaption", *words) if any(words) else None
-    is_alone = picture is not None and caption is None
-    classes = ["picture" if picture else "", "alone" if is_alone else "", kind]
+    classes = ["picture" if picture else None, "alone" if picture and not caption else None, kind]
     return tag("figure", picture, caption, class_=" ".join(filter(None, classes)) or None)

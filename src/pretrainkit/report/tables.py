@@ -85,16 +85,18 @@ def _sample_cells(sample: Sample, columns: Sequence[str]) -> list[Markup]:
         if not isinstance(value, str):
             cells.append(shown_cell(value))
             continue
-        spans = filled.get(column)
-        if spans:
-            kinds = [""] * len(spans)
-            if column != "truth" and truth is not None and true_words and len(true_words) == len(spans):
-                pairs = zip(spans, true_words)
-                kinds = ["hit" if value[a:b].strip() == truth[c:d].strip() else "miss" for (a, b), (c, d) in pairs]
-            cells.append(_marked(value, spans, kinds))
-        else:
-            spans = [match.span() for match in _MASK.finditer(value)]
-            cells.append(_marked(value, spans, [""] * len(spans)))
+        spans = filled.get(column) or [match.span() for match in _MASK.finditer(value)]
+        kinds = [""] * len(spans)
+        is_answer = column != "truth" and filled.get(column)
+        if is_answer and truth is not None and true_words and len(true_words) == len(spans):
+            pairs = zip(spans, true_words)
+            kinds = ["hit" if value[a:b].strip() == truth[c:d].strip() else "miss" for (a, b), (c, d) in pairs]
+        parts: list[Content] = []
+        at = 0
+        for (start, end), kind in zip(spans, kinds, strict=True):
+            parts += [value[at:start], tag("mark", value[start:end], class_=kind or None)]
+            at = end
+        cells.append(join([*parts, value[at:]]))
     return cells
 
 
@@ -112,15 +114,6 @@ def _fillings(masked: str, value: str) -> list[tuple[int, int]] | None:
         spans.append((at, end))
         at = end + len(piece)
     return spans
-
-
-def _marked(value: str, spans: Sequence[tuple[int, int]], kinds: Sequence[str]) -> Markup:
-    parts: list[Content] = []
-    at = 0
-    for (start, end), kind in zip(spans, kinds, strict=True):
-        parts += [value[at:start], tag("mark", value[start:end], class_=kind or None)]
-        at = end
-    return join([*parts, value[at:]])
 
 
 def events_section(run: Run) -> Markup | None:
@@ -154,13 +147,23 @@ def config_section(run: Run) -> Markup | None:
     earlier = _earlier_values(run.provenance)
     base = run.preset or next((o.removeprefix("preset ") for o in origins.values() if o.startswith("preset ")), "")
     parts: list[Markup] = []
+
+    def settings(paths: Iterable[str], highlight: Sequence[str] = ()) -> Markup:
+        rows = []
+        for path in paths:
+            before = tag("div", earlier[path], class_="quiet small") if path in earlier else None
+            value = join([tag("code", _yaml_like(leaves[path])), before])
+            origin = tag("span", origins[path] or DASH, class_="tagged")
+            is_changed = "changed" if path in highlight else None
+            rows.append(row(tag("code", path), value, origin, classes=("path", None, "path"), class_=is_changed))
+        return table(("setting", "value", "from"), rows)
+
     if changed:
         title = f"Set differently from {base}" if base else "Set by hand"
-        own = _config_table(leaves, origins, changed, earlier, highlight=())
-        parts.append(tag("div", tag("h3", title), own, class_="panel scroll long"))
+        parts.append(tag("div", tag("h3", title), settings(changed), class_="panel scroll long"))
     elif base:
         parts.append(tag("p", f"Every value is that of the preset {base} or its default.", class_="quiet"))
-    everything = _config_table(leaves, origins, list(leaves), earlier, highlight=changed)
+    everything = settings(leaves, highlight=changed)
     whole = tag("details", tag("summary", f"All {len(leaves)} values"), tag("div", everything, class_="scroll"))
     parts.append(tag("div", whole, class_="panel long"))
     return section("Config", *parts)
@@ -173,23 +176,6 @@ def _earlier_values(provenance: Mapping[str, Any]) -> dict[str, str]:
         for path, (old, _) in (resumed.get("changes") or {}).items():
             earlier.setdefault(path, []).append(f"{_yaml_like(old)} until step {resumed.get('step')}")
     return {path: ", ".join(values) for path, values in earlier.items()}
-
-
-def _config_table(
-    leaves: Mapping[str, Any],
-    origins: Mapping[str, str],
-    paths: Sequence[str],
-    earlier: Mapping[str, str],
-    highlight: Sequence[str],
-) -> Markup:
-    rows = []
-    for path in paths:
-        before = tag("div", earlier[path], class_="quiet small") if path in earlier else None
-        value = join([tag("code", _yaml_like(leaves[path])), before])
-        origin = tag("span", origins[path] or DASH, class_="tagged")
-        changed = "changed" if path in highlight else None
-        rows.append(row(tag("code", path), value, origin, classes=("path", None, "path"), class_=changed))
-    return table(("setting", "value", "from"), rows)
 
 
 def data_section(run: Run) -> Markup | None:

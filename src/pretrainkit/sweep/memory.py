@@ -46,12 +46,10 @@ class Machine:
     groups: Path = Path("/sys/fs/cgroup")
 
     def free_bytes(self) -> int | None:
-        """What processes may still take without swapping, within the limits of this process's control groups."""
-        try:
-            lines = (self.proc / "meminfo").read_text().splitlines()
-        except OSError:
+        """Return the bytes that processes may still take without swapping, within this process's control groups."""
+        fields = dict(line.split(":", 1) for line in _lines(self.proc / "meminfo"))
+        if not fields:
             return None
-        fields = dict(line.split(":", 1) for line in lines)
         available = int(fields["MemAvailable"].split()[0]) * _KIB
         return min([available, *self._left_in_groups()])
 
@@ -59,9 +57,9 @@ class Machine:
         """0 where the process has ended."""
         now = peak = 0
         for one in self._tree(pid):
-            fields = self._status(one)
-            now += fields.get("VmRSS", 0)
-            peak += fields.get("VmHWM", 0)
+            fields = dict(line.split(":", 1) for line in _lines(self.proc / str(one) / "status"))
+            now += int(fields.get("VmRSS", "0").split()[0]) * _KIB
+            peak += int(fields.get("VmHWM", "0").split()[0]) * _KIB
         return Usage(now, peak)
 
     def free_gpu_bytes(self) -> int | None:
@@ -75,11 +73,7 @@ class Machine:
         return int(word) * _MIB if word.isdecimal() else None
 
     def _left_in_groups(self) -> Iterator[int]:
-        try:
-            lines = (self.proc / "self" / "cgroup").read_text().splitlines()
-        except OSError:
-            return
-        for line in lines:
+        for line in _lines(self.proc / "self" / "cgroup"):
             _, controllers, path = line.split(":", 2)
             for name in {"", "memory"} & set(controllers.split(",")):
                 yield from self._left(self.groups / name, path.strip("/"), *_GROUP_FILES[name])
@@ -100,21 +94,16 @@ class Machine:
     def _tree(self, pid: int) -> Iterator[int]:
         yield pid
         for tasks in (self.proc / str(pid) / "task").glob("*/children"):
-            try:
-                children = tasks.read_text().split()
-            except OSError:
-                continue
-            for child in children:
+            for child in " ".join(_lines(tasks)).split():
                 yield from self._tree(int(child))
 
-    def _status(self, pid: int) -> dict[str, int]:
-        """Its sizes in bytes by name."""
-        try:
-            lines = (self.proc / str(pid) / "status").read_text().splitlines()
-        except OSError:
-            return {}
-        found = (line.split() for line in lines if line.endswith(" kB"))
-        return {name.rstrip(":"): int(size) * _KIB for name, size, _ in found}
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a file; none where there is no such file, as of a process that ended."""
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
 
 
 def gpu_of(device: str | None) -> str | None:
@@ -178,20 +167,17 @@ class Room:
             ("GPU memory", self._gpu_bytes, self._largest_on_gpu * _SPARE),
         ):
             if free is not None and need * (num_running + 1) > free:
-                self._tell(num_running, what, need, free)
+                # Once may be a run that has just begun, which is among `num_running` but not yet among the processes.
+                is_lasting, self._num_refused_at = self._num_refused_at == num_running, num_running
+                if is_lasting and not self._has_told:
+                    self._has_told = True
+                    self._say(
+                        f"{num_running} of {self._num_asked} runs at a time: each may take {need / _GB:.2f} GB of "
+                        f"{what}, and there are {free / _GB:.2f} GB for all"
+                    )
                 return False
         return True
 
     @property
     def _is_learned(self) -> bool:
         return self._num_ended > 0 or (self._began is not None and self._clock() - self._began >= ALONE_SECONDS)
-
-    def _tell(self, num_running: int, what: str, need: float, free: int) -> None:
-        # Once may be a run that has just begun, which is among `num_running` but not yet among the processes.
-        is_lasting, self._num_refused_at = self._num_refused_at == num_running, num_running
-        if is_lasting and not self._has_told:
-            self._has_told = True
-            self._say(
-                f"{num_running} of {self._num_asked} runs at a time: each may take {need / _GB:.2f} GB of {what}, and "
-                f"there are {free / _GB:.2f} GB for all"
-            )

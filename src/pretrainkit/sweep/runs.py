@@ -146,24 +146,20 @@ class Sweep:
             The zip, and what the leaderboard would refuse: files that are missing, for want of data or of a run, and
             files that are wrong, such as of a test set that is not whole.
         """
-        by_task = {one.task: one for one in choices}
-        return BENCHMARK.submit(
-            self.out,
-            by_task,
-            lambda trained, *asked: self._answers(by_task[trained].cell, *asked, device=device),
-            self.num_rows,
-        )
-
-    def _answers(self, cell: Cell, task: str, split: str, name: str, *, device: str | None) -> list[dict[str, Any]]:
         from pretrainkit import api
         from pretrainkit.tasks.named_data import task_folders
 
-        out = self.out / "answers" / f"{Path(name).stem}.jsonl"
-        out.parent.mkdir(exist_ok=True)
+        by_task = {one.task: one for one in choices}
         folders = [f"data.task_folders={json.dumps(task_folders(self.plan.folders))}"] if self.plan.folders else []
-        run = self.out / cell.name
-        api.predict(run, out, task=task, split=split, overrides=folders, overwrite=True, device=device)
-        return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+
+        def answers(trained: str, task: str, split: str, name: str) -> list[dict[str, Any]]:
+            out = self.out / "answers" / f"{Path(name).stem}.jsonl"
+            out.parent.mkdir(exist_ok=True)
+            run = self.out / by_task[trained].cell.name
+            api.predict(run, out, task=task, split=split, overrides=folders, overwrite=True, device=device)
+            return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+
+        return BENCHMARK.submit(self.out, by_task, answers, self.num_rows)
 
     def _claim(self) -> None:
         """Write what all runs share, or compare it with what is there."""
@@ -171,11 +167,7 @@ class Sweep:
         if not Path(origin).exists():
             raise InputError(f"there is no folder {origin}\n  give a run, a checkpoint or an export: --from RUN")
         path = self.out / "sweep.json"
-        shared = {
-            "from": origin,
-            "settings": list(self.plan.settings),
-            "intermediate_mnli": self.plan.has_intermediate,
-        }
+        shared = {"from": origin, "settings": [*self.plan.settings], "intermediate_mnli": self.plan.has_intermediate}
         if path.is_file():
             earlier = json.loads(path.read_bytes())
             if earlier != shared:

@@ -24,13 +24,11 @@ from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.pixel.config import PixelRun
 from pretrainkit.recipes.text_reader import Ints, ReadExamples, ReadPassages, ReadWords, TextReader
 from pretrainkit.rendering.drawer import Drawer
-from pretrainkit.rendering.folder import load_renderer, save_renderer
+from pretrainkit.rendering.folder import load_renderer, open_renderer, save_renderer
 from pretrainkit.rendering.identity import describe
-from pretrainkit.rendering.named import open_renderer
-from pretrainkit.rendering.page import Page, Text
+from pretrainkit.rendering.page import NoRoomError, Page, Text, Window, windows
 from pretrainkit.rendering.parts import Part, RunningPart, is_rtl
 from pretrainkit.rendering.renderer import Renderer
-from pretrainkit.rendering.windows import NoRoomError, Window, windows
 
 _CONTROL_PATCHES = 2
 """Black patches of a pair."""
