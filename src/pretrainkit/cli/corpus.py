@@ -36,11 +36,7 @@ from pretrainkit.files.sources import find_sources
 if TYPE_CHECKING:
     from pretrainkit.corpus.duplicates import DuplicateRule
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Turn raw files into clean, shuffled, checksummed shards; count words; statistics.",
-)
+app = typer.Typer(add_completion=False, no_args_is_help=True)
 app.command()(stats)
 
 

@@ -1,13 +1,35 @@
 """`pretrainkit demo`."""
 
+from importlib import import_module
+from json import dumps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer import Argument, Option
 
-from pretrainkit.demo.catalogue import DEFAULT, DEMOS, open_demo, taker
+from pretrainkit.errors import InputError
 
+
+class Demo(NamedTuple):
+    """What the command line says of a demo; `run_demo` of `pretrainkit.demo.NAME` runs it."""
+
+    about: str
+    num_steps: int
+    """Optimizer updates unless the user says otherwise."""
+    takes: str | None = None
+    """The option that is for this demo alone."""
+
+
+DEMOS = {
+    "bert": Demo("From English prose.", 900, "text"),
+    "clip": Demo("From generated images and captions.", 420),
+    "t5": Demo("From English prose, then fine-tuned to answer questions about it.", 220),
+    "pixel": Demo("From sentences that are drawn, then fine-tuned to name parts of speech.", 900, "font"),
+    "fourm": Demo("From generated scenes, each as photograph, depth, classes, caption and boxes.", 640),
+}
+DEFAULT = next(iter(DEMOS))
+TAKERS = {demo.takes: name for name, demo in DEMOS.items()}
 app = typer.Typer(add_completion=False)
 ABOUT = "From data on this machine to a trained, evaluated, exported tiny model, in minutes on a CPU."
 
@@ -19,7 +41,7 @@ def demo(
         Argument(metavar=f"[{'|'.join(DEMOS)}] FILE...", help="Which demo; then more files for --text."),
     ] = None,
     text: Annotated[
-        list[Path] | None, Option(help=f"{taker('text')}: your own text files instead; repeat the option for more.")
+        list[Path] | None, Option(help=f"{TAKERS['text']}: your own text files instead; repeat the option for more.")
     ] = None,
     out: Annotated[
         Path | None,
@@ -36,14 +58,10 @@ def demo(
     ] = None,
     font: Annotated[
         Path | None,
-        Option(help=f"{taker('font')}: font file to draw with, default DejaVu Sans Mono of the package matplotlib."),
+        Option(help=f"{TAKERS['font']}: font file to draw with, default DejaVu Sans Mono of the package matplotlib."),
     ] = None,
     json: Annotated[bool, Option("--json", help="End with one JSON object of the headline numbers.")] = False,
 ) -> None:
-    import json as json_module
-
-    from pretrainkit.errors import InputError
-
     rest = list(words or [])
     name = rest.pop(0) if rest and rest[0] in DEMOS else DEFAULT
     if rest and not text:
@@ -55,10 +73,11 @@ def demo(
     given |= {} if font is None else {"font": font}
     for option in given:
         if DEMOS[name].takes != option:
-            raise InputError(f"--{option} is for the demo of {taker(option)}, not of {name}\n  leave it out")
+            raise InputError(f"--{option} is for the demo of {TAKERS[option]}, not of {name}\n  leave it out")
     if missing := [str(path) for path in given.get("text", ()) if not path.is_file()]:
         raise InputError(f"there is no file {', '.join(missing)}")
     folder = out or Path("runs/demo" if name == DEFAULT else f"runs/demo-{name}")
-    result = open_demo(name)(folder, num_steps or DEMOS[name].num_steps, **given)
+    module = import_module(f"pretrainkit.demo.{name}")
+    result = module.run_demo(folder, num_steps or DEMOS[name].num_steps, **given)
     if json:
-        print(json_module.dumps(result))
+        print(dumps(result))

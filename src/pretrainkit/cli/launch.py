@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from pretrainkit.cli.launching import launch_again, resume_sweep
+from pretrainkit.cli.launching import launch_again, resume_sweep, show_dry_run
 from pretrainkit.config.loader import config_of_words
 from pretrainkit.errors import InputError
 from pretrainkit.launch import cloud as sky
@@ -21,11 +21,6 @@ from pretrainkit.launch.folder import LaunchFolder, launched_runs
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 Run = Annotated[Path, Argument(help="The run folder, or that of a sweep.")]
-
-
-@app.callback()
-def _root() -> None:
-    """Look at runs that were started with --launch, end them, go on with them; machines of a cloud."""
 
 
 @app.command()
@@ -71,10 +66,8 @@ def _show_status(folder: LaunchFolder, as_json: bool) -> None:
 def _state(folder: LaunchFolder, kind: str, job_id: str) -> str:
     if kind == "local":
         return "RUNNING" if folder.is_held else "ended"
-    if kind == "slurm":
-        found = slurm.state(job_id)
-        return "CANCELLED" if found == "UNKNOWN" and folder.is_cancelled else found
-    return sky.cluster_state(job_id)
+    found = slurm.state(job_id) if kind == "slurm" else sky.cluster_state(job_id)
+    return "CANCELLED" if kind == "slurm" and found == "UNKNOWN" and folder.is_cancelled else found
 
 
 @app.command()
@@ -154,10 +147,7 @@ def _task(name: str, cloud: list[str] | None, nodes: int | None, command: list[s
 
 def _show(commands: list[list[str]], dry_run: bool, file: str | None = None) -> None:
     if dry_run:
-        if file is not None:
-            print((_FOLDER / file).read_text(encoding="utf-8"))
-        for command in commands:
-            print("$ " + shlex.join(command))
+        show_dry_run(commands, None if file is None else _FOLDER / file)
 
 
 @app.command()

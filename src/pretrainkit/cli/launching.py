@@ -22,7 +22,6 @@ from pretrainkit.launch.folder import Launch, LaunchFolder, launched_runs
 from pretrainkit.launch.local import launch_local
 from pretrainkit.launch.slurm import living_job, require_idle, submit
 from pretrainkit.training.folder import RunFolder, environment
-from pretrainkit.training.run import RunConfig
 from pretrainkit.workers.slurm_config import SlurmConfig
 
 
@@ -57,7 +56,13 @@ def start(asked: Asked, words: list[str], again: list[str], run: Path) -> None:
         return
 
     commands = launch_run(run, launch, dry_run=True)  # nothing else has a dry run
-    print((LaunchFolder(run).path / "task.yaml").read_text(encoding="utf-8"))
+    show_dry_run(commands, LaunchFolder(run).path / "task.yaml")
+
+
+def show_dry_run(commands: Sequence[Sequence[str]], task: Path | None = None) -> None:
+    """Print the task file and the commands that a cloud would be given."""
+    if task is not None:
+        print(task.read_text(encoding="utf-8"))
     for command in commands:
         print("$ " + shlex.join(command))
 
@@ -72,8 +77,13 @@ def start_frozen(
     LaunchFolder(run).require_free()
     if asked.launch == "slurm":
         require_idle(LaunchFolder(run))
-    if asked.launch == "cloud":
-        _refuse_paths_here(resolved.config)
+    if asked.launch == "cloud" and (found := list(paths_here(resolved.config))):
+        raise ConfigError(
+            f"{name}: {path} lies on this machine, and those of a cloud do not see it\n"
+            "  put it into the bucket, and name it as they do: /bucket/...; or, where they share a file system with "
+            "this machine, give the whole path"
+            for name, path in found
+        )
     try:
         is_local = asked.launch == "local"
         again = frozen_words(resolved, run, device, as_json=as_json or not is_local)
@@ -83,16 +93,6 @@ def start_frozen(
         if is_new and (isinstance(error, InputError) or error.exit_code == 2):
             LaunchFolder(run).discard()
         raise
-
-
-def _refuse_paths_here(config: RunConfig) -> None:
-    if problems := [
-        f"{name}: {path} lies on this machine, and those of a cloud do not see it\n"
-        "  put it into the bucket, and name it as they do: /bucket/...; or, where they share a file system with this "
-        "machine, give the whole path"
-        for name, path in paths_here(config)
-    ]:
-        raise ConfigError(problems)
 
 
 def launch_again(run: Path, launch: Launch) -> None:
@@ -108,15 +108,8 @@ def launch_again(run: Path, launch: Launch) -> None:
         print(f"  pretrainkit launch status {run}   or cancel, resume")
         return
 
-    code = launch_local(
-        launch.words,
-        launch.processes_per_node,
-        run,
-        again=launch.words_again,
-        max_restarts=launch.max_restarts,
-        record=launch,
-    )
-    raise typer.Exit(code)
+    more: dict[str, Any] = {"again": launch.words_again, "max_restarts": launch.max_restarts, "record": launch}
+    raise typer.Exit(launch_local(launch.words, launch.processes_per_node, run, **more))
 
 
 def frozen_words(resolved: Any, run: Path, device: str | None, *, as_json: bool = True) -> list[str]:

@@ -26,8 +26,14 @@ Data = Annotated[
     Option(
         "--data",
         metavar="NAME=DIR",
-        help="Where the data of named tasks lie, such as glue=DIR; may be repeated. Default: as the run says, or the "
-        "hub.",
+        help="Where the data of named tasks are: glue=DIR, glue/cola=DIR, or DIR alone for a folder with one for each "
+        "benchmark; may be repeated. Default: as the run says, or the hub.",
+    ),
+]
+Module = Annotated[
+    list[str] | None,
+    Option(
+        "--module", metavar="MODULE", help="Of yours, that defines tasks: a dotted name or a .py file; may be repeated."
     ),
 ]
 

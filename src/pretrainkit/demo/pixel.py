@@ -79,7 +79,26 @@ def run_demo(folder: Path, num_steps: int, font: Path | None = None) -> dict[str
     )
 
     walk.chapter("Done", f"in {walk.seconds / 60:.1f} minutes")
-    return _told(walk, guesses)
+    pretraining, tagging = (read_json(folder / name / "summary.json") for name in ("run", "tagger"))
+    result = walk.numbers(
+        masked_patch_loss=pretraining["valid_masked_patch_loss"],
+        inked_patch_loss=pretraining["valid_inked_patch_loss"],
+        blind_loss=pretraining["valid_blind_loss"],
+        accuracy=tagging["valid_accuracy"],
+        majority_accuracy=round(guesses[0], 2),
+        word_accuracy=round(guesses[1], 2),
+    )
+    walk.tell(
+        {
+            "held-out loss of hidden squares": f"{result['masked_patch_loss']:.3f} of normalised pixels (the mean of "
+            f"each square: {result['blind_loss']:.3f})",
+            "parts of speech that are right": f"{result['accuracy']:.1f} % of the words of {NUM_HELD_OUT} new "
+            f"sentences (always the same: {guesses[0]:.1f} %, the commonest of each word: {guesses[1]:.1f} %)",
+        },
+        {"runs": f"{folder / 'run'}, {folder / 'tagger'}"},
+        "Your own text next: pretrainkit render, docs/rendering.md.",
+    )
+    return result
 
 
 def default_font() -> Path:
@@ -139,28 +158,3 @@ def write_task(folder: Path) -> tuple[float, float]:
     right = sum(guess == tag for guess, (_, tag) in zip(guesses, asked, strict=True))
     share = sum(tag == commonest for _, tag in asked)
     return 100 * share / len(asked), 100 * right / len(asked)
-
-
-def _told(walk: Walk, guesses: tuple[float, float]) -> dict[str, Any]:
-    """Print the headline numbers, and return them."""
-    folder = walk.folder
-    pretraining, tagging = (read_json(folder / name / "summary.json") for name in ("run", "tagger"))
-    result = walk.numbers(
-        masked_patch_loss=pretraining["valid_masked_patch_loss"],
-        inked_patch_loss=pretraining["valid_inked_patch_loss"],
-        blind_loss=pretraining["valid_blind_loss"],
-        accuracy=tagging["valid_accuracy"],
-        majority_accuracy=round(guesses[0], 2),
-        word_accuracy=round(guesses[1], 2),
-    )
-    walk.tell(
-        {
-            "held-out loss of hidden squares": f"{result['masked_patch_loss']:.3f} of normalised pixels (the mean of "
-            f"each square: {result['blind_loss']:.3f})",
-            "parts of speech that are right": f"{result['accuracy']:.1f} % of the words of {NUM_HELD_OUT} new "
-            f"sentences (always the same: {guesses[0]:.1f} %, the commonest of each word: {guesses[1]:.1f} %)",
-        },
-        {"runs": f"{folder / 'run'}, {folder / 'tagger'}"},
-        "Your own text next: pretrainkit render, docs/rendering.md.",
-    )
-    return result

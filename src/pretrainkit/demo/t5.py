@@ -108,12 +108,6 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
 
     walk.chapter("Report", "one HTML page")
     walk.report(run)
-    return _told(walk, rows)
-
-
-def _told(walk: Walk, rows: Rows) -> dict[str, Any]:
-    """Print the headline numbers, and return them."""
-    folder, run = walk.folder, walk.folder / "run"
     evaluations = read_json_lines(run / "eval.jsonl")
     before, after = (evaluations[place][f"{TASK}/accuracy"] for place in (0, -1))
     pretraining = read_json(folder / "pretrained/summary.json")

@@ -62,13 +62,14 @@ class Engine(Protocol):
 
 
 class Drawer:
-    """The engine of a config and of this process, its colours and its canvas."""
+    """The engine of a config and of this process, its colours and its canvas. A fork gets an engine of its own."""
 
     def __init__(self, config: RendererConfig) -> None:
         self.config = config
         self.geometry: Geometry = config.geometry
         self.shades = Shades(config)
-        self.paper = np.asarray(self.shades.ramp[0])
+        self.background = np.asarray(self.shades.ramp[0])
+        """uint8 () or (C,): the pixels where nothing is drawn."""
         self._made: tuple[int, Engine] | None = None
         self._warned: set[str] = set()
 

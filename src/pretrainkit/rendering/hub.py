@@ -110,15 +110,18 @@ def push(
         DataError: There are no rows.
         RunError: The hub refused.
     """
-    files, progress = _contents(Path(folder)), progress or Quiet()
-    there = hub.files()
+    files, progress, there = _contents(Path(folder)), progress or Quiet(), hub.files()
     left = {path: content for path, content in files.items() if not _is_same(content, there.get(path))}
     progress.stage("uploading", len(left), "file")
-    paths = list(left)
-    for group in (paths[begin : begin + files_per_commit] for begin in range(0, len(paths), files_per_commit)):
-        hub.add({path: left[path] for path in group}, f"Add {group[0]}" + (" ..." if len(group) > 1 else ""))
+    for begin in range(0, len(left), files_per_commit):
+        group = dict(list(left.items())[begin : begin + files_per_commit])
+        hub.add(group, _about(group))
         progress.advance(len(group))
     return Pushed(len(left), len(files) - len(left))
+
+
+def _about(files: Mapping[str, Any]) -> str:
+    return f"Add {next(iter(files))}" + (" ..." if len(files) > 1 else "")
 
 
 def _contents(folder: Path) -> dict[str, Path | bytes]:
@@ -130,10 +133,9 @@ def _contents(folder: Path) -> dict[str, Path | bytes]:
         if not is_rendered(place):
             continue
         splits.append(split)
-        files = row_files(place)
-        for index, path in enumerate(files):
+        for index, path in enumerate(files := row_files(place)):
             found[f"{DATA_FOLDER}/{split}-{index:05d}-of-{len(files):05d}.parquet"] = path
-        found |= renderer_files(place / "renderer")
+        found |= renderer_files(place / RENDERER_FOLDER)
     if not splits:
         data = sorted((folder / DATA_FOLDER).glob("*.parquet"))
         splits = sorted({path.name.split("-")[0] for path in data})
@@ -247,11 +249,9 @@ def push_rows(
     for split in rendering.splits:
         shards = [{"name": _name(split, index), **entry} for _, index, entry in files_of(records, split)]
         manifests[split] = make_manifest(about, split, records, shards)
-    last: dict[str, Path | bytes] = {
-        f"{RECORDS_FOLDER}/{split}.json": json.dumps(manifest, indent=2).encode()
-        for split, manifest in manifests.items()
-    }
-    hub.add(last | {CARD_NAME: card(rendering.splits, manifests[rendering.splits[0]]).encode()}, "Finish rendering")
+    written = {f"{RECORDS_FOLDER}/{split}.json": json.dumps(found, indent=2) for split, found in manifests.items()}
+    written[CARD_NAME] = card(rendering.splits, manifests[rendering.splits[0]])
+    hub.add({path: text.encode() for path, text in written.items()}, "Finish rendering")
     return manifests
 
 
@@ -274,13 +274,12 @@ class _PushedJob(RenderJob):
         for record in self._waiting:
             for split, entry in record["files"].items():
                 if entry["num_rows"]:
-                    files[f"{DATA_FOLDER}/{_name(split, record['index'])}"] = (
-                        self._folder_of(record["index"]) / f"{split}.parquet"
-                    )
+                    path = self._folder_of(record["index"]) / f"{split}.parquet"
+                    files[f"{DATA_FOLDER}/{_name(split, record['index'])}"] = path
             files[_record_name(self.split, record["index"])] = json.dumps(record).encode()
         if not files:
             return
-        self._hub.add(files, f"Add {next(iter(files))}" + (" ..." if len(files) > 1 else ""))
+        self._hub.add(files, _about(files))
         for record in self._waiting:
             shutil.rmtree(self._folder_of(record["index"]))
         self._waiting = []

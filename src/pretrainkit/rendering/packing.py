@@ -64,7 +64,7 @@ def _of_each(words: Sequence[str], measure: Callable[[list[str]], NDArray[np.int
 
 def _widths(renderer: Renderer, words: Sequence[str], after: str = "") -> NDArray[np.int64]:
     """Pixels of each word alone, with what comes after it."""
-    drawn = [renderer.drawer.prepared(word, is_word=True) + after for word in words]
+    drawn = [renderer.prepared(word, is_word=True) + after for word in words]
     return renderer.engine.lines(drawn, is_words=True).widths_N
 
 
@@ -153,7 +153,7 @@ class _Bigrams:
     """As `_Words`, of pairs as `BigramsPart` lays them out: no margins, perhaps a patch for each space."""
 
     def __init__(self, renderer: Renderer, words: Sequence[str]) -> None:
-        self._drawer = renderer.drawer
+        self._drawer = renderer
         self._space = space_patches(self._drawer)
         patches_W = _of_each(words, lambda distinct: bigram_patches(self._drawer, distinct))
         self.reach_W = np.cumsum(patches_W + self._space)

@@ -93,7 +93,7 @@ class Page:
         return Encoding(
             columns_XP=self.paint(),
             num_patches=L,
-            background=self.drawer.paper,
+            background=self.drawer.background,
             sep_patches=tuple(part.end // P for part in self.parts),
             word_starts=self.parts[0].word_starts if isinstance(self.text, list) else None,
             offset_mapping=mapping,

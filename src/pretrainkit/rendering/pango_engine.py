@@ -46,6 +46,7 @@ from pretrainkit.rendering.pango_library import (
     GlyphInfo,
     GlyphItem,
     GlyphString,
+    ListNode,
     PangoLibrary,
     pango_library,
 )
@@ -297,9 +298,10 @@ class PangoEngine:
     def _runs(self) -> list[Run]:
         """Of the layout's first line; only the original's words can have more lines, and then they are not drawn."""
         line = self._pango.pango_layout_get_line_readonly(self._layout, 0)
-        found, node = [], line.contents.runs
-        while node:
-            piece = ctypes.cast(node.contents.data, ctypes.POINTER(GlyphItem)).contents
+        found, address = [], line.contents.runs
+        while address:
+            node = ListNode.from_address(address)
+            piece, address = GlyphItem.from_address(node.data), node.next
             item, string = piece.item.contents, piece.glyphs.contents
             num = string.num_glyphs
             if num:
@@ -316,7 +318,6 @@ class PangoEngine:
                         rise=piece.y_offset,
                     )
                 )
-            node = node.contents.next
         return found
 
     def _slots_of(self, run: Run, base: float) -> NDArray[np.int32]:

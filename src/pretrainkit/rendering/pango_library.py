@@ -29,14 +29,13 @@ HINT_METRICS = {False: 1, True: 2}
 class ListNode(Structure):
     """GSList."""
 
-
-ListNode._fields_ = [("data", c_void_p), ("next", POINTER(ListNode))]
+    _fields_ = [("data", c_void_p), ("next", c_void_p)]
 
 
 class LayoutLine(Structure):
     """PangoLayoutLine, its beginning."""
 
-    _fields_ = [("layout", c_void_p), ("start", c_int), ("length", c_int), ("runs", POINTER(ListNode))]
+    _fields_ = [("layout", c_void_p), ("start", c_int), ("length", c_int), ("runs", c_void_p)]
 
 
 class Item(Structure):

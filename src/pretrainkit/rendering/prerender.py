@@ -215,6 +215,11 @@ class RenderJob:
         processes = num_processes(workers, 1 << 30, num_bytes * _WORK_PER_BYTE or 1 << 40, 1 << 40)
         self.progress.stage(f"rendering {self.split}", num_bytes, "B")
         records, begun, noted, num_patches = [], time.monotonic(), time.monotonic(), 0
+
+        def note_speed() -> None:
+            rate = num_patches / max(time.monotonic() - begun, 1e-9)
+            self.progress.note(f"{num_patches:,} text patches, {rate:,.0f} a second")
+
         with self._watched():
             for record in run_tasks(render_chunk, self._left(), processes):
                 records.append(record)
@@ -225,9 +230,9 @@ class RenderJob:
                 num_patches += sum(entry["num_patches"] for entry in record["files"].values())
                 if time.monotonic() - noted >= _SECONDS_BETWEEN_NOTES:
                     noted = time.monotonic()
-                    self.progress.note(_speed(num_patches, noted - begun))
+                    note_speed()
         if records:
-            self.progress.note(_speed(num_patches, time.monotonic() - begun))
+            note_speed()
         if self.kept:
             self.progress.note(f"{self.split}: {len(self.kept)} of {len(self.kept) + len(records)} files were there")
         return sorted([*records, *self.kept], key=lambda record: record["index"])
@@ -236,28 +241,29 @@ class RenderJob:
     def _watched(self) -> Iterator[None]:
         """Shows meanwhile how far the tasks are that run: one large document is one task, and takes minutes."""
         stop = threading.Event()
-        watch = threading.Thread(target=self._watch, args=(stop,), daemon=True)
-        watch.start()
+
+        def watch() -> None:
+            while not stop.wait(_SECONDS_BETWEEN_LOOKS):
+                with self._lock:
+                    for index, num_read in self._read_by_task.items():
+                        num_done = int(num_read * share_done(self._folder_of(index)))
+                        if (more := num_done - self._shown_by_task.get(index, 0)) > 0:
+                            self._shown_by_task[index] = num_done
+                            self.progress.advance(more)
+
+        watching = threading.Thread(target=watch, daemon=True)
+        watching.start()
         try:
             yield
         finally:
             stop.set()
-            watch.join()
-
-    def _watch(self, stop: threading.Event) -> None:
-        while not stop.wait(_SECONDS_BETWEEN_LOOKS):
-            with self._lock:
-                for index, num_read in self._read_by_task.items():
-                    num_done = int(num_read * share_done(self._folder_of(index)))
-                    if (more := num_done - self._shown_by_task.get(index, 0)) > 0:
-                        self._shown_by_task[index] = num_done
-                        self.progress.advance(more)
+            watching.join()
 
     def _folder_of(self, index: int) -> Path:
         return self.work / f"{self.split}-{index:05d}"
 
     def done(self, record: dict[str, Any]) -> None:
-        """Called for each file that was rendered now."""
+        """Take note of a file that was rendered now."""
 
     def found(self, task: ChunkTask) -> dict[str, Any] | None:
         """The record of an earlier attempt at the same documents."""
@@ -266,9 +272,9 @@ class RenderJob:
     def _left(self) -> Iterator[ChunkTask]:
         """The tasks without a record."""
         for index, documents in enumerate(self._chunks()):
-            folder = None if self._rendering.is_dry else self._folder_of(index)
-            drawn = (self.work / RENDERER_FOLDER, self._rendering.description["fingerprint"])
-            task = ChunkTask(self.split, index, documents, *drawn, self._rendering.settings, folder)
+            rendering, folder = self._rendering, None if self._rendering.is_dry else self._folder_of(index)
+            drawn = (self.work / RENDERER_FOLDER, rendering.description["fingerprint"])
+            task = ChunkTask(self.split, index, documents, *drawn, rendering.settings, folder)
             record = self.found(task)
             num_read, self._num_read = self._num_read, 0
             if record is None:
@@ -301,7 +307,7 @@ def _finish(
     records: Mapping[str, list[dict[str, Any]]],
     about: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Gives the files of a split their names; returns the manifest."""
+    """Give the files of a split their names; return the manifest."""
     found, shards = files_of(records, split), []
     (out / split).mkdir(parents=True, exist_ok=True)
     for index, (origin, number, entry) in enumerate(found):
@@ -341,9 +347,8 @@ def make_manifest(
     shards: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """The manifest of a split, whose files are `shards`."""
-    totals = {
-        name: sum(entry[name] for entry in shards) for name in ("num_rows", "num_patches", "num_words", "num_bytes")
-    }
+    counts = ("num_rows", "num_patches", "num_words", "num_bytes")
+    totals = {name: sum(entry[name] for entry in shards) for name in counts}
     return {
         **about,
         "num_documents": sum(record["num_documents"] for record in records.get(split, [])),
@@ -380,9 +385,8 @@ def _missing(records: Sequence[Mapping[str, Any]], progress: Progress) -> Counte
     found = sum((Counter(record["missing"]) for record in records), Counter[str]())
     missing = Counter(dict(sorted(found.items())))
     if missing:
-        shown = ", ".join(
-            f"{character!r} U+{ord(character):04X} ({number:,})" for character, number in missing.most_common(3)
-        )
+        most = missing.most_common(3)
+        shown = ", ".join(f"{character!r} U+{ord(character):04X} ({number:,})" for character, number in most)
         progress.note(
             f"warning: {missing.total():,} characters of {len(missing):,} kinds are drawn as boxes, as no font has "
             f"them: {shown}\n  add fonts to the renderer's fallback_fonts"
@@ -392,7 +396,3 @@ def _missing(records: Sequence[Mapping[str, Any]], progress: Progress) -> Counte
 
 def _fill_rate(num_patches: int, num_rows: int, canvas: int) -> float:
     return num_patches / max(1, num_rows * (canvas - 1))
-
-
-def _speed(num_patches: int, seconds: float) -> str:
-    return f"{num_patches:,} text patches, {num_patches / max(seconds, 1e-9):,.0f} a second"

@@ -47,7 +47,7 @@ def row_files(folder: str | Path, split: str = "train") -> list[Path]:
 
 
 def is_rendered(folder: Path) -> bool:
-    """Whether `pretrainkit render` made a folder."""
+    """True if `pretrainkit render` made the folder."""
     try:
         return bool(json.loads((folder / "manifest.json").read_bytes()).get("kind") == KIND)
     except (OSError, ValueError, AttributeError):  # no manifest, or somebody else's
@@ -120,7 +120,14 @@ def publish(
                 _copy(row_batches(files, sizes, first, last - first), path)
             written.append(path)
             progress.advance(last - first)
-    _write_infos(out, split, num_rows, written)
+    # Running totals of all splits, as `datasets` keeps them.
+    path = out / "dataset_infos.json"
+    infos: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {"default": {"splits": {}}}
+    own, num_bytes = infos["default"], sum(file.stat().st_size for file in written)
+    own["splits"][split] = {"name": split, "num_bytes": num_bytes, "num_examples": num_rows}
+    own["download_size"] = own["dataset_size"] = sum(entry["num_bytes"] for entry in own["splits"].values())
+    own["features"] = _features(written[0])
+    _write_json(path, infos)
     return written
 
 
@@ -174,10 +181,16 @@ def to_webdataset(
     for number, _, batches in _parts(found_files(folder), rows_per_file, progress or Quiet()):
         path = out / f"{split}-{number:05d}.tar"
         with atomic_file(path) as file, tarfile.open(fileobj=file, mode="w") as tar:
-            for batch in batches:
-                for values in batch.to_pylist():
-                    _add(tar, f"{row:09d}", values)
-                    row += 1
+            for values in (values for batch in batches for values in batch.to_pylist()):
+                picture = values.pop(PIXELS, None)
+                parts = {} if picture is None else {"png": picture["bytes"]}
+                parts["json"] = json.dumps(values, ensure_ascii=False).encode()
+                for ending, content in parts.items():
+                    # No time and no owner, so that the same rows are the same bytes.
+                    member = tarfile.TarInfo(f"{row:09d}.{ending}")
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+                row += 1
         written.append(path)
     return written
 
@@ -223,18 +236,6 @@ def row_batches(files: Sequence[Path], sizes: Sequence[int], begin: int, size: i
         first += num_rows
 
 
-def _write_infos(out: Path, split: str, num_rows: int, files: Sequence[Path]) -> None:
-    """Running totals of all splits, as `datasets` keeps them."""
-    path = out / "dataset_infos.json"
-    infos: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {"default": {"splits": {}}}
-    own = infos["default"]
-    num_bytes = sum(file.stat().st_size for file in files)
-    own["splits"][split] = {"name": split, "num_bytes": num_bytes, "num_examples": num_rows}
-    own["download_size"] = own["dataset_size"] = sum(entry["num_bytes"] for entry in own["splits"].values())
-    own["features"] = _features(files[0])
-    _write_json(path, infos)
-
-
 def _parts(files: list[Path], rows_per_file: int, progress: Progress) -> Iterator[tuple[int, int, Iterator[Any]]]:
     """Number of each new file, how many there will be, and its record batches."""
     sizes = [opened_parquet(path).metadata.num_rows for path in files]
@@ -246,17 +247,6 @@ def _parts(files: list[Path], rows_per_file: int, progress: Progress) -> Iterato
         size = min(rows_per_file, num_rows - begin)
         yield number, total, row_batches(files, sizes, begin, size)
         progress.advance(size)
-
-
-def _add(tar: tarfile.TarFile, key: str, values: dict[str, Any]) -> None:
-    """No time and no owner, so that the same rows are the same bytes."""
-    picture = values.pop(PIXELS, None)
-    parts = {} if picture is None else {"png": picture["bytes"]}
-    parts["json"] = json.dumps(values, ensure_ascii=False).encode()
-    for ending, content in parts.items():
-        member = tarfile.TarInfo(f"{key}.{ending}")
-        member.size = len(content)
-        tar.addfile(member, io.BytesIO(content))
 
 
 def _features(file: Path) -> Any:

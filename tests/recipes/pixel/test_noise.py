@@ -1,5 +1,6 @@
 """Words with errors: what each kind keeps, how many are hit, and files of labelled examples."""
 
+import inspect
 import json
 import unicodedata
 from collections import Counter
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrainkit.cli.corpus import AttackName
+from pretrainkit.cli.corpus import corrupt_words
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.recipes.pixel.noise import ATTACKS, JOINS_WORDS, corrupt, write_noisy
 
@@ -70,7 +71,8 @@ def test_what_does_not_exist_is_named():
         corrupt(["a"], "truncate", 50, seed=0, index=0)
     with pytest.raises(InputError, match="--typos"):
         corrupt(["a"], "natural-typo", 0.5, seed=0, index=0)
-    assert list(get_args(AttackName)) == list(ATTACKS)
+    _, option = get_args(inspect.signature(corrupt_words).parameters["attack"].annotation)
+    assert all(attack in option.help for attack in ATTACKS)
 
 
 def test_annotation_of_a_treebank_stays(tmp_path):
