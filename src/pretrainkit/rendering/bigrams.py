@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, groupby
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,7 @@ from pretrainkit.rendering.parts import Part, is_rtl
 _WORD_OR_SPACE = re.compile(r"\S+|\s+")
 
 
-@dataclass(frozen=True)
-class Bigram:
+class Bigram(NamedTuple):
     """Two characters of a word, or its last one alone, or a space."""
 
     start: int

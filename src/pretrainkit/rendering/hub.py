@@ -14,10 +14,9 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pretrainkit.errors import DataError, RunError
 from pretrainkit.files.manifest import file_sha256, read_manifest
@@ -40,8 +39,7 @@ _PLAN_NAME = f"{RECORDS_FOLDER}/plan.json"
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Stored:
+class Stored(NamedTuple):
     """A file on the hub."""
 
     num_bytes: int
@@ -51,8 +49,7 @@ class Stored:
     """Of its content as git counts it."""
 
 
-@dataclass(frozen=True)
-class Pushed:
+class Pushed(NamedTuple):
     """What an upload did."""
 
     num_uploaded: int

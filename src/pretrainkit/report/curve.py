@@ -3,9 +3,9 @@
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,7 @@ _SHOWN_EVENTS = ("stopped", "resumed", "skipped")
 _LOG_RATIO = 20.0  # a gradient norm with peaks this many times its median is drawn on a log axis
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
     """One chart of a run, which can be drawn at any size."""
 
     key: str

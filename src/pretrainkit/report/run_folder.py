@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
@@ -20,8 +20,7 @@ Row = dict[str, float]
 Sample = dict[str, str | tuple[Shown, ...]]
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     step: float
     event: str
     """started, stopped, resumed, checkpoint, skipped, finished, or another word."""

@@ -6,8 +6,7 @@ is a data URI, so that the page stays complete in itself; only raster formats ar
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pretrainkit.report.markup import Markup, tag
 
@@ -17,8 +16,7 @@ _MAX_CHARACTERS = 200_000
 _MAX_ITEMS = 30
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(NamedTuple):
     text: str
     """Maybe empty."""
     picture: str

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 _KIB, _MIB, _GB = 1 << 10, 1 << 20, 1e9
 ALONE_SECONDS = 120.0
@@ -27,8 +28,7 @@ _GROUP_FILES = {
 that are cached, which the system drops when memory is asked for."""
 
 
-@dataclass(frozen=True)
-class Usage:
+class Usage(NamedTuple):
     """Of a run: its process and all that it started, in bytes."""
 
     now: int
