@@ -39,7 +39,7 @@ def status(
 
 
 def _show_status(folder: LaunchFolder, as_json: bool) -> None:
-    run, launch = folder.run, folder.last()
+    run, launch, checkpoint, attempts = folder.run, folder.last(), folder.newest_checkpoint, folder.attempts()
     states = {job_id: _state(folder, launch.kind, job_id) for job_id in launch.job_ids}
     found = {
         "run": str(run),
@@ -47,8 +47,8 @@ def _show_status(folder: LaunchFolder, as_json: bool) -> None:
         "ranks": launch.world_size,
         "command": ["pretrainkit", *launch.words],
         "jobs": states,
-        "checkpoint": folder.newest_checkpoint,
-        "attempts": folder.attempts(),
+        "checkpoint": checkpoint,
+        "attempts": attempts,
         "code": launch.code.get("git"),
     }
     if as_json:
@@ -58,8 +58,8 @@ def _show_status(folder: LaunchFolder, as_json: bool) -> None:
     print(f"  {shlex.join(['pretrainkit', *launch.words])}")
     for job_id, state in states.items():
         print(f"  {'process' if launch.kind == 'local' else 'job'} {job_id}: {state}")
-    print(f"  newest checkpoint: {folder.newest_checkpoint or 'none yet'}")
-    for row in folder.attempts():
+    print(f"  newest checkpoint: {checkpoint or 'none yet'}")
+    for row in attempts:
         print(f"  ended with {row['code']} ({row['cause']}) after {row['checkpoint']}: {row['then']}")
 
 
@@ -95,20 +95,16 @@ def cancel(run: Run, now: Annotated[bool, Option("--now", help="Do not wait for 
     if not living:
         raise InputError(f"{run} does not run\n  go on with it: pretrainkit launch resume {shlex.quote(str(run))}")
     for folder in living:
-        _cancel(folder, now)
-
-
-def _cancel(folder: LaunchFolder, now: bool) -> None:
-    launch = folder.last()
-    folder.cancel()
-    if launch.kind == "local":
-        os.kill(int(launch.job_ids[0]), signal.SIGTERM)
-    elif launch.kind == "slurm":
-        for job_id in launch.job_ids:
-            slurm.cancel(job_id, now=now)
-    else:
-        sky.cancel_jobs(launch.job_ids[0])
-    print(f"asked {launch.kind} {', '.join(launch.job_ids)} to end")
+        launch = folder.last()
+        folder.cancel()
+        if launch.kind == "local":
+            os.kill(int(launch.job_ids[0]), signal.SIGTERM)
+        elif launch.kind == "slurm":
+            for job_id in launch.job_ids:
+                slurm.cancel(job_id, now=now)
+        else:
+            sky.cancel_jobs(launch.job_ids[0])
+        print(f"asked {launch.kind} {', '.join(launch.job_ids)} to end")
 
 
 @app.command()

@@ -26,7 +26,6 @@ from pretrainkit.workers.slurm_config import SlurmConfig
 
 
 def _new_launch(asked: Asked, words: Sequence[str], again: Sequence[str], settings: dict[str, Any]) -> Launch:
-    """The record of a launch that begins now."""
     return Launch(
         kind=asked.launch,  # type: ignore[arg-type]
         words=tuple(words),

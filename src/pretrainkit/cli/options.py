@@ -58,7 +58,6 @@ class Decoding:
     """T5: most tokens of an answer. Default: data.target_length of the run."""
 
     def given(self) -> dict[str, Any]:
-        """What was given, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
@@ -167,7 +166,6 @@ class Asked:
 
     @property
     def processes_per_node(self) -> int:
-        """Ranks of each machine."""
         return self.nproc or self.gpus_per_node or 1
 
     @property

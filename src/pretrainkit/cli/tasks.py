@@ -215,7 +215,6 @@ def cache(
 
 
 def _registry(modules: list[str] | None) -> "TaskRegistry":
-    """All tasks of the recipes and of the given modules."""
     from pretrainkit.tasks.task import REGISTRY
     from pretrainkit.tasks.user_modules import import_modules
 
@@ -291,7 +290,6 @@ def _drawn(mixture: Any, seed: int) -> "Iterator[tuple[BoundTask, int, int, Exam
 
 
 def _plain(value: Any) -> Any:
-    """For JSON."""
     import numpy as np
 
     if isinstance(value, (np.ndarray, np.generic)):

@@ -42,11 +42,9 @@ class Walk:
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
         return time.monotonic() - self._began
 
     def chapter(self, title: str, text: str) -> None:
-        """Print the heading of the next chapter."""
         self._chapter += 1
         print(f"\n[{self._chapter}/{self._num_chapters}] {title}: {text}", flush=True)
 
@@ -84,7 +82,6 @@ class Walk:
         return run
 
     def report(self, run: Path) -> None:
-        """Write the report of a run."""
         pretrainkit("report", run, "--out", self.folder / "report.html")
 
     def tell(self, found: Mapping[str, str], places: Mapping[str, object], hint: str) -> None:

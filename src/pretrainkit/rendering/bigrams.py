@@ -67,19 +67,15 @@ class BigramsPart(Part):
             self.end = min(self.end, self.geometry.last)
         drawn = [pair.text[::-1] if is_backward else pair.text for pair in self.pairs]
         self.lines = drawer.lines(list("".join(drawn)) or [""], is_words=True)
+        columns: list[int] = []
+        for pair, start in zip(self.pairs, self.starts_K.tolist(), strict=True):
+            # Of the second character, if there is one: behind the first, whose width is the next of all that are drawn.
+            columns += [start, start + int(self.lines.widths_N[len(columns)])][: len(pair.text)]
+        self.columns_N = np.array(columns or [self.begin])
         if is_list:
             # Of the pairs of a word, the leftmost one comes last here and stays.
             firsts = {pair.word: int(start) for pair, start in reversed(list(zip(self.pairs, self.starts_K)))}
             self.word_starts = (*(firsts[word] // P for word in sorted(firsts) if word >= 0), self.end // P)
-
-    def paint(self, canvas_XP: NDArray[np.uint8], begin: int) -> None:
-        widths_N = self.lines.widths_N
-        columns: list[int] = []
-        for pair, start in zip(self.pairs, self.starts_K.tolist(), strict=True):
-            first = start - begin
-            # Of the second character, if there is one: behind the first, whose width is the next of all that are drawn.
-            columns += [first, first + int(widths_N[len(columns)])][: len(pair.text)]
-        self.lines.paint(canvas_XP, columns or [0])
 
     def spans(self) -> list[Span]:
         found: list[Span] = []

@@ -36,11 +36,9 @@ class FileDocuments:
 
     @property
     def num_bytes(self) -> int:
-        """Of the files."""
         return sum(source.num_bytes for source in self.sources)
 
     def read(self, skips: Skips, on_bytes: OnBytes = None) -> Iterator[RenderDocument]:
-        """All of them from the first on."""
         for document in read_documents(self.sources, skips, text_key=self.text_key, on_bytes=on_bytes):
             yield RenderDocument(f"{document.source}#{document.position}", document.text)
 

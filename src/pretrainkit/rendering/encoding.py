@@ -38,7 +38,6 @@ class Encoding:
 
     @property
     def patch(self) -> int:
-        """P."""
         return self.columns_XP.shape[1]
 
     @property

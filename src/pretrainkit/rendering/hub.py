@@ -78,7 +78,6 @@ class Hub:
         }
 
     def read(self, path: str) -> bytes:
-        """The content of a file that is there."""
         with tempfile.TemporaryDirectory() as folder:
             found = _retried(lambda: self._api.hf_hub_download(self.name, path, repo_type="dataset", local_dir=folder))
             return Path(found).read_bytes()

@@ -127,5 +127,4 @@ class Ink:
         return line_XP
 
     def _each(self, values_N: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Of each glyph's text."""
         return np.broadcast_to(values_N, len(self.slots_G)) if len(values_N) == 1 else values_N.repeat(self.lengths_N)

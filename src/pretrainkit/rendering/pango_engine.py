@@ -205,7 +205,6 @@ class PangoEngine:
         return content
 
     def _size(self) -> tuple[int, int]:
-        """Logical width and height of what is laid out, in pixels."""
         width, height = ctypes.c_int(), ctypes.c_int()
         self._pango.pango_layout_get_pixel_size(self._layout, ctypes.byref(width), ctypes.byref(height))
         return width.value, height.value
@@ -255,10 +254,8 @@ class PangoEngine:
 
     def runs_of(self, shaped: Shaped) -> tuple[Run, ...]:
         """The runs of a text, shaped now if its line was put together from words."""
-        if shaped.runs is not None:
-            return shaped.runs
         with self._lock:
-            found = self._shape(shaped.text, shaped.direction).runs
+            found = shaped.runs if shaped.runs is not None else self._shape(shaped.text, shaped.direction).runs
         assert found is not None
         return found
 
@@ -492,7 +489,6 @@ def _rules(files: Sequence[Path], faces: Sequence[int], names: Sequence[str], sc
 
 
 def _release(pango: PangoLibrary, objects: list[int], fontconfig: int) -> None:
-    """Gives back what an engine held."""
     while objects:
         pango.g_object_unref(objects.pop())
     pango.FcConfigDestroy(fontconfig)

@@ -39,12 +39,14 @@ class Part(ABC):
     """Column of the black patch after it."""
     lines: Lines
     """Its texts."""
+    columns_N: NDArray[np.int64]
+    """First column of each of them on the canvas."""
     word_starts: tuple[int, ...] | None = None
     """Index of the first (leftmost) patch of each word, then that of the black patch."""
 
-    @abstractmethod
     def paint(self, canvas_XP: NDArray[np.uint8], begin: int) -> None:
-        """Writes the columns from `begin` to `end`."""
+        """Write the columns from `begin` to `end`."""
+        self.lines.paint(canvas_XP, self.columns_N - begin)
 
     @abstractmethod
     def spans(self) -> list[Span]:
@@ -64,7 +66,7 @@ class RunningPart(Part):
     def __init__(
         self, drawer: Drawer, text: str, column: int, *, direction: str | None, limit: int | None = None
     ) -> None:
-        self.geometry, self.column = drawer.geometry, column
+        self.geometry, self.column, self.columns_N = drawer.geometry, column, np.array([column])
         self.text = self.whole = drawer.prepared(text, is_word=False)
         self.is_backward = direction == "rtl"
         self._measure = partial(drawer.engine.lines, direction=direction)
@@ -102,9 +104,6 @@ class RunningPart(Part):
         """Keeps the longest beginning of the text that, with its margin, ends before the column `end`."""
         self.text = _beginning(self.whole, end - self.column - LEFT_MARGIN, lambda text: self._measure([text]))
         self.lines = self._measure([self.text])
-
-    def paint(self, canvas_XP: NDArray[np.uint8], begin: int) -> None:
-        self.lines.paint(canvas_XP, [self.column - begin])
 
     def spans(self) -> list[Span]:
         P = self.geometry.patch
@@ -173,9 +172,6 @@ class WordsPart(Part):
         self.lines, self.columns_N, self.words = lines, columns_N, words
         self._patches_N = list(zip((starts_N // P).tolist(), (ends_N // P).tolist(), strict=True))
         """First patch of each word, and the one after its last."""
-
-    def paint(self, canvas_XP: NDArray[np.uint8], begin: int) -> None:
-        self.lines.paint(canvas_XP, self.columns_N - begin)
 
     def spans(self) -> list[Span]:
         P = self.geometry.patch

@@ -266,7 +266,6 @@ class RenderJob:
         """Take note of a file that was rendered now."""
 
     def found(self, task: ChunkTask) -> dict[str, Any] | None:
-        """The record of an earlier attempt at the same documents."""
         return None if task.folder is None else finished_task(task.folder, task.key)
 
     def _left(self) -> Iterator[ChunkTask]:

@@ -250,7 +250,6 @@ def _parts(files: list[Path], rows_per_file: int, progress: Progress) -> Iterato
 
 
 def _features(file: Path) -> Any:
-    """What `datasets` knows about the columns of a file with rows."""
     return json.loads(opened_parquet(file).schema_arrow.metadata[b"huggingface"])["info"]["features"]
 
 

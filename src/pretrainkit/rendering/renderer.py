@@ -98,16 +98,11 @@ class Renderer(Drawer):
 def _check(text: object) -> None:
     if isinstance(text, str):
         return
-    if isinstance(text, tuple):
-        if len(text) != 2:
-            raise ValueError(f"a tuple of {len(text)} texts cannot be rendered\n  give a pair: (first, second)")
-        parts: Sequence[object] = text
-    elif isinstance(text, list):
-        if not text:
-            raise ValueError("an empty list of words cannot be rendered\n  give at least one word, or a text")
-        parts = text
-    else:
+    if not isinstance(text, (tuple, list)):
         raise TypeError(f"{type(text).__name__} cannot be rendered\n  give a str, a tuple of two str or a list of str")
-    wrong = [type(part).__name__ for part in parts if not isinstance(part, str)]
-    if wrong:
+    if isinstance(text, tuple) and len(text) != 2:
+        raise ValueError(f"a tuple of {len(text)} texts cannot be rendered\n  give a pair: (first, second)")
+    if not text:
+        raise ValueError("an empty list of words cannot be rendered\n  give at least one word, or a text")
+    if wrong := [type(part).__name__ for part in text if not isinstance(part, str)]:
         raise TypeError(f"{type(text).__name__} with {wrong[0]} in it cannot be rendered\n  give str only")

@@ -76,20 +76,14 @@ class Machine:
         for line in _lines(self.proc / "self" / "cgroup"):
             _, controllers, path = line.split(":", 2)
             for name in {"", "memory"} & set(controllers.split(",")):
-                yield from self._left(self.groups / name, path.strip("/"), *_GROUP_FILES[name])
-
-    def _left(self, root: Path, path: str, limit: str, used: str, cached: str) -> Iterator[int]:
-        """Of a group and all above it: a limit counts for all below. A container may not see its own path."""
-        folders = [root / path, *(root / path).parents]
-        for folder in folders[: folders.index(root) + 1]:
-            try:
-                word = (folder / limit).read_text().strip()
-                taken = int((folder / used).read_text())
-                entries = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            except OSError:
-                continue
-            if word != "max":
-                yield max(0, int(word) - taken + int(entries.get(cached, 0)))
+                root, (limit, used, cached) = self.groups / name, _GROUP_FILES[name]
+                folders = [root / path.strip("/"), *(root / path.strip("/")).parents]
+                # A limit counts for all groups below. A container may not see its own path.
+                for folder in folders[: folders.index(root) + 1]:
+                    words, taken = _lines(folder / limit), _lines(folder / used)
+                    entries = dict(entry.split() for entry in _lines(folder / "memory.stat"))
+                    if words and taken and entries and words[0] != "max":
+                        yield max(0, int(words[0]) - int(taken[0]) + int(entries.get(cached, 0)))
 
     def _tree(self, pid: int) -> Iterator[int]:
         yield pid
@@ -136,14 +130,12 @@ class Room:
         self._has_told = False
 
     def begin(self) -> None:
-        """A run starts now."""
         if self._began is None:
             self._began = self._clock()
             # The GPU tells of all its processes together: what is free before the first is what there is for all.
             self._gpu_bytes = self._machine.free_gpu_bytes()
 
     def end(self) -> None:
-        """A run ended."""
         self._num_ended += 1
 
     def look(self, pids: Sequence[int]) -> None:

@@ -58,7 +58,6 @@ class Worker:
         return code
 
     def pids(self) -> list[int]:
-        """Of the processes that run."""
         return [process.pid for process in list(self._running)]
 
     def stop(self) -> None:
