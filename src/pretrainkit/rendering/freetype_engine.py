@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError, MissingPackageError
 from pretrainkit.rendering.config import RendererConfig
-from pretrainkit.rendering.fonts import faces_of, fallback_scales, font_files
+from pretrainkit.rendering.fonts import drawn_faces
 from pretrainkit.rendering.glyph_atlas import GlyphAtlas
 from pretrainkit.rendering.painting import Ink, Shades
 
@@ -47,10 +47,7 @@ class FreeTypeEngine:
         self.atlas = GlyphAtlas()
         self.shades = Shades(config)
         self._freetype = _import_freetype()
-        files = font_files(config.font_file, config.fallback_fonts)
-        faces = faces_of(files, config.font_index)
-        scales = fallback_scales(files, config.font_index) if config.fit_fallbacks else [1.0] * len(files)
-        self._faces = [self._open(*one) for one in zip(files, faces, scales, strict=True)]
+        self._faces = [self._open(*face) for face in drawn_faces(config)]
         self._slots = np.zeros(_NUM_CODES, np.int32)
         self._advances = np.zeros(256, np.int32)
         self._is_missing = np.zeros(256, bool)

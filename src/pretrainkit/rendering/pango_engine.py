@@ -21,7 +21,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 import numpy as np
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
 from pretrainkit.rendering.config import RendererConfig
-from pretrainkit.rendering.fonts import faces_of, fallback_scales, font_files, num_faces
+from pretrainkit.rendering.fonts import Face, drawn_faces, num_faces
 from pretrainkit.rendering.glyph_atlas import BASELINE, ROWS, GlyphAtlas
 from pretrainkit.rendering.painting import Ink, Shades
 from pretrainkit.rendering.pango_library import (
@@ -136,15 +136,13 @@ class PangoEngine:
         self._slots: dict[int, FontSlots] = {}
         self._objects: list[int] = []
         self.shades = Shades(config)
-        files = font_files(config.font_file, config.fallback_fonts)
+        faces = drawn_faces(config)
         self._fontconfig = pango.FcConfigCreate()
-        faces = faces_of(files, config.font_index)
-        names = [f"{number:05d}" for number in range(len(files))]
+        names = [f"{number:05d}" for number in range(len(faces))]
         pango.FcConfigParseAndLoadFromMemory(self._fontconfig, _SCALE_BITMAPS, 1)
-        scales = fallback_scales(files, config.font_index) if config.fit_fallbacks else [1.0] * len(files)
-        pango.FcConfigParseAndLoadFromMemory(self._fontconfig, _rules(files, faces, names, scales), 1)
-        for path, face in zip(files, faces, strict=True):
-            pattern = pango.FcFreeTypeQuery(str(path).encode(), face, None, ctypes.byref(ctypes.c_int()))
+        pango.FcConfigParseAndLoadFromMemory(self._fontconfig, _rules(faces, names), 1)
+        for path, index, _ in faces:
+            pattern = pango.FcFreeTypeQuery(str(path).encode(), index, None, ctypes.byref(ctypes.c_int()))
             if not pattern or not pango.FcConfigAppFontAddFile(self._fontconfig, str(path).encode()):
                 raise DataError(f"font {path} cannot be used by Pango\n  give a .ttf, .otf or .ttc file")
             pango.FcPatternDestroy(pattern)
@@ -325,7 +323,7 @@ class PangoEngine:
             self._objects.append(pango.g_object_ref(run.font))
             pattern = pango.pango_fc_font_get_pattern(run.font)
             pango.FcPatternGetBool(pattern, b"color", 0, ctypes.byref(is_color))
-            known = self._slots[run.font] = FontSlots(bool(is_color.value))
+            known = self._slots[run.font] = FontSlots(bool(is_color.value), np.zeros(1 << 16, np.int32), {})
         numbers_G = run.glyphs_G["glyph"]
         rise_G = run.rise - run.glyphs_G["y_offset"]
         # Slot 0 is what is not loaded yet; empty glyphs (of joiners, for example) keep it and have no ink.
@@ -395,15 +393,15 @@ class PangoEngine:
             canvas_XPC[:] = pixels_PX4[:, :, 2::-1].swapaxes(0, 1)
 
 
-class FontSlots:
-    """Slots in the store of one font's glyphs, which come in colours if the font `is_color`."""
+class FontSlots(NamedTuple):
+    """Slots in the store of one font's glyphs."""
 
-    def __init__(self, is_color: bool) -> None:
-        self.is_color = is_color
-        self.plain = np.zeros(1 << 16, np.int32)
-        """By number, of glyphs on the baseline; 0 is not loaded."""
-        self.moved: dict[tuple[int, int, float], int] = {}
-        """By number, rows above the baseline and, of boxes, the fraction of a row below it."""
+    is_color: bool
+    """Its glyphs come in colours."""
+    plain: NDArray[np.int32]
+    """By number, of glyphs on the baseline; 0 is not loaded."""
+    moved: dict[tuple[int, int, float], int]
+    """By number, rows above the baseline and, of boxes, the fraction of a row below it."""
 
 
 class PangoLines:
@@ -461,18 +459,15 @@ def _character_edges(text: str, runs: Sequence[Run]) -> NDArray[np.float64]:
     return edges_K2[order_K][which_T]
 
 
-def _rules(files: Sequence[Path], faces: Sequence[int], names: Sequence[str], scales: Sequence[float]) -> bytes:
+def _rules(faces: Sequence[Face], names: Sequence[str]) -> bytes:
     """Rules that give each font a family of its own, for Fontconfig, so that it tries them in their order: by their own
     families, a regular font would come before a bold one. Pango asks for the family "emoji" where it meets one. And
     rules that draw fallback fonts smaller."""
-    chosen = (
-        f"<test name='index'><int>{face}</int></test>" if num_faces(path) > 1 else ""
-        for path, face in zip(files, faces, strict=True)
-    )
+    chosen = (f"<test name='index'><int>{one.index}</int></test>" if num_faces(one.path) > 1 else "" for one in faces)
     renamed = (
-        f"<match target='scan'><test name='file'><string>{escape(str(path))}</string></test>{test}"
+        f"<match target='scan'><test name='file'><string>{escape(str(one.path))}</string></test>{test}"
         f"<edit name='family' mode='assign_replace'><string>{name}</string></edit></match>"
-        for path, test, name in zip(files, chosen, names, strict=True)
+        for one, test, name in zip(faces, chosen, names, strict=True)
     )
     families = "".join(f"<string>{name}</string>" for name in names)
     emoji = (
@@ -482,7 +477,7 @@ def _rules(files: Sequence[Path], faces: Sequence[int], names: Sequence[str], sc
     smaller = (
         f"<match target='font'><test name='file'><string>{escape(str(path))}</string></test><edit name='pixelsize' "
         f"mode='assign'><times><name>pixelsize</name><double>{scale:.6f}</double></times></edit></match>"
-        for path, scale in zip(files, scales, strict=True)
+        for path, _, scale in faces
         if scale < 1
     )
     return f"<?xml version='1.0'?><fontconfig>{''.join(renamed)}{emoji}{''.join(smaller)}</fontconfig>".encode()
