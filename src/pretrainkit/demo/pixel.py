@@ -33,15 +33,9 @@ SCRIPTS = {
 
 
 def run_demo(folder: Path, num_steps: int, font: Path | None = None) -> dict[str, Any]:
-    """Run the demo into `folder`, which is replaced when it holds an earlier one; returns its headline numbers.
-
-    Args:
-        font: File of the font to draw with; None: DejaVu Sans Mono of the package matplotlib.
-        num_steps: Optimizer updates of pretraining.
-
-    Raises:
-        InputError: There is no font.
-    """
+    """Run the demo into `folder`, which is replaced when it holds an earlier one; return its headline numbers.
+    `num_steps` are optimizer updates of pretraining, `font` is the file of a font; None: DejaVu Sans Mono of the
+    package matplotlib. Raises InputError where there is none."""
     font = font or default_font()
     walk = Walk(folder, 6)
     walk.chapter("Text", "sentences of a small grammar, and a renderer that begins a patch with each word")
@@ -102,11 +96,8 @@ def run_demo(folder: Path, num_steps: int, font: Path | None = None) -> dict[str
 
 
 def default_font() -> Path:
-    """DejaVu Sans Mono, where the package matplotlib is installed, which is not imported.
-
-    Raises:
-        InputError: It is not.
-    """
+    """Return DejaVu Sans Mono of the package matplotlib, which is not imported. Raises InputError where it is not
+    installed."""
     found = find_spec("matplotlib")
     places = (found.submodule_search_locations if found is not None else None) or ()
     for place in places:

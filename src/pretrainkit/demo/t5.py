@@ -146,13 +146,9 @@ def ask_transformers(export: Path, tokenizer: Path, texts: list[str]) -> list[st
 
 
 def write_rows(folder: Path, documents: Iterable[tuple[str, str]]) -> Rows:
-    """Write `train.jsonl` and `validation.jsonl` of rows {"paragraph", "part"} into `folder`, a new one.
-
-    Held-out rows are chosen by a hash of the paragraph, so that no text lies on both sides.
-
-    Args:
-        documents: (name, text) with a paragraph per line, as `prose.standard_library_documents` gives them.
-    """
+    """Write `train.jsonl` and `validation.jsonl` of rows {"paragraph", "part"} into `folder`, a new one. `documents`
+    are (name, text) with a paragraph per line, as `prose.standard_library_documents` gives them. Held-out rows are
+    chosen by a hash of the paragraph, so that no text is on both sides."""
     found: dict[str, str] = {}
     for name, text in documents:
         for paragraph in text.split("\n"):

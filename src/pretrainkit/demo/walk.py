@@ -58,18 +58,13 @@ class Walk:
         kill_after_step: int,
         shown: str = "",
     ) -> Path:
-        """A chapter: train, kill -9 in the middle, resume, and compare the losses that were computed twice.
+        """Train as a chapter: kill -9 in the middle, resume, and compare the losses that were computed twice; return
+        the run folder. Raises RunError where a loss differs in its last digit, or the training ended by itself.
 
         Args:
             words: Behind `pretrainkit train`: the preset and settings other than those below.
             kill_after_step: Not a multiple of `checkpoint_steps`, so that steps are made twice.
             shown: Printed below the heading.
-
-        Returns:
-            The run folder.
-
-        Raises:
-            RunError: A loss differs in its last digit, or the training ended by itself.
         """
         self.chapter(title, f"{text}; killed without warning after step {kill_after_step}, then resumed")
         print(shown, end="")

@@ -76,10 +76,7 @@ class Drawer:
     @property
     def engine(self) -> Engine:
         """What draws, of this process. No lock, which a fork could leave locked: at worst two threads make one each.
-
-        Raises:
-            MissingPackageError, DataError: A library or a font is missing.
-        """
+        Raises MissingPackageError or DataError where a library or a font is missing."""
         made = self._made
         if made is None or made[0] != os.getpid():
             if self.config.engine == "pango":

@@ -41,11 +41,8 @@ _FILES = (CONFIG_NAME, EXTRAS_NAME, f"{FALLBACKS_NAME}/*", *(f"*{suffix}" for su
 
 
 def save_renderer(renderer: Renderer, folder: str | Path) -> None:
-    """Write the renderer's folder. Files of these names that are there are replaced.
-
-    Raises:
-        DataError: The folder cannot be written, or a font is gone.
-    """
+    """Write the renderer's folder. Files of these names that are there are replaced. Raises DataError where the folder
+    cannot be written, or a font is gone."""
     folder, config = Path(folder), renderer.config
     main, *fallbacks = font_files(config.font_file, config.fallback_fonts)
     _copy(main, folder / main.name)
@@ -72,18 +69,14 @@ def load_renderer(
     on_change: Literal["error", "warn", "ignore"] = "error",
     **changes: Any,
 ) -> Renderer:
-    """A renderer from its folder, or from the original's JSON file beside its font.
-
-    A folder without `rendering.json` was written by the original: it is loaded with `parity`, and with the engine of
-    the class that wrote it, PyGame's where the file does not say.
+    """Open a renderer from its folder, or from the original's JSON file beside its font. A folder without
+    `rendering.json` was written by the original: it is loaded with `parity`, and with the engine of the class that
+    wrote it, PyGame's where the file does not say. Raises DataError where a file is missing or broken, or the pixels
+    have changed, and ConfigError where a key or a value is not known.
 
     Args:
         on_change: What happens where the test page is not drawn as it was when the folder was written.
         changes: Fields of `RendererConfig` to set otherwise.
-
-    Raises:
-        DataError: A file is missing or broken, or the pixels have changed.
-        ConfigError: A key or a value is not known.
     """
     path = Path(source)
     path = path / CONFIG_NAME if path.is_dir() else path
@@ -129,11 +122,8 @@ def is_renderer(folder: Path) -> bool:
 
 
 def copy_renderer(origin: Path, out: Path) -> None:
-    """Copy what makes a renderer from the folder `origin`, which may hold other files, to the folder `out`.
-
-    Raises:
-        DataError: The font is gone, or nothing can be written.
-    """
+    """Copy what makes a renderer from the folder `origin`, which may hold other files, to the folder `out`. Raises
+    DataError where the font is gone, or nothing can be written."""
     font = Path(str(_read(origin / CONFIG_NAME).get("font_file", ""))).name
     fallbacks = sorted((origin / FALLBACKS_NAME).glob("*"))
     with explained_write_errors(out):
@@ -194,17 +184,14 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def open_renderer(path: str | Path, max_patches: int | None = None, **changes: Unpack[RendererOptions]) -> Renderer:
-    """The renderer of a folder, one with the published settings and a font, or one of the hub.
+    """Open the renderer of a folder, one with the published settings and a font, or one of the hub. Raises DataError
+    where there is none, or it draws otherwise than it did, and ConfigError where a field or a value is not known.
 
     Args:
         path: Folder of `save_renderer` or of the original, or a .ttf, .otf or .ttc file; else the name of a model on
             the hub (see `fetch_renderer`).
         max_patches: Of a canvas; None: as the folder says, or 529.
         changes: Fields of `RendererConfig` to set otherwise.
-
-    Raises:
-        DataError: There is none, or it draws otherwise than it did.
-        ConfigError: A field or a value is not known.
     """
     given: dict[str, Any] = {**changes, **({} if max_patches is None else {"max_seq_length": max_patches})}
     if Path(path).suffix.lower() in SUFFIXES and not Path(path).is_dir():
@@ -225,16 +212,9 @@ def is_hub_name(name: str | Path) -> bool:
 
 
 def fetch_renderer(name: str) -> Path:
-    """The folder of a renderer of the hub: settings and fonts, no weights. The hub's own cache keeps it, and gives it
-    without a network.
-
-    Args:
-        name: `USER/NAME` of a model, or `datasets/USER/NAME` of what `pretrainkit render --push` uploaded; with
-            `@REVISION`, a branch, tag or commit.
-
-    Raises:
-        DataError: The hub does not give it.
-    """
+    """Fetch the folder of a renderer of the hub: settings and fonts, no weights. The hub's own cache keeps it, and
+    gives it without a network. `name` is `USER/NAME` of a model, or `datasets/USER/NAME` of what `pretrainkit render
+    --push` uploaded; with `@REVISION`, a branch, tag or commit. Raises DataError where the hub does not give it."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 

@@ -17,11 +17,8 @@ _COLLECTION = b"ttcf"
 
 
 def font_files(main: str, fallbacks: tuple[str, ...]) -> list[Path]:
-    """The main font, then the fallbacks with folders replaced by their fonts, each file once.
-
-    Raises:
-        DataError: A path does not exist, or a folder holds no font.
-    """
+    """The main font, then the fallbacks with folders replaced by their fonts, each file once. Raises DataError where a
+    path does not exist, or a folder holds no font."""
     found: list[Path] = []
     for name in (main, *fallbacks):
         path = Path(name).expanduser()
@@ -51,11 +48,8 @@ class Face(NamedTuple):
 
 def drawn_faces(config: RendererConfig) -> list[Face]:
     """Return the chosen face of the main font and the first of each fallback; with `fit_fallbacks` these are made
-    smaller until their lines are no higher than the main font's.
-
-    Raises:
-        DataError: The main font has fewer faces, or a file does not say how high its lines are.
-    """
+    smaller until their lines are no higher than the main font's. Raises DataError where the main font has fewer faces,
+    or a file does not say how high its lines are."""
     files, chosen = font_files(config.font_file, config.fallback_fonts), config.font_index
     if chosen and chosen >= (num := num_faces(files[0])):
         raise DataError(f"font {files[0]} has no face {chosen}\n  it has {num}; give a font_index of {num - 1} or less")
@@ -91,11 +85,7 @@ def _line_height(path: Path, face: int) -> float:
 
 
 def font_sha256(path: Path) -> str:
-    """Hash of a font's bytes.
-
-    Raises:
-        DataError: It cannot be read.
-    """
+    """Hash of a font's bytes. Raises DataError where it cannot be read."""
     try:
         stat = path.stat()
         return _sha256(str(path), stat.st_size, stat.st_mtime_ns)

@@ -96,16 +96,9 @@ class Hub:
 def push(
     folder: str | Path, hub: Hub, *, files_per_commit: int = FILES_PER_COMMIT, progress: Progress | None = None
 ) -> Pushed:
-    """Uploads what `pretrainkit render` wrote to `folder`: rows, the renderer, and last of all the card.
-
-    Args:
-        folder: With train and valid, one of these, or a data set in the published layout.
-        files_per_commit: Uploaded together.
-
-    Raises:
-        DataError: There are no rows.
-        RunError: The hub refused.
-    """
+    """Upload what `pretrainkit render` wrote to `folder` (with train and valid, one of these, or a data set in the
+    published layout): rows, the renderer, and last of all the card; `files_per_commit` together. Raises DataError where
+    there are no rows, RunError where the hub refuses."""
     files, progress, there = _contents(Path(folder)), progress or Quiet(), hub.files()
     left = {path: content for path, content in files.items() if not _is_same(content, there.get(path))}
     progress.stage("uploading", len(left), "file")
@@ -212,14 +205,10 @@ def push_rows(
     progress: Progress | None = None,
     files_per_commit: int = FILES_PER_COMMIT,
 ) -> dict[str, dict[str, Any]]:
-    """Renders documents to a data set of the hub: `data/SPLIT-NUMBER.parquet`, `renderer/`, `records/`, and the card;
-    returns the manifest of each split. What an earlier attempt has brought there is kept. As many rendered files as
-    `files_per_commit` are sent together, and held until then. Else as `prerender`.
-
-    Raises:
-        DataError: Input cannot be used, or the data set holds other rows.
-        RunError: The hub refused.
-    """
+    """Render documents to a data set of the hub: `data/SPLIT-NUMBER.parquet`, `renderer/`, `records/`, and the card;
+    return the manifest of each split. What an earlier attempt has brought there is kept. As many rendered files as
+    `files_per_commit` are sent together, and held until then. Raises DataError where input cannot be used or the data
+    set holds other rows, RunError where the hub refuses."""
     rendering, records = Rendering(documents, renderer, settings, progress), {}
     there = hub.files()
     if _PLAN_NAME in there:

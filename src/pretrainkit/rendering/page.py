@@ -133,16 +133,9 @@ class Window(NamedTuple):
 
 
 def windows(page: Page, stride: int) -> Iterator[Window]:
-    """The canvases that it takes to show all of the page's last text, or of its words, the page first. What comes
-    before the last text is repeated on each.
-
-    Args:
-        page: The first canvas.
-        stride: Patches that each canvas repeats of the one before; 0 with words.
-
-    Raises:
-        NoRoomError: The stride leaves no room for anything new.
-    """
+    """Yield the canvases that it takes to show all of the page's last text, or of its words, the page first. What comes
+    before the last text is repeated on each, as are `stride` patches of the canvas before (0 with words). Raises
+    NoRoomError where the stride leaves no room for anything new."""
     yield (window := Window(0, page, None))
     if page.is_originals:
         for window in _original_windows(page, stride):

@@ -44,11 +44,7 @@ _NAMES: dict[str, Rgb] = {
 
 
 def parse_color(name: str) -> Rgb:
-    """Red, green and blue, 0 to 255, of a name or of #rrggbb.
-
-    Raises:
-        ConfigError: Neither.
-    """
+    """Red, green and blue, 0 to 255, of a name or of #rrggbb. Raises ConfigError where it is neither."""
     if name.lower() in _NAMES:
         return _NAMES[name.lower()]
     if not re.fullmatch(r"#[0-9a-fA-F]{6}", name):

@@ -165,11 +165,7 @@ class PangoLibrary:
 
 @cache
 def pango_library() -> PangoLibrary:
-    """The libraries, opened once.
-
-    Raises:
-        MissingPackageError: They are not installed.
-    """
+    """The libraries, opened once. Raises MissingPackageError where they are not installed."""
     return PangoLibrary()
 
 

@@ -68,13 +68,9 @@ def prerender(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Renders documents, by split, to `out/SPLIT`, in all cores unless `workers` says how many; returns the manifest of
-    each split. `out` is a folder to be made, or to be completed after a crash; a copy of the renderer lies in each
-    split.
-
-    Raises:
-        DataError: Input cannot be used, or `out` holds something else.
-    """
+    """Render documents, by split, to `out/SPLIT`, in all cores unless `workers` says how many; return the manifest of
+    each split. `out` is a folder to be made, or to be completed after a crash; each split gets a copy of the renderer.
+    Raises DataError where input cannot be used, or `out` holds something else."""
     out, rendering = Path(out), Rendering(documents, renderer, settings, progress)
     with explained_write_errors(out):
         done = _finished(out, rendering)
@@ -121,12 +117,8 @@ class Rendering:
         self.key = fingerprint(self.plan)
 
     def _holding_out_one(self, settings: RenderSettings) -> RenderSettings:
-        """With a larger share where that asked for would hold out none of several documents. Reads them up to the first
-        that is held out.
-
-        Raises:
-            DataError: There is held-out data already, or only one document.
-        """
+        """Return settings with a larger share where that asked for would hold out none of several documents. Reads them
+        up to the first that is held out. Raises DataError where there is held-out data already, or one document."""
         if not settings.held_out:
             return settings
         if set(self.documents) != {"train"}:
@@ -322,10 +314,7 @@ def _finish(
 
 def files_of(records: Mapping[str, Sequence[Mapping[str, Any]]], split: str) -> list[tuple[str, int, dict[str, Any]]]:
     """The files of a split that have rows, in order: of which documents, their number, and what is recorded of each.
-
-    Raises:
-        DataError: There are none.
-    """
+    Raises DataError where there are none."""
     found = [
         (origin, record["index"], record["files"][split])
         for origin, all_records in records.items()

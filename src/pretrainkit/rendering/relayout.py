@@ -96,14 +96,11 @@ def publish(
     shard_bytes: int = SHARD_BYTES,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Writes the rows of a folder to `out/data` under the names of the published sets, and `dataset_infos.json`.
-
-    Rows are numbered in chunks; file names count on through all chunks, but give the number of files in their chunk as
-    the total, `data/train-00004-of-00003.parquet`.
-
-    A chunk has a file more than it has whole multiples of `shard_bytes` in memory. `out` is a folder to be made,
-    completed, or given another split. Returns the files; raises DataError where there are no rows.
-    """
+    """Write the rows of a folder to `out/data` under the names of the published sets, and `dataset_infos.json`. Rows
+    are numbered in chunks; file names count on through all chunks, but give the number of files in their chunk as the
+    total, `data/train-00004-of-00003.parquet`. A chunk has a file more than it has whole multiples of `shard_bytes` in
+    memory. `out` is a folder to be made, completed, or given another split. Returns the files; raises DataError where
+    there are no rows."""
     files, out, progress = found_files(folder), Path(out), progress or Quiet()
     sizes = [opened_parquet(path).metadata.num_rows for path in files]
     num_rows = sum(sizes)
@@ -267,11 +264,7 @@ def found_files(folder: str | Path) -> list[Path]:
 
 
 def opened_parquet(path: Path) -> Any:
-    """A parquet file for reading.
-
-    Raises:
-        DataError: It is none.
-    """
+    """A parquet file for reading. Raises DataError where it is none."""
     import pyarrow
     import pyarrow.parquet
 

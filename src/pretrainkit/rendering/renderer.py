@@ -25,11 +25,8 @@ class Renderer(Drawer):
         return Renderer, (self.config,)
 
     def opened(self) -> Renderer:
-        """Itself, with fonts and libraries opened now rather than when the first text is drawn.
-
-        Raises:
-            MissingPackageError, DataError: A library or a font is missing or cannot be used.
-        """
+        """Return itself, with fonts and libraries opened now rather than when the first text is drawn. Raises
+        MissingPackageError or DataError where one is missing or cannot be used."""
         self.engine.versions()
         return self
 

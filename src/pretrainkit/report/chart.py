@@ -96,7 +96,8 @@ def line_chart(
     y_format: Callable[[float], str] | None = None,
     standalone: bool = False,
 ) -> str:
-    """A chart as one `<svg>` element, which is also well-formed XML.
+    """Draw a chart as one `<svg>` element, which is also well-formed XML. Raises ValueError for a series whose xs and
+    ys differ in length.
 
     Args:
         series: Curves, drawn in this order; any may be empty, have one point, or have gaps.
@@ -108,9 +109,6 @@ def line_chart(
         x_range: What the horizontal axis shows at least, so that several charts of one run line up.
         y_format: Values as text at the pointer and, if given, at the ticks.
         standalone: Carry colours, rules and a background, for a file of its own.
-
-    Raises:
-        ValueError: A series whose xs and ys differ in length.
     """
     curves = [_curve(s, log_y) for s in series]
     levels = [level for level in reference_lines if math.isfinite(level.y) and (level.y > 0 or not log_y)]

@@ -22,15 +22,9 @@ _TICK_ROOM = 64
 
 
 def write_corpus_page(stats: Mapping[str, Any], out: Path, *, title: str) -> Path:
-    """Write the page of what `corpus_stats` found.
-
-    Args:
-        stats: Its result, with "sample"; besides it may hold "num_near_duplicates", and under "languages" what was
-            counted ("language" or "script") and the counts among the documents drawn.
-
-    Raises:
-        DataError: `out` cannot be written. Nothing is half-written.
-    """
+    """Write the page of what `corpus_stats` found: its result with "sample". It may also hold "num_near_duplicates",
+    and under "languages" what was counted ("language" or "script") and the counts among the documents drawn. Raises
+    DataError where `out` cannot be written; nothing is half-written."""
     with atomic_file(out) as file:
         file.write(render_corpus(stats, title).encode())
     return out

@@ -81,11 +81,8 @@ def reference_levels(run: Run) -> dict[str, tuple[Level, ...]]:
 
 
 def write_curve(run_folder: Path, out: Path) -> Path:
-    """Draw the main loss curve of a run as an SVG file of its own, for a README.
-
-    Raises:
-        DataError: Not a run folder, no metrics, no loss among them, or `out` cannot be written.
-    """
+    """Draw the main loss curve of a run as an SVG file of its own, for a README. Raises DataError where there is no
+    run, no loss among its metrics, or `out` cannot be written."""
     curves = loss_curves(read_run(run_folder))
     if not curves:
         raise DataError(

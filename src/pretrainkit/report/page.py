@@ -94,11 +94,8 @@ ul { margin: 0; padding-left: 20px; }
 
 
 def write_report(run_folder: Path, out: Path | None = None) -> Path:
-    """Write the report of a run, by default to `report.html` in its folder. Returns the file.
-
-    Raises:
-        DataError: Not a run folder, no metrics, or `out` cannot be written. Nothing is half-written.
-    """
+    """Write the report of a run, by default to `report.html` in its folder; return the file. Raises DataError where
+    there is no run, it has no metrics, or `out` cannot be written. Nothing is half-written."""
     out = run_folder / "report.html" if out is None else out
     page = render(read_run(run_folder))
     with atomic_file(out) as file:

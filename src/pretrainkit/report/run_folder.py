@@ -101,11 +101,7 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run folder.
-
-    Raises:
-        DataError: `folder` is not a run folder, has no metrics, or a file in it cannot be read at all.
-    """
+    """Read a run folder. Raises DataError where it is none, has no metrics, or a file in it cannot be read at all."""
     if not folder.is_dir():
         what = "is a file, not a run folder" if folder.exists() else "does not exist"
         raise DataError(f"{folder} {what}\n  give the folder that `pretrainkit train` wrote, such as runs/NAME")

@@ -68,15 +68,9 @@ class Worker:
 
 @contextmanager
 def only_one(folder: Path) -> Iterator[int | None]:
-    """Nobody else works in this folder: neither a sweep, nor a run whose sweep was killed.
-
-    Yields:
-        The descriptor of the lock's file, for the processes of all runs: what inherits it holds the lock while it
-        lives. None where the system has no such locks.
-
-    Raises:
-        InputError: Somebody does.
-    """
+    """Keep everybody else from working in this folder: another sweep, or a run whose sweep was killed. Yields the
+    descriptor of the lock's file, for the processes of all runs: what inherits it holds the lock while it lives. None
+    where the system has no such locks. Raises InputError where somebody works there."""
     with open(folder / ".lock", "a") as file:
         is_locked = lock(file)
         if is_locked is False:
@@ -106,12 +100,9 @@ class Sweep:
     """Whose memory the runs share; None: this one."""
 
     def run(self) -> list[Choice]:
-        """Everything but the submission: runs, choice, tables.
-
-        Raises:
-            InputError: The encoder is not there, the folder is of another sweep, or one is still at work there.
-            RunError: Runs failed; the others are done, and the same call tries those again.
-        """
+        """Do everything but the submission: runs, choice, tables. Raises InputError where the encoder is not there, the
+        folder is of another sweep, or one is still at work there; RunError where runs failed: the others are done, and
+        the same call tries those again."""
         self._claim()
         with only_one(self.out) as self.worker.lock:
             return self._run()
@@ -139,12 +130,9 @@ class Sweep:
         return choices
 
     def submit(self, choices: Iterable[Choice], device: str | None = None) -> tuple[Path, list[str]]:
-        """Let the chosen runs answer the test sets, and write the zip.
-
-        Returns:
-            The zip, and what the leaderboard would refuse: files that are missing, for want of data or of a run, and
-            files that are wrong, such as of a test set that is not whole.
-        """
+        """Let the chosen runs answer the test sets, and write the zip. Return it, and what the leaderboard would
+        refuse: files that are missing, for want of data or of a run, and files that are wrong, such as of a test set
+        that is not whole."""
         from pretrainkit import api
         from pretrainkit.tasks.named_data import task_folders
 
