@@ -42,14 +42,14 @@ app.command()(stats)
 
 @dataclass(frozen=True, kw_only=True)
 class Alike:
-    """What counts as the same document."""
+    """Rules for which documents count as the same."""
 
     method: Literal["exact", "minhash"] = "minhash"
     """exact: equal text. minhash: most runs of five words in common, too."""
     bands: int = 14
-    """Of minhash: more find documents that are less alike."""
+    """minhash: more bands find documents that are less alike."""
     rows: int = 8
-    """Of minhash: hashes that must agree; more find fewer."""
+    """minhash: hashes of a band, which must agree; more find fewer."""
 
     def rule(self, reason: str) -> "DuplicateRule":
         """Which documents are one too many, counted under `reason`."""

@@ -1,4 +1,4 @@
-"""What the commands of `pretrainkit corpus` share: their options, and what they say."""
+"""Options and messages that the commands of `pretrainkit corpus` share."""
 
 import json
 from collections.abc import Sequence

@@ -12,7 +12,7 @@ from pretrainkit.errors import InputError
 
 
 class Demo(NamedTuple):
-    """What the command line says of a demo; `run_demo` of `pretrainkit.demo.NAME` runs it."""
+    """A demo as the command line lists it; `run_demo` of `pretrainkit.demo.NAME` runs it."""
 
     about: str
     num_steps: int

@@ -30,7 +30,7 @@ def status(
     ],
     as_json: Annotated[bool, Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """Whether a launched run waits, runs or ended, and how far it is."""
+    """Show if a launched run waits, runs or has ended, and how far it is."""
     if not run.exists() and run.name == str(run):
         sky.status(str(run), dry_run=False)
         return

@@ -1,4 +1,4 @@
-"""What `train` and `resume` do with `--launch`."""
+"""Launches by `train` and `resume` with `--launch`."""
 
 import json
 import re

@@ -40,7 +40,7 @@ Module = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Decoding:
-    """How answers come of a model's probabilities."""
+    """The way from a model's probabilities to answers."""
 
     beams: Annotated[int | None, Option(min=1)] = None
     """T5: search with so many continuations."""
@@ -72,9 +72,9 @@ class Execution:
     engine: Literal["local", "slurm", "ray"] = "local"
     """local: this machine. slurm: an array of jobs. ray: tasks of a cluster."""
     slurm: Annotated[tuple[str, ...], Option(metavar="NAME=VALUE")] = ()
-    """Of the jobs, such as partition=cpu; docs/corpus.md."""
+    """Settings of the jobs, such as partition=cpu; docs/corpus.md."""
     ray: Annotated[str | None, Option(metavar="HOST:PORT")] = None
-    """Of the cluster; None: RAY_ADDRESS, or this machine."""
+    """Address of the cluster; None: RAY_ADDRESS, or this machine."""
 
     def means(self) -> dict[str, Any]:
         """Arguments `workers`, `memory_bytes` and `engine` of what does the work."""
@@ -83,7 +83,7 @@ class Execution:
         return {"workers": self.workers, "memory_bytes": parse_bytes(self.memory), "engine": self.open_engine()}
 
     def open_engine(self) -> "Engine":
-        """What runs the tasks. Raises InputError where options do not go together: nothing is accepted and ignored."""
+        """Open what runs the tasks. Raises InputError where options do not go together: none is ignored."""
         for option, given in (("slurm", " ".join(self.slurm[:1])), ("ray", self.ray)):
             if given and self.engine != option:
                 raise InputError(
@@ -143,7 +143,7 @@ WAYS = ("none", "local", "slurm", "cloud")
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """How a run is launched."""
+    """The way a run is launched."""
 
     launch: str = "none"
     """none: this process. local: processes of this machine. slurm: a job. cloud: a cluster there."""
@@ -156,9 +156,9 @@ class Asked:
     max_restarts: Annotated[int, Option(min=0)] = 3
     """Failures after which a run that got further is started again by itself."""
     slurm: Annotated[tuple[str, ...], Option(metavar="NAME=VALUE")] = ()
-    """Of a SLURM job, such as partition=gpu; docs/launching.md."""
+    """Settings of a SLURM job, such as partition=gpu; docs/launching.md."""
     cloud: Annotated[tuple[str, ...], Option(metavar="NAME=VALUE")] = ()
-    """Of a cloud's machines, such as accelerators=H100:8."""
+    """Settings of a cloud's machines, such as accelerators=H100:8."""
     sweep: Annotated[tuple[str, ...], Option(metavar="PATH=A,B")] = ()
     """With --launch slurm: a run for each value, as an array of jobs."""
     dry_run: bool = False

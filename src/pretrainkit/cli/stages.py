@@ -18,7 +18,7 @@ _SECONDS_BETWEEN_LINES = 10
 
 @contextmanager
 def shown_stages() -> "Iterator[Progress]":
-    """What to pass as `progress`. An interrupt says how to go on."""
+    """Give what is passed as `progress`. An interrupt says how to resume."""
     try:
         if not sys.stderr.isatty():
             yield _Shown()

@@ -225,7 +225,7 @@ def _registry(modules: list[str] | None) -> "TaskRegistry":
 def _supply(
     data: list[str] | None, tokenizer: str | None, leave_out: list[str] | None, num_sentinels: int | None = None
 ) -> "Supply":
-    """What the options say in place of a run, with the steps that a run has by default."""
+    """Supply in place of a run what the options say, with the steps that a run has by default."""
     from importlib import import_module
 
     from pretrainkit.tasks.named_data import task_folders
@@ -239,7 +239,7 @@ def _supply(
 
 
 def _about(entry: dict[str, Any]) -> str:
-    """What a line of the list says behind the name."""
+    """The rest of a line of the list, behind the name."""
     members = entry.get("members", [])
     more = f" and {len(members) - _SHOWN_MEMBERS} more" if len(members) > _SHOWN_MEMBERS else ""
     parts = f"of {', '.join(members[:_SHOWN_MEMBERS])}{more}" if members else f"splits {', '.join(entry['splits'])}"

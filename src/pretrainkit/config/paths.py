@@ -17,7 +17,7 @@ class IsPath:
     """Marks a field that holds paths of files or folders of this machine: `Annotated[str, IsPath()]`."""
 
     ending: str = ""
-    """Of those values that are paths, such as ".py" where others are names of modules."""
+    """Ending of those values that are paths, such as ".py" where others are names of modules."""
 
 
 def absolute_paths(config: C) -> C:

@@ -1,7 +1,4 @@
-"""The 4M demo: from a generated set of photographs, depth, classes, captions and boxes to any of them from any other.
-
-Each command is printed as it is run, so that the demo reads as a tutorial.
-"""
+"""The 4M demo: from generated photographs, depth, classes, captions and boxes to any of them from any other."""
 
 import json
 from pathlib import Path
@@ -45,7 +42,7 @@ optimizer: {{name: muon, momentum: 0.95, peak_lr: 6.0e-3}}
 schedule: {{num_warmup_steps: 20}}
 precision: {{compute: float32}}
 """
-"""Of the run: fewer and narrower layers than fourm/tiny, and images of the two tokenizers."""
+"""Config of the run: fewer and narrower layers than fourm/tiny, and images of the two tokenizers."""
 NUM_SHOWN = 8
 PROMPT = "a red ball left of a blue cone in a grey room"
 
@@ -163,7 +160,7 @@ def _show_generated(run: Path, folder: Path) -> None:
 
 
 def _picture(path: Path) -> dict[str, str]:
-    """Of a file: colours as they are, classes each in a grey of its own, depth from near, bright, to far."""
+    """A file for the report: colours as they are, each class in a grey of its own, depth from near, bright, to far."""
     pixels = _read(path)
     if pixels.ndim == 2:
         flat = pixels.astype(np.float64)

@@ -1,7 +1,4 @@
-"""The PIXEL demo: text is drawn, a model learns to draw what is hidden, and then to say what part of speech a word is.
-
-Each command is printed as it is run, so that the demo reads as a tutorial.
-"""
+"""The PIXEL demo: text is drawn, a model learns to draw what is hidden, and then to name parts of speech."""
 
 from collections import Counter
 from importlib.util import find_spec
@@ -21,7 +18,7 @@ NUM_TAGGED, NUM_HELD_OUT = 300, 200
 """Sentences with parts of speech: to train on, and to be asked about."""
 TEXT_SEED, TRAIN_SEED, HELD_OUT_SEED = 1, 2, 3
 FONT = "DejaVuSansMono.ttf"
-"""Of equally wide letters, so that a patch holds two of them."""
+"""Its letters are equally wide, so that a patch holds two of them."""
 SCRIPTS = {
     "Latin": "All human beings are born free and equal in dignity and rights.",
     "Greek": "Όλοι οι άνθρωποι γεννιούνται ελεύθεροι και ίσοι στην αξιοπρέπεια και τα δικαιώματα.",

@@ -19,9 +19,9 @@ SKIPPED_FOLDERS = {
 }
 DOCUMENT_CHARACTERS = 5_000
 MIN_BYTES = 200_000
-"""Of all text of a demo."""
+"""Least text of a demo."""
 MIN_WORDS = 4
-"""Of a paragraph; shorter ones are headings and signatures."""
+"""Least words of a paragraph; shorter ones are headings and signatures."""
 MIN_LETTER_SHARE = 0.75
 """Letters and blanks of a paragraph; code and tables have less."""
 

@@ -30,12 +30,12 @@ PLACES = {"top": (0.5, 0.28), "bottom": (0.5, 0.72), "left side": (0.28, 0.5), "
 
 @dataclass(frozen=True)
 class Scene:
-    """What an image shows."""
+    """The content of an image."""
 
     shapes: tuple[tuple[str, str, str], ...]
     """Size, colour and kind of each, one or two."""
     place: str
-    """Of one shape; for two: how the first stands to the second."""
+    """Place of one shape; for two: how the first stands to the second."""
     ground: str
 
     def captions(self) -> tuple[str, str]:

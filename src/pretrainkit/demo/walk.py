@@ -1,5 +1,5 @@
-"""What all demos do: commands that a user would type, printed as they run so that a demo reads as a tutorial, and a
-training that is killed without warning and resumed: losses that were computed twice must be equal, digit by digit.
+"""The steps of all demos: commands that a user would type, printed as they run so that a demo reads as a tutorial, and
+a training that is killed without warning and resumed: losses that were computed twice must be equal, digit by digit.
 """
 
 import json

@@ -41,9 +41,8 @@ class BigramsPart(Part):
     def __init__(self, drawer: Drawer, content: str | list[str], column: int) -> None:
         self.geometry, self.content = drawer.geometry, content
         P = self.geometry.patch
-        is_list, words, text = False, None, content
-        if isinstance(content, list):
-            is_list, words, text = True, word_places(content), " ".join(content)
+        words, text = (word_places(content), " ".join(content)) if isinstance(content, list) else (None, content)
+        is_list = words is not None
         self.text = drawer.prepared(text, is_word=is_list)
         self.all_pairs = bigrams(self.text, space_patch=drawer.config.space_patch, words=words)
         room = max(self.geometry.last - column // P * P, 0) // P

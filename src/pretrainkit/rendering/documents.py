@@ -24,7 +24,7 @@ class RenderDocument(NamedTuple):
 
 @dataclass(frozen=True)
 class FileDocuments:
-    """What `pretrainkit corpus` reads, in an order that is always the same."""
+    """Files as `pretrainkit corpus` reads them, in an order that is always the same."""
 
     sources: tuple[SourceFile, ...]
     text_key: str = "text"
@@ -62,7 +62,7 @@ class HubDocuments:
 
     path: str
     name: str | None = None
-    """Of the configuration."""
+    """Name of the configuration."""
     split: str = "train"
     revision: str | None = None
     text_key: str = "text"

@@ -1,4 +1,4 @@
-"""What draws by a config, with what it reports; and the interface of the engines.
+"""A drawer of texts by a config, with what it reports; and the interface of the engines.
 
 Dimensions: N texts, T characters of one text, X columns, P rows of a canvas, C = 3 colours (absent in greyscale).
 """
@@ -30,7 +30,7 @@ class Lines(Protocol):
     missing: list[str]
     """Characters that no font has, in order, perhaps several times. Each is drawn as an empty box."""
     is_color: bool
-    """Whether a glyph has colours of its own."""
+    """True if a glyph has colours of its own."""
 
     def paint(self, canvas_XP: NDArray[np.uint8], columns_N: Sequence[int] | NDArray[np.int64]) -> None:
         """Draws each text from its column on.
@@ -75,7 +75,7 @@ class Drawer:
 
     @property
     def engine(self) -> Engine:
-        """What draws, of this process. No lock, which a fork could leave locked: at worst two threads make one each.
+        """The engine of this process. No lock, which a fork could leave locked: at worst two threads make one each.
         Raises MissingPackageError or DataError where a library or a font is missing."""
         made = self._made
         if made is None or made[0] != os.getpid():

@@ -35,7 +35,7 @@ _SHARED = (
 _TYPES = {"freetype": "PyGameTextRenderer", "pango": "PangoCairoTextRenderer"}
 _IGNORED = {"text_renderer_type", "fonts_list"}
 _NUMBER = re.compile(r"^(\d{3}-)+")
-"""That a font got in a folder it comes from."""
+"""Number that a font got in a folder it comes from."""
 _HUB_NAME = re.compile(r"(datasets/)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 _FILES = (CONFIG_NAME, EXTRAS_NAME, f"{FALLBACKS_NAME}/*", *(f"*{suffix}" for suffix in SUFFIXES))
 

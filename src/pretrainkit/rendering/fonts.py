@@ -10,7 +10,7 @@ from pretrainkit.files.manifest import file_sha256
 from pretrainkit.rendering.config import RendererConfig
 
 SUFFIXES = (".ttf", ".otf", ".ttc", ".otc")
-"""Of fonts, and of collections of several faces."""
+"""Endings of fonts, and of collections of several faces."""
 
 _COLLECTION = b"ttcf"
 """First bytes of a file with several faces (OpenType 1.9)."""
@@ -40,10 +40,10 @@ class Face(NamedTuple):
     """A face that is drawn."""
 
     path: Path
-    index: int
+    number: int
     """In its file, which may be a collection of several."""
     scale: float
-    """What its size is multiplied by."""
+    """Factor of its size."""
 
 
 def drawn_faces(config: RendererConfig) -> list[Face]:

@@ -46,11 +46,11 @@ class Stored(NamedTuple):
     sha256: str | None
     """Known of large files only."""
     git_sha1: str
-    """Of its content as git counts it."""
+    """Hash of its content as git counts it."""
 
 
 class Pushed(NamedTuple):
-    """What an upload did."""
+    """The numbers of an upload."""
 
     num_uploaded: int
     num_kept: int
@@ -66,7 +66,7 @@ class Hub:
         self.name, self.private, self._api = name, private, HfApi()
 
     def files(self) -> dict[str, Stored]:
-        """What is there, by path; makes the data set if there is none."""
+        """Find the files that are there, by path; make the data set if there is none."""
         from huggingface_hub.hf_api import RepoFile
 
         _retried(lambda: self._api.create_repo(self.name, repo_type="dataset", private=self.private, exist_ok=True))

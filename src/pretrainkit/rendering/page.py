@@ -129,7 +129,7 @@ class Window(NamedTuple):
     """Place in the whole of the first character of its last text."""
     page: Page
     spans: list[Span] | None
-    """What the original says its patches of the last text hold, in the whole text; None: what the page says."""
+    """Spans of its patches of the last text by the original, in the whole text; None: those of the page."""
 
 
 def windows(page: Page, stride: int) -> Iterator[Window]:

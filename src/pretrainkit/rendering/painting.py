@@ -17,7 +17,7 @@ from pretrainkit.rendering.glyph_atlas import GlyphAtlas
 Rgb = tuple[int, int, int]
 
 _GREY_WEIGHTS = np.array([0.299, 0.587, 0.114])
-"""Of red, green and blue in a grey, ITU-R BT.601."""
+"""Shares of red, green and blue in a grey, ITU-R BT.601."""
 
 _NAMES: dict[str, Rgb] = {
     "black": (0, 0, 0),

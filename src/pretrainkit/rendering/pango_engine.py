@@ -91,7 +91,7 @@ class Run:
     font: int
     is_rtl: bool
     first_byte: int
-    """Of the UTF-8 text."""
+    """First byte in the UTF-8 text."""
     num_bytes: int
     glyphs_G: NDArray[np.void]
     """PangoGlyphInfo."""
@@ -141,8 +141,8 @@ class PangoEngine:
         names = [f"{number:05d}" for number in range(len(faces))]
         pango.FcConfigParseAndLoadFromMemory(self._fontconfig, _SCALE_BITMAPS, 1)
         pango.FcConfigParseAndLoadFromMemory(self._fontconfig, _rules(faces, names), 1)
-        for path, index, _ in faces:
-            pattern = pango.FcFreeTypeQuery(str(path).encode(), index, None, ctypes.byref(ctypes.c_int()))
+        for path, number, _ in faces:
+            pattern = pango.FcFreeTypeQuery(str(path).encode(), number, None, ctypes.byref(ctypes.c_int()))
             if not pattern or not pango.FcConfigAppFontAddFile(self._fontconfig, str(path).encode()):
                 raise DataError(f"font {path} cannot be used by Pango\n  give a .ttf, .otf or .ttc file")
             pango.FcPatternDestroy(pattern)
@@ -291,7 +291,7 @@ class PangoEngine:
         )
 
     def _runs(self) -> list[Run]:
-        """Of the layout's first line; only the original's words can have more lines, and then they are not drawn."""
+        """Runs of the layout's first line; only the original's words can have more lines, which are not drawn."""
         line = self._pango.pango_layout_get_line_readonly(self._layout, 0)
         found, address = [], line.contents.runs
         while address:
@@ -463,7 +463,7 @@ def _rules(faces: Sequence[Face], names: Sequence[str]) -> bytes:
     """Rules that give each font a family of its own, for Fontconfig, so that it tries them in their order: by their own
     families, a regular font would come before a bold one. Pango asks for the family "emoji" where it meets one. And
     rules that draw fallback fonts smaller."""
-    chosen = (f"<test name='index'><int>{one.index}</int></test>" if num_faces(one.path) > 1 else "" for one in faces)
+    chosen = (f"<test name='index'><int>{one.number}</int></test>" if num_faces(one.path) > 1 else "" for one in faces)
     renamed = (
         f"<match target='scan'><test name='file'><string>{escape(str(one.path))}</string></test>{test}"
         f"<edit name='family' mode='assign_replace'><string>{name}</string></edit></match>"
@@ -490,7 +490,7 @@ def _release(pango: PangoLibrary, objects: list[int], fontconfig: int) -> None:
 
 
 def _utf8(text: str) -> bytes:
-    """What Pango is given: it takes neither zero characters nor halves of surrogate pairs."""
+    """The bytes that Pango is given: it takes neither zero characters nor halves of surrogate pairs."""
     return _NOT_GIVEN.sub(_STAND_IN, text).encode()
 
 

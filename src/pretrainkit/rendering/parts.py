@@ -33,7 +33,7 @@ def is_rtl(text: str) -> bool:
 
 
 class Part(ABC):
-    """What lies before one black patch."""
+    """The content before one black patch."""
 
     end: int
     """Column of the black patch after it."""
@@ -54,7 +54,7 @@ class Part(ABC):
 
     @abstractmethod
     def rest(self, stride: int) -> tuple[int, str | list[str]] | None:
-        """What a further canvas would show: the place of its first character, and the text or words from there on.
+        """The rest for a further canvas: the place of its first character, and the text or words from there on.
 
         None where everything was shown. The place is not positive where the stride leaves no room for anything new.
         """
@@ -202,7 +202,7 @@ def _beginning(text: str, room: int, measure: Callable[[str], Lines]) -> str:
 
 
 def _original_beginning(text: str, limit: int, num_patches: Callable[[str], int]) -> str:
-    """What the original keeps of a text: the first beginning that its search finds to take up exactly `limit` patches,
+    """Cut a text as the original does: to the first beginning that its search finds to take up exactly `limit` patches,
     even if a longer one does, too."""
     low, high, middle = 0, len(text), 0
     while low <= high:

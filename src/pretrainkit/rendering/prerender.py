@@ -50,7 +50,7 @@ _WORK_PER_BYTE = 32
 
 @dataclass(frozen=True)
 class DryRun:
-    """What rendering would give."""
+    """Numbers of a rendering that was not done."""
 
     num_documents: int
     num_rows: int
@@ -89,7 +89,7 @@ def prerender(
 
 
 class Rendering:
-    """What is rendered, and how."""
+    """A rendering: documents, renderer and settings."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Rendering:
         return replace(settings, held_out=share)
 
     def about(self, records: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-        """What the manifests of all splits have in common; says what was skipped and what no font has."""
+        """Entries that the manifests of all splits share; notes what was skipped and what no font has."""
         for warning in self.skips.warnings:
             self.progress.note(f"warning: {warning}")
         missing = _missing([record for found in records.values() for record in found], self.progress)

@@ -28,7 +28,7 @@ SHARD_BYTES = 500 << 20
 """A chunk of so many bytes has two files."""
 DATA_FOLDER = "data"
 ROWS_PER_FILE = 50_000
-"""Of pictures about 550 MB."""
+"""About 550 MB of pictures."""
 
 
 def row_files(folder: str | Path, split: str = "train") -> list[Path]:
@@ -193,7 +193,7 @@ def to_webdataset(
 
 
 def _regrouped(task: tuple[Path, Path]) -> dict[str, Any]:
-    """Of one file that is to become another, what the manifest says."""
+    """Write one file as another; return its entry in the manifest."""
     origin, target = task
     source = opened_parquet(origin)
     if not target.is_file() or opened_parquet(target).metadata.num_rows != source.metadata.num_rows:

@@ -90,7 +90,7 @@ ul { margin: 0; padding-left: 20px; }
 }
 """
 )
-"""How the page looks: light and dark, wide and narrow, on screen and on paper."""
+"""The look of the page: light and dark, wide and narrow, on screen and on paper."""
 
 
 def write_report(run_folder: Path, out: Path | None = None) -> Path:
@@ -191,7 +191,7 @@ def _cards(run: Run) -> Markup:
 
 
 def _waits(run: Run) -> str:
-    """How much of the time went into waiting for data, and of the device's peak into the work."""
+    """Shares of the time that went into waiting for data, and of the device's peak into the work."""
     wait, mfu = _median(run, "data_wait_share"), _median(run, "mfu")
     wait = _median(run, "data_wait") if wait is None else wait
     words = [f"{percent(wait)} waiting for data" if wait is not None else "", f"MFU {percent(mfu)}" if mfu else ""]
@@ -204,7 +204,7 @@ def card(value: str, name: str, beside: str = "", tone: str | None = None) -> Ma
 
 
 def _beside(key: str, value: float, unigram: float | None) -> tuple[str, str | None]:
-    """What a number is to be compared with, and whether that is good."""
+    """The value that a number is to be compared with, and the tone of the comparison."""
     if not key.endswith("lm_loss") or unigram is None or not math.isfinite(value):
         return "", None
     side, tone = ("below", "good") if value < unigram else ("above", "bad")

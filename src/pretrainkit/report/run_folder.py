@@ -1,4 +1,4 @@
-"""What a run folder says, read without believing it: files may be missing, torn, or hold anything."""
+"""The content of a run folder, read without believing it: files may be missing, torn, or hold anything."""
 
 import json
 import math
@@ -31,7 +31,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Log:
-    """What was logged at ascending steps; where steps were done again after a resume, the later ones."""
+    """Values that were logged at ascending steps; where steps were done again after a resume, the later ones."""
 
     rows: list[Row]
 
@@ -62,12 +62,12 @@ class Run:
     """On held-out data."""
     samples: list[Sample]
     earlier_samples: dict[int, list[Sample]]
-    """What was shown while the run was trained, by ascending step."""
+    """Samples that were shown while the run was trained, by ascending step."""
     events: list[Event]
     """As they happened, and resumes that only the metrics show."""
     summary: dict[str, Any]
     notes: list[str]
-    """What could not be read or was passed over, for the reader of the report."""
+    """Notes on what could not be read or was passed over, for the reader of the report."""
 
     @property
     def held_out(self) -> dict[str, float]:

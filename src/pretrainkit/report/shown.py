@@ -12,7 +12,7 @@ from pretrainkit.report.markup import Markup, tag
 
 _PICTURE = re.compile(r"data:image/(?:jpeg|png|webp);base64,[A-Za-z0-9+/]+={0,2}")
 _MAX_CHARACTERS = 200_000
-"""Of a data URI: samples hold small pictures."""
+"""Longest data URI: samples hold small pictures."""
 _MAX_ITEMS = 30
 
 
@@ -26,7 +26,7 @@ class Shown(NamedTuple):
 
 
 def read_shown(value: list[Any], notes: list[str]) -> tuple[Shown, ...]:
-    """What a list in `samples.json` says; a picture that is none is left out, with a note."""
+    """Read a list in `samples.json`. What is not a valid picture is left out, with a note."""
     return tuple(_read_one(item, notes) for item in value[:_MAX_ITEMS])
 
 

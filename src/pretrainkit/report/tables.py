@@ -17,7 +17,7 @@ from pretrainkit.report.shown import shown_cell
 _MASK = re.compile(r"\[MASK\]|<mask>|<extra_id_\d+>|\u2588+", re.IGNORECASE)
 _MAX_SAMPLES = 40
 _MAX_EXAMPLES = 3
-"""That are followed over time."""
+"""Examples that are followed over time."""
 _MAX_STEPS = 8
 _MAX_EVENTS = 200
 _MAX_ITEMS = 50
@@ -25,7 +25,7 @@ _UNCHANGED = ("preset ", "default")
 
 
 def samples_section(run: Run) -> Markup | None:
-    """What the model saw, predicted, and the truth, side by side; hidden tokens are highlighted, pictures shown."""
+    """Show what the model saw, predicted, and the truth, side by side; highlight hidden tokens, show pictures."""
     if not run.samples:
         return None
     columns = list(dict.fromkeys(key for sample in run.samples for key in sample))
@@ -39,7 +39,7 @@ def samples_section(run: Run) -> Markup | None:
 
 
 def progress_section(run: Run) -> Markup | None:
-    """What a run answered to the same held-out examples after each evaluation: a table for each of the first examples.
+    """Show answers to the same held-out examples after each evaluation: a table for each of the first examples.
 
     It has what stays, then what changed, step by step; of many steps some that are evenly spread, the first and the
     last among them.
@@ -117,7 +117,7 @@ def _fillings(masked: str, value: str) -> list[tuple[int, int]] | None:
 
 
 def events_section(run: Run) -> Markup | None:
-    """What happened, in order; checkpoints are only counted."""
+    """List what happened, in order; checkpoints are only counted."""
     told = [event for event in run.events if event.event != "checkpoint"]
     counts = Counter(event.event for event in run.events)
     if not told and not counts:
@@ -137,7 +137,7 @@ def events_section(run: Run) -> Markup | None:
 
 
 def config_section(run: Run) -> Markup | None:
-    """What was set by hand first, then every value with its origin."""
+    """List what was set by hand first, then every value with its origin."""
     if not run.config:
         return None
     leaves = flatten(run.config)

@@ -1,4 +1,4 @@
-"""How much memory is free, how much runs take, and whether one more fits. Torch-free.
+"""Free memory, memory that runs take, and room for one more. Torch-free.
 
 Numbers are Linux's own accounts, and those of NVIDIA's driver; elsewhere nothing is known, which is said as None.
 What a run takes is learned from those before: the first runs alone until it ends, or for a while. Then a run may start
@@ -29,7 +29,7 @@ that are cached, which the system drops when memory is asked for."""
 
 
 class Usage(NamedTuple):
-    """Of a run: its process and all that it started, in bytes."""
+    """Memory of a run, its process and all that it started, in bytes."""
 
     now: int
     peak: int
@@ -63,7 +63,7 @@ class Machine:
         return Usage(now, peak)
 
     def free_gpu_bytes(self) -> int | None:
-        """Of the GPU of the runs; None: there is none, or its driver does not say."""
+        """Free bytes of the GPU of the runs; None: there is none, or its driver does not say."""
         program = shutil.which("nvidia-smi") if self.gpu is not None else None
         if program is None:
             return None
@@ -115,7 +115,7 @@ def gpu_of(device: str | None) -> str | None:
 
 
 class Room:
-    """What is known about the runs of a sweep."""
+    """Room for the runs of a sweep, by what is known about them."""
 
     def __init__(
         self, machine: Machine, say: Callable[[str], None], num_asked: int, clock: Callable[[], float] = time.monotonic
@@ -147,7 +147,7 @@ class Room:
                 self._largest_on_gpu = max(self._largest_on_gpu, self._gpu_bytes - free)
 
     def has(self, pids: Sequence[int], num_running: int) -> bool:
-        """Whether one more fits beside those, of which `pids` have a process by now. A single one always may run."""
+        """True if one more fits beside those, of which `pids` have a process by now. A single one always may run."""
         if not num_running:
             return True
         if not self._is_learned:

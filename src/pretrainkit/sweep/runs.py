@@ -1,13 +1,5 @@
 """Runs a sweep: each fine-tuning in a process of its own, several at a time; what is finished is not repeated.
-
-OUT/sweep.json             the encoder and settings of all runs; others are refused
-OUT/.lock                  held by a sweep and the runs that it started
-OUT/lrLR/TASK/seed-S       run folders; finished where there is summary.json
-OUT/lrLR/TASK/seed-S.log   what a run said
-OUT/results.{json,md,html} tables
-OUT/answers/FILE.jsonl     answers of the chosen runs to the test sets
-OUT/submission.zip         for the leaderboard; incomplete-submission.zip where it would be refused
-"""
+docs/architecture.md lists its files."""
 
 import json
 import shutil
@@ -32,7 +24,7 @@ from pretrainkit.sweep.results import Choice, Metrics, as_html, as_json, as_mark
 SUMMARY = "summary.json"
 _LAST_LINES = 4
 _LOOK_SECONDS = 1.0
-"""How often it is seen what runs take."""
+"""Time between looks at what runs take."""
 
 
 class Worker:
@@ -90,12 +82,12 @@ class Sweep:
     num_jobs: int = 1
     """Most runs at a time; fewer where memory is short."""
     keeps_all: bool = False
-    """Whether runs that were not chosen keep their weights."""
+    """True if runs that were not chosen keep their weights."""
     say: Callable[[str], None] = field(default=lambda text: None)
     """Told of every run that ended."""
     worker: Worker = field(default_factory=Worker)
     num_rows: Mapping[str, int] = field(default_factory=lambda: BENCHMARK.num_rows)
-    """Of the test sets, by file of the submission."""
+    """Rows of the test sets, by file of the submission."""
     machine: Machine | None = None
     """Whose memory the runs share; None: this one."""
 
