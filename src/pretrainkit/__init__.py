@@ -3,11 +3,32 @@
 The public functions are those of `pretrainkit.api`, loaded when first used, so that `import pretrainkit` is cheap.
 """
 
-# ruff: noqa: F403, F405
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pretrainkit.api import *
+    from pretrainkit.api import (
+        batches,
+        build_model,
+        check_data,
+        decode_tokens,
+        evaluate,
+        evaluate_checkpoints,
+        export,
+        generate,
+        import_model,
+        infer,
+        load_config,
+        load_model,
+        open_image_tokenizer,
+        open_model,
+        open_renderer,
+        predict,
+        probe,
+        render,
+        resume,
+        tokenize_images,
+        train,
+    )
 
 __version__ = "0.1.0"
 

@@ -3,33 +3,14 @@
 from importlib import import_module
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
+from pretrainkit.demo.catalogue import DEFAULT, DEMOS, TAKERS
 from pretrainkit.errors import InputError
 
-
-class Demo(NamedTuple):
-    """A demo as the command line lists it; `run_demo` of `pretrainkit.demo.NAME` runs it."""
-
-    about: str
-    num_steps: int
-    """Optimizer updates unless the user says otherwise."""
-    takes: str | None = None
-    """The option that is for this demo alone."""
-
-
-DEMOS = {
-    "bert": Demo("From English prose.", 900, "text"),
-    "clip": Demo("From generated images and captions.", 420),
-    "t5": Demo("From English prose, then fine-tuned to answer questions about it.", 220),
-    "pixel": Demo("From sentences that are drawn, then fine-tuned to name parts of speech.", 900, "font"),
-    "fourm": Demo("From generated scenes, each as photograph, depth, classes, caption and boxes.", 640),
-}
-DEFAULT = next(iter(DEMOS))
-TAKERS = {demo.takes: name for name, demo in DEMOS.items()}
 app = typer.Typer(add_completion=False)
 ABOUT = "From data on this machine to a trained, evaluated, exported tiny model, in minutes on a CPU."
 
