@@ -123,12 +123,9 @@ def write_renderer(font: Path, folder: Path) -> None:
 
 
 def write_task(folder: Path) -> tuple[float, float]:
-    """Write `train.jsonl` and `validation.jsonl` of rows {"words", "tags"} into the new folder.
-
-    Returns:
-        Per cent of held-out words that have the tag most frequent in training, and for which that is true of the tag
-        that their own form has most often there.
-    """
+    """Write `train.jsonl` and `validation.jsonl` of rows {"words", "tags"} into the new folder. Return per cent of
+    held-out words that have the tag most frequent in training, and of those that have the tag that their own form has
+    most often there."""
     train = list(islice(sentences(TRAIN_SEED), NUM_TAGGED))
     known = {tuple(sentence) for sentence in train}
     held_out = list(islice((one for one in sentences(HELD_OUT_SEED) if tuple(one) not in known), NUM_HELD_OUT))

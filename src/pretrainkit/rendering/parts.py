@@ -54,10 +54,8 @@ class Part(ABC):
 
     @abstractmethod
     def rest(self, stride: int) -> tuple[int, str | list[str]] | None:
-        """The rest for a further canvas: the place of its first character, and the text or words from there on.
-
-        None where everything was shown. The place is not positive where the stride leaves no room for anything new.
-        """
+        """The rest for a further canvas: the place of its first character, and the text or words from there on; None
+        where everything was shown. The place is not positive where the stride leaves no room for anything new."""
 
 
 class RunningPart(Part):

@@ -39,11 +39,8 @@ def samples_section(run: Run) -> Markup | None:
 
 
 def progress_section(run: Run) -> Markup | None:
-    """Show answers to the same held-out examples after each evaluation: a table for each of the first examples.
-
-    It has what stays, then what changed, step by step; of many steps some that are evenly spread, the first and the
-    last among them.
-    """
+    """Show answers to the same held-out examples after each evaluation: a table for each of the first examples, with
+    what stays, then what changed, step by step; of many steps some that are evenly spread, with the first and last."""
     steps = list(run.earlier_samples)
     if len(steps) > _MAX_STEPS:
         steps = [steps[place] for place in np.linspace(0, len(steps) - 1, _MAX_STEPS).round().astype(int)]
