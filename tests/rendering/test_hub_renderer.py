@@ -9,7 +9,7 @@ import pytest
 import pretrainkit
 from pretrainkit.errors import DataError
 from pretrainkit.rendering import save_renderer
-from pretrainkit.rendering.named import is_hub_name
+from pretrainkit.rendering.folder import is_hub_name
 
 constants = pytest.importorskip("huggingface_hub.constants")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -12,9 +12,8 @@ import pytest
 from pretrainkit.errors import DataError
 from pretrainkit.rendering import Renderer, RendererConfig
 from pretrainkit.rendering.documents import find_documents
-from pretrainkit.rendering.hub import Hub, Stored
+from pretrainkit.rendering.hub import Hub, Stored, push_rows
 from pretrainkit.rendering.prerender import RenderSettings, prerender
-from pretrainkit.rendering.push_rows import push_rows
 from support.hub_server import served_hub
 from support.remedies import followed
 from support.toy_words import WORDS
@@ -130,7 +129,7 @@ def test_a_set_with_other_rows_is_refused(given, whole):
     other = RenderSettings(shard_characters=900)
     with pytest.raises(DataError, match="holds rows of other documents") as error:
         push_rows(*given, whole[0], other, workers=1)
-    advice = followed(error.value, "rendering/push_rows.py: the data set on the hub holds rows of other")
+    advice = followed(error.value, "rendering/hub.py: the data set on the hub holds rows of other")
     assert "another one by --push" in advice
     assert push_rows(*given, CountingHub(), other, workers=1)
     foreign = CountingHub()

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from pretrainkit.errors import DataError
-from pretrainkit.rendering import load_renderer, save_renderer
-from pretrainkit.rendering.fonts import fallback_scales
+from pretrainkit.rendering import RendererConfig, load_renderer, save_renderer
+from pretrainkit.rendering.folder import open_renderer
+from pretrainkit.rendering.fonts import drawn_faces
 from pretrainkit.rendering.identity import settings
-from pretrainkit.rendering.named import open_renderer
 from pretrainkit.rendering.packing import fill
 
 
@@ -67,12 +67,17 @@ def test_a_font_with_lines_twice_as_high_is_drawn_half_as_large(latin_font, tmp_
     above, below = struct.unpack_from(">hh", content, place)
     struct.pack_into(">hh", content, place, 2 * above, 2 * below)
     (tmp_path / "high.ttf").write_bytes(content)
-    paths = [Path(latin_font), tmp_path / "high.ttf"]
-    assert fallback_scales(paths) == [1, pytest.approx(0.5)]
-    assert fallback_scales(paths[::-1]) == [1, 1]
+    paths = (latin_font, str(tmp_path / "high.ttf"))
+
+    def scales(main, *fallbacks):
+        config = RendererConfig(font_file=main, fallback_fonts=fallbacks, fit_fallbacks=True)
+        return [face.scale for face in drawn_faces(config)]
+
+    assert scales(*paths) == [1, pytest.approx(0.5)]
+    assert scales(*paths[::-1]) == [1, 1]
     (tmp_path / "high.ttf").write_bytes(content[:100])
     with pytest.raises(DataError, match=r"high\.ttf does not say how high"):
-        fallback_scales(paths)
+        scales(*paths)
 
 
 def test_fallback_fonts_that_are_too_high_are_made_smaller(renderer, change, noto, fonts):

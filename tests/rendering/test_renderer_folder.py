@@ -9,8 +9,8 @@ import pytest
 
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.rendering import RendererConfig, load_renderer, save_renderer
+from pretrainkit.rendering.folder import open_renderer
 from pretrainkit.rendering.identity import describe, difference
-from pretrainkit.rendering.named import open_renderer
 from support.remedies import followed
 
 PUBLISHED_KEYS = {

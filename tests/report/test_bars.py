@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrainkit.report.bars import histogram, share_bars
+from pretrainkit.report.corpus_page import histogram, share_bars
 
 
 def bars_of(svg):

@@ -17,7 +17,7 @@ from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.configs import check_initial
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Show, check and document configs.")
+app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 Source = Annotated[str, Argument(metavar="PRESET|FILE.yaml", help="A preset such as bert/tiny, or a YAML file.")]
 Settings = Annotated[list[str] | None, Argument(metavar="PATH=VALUE", help="Settings to lay over it.")]

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from typer import Argument, Option
 
-from pretrainkit.cli.corpus_carry import bert_text, pack, unpack
-from pretrainkit.cli.corpus_fetch import hub, wikipedia
 from pretrainkit.cli.corpus_options import (
     BAD,
     SEED,
@@ -20,16 +18,17 @@ from pretrainkit.cli.corpus_options import (
     build_shards,
     echo_skipped,
     named,
+    report_corpus,
     shown_progress,
 )
 from pretrainkit.cli.corpus_stats import stats
-from pretrainkit.cli.options import Execution, Json, MaxBad, TextKey
+from pretrainkit.cli.options import Averaged, Device, Execution, Json, MaxBad, TextKey, shard_of
 from pretrainkit.cli.settings_options import changed, with_settings
-from pretrainkit.cli.stages import amount
-from pretrainkit.cli.tokenize_images import tokenize_images
+from pretrainkit.cli.stages import amount, shown_stages
 from pretrainkit.corpus.books import BookCleaning
-from pretrainkit.corpus.build_settings import BuildSettings
+from pretrainkit.corpus.build_settings import BuildSettings, HubRequest
 from pretrainkit.corpus.quality import Quality
+from pretrainkit.corpus.wikipedia.options import Compat, Extraction
 from pretrainkit.corpus.word_tables import Order
 from pretrainkit.errors import InputError
 from pretrainkit.files.sources import find_sources
@@ -38,25 +37,20 @@ from pretrainkit.recipes.attacks import Attack
 if TYPE_CHECKING:
     from pretrainkit.corpus.duplicates import DuplicateRule
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Turn raw files into clean, shuffled, checksummed shards; count words; statistics.",
-)
-for command in (wikipedia, hub, pack, unpack, bert_text, stats, tokenize_images):
-    app.command()(command)
+app = typer.Typer(add_completion=False, no_args_is_help=True)
+app.command()(stats)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alike:
-    """What counts as the same document."""
+    """Rules for which documents count as the same."""
 
     method: Literal["exact", "minhash"] = "minhash"
     """exact: equal text. minhash: most runs of five words in common, too."""
     bands: int = 14
-    """Of minhash: more find documents that are less alike."""
+    """minhash: more bands find documents that are less alike."""
     rows: int = 8
-    """Of minhash: hashes that must agree; more find fewer."""
+    """minhash: hashes of a band, which must agree; more find fewer."""
 
     def rule(self, reason: str) -> "DuplicateRule":
         """Which documents are one too many, counted under `reason`."""
@@ -65,6 +59,86 @@ class Alike:
 
         minhash = MinHash(num_bands=self.bands, rows_per_band=self.rows) if self.method == "minhash" else None
         return DuplicateRule(reason=reason, minhash=minhash)
+
+
+@app.command()
+@with_settings
+def wikipedia(
+    dumps: Annotated[
+        list[str] | None,
+        Argument(
+            metavar="DUMP...",
+            help="pages-articles dumps of any language, .xml, .xml.bz2 or .xml.gz: files, globs or fsspec addresses.",
+        ),
+    ] = None,
+    *,
+    out: Out,
+    build: Annotated[type[BuildSettings], "num_shards", "extraction", "redirects", "compress", BAD],
+    extraction: Annotated[Extraction, "sections", "lists", "tables", "disambiguations"],
+    redirects: Annotated[
+        bool, Option("--redirects", help="Also write OUT/_redirects.tsv: title TAB the article it leads to.")
+    ] = False,
+    execution: Execution,
+    compat: Annotated[
+        Compat,
+        Option(
+            help="wikiextractor: the text that WikiExtractor 2.75 gives, with what it loses; titles, lists and "
+            "tables as its options --sections, --lists and --keep_tables write them."
+        ),
+    ] = "none",
+    json_output: Json = False,
+) -> None:
+    """Turn Wikipedia's dumps into shards of articles in OUT, in the order of the dump, without unpacking them first.
+
+    A document is an article: paragraphs, one per line; its title and number are in `meta`. Redirects and other
+    namespaces are left out. A large multistream .bz2 is read by all workers at once; it needs no index.
+    """
+    from pretrainkit.corpus.shards import build_corpus
+    from pretrainkit.corpus.wikipedia.redirects import FOLDER, TABLE, join_redirects
+    from pretrainkit.files.spans import group_sources
+
+    options = replace(extraction, compat=compat, redirects=str(out / FOLDER) if redirects else None)
+    sources = find_sources(named(dumps), "dump", options=options)
+    settings = build(seed=None, split_folders=False)
+    with shown_progress(sources) as progress:
+        manifests = build_corpus(sources, out, settings, **execution.means(), progress=progress)
+        stretches = (source for group in group_sources(sources) for _, source in group)
+        num_redirects = join_redirects(out, stretches) if redirects else None
+        if num_redirects is not None:
+            progress.note(f"{out / TABLE}: where {num_redirects:,} redirects lead")
+    report_corpus(out, manifests, json_output)
+
+
+@app.command()
+@with_settings
+def hub(
+    name: Annotated[
+        str, Argument(metavar="NAME", help="Of a data set, such as allenai/c4, or a folder with its files.")
+    ],
+    *,
+    out: Out,
+    request: Annotated[
+        type[HubRequest],
+        *("config", "split", "column", changed("meta_columns", "--meta", metavar="COLUMN")),
+        *("revision", changed("max_documents", show_default="all")),
+    ],
+    build: Annotated[type[BuildSettings], "num_shards", changed("heldout", default=0.01), "compress", SEED, "shuffle"],
+    shuffle: Annotated[bool, Option(help="Shuffle globally, or keep the order of the data set.")] = True,
+    execution: Execution,
+    json_output: Json = False,
+) -> None:
+    """Stream a data set of the Hugging Face hub, such as FineWeb, C4 or Wikipedia, into shards: OUT/train, OUT/valid.
+
+    The same command goes on where an interrupted one stopped. The commit that was read stands in the manifest.
+    """
+    from pretrainkit.corpus.hub import fetched
+    from pretrainkit.corpus.shards import build_corpus
+
+    settings = build() if shuffle else build(seed=None)
+    means = execution.means()
+    with shown_progress([]) as progress, fetched(request(name=name), out, **means, progress=progress) as sources:
+        manifests = build_corpus(sources, out, settings, **means, progress=progress)
+    report_corpus(out, manifests, json_output)
 
 
 @app.command()
@@ -326,3 +400,122 @@ def corrupt_words(
     recipe = first_able(CorruptsWords)
     num = recipe.write_noisy(file, out, attack, severity, columns=column or (), seed=seed, typos=typos)
     typer.echo(f"{out}: {amount(num, 'text')}, {attack} of {severity:.0%} of the words")
+
+
+@app.command()
+def pack(
+    folders: Annotated[
+        list[Path], Argument(metavar="FOLDER...", help="Finished folders: shards, tokenizers, token shards.")
+    ],
+    *,
+    out: Annotated[Path, Option(help="The archive to write, .tar.")],
+    json_output: Json = False,
+) -> None:
+    """Put folders into one archive with the checksum of every file, to carry to other machines."""
+    from pretrainkit.corpus.pack import pack
+
+    _say(out, pack(folders, out), json_output)
+
+
+@app.command()
+def unpack(
+    archive: Annotated[Path, Argument(metavar="ARCHIVE", help="What `corpus pack` wrote.")],
+    *,
+    out: Annotated[Path, Option(help="Folder in which the packed folders appear.")],
+    json_output: Json = False,
+) -> None:
+    """Take the folders out of an archive of `corpus pack`, checking every file."""
+    from pretrainkit.corpus.pack import unpack
+
+    _say(out, unpack(archive, out), json_output)
+
+
+def _say(place: Path, contents: dict[str, list[dict[str, int]]], json_output: bool) -> None:
+    if json_output:
+        typer.echo(json.dumps(contents, ensure_ascii=False))
+        return
+    files = contents["files"]
+    total = sum(entry["num_bytes"] for entry in files)
+    typer.echo(f"{place}: {amount(len(files), 'file')}, {total / 1e6:,.1f} MB, all checksums are right")
+
+
+@app.command()
+def bert_text(
+    inputs: Inputs = None,
+    *,
+    out: Annotated[Path, Option(help="The text file to write.")],
+    punkt: Annotated[
+        Path | None, Option(help="punkt.json of a tokenizer folder; else sentences end after stops.")
+    ] = None,
+    format: Format = "auto",
+    text_key: TextKey = "text",
+    max_bad: MaxBad = 0,
+) -> None:
+    """Write documents as BERT text: one sentence per line, a blank line between documents. It is read as such, too."""
+    from pretrainkit.corpus.bert_text import write_bert_text
+    from pretrainkit.corpus.readers import read_documents
+    from pretrainkit.files.skips import Skips
+    from pretrainkit.files.sources import find_sources
+    from pretrainkit.tokenizers.sentences import load_splitter
+
+    skips = Skips(max_bad)
+    documents = read_documents(find_sources(named(inputs), format), skips, text_key=text_key)
+    splitter = load_splitter("punkt", punkt) if punkt else load_splitter("regex")
+    num_documents, num_sentences = write_bert_text(documents, splitter, out)
+    typer.echo(f"{out}: {amount(num_documents, 'document')}, {amount(num_sentences, 'sentence')}")
+    echo_skipped(skips.for_manifest())
+
+
+@app.command()
+def tokenize_images(
+    run: Annotated[Path, Argument(help="An image tokenizer: run, checkpoint or export.")],
+    folders: Annotated[
+        list[str],
+        Argument(
+            metavar="FOLDER...",
+            help="Data sets: a folder with a folder for each modality, or tar files as in 'ROOT/[rgb]/{00..09}.tar'.",
+        ),
+    ],
+    *,
+    crops: Annotated[int, Option(min=1, help="Parts of each image: the centre square, then random ones.")] = 1,
+    min_scale: Annotated[float, Option(help="Smallest share of an image that a random part has.")] = 0.8,
+    folder: Annotated[str | None, Option(help="Where the images are; default: as the tokenizer's domain says.")] = None,
+    out: Annotated[str | None, Option(help="Name of the folder of tokens; default: tok_DOMAIN@PIXELS.")] = None,
+    seed: Annotated[int, Option(min=0, help="Of random parts.")] = 0,
+    shard: Annotated[str, Option(help="This part of so many, from 0, for several processes: 0/4.")] = "0/1",
+    batch_size: Annotated[int, Option(min=1, help="Images per forward pass.")] = 64,
+    averaged: Averaged = False,
+    device: Device = None,
+    json_output: Json = False,
+) -> None:
+    """Write the tokens of images beside them, for the recipe fourm.
+
+    Parts of images are the same for all modalities of a data set (FOLDER/crop_settings). The same command goes on where
+    an interrupted one stopped.
+    """
+    from pretrainkit import api
+
+    part = shard_of(shard)
+    with shown_stages() as progress:
+        for path in folders:
+            manifest = api.tokenize_images(
+                run,
+                path,
+                num_parts=crops,
+                min_scale=min_scale,
+                folder=folder,
+                out=out,
+                seed=seed,
+                shard=part,
+                batch_size=batch_size,
+                averaged=averaged,
+                device=device,
+                progress=progress,
+            )
+            if json_output:
+                typer.echo(json.dumps(manifest))
+            else:
+                typer.echo(
+                    f"{manifest['folder']}: {manifest['written']} written, {manifest['kept']} kept; "
+                    f"{manifest['parts']} x {manifest['tokens']} tokens of {manifest['vocab_size']} each"
+                )

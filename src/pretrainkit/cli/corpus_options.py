@@ -1,8 +1,8 @@
-"""What the commands of `pretrainkit corpus` share: their options, and what they say."""
+"""Options and messages that the commands of `pretrainkit corpus` share."""
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,7 +44,7 @@ def named(inputs: list[str] | None) -> list[str]:
 def build_shards(
     sources: Sequence[SourceFile], out: Path, settings: BuildSettings, execution: Execution, json_output: bool
 ) -> None:
-    """Writes shards, and says what was written."""
+    """Write shards, and say what was written."""
     from pretrainkit.corpus.shards import build_corpus
 
     with shown_progress(sources) as progress:
@@ -53,7 +53,7 @@ def build_shards(
 
 
 def report_corpus(out: Path, manifests: dict[str, dict[str, Any]], json_output: bool) -> None:
-    """Says what was written, split by split."""
+    """Say what was written, split by split."""
     if json_output:
         typer.echo(json.dumps(manifests, ensure_ascii=False))
         return
@@ -67,7 +67,7 @@ def report_corpus(out: Path, manifests: dict[str, dict[str, Any]], json_output: 
 
 
 def echo_skipped(skipped: dict[str, dict[str, Any]]) -> None:
-    """Says what was left out, and why."""
+    """Say what was left out, and why."""
     for reason, entry in skipped.items():
         typer.echo(
             f"skipped: {entry['count']:,} {reason.replace('_', ' ')}, such as {'; '.join(entry['examples'][:2])}",
@@ -75,13 +75,11 @@ def echo_skipped(skipped: dict[str, dict[str, Any]]) -> None:
         )
 
 
-@contextmanager
-def shown_progress(sources: Sequence[SourceFile]) -> "Iterator[Progress]":
-    """A bar where standard error is a terminal, else plain lines. An interrupt says how to go on."""
+def shown_progress(sources: Sequence[SourceFile]) -> AbstractContextManager["Progress"]:
+    """Say what is read; then as `shown_stages`."""
     total = sum(source.num_bytes for source in sources)
     if sources:
         typer.echo(
             f"{amount(len(sources), 'file')}, {total / 1e6:,.1f} MB; the first is {sources[0].address}", err=True
         )
-    with shown_stages() as progress:
-        yield progress
+    return shown_stages()

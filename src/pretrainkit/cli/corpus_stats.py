@@ -2,17 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer import Option
 
 from pretrainkit.cli.corpus_options import Format, Inputs, echo_skipped, named, shown_progress
 from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers
-
-if TYPE_CHECKING:
-    from pretrainkit.files.sources import SourceFile
-    from pretrainkit.workers.processes import Progress
 
 _NUM_SAMPLED = 1000
 
@@ -34,15 +30,40 @@ def stats(
     json_output: Json = False,
 ) -> None:
     """Documents, words, bytes, lengths, duplicates."""
-    from pretrainkit.corpus.stats import corpus_stats
+    import tempfile
+
+    from pretrainkit.corpus.duplicates import DuplicateRule, find_duplicates
+    from pretrainkit.corpus.minhash import MinHash
+    from pretrainkit.corpus.stats import corpus_stats, language_counts
+    from pretrainkit.files.manifest import explained_write_errors
     from pretrainkit.files.sources import find_sources
+    from pretrainkit.report.corpus_page import write_corpus_page
+    from pretrainkit.workers.engine import LOCAL, Means
+    from pretrainkit.workers.processes import DEFAULT_MEMORY, Quiet
 
     sources = find_sources(named(inputs), format)
     with shown_progress(sources) as progress:
         options: dict[str, Any] = {"text_key": text_key, "max_bad": max_bad, "workers": workers}
         result = corpus_stats(sources, **options, progress=progress, num_sampled=_NUM_SAMPLED if page else 0)
         if page is not None:
-            _write_page(sources, result, page, title or ", ".join(inputs or ()), options, progress)
+            with explained_write_errors(page):
+                page.parent.mkdir(parents=True, exist_ok=True)
+                folder = tempfile.TemporaryDirectory(dir=page.parent, prefix=f".{page.name}.")
+            with folder:
+                progress.note("looking for near duplicates")
+                means, rule = (
+                    Means(LOCAL, options.pop("workers"), DEFAULT_MEMORY, Quiet()),
+                    DuplicateRule(minhash=MinHash()),
+                )
+                found = find_duplicates(sources, Path(folder.name), rule, means=means, **options)
+            result["num_near_duplicates"] = found.num_dropped - result["num_duplicates"]
+            what, counts = language_counts(text for text, _ in result["sample"])
+            if what == "script":
+                progress.note(
+                    "languages are told apart with py3langid (pip install 'pretrainkit[languages]'); scripts are shown"
+                )
+            result["languages"] = {"of": what, "counts": counts}
+            write_corpus_page(result, page, title=title or ", ".join(inputs or ()))
     if json_output:
         typer.echo(json.dumps({key: value for key, value in result.items() if key != "sample"}, ensure_ascii=False))
         return
@@ -57,39 +78,3 @@ def stats(
     if page is not None:
         typer.echo(f"page: {page}")
     echo_skipped(result["skipped"])
-
-
-def _write_page(
-    sources: "list[SourceFile]",
-    result: dict[str, Any],
-    page: Path,
-    title: str,
-    options: dict[str, Any],
-    progress: "Progress",
-) -> None:
-    """Adds near duplicates and languages to `result`, and writes the page of it."""
-    import tempfile
-
-    from pretrainkit.corpus.duplicates import DuplicateRule, find_duplicates
-    from pretrainkit.corpus.minhash import MinHash
-    from pretrainkit.corpus.stats import language_counts
-    from pretrainkit.files.manifest import explained_write_errors
-    from pretrainkit.report.corpus_page import write_corpus_page
-    from pretrainkit.workers.engine import LOCAL, Means
-    from pretrainkit.workers.processes import DEFAULT_MEMORY, Quiet
-
-    with explained_write_errors(page):
-        page.parent.mkdir(parents=True, exist_ok=True)
-        folder = tempfile.TemporaryDirectory(dir=page.parent, prefix=f".{page.name}.")
-    with folder:
-        progress.note("looking for near duplicates")
-        means = Means(LOCAL, options.pop("workers"), DEFAULT_MEMORY, Quiet())
-        found = find_duplicates(sources, Path(folder.name), DuplicateRule(minhash=MinHash()), means=means, **options)
-    result["num_near_duplicates"] = found.num_dropped - result["num_duplicates"]
-    what, counts = language_counts(text for text, _ in result["sample"])
-    if what == "script":
-        progress.note(
-            "languages are told apart with py3langid (pip install 'pretrainkit[languages]'); scripts are shown"
-        )
-    result["languages"] = {"of": what, "counts": counts}
-    write_corpus_page(result, page, title=title)

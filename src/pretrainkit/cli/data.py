@@ -16,15 +16,9 @@ if TYPE_CHECKING:
     from pretrainkit.recipes.capabilities import ReadsPairs
     from pretrainkit.recipes.recipe import Split
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Check sets of image-text pairs, pack them into tars, take their captions out.",
-)
-
+app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 _MOST_PROBLEMS = 50
-
 
 SplitName = Literal["train", "valid", "both"]
 PairFormat = Literal["auto", "csv", "webdataset", "img2dataset", "huggingface"]
@@ -93,10 +87,7 @@ def check(
                 results.append({"split": part, **found})
     held_out = None
     try:
-        reader.require_held_out(
-            [parts["train"] for parts in opened if "train" in parts],
-            [parts["valid"] for parts in opened if "valid" in parts],
-        )
+        reader.require_held_out(*([parts[name] for parts in opened if name in parts] for name in ("train", "valid")))
     except DataError as error:
         held_out = str(error)
     if json_output:
@@ -111,7 +102,6 @@ def check(
 
 
 def _reader() -> "ReadsPairs[Any]":
-    """What reads pairs."""
     from pretrainkit.recipes.capabilities import ReadsPairs
     from pretrainkit.recipes.registry import first_able
 
@@ -119,7 +109,7 @@ def _reader() -> "ReadsPairs[Any]":
 
 
 def _is_config(name: str) -> bool:
-    """Whether `name` is a YAML file or a preset; what is a folder is a set."""
+    """True if `name` is a YAML file or a preset. A folder is a set."""
     if name.endswith((".yaml", ".yml")):
         return True
     from pretrainkit.recipes.registry import entries
@@ -137,12 +127,13 @@ def _check_config(source: str, settings: list[str], num: int, json_output: bool,
         found = api.check_data(config, num=num, deep=is_deep, progress=progress)
     if json_output:
         typer.echo(json.dumps(asdict(found), ensure_ascii=False))
-    elif found.problems:
+    else:
         for problem in found.problems[:_MOST_PROBLEMS]:
             typer.echo(f"problem: {problem}")
-        num, hint = len(found.problems), f"; the first {_MOST_PROBLEMS} are shown, --json gives all"
+    if (num := len(found.problems)) and not json_output:
+        hint = f"; the first {_MOST_PROBLEMS} are shown, --json gives all"
         typer.echo(f"problems: {num:,}{hint if num > _MOST_PROBLEMS else ''}")
-    if found.problems:
+    if num:
         raise typer.Exit(2)
     if json_output:
         return

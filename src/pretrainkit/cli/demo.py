@@ -1,12 +1,15 @@
 """`pretrainkit demo`."""
 
+from importlib import import_module
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from pretrainkit.demo.catalogue import DEFAULT, DEMOS, open_demo, taker
+from pretrainkit.demo.catalogue import DEFAULT, DEMOS, TAKERS
+from pretrainkit.errors import InputError
 
 app = typer.Typer(add_completion=False)
 ABOUT = "From data on this machine to a trained, evaluated, exported tiny model, in minutes on a CPU."
@@ -19,7 +22,7 @@ def demo(
         Argument(metavar=f"[{'|'.join(DEMOS)}] FILE...", help="Which demo; then more files for --text."),
     ] = None,
     text: Annotated[
-        list[Path] | None, Option(help=f"{taker('text')}: your own text files instead; repeat the option for more.")
+        list[Path] | None, Option(help=f"{TAKERS['text']}: your own text files instead; repeat the option for more.")
     ] = None,
     out: Annotated[
         Path | None,
@@ -36,14 +39,10 @@ def demo(
     ] = None,
     font: Annotated[
         Path | None,
-        Option(help=f"{taker('font')}: font file to draw with, default DejaVu Sans Mono of the package matplotlib."),
+        Option(help=f"{TAKERS['font']}: font file to draw with, default DejaVu Sans Mono of the package matplotlib."),
     ] = None,
     json: Annotated[bool, Option("--json", help="End with one JSON object of the headline numbers.")] = False,
 ) -> None:
-    import json as json_module
-
-    from pretrainkit.errors import InputError
-
     rest = list(words or [])
     name = rest.pop(0) if rest and rest[0] in DEMOS else DEFAULT
     if rest and not text:
@@ -55,10 +54,11 @@ def demo(
     given |= {} if font is None else {"font": font}
     for option in given:
         if DEMOS[name].takes != option:
-            raise InputError(f"--{option} is for the demo of {taker(option)}, not of {name}\n  leave it out")
+            raise InputError(f"--{option} is for the demo of {TAKERS[option]}, not of {name}\n  leave it out")
     if missing := [str(path) for path in given.get("text", ()) if not path.is_file()]:
         raise InputError(f"there is no file {', '.join(missing)}")
     folder = out or Path("runs/demo" if name == DEFAULT else f"runs/demo-{name}")
-    result = open_demo(name)(folder, num_steps or DEMOS[name].num_steps, **given)
+    module = import_module(f"pretrainkit.demo.{name}")
+    result = module.run_demo(folder, num_steps or DEMOS[name].num_steps, **given)
     if json:
-        print(json_module.dumps(result))
+        print(dumps(result))

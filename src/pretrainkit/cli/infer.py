@@ -7,7 +7,17 @@ import typer
 from typer import Argument, Option
 
 from pretrainkit import api
-from pretrainkit.cli.options import Averaged, Data, Decoding, Device, Lengths, data_settings, lengths_of, shard_of
+from pretrainkit.cli.options import (
+    Averaged,
+    Data,
+    Decoding,
+    Device,
+    Lengths,
+    Module,
+    data_settings,
+    lengths_of,
+    shard_of,
+)
 from pretrainkit.cli.settings_options import with_settings
 from pretrainkit.cli.stages import shown_stages
 from pretrainkit.errors import InputError
@@ -49,9 +59,7 @@ def infer(
     ids: Annotated[bool, Option("--ids", help="Write the ids of predictions, too.")] = False,
     decoding: Decoding,
     data: Data = None,
-    module: Annotated[
-        list[str] | None, Option("--module", metavar="MODULE", help="Of yours, that defines tasks; may be repeated.")
-    ] = None,
+    module: Module = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace what another command wrote.")] = False,
     device: Device = None,
     averaged: Averaged = False,

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from pretrainkit.cli.launching import launch_again, resume_sweep
+from pretrainkit.cli.launching import launch_again, resume_sweep, show_dry_run
 from pretrainkit.config.loader import config_of_words
 from pretrainkit.errors import InputError
 from pretrainkit.launch import cloud as sky
@@ -23,11 +23,6 @@ app = typer.Typer(add_completion=False, no_args_is_help=True)
 Run = Annotated[Path, Argument(help="The run folder, or that of a sweep.")]
 
 
-@app.callback()
-def _root() -> None:
-    """Look at runs that were started with --launch, end them, go on with them; machines of a cloud."""
-
-
 @app.command()
 def status(
     run: Annotated[
@@ -35,7 +30,7 @@ def status(
     ],
     as_json: Annotated[bool, Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """Whether a launched run waits, runs or ended, and how far it is."""
+    """Show if a launched run waits, runs or has ended, and how far it is."""
     if not run.exists() and run.name == str(run):
         sky.status(str(run), dry_run=False)
         return
@@ -44,7 +39,7 @@ def status(
 
 
 def _show_status(folder: LaunchFolder, as_json: bool) -> None:
-    run, launch = folder.run, folder.last()
+    run, launch, checkpoint, attempts = folder.run, folder.last(), folder.newest_checkpoint, folder.attempts()
     states = {job_id: _state(folder, launch.kind, job_id) for job_id in launch.job_ids}
     found = {
         "run": str(run),
@@ -52,8 +47,8 @@ def _show_status(folder: LaunchFolder, as_json: bool) -> None:
         "ranks": launch.world_size,
         "command": ["pretrainkit", *launch.words],
         "jobs": states,
-        "checkpoint": folder.newest_checkpoint,
-        "attempts": folder.attempts(),
+        "checkpoint": checkpoint,
+        "attempts": attempts,
         "code": launch.code.get("git"),
     }
     if as_json:
@@ -63,18 +58,16 @@ def _show_status(folder: LaunchFolder, as_json: bool) -> None:
     print(f"  {shlex.join(['pretrainkit', *launch.words])}")
     for job_id, state in states.items():
         print(f"  {'process' if launch.kind == 'local' else 'job'} {job_id}: {state}")
-    print(f"  newest checkpoint: {folder.newest_checkpoint or 'none yet'}")
-    for row in folder.attempts():
+    print(f"  newest checkpoint: {checkpoint or 'none yet'}")
+    for row in attempts:
         print(f"  ended with {row['code']} ({row['cause']}) after {row['checkpoint']}: {row['then']}")
 
 
 def _state(folder: LaunchFolder, kind: str, job_id: str) -> str:
     if kind == "local":
         return "RUNNING" if folder.is_held else "ended"
-    if kind == "slurm":
-        found = slurm.state(job_id)
-        return "CANCELLED" if found == "UNKNOWN" and folder.is_cancelled else found
-    return sky.cluster_state(job_id)
+    found = slurm.state(job_id) if kind == "slurm" else sky.cluster_state(job_id)
+    return "CANCELLED" if kind == "slurm" and found == "UNKNOWN" and folder.is_cancelled else found
 
 
 @app.command()
@@ -102,20 +95,16 @@ def cancel(run: Run, now: Annotated[bool, Option("--now", help="Do not wait for 
     if not living:
         raise InputError(f"{run} does not run\n  go on with it: pretrainkit launch resume {shlex.quote(str(run))}")
     for folder in living:
-        _cancel(folder, now)
-
-
-def _cancel(folder: LaunchFolder, now: bool) -> None:
-    launch = folder.last()
-    folder.cancel()
-    if launch.kind == "local":
-        os.kill(int(launch.job_ids[0]), signal.SIGTERM)
-    elif launch.kind == "slurm":
-        for job_id in launch.job_ids:
-            slurm.cancel(job_id, now=now)
-    else:
-        sky.cancel_jobs(launch.job_ids[0])
-    print(f"asked {launch.kind} {', '.join(launch.job_ids)} to end")
+        launch = folder.last()
+        folder.cancel()
+        if launch.kind == "local":
+            os.kill(int(launch.job_ids[0]), signal.SIGTERM)
+        elif launch.kind == "slurm":
+            for job_id in launch.job_ids:
+                slurm.cancel(job_id, now=now)
+        else:
+            sky.cancel_jobs(launch.job_ids[0])
+        print(f"asked {launch.kind} {', '.join(launch.job_ids)} to end")
 
 
 @app.command()
@@ -154,10 +143,7 @@ def _task(name: str, cloud: list[str] | None, nodes: int | None, command: list[s
 
 def _show(commands: list[list[str]], dry_run: bool, file: str | None = None) -> None:
     if dry_run:
-        if file is not None:
-            print((_FOLDER / file).read_text(encoding="utf-8"))
-        for command in commands:
-            print("$ " + shlex.join(command))
+        show_dry_run(commands, None if file is None else _FOLDER / file)
 
 
 @app.command()

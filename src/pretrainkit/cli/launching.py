@@ -1,4 +1,4 @@
-"""What `train` and `resume` do with `--launch`."""
+"""Launches by `train` and `resume` with `--launch`."""
 
 import json
 import re
@@ -22,12 +22,10 @@ from pretrainkit.launch.folder import Launch, LaunchFolder, launched_runs
 from pretrainkit.launch.local import launch_local
 from pretrainkit.launch.slurm import living_job, require_idle, submit
 from pretrainkit.training.folder import RunFolder, environment
-from pretrainkit.training.run import RunConfig
 from pretrainkit.workers.slurm_config import SlurmConfig
 
 
 def _new_launch(asked: Asked, words: Sequence[str], again: Sequence[str], settings: dict[str, Any]) -> Launch:
-    """The record of a launch that begins now."""
     return Launch(
         kind=asked.launch,  # type: ignore[arg-type]
         words=tuple(words),
@@ -57,7 +55,13 @@ def start(asked: Asked, words: list[str], again: list[str], run: Path) -> None:
         return
 
     commands = launch_run(run, launch, dry_run=True)  # nothing else has a dry run
-    print((LaunchFolder(run).path / "task.yaml").read_text(encoding="utf-8"))
+    show_dry_run(commands, LaunchFolder(run).path / "task.yaml")
+
+
+def show_dry_run(commands: Sequence[Sequence[str]], task: Path | None = None) -> None:
+    """Print the task file and the commands that a cloud would be given."""
+    if task is not None:
+        print(task.read_text(encoding="utf-8"))
     for command in commands:
         print("$ " + shlex.join(command))
 
@@ -72,8 +76,13 @@ def start_frozen(
     LaunchFolder(run).require_free()
     if asked.launch == "slurm":
         require_idle(LaunchFolder(run))
-    if asked.launch == "cloud":
-        _refuse_paths_here(resolved.config)
+    if asked.launch == "cloud" and (found := list(paths_here(resolved.config))):
+        raise ConfigError(
+            f"{name}: {path} lies on this machine, and those of a cloud do not see it\n"
+            "  put it into the bucket, and name it as they do: /bucket/...; or, where they share a file system with "
+            "this machine, give the whole path"
+            for name, path in found
+        )
     try:
         is_local = asked.launch == "local"
         again = frozen_words(resolved, run, device, as_json=as_json or not is_local)
@@ -83,16 +92,6 @@ def start_frozen(
         if is_new and (isinstance(error, InputError) or error.exit_code == 2):
             LaunchFolder(run).discard()
         raise
-
-
-def _refuse_paths_here(config: RunConfig) -> None:
-    if problems := [
-        f"{name}: {path} lies on this machine, and those of a cloud do not see it\n"
-        "  put it into the bucket, and name it as they do: /bucket/...; or, where they share a file system with this "
-        "machine, give the whole path"
-        for name, path in paths_here(config)
-    ]:
-        raise ConfigError(problems)
 
 
 def launch_again(run: Path, launch: Launch) -> None:

@@ -5,7 +5,7 @@ import importlib
 import os
 import sys
 import traceback
-from typing import Any, cast
+from typing import Any
 
 import typer
 from typer import Option
@@ -49,15 +49,15 @@ def app_of(verb: str) -> typer.Typer:
     """The app of a verb; where its file has none, of the function that is called as the file."""
     name = "import_" if verb == "import" else verb
     found = vars(importlib.import_module(f"pretrainkit.cli.{name}"))
-    if verb in _WITH_APPS:
-        return cast(typer.Typer, found["app"])
-    app = typer.Typer(add_completion=False)
-    app.command()(found[name])
+    app: typer.Typer = found["app"] if verb in _WITH_APPS else typer.Typer(add_completion=False)
+    if verb not in _WITH_APPS:
+        app.command()(found[name])
+    app.info.help = VERBS[verb]
     return app
 
 
 class LazyGroup(TyperGroup):
-    """Lists all verbs without importing any. Newer Typers bring their own click, whose types have no public name."""
+    """List all verbs without importing any. Newer Typers bring their own click, whose types have no public name."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)

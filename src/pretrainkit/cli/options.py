@@ -26,15 +26,21 @@ Data = Annotated[
     Option(
         "--data",
         metavar="NAME=DIR",
-        help="Where the data of named tasks lie, such as glue=DIR; may be repeated. Default: as the run says, or the "
-        "hub.",
+        help="Where the data of named tasks are: glue=DIR, glue/cola=DIR, or DIR alone for a folder with one for each "
+        "benchmark; may be repeated. Default: as the run says, or the hub.",
+    ),
+]
+Module = Annotated[
+    list[str] | None,
+    Option(
+        "--module", metavar="MODULE", help="Of yours, that defines tasks: a dotted name or a .py file; may be repeated."
     ),
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decoding:
-    """How answers come of a model's probabilities."""
+    """The way from a model's probabilities to answers."""
 
     beams: Annotated[int | None, Option(min=1)] = None
     """T5: search with so many continuations."""
@@ -52,7 +58,6 @@ class Decoding:
     """T5: most tokens of an answer. Default: data.target_length of the run."""
 
     def given(self) -> dict[str, Any]:
-        """What was given, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
@@ -67,9 +72,9 @@ class Execution:
     engine: Literal["local", "slurm", "ray"] = "local"
     """local: this machine. slurm: an array of jobs. ray: tasks of a cluster."""
     slurm: Annotated[tuple[str, ...], Option(metavar="NAME=VALUE")] = ()
-    """Of the jobs, such as partition=cpu; docs/corpus.md."""
+    """Settings of the jobs, such as partition=cpu; docs/corpus.md."""
     ray: Annotated[str | None, Option(metavar="HOST:PORT")] = None
-    """Of the cluster; None: RAY_ADDRESS, or this machine."""
+    """Address of the cluster; None: RAY_ADDRESS, or this machine."""
 
     def means(self) -> dict[str, Any]:
         """Arguments `workers`, `memory_bytes` and `engine` of what does the work."""
@@ -78,7 +83,7 @@ class Execution:
         return {"workers": self.workers, "memory_bytes": parse_bytes(self.memory), "engine": self.open_engine()}
 
     def open_engine(self) -> "Engine":
-        """What runs the tasks. Raises InputError where options do not go together: nothing is accepted and ignored."""
+        """Open what runs the tasks. Raises InputError where options do not go together: none is ignored."""
         for option, given in (("slurm", " ".join(self.slurm[:1])), ("ray", self.ray)):
             if given and self.engine != option:
                 raise InputError(
@@ -135,7 +140,7 @@ WAYS = ("none", "local", "slurm", "cloud")
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """How a run is launched."""
+    """The way a run is launched."""
 
     launch: str = "none"
     """none: this process. local: processes of this machine. slurm: a job. cloud: a cluster there."""
@@ -148,9 +153,9 @@ class Asked:
     max_restarts: Annotated[int, Option(min=0)] = 3
     """Failures after which a run that got further is started again by itself."""
     slurm: Annotated[tuple[str, ...], Option(metavar="NAME=VALUE")] = ()
-    """Of a SLURM job, such as partition=gpu; docs/launching.md."""
+    """Settings of a SLURM job, such as partition=gpu; docs/launching.md."""
     cloud: Annotated[tuple[str, ...], Option(metavar="NAME=VALUE")] = ()
-    """Of a cloud's machines, such as accelerators=H100:8."""
+    """Settings of a cloud's machines, such as accelerators=H100:8."""
     sweep: Annotated[tuple[str, ...], Option(metavar="PATH=A,B")] = ()
     """With --launch slurm: a run for each value, as an array of jobs."""
     dry_run: bool = False
@@ -158,7 +163,6 @@ class Asked:
 
     @property
     def processes_per_node(self) -> int:
-        """Ranks of each machine."""
         return self.nproc or self.gpus_per_node or 1
 
     @property

@@ -7,9 +7,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, astuple
-from importlib import import_module
-from importlib.util import find_spec
-from types import ModuleType
 from typing import Annotated, Any
 
 from typer import Argument, Option
@@ -19,12 +16,10 @@ from pretrainkit.workers.processes import without_collector
 
 _COLUMNS = ("weights", "grads", "optimizer", "average", "activ.", "gathered", "total")
 
-Settings = Annotated[list[str] | None, Argument(metavar="PATH=VALUE", help="Such as data.train=FOLDER.")]
-
 
 def plan(
     source: Annotated[str, Argument(metavar="PRESET|FILE.yaml", help="A preset, or a YAML file.")],
-    settings: Settings = None,
+    settings: Annotated[list[str] | None, Argument(metavar="PATH=VALUE", help="Such as data.train=FOLDER.")] = None,
     gpus: Annotated[int, Option(min=1, help="Devices of the whole run, one per rank.")] = 1,
     device: Annotated[
         str, Option(help="b200, h200, h100, h20, a100, a100-40, l40s, a10, l4, rtx5090, rtx4090, rtx3090 or cpu.")
@@ -37,7 +32,7 @@ def plan(
 ) -> None:
     """Say what a run needs before it is paid for: memory per device, FLOPs, time and cost, and what does not divide."""
     atexit.register(gc.freeze)  # at the end of the process nothing is looked through
-    with without_collector(), _left_out("scipy", "wandb"), _without_compiler():
+    with without_collector(), _left_out("scipy", "wandb"):
         from pretrainkit import api
 
         config = api.load_config(source, settings or [])
@@ -54,7 +49,7 @@ def plan(
 
 @contextmanager
 def _left_out(*packages: str) -> Iterator[None]:
-    """Keeps timm and transformers from importing what a plan never uses, nearly a CPU-second where it is installed."""
+    """Keep timm and transformers from importing what a plan never uses, nearly a CPU-second where it is installed."""
     absent = {name: None for name in packages if name not in sys.modules}
     sys.modules.update(absent)  # type: ignore[arg-type]
     try:
@@ -62,59 +57,6 @@ def _left_out(*packages: str) -> Iterator[None]:
     finally:
         for name in absent:
             sys.modules.pop(name, None)
-
-
-_COMPILER = "torch._dynamo"
-
-
-@contextmanager
-def _without_compiler() -> Iterator[None]:
-    """Torch and transformers import torch's compiler, which takes more than a CPU-second, to tell it what to leave."""
-    spec = None if _COMPILER in sys.modules else find_spec(_COMPILER)
-    if spec is None:
-        yield
-        return
-    told: list[Any] = []
-
-    def tell(function: Any = None, *args: Any, **kwargs: Any) -> Any:
-        told.append(function)
-        return tell if function is None else function
-
-    utils = _StandIn("utils", is_compile_supported=lambda device: False, get_optimize_ddp_mode=lambda: "none")
-    trace_rules = _StandIn("trace_rules", clear_lru_cache=lambda: None)
-    whole = _StandIn("", disable=tell, allow_in_graph=tell, assume_constant_result=tell, __spec__=spec)
-    whole.__path__ = spec.submodule_search_locations or []
-    for module in (whole, utils, trace_rules):
-        sys.modules[module.__name__] = module
-    config = import_module(f"{_COMPILER}.config")  # where torch looks while blocks are computed again
-    whole.__dict__.update(utils=utils, trace_rules=trace_rules, config=config)
-    try:
-        yield
-    finally:
-        _forget_stand_ins()
-        for function in told:
-            getattr(function, "__dict__", {}).pop("__dynamo_disable", None)
-
-
-class _StandIn(ModuleType):
-    """Answers for a part of the compiler to a few names; whoever asks for more gets the real one."""
-
-    def __init__(self, part: str, **known: Any) -> None:
-        super().__init__(f"{_COMPILER}.{part}".rstrip("."))
-        self.__dict__.update(known)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        _forget_stand_ins()
-        return getattr(import_module(self.__name__), name)
-
-
-def _forget_stand_ins() -> None:
-    """With the real parts that came below them."""
-    if isinstance(sys.modules.get(_COMPILER), _StandIn):
-        for name in [name for name in sys.modules if name.startswith(_COMPILER)]:
-            del sys.modules[name]
 
 
 def _lines(plan: Any) -> list[str]:

@@ -36,17 +36,10 @@ def probe(
     json: Annotated[bool, Option("--json", help="For machines.")] = False,
 ) -> None:
     """Measure how well the features of a frozen image encoder tell classes apart, in percent of the held-out images."""
-    given: dict[str, Any] = {
-        "methods": method,
-        "num_epochs": epochs,
-        "batch_size": batch_size,
-        "peak_lr": lr,
-        "num_neighbours": neighbours,
-        "num_threads": threads,
-    }
-    metrics = api.probe(
-        model, data, device=device, **{name: value for name, value in given.items() if value is not None}
-    )
+    found: dict[str, Any] = {"methods": method, "num_epochs": epochs, "batch_size": batch_size, "peak_lr": lr}
+    found |= {"num_neighbours": neighbours, "num_threads": threads}
+    given = {name: value for name, value in found.items() if value is not None}
+    metrics = api.probe(model, data, device=device, **given)
     if json:
         print(dumps(metrics))
         return

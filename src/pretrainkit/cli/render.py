@@ -125,8 +125,7 @@ def render(
         )
         return
     if out is None and push is not None:
-        from pretrainkit.rendering.hub import Hub
-        from pretrainkit.rendering.push_rows import push_rows
+        from pretrainkit.rendering.hub import Hub, push_rows
 
         hub = Hub(push, private=not public)
         with shown_stages() as progress:

@@ -18,10 +18,10 @@ _SECONDS_BETWEEN_LINES = 10
 
 @contextmanager
 def shown_stages() -> "Iterator[Progress]":
-    """What to pass as `progress`. An interrupt says how to go on."""
+    """Give what is passed as `progress`. An interrupt says how to resume."""
     try:
         if not sys.stderr.isatty():
-            yield _Lines()
+            yield _Shown()
             return
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -29,49 +29,39 @@ def shown_stages() -> "Iterator[Progress]":
         done, left = TextColumn("{task.fields[amount]}"), TimeRemainingColumn()
         columns = (TextColumn("{task.description}"), BarColumn(), done, left)
         with Progress(*columns, console=Console(stderr=True)) as bars:
-            yield _Bars(bars)
+            yield _Shown(bars)
     except KeyboardInterrupt as error:
         raise Interrupted("stopped\n  finished parts are kept: run the same command again to go on") from error
 
 
-class _Lines:
-    """Plain lines: one per stage and note, and one now and then on the way."""
+class _Shown:
+    """A bar per stage; without bars plain lines: one per stage and note, and one now and then on the way."""
 
-    def stage(self, name: str, total: int, unit: str) -> None:
-        self._name, self._total, self._unit = name, total, unit
-        self._done, self._shown = 0, time.monotonic()
-        typer.echo(f"{name} {amount(total, unit)}", err=True)
-
-    def advance(self, number: int) -> None:
-        self._done += number
-        if time.monotonic() - self._shown >= _SECONDS_BETWEEN_LINES:
-            self._shown = time.monotonic()
-            typer.echo(f"{self._name}: {amount(self._done, self._unit)} of {amount(self._total, self._unit)}", err=True)
-
-    def note(self, message: str) -> None:
-        typer.echo(message, err=True)
-
-
-class _Bars:
-    """One bar per stage."""
-
-    def __init__(self, bars: Any) -> None:
+    def __init__(self, bars: Any = None) -> None:
         self._bars = bars
-        self._task: Any = None
-        self._done = 0
-        self._total, self._unit = 0, ""
 
     def stage(self, name: str, total: int, unit: str) -> None:
-        self._done, self._total, self._unit = 0, total, unit
-        self._task = self._bars.add_task(name, total=total, amount="")
+        self._name, self._total, self._unit, self._done = name, total, unit, 0
+        self._told = time.monotonic()
+        if self._bars is None:
+            self.note(f"{name} {amount(total, unit)}")
+        else:
+            self._task = self._bars.add_task(name, total=total, amount="")
 
     def advance(self, number: int) -> None:
         self._done += number
-        shown = f"{amount(self._done, self._unit)} of {amount(self._total, self._unit)}"
-        self._bars.update(self._task, advance=number, amount=shown)
+        done = f"{amount(self._done, self._unit)} of {amount(self._total, self._unit)}"
+        if self._bars is not None:
+            self._bars.update(self._task, advance=number, amount=done)
+        elif time.monotonic() - self._told >= _SECONDS_BETWEEN_LINES:
+            self._told = time.monotonic()
+            self.note(f"{self._name}: {done}")
 
     def note(self, message: str) -> None:
-        self._bars.console.print(message, markup=False, highlight=False)
+        if self._bars is None:
+            typer.echo(message, err=True)
+        else:
+            self._bars.console.print(message, markup=False, highlight=False)
 
 
 def amount(number: int, unit: str) -> str:

@@ -1,5 +1,6 @@
 """`pretrainkit sweep`."""
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -13,22 +14,15 @@ from pretrainkit.cli.options import Data, Device, Origin
 from pretrainkit.errors import InputError, Interrupted
 
 app = typer.Typer(add_completion=False)
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 
 
 def with_repeated_option(words: Iterable[str], option: str) -> Iterator[str]:
     """`--lr 5e-5 4e-5` as `--lr 5e-5 --lr 4e-5`: every number that follows a number of the option is one more."""
     goes_on = False
     for before, word in pairwise(["", *words]):
-        goes_on = before == option or (goes_on and _is_number(before))
-        if goes_on and before != option and _is_number(word):
+        goes_on = before == option or (goes_on and _NUMBER.fullmatch(before) is not None)
+        if goes_on and before != option and _NUMBER.fullmatch(word):
             yield option
         yield word
 

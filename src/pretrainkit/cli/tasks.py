@@ -5,14 +5,14 @@ import json
 import pkgutil
 from collections.abc import Iterator
 from fnmatch import fnmatch
-from itertools import islice, product
+from itertools import count, islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from pretrainkit.cli.options import Lengths, lengths_of
+from pretrainkit.cli.options import Data, Json, Lengths, Module, lengths_of
 from pretrainkit.cli.stages import shown_stages
 from pretrainkit.errors import InputError
 
@@ -22,35 +22,19 @@ if TYPE_CHECKING:
     from pretrainkit.tasks.supply import Supply
     from pretrainkit.tasks.task import BoundMixture, TaskRegistry
 
-app = typer.Typer(add_completion=False, help="List tasks and mixtures, look at their examples, make caches.")
+app = typer.Typer(add_completion=False)
 
 _SHOWN_IDS = 24
 _SHOWN_CHARACTERS = 400
 _SHOWN_MEMBERS = 4
 _PLURAL = {"task": "tasks", "mixture": "mixtures"}
 
-Module = Annotated[
-    list[str] | None,
-    Option(
-        "--module", metavar="MODULE", help="Of yours, that defines tasks: a dotted name or a .py file; may be repeated."
-    ),
-]
 Name = Annotated[str, Argument(metavar="NAME", help="Task or mixture.")]
-Data = Annotated[
-    list[str] | None,
-    Option(
-        "--data",
-        metavar="NAME=DIR",
-        help="Where data lie: glue=DIR, glue/cola=DIR, or DIR alone for a folder with one for each benchmark; may be "
-        "repeated. Default: the Hugging Face hub.",
-    ),
-]
 Tokenizer = Annotated[
     str | None,
     Option(help="Vocabulary of tasks that leave it to the run: a tokenizer folder, a run or export, or bytes."),
 ]
 LeaveOut = Annotated[list[str] | None, Option(metavar="NAME", help="Member that mixtures do without; may be repeated.")]
-Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -71,8 +55,8 @@ def list_(
     """List the tasks and mixtures there are. Nothing is read but the modules that define them."""
     of_recipes = set(_registry(None).names())
     registry = _registry(module)
-    names = [name for name in registry.names() if only is None or _fits(name, only)]
-    entries = [_described(registry, name) for name in names]
+    pattern = "*" if only is None else only if {"*", "?"} & set(only) else f"*{only}*"
+    entries = [_described(registry, name) for name in registry.names() if fnmatch(name, pattern)]
     if json_output:
         typer.echo(json.dumps(entries))
         return
@@ -127,8 +111,8 @@ def show(
 
     open_registry = _registry(module)
     as_defined = [open_registry.get_task(one) for one in open_registry.task_names(name)]
-    leaves_objective = any(isinstance(step, RunSteps) for one in as_defined for step in one.preprocessors)
-    if tokenizer is None and leaves_objective:
+    leaving = {one.name for one in as_defined if any(isinstance(step, RunSteps) for step in one.preprocessors)}
+    if tokenizer is None and leaving:
         sentinels = sentinels or NUM_SENTINELS  # bytes alone leave 11 ids free
     registry = open_registry.supplied(_supply(data, tokenizer or BYTES, leave_out, sentinels))
     entry = registry.get(name)
@@ -154,25 +138,16 @@ def show(
             {"task": task.name, "index": index, "epoch": at, **{key: _plain(value) for key, value in example.items()}}
             for task, index, at, example in shown
         ]
-        typer.echo(
-            json.dumps(
-                {"name": name, "split": split, "rates": rates, "shares": rows, "examples": examples}, ensure_ascii=False
-            )
-        )
+        answer = {"name": name, "split": split, "rates": rates, "shares": rows, "examples": examples}
+        typer.echo(json.dumps(answer, ensure_ascii=False))
         return
-    if any(
-        isinstance(step, RunSteps)
-        for one in registry.task_names(name)
-        for step in open_registry.get_task(one).preprocessors
-    ):
+    if leaving & set(registry.task_names(name)):
         typer.echo("inputs and targets are made as in a run with default settings (data.denoising of its config)")
     if isinstance(entry, Task):
         origin = ", from a cache" if mixture.tasks[0].is_cached else ""
         typer.echo(f"{name}: {len(mixture.tasks[0]):,} examples of {split}{origin}")
     else:
-        num_drawn = None if num_steps is None else num_steps * batch_size
-        for line in table(rows, num_drawn):
-            typer.echo(line)
+        typer.echo("\n".join(table(rows, None if num_steps is None else num_steps * batch_size)))
     for task, index, at, example in shown:
         typer.echo(f"\n{task.name} {split} {index}" + (f", epoch {at}" if at else ""))
         for line in _lines(task, example):
@@ -240,7 +215,6 @@ def cache(
 
 
 def _registry(modules: list[str] | None) -> "TaskRegistry":
-    """All tasks of the recipes and of the given modules."""
     from pretrainkit.tasks.task import REGISTRY
     from pretrainkit.tasks.user_modules import import_modules
 
@@ -251,7 +225,7 @@ def _registry(modules: list[str] | None) -> "TaskRegistry":
 def _supply(
     data: list[str] | None, tokenizer: str | None, leave_out: list[str] | None, num_sentinels: int | None = None
 ) -> "Supply":
-    """What the options say in place of a run, with the steps that a run has by default."""
+    """Supply in place of a run what the options say, with the steps that a run has by default."""
     from importlib import import_module
 
     from pretrainkit.tasks.named_data import task_folders
@@ -264,17 +238,12 @@ def _supply(
     return Supply(vocabulary, task_folders(data or ()), default_steps, frozenset(leave_out or ()))
 
 
-def _fits(name: str, pattern: str) -> bool:
-    return fnmatch(name, pattern if {"*", "?"} & set(pattern) else f"*{pattern}*")
-
-
 def _about(entry: dict[str, Any]) -> str:
-    """What a line of the list says behind the name."""
-    if "members" not in entry:
-        return f"{', '.join(entry['features'])}; splits {', '.join(entry['splits'])}"
-    members = entry["members"]
+    """The rest of a line of the list, behind the name."""
+    members = entry.get("members", [])
     more = f" and {len(members) - _SHOWN_MEMBERS} more" if len(members) > _SHOWN_MEMBERS else ""
-    return f"{', '.join(entry['features'])}; of {', '.join(members[:_SHOWN_MEMBERS])}{more}"
+    parts = f"of {', '.join(members[:_SHOWN_MEMBERS])}{more}" if members else f"splits {', '.join(entry['splits'])}"
+    return f"{', '.join(entry['features'])}; {parts}"
 
 
 def _recipe_modules() -> Iterator[str]:
@@ -314,16 +283,13 @@ def _drawn(mixture: Any, seed: int) -> "Iterator[tuple[BoundTask, int, int, Exam
     from pretrainkit.data.order import Order
 
     order = Order(mixture.sizes, seed=seed, weights=mixture.weights)
-    position = 0
-    while True:
+    for position in count():
         record = order.records(np.array([position]))
         source, index, epoch = (int(column[0]) for column in (record.source, record.index, record.epoch))
         yield mixture.tasks[source], index, epoch, mixture.example(source, index, epoch)
-        position += 1
 
 
 def _plain(value: Any) -> Any:
-    """For JSON."""
     import numpy as np
 
     if isinstance(value, (np.ndarray, np.generic)):

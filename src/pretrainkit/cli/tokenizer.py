@@ -15,10 +15,7 @@ from pretrainkit.tokenizers.punkt import PunktRules
 from pretrainkit.tokenizers.sentences import SplitterName
 from pretrainkit.tokenizers.train import TokenizerSettings
 
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Train tokenizers and encode a corpus to token shards."
-)
-
+app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 PunktRulesOption = Annotated[
     PunktRules,
@@ -27,8 +24,6 @@ PunktRulesOption = Annotated[
         "sabertooth: closing quotes open the next sentence."
     ),
 ]
-
-
 Language = Annotated[
     str,
     Option(
@@ -85,12 +80,9 @@ def train(
     wanted = DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size
     chosen = settings(vocab_size=wanted, classes=read_classes(classes))
     manifest_of_existing(out, chosen)  # refuses another tokenizer before the work
-    if abbreviations and not sentences_from:
-        raise InputError(
-            f"--abbreviations {abbreviations} is only read with --sentences-from\n  add that, or leave it out"
-        )
-    if language != "auto" and not sentences_from:
-        raise InputError(f"--language {language} is only read with --sentences-from\n  add that, or leave it out")
+    for option, given in (("abbreviations", abbreviations), ("language", "" if language == "auto" else language)):
+        if given and not sentences_from:
+            raise InputError(f"--{option} {given} is only read with --sentences-from\n  add that, or leave it out")
     more = read_abbreviations(abbreviations) if abbreviations else []
     punkt = None
     with shown_stages() as progress:
@@ -193,9 +185,8 @@ def inspect(
     if any((folder / name).is_file() for name in (MODEL, TOKENIZER_JSON)):
         loaded = load_tokenizer(folder)
         facts: dict[str, Any] = {"kind": loaded.kind, "vocab_size": loaded.vocab_size, **loaded.special.as_dict()}
-        _echo_facts(
-            folder, facts | {"learned": len(loaded.learned_ids()), "fingerprint": loaded.fingerprint}, json_output
-        )
+        facts |= {"learned": len(loaded.learned_ids()), "fingerprint": loaded.fingerprint}
+        _echo_facts(folder, facts, json_output)
         return
     shards = TokenShards.open(folder, verify=verify)
     own = load_tokenizer(shards.tokenizer_folder)
@@ -244,8 +235,5 @@ def _echo_facts(folder: Path, facts: dict[str, Any], json_output: bool) -> None:
         return
     typer.echo(f"{folder}")
     for name, value in facts.items():
-        typer.echo(
-            f"  {name.removeprefix('num_').replace('_', ' '):<14}{value:>16,}"
-            if isinstance(value, int)
-            else f"  {name:<14}{value:>16}"
-        )
+        shown = f"{name.removeprefix('num_').replace('_', ' '):<14}{value:>16,}"
+        typer.echo(f"  {shown}" if isinstance(value, int) else f"  {name:<14}{value:>16}")

@@ -17,7 +17,7 @@ class IsPath:
     """Marks a field that holds paths of files or folders of this machine: `Annotated[str, IsPath()]`."""
 
     ending: str = ""
-    """Of those values that are paths, such as ".py" where others are names of modules."""
+    """Ending of those values that are paths, such as ".py" where others are names of modules."""
 
 
 def absolute_paths(config: C) -> C:
@@ -26,12 +26,8 @@ def absolute_paths(config: C) -> C:
     A run records it, so that it can be resumed and evaluated from anywhere. Addresses (`s3://…`) and what is not there,
     such as the name of something on a hub, stay as they are.
     """
-    changed = {}
-    for name, _, mark in marked(type(config), IsPath):
-        value = getattr(config, name)
-        absolute = _absolute(value, mark)
-        if absolute != value:
-            changed[name] = absolute
+    found = {name: _absolute(getattr(config, name), mark) for name, _, mark in marked(type(config), IsPath)}
+    changed = {name: value for name, value in found.items() if value != getattr(config, name)}
     return config.changed(**changed) if changed else config
 
 
@@ -39,15 +35,11 @@ def paths_here(config: Config, prefix: str = "") -> Iterator[tuple[str, str]]:
     """(dotted name, value) of every relative path in fields marked `IsPath` that is there on this machine."""
     for name, _, mark in marked(type(config), IsPath):
         value = getattr(config, name)
-        if mark is not None:
-            values = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)
-            for one in values:
-                if isinstance(one, str) and not os.path.isabs(one) and _absolute(one, mark) != one:
-                    yield f"{prefix}{name}", one
-        else:
-            for one in value if isinstance(value, tuple) else (value,):
-                if isinstance(one, Config):
-                    yield from paths_here(one, f"{prefix}{name}.")
+        for one in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,):
+            if mark is None and isinstance(one, Config):
+                yield from paths_here(one, f"{prefix}{name}.")
+            elif mark is not None and isinstance(one, str) and not _is_local(one) and _absolute(one, mark) != one:
+                yield f"{prefix}{name}", one
 
 
 def without_paths(config: C) -> C:
@@ -71,7 +63,7 @@ def without_paths(config: C) -> C:
 
 
 def _needs_path(config: Config) -> bool:
-    """Whether a field that must be given names a path of this machine."""
+    """True if a field that must be given names a path of this machine."""
     return isinstance(config, Config) and any(
         mark is not None and info.is_required() and _is_local(getattr(config, name))
         for name, info, mark in marked(type(config), IsPath)

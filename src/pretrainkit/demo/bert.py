@@ -1,7 +1,4 @@
-"""The BERT demo: from prose that every machine with Python has to a trained, evaluated, exported tiny model.
-
-Each command is printed as it is run, so that the demo reads as a tutorial.
-"""
+"""The BERT demo: from prose that every machine with Python has to a trained, evaluated, exported tiny model."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,12 +1,10 @@
-"""Which demos there are."""
+"""The demos that there are."""
 
-from collections.abc import Callable
-from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Demo(NamedTuple):
-    """What the command line says of a demo; `NAME.run_demo` runs it."""
+    """A demo as the command line lists it; `run_demo` of `pretrainkit.demo.NAME` runs it."""
 
     about: str
     num_steps: int
@@ -24,14 +22,4 @@ DEMOS = {
 }
 """The first one is the default."""
 DEFAULT = next(iter(DEMOS))
-
-
-def taker(option: str) -> str:
-    """The demo that an option is for."""
-    return next(name for name, demo in DEMOS.items() if demo.takes == option)
-
-
-def open_demo(name: str) -> Callable[..., dict[str, Any]]:
-    """Its `run_demo(folder, num_steps, ...)`, which returns the headline numbers."""
-    found: Callable[..., dict[str, Any]] = import_module(f"pretrainkit.demo.{name}").run_demo
-    return found
+TAKERS = {demo.takes: name for name, demo in DEMOS.items()}

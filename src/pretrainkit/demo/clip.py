@@ -1,7 +1,4 @@
-"""The CLIP demo: from a generated set of images and captions to retrieval, with every idea of ZeroVL switched on.
-
-Each command is printed as it is run, so that the demo reads as a tutorial.
-"""
+"""The CLIP demo: from a generated set of images and captions to retrieval, with every idea of ZeroVL switched on."""
 
 from pathlib import Path
 from typing import Any

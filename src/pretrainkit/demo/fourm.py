@@ -1,7 +1,4 @@
-"""The 4M demo: from a generated set of photographs, depth, classes, captions and boxes to any of them from any other.
-
-Each command is printed as it is run, so that the demo reads as a tutorial.
-"""
+"""The 4M demo: from generated photographs, depth, classes, captions and boxes to any of them from any other."""
 
 import json
 from pathlib import Path
@@ -45,7 +42,7 @@ optimizer: {{name: muon, momentum: 0.95, peak_lr: 6.0e-3}}
 schedule: {{num_warmup_steps: 20}}
 precision: {{compute: float32}}
 """
-"""Of the run: fewer and narrower layers than fourm/tiny, and images of the two tokenizers."""
+"""Config of the run: fewer and narrower layers than fourm/tiny, and images of the two tokenizers."""
 NUM_SHOWN = 8
 PROMPT = "a red ball left of a blue cone in a grey room"
 
@@ -113,7 +110,33 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
     walk.chapter("Report", "one HTML page: losses of every modality, and views made from others")
     _show_generated(run, folder)
     walk.report(run)
-    return _told(walk)
+    found = read_json(folder / "from-photographs" / "generation.json")["summary"]
+    classes, caption, boxes = (found[name] for name in ("seg@64", "caption", "det"))
+    depth_error, mean_depth_error = _depth_errors(folder)
+    result = walk.numbers(
+        depth_error=depth_error,
+        mean_depth_error=mean_depth_error,
+        class_accuracy=classes["accuracy"],
+        commonest_class_accuracy=classes["guessed_accuracy"],
+        caption_words=caption["words"],
+        commonest_caption_words=caption["guessed_words"],
+        box_iou=boxes["iou"],
+        guessed_box_iou=boxes["guessed_iou"],
+        box_iou_of_any_class=boxes["iou_of_any_class"],
+        guessed_box_iou_of_any_class=boxes["guessed_iou_of_any_class"],
+    )
+    print(f"\n  Done in {walk.seconds / 60:.1f} minutes. From photographs of {NUM_VALID} held-out scenes:")
+    told = {"error of depth, deviations": f"{depth_error:>7.3f}  (the mean depth: {mean_depth_error:.3f})"}
+    for what, share, guess, guessed_share in (
+        ("right class of a patch", classes["accuracy"], "one", classes["guessed_accuracy"]),
+        ("words of the caption", caption["words"], "one", caption["guessed_words"]),
+        ("overlap of boxes (IoU)", boxes["iou_of_any_class"], "some", boxes["guessed_iou_of_any_class"]),
+        ("  of the same class", boxes["iou"], "some", boxes["guessed_iou"]),
+    ):
+        told[what] = f"{100 * share:>5.1f} %  ({guess} for all: {100 * guessed_share:.1f} %)"
+    places = {"pictures": folder / "from-photographs" / "sheet.png", "": folder / "from-a-caption" / "sheet.png"}
+    walk.tell(told, places, "Your own folders next: docs/fourm-data.md, docs/generation.md.")
+    return result
 
 
 def _show_generated(run: Path, folder: Path) -> None:
@@ -137,7 +160,7 @@ def _show_generated(run: Path, folder: Path) -> None:
 
 
 def _picture(path: Path) -> dict[str, str]:
-    """Of a file: colours as they are, classes each in a grey of its own, depth from near, bright, to far."""
+    """A file for the report: colours as they are, each class in a grey of its own, depth from near, bright, to far."""
     pixels = _read(path)
     if pixels.ndim == 2:
         flat = pixels.astype(np.float64)
@@ -170,35 +193,3 @@ def _depth_errors(folder: Path) -> tuple[float, float]:
 def _level(depth_HW: NDArray[Any]) -> NDArray[np.float64]:
     depth_HW = depth_HW.astype(np.float64)
     return (depth_HW - depth_HW.mean()) / max(depth_HW.std(), 1e-6)
-
-
-def _told(walk: Walk) -> dict[str, Any]:
-    """Print the headline numbers, and return them."""
-    folder = walk.folder
-    found = read_json(folder / "from-photographs" / "generation.json")["summary"]
-    classes, caption, boxes = (found[name] for name in ("seg@64", "caption", "det"))
-    depth_error, mean_depth_error = _depth_errors(folder)
-    result = walk.numbers(
-        depth_error=depth_error,
-        mean_depth_error=mean_depth_error,
-        class_accuracy=classes["accuracy"],
-        commonest_class_accuracy=classes["guessed_accuracy"],
-        caption_words=caption["words"],
-        commonest_caption_words=caption["guessed_words"],
-        box_iou=boxes["iou"],
-        guessed_box_iou=boxes["guessed_iou"],
-        box_iou_of_any_class=boxes["iou_of_any_class"],
-        guessed_box_iou_of_any_class=boxes["guessed_iou_of_any_class"],
-    )
-    print(f"\n  Done in {walk.seconds / 60:.1f} minutes. From photographs of {NUM_VALID} held-out scenes:")
-    told = {"error of depth, deviations": f"{depth_error:>7.3f}  (the mean depth: {mean_depth_error:.3f})"}
-    for what, share, guess, guessed_share in (
-        ("right class of a patch", classes["accuracy"], "one", classes["guessed_accuracy"]),
-        ("words of the caption", caption["words"], "one", caption["guessed_words"]),
-        ("overlap of boxes (IoU)", boxes["iou_of_any_class"], "some", boxes["guessed_iou_of_any_class"]),
-        ("  of the same class", boxes["iou"], "some", boxes["guessed_iou"]),
-    ):
-        told[what] = f"{100 * share:>5.1f} %  ({guess} for all: {100 * guessed_share:.1f} %)"
-    pictures = {"pictures": folder / "from-photographs" / "sheet.png", "": folder / "from-a-caption" / "sheet.png"}
-    walk.tell(told, pictures, "Your own folders next: docs/fourm-data.md, docs/generation.md.")
-    return result

@@ -1,7 +1,4 @@
-"""The PIXEL demo: text is drawn, a model learns to draw what is hidden, and then to say what part of speech a word is.
-
-Each command is printed as it is run, so that the demo reads as a tutorial.
-"""
+"""The PIXEL demo: text is drawn, a model learns to draw what is hidden, and then to name parts of speech."""
 
 from collections import Counter
 from importlib.util import find_spec
@@ -21,7 +18,7 @@ NUM_TAGGED, NUM_HELD_OUT = 300, 200
 """Sentences with parts of speech: to train on, and to be asked about."""
 TEXT_SEED, TRAIN_SEED, HELD_OUT_SEED = 1, 2, 3
 FONT = "DejaVuSansMono.ttf"
-"""Of equally wide letters, so that a patch holds two of them."""
+"""Its letters are equally wide, so that a patch holds two of them."""
 SCRIPTS = {
     "Latin": "All human beings are born free and equal in dignity and rights.",
     "Greek": "Όλοι οι άνθρωποι γεννιούνται ελεύθεροι και ίσοι στην αξιοπρέπεια και τα δικαιώματα.",
@@ -33,15 +30,9 @@ SCRIPTS = {
 
 
 def run_demo(folder: Path, num_steps: int, font: Path | None = None) -> dict[str, Any]:
-    """Run the demo into `folder`, which is replaced when it holds an earlier one; returns its headline numbers.
-
-    Args:
-        font: File of the font to draw with; None: DejaVu Sans Mono of the package matplotlib.
-        num_steps: Optimizer updates of pretraining.
-
-    Raises:
-        InputError: There is no font.
-    """
+    """Run the demo into `folder`, which is replaced when it holds an earlier one; return its headline numbers.
+    `num_steps` are optimizer updates of pretraining, `font` is the file of a font; None: DejaVu Sans Mono of the
+    package matplotlib. Raises InputError where there is none."""
     font = font or default_font()
     walk = Walk(folder, 6)
     walk.chapter("Text", "sentences of a small grammar, and a renderer that begins a patch with each word")
@@ -79,15 +70,31 @@ def run_demo(folder: Path, num_steps: int, font: Path | None = None) -> dict[str
     )
 
     walk.chapter("Done", f"in {walk.seconds / 60:.1f} minutes")
-    return _told(walk, guesses)
+    pretraining, tagging = (read_json(folder / name / "summary.json") for name in ("run", "tagger"))
+    result = walk.numbers(
+        masked_patch_loss=pretraining["valid_masked_patch_loss"],
+        inked_patch_loss=pretraining["valid_inked_patch_loss"],
+        blind_loss=pretraining["valid_blind_loss"],
+        accuracy=tagging["valid_accuracy"],
+        majority_accuracy=round(guesses[0], 2),
+        word_accuracy=round(guesses[1], 2),
+    )
+    walk.tell(
+        {
+            "held-out loss of hidden squares": f"{result['masked_patch_loss']:.3f} of normalised pixels (the mean of "
+            f"each square: {result['blind_loss']:.3f})",
+            "parts of speech that are right": f"{result['accuracy']:.1f} % of the words of {NUM_HELD_OUT} new "
+            f"sentences (always the same: {guesses[0]:.1f} %, the commonest of each word: {guesses[1]:.1f} %)",
+        },
+        {"runs": f"{folder / 'run'}, {folder / 'tagger'}"},
+        "Your own text next: pretrainkit render, docs/rendering.md.",
+    )
+    return result
 
 
 def default_font() -> Path:
-    """DejaVu Sans Mono, where the package matplotlib is installed, which is not imported.
-
-    Raises:
-        InputError: It is not.
-    """
+    """Return DejaVu Sans Mono of the package matplotlib, which is not imported. Raises InputError where it is not
+    installed."""
     found = find_spec("matplotlib")
     places = (found.submodule_search_locations if found is not None else None) or ()
     for place in places:
@@ -114,12 +121,9 @@ def write_renderer(font: Path, folder: Path) -> None:
 
 
 def write_task(folder: Path) -> tuple[float, float]:
-    """Write `train.jsonl` and `validation.jsonl` of rows {"words", "tags"} into the new folder.
-
-    Returns:
-        Per cent of held-out words that have the tag most frequent in training, and for which that is true of the tag
-        that their own form has most often there.
-    """
+    """Write `train.jsonl` and `validation.jsonl` of rows {"words", "tags"} into the new folder. Return per cent of
+    held-out words that have the tag most frequent in training, and of those that have the tag that their own form has
+    most often there."""
     train = list(islice(sentences(TRAIN_SEED), NUM_TAGGED))
     known = {tuple(sentence) for sentence in train}
     held_out = list(islice((one for one in sentences(HELD_OUT_SEED) if tuple(one) not in known), NUM_HELD_OUT))
@@ -137,28 +141,3 @@ def write_task(folder: Path) -> tuple[float, float]:
     right = sum(guess == tag for guess, (_, tag) in zip(guesses, asked, strict=True))
     share = sum(tag == commonest for _, tag in asked)
     return 100 * share / len(asked), 100 * right / len(asked)
-
-
-def _told(walk: Walk, guesses: tuple[float, float]) -> dict[str, Any]:
-    """Print the headline numbers, and return them."""
-    folder = walk.folder
-    pretraining, tagging = (read_json(folder / name / "summary.json") for name in ("run", "tagger"))
-    result = walk.numbers(
-        masked_patch_loss=pretraining["valid_masked_patch_loss"],
-        inked_patch_loss=pretraining["valid_inked_patch_loss"],
-        blind_loss=pretraining["valid_blind_loss"],
-        accuracy=tagging["valid_accuracy"],
-        majority_accuracy=round(guesses[0], 2),
-        word_accuracy=round(guesses[1], 2),
-    )
-    walk.tell(
-        {
-            "held-out loss of hidden squares": f"{result['masked_patch_loss']:.3f} of normalised pixels (the mean of "
-            f"each square: {result['blind_loss']:.3f})",
-            "parts of speech that are right": f"{result['accuracy']:.1f} % of the words of {NUM_HELD_OUT} new "
-            f"sentences (always the same: {guesses[0]:.1f} %, the commonest of each word: {guesses[1]:.1f} %)",
-        },
-        {"runs": f"{folder / 'run'}, {folder / 'tagger'}"},
-        "Your own text next: pretrainkit render, docs/rendering.md.",
-    )
-    return result

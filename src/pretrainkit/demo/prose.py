@@ -19,9 +19,9 @@ SKIPPED_FOLDERS = {
 }
 DOCUMENT_CHARACTERS = 5_000
 MIN_BYTES = 200_000
-"""Of all text of a demo."""
+"""Least text of a demo."""
 MIN_WORDS = 4
-"""Of a paragraph; shorter ones are headings and signatures."""
+"""Least words of a paragraph; shorter ones are headings and signatures."""
 MIN_LETTER_SHARE = 0.75
 """Letters and blanks of a paragraph; code and tables have less."""
 
@@ -43,13 +43,9 @@ def standard_library_documents() -> Iterator[tuple[str, str]]:
 
 
 def plain_text_documents(path: Path) -> Iterator[tuple[str, str]]:
-    """(name, text) of about DOCUMENT_CHARACTERS of a text file each: whole paragraphs, each on one line.
-
-    Paragraphs end at blank lines. So a single book becomes many documents, of which some can be held out.
-
-    Raises:
-        DataError: The file cannot be read, or is not UTF-8.
-    """
+    """Yield (name, text) of about DOCUMENT_CHARACTERS of a text file each: whole paragraphs, which end at blank lines,
+    each on one line. So a single book becomes many documents, of which some can be held out. Raises DataError where the
+    file cannot be read, or is not UTF-8."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -94,11 +90,7 @@ def _docstrings(path: Path) -> Iterator[str]:
 
 
 def write_documents(path: Path, documents: Iterable[tuple[str, str]], what: str) -> None:
-    """Write (source, text) pairs as JSON lines and say how much it is.
-
-    Raises:
-        DataError: It is less than MIN_BYTES.
-    """
+    """Write (source, text) pairs as JSON lines and say how much it is. Raises DataError for less than MIN_BYTES."""
     num_documents = num_bytes = 0
     with open(path, "w", encoding="utf-8") as file:
         for name, text in documents:

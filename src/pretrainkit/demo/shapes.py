@@ -30,12 +30,12 @@ PLACES = {"top": (0.5, 0.28), "bottom": (0.5, 0.72), "left side": (0.28, 0.5), "
 
 @dataclass(frozen=True)
 class Scene:
-    """What an image shows."""
+    """The content of an image."""
 
     shapes: tuple[tuple[str, str, str], ...]
     """Size, colour and kind of each, one or two."""
     place: str
-    """Of one shape; for two: how the first stands to the second."""
+    """Place of one shape; for two: how the first stands to the second."""
     ground: str
 
     def captions(self) -> tuple[str, str]:
@@ -61,14 +61,8 @@ def draw_scene(rng: np.random.Generator, num_shapes: int) -> Scene:
 
 
 def write_sets(folder: Path, *, num_train: int, num_valid: int, side: int, seed: int) -> dict[str, int]:
-    """Write two sets, `single` (one shape) and `pairs` (two), in ZeroVL's layout: annotations and images.
-
-    Args:
-        num_train: Images of each set to train on, with two captions each.
-
-    Returns:
-        Set name to its number of training pairs.
-    """
+    """Write two sets, `single` (one shape) and `pairs` (two), in ZeroVL's layout: annotations and images, of which
+    those to train on have two captions each. Return the number of training pairs by name of the set."""
     sizes = {}
     for number, name in enumerate(("single", "pairs"), start=1):
         rng = np.random.default_rng((seed, number))

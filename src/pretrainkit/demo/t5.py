@@ -1,7 +1,4 @@
-"""The T5 demo: span corruption on prose, then fine-tuning on a text-to-text task whose module lies beside this file.
-
-Each command is printed as it is run, so that the demo reads as a tutorial.
-"""
+"""The T5 demo: span corruption on prose, then fine-tuning on a text-to-text task whose module lies beside this file."""
 
 import hashlib
 import shutil
@@ -19,7 +16,7 @@ NUM_PRETRAINING = 240
 """Updates of pretraining."""
 TASK = "part_of_python"
 MODULE = Path(__file__).with_name("part_of_python.py")
-"""Of the task; copied into the demo's folder."""
+"""The module of the task; copied into the demo's folder."""
 INPUT_LENGTH, TARGET_LENGTH = 80, 12
 """Most tokens of a paragraph, whose rest is cut off, and of an answer; none is longer."""
 NUM_SHOWN, NUM_ASKED = 4, 16
@@ -28,19 +25,19 @@ NUM_SHOWN, NUM_ASKED = 4, 16
 NUM_PARTS = 6
 """The parts with most paragraphs: which they are differs between installations of Python."""
 MIN_CHARACTERS, MAX_CHARACTERS = 60, 300
-"""Of a paragraph. Shorter ones could be about anything, longer ones are cut by the model."""
+"""Length of a paragraph. Shorter ones could be about anything, longer ones are cut by the model."""
 HELD_OUT_SHARE = 0.15
 
 
 class Rows(NamedTuple):
-    """How many rows were written, and what guessing the most frequent part scores."""
+    """Numbers of rows that were written, and the score of guessing the most frequent part."""
 
     num_train: int
     num_held_out: int
     parts: list[str]
     """From the most frequent to the least."""
     majority_percent: float
-    """Of the held-out rows that are about the part most frequent in training."""
+    """Share of the held-out rows that are about the part most frequent in training."""
 
 
 def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
@@ -108,12 +105,6 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
 
     walk.chapter("Report", "one HTML page")
     walk.report(run)
-    return _told(walk, rows)
-
-
-def _told(walk: Walk, rows: Rows) -> dict[str, Any]:
-    """Print the headline numbers, and return them."""
-    folder, run = walk.folder, walk.folder / "run"
     evaluations = read_json_lines(run / "eval.jsonl")
     before, after = (evaluations[place][f"{TASK}/accuracy"] for place in (0, -1))
     pretraining = read_json(folder / "pretrained/summary.json")
@@ -152,13 +143,9 @@ def ask_transformers(export: Path, tokenizer: Path, texts: list[str]) -> list[st
 
 
 def write_rows(folder: Path, documents: Iterable[tuple[str, str]]) -> Rows:
-    """Write `train.jsonl` and `validation.jsonl` of rows {"paragraph", "part"} into `folder`, a new one.
-
-    Held-out rows are chosen by a hash of the paragraph, so that no text lies on both sides.
-
-    Args:
-        documents: (name, text) with a paragraph per line, as `prose.standard_library_documents` gives them.
-    """
+    """Write `train.jsonl` and `validation.jsonl` of rows {"paragraph", "part"} into `folder`, a new one. `documents`
+    are (name, text) with a paragraph per line, as `prose.standard_library_documents` gives them. Held-out rows are
+    chosen by a hash of the paragraph, so that no text is on both sides."""
     found: dict[str, str] = {}
     for name, text in documents:
         for paragraph in text.split("\n"):

@@ -1,5 +1,5 @@
-"""What all demos do: commands that a user would type, printed as they run so that a demo reads as a tutorial, and a
-training that is killed without warning and resumed: losses that were computed twice must be equal, digit by digit.
+"""The steps of all demos: commands that a user would type, printed as they run so that a demo reads as a tutorial, and
+a training that is killed without warning and resumed: losses that were computed twice must be equal, digit by digit.
 """
 
 import json
@@ -42,11 +42,9 @@ class Walk:
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
         return time.monotonic() - self._began
 
     def chapter(self, title: str, text: str) -> None:
-        """Print the heading of the next chapter."""
         self._chapter += 1
         print(f"\n[{self._chapter}/{self._num_chapters}] {title}: {text}", flush=True)
 
@@ -60,18 +58,13 @@ class Walk:
         kill_after_step: int,
         shown: str = "",
     ) -> Path:
-        """A chapter: train, kill -9 in the middle, resume, and compare the losses that were computed twice.
+        """Train as a chapter: kill -9 in the middle, resume, and compare the losses that were computed twice; return
+        the run folder. Raises RunError where a loss differs in its last digit, or the training ended by itself.
 
         Args:
             words: Behind `pretrainkit train`: the preset and settings other than those below.
             kill_after_step: Not a multiple of `checkpoint_steps`, so that steps are made twice.
             shown: Printed below the heading.
-
-        Returns:
-            The run folder.
-
-        Raises:
-            RunError: A loss differs in its last digit, or the training ended by itself.
         """
         self.chapter(title, f"{text}; killed without warning after step {kill_after_step}, then resumed")
         print(shown, end="")
@@ -84,7 +77,6 @@ class Walk:
         return run
 
     def report(self, run: Path) -> None:
-        """Write the report of a run."""
         pretrainkit("report", run, "--out", self.folder / "report.html")
 
     def tell(self, found: Mapping[str, str], places: Mapping[str, object], hint: str) -> None:

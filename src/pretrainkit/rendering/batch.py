@@ -33,14 +33,12 @@ class PatchBatch(NamedTuple):
 def render_batch(
     renderer: Renderer, texts: Sequence[Text], *, num_patches: int | None = None, multiple_of: int = 1
 ) -> PatchBatch:
-    """Renders texts, at least one, into one array.
+    """Render texts, at least one, into one array. Raises ValueError for no texts, or one that takes up more patches
+    than there are.
 
     Args:
         num_patches: L. None: as many as the longest text takes, and so as few as the batch allows.
         multiple_of: L is rounded up to a multiple of this.
-
-    Raises:
-        ValueError: No texts, or a text takes up more patches than there are.
     """
     if not texts:
         raise ValueError("a batch of no texts cannot be rendered\n  give at least one")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, groupby
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,7 @@ from pretrainkit.rendering.parts import Part, is_rtl
 _WORD_OR_SPACE = re.compile(r"\S+|\s+")
 
 
-@dataclass(frozen=True)
-class Bigram:
+class Bigram(NamedTuple):
     """Two characters of a word, or its last one alone, or a space."""
 
     start: int
@@ -42,17 +41,22 @@ class BigramsPart(Part):
     def __init__(self, drawer: Drawer, content: str | list[str], column: int) -> None:
         self.geometry, self.content = drawer.geometry, content
         P = self.geometry.patch
-        is_list, words = isinstance(content, list), word_places(content) if isinstance(content, list) else None
-        text = " ".join(content) if isinstance(content, list) else content
+        words, text = (word_places(content), " ".join(content)) if isinstance(content, list) else (None, content)
+        is_list = words is not None
         self.text = drawer.prepared(text, is_word=is_list)
         self.all_pairs = bigrams(self.text, space_patch=drawer.config.space_patch, words=words)
         room = max(self.geometry.last - column // P * P, 0) // P
         pairs = self.all_pairs[:room]
-        patches_K = _num_patches(drawer, _pair_widths(drawer, pairs))
+        # Pixels of both characters, by pair.
+        widths_T = _letter_widths(drawer, "".join(pair.text for pair in pairs))
+        firsts_K = np.cumsum([0, *(len(pair.text) for pair in pairs)])[:-1]
+        patches_K = _num_patches(drawer, np.add.reduceat(widths_T, firsts_K) if pairs else widths_T)
         num = int(np.searchsorted(patches_K.cumsum(), room, side="right"))  # as many as end within the room
         self.shown = pairs[:num]
-        is_backward = is_rtl(self.text)
-        order = _visual_order(self.shown, is_list=is_list) if is_backward else list(range(num))
+        is_backward, order = is_rtl(self.text), list(range(num))
+        if is_backward:  # from left to right; the words of a list stay in their order
+            runs = groupby(order, key=lambda index: self.shown[index].word if is_list else 0)
+            order = [index for _, run in runs for index in reversed(list(run))]
         self.pairs = [self.shown[index] for index in order]
         self.patches_K = patches_K[order]
         self.begin = column // P * P
@@ -62,19 +66,15 @@ class BigramsPart(Part):
             self.end = min(self.end, self.geometry.last)
         drawn = [pair.text[::-1] if is_backward else pair.text for pair in self.pairs]
         self.lines = drawer.lines(list("".join(drawn)) or [""], is_words=True)
+        columns: list[int] = []
+        for pair, start in zip(self.pairs, self.starts_K.tolist(), strict=True):
+            # Of the second character, if there is one: behind the first, whose width is the next of all that are drawn.
+            columns += [start, start + int(self.lines.widths_N[len(columns)])][: len(pair.text)]
+        self.columns_N = np.array(columns or [self.begin])
         if is_list:
             # Of the pairs of a word, the leftmost one comes last here and stays.
             firsts = {pair.word: int(start) for pair, start in reversed(list(zip(self.pairs, self.starts_K)))}
             self.word_starts = (*(firsts[word] // P for word in sorted(firsts) if word >= 0), self.end // P)
-
-    def paint(self, canvas_XP: NDArray[np.uint8], begin: int) -> None:
-        widths_N = self.lines.widths_N
-        columns: list[int] = []
-        for pair, start in zip(self.pairs, self.starts_K.tolist(), strict=True):
-            first = start - begin
-            # Of the second character, if there is one: behind the first, whose width is the next of all that are drawn.
-            columns += [first, first + int(widths_N[len(columns)])][: len(pair.text)]
-        self.lines.paint(canvas_XP, columns or [0])
 
     def spans(self) -> list[Span]:
         found: list[Span] = []
@@ -136,15 +136,6 @@ def space_patches(drawer: Drawer) -> int:
     return int(_num_patches(drawer, _letter_widths(drawer, " "))[0]) if drawer.config.space_patch else 0
 
 
-def _pair_widths(drawer: Drawer, pairs: list[Bigram]) -> NDArray[np.int64]:
-    """(K,): pixels of both characters."""
-    if not pairs:
-        return np.zeros(0, np.int64)
-    widths_T = _letter_widths(drawer, "".join(pair.text for pair in pairs))
-    firsts = np.cumsum([0, *(len(pair.text) for pair in pairs[:-1])])
-    return np.add.reduceat(widths_T, firsts)
-
-
 def _letter_widths(drawer: Drawer, text: str) -> NDArray[np.int64]:
     """(T,): pixels of each character alone."""
     distinct = list(dict.fromkeys(text))
@@ -156,11 +147,3 @@ def _letter_widths(drawer: Drawer, text: str) -> NDArray[np.int64]:
 def _num_patches(drawer: Drawer, widths_K: NDArray[np.int64]) -> NDArray[np.int64]:
     """(K,): patches of each pair, at least one."""
     return np.maximum(-(-widths_K // drawer.geometry.patch), 1)
-
-
-def _visual_order(pairs: list[Bigram], *, is_list: bool) -> list[int]:
-    """Indices from left to right of pairs that are read from right to left."""
-    if not is_list:
-        return list(range(len(pairs)))[::-1]
-    runs = (list(run) for _, run in groupby(range(len(pairs)), key=lambda index: pairs[index].word))
-    return [index for run in runs for index in reversed(run)]

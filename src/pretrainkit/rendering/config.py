@@ -24,7 +24,6 @@ class Geometry(Config):
 
     @property
     def width(self) -> int:
-        """Pixels of the canvas."""
         return self.patch * self.num_patches
 
     @property
@@ -125,7 +124,6 @@ class RendererConfig(Config):
 
     @property
     def font_pixels(self) -> float:
-        """Size of the font in pixels."""
         return self.font_size * self.dpi / 72
 
     @property

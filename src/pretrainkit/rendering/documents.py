@@ -24,7 +24,7 @@ class RenderDocument(NamedTuple):
 
 @dataclass(frozen=True)
 class FileDocuments:
-    """What `pretrainkit corpus` reads, in an order that is always the same."""
+    """Files as `pretrainkit corpus` reads them, in an order that is always the same."""
 
     sources: tuple[SourceFile, ...]
     text_key: str = "text"
@@ -36,11 +36,9 @@ class FileDocuments:
 
     @property
     def num_bytes(self) -> int:
-        """Of the files."""
         return sum(source.num_bytes for source in self.sources)
 
     def read(self, skips: Skips, on_bytes: OnBytes = None) -> Iterator[RenderDocument]:
-        """All of them from the first on."""
         for document in read_documents(self.sources, skips, text_key=self.text_key, on_bytes=on_bytes):
             yield RenderDocument(f"{document.source}#{document.position}", document.text)
 
@@ -64,7 +62,7 @@ class HubDocuments:
 
     path: str
     name: str | None = None
-    """Of the configuration."""
+    """Name of the configuration."""
     split: str = "train"
     revision: str | None = None
     text_key: str = "text"
@@ -96,15 +94,13 @@ Documents = FileDocuments | HubDocuments
 def find_documents(
     inputs: Sequence[str | Path], format: Format | str = "auto", text_key: str = "text"
 ) -> dict[str, Documents]:
-    """Documents by split: those of a corpus folder with `train` and `valid`, else "train" alone.
+    """Find documents by split: those of a corpus folder with `train` and `valid`, else "train" alone. Raises DataError
+    where there is nothing.
 
     Args:
         inputs: Files, folders, globs, addresses.
         format: As for `find_sources`, or "articles".
         text_key: Key or column that holds the text.
-
-    Raises:
-        DataError: There is nothing.
     """
     folders = {split: Path(inputs[0]) / split for split in ("train", "valid")} if len(inputs) == 1 else {}
     given: dict[str, Sequence[str | Path]] = {name: [folder] for name, folder in folders.items() if folder.is_dir()}
@@ -127,13 +123,8 @@ def chosen_documents(
     split: str = "train",
     revision: str | None = None,
 ) -> dict[str, Documents]:
-    """Documents by split, of files as for `find_documents` or of a data set of the hub, NAME or NAME:CONFIG, which is
-    streamed.
-
-    Raises:
-        InputError: Neither files nor a data set, or both.
-        DataError: There is nothing.
-    """
+    """Find documents by split, of files as `find_documents`, or of a data set of the hub, NAME or NAME:CONFIG, which is
+    streamed. Raises InputError where neither or both are given, DataError where there is nothing."""
     if bool(inputs) == (dataset is not None):
         raise InputError("nothing to read, or two things\n  name CORPUS files, or a data set by --dataset")
     if dataset is None:

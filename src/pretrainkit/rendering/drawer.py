@@ -1,4 +1,4 @@
-"""What draws by a config, with what it reports; and the interface of the engines.
+"""A drawer of texts by a config, with what it reports; and the interface of the engines.
 
 Dimensions: N texts, T characters of one text, X columns, P rows of a canvas, C = 3 colours (absent in greyscale).
 """
@@ -30,7 +30,7 @@ class Lines(Protocol):
     missing: list[str]
     """Characters that no font has, in order, perhaps several times. Each is drawn as an empty box."""
     is_color: bool
-    """Whether a glyph has colours of its own."""
+    """True if a glyph has colours of its own."""
 
     def paint(self, canvas_XP: NDArray[np.uint8], columns_N: Sequence[int] | NDArray[np.int64]) -> None:
         """Draws each text from its column on.
@@ -62,23 +62,21 @@ class Engine(Protocol):
 
 
 class Drawer:
-    """The engine of a config and of this process, its colours and its canvas."""
+    """The engine of a config and of this process, its colours and its canvas. A fork gets an engine of its own."""
 
     def __init__(self, config: RendererConfig) -> None:
         self.config = config
         self.geometry: Geometry = config.geometry
         self.shades = Shades(config)
-        self.paper = np.asarray(self.shades.ramp[0])
+        self.background = np.asarray(self.shades.ramp[0])
+        """uint8 () or (C,): the pixels where nothing is drawn."""
         self._made: tuple[int, Engine] | None = None
         self._warned: set[str] = set()
 
     @property
     def engine(self) -> Engine:
-        """What draws, of this process. No lock, which a fork could leave locked: at worst two threads make one each.
-
-        Raises:
-            MissingPackageError, DataError: A library or a font is missing.
-        """
+        """The engine of this process. No lock, which a fork could leave locked: at worst two threads make one each.
+        Raises MissingPackageError or DataError where a library or a font is missing."""
         made = self._made
         if made is None or made[0] != os.getpid():
             if self.config.engine == "pango":

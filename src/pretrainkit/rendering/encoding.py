@@ -1,4 +1,4 @@
-"""What rendering gives back.
+"""The result of rendering.
 
 Dimensions: P pixels of a patch's side, L patches of a canvas, U patches used, C = 3 colours (absent in greyscale).
 """
@@ -28,7 +28,7 @@ class Encoding:
     sep_patches: tuple[int, ...]
     """Indices of the black patches: the separator of a pair, then the end patch."""
     word_starts: tuple[int, ...] | None = None
-    """Of a list of words: index of the first patch of each word that was drawn, then `num_text_patches`."""
+    """For a list of words: index of the first patch of each word that was drawn, then `num_text_patches`."""
     offset_mapping: tuple[Span, ...] | None = None
     """On request: the characters in each of the L patches."""
     overflowing_patches: tuple[Encoding, ...] | None = None
@@ -38,7 +38,6 @@ class Encoding:
 
     @property
     def patch(self) -> int:
-        """P."""
         return self.columns_XP.shape[1]
 
     @property

@@ -1,4 +1,4 @@
-"""A renderer as a folder: its settings, its fonts, and what its pixels were.
+"""A renderer as a folder: its settings, its fonts, and what its pixels were; or by the name it has on the hub.
 
 `text_renderer_config.json` beside the font is the original's format and loads in its programs. `rendering.json` holds
 what that format cannot say, with the description of `identity.py`; `fallback_fonts/` holds the further fonts.
@@ -11,15 +11,15 @@ import re
 import shutil
 import warnings
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from pydantic import ValidationError
 
 from pretrainkit.config.explain import explain
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.files.manifest import atomic_file, explained_write_errors
-from pretrainkit.rendering.config import RendererConfig
-from pretrainkit.rendering.fonts import font_files
+from pretrainkit.rendering.config import RendererConfig, RendererOptions
+from pretrainkit.rendering.fonts import SUFFIXES, font_files
 from pretrainkit.rendering.identity import describe, difference
 from pretrainkit.rendering.renderer import Renderer
 
@@ -28,28 +28,21 @@ EXTRAS_NAME = "rendering.json"
 FALLBACKS_NAME = "fallback_fonts"
 
 _SHARED = (
-    "background_color",
-    "dpi",
-    "font_color",
-    "font_file",
-    "font_size",
-    "max_seq_length",
-    "pad_size",
-    "pixels_per_patch",
+    *("background_color", "dpi", "font_color", "font_file", "font_size"),
+    *("max_seq_length", "pad_size", "pixels_per_patch"),
 )
 """Keys of the original's file that are fields of ours."""
 _TYPES = {"freetype": "PyGameTextRenderer", "pango": "PangoCairoTextRenderer"}
 _IGNORED = {"text_renderer_type", "fonts_list"}
 _NUMBER = re.compile(r"^(\d{3}-)+")
-"""That a font got in a folder it comes from."""
+"""Number that a font got in a folder it comes from."""
+_HUB_NAME = re.compile(r"(datasets/)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+_FILES = (CONFIG_NAME, EXTRAS_NAME, f"{FALLBACKS_NAME}/*", *(f"*{suffix}" for suffix in SUFFIXES))
 
 
 def save_renderer(renderer: Renderer, folder: str | Path) -> None:
-    """Writes the renderer's folder; files of these names that are there are replaced.
-
-    Raises:
-        DataError: The folder cannot be written, or a font is gone.
-    """
+    """Write the renderer's folder. Files of these names that are there are replaced. Raises DataError where the folder
+    cannot be written, or a font is gone."""
     folder, config = Path(folder), renderer.config
     main, *fallbacks = font_files(config.font_file, config.fallback_fonts)
     _copy(main, folder / main.name)
@@ -58,7 +51,9 @@ def save_renderer(renderer: Renderer, folder: str | Path) -> None:
         names.append(f"{number:03d}-{_NUMBER.sub('', path.name)}")
         _copy(path, folder / FALLBACKS_NAME / names[-1])
     values = config.model_dump(mode="json")
-    shared = {name: _plain(values[name]) for name in _SHARED}
+    # 8 for 8.0, as the original writes it.
+    is_whole = {name: isinstance(values[name], float) and values[name].is_integer() for name in _SHARED}
+    shared = {name: int(values[name]) if is_whole[name] else values[name] for name in _SHARED}
     shared |= {"font_file": main.name, "text_renderer_type": _TYPES[config.engine]}
     if config.engine == "pango":
         shared |= {"rgb": config.rgb, "fonts_list": []}
@@ -74,23 +69,18 @@ def load_renderer(
     on_change: Literal["error", "warn", "ignore"] = "error",
     **changes: Any,
 ) -> Renderer:
-    """A renderer from its folder, or from the original's JSON file beside its font.
-
-    A folder without `rendering.json` was written by the original: it is loaded with `parity`, and with the engine of
-    the class that wrote it, PyGame's where the file does not say.
+    """Open a renderer from its folder, or from the original's JSON file beside its font. A folder without
+    `rendering.json` was written by the original: it is loaded with `parity`, and with the engine of the class that
+    wrote it, PyGame's where the file does not say. Raises DataError where a file is missing or broken, or the pixels
+    have changed, and ConfigError where a key or a value is not known.
 
     Args:
         on_change: What happens where the test page is not drawn as it was when the folder was written.
         changes: Fields of `RendererConfig` to set otherwise.
-
-    Raises:
-        DataError: A file is missing or broken, or the pixels have changed.
-        ConfigError: A key or a value is not known.
     """
     path = Path(source)
     path = path / CONFIG_NAME if path.is_dir() else path
-    stored = _read(path)
-    extras_path = path.parent / EXTRAS_NAME
+    stored, extras_path = _read(path), path.parent / EXTRAS_NAME
     extras = _read(extras_path) if extras_path.exists() else None
     values = _values(stored, path)
     if extras is not None:
@@ -127,16 +117,13 @@ def load_renderer(
 
 
 def is_renderer(folder: Path) -> bool:
-    """Whether a renderer lies in a folder."""
+    """True if there is a renderer in the folder."""
     return (folder / CONFIG_NAME).is_file()
 
 
 def copy_renderer(origin: Path, out: Path) -> None:
-    """Copies what makes a renderer from the folder `origin`, in which other files may lie, to the folder `out`.
-
-    Raises:
-        DataError: The font is gone, or nothing can be written.
-    """
+    """Copy what makes a renderer from the folder `origin`, which may hold other files, to the folder `out`. Raises
+    DataError where the font is gone, or nothing can be written."""
     font = Path(str(_read(origin / CONFIG_NAME).get("font_file", ""))).name
     fallbacks = sorted((origin / FALLBACKS_NAME).glob("*"))
     with explained_write_errors(out):
@@ -196,6 +183,63 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfileobj(font, file)
 
 
-def _plain(value: Any) -> Any:
-    """8 for 8.0, as the original writes it."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def open_renderer(path: str | Path, max_patches: int | None = None, **changes: Unpack[RendererOptions]) -> Renderer:
+    """Open the renderer of a folder, one with the published settings and a font, or one of the hub. Raises DataError
+    where there is none, or it draws otherwise than it did, and ConfigError where a field or a value is not known.
+
+    Args:
+        path: Folder of `save_renderer` or of the original, or a .ttf, .otf or .ttc file; else the name of a model on
+            the hub (see `fetch_renderer`).
+        max_patches: Of a canvas; None: as the folder says, or 529.
+        changes: Fields of `RendererConfig` to set otherwise.
+    """
+    given: dict[str, Any] = {**changes, **({} if max_patches is None else {"max_seq_length": max_patches})}
+    if Path(path).suffix.lower() in SUFFIXES and not Path(path).is_dir():
+        return Renderer(validated({"font_file": str(path), **given}, Path(path))).opened()
+    if Path(path).is_file() and Path(path).suffix.lower() != ".json":
+        raise DataError(
+            f"{path} is neither a renderer nor a font that can be drawn\n"
+            f"  give a font that ends in {', '.join(SUFFIXES)}, or a folder with a {CONFIG_NAME}"
+        )
+    if not Path(path).exists() and is_hub_name(path):
+        path = fetch_renderer(str(path))
+    return load_renderer(path, **given)
+
+
+def is_hub_name(name: str | Path) -> bool:
+    """True if this may be `USER/NAME`, `USER/NAME@REVISION` or, of a data set, `datasets/USER/NAME`."""
+    return _HUB_NAME.fullmatch(str(name)) is not None
+
+
+def fetch_renderer(name: str) -> Path:
+    """Fetch the folder of a renderer of the hub: settings and fonts, no weights. The hub's own cache keeps it, and
+    gives it without a network. `name` is `USER/NAME` of a model, or `datasets/USER/NAME` of what `pretrainkit render
+    --push` uploaded; with `@REVISION`, a branch, tag or commit. Raises DataError where the hub does not give it."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    found = _HUB_NAME.fullmatch(name)
+    if found is None:
+        raise DataError(f"the renderer {name!r} is no name of the hub\n  give USER/NAME or USER/NAME@REVISION")
+    is_data, repository, revision = found.groups()
+    inside = "renderer/" if is_data else ""
+    try:
+        snapshot = snapshot_download(
+            repository,
+            repo_type="dataset" if is_data else "model",
+            revision=revision,
+            allow_patterns=[inside + pattern for pattern in _FILES],
+        )
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(
+            f"the renderer {name} is no folder or font here, and the hub does not give it: {reason}\n"
+            "  give the path of a folder or font, or a name on the hub where there is network"
+        ) from error
+    folder = Path(snapshot) / inside
+    if not (folder / CONFIG_NAME).is_file():
+        raise DataError(
+            f"{name} on the hub holds no renderer: there is no {inside}{CONFIG_NAME}\n"
+            "  name a model that reads rendered text, or give a font"
+        )
+    return folder

@@ -1,26 +1,24 @@
 """Files of fonts: which ones a config means, and what they are."""
 
 import struct
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import file_sha256
+from pretrainkit.rendering.config import RendererConfig
 
 SUFFIXES = (".ttf", ".otf", ".ttc", ".otc")
-"""Of fonts, and of collections of several faces."""
+"""Endings of fonts, and of collections of several faces."""
 
 _COLLECTION = b"ttcf"
 """First bytes of a file with several faces (OpenType 1.9)."""
 
 
 def font_files(main: str, fallbacks: tuple[str, ...]) -> list[Path]:
-    """The main font, then the fallbacks with folders replaced by their fonts, each file once.
-
-    Raises:
-        DataError: A path does not exist, or a folder holds no font.
-    """
+    """The main font, then the fallbacks with folders replaced by their fonts, each file once. Raises DataError where a
+    path does not exist, or a folder holds no font."""
     found: list[Path] = []
     for name in (main, *fallbacks):
         path = Path(name).expanduser()
@@ -38,17 +36,27 @@ def font_files(main: str, fallbacks: tuple[str, ...]) -> list[Path]:
     return list(dict.fromkeys(path.resolve() for path in found))
 
 
-def faces_of(files: Sequence[Path], font_index: int) -> list[int]:
-    """Which face of each file is drawn: of the main font the chosen one, of fallbacks the first.
+class Face(NamedTuple):
+    """A face that is drawn."""
 
-    Raises:
-        DataError: The main font has fewer faces.
-    """
-    if font_index and font_index >= (num := num_faces(files[0])):
-        raise DataError(
-            f"font {files[0]} has no face {font_index}\n  it has {num}; give a font_index of {num - 1} or less"
-        )
-    return [font_index, *(0 for _ in files[1:])]
+    path: Path
+    number: int
+    """In its file, which may be a collection of several."""
+    scale: float
+    """Factor of its size."""
+
+
+def drawn_faces(config: RendererConfig) -> list[Face]:
+    """Return the chosen face of the main font and the first of each fallback; with `fit_fallbacks` these are made
+    smaller until their lines are no higher than the main font's. Raises DataError where the main font has fewer faces,
+    or a file does not say how high its lines are."""
+    files, chosen = font_files(config.font_file, config.fallback_fonts), config.font_index
+    if chosen and chosen >= (num := num_faces(files[0])):
+        raise DataError(f"font {files[0]} has no face {chosen}\n  it has {num}; give a font_index of {num - 1} or less")
+    indices = [chosen, *(0 for _ in files[1:])]
+    heights = [*map(_line_height, files, indices)] if config.fit_fallbacks else [1.0] * len(files)
+    scales = (min(1.0, heights[0] / height) for height in heights)
+    return [Face(*one) for one in zip(files, indices, scales, strict=True)]
 
 
 def num_faces(path: Path) -> int:
@@ -56,16 +64,6 @@ def num_faces(path: Path) -> int:
     with open(path, "rb") as file:
         head = file.read(12)
     return int(struct.unpack_from(">I", head, 8)[0]) if head[:4] == _COLLECTION and len(head) == 12 else 1
-
-
-def fallback_scales(files: Sequence[Path], font_index: int = 0) -> list[float]:
-    """Of the main font 1, of each other at most 1: what makes its lines no higher than the main font's.
-
-    Raises:
-        DataError: A file does not say how high its lines are.
-    """
-    height, *others = map(_line_height, files, faces_of(files, font_index))
-    return [1.0, *(min(1.0, height / other) for other in others)]
 
 
 def _line_height(path: Path, face: int) -> float:
@@ -87,11 +85,7 @@ def _line_height(path: Path, face: int) -> float:
 
 
 def font_sha256(path: Path) -> str:
-    """Hash of a font's bytes.
-
-    Raises:
-        DataError: It cannot be read.
-    """
+    """Hash of a font's bytes. Raises DataError where it cannot be read."""
     try:
         stat = path.stat()
         return _sha256(str(path), stat.st_size, stat.st_mtime_ns)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError, import_optional
 from pretrainkit.rendering.config import RendererConfig
-from pretrainkit.rendering.fonts import faces_of, fallback_scales, font_files
+from pretrainkit.rendering.fonts import drawn_faces
 from pretrainkit.rendering.glyph_atlas import GlyphAtlas
 from pretrainkit.rendering.painting import Ink, Shades
 
@@ -47,21 +47,19 @@ class FreeTypeEngine:
         self.atlas = GlyphAtlas()
         self.shades = Shades(config)
         self._freetype = _import_freetype()
-        files = font_files(config.font_file, config.fallback_fonts)
-        faces = faces_of(files, config.font_index)
-        scales = fallback_scales(files, config.font_index) if config.fit_fallbacks else [1.0] * len(files)
-        self._faces = [self._open(*one, config) for one in zip(files, faces, scales, strict=True)]
+        self._faces = [self._open(*face) for face in drawn_faces(config)]
         self._slots = np.zeros(_NUM_CODES, np.int32)
         self._advances = np.zeros(256, np.int32)
         self._is_missing = np.zeros(256, bool)
         self._has_missing = False
         self._lock = threading.Lock()
 
-    def _open(self, path: Path, index: int, scale: float, config: RendererConfig) -> Any:
+    def _open(self, path: Path, index: int, scale: float) -> Any:
+        config, freetype = self.config, self._freetype
         try:
-            face = self._freetype.Face(str(path), index)
+            face = freetype.Face(str(path), index)
             face.set_char_size(0, round(config.font_size * scale * 64), config.dpi, config.dpi)
-        except self._freetype.FT_Exception as error:
+        except freetype.FT_Exception as error:
             raise DataError(
                 f"font {path} cannot be used: {error}\n  give a scalable .ttf, .otf or .ttc file"
             ) from error
@@ -71,13 +69,13 @@ class FreeTypeEngine:
         codes_G = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), "<u4")
         slots_G = self._slots.take(codes_G)
         if not slots_G.all():
-            self._load(codes_G[slots_G == 0])
+            with self._lock:
+                for code in np.unique(codes_G[slots_G == 0]).tolist():
+                    if not self._slots[code]:  # another thread may have loaded it
+                        self._load_glyph(code)
             slots_G = self._slots.take(codes_G)
         lengths_N = np.fromiter(map(len, texts), np.int64, len(texts))
-        missing: list[str] = []
-        if self._has_missing:
-            is_missing_G = self._is_missing.take(slots_G)
-            missing = list(map(chr, codes_G[is_missing_G].tolist())) if is_missing_G.any() else []
+        missing = list(map(chr, codes_G[self._is_missing.take(slots_G)].tolist())) if self._has_missing else []
         # The box of a text reaches from the leftmost to the rightmost edge of its characters: of the bitmap where there
         # is ink, of the advance where there is none.
         advances_G = self._advances.take(slots_G)
@@ -119,15 +117,9 @@ class FreeTypeEngine:
     def versions(self) -> dict[str, str]:
         return {"freetype": ".".join(map(str, self._freetype.version()))}
 
-    def _load(self, codes_G: NDArray[np.uint32]) -> None:
-        with self._lock:
-            for code in np.unique(codes_G).tolist():
-                if not self._slots[code]:
-                    self._load_glyph(code)
-
     def _load_glyph(self, code: int) -> None:
-        found = ((face, face.get_char_index(code)) for face in self._faces)
-        face, index = next(((face, index) for face, index in found if index), (self._faces[0], 0))
+        has_glyph = ((face, index) for face in self._faces if (index := face.get_char_index(code)))
+        face, index = next(has_glyph, (self._faces[0], 0))
         is_missing = not index
         is_hidden = _IGNORABLE.match(chr(code)) or (is_missing and _FILLER.match(chr(code)))
         if is_hidden and not self.config.parity:

@@ -1,22 +1,31 @@
-"""Rendered rows to a data set of the Hugging Face hub, some files at a time.
+"""Rendered rows to a data set of the Hugging Face hub, some files at a time, after or while they are rendered.
 
-What the hub has already, by size and hash, is not sent again, so that the same command after a crash goes on.
+Of a folder, what the hub has already, by size and hash, is not sent again, so that the same command after a crash goes
+on. Rows that go there while they are rendered need a disk for the files of a few commits: a commit has some finished
+files with their records, which say what they were made of, so that after a crash only what the hub has not is rendered.
+No row is there twice and none is missing. The card, which makes a data set of the files, comes last.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pretrainkit.errors import DataError, RunError
 from pretrainkit.files.manifest import file_sha256, read_manifest
+from pretrainkit.rendering.documents import Documents
+from pretrainkit.rendering.folder import save_renderer
+from pretrainkit.rendering.prerender import RENDERER_FOLDER, Rendering, RenderJob, files_of, make_manifest
 from pretrainkit.rendering.relayout import DATA_FOLDER, is_rendered, row_files
+from pretrainkit.rendering.render_chunk import ChunkTask, RenderSettings
+from pretrainkit.rendering.renderer import Renderer
 from pretrainkit.workers.processes import Progress, Quiet
 
 FILES_PER_COMMIT = 8
@@ -24,24 +33,24 @@ CARD_NAME = "README.md"
 _TRIES = 12
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 2.0, 600.0
 _SPLITS = ("train", "valid")
+RECORDS_FOLDER = "records"
+_PLAN_NAME = f"{RECORDS_FOLDER}/plan.json"
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Stored:
+class Stored(NamedTuple):
     """A file on the hub."""
 
     num_bytes: int
     sha256: str | None
     """Known of large files only."""
     git_sha1: str
-    """Of its content as git counts it."""
+    """Hash of its content as git counts it."""
 
 
-@dataclass(frozen=True)
-class Pushed:
-    """What an upload did."""
+class Pushed(NamedTuple):
+    """The numbers of an upload."""
 
     num_uploaded: int
     num_kept: int
@@ -57,7 +66,7 @@ class Hub:
         self.name, self.private, self._api = name, private, HfApi()
 
     def files(self) -> dict[str, Stored]:
-        """What is there, by path; makes the data set if there is none."""
+        """Find the files that are there, by path; make the data set if there is none."""
         from huggingface_hub.hf_api import RepoFile
 
         _retried(lambda: self._api.create_repo(self.name, repo_type="dataset", private=self.private, exist_ok=True))
@@ -69,7 +78,6 @@ class Hub:
         }
 
     def read(self, path: str) -> bytes:
-        """The content of a file that is there."""
         with tempfile.TemporaryDirectory() as folder:
             found = _retried(lambda: self._api.hf_hub_download(self.name, path, repo_type="dataset", local_dir=folder))
             return Path(found).read_bytes()
@@ -88,25 +96,21 @@ class Hub:
 def push(
     folder: str | Path, hub: Hub, *, files_per_commit: int = FILES_PER_COMMIT, progress: Progress | None = None
 ) -> Pushed:
-    """Uploads what `pretrainkit render` wrote to `folder`: rows, the renderer, and last of all the card.
-
-    Args:
-        folder: With train and valid, one of these, or a data set in the published layout.
-        files_per_commit: Uploaded together.
-
-    Raises:
-        DataError: There are no rows.
-        RunError: The hub refused.
-    """
-    files, progress = _contents(Path(folder)), progress or Quiet()
-    there = hub.files()
+    """Upload what `pretrainkit render` wrote to `folder` (with train and valid, one of these, or a data set in the
+    published layout): rows, the renderer, and last of all the card; `files_per_commit` together. Raises DataError where
+    there are no rows, RunError where the hub refuses."""
+    files, progress, there = _contents(Path(folder)), progress or Quiet(), hub.files()
     left = {path: content for path, content in files.items() if not _is_same(content, there.get(path))}
     progress.stage("uploading", len(left), "file")
-    paths = list(left)
-    for group in (paths[begin : begin + files_per_commit] for begin in range(0, len(paths), files_per_commit)):
-        hub.add({path: left[path] for path in group}, f"Add {group[0]}" + (" ..." if len(group) > 1 else ""))
+    for begin in range(0, len(left), files_per_commit):
+        group = dict(list(left.items())[begin : begin + files_per_commit])
+        hub.add(group, _about(group))
         progress.advance(len(group))
     return Pushed(len(left), len(files) - len(left))
+
+
+def _about(files: Mapping[str, Any]) -> str:
+    return f"Add {next(iter(files))}" + (" ..." if len(files) > 1 else "")
 
 
 def _contents(folder: Path) -> dict[str, Path | bytes]:
@@ -118,10 +122,9 @@ def _contents(folder: Path) -> dict[str, Path | bytes]:
         if not is_rendered(place):
             continue
         splits.append(split)
-        files = row_files(place)
-        for index, path in enumerate(files):
+        for index, path in enumerate(files := row_files(place)):
             found[f"{DATA_FOLDER}/{split}-{index:05d}-of-{len(files):05d}.parquet"] = path
-        found |= renderer_files(place / "renderer")
+        found |= renderer_files(place / RENDERER_FOLDER)
     if not splits:
         data = sorted((folder / DATA_FOLDER).glob("*.parquet"))
         splits = sorted({path.name.split("-")[0] for path in data})
@@ -190,3 +193,100 @@ def _retried(call: Callable[[], T]) -> T:
         time.sleep(wait)
         wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
     raise AssertionError("every path returns or raises")
+
+
+def push_rows(
+    documents: Mapping[str, Documents],
+    renderer: Renderer,
+    hub: Hub,
+    settings: RenderSettings | None = None,
+    *,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    files_per_commit: int = FILES_PER_COMMIT,
+) -> dict[str, dict[str, Any]]:
+    """Render documents to a data set of the hub: `data/SPLIT-NUMBER.parquet`, `renderer/`, `records/`, and the card;
+    return the manifest of each split. What an earlier attempt has brought there is kept. As many rendered files as
+    `files_per_commit` are sent together, and held until then. Raises DataError where input cannot be used or the data
+    set holds other rows, RunError where the hub refuses."""
+    rendering, records = Rendering(documents, renderer, settings, progress), {}
+    there = hub.files()
+    if _PLAN_NAME in there:
+        is_same = json.loads(hub.read(_PLAN_NAME))["plan"] == rendering.key
+    else:
+        is_same = not any(path.startswith(f"{DATA_FOLDER}/") for path in there)
+    if not is_same:
+        raise DataError(
+            "the data set on the hub holds rows of other documents, another renderer or other settings\n"
+            "  name another one by --push, or finish it with the command that began it"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        save_renderer(renderer, work / RENDERER_FOLDER)
+        if _PLAN_NAME not in there:
+            begin = {_PLAN_NAME: json.dumps({"plan": rendering.key}).encode()}
+            hub.add(renderer_files(work / RENDERER_FOLDER) | begin, "Begin rendering")
+        for split in documents:
+            job = _PushedJob(rendering, split, work, hub=hub, there=there, files_per_commit=files_per_commit)
+            records[split] = job.run(workers)
+            job.send()
+    about, manifests = rendering.about(records), {}
+    for split in rendering.splits:
+        shards = [{"name": _name(split, index), **entry} for _, index, entry in files_of(records, split)]
+        manifests[split] = make_manifest(about, split, records, shards)
+    written = {f"{RECORDS_FOLDER}/{split}.json": json.dumps(found, indent=2) for split, found in manifests.items()}
+    written[CARD_NAME] = card(rendering.splits, manifests[rendering.splits[0]])
+    hub.add({path: text.encode() for path, text in written.items()}, "Finish rendering")
+    return manifests
+
+
+class _PushedJob(RenderJob):
+    """All tasks of the documents of a split; finished files go to the hub."""
+
+    def __init__(self, *given: Any, hub: Hub, there: Mapping[str, Stored], files_per_commit: int) -> None:
+        super().__init__(*given)
+        self._hub, self._there, self._files_per_commit = hub, there, files_per_commit
+        self._waiting: list[dict[str, Any]] = []
+
+    def done(self, record: dict[str, Any]) -> None:
+        self._waiting.append(record)
+        if len(self._waiting) >= self._files_per_commit:
+            self.send()
+
+    def send(self) -> None:
+        """Commits what is waiting, and takes it from the disk."""
+        files: dict[str, Path | bytes] = {}
+        for record in self._waiting:
+            for split, entry in record["files"].items():
+                if entry["num_rows"]:
+                    path = self._folder_of(record["index"]) / f"{split}.parquet"
+                    files[f"{DATA_FOLDER}/{_name(split, record['index'])}"] = path
+            files[_record_name(self.split, record["index"])] = json.dumps(record).encode()
+        if not files:
+            return
+        self._hub.add(files, _about(files))
+        for record in self._waiting:
+            shutil.rmtree(self._folder_of(record["index"]))
+        self._waiting = []
+
+    def found(self, task: ChunkTask) -> dict[str, Any] | None:
+        """From the hub, if its files are there too."""
+        name = _record_name(self.split, task.index)
+        if name not in self._there:
+            return None
+        record: dict[str, Any] = json.loads(self._hub.read(name))
+        is_whole = all(
+            (stored := self._there.get(f"{DATA_FOLDER}/{_name(split, task.index)}"))
+            and stored.num_bytes == entry["num_bytes"]
+            for split, entry in record["files"].items()
+            if entry["num_rows"]
+        )
+        return record if is_whole and record["key"] == task.key else None
+
+
+def _name(split: str, index: int) -> str:
+    return f"{split}-{index:05d}.parquet"
+
+
+def _record_name(split: str, index: int) -> str:
+    return f"{RECORDS_FOLDER}/{split}-{index:05d}.json"

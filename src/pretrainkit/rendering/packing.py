@@ -64,7 +64,7 @@ def _of_each(words: Sequence[str], measure: Callable[[list[str]], NDArray[np.int
 
 def _widths(renderer: Renderer, words: Sequence[str], after: str = "") -> NDArray[np.int64]:
     """Pixels of each word alone, with what comes after it."""
-    drawn = [renderer.drawer.prepared(word, is_word=True) + after for word in words]
+    drawn = [renderer.prepared(word, is_word=True) + after for word in words]
     return renderer.engine.lines(drawn, is_words=True).widths_N
 
 
@@ -82,7 +82,7 @@ _PROPORTIONAL = 4
 
 
 def longest_fitting(measure: Callable[[str], int], word: str, first: int, room: int, guess: int) -> int:
-    """How many characters of a word from the place `first` on fit into `room`, at least 1, which is tried with a
+    """Return how many characters of a word from the place `first` on fit into `room`, at least 1, which is tried with a
     `guess`. Looks at few more than these. `measure` gives the size of a text, in the unit of `room`, which grows with
     it."""
     left = len(word) - first
@@ -130,7 +130,7 @@ class _Words:
         """Patches up to and with each word and the space after it, were all on one line."""
 
     def num_patches(self, begin: int, end: int) -> int:
-        """Of a text of the words from `begin` to before `end`."""
+        """Patches of a text of the words from `begin` to before `end`."""
         if end == begin + 1:
             return self.num_patches_of(self._words[begin])
         # The first and the last word apart, as margins belong to them and no space follows the last.
@@ -139,7 +139,7 @@ class _Words:
         return first + inner + self._patches(self._width(self._words[end - 1]) + LEFT_MARGIN)
 
     def num_patches_of(self, word: str) -> int:
-        """Of a text of one word."""
+        """Patches of a text of one word."""
         return self._patches(LEFT_MARGIN + self._width(word) + LEFT_MARGIN)
 
     def _width(self, word: str) -> int:
@@ -153,7 +153,7 @@ class _Bigrams:
     """As `_Words`, of pairs as `BigramsPart` lays them out: no margins, perhaps a patch for each space."""
 
     def __init__(self, renderer: Renderer, words: Sequence[str]) -> None:
-        self._drawer = renderer.drawer
+        self._drawer = renderer
         self._space = space_patches(self._drawer)
         patches_W = _of_each(words, lambda distinct: bigram_patches(self._drawer, distinct))
         self.reach_W = np.cumsum(patches_W + self._space)

@@ -1,11 +1,14 @@
-"""One text with the place of everything on its canvas.
+"""One text with the place of everything on its canvas; of longer texts, further canvases that continue where the one
+before was full.
 
 Dimensions: X columns, P pixels of a patch's side, L patches of a canvas, C = 3 colours (absent in greyscale).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +21,7 @@ from pretrainkit.rendering.parts import Part, RunningPart, WordsPart, is_rtl
 
 Text = str | tuple[str, str] | list[str]
 """A running text, a pair of texts, or words that each begin a patch."""
+_NO_TEXT = ((0, 0), (-1, -1))
 
 
 class Page:
@@ -32,7 +36,7 @@ class Page:
         rtl: bool | None = None,
     ) -> None:
         self.drawer, self.geometry = drawer, drawer.geometry
-        self.text, self.rtl, self.text_a_max_length = text, rtl, text_a_max_length
+        self.text, self.text_a_max_length = text, text_a_max_length
         config, strategy = drawer.config, drawer.config.strategy
         is_engines = config.parity and config.engine == "pango" and strategy == "continuous"
         self.is_originals = is_engines and isinstance(text, tuple)
@@ -40,7 +44,11 @@ class Page:
         self.parts: list[Part] = []
         column = LEFT_MARGIN
         texts = list(text) if isinstance(text, tuple) else [text]
-        self.direction = direction = self._direction(texts)
+        if rtl is None:
+            is_backward = len(texts) == 2 and all(isinstance(one, str) and is_rtl(one) for one in texts)
+        else:
+            is_backward = rtl and not (config.parity and len(texts) == 1)
+        self.direction = direction = "rtl" if is_backward else None
         for number, content in enumerate(texts):
             if strategy == "bigrams":
                 part: Part = BigramsPart(drawer, content, column)
@@ -56,13 +64,6 @@ class Page:
             self.parts.append(part)
             column = part.end + self.geometry.patch + LEFT_MARGIN
         self.end = self.parts[-1].end
-
-    def _direction(self, texts: Sequence[str | list[str]]) -> str | None:
-        if self.rtl is not None:
-            is_ignored = self.drawer.config.parity and len(texts) == 1
-            return "rtl" if self.rtl and not is_ignored else None
-        both = len(texts) == 2 and all(isinstance(text, str) and is_rtl(text) for text in texts)
-        return "rtl" if both else None
 
     def continued(self, rest: str | list[str]) -> Page:
         """The canvas with `rest` in place of the last text, laid out in the same direction."""
@@ -88,14 +89,13 @@ class Page:
     def encode(self, *, with_offsets: bool = False) -> Encoding:
         """The picture and what lies where."""
         P, L = self.geometry.patch, self.geometry.num_patches
-        words = self.parts[0].word_starts if isinstance(self.text, list) else None
         mapping, text_ids = self.offsets() if with_offsets else (None, None)
         return Encoding(
             columns_XP=self.paint(),
             num_patches=L,
-            background=self.drawer.paper,
+            background=self.drawer.background,
             sep_patches=tuple(part.end // P for part in self.parts),
-            word_starts=words,
+            word_starts=self.parts[0].word_starts if isinstance(self.text, list) else None,
             offset_mapping=mapping,
             text_ids=text_ids,
         )
@@ -116,3 +116,88 @@ class Page:
             ids += [number] * len(found) + [-1]
         spans, ids = spans[: L - 1], ids[: L - 1]
         return tuple(spans + [(0, 0)] * (L - len(spans))), tuple(ids + [-1] * (L - len(ids)))
+
+
+class NoRoomError(ValueError):
+    """A canvas would show nothing but what it repeats."""
+
+
+class Window(NamedTuple):
+    """One of the canvases that show a text."""
+
+    begin: int
+    """Place in the whole of the first character of its last text."""
+    page: Page
+    spans: list[Span] | None
+    """Spans of its patches of the last text by the original, in the whole text; None: those of the page."""
+
+
+def windows(page: Page, stride: int) -> Iterator[Window]:
+    """Yield the canvases that it takes to show all of the page's last text, or of its words, the page first. What comes
+    before the last text is repeated on each, as are `stride` patches of the canvas before (0 with words). Raises
+    NoRoomError where the stride leaves no room for anything new."""
+    yield (window := Window(0, page, None))
+    if page.is_originals:
+        for window in _original_windows(page, stride):
+            yield window
+    while (rest := window.page.parts[-1].rest(stride)) is not None:
+        step, following = rest
+        if step <= 0:
+            raise _no_room(window.page, stride)
+        yield (window := Window(window.begin + step, window.page.continued(following), None))
+
+
+def _original_windows(page: Page, stride: int) -> Iterator[Window]:
+    """The further canvases by the original's rule: it takes their beginnings from the spans of the whole text, and
+    makes no more of them than it first computes, which can be too few.
+
+    Where it would leave out characters between two canvases, they are shown.
+    """
+    part = page.parts[-1]
+    assert isinstance(part, RunningPart)
+    P, last, spans = part.geometry.patch, part.geometry.last, part.original_spans(of_whole=True)
+    over = part.column + part.whole_width - last
+    free = last - part.column + LEFT_MARGIN - stride * P
+    num_windows = -(-over // free) if over > 0 and free > 0 else 0
+    num_hidden = -(-over // P)
+    """Patches of the text that no canvas has shown."""
+    window = Window(0, page, None)
+    while num_windows > 0 and num_hidden > 0:
+        index = num_hidden + stride if part.is_backward else len(spans) - num_hidden - stride
+        if not 0 <= index < len(spans):
+            raise _no_room(window.page, stride)
+        entry = spans[index] if spans[index] != (-1, -1) else spans[index - 1]
+        shown = window.begin + max((after for _, after in window.page.parts[-1].spans()), default=0)
+        begin = min(entry[1] if part.is_backward else entry[0], shown)
+        if begin <= window.begin:
+            return  # whether anything is left, and has room, the page itself knows
+        following = page.continued(part.whole[begin:])
+        width = following.parts[-1].whole_width  # type: ignore[attr-defined]  # it is a RunningPart, too
+        num_shown = min(LEFT_MARGIN + width, last - part.column) // P
+        if part.is_backward:
+            num_hidden = max(index - num_shown, 0)
+            found = spans[num_hidden : index + 1]
+        else:
+            found = spans[index : len(spans) - max(num_hidden - num_shown, 0)]
+            num_hidden = -(-(part.column + width - last) // P)
+        yield (window := Window(begin, following, found))
+        num_windows -= 1
+
+
+def encoded(window: Window) -> Encoding:
+    """Its encoding, whose offsets count from the beginning of the whole text."""
+    page, which = window.page, len(window.page.parts) - 1
+    mapping, text_ids = page.offsets(last=window.spans)
+    if window.spans is None:
+        is_counted = [text == which and span not in _NO_TEXT for span, text in zip(mapping, text_ids, strict=True)]
+        shifts = (window.begin if counted else 0 for counted in is_counted)
+        mapping = tuple((first + by, after + by) for (first, after), by in zip(mapping, shifts, strict=True))
+    return replace(page.encode(), offset_mapping=mapping, text_ids=text_ids)
+
+
+def _no_room(page: Page, stride: int) -> NoRoomError:
+    room = len(page.parts[-1].spans())
+    return NoRoomError(
+        f"a stride of {stride} patches leaves nothing new on a canvas with {room} patches for the text\n"
+        f"  use a stride below {room}, or a smaller text_a_max_length"
+    )

@@ -17,7 +17,7 @@ from pretrainkit.rendering.glyph_atlas import GlyphAtlas
 Rgb = tuple[int, int, int]
 
 _GREY_WEIGHTS = np.array([0.299, 0.587, 0.114])
-"""Of red, green and blue in a grey, ITU-R BT.601."""
+"""Shares of red, green and blue in a grey, ITU-R BT.601."""
 
 _NAMES: dict[str, Rgb] = {
     "black": (0, 0, 0),
@@ -44,11 +44,7 @@ _NAMES: dict[str, Rgb] = {
 
 
 def parse_color(name: str) -> Rgb:
-    """Red, green and blue, 0 to 255, of a name or of #rrggbb.
-
-    Raises:
-        ConfigError: Neither.
-    """
+    """Red, green and blue, 0 to 255, of a name or of #rrggbb. Raises ConfigError where it is neither."""
     if name.lower() in _NAMES:
         return _NAMES[name.lower()]
     if not re.fullmatch(r"#[0-9a-fA-F]{6}", name):
@@ -127,5 +123,4 @@ class Ink:
         return line_XP
 
     def _each(self, values_N: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Of each glyph's text."""
         return np.broadcast_to(values_N, len(self.slots_G)) if len(values_N) == 1 else values_N.repeat(self.lengths_N)

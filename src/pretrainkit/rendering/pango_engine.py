@@ -21,7 +21,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 import numpy as np
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
 from pretrainkit.rendering.config import RendererConfig
-from pretrainkit.rendering.fonts import faces_of, fallback_scales, font_files, num_faces
+from pretrainkit.rendering.fonts import Face, drawn_faces, num_faces
 from pretrainkit.rendering.glyph_atlas import BASELINE, ROWS, GlyphAtlas
 from pretrainkit.rendering.painting import Ink, Shades
 from pretrainkit.rendering.pango_library import (
@@ -46,6 +46,7 @@ from pretrainkit.rendering.pango_library import (
     GlyphInfo,
     GlyphItem,
     GlyphString,
+    ListNode,
     PangoLibrary,
     pango_library,
 )
@@ -90,7 +91,7 @@ class Run:
     font: int
     is_rtl: bool
     first_byte: int
-    """Of the UTF-8 text."""
+    """First byte in the UTF-8 text."""
     num_bytes: int
     glyphs_G: NDArray[np.void]
     """PangoGlyphInfo."""
@@ -134,17 +135,17 @@ class PangoEngine:
         self._kept: OrderedDict[tuple[str, str | None], Shaped] = OrderedDict()
         self._slots: dict[int, FontSlots] = {}
         self._objects: list[int] = []
-        self._color_fonts: dict[int, bool] = {}
         self.shades = Shades(config)
-        files = font_files(config.font_file, config.fallback_fonts)
+        faces = drawn_faces(config)
         self._fontconfig = pango.FcConfigCreate()
-        faces = faces_of(files, config.font_index)
-        names = [f"{number:05d}" for number in range(len(files))]
+        names = [f"{number:05d}" for number in range(len(faces))]
         pango.FcConfigParseAndLoadFromMemory(self._fontconfig, _SCALE_BITMAPS, 1)
-        scales = fallback_scales(files, config.font_index) if config.fit_fallbacks else [1.0] * len(files)
-        pango.FcConfigParseAndLoadFromMemory(self._fontconfig, _rules(files, faces, names, scales), 1)
-        are_color = [self._add_font(path, face) for path, face in zip(files, faces, strict=True)]
-        self._has_color = any(are_color)
+        pango.FcConfigParseAndLoadFromMemory(self._fontconfig, _rules(faces, names), 1)
+        for path, number, _ in faces:
+            pattern = pango.FcFreeTypeQuery(str(path).encode(), number, None, ctypes.byref(ctypes.c_int()))
+            if not pattern or not pango.FcConfigAppFontAddFile(self._fontconfig, str(path).encode()):
+                raise DataError(f"font {path} cannot be used by Pango\n  give a .ttf, .otf or .ttc file")
+            pango.FcPatternDestroy(pattern)
         self._font_map = pango.pango_cairo_font_map_new()
         pango.pango_fc_font_map_set_config(self._font_map, self._fontconfig)
         self._context = pango.pango_font_map_create_context(self._font_map)
@@ -170,17 +171,6 @@ class PangoEngine:
         self._main_base, self._main_font = self._base(), self._runs()[0].font
         self._words = WordLines(self._word)
 
-    def _add_font(self, path: Path, face: int) -> bool:
-        """True if the font's glyphs come in colours."""
-        pango, count = self._pango, ctypes.c_int()
-        pattern = pango.FcFreeTypeQuery(str(path).encode(), face, None, ctypes.byref(count))
-        if not pattern or not pango.FcConfigAppFontAddFile(self._fontconfig, str(path).encode()):
-            raise DataError(f"font {path} cannot be used by Pango\n  give a .ttf, .otf or .ttc file")
-        is_color = ctypes.c_int(0)
-        pango.FcPatternGetBool(pattern, b"color", 0, ctypes.byref(is_color))
-        pango.FcPatternDestroy(pattern)
-        return bool(is_color.value)
-
     def lines(self, texts: Sequence[str], *, is_words: bool = False, direction: str | None = None) -> PangoLines:
         if is_words:
             return PangoLines(self, [self._kept_word(text, direction) for text in texts])
@@ -191,13 +181,12 @@ class PangoEngine:
         return self._pango.versions()
 
     def _kept_word(self, text: str, direction: str | None) -> Shaped:
-        if len(text) > _LONGEST_KEPT:
-            with self._lock:
-                return self._shape(text, direction)
         found = self._kept.get((text, direction))
         if found is None:
             with self._lock:
-                found = self._kept[text, direction] = self._shape(text, direction)
+                found = self._shape(text, direction)
+                if len(text) <= _LONGEST_KEPT:
+                    self._kept[text, direction] = found
                 if len(self._kept) > _KEPT_WORDS:
                     self._kept.popitem(last=False)
         return found
@@ -214,7 +203,6 @@ class PangoEngine:
         return content
 
     def _size(self) -> tuple[int, int]:
-        """Logical width and height of what is laid out, in pixels."""
         width, height = ctypes.c_int(), ctypes.c_int()
         self._pango.pango_layout_get_pixel_size(self._layout, ctypes.byref(width), ctypes.byref(height))
         return width.value, height.value
@@ -264,10 +252,8 @@ class PangoEngine:
 
     def runs_of(self, shaped: Shaped) -> tuple[Run, ...]:
         """The runs of a text, shaped now if its line was put together from words."""
-        if shaped.runs is not None:
-            return shaped.runs
         with self._lock:
-            found = self._shape(shaped.text, shaped.direction).runs
+            found = shaped.runs if shaped.runs is not None else self._shape(shaped.text, shaped.direction).runs
         assert found is not None
         return found
 
@@ -300,16 +286,17 @@ class PangoEngine:
             columns_G=np.concatenate(columns)[has_ink_G] + self.atlas.left.take(slots_G),
             runs_G=np.repeat(np.arange(len(runs), dtype=np.int32), lengths)[has_ink_G],
             missing=tuple(missing),
-            is_color=self._has_color and any(self._is_color(run.font) for run in runs),
+            is_color=any(self._slots[run.font].is_color for run in runs),
             runs=tuple(runs),
         )
 
     def _runs(self) -> list[Run]:
-        """Of the layout's first line; only the original's words can have more lines, and then they are not drawn."""
+        """Runs of the layout's first line; only the original's words can have more lines, which are not drawn."""
         line = self._pango.pango_layout_get_line_readonly(self._layout, 0)
-        found, node = [], line.contents.runs
-        while node:
-            piece = ctypes.cast(node.contents.data, ctypes.POINTER(GlyphItem)).contents
+        found, address = [], line.contents.runs
+        while address:
+            node = ListNode.from_address(address)
+            piece, address = GlyphItem.from_address(node.data), node.next
             item, string = piece.item.contents, piece.glyphs.contents
             num = string.num_glyphs
             if num:
@@ -326,15 +313,17 @@ class PangoEngine:
                         rise=piece.y_offset,
                     )
                 )
-            node = node.contents.next
         return found
 
     def _slots_of(self, run: Run, base: float) -> NDArray[np.int32]:
         """Slot of each glyph; of one that is moved up or down, a slot of its own."""
         known = self._slots.get(run.font)
         if known is None:
-            self._objects.append(self._pango.g_object_ref(run.font))
-            known = self._slots[run.font] = FontSlots()
+            pango, is_color = self._pango, ctypes.c_int(0)
+            self._objects.append(pango.g_object_ref(run.font))
+            pattern = pango.pango_fc_font_get_pattern(run.font)
+            pango.FcPatternGetBool(pattern, b"color", 0, ctypes.byref(is_color))
+            known = self._slots[run.font] = FontSlots(bool(is_color.value), np.zeros(1 << 16, np.int32), {})
         numbers_G = run.glyphs_G["glyph"]
         rise_G = run.rise - run.glyphs_G["y_offset"]
         # Slot 0 is what is not loaded yet; empty glyphs (of joiners, for example) keep it and have no ink.
@@ -403,24 +392,16 @@ class PangoEngine:
                 self._pango.pango_cairo_show_layout(drawing, self._layout)
             canvas_XPC[:] = pixels_PX4[:, :, 2::-1].swapaxes(0, 1)
 
-    def _is_color(self, font: int) -> bool:
-        known = self._color_fonts.get(font)
-        if known is None:
-            found = ctypes.c_int(0)
-            pattern = self._pango.pango_fc_font_get_pattern(font)
-            self._pango.FcPatternGetBool(pattern, b"color", 0, ctypes.byref(found))
-            known = self._color_fonts[font] = bool(found.value)
-        return known
 
-
-class FontSlots:
+class FontSlots(NamedTuple):
     """Slots in the store of one font's glyphs."""
 
-    def __init__(self) -> None:
-        self.plain = np.zeros(1 << 16, np.int32)
-        """By number, of glyphs on the baseline; 0 is not loaded."""
-        self.moved: dict[tuple[int, int, float], int] = {}
-        """By number, rows above the baseline and, of boxes, the fraction of a row below it."""
+    is_color: bool
+    """Its glyphs come in colours."""
+    plain: NDArray[np.int32]
+    """By number, of glyphs on the baseline; 0 is not loaded."""
+    moved: dict[tuple[int, int, float], int]
+    """By number, rows above the baseline and, of boxes, the fraction of a row below it."""
 
 
 class PangoLines:
@@ -478,18 +459,15 @@ def _character_edges(text: str, runs: Sequence[Run]) -> NDArray[np.float64]:
     return edges_K2[order_K][which_T]
 
 
-def _rules(files: Sequence[Path], faces: Sequence[int], names: Sequence[str], scales: Sequence[float]) -> bytes:
+def _rules(faces: Sequence[Face], names: Sequence[str]) -> bytes:
     """Rules that give each font a family of its own, for Fontconfig, so that it tries them in their order: by their own
     families, a regular font would come before a bold one. Pango asks for the family "emoji" where it meets one. And
     rules that draw fallback fonts smaller."""
-    chosen = (
-        f"<test name='index'><int>{face}</int></test>" if num_faces(path) > 1 else ""
-        for path, face in zip(files, faces, strict=True)
-    )
+    chosen = (f"<test name='index'><int>{one.number}</int></test>" if num_faces(one.path) > 1 else "" for one in faces)
     renamed = (
-        f"<match target='scan'><test name='file'><string>{escape(str(path))}</string></test>{test}"
+        f"<match target='scan'><test name='file'><string>{escape(str(one.path))}</string></test>{test}"
         f"<edit name='family' mode='assign_replace'><string>{name}</string></edit></match>"
-        for path, test, name in zip(files, chosen, names, strict=True)
+        for one, test, name in zip(faces, chosen, names, strict=True)
     )
     families = "".join(f"<string>{name}</string>" for name in names)
     emoji = (
@@ -499,21 +477,20 @@ def _rules(files: Sequence[Path], faces: Sequence[int], names: Sequence[str], sc
     smaller = (
         f"<match target='font'><test name='file'><string>{escape(str(path))}</string></test><edit name='pixelsize' "
         f"mode='assign'><times><name>pixelsize</name><double>{scale:.6f}</double></times></edit></match>"
-        for path, scale in zip(files, scales, strict=True)
+        for path, _, scale in faces
         if scale < 1
     )
     return f"<?xml version='1.0'?><fontconfig>{''.join(renamed)}{emoji}{''.join(smaller)}</fontconfig>".encode()
 
 
 def _release(pango: PangoLibrary, objects: list[int], fontconfig: int) -> None:
-    """Gives back what an engine held."""
     while objects:
         pango.g_object_unref(objects.pop())
     pango.FcConfigDestroy(fontconfig)
 
 
 def _utf8(text: str) -> bytes:
-    """What Pango is given: it takes neither zero characters nor halves of surrogate pairs."""
+    """The bytes that Pango is given: it takes neither zero characters nor halves of surrogate pairs."""
     return _NOT_GIVEN.sub(_STAND_IN, text).encode()
 
 
@@ -540,8 +517,5 @@ def _nearest(row: float) -> int:
 
 def _unknown(numbers_G: NDArray[np.uint32]) -> list[str]:
     """The characters for which no font has a glyph."""
-    is_unknown_G = (numbers_G & UNKNOWN_FLAG) != 0
-    if not is_unknown_G.any():
-        return []
-    codes = (numbers_G[is_unknown_G] & ~np.uint32(UNKNOWN_FLAG)).tolist()
-    return [chr(code) for code in codes if code < 0x110000]
+    codes_U = numbers_G[(numbers_G & UNKNOWN_FLAG) != 0] & ~np.uint32(UNKNOWN_FLAG)
+    return [chr(code) for code in codes_U.tolist() if code < 0x110000]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+from contextlib import suppress
 from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_uint8, c_uint32, c_void_p
 from functools import cache
 from typing import Any
@@ -29,14 +30,13 @@ HINT_METRICS = {False: 1, True: 2}
 class ListNode(Structure):
     """GSList."""
 
-
-ListNode._fields_ = [("data", c_void_p), ("next", POINTER(ListNode))]
+    _fields_ = [("data", c_void_p), ("next", c_void_p)]
 
 
 class LayoutLine(Structure):
     """PangoLayoutLine, its beginning."""
 
-    _fields_ = [("layout", c_void_p), ("start", c_int), ("length", c_int), ("runs", POINTER(ListNode))]
+    _fields_ = [("layout", c_void_p), ("start", c_int), ("length", c_int), ("runs", c_void_p)]
 
 
 class Item(Structure):
@@ -77,87 +77,72 @@ class GlyphInfo(Structure):
     ]
 
 
-_SIGNATURES: dict[str, dict[str, tuple[Any, ...]]] = {
-    "fontconfig": {
-        "FcConfigCreate": (c_void_p,),
-        "FcConfigDestroy": (None, c_void_p),
-        "FcConfigAppFontAddFile": (c_int, c_void_p, c_char_p),
-        "FcConfigParseAndLoadFromMemory": (c_int, c_void_p, c_char_p, c_int),
-        "FcFreeTypeQuery": (c_void_p, c_char_p, c_int, c_void_p, POINTER(c_int)),
-        "FcPatternGetString": (c_int, c_void_p, c_char_p, c_int, POINTER(c_char_p)),
-        "FcPatternGetBool": (c_int, c_void_p, c_char_p, c_int, POINTER(c_int)),
-        "FcPatternDestroy": (None, c_void_p),
-        "FcGetVersion": (c_int,),
-    },
-    "gobject-2.0": {"g_object_unref": (None, c_void_p), "g_object_ref": (c_void_p, c_void_p)},
-    "harfbuzz": {"hb_version_string": (c_char_p,)},
-    "freetype": {
-        "FT_Init_FreeType": (c_int, POINTER(c_void_p)),
-        "FT_Done_FreeType": (c_int, c_void_p),
-        "FT_Library_Version": (None, c_void_p, POINTER(c_int), POINTER(c_int), POINTER(c_int)),
-    },
-    "pango-1.0": {
-        "pango_version_string": (c_char_p,),
-        "pango_font_map_create_context": (c_void_p, c_void_p),
-        "pango_context_set_round_glyph_positions": (None, c_void_p, c_int),
-        "pango_context_set_base_dir": (None, c_void_p, c_int),
-        "pango_context_set_language": (None, c_void_p, c_void_p),
-        "pango_language_from_string": (c_void_p, c_char_p),
-        "pango_font_description_new": (c_void_p,),
-        "pango_font_description_free": (None, c_void_p),
-        "pango_font_description_set_family": (None, c_void_p, c_char_p),
-        "pango_font_description_set_absolute_size": (None, c_void_p, c_double),
-        "pango_layout_new": (c_void_p, c_void_p),
-        "pango_layout_context_changed": (None, c_void_p),
-        "pango_layout_set_auto_dir": (None, c_void_p, c_int),
-        "pango_layout_set_font_description": (None, c_void_p, c_void_p),
-        "pango_layout_set_text": (None, c_void_p, c_char_p, c_int),
-        "pango_layout_get_pixel_size": (None, c_void_p, POINTER(c_int), POINTER(c_int)),
-        "pango_layout_get_baseline": (c_int, c_void_p),
-        "pango_layout_get_line_readonly": (POINTER(LayoutLine), c_void_p, c_int),
-    },
-    "pangoft2-1.0": {
-        "pango_fc_font_map_set_config": (None, c_void_p, c_void_p),
-        "pango_fc_font_get_pattern": (c_void_p, c_void_p),
-    },
-    "pangocairo-1.0": {
-        "pango_cairo_font_map_new": (c_void_p,),
-        "pango_cairo_context_set_font_options": (None, c_void_p, c_void_p),
-        "pango_cairo_show_layout": (None, c_void_p, c_void_p),
-        "pango_cairo_show_glyph_string": (None, c_void_p, c_void_p, POINTER(GlyphString)),
-    },
-    "cairo": {
-        "cairo_version_string": (c_char_p,),
-        "cairo_font_options_create": (c_void_p,),
-        "cairo_font_options_destroy": (None, c_void_p),
-        "cairo_font_options_set_antialias": (None, c_void_p, c_int),
-        "cairo_font_options_set_hint_style": (None, c_void_p, c_int),
-        "cairo_font_options_set_hint_metrics": (None, c_void_p, c_int),
-        "cairo_image_surface_create_for_data": (c_void_p, c_void_p, c_int, c_int, c_int, c_int),
-        "cairo_surface_flush": (None, c_void_p),
-        "cairo_surface_destroy": (None, c_void_p),
-        "cairo_create": (c_void_p, c_void_p),
-        "cairo_destroy": (None, c_void_p),
-        "cairo_move_to": (None, c_void_p, c_double, c_double),
-        "cairo_set_source_rgb": (None, c_void_p, c_double, c_double, c_double),
-    },
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "FcConfigCreate": (c_void_p,),
+    "FcConfigDestroy": (None, c_void_p),
+    "FcConfigAppFontAddFile": (c_int, c_void_p, c_char_p),
+    "FcConfigParseAndLoadFromMemory": (c_int, c_void_p, c_char_p, c_int),
+    "FcFreeTypeQuery": (c_void_p, c_char_p, c_int, c_void_p, POINTER(c_int)),
+    "FcPatternGetString": (c_int, c_void_p, c_char_p, c_int, POINTER(c_char_p)),
+    "FcPatternGetBool": (c_int, c_void_p, c_char_p, c_int, POINTER(c_int)),
+    "FcPatternDestroy": (None, c_void_p),
+    "FcGetVersion": (c_int,),
+    "g_object_unref": (None, c_void_p),
+    "g_object_ref": (c_void_p, c_void_p),
+    "FT_Init_FreeType": (c_int, POINTER(c_void_p)),
+    "FT_Done_FreeType": (c_int, c_void_p),
+    "FT_Library_Version": (None, c_void_p, POINTER(c_int), POINTER(c_int), POINTER(c_int)),
+    "hb_version_string": (c_char_p,),
+    "pango_version_string": (c_char_p,),
+    "pango_font_map_create_context": (c_void_p, c_void_p),
+    "pango_context_set_round_glyph_positions": (None, c_void_p, c_int),
+    "pango_context_set_base_dir": (None, c_void_p, c_int),
+    "pango_context_set_language": (None, c_void_p, c_void_p),
+    "pango_language_from_string": (c_void_p, c_char_p),
+    "pango_font_description_new": (c_void_p,),
+    "pango_font_description_free": (None, c_void_p),
+    "pango_font_description_set_family": (None, c_void_p, c_char_p),
+    "pango_font_description_set_absolute_size": (None, c_void_p, c_double),
+    "pango_layout_new": (c_void_p, c_void_p),
+    "pango_layout_context_changed": (None, c_void_p),
+    "pango_layout_set_auto_dir": (None, c_void_p, c_int),
+    "pango_layout_set_font_description": (None, c_void_p, c_void_p),
+    "pango_layout_set_text": (None, c_void_p, c_char_p, c_int),
+    "pango_layout_get_pixel_size": (None, c_void_p, POINTER(c_int), POINTER(c_int)),
+    "pango_layout_get_baseline": (c_int, c_void_p),
+    "pango_layout_get_line_readonly": (POINTER(LayoutLine), c_void_p, c_int),
+    "pango_fc_font_map_set_config": (None, c_void_p, c_void_p),
+    "pango_fc_font_get_pattern": (c_void_p, c_void_p),
+    "pango_cairo_font_map_new": (c_void_p,),
+    "pango_cairo_context_set_font_options": (None, c_void_p, c_void_p),
+    "pango_cairo_show_layout": (None, c_void_p, c_void_p),
+    "pango_cairo_show_glyph_string": (None, c_void_p, c_void_p, POINTER(GlyphString)),
+    "cairo_version_string": (c_char_p,),
+    "cairo_font_options_create": (c_void_p,),
+    "cairo_font_options_destroy": (None, c_void_p),
+    "cairo_font_options_set_antialias": (None, c_void_p, c_int),
+    "cairo_font_options_set_hint_style": (None, c_void_p, c_int),
+    "cairo_font_options_set_hint_metrics": (None, c_void_p, c_int),
+    "cairo_image_surface_create_for_data": (c_void_p, c_void_p, c_int, c_int, c_int, c_int),
+    "cairo_surface_flush": (None, c_void_p),
+    "cairo_surface_destroy": (None, c_void_p),
+    "cairo_create": (c_void_p, c_void_p),
+    "cairo_destroy": (None, c_void_p),
+    "cairo_move_to": (None, c_void_p, c_double, c_double),
+    "cairo_set_source_rgb": (None, c_void_p, c_double, c_double, c_double),
 }
-"""Library to function to (type of the result, types of the arguments ...)."""
-
-_SO_NUMBERS = {"fontconfig": 1, "gobject-2.0": 0, "harfbuzz": 0, "freetype": 6, "cairo": 2}
-"""Where it is not 0, the number in the library's file name."""
+"""Function to (type of the result, types of the arguments ...)."""
 
 
 class PangoLibrary:
     """All functions of `_SIGNATURES`, as attributes."""
 
     def __init__(self) -> None:
-        for name, functions in _SIGNATURES.items():
-            library = _open(name)
-            for function, (result, *arguments) in functions.items():
-                found = getattr(library, function)
-                found.restype, found.argtypes = result, arguments
-                self.__dict__[function] = found
+        library = _open()
+        for function, (result, *arguments) in _SIGNATURES.items():
+            found = getattr(library, function)
+            found.restype, found.argtypes = result, arguments
+            self.__dict__[function] = found
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)
@@ -180,31 +165,25 @@ class PangoLibrary:
 
 @cache
 def pango_library() -> PangoLibrary:
-    """The libraries, opened once.
-
-    Raises:
-        MissingPackageError: One of them is not installed.
-    """
+    """The libraries, opened once. Raises MissingPackageError where they are not installed."""
     return PangoLibrary()
 
 
-def _open(name: str) -> ctypes.CDLL:
-    for file in (f"lib{name}.so.{_SO_NUMBERS.get(name, 0)}", ctypes.util.find_library(name)):
-        if file is None:
-            continue
-        try:
-            return ctypes.CDLL(file)
-        except OSError:
-            continue
-    raise MissingLibraryError(name)
+def _open() -> ctypes.CDLL:
+    """The library that depends on all the others: their functions are found through it."""
+    for file in ("libpangocairo-1.0.so.0", ctypes.util.find_library("pangocairo-1.0")):
+        with suppress(OSError):
+            if file is not None:
+                return ctypes.CDLL(file)
+    raise MissingLibraryError
 
 
 class MissingLibraryError(MissingPackageError):
     """A shared library of the system is not installed."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self) -> None:
         super(MissingPackageError, self).__init__(
-            f"rendering with Pango needs the system library lib{name}\n"
+            "rendering with Pango needs the system library libpangocairo-1.0\n"
             "  install it: apt-get install libpangocairo-1.0-0   (or: brew install pango, dnf install pango)\n"
             "  or render without it: engine=freetype"
         )

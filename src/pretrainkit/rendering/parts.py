@@ -33,18 +33,20 @@ def is_rtl(text: str) -> bool:
 
 
 class Part(ABC):
-    """What lies before one black patch."""
+    """The content before one black patch."""
 
     end: int
     """Column of the black patch after it."""
     lines: Lines
     """Its texts."""
+    columns_N: NDArray[np.int64]
+    """First column of each of them on the canvas."""
     word_starts: tuple[int, ...] | None = None
     """Index of the first (leftmost) patch of each word, then that of the black patch."""
 
-    @abstractmethod
     def paint(self, canvas_XP: NDArray[np.uint8], begin: int) -> None:
-        """Writes the columns from `begin` to `end`."""
+        """Write the columns from `begin` to `end`."""
+        self.lines.paint(canvas_XP, self.columns_N - begin)
 
     @abstractmethod
     def spans(self) -> list[Span]:
@@ -52,10 +54,8 @@ class Part(ABC):
 
     @abstractmethod
     def rest(self, stride: int) -> tuple[int, str | list[str]] | None:
-        """What a further canvas would show: the place of its first character, and the text or words from there on.
-
-        None where everything was shown. The place is not positive where the stride leaves no room for anything new.
-        """
+        """The rest for a further canvas: the place of its first character, and the text or words from there on; None
+        where everything was shown. The place is not positive where the stride leaves no room for anything new."""
 
 
 class RunningPart(Part):
@@ -64,7 +64,7 @@ class RunningPart(Part):
     def __init__(
         self, drawer: Drawer, text: str, column: int, *, direction: str | None, limit: int | None = None
     ) -> None:
-        self.geometry, self.column = drawer.geometry, column
+        self.geometry, self.column, self.columns_N = drawer.geometry, column, np.array([column])
         self.text = self.whole = drawer.prepared(text, is_word=False)
         self.is_backward = direction == "rtl"
         self._measure = partial(drawer.engine.lines, direction=direction)
@@ -102,9 +102,6 @@ class RunningPart(Part):
         """Keeps the longest beginning of the text that, with its margin, ends before the column `end`."""
         self.text = _beginning(self.whole, end - self.column - LEFT_MARGIN, lambda text: self._measure([text]))
         self.lines = self._measure([self.text])
-
-    def paint(self, canvas_XP: NDArray[np.uint8], begin: int) -> None:
-        self.lines.paint(canvas_XP, [self.column - begin])
 
     def spans(self) -> list[Span]:
         P = self.geometry.patch
@@ -174,9 +171,6 @@ class WordsPart(Part):
         self._patches_N = list(zip((starts_N // P).tolist(), (ends_N // P).tolist(), strict=True))
         """First patch of each word, and the one after its last."""
 
-    def paint(self, canvas_XP: NDArray[np.uint8], begin: int) -> None:
-        self.lines.paint(canvas_XP, self.columns_N - begin)
-
     def spans(self) -> list[Span]:
         P = self.geometry.patch
         lengths = list(map(len, self.drawn))
@@ -206,7 +200,7 @@ def _beginning(text: str, room: int, measure: Callable[[str], Lines]) -> str:
 
 
 def _original_beginning(text: str, limit: int, num_patches: Callable[[str], int]) -> str:
-    """What the original keeps of a text: the first beginning that its search finds to take up exactly `limit` patches,
+    """Cut a text as the original does: to the first beginning that its search finds to take up exactly `limit` patches,
     even if a longer one does, too."""
     low, high, middle = 0, len(text), 0
     while low <= high:

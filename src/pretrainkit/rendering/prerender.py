@@ -50,7 +50,7 @@ _WORK_PER_BYTE = 32
 
 @dataclass(frozen=True)
 class DryRun:
-    """What rendering would give."""
+    """Numbers of a rendering that was not done."""
 
     num_documents: int
     num_rows: int
@@ -68,13 +68,9 @@ def prerender(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Renders documents, by split, to `out/SPLIT`, in all cores unless `workers` says how many; returns the manifest of
-    each split. `out` is a folder to be made, or to be completed after a crash; a copy of the renderer lies in each
-    split.
-
-    Raises:
-        DataError: Input cannot be used, or `out` holds something else.
-    """
+    """Render documents, by split, to `out/SPLIT`, in all cores unless `workers` says how many; return the manifest of
+    each split. `out` is a folder to be made, or to be completed after a crash; each split gets a copy of the renderer.
+    Raises DataError where input cannot be used, or `out` holds something else."""
     out, rendering = Path(out), Rendering(documents, renderer, settings, progress)
     with explained_write_errors(out):
         done = _finished(out, rendering)
@@ -93,7 +89,7 @@ def prerender(
 
 
 class Rendering:
-    """What is rendered, and how."""
+    """A rendering: documents, renderer and settings."""
 
     def __init__(
         self,
@@ -121,12 +117,8 @@ class Rendering:
         self.key = fingerprint(self.plan)
 
     def _holding_out_one(self, settings: RenderSettings) -> RenderSettings:
-        """With a larger share where that asked for would hold out none of several documents. Reads them up to the first
-        that is held out.
-
-        Raises:
-            DataError: There is held-out data already, or only one document.
-        """
+        """Return settings with a larger share where that asked for would hold out none of several documents. Reads them
+        up to the first that is held out. Raises DataError where there is held-out data already, or one document."""
         if not settings.held_out:
             return settings
         if set(self.documents) != {"train"}:
@@ -154,7 +146,7 @@ class Rendering:
         return replace(settings, held_out=share)
 
     def about(self, records: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-        """What the manifests of all splits have in common; says what was skipped and what no font has."""
+        """Entries that the manifests of all splits share; notes what was skipped and what no font has."""
         for warning in self.skips.warnings:
             self.progress.note(f"warning: {warning}")
         missing = _missing([record for found in records.values() for record in found], self.progress)
@@ -215,6 +207,11 @@ class RenderJob:
         processes = num_processes(workers, 1 << 30, num_bytes * _WORK_PER_BYTE or 1 << 40, 1 << 40)
         self.progress.stage(f"rendering {self.split}", num_bytes, "B")
         records, begun, noted, num_patches = [], time.monotonic(), time.monotonic(), 0
+
+        def note_speed() -> None:
+            rate = num_patches / max(time.monotonic() - begun, 1e-9)
+            self.progress.note(f"{num_patches:,} text patches, {rate:,.0f} a second")
+
         with self._watched():
             for record in run_tasks(render_chunk, self._left(), processes):
                 records.append(record)
@@ -225,9 +222,9 @@ class RenderJob:
                 num_patches += sum(entry["num_patches"] for entry in record["files"].values())
                 if time.monotonic() - noted >= _SECONDS_BETWEEN_NOTES:
                     noted = time.monotonic()
-                    self.progress.note(_speed(num_patches, noted - begun))
+                    note_speed()
         if records:
-            self.progress.note(_speed(num_patches, time.monotonic() - begun))
+            note_speed()
         if self.kept:
             self.progress.note(f"{self.split}: {len(self.kept)} of {len(self.kept) + len(records)} files were there")
         return sorted([*records, *self.kept], key=lambda record: record["index"])
@@ -236,39 +233,39 @@ class RenderJob:
     def _watched(self) -> Iterator[None]:
         """Shows meanwhile how far the tasks are that run: one large document is one task, and takes minutes."""
         stop = threading.Event()
-        watch = threading.Thread(target=self._watch, args=(stop,), daemon=True)
-        watch.start()
+
+        def watch() -> None:
+            while not stop.wait(_SECONDS_BETWEEN_LOOKS):
+                with self._lock:
+                    for index, num_read in self._read_by_task.items():
+                        num_done = int(num_read * share_done(self._folder_of(index)))
+                        if (more := num_done - self._shown_by_task.get(index, 0)) > 0:
+                            self._shown_by_task[index] = num_done
+                            self.progress.advance(more)
+
+        watching = threading.Thread(target=watch, daemon=True)
+        watching.start()
         try:
             yield
         finally:
             stop.set()
-            watch.join()
-
-    def _watch(self, stop: threading.Event) -> None:
-        while not stop.wait(_SECONDS_BETWEEN_LOOKS):
-            with self._lock:
-                for index, num_read in self._read_by_task.items():
-                    num_done = int(num_read * share_done(self._folder_of(index)))
-                    if (more := num_done - self._shown_by_task.get(index, 0)) > 0:
-                        self._shown_by_task[index] = num_done
-                        self.progress.advance(more)
+            watching.join()
 
     def _folder_of(self, index: int) -> Path:
         return self.work / f"{self.split}-{index:05d}"
 
     def done(self, record: dict[str, Any]) -> None:
-        """Called for each file that was rendered now."""
+        """Take note of a file that was rendered now."""
 
     def found(self, task: ChunkTask) -> dict[str, Any] | None:
-        """The record of an earlier attempt at the same documents."""
         return None if task.folder is None else finished_task(task.folder, task.key)
 
     def _left(self) -> Iterator[ChunkTask]:
         """The tasks without a record."""
         for index, documents in enumerate(self._chunks()):
-            folder = None if self._rendering.is_dry else self._folder_of(index)
-            drawn = (self.work / RENDERER_FOLDER, self._rendering.description["fingerprint"])
-            task = ChunkTask(self.split, index, documents, *drawn, self._rendering.settings, folder)
+            rendering, folder = self._rendering, None if self._rendering.is_dry else self._folder_of(index)
+            drawn = (self.work / RENDERER_FOLDER, rendering.description["fingerprint"])
+            task = ChunkTask(self.split, index, documents, *drawn, rendering.settings, folder)
             record = self.found(task)
             num_read, self._num_read = self._num_read, 0
             if record is None:
@@ -301,7 +298,7 @@ def _finish(
     records: Mapping[str, list[dict[str, Any]]],
     about: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Gives the files of a split their names; returns the manifest."""
+    """Give the files of a split their names; return the manifest."""
     found, shards = files_of(records, split), []
     (out / split).mkdir(parents=True, exist_ok=True)
     for index, (origin, number, entry) in enumerate(found):
@@ -317,10 +314,7 @@ def _finish(
 
 def files_of(records: Mapping[str, Sequence[Mapping[str, Any]]], split: str) -> list[tuple[str, int, dict[str, Any]]]:
     """The files of a split that have rows, in order: of which documents, their number, and what is recorded of each.
-
-    Raises:
-        DataError: There are none.
-    """
+    Raises DataError where there are none."""
     found = [
         (origin, record["index"], record["files"][split])
         for origin, all_records in records.items()
@@ -341,9 +335,8 @@ def make_manifest(
     shards: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """The manifest of a split, whose files are `shards`."""
-    totals = {
-        name: sum(entry[name] for entry in shards) for name in ("num_rows", "num_patches", "num_words", "num_bytes")
-    }
+    counts = ("num_rows", "num_patches", "num_words", "num_bytes")
+    totals = {name: sum(entry[name] for entry in shards) for name in counts}
     return {
         **about,
         "num_documents": sum(record["num_documents"] for record in records.get(split, [])),
@@ -380,9 +373,8 @@ def _missing(records: Sequence[Mapping[str, Any]], progress: Progress) -> Counte
     found = sum((Counter(record["missing"]) for record in records), Counter[str]())
     missing = Counter(dict(sorted(found.items())))
     if missing:
-        shown = ", ".join(
-            f"{character!r} U+{ord(character):04X} ({number:,})" for character, number in missing.most_common(3)
-        )
+        most = missing.most_common(3)
+        shown = ", ".join(f"{character!r} U+{ord(character):04X} ({number:,})" for character, number in most)
         progress.note(
             f"warning: {missing.total():,} characters of {len(missing):,} kinds are drawn as boxes, as no font has "
             f"them: {shown}\n  add fonts to the renderer's fallback_fonts"
@@ -392,7 +384,3 @@ def _missing(records: Sequence[Mapping[str, Any]], progress: Progress) -> Counte
 
 def _fill_rate(num_patches: int, num_rows: int, canvas: int) -> float:
     return num_patches / max(1, num_rows * (canvas - 1))
-
-
-def _speed(num_patches: int, seconds: float) -> str:
-    return f"{num_patches:,} text patches, {num_patches / max(seconds, 1e-9):,.0f} a second"

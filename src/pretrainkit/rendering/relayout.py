@@ -28,7 +28,7 @@ SHARD_BYTES = 500 << 20
 """A chunk of so many bytes has two files."""
 DATA_FOLDER = "data"
 ROWS_PER_FILE = 50_000
-"""Of pictures about 550 MB."""
+"""About 550 MB of pictures."""
 
 
 def row_files(folder: str | Path, split: str = "train") -> list[Path]:
@@ -47,7 +47,7 @@ def row_files(folder: str | Path, split: str = "train") -> list[Path]:
 
 
 def is_rendered(folder: Path) -> bool:
-    """Whether `pretrainkit render` made a folder."""
+    """True if `pretrainkit render` made the folder."""
     try:
         return bool(json.loads((folder / "manifest.json").read_bytes()).get("kind") == KIND)
     except (OSError, ValueError, AttributeError):  # no manifest, or somebody else's
@@ -96,14 +96,11 @@ def publish(
     shard_bytes: int = SHARD_BYTES,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Writes the rows of a folder to `out/data` under the names of the published sets, and `dataset_infos.json`.
-
-    Rows are numbered in chunks; file names count on through all chunks, but give the number of files in their chunk as
-    the total, `data/train-00004-of-00003.parquet`.
-
-    A chunk has a file more than it has whole multiples of `shard_bytes` in memory. `out` is a folder to be made,
-    completed, or given another split. Returns the files; raises DataError where there are no rows.
-    """
+    """Write the rows of a folder to `out/data` under the names of the published sets, and `dataset_infos.json`. Rows
+    are numbered in chunks; file names count on through all chunks, but give the number of files in their chunk as the
+    total, `data/train-00004-of-00003.parquet`. A chunk has a file more than it has whole multiples of `shard_bytes` in
+    memory. `out` is a folder to be made, completed, or given another split. Returns the files; raises DataError where
+    there are no rows."""
     files, out, progress = found_files(folder), Path(out), progress or Quiet()
     sizes = [opened_parquet(path).metadata.num_rows for path in files]
     num_rows = sum(sizes)
@@ -120,7 +117,14 @@ def publish(
                 _copy(row_batches(files, sizes, first, last - first), path)
             written.append(path)
             progress.advance(last - first)
-    _write_infos(out, split, num_rows, written)
+    # Running totals of all splits, as `datasets` keeps them.
+    path = out / "dataset_infos.json"
+    infos: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {"default": {"splits": {}}}
+    own, num_bytes = infos["default"], sum(file.stat().st_size for file in written)
+    own["splits"][split] = {"name": split, "num_bytes": num_bytes, "num_examples": num_rows}
+    own["download_size"] = own["dataset_size"] = sum(entry["num_bytes"] for entry in own["splits"].values())
+    own["features"] = _features(written[0])
+    _write_json(path, infos)
     return written
 
 
@@ -174,16 +178,22 @@ def to_webdataset(
     for number, _, batches in _parts(found_files(folder), rows_per_file, progress or Quiet()):
         path = out / f"{split}-{number:05d}.tar"
         with atomic_file(path) as file, tarfile.open(fileobj=file, mode="w") as tar:
-            for batch in batches:
-                for values in batch.to_pylist():
-                    _add(tar, f"{row:09d}", values)
-                    row += 1
+            for values in (values for batch in batches for values in batch.to_pylist()):
+                picture = values.pop(PIXELS, None)
+                parts = {} if picture is None else {"png": picture["bytes"]}
+                parts["json"] = json.dumps(values, ensure_ascii=False).encode()
+                for ending, content in parts.items():
+                    # No time and no owner, so that the same rows are the same bytes.
+                    member = tarfile.TarInfo(f"{row:09d}.{ending}")
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+                row += 1
         written.append(path)
     return written
 
 
 def _regrouped(task: tuple[Path, Path]) -> dict[str, Any]:
-    """Of one file that is to become another, what the manifest says."""
+    """Write one file as another; return its entry in the manifest."""
     origin, target = task
     source = opened_parquet(origin)
     if not target.is_file() or opened_parquet(target).metadata.num_rows != source.metadata.num_rows:
@@ -223,18 +233,6 @@ def row_batches(files: Sequence[Path], sizes: Sequence[int], begin: int, size: i
         first += num_rows
 
 
-def _write_infos(out: Path, split: str, num_rows: int, files: Sequence[Path]) -> None:
-    """Running totals of all splits, as `datasets` keeps them."""
-    path = out / "dataset_infos.json"
-    infos: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {"default": {"splits": {}}}
-    own = infos["default"]
-    num_bytes = sum(file.stat().st_size for file in files)
-    own["splits"][split] = {"name": split, "num_bytes": num_bytes, "num_examples": num_rows}
-    own["download_size"] = own["dataset_size"] = sum(entry["num_bytes"] for entry in own["splits"].values())
-    own["features"] = _features(files[0])
-    _write_json(path, infos)
-
-
 def _parts(files: list[Path], rows_per_file: int, progress: Progress) -> Iterator[tuple[int, int, Iterator[Any]]]:
     """Number of each new file, how many there will be, and its record batches."""
     sizes = [opened_parquet(path).metadata.num_rows for path in files]
@@ -248,19 +246,7 @@ def _parts(files: list[Path], rows_per_file: int, progress: Progress) -> Iterato
         progress.advance(size)
 
 
-def _add(tar: tarfile.TarFile, key: str, values: dict[str, Any]) -> None:
-    """No time and no owner, so that the same rows are the same bytes."""
-    picture = values.pop(PIXELS, None)
-    parts = {} if picture is None else {"png": picture["bytes"]}
-    parts["json"] = json.dumps(values, ensure_ascii=False).encode()
-    for ending, content in parts.items():
-        member = tarfile.TarInfo(f"{key}.{ending}")
-        member.size = len(content)
-        tar.addfile(member, io.BytesIO(content))
-
-
 def _features(file: Path) -> Any:
-    """What `datasets` knows about the columns of a file with rows."""
     return json.loads(opened_parquet(file).schema_arrow.metadata[b"huggingface"])["info"]["features"]
 
 
@@ -278,11 +264,7 @@ def found_files(folder: str | Path) -> list[Path]:
 
 
 def opened_parquet(path: Path) -> Any:
-    """A parquet file for reading.
-
-    Raises:
-        DataError: It is none.
-    """
+    """A parquet file for reading. Raises DataError where it is none."""
     import pyarrow
     import pyarrow.parquet
 

@@ -12,42 +12,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.rendering.config import RendererConfig
-from pretrainkit.rendering.drawer import Drawer, Engine
+from pretrainkit.rendering.drawer import Drawer
 from pretrainkit.rendering.encoding import Encoding
-from pretrainkit.rendering.page import Page, Text
-from pretrainkit.rendering.windows import encoded, windows
+from pretrainkit.rendering.page import Page, Text, encoded, windows
 
 
-class Renderer:
+class Renderer(Drawer):
     """Renders texts by one config. Threads and processes may share it: it is pickled as its config, and what draws is
-    made on first use and anew after a fork."""
-
-    def __init__(self, config: RendererConfig) -> None:
-        self.config = config
-        self.drawer = Drawer(config)
+    made on first use and again after a fork."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Renderer, (self.config,)
 
-    @property
-    def engine(self) -> Engine:
-        """What draws, of this process."""
-        return self.drawer.engine
-
     def opened(self) -> Renderer:
-        """Itself, with fonts and libraries opened now rather than when the first text is drawn.
-
-        Raises:
-            MissingPackageError, DataError: A library or a font is missing or cannot be used.
-        """
-        self.drawer.engine.versions()
+        """Return itself, with fonts and libraries opened now rather than when the first text is drawn. Raises
+        MissingPackageError or DataError where one is missing or cannot be used."""
+        self.engine.versions()
         return self
-
-    @property
-    def background(self) -> NDArray[np.uint8]:
-        """uint8 () or (C,): the pixels where nothing is drawn."""
-        return self.drawer.paper
 
     def __call__(
         self,
@@ -81,7 +62,7 @@ class Renderer:
         _check(text)
         if return_overflowing_patches and not return_offset_mapping:
             raise ValueError("return_overflowing_patches needs return_offset_mapping\n  set both to True")
-        page = Page(self.drawer, text, text_a_max_length=text_a_max_length, rtl=rtl)
+        page = Page(self, text, text_a_max_length=text_a_max_length, rtl=rtl)
         encoding = page.encode(with_offsets=return_offset_mapping)
         if not return_overflowing_patches:
             return encoding
@@ -91,7 +72,7 @@ class Renderer:
     def columns(self, text: Text) -> NDArray[np.uint8]:
         """uint8 (X, P) or (X, P, C): the columns of the text up to and with its end patch; X is a multiple of P."""
         _check(text)
-        return Page(self.drawer, text).paint()
+        return Page(self, text).paint()
 
     def width(self, text: str) -> int:
         """Pixels of a running text."""
@@ -99,31 +80,26 @@ class Renderer:
 
     def widths(self, texts: Sequence[str]) -> NDArray[np.int64]:
         """(N,): pixels of each text alone, as running text."""
-        return self.engine.lines([self.drawer.prepared(text, is_word=False) for text in texts]).widths_N
+        return self.engine.lines([self.prepared(text, is_word=False) for text in texts]).widths_N
 
     def num_text_patches(self, text: Text) -> int:
         """Patches before the end patch, without drawing."""
         _check(text)
-        return Page(self.drawer, text).end // self.config.pixels_per_patch
+        return Page(self, text).end // self.config.pixels_per_patch
 
     def missing(self, text: str) -> list[str]:
         """Distinct characters that no font has, in order, of the text as it is drawn."""
-        return list(dict.fromkeys(self.engine.lines([self.drawer.prepared(text, is_word=False)]).missing))
+        return list(dict.fromkeys(self.engine.lines([self.prepared(text, is_word=False)]).missing))
 
 
 def _check(text: object) -> None:
     if isinstance(text, str):
         return
-    if isinstance(text, tuple):
-        if len(text) != 2:
-            raise ValueError(f"a tuple of {len(text)} texts cannot be rendered\n  give a pair: (first, second)")
-        parts: Sequence[object] = text
-    elif isinstance(text, list):
-        if not text:
-            raise ValueError("an empty list of words cannot be rendered\n  give at least one word, or a text")
-        parts = text
-    else:
+    if not isinstance(text, (tuple, list)):
         raise TypeError(f"{type(text).__name__} cannot be rendered\n  give a str, a tuple of two str or a list of str")
-    wrong = [type(part).__name__ for part in parts if not isinstance(part, str)]
-    if wrong:
+    if isinstance(text, tuple) and len(text) != 2:
+        raise ValueError(f"a tuple of {len(text)} texts cannot be rendered\n  give a pair: (first, second)")
+    if not text:
+        raise ValueError("an empty list of words cannot be rendered\n  give at least one word, or a text")
+    if wrong := [type(part).__name__ for part in text if not isinstance(part, str)]:
         raise TypeError(f"{type(text).__name__} with {wrong[0]} in it cannot be rendered\n  give str only")

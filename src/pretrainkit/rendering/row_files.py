@@ -72,7 +72,6 @@ class RowFile:
         self._writer.write_batch(rows)
 
     def write(self) -> None:
-        """The rows that wait, as a group."""
         import pyarrow
 
         if self._waiting:

@@ -65,7 +65,10 @@ def ticks(low: float, high: float, target: int = 5, *, whole: bool = False) -> l
         step = 5.0 if step == 2.5 else step
     slack = 1e-9 * (high - low)
     first, last = math.ceil((low - slack) / step), math.floor((high + slack) / step)
-    return [_rounded(i * step, step) for i in range(first, last + 1)]
+    values = [i * step for i in range(first, last + 1)]
+    # Without the last bits of noise: 0.30000000000000004 to 0.3.
+    digits = max(0, 2 - math.floor(math.log10(step)))
+    return [round(value, digits) + 0.0 for value in values] if 1e-300 < step < 1e15 else values
 
 
 def log_ticks(low: float, high: float, target: int = 5) -> list[float]:
@@ -83,13 +86,12 @@ def log_ticks(low: float, high: float, target: int = 5) -> list[float]:
 def tick_labels(values: Sequence[float]) -> list[str]:
     """One text per tick, all written alike: '0.25', '1,000', '20k', '1.5M', '2e-5'."""
     largest = max((abs(v) for v in values), default=0.0)
-    for unit, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e4, "k")):
-        if unit <= largest < 1e16:
-            unit = 1e3 if suffix == "k" else unit
-            shown = [_plain(v / unit) for v in values]
-            if max(map(len, shown)) <= 6:
-                return [text + suffix if v else "0" for text, v in zip(shown, values, strict=True)]
-            break
+    from_ = ((1e12, 1e12, "T"), (1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
+    unit, suffix = next(((unit, suffix) for least, unit, suffix in from_ if least <= largest < 1e16), (0.0, ""))
+    if unit:
+        shown = [_plain(v / unit) for v in values]
+        if max(map(len, shown)) <= 6:
+            return [text + suffix if v else "0" for text, v in zip(shown, values, strict=True)]
     if largest >= 1e16 or 0 < largest < 1e-2:
         return ["0" if v == 0 else scientific(v, 6) for v in values]
     decimals = max((_decimals(v) for v in values), default=0)
@@ -164,11 +166,6 @@ def smooth(xs: Floats, ys: Floats, num_points: int) -> Floats:
     slope = np.where(spread > 1e-12 * n, (sxy - sx * sy / n) / np.maximum(spread, 1e-300), 0.0)
     result[is_real] = centre + sy / n + slope * (x - sx / n)
     return result
-
-
-def _rounded(value: float, step: float) -> float:
-    """Without the last bits of noise: 0.30000000000000004 to 0.3."""
-    return round(value, max(0, 2 - math.floor(math.log10(step)))) + 0.0 if 1e-300 < step < 1e15 else value
 
 
 def _decimals(value: float) -> int:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -67,8 +67,7 @@ class Series:
     """faint: thin and pale, as for raw values below a smoothed curve. points: dots with a line through them."""
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(NamedTuple):
     """A vertical line at x."""
 
     x: float
@@ -76,8 +75,7 @@ class Mark:
     is_bad: bool = False
 
 
-@dataclass(frozen=True)
-class Level:
+class Level(NamedTuple):
     """A horizontal reference line at y."""
 
     y: float
@@ -98,7 +96,8 @@ def line_chart(
     y_format: Callable[[float], str] | None = None,
     standalone: bool = False,
 ) -> str:
-    """A chart as one `<svg>` element, which is also well-formed XML.
+    """Draw a chart as one `<svg>` element, which is also well-formed XML. Raises ValueError for a series whose xs and
+    ys differ in length.
 
     Args:
         series: Curves, drawn in this order; any may be empty, have one point, or have gaps.
@@ -110,9 +109,6 @@ def line_chart(
         x_range: What the horizontal axis shows at least, so that several charts of one run line up.
         y_format: Values as text at the pointer and, if given, at the ticks.
         standalone: Carry colours, rules and a background, for a file of its own.
-
-    Raises:
-        ValueError: A series whose xs and ys differ in length.
     """
     curves = [_curve(s, log_y) for s in series]
     levels = [level for level in reference_lines if math.isfinite(level.y) and (level.y > 0 or not log_y)]
@@ -165,9 +161,8 @@ def _curve(series: Series, log_y: bool) -> Series:
         raise ValueError(
             f"series {series.name!r} has xs of shape {xs.shape} and ys of shape {ys.shape}: expected equal (N,)"
         )
-    keep = np.isfinite(xs)
-    xs, ys = xs[keep], ys[keep]
     order = np.argsort(xs, kind="stable")
+    order = order[np.isfinite(xs[order])]
     xs, ys = xs[order], ys[order]
     is_drawn = np.isfinite(ys) & (ys > 0) if log_y else np.isfinite(ys)
     return replace(series, xs=xs, ys=np.where(is_drawn, ys, np.nan), color=series.color % NUM_COLORS)
@@ -317,13 +312,12 @@ def _stops(curves: Sequence[Series], x_axis: Axis) -> list[float]:
     wanted = np.searchsorted(others, np.linspace(x_axis.low, x_axis.high, _MAX_STOPS))
     others = others[np.unique(np.minimum(wanted, len(others) - 1))]
     room = 0.9 * (x_axis.end - x_axis.start) / _MAX_STOPS
-    chosen = list(stops)
-    taken = x_axis.pixels(stops)
-    for x, place in zip(others, x_axis.pixels(others), strict=True):
-        if not len(taken) or np.abs(taken - place).min() >= room:
+    chosen, taken = stops.tolist(), x_axis.pixels(stops).tolist()
+    for x, place in zip(others.tolist(), x_axis.pixels(others).tolist(), strict=True):
+        if all(abs(other - place) >= room for other in taken):
             chosen.append(x)
-            taken = np.append(taken, place)
-    return sorted(float(x) for x in chosen)
+            taken.append(place)
+    return sorted(chosen)
 
 
 def _value_near(curve: Series, x: float, x_axis: Axis, left: float, right: float) -> float | None:
@@ -332,8 +326,7 @@ def _value_near(curve: Series, x: float, x_axis: Axis, left: float, right: float
     xs, ys = curve.xs[is_real], curve.ys[is_real]
     if not len(xs):
         return None
-    i = int(np.searchsorted(xs, x))
-    i = min((j for j in (i - 1, i) if 0 <= j < len(xs)), key=lambda j: abs(xs[j] - x))
+    i = int(np.abs(xs - x).argmin())
     return float(ys[i]) if left - 1 <= x_axis.pixel(xs[i]) <= right + 1 else None
 
 

@@ -3,9 +3,9 @@
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,7 @@ _SHOWN_EVENTS = ("stopped", "resumed", "skipped")
 _LOG_RATIO = 20.0  # a gradient norm with peaks this many times its median is drawn on a log axis
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
     """One chart of a run, which can be drawn at any size."""
 
     key: str
@@ -42,8 +41,11 @@ def loss_curves(run: Run) -> list[Curve]:
     keys = [key for key in _drawn_keys(run.metrics.keys, run.evaluations.keys) if _is_loss(key)]
     references = reference_levels(run)
     keys.sort(key=lambda key: (key not in references, key != "loss"))
-    if "loss" in keys and len(keys) == 2 and "loss" in run.metrics.keys and _is_same(run, *keys):
-        keys.remove("loss")  # a single term of scale 1: the total says nothing more
+    if "loss" in keys and len(keys) == 2 and "loss" in run.metrics.keys:
+        first, second = keys
+        pairs = [(row[first], row[second]) for row in run.metrics.rows if first in row and second in row]
+        if pairs and all(math.isclose(a, b, rel_tol=1e-6) for a, b in pairs if math.isfinite(a)):
+            keys.remove("loss")  # a single term of scale 1: the total says nothing more
     return [_curve(run, key, references.get(key, ())) for key in keys]
 
 
@@ -79,11 +81,8 @@ def reference_levels(run: Run) -> dict[str, tuple[Level, ...]]:
 
 
 def write_curve(run_folder: Path, out: Path) -> Path:
-    """Draw the main loss curve of a run as an SVG file of its own, for a README.
-
-    Raises:
-        DataError: Not a run folder, no metrics, no loss among them, or `out` cannot be written.
-    """
+    """Draw the main loss curve of a run as an SVG file of its own, for a README. Raises DataError where there is no
+    run, no loss among its metrics, or `out` cannot be written."""
     curves = loss_curves(read_run(run_folder))
     if not curves:
         raise DataError(
@@ -102,11 +101,6 @@ def _drawn_keys(*groups: list[str]) -> list[str]:
 
 def _is_loss(key: str) -> bool:
     return key == "loss" or key.endswith("_loss") or key.startswith("loss/")
-
-
-def _is_same(run: Run, first: str, second: str) -> bool:
-    pairs = [(row[first], row[second]) for row in run.metrics.rows if first in row and second in row]
-    return bool(pairs) and all(math.isclose(a, b, rel_tol=1e-6) for a, b in pairs if math.isfinite(a))
 
 
 def _curve(run: Run, key: str, levels: Sequence[Level]) -> Curve:

@@ -3,17 +3,16 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from pretrainkit.files.manifest import atomic_file
 from pretrainkit.report.axis import Floats
+from pretrainkit.report.chart import CHART_STYLE, COLORS
 from pretrainkit.report.curve import loss_curves, other_curves
 from pretrainkit.report.markup import Content, Markup, tag
 from pretrainkit.report.numbers import duration, label, metric, number, percent
 from pretrainkit.report.run_folder import Run, as_number, read_run
-from pretrainkit.report.style import PAGE_STYLE
 from pretrainkit.report.tables import (
     config_section,
     data_section,
@@ -27,14 +26,76 @@ from pretrainkit.report.tables import (
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _MAX_CARDS = 12
+PAGE_STYLE = (
+    COLORS
+    + CHART_STYLE
+    + """
+:root { color-scheme: light dark; --page: #f4f6f9; }
+@media (prefers-color-scheme: dark) { :root { --page: #0e1219; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--ink);
+  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; overflow-wrap: anywhere; }
+main { max-width: 1120px; margin: 0 auto; padding: 28px 20px 60px; }
+h1 { font-size: 26px; line-height: 1.25; margin: 0 0 2px; letter-spacing: -.01em; }
+h2 { font-size: 18px; margin: 36px 0 12px; } h3 { font-size: 14px; margin: 2px 0 6px; }
+p { margin: 0 0 10px; } .quiet { color: var(--quiet); } .small { font-size: 13px; }
+code, .code { font: 12.5px/1.55 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
+.panel { background: var(--surface); border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px; }
+.panel + .panel { margin-top: 14px; }
+.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(230px, 1fr)); gap: 12px; margin: 20px 0; }
+.card { background: var(--surface); border: 1px solid var(--line); border-radius: 10px; padding: 12px 14px; }
+.card .value { font-size: 23px; font-weight: 650; line-height: 1.25; font-variant-numeric: tabular-nums; }
+.card .name { color: var(--quiet); font-size: 13px; } .card .aside { font-size: 12.5px; color: var(--quiet); }
+.good { color: var(--good); } .bad { color: var(--bad); }
+.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(400px, 100%), 1fr)); gap: 14px;
+  margin-top: 14px; }
+.charts .panel { margin: 0; padding: 10px 12px; } .narrow { display: none; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: 13.5px; overflow-wrap: break-word; }
+th { text-align: left; white-space: nowrap; font-weight: 600; color: var(--quiet); }
+th, td { padding: 5px 14px 5px 0; vertical-align: top; border-bottom: 1px solid var(--line); }
+tr:last-child > td { border-bottom: 0; }
+td code { overflow-wrap: anywhere; } td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+td.path { white-space: nowrap; width: 1%; } .samples td { min-width: 13em; padding-bottom: 9px; padding-top: 9px; }
+mark { background: var(--accent); color: inherit; border-radius: 3px; padding: 0 3px; }
+mark.hit { background: none; border-radius: 0; box-shadow: inset 0 -2px var(--good); }
+mark.miss { background: none; border-radius: 0; box-shadow: inset 0 -2px var(--bad); }
+.shown { display: flex; flex-wrap: wrap; gap: 8px; } figure { margin: 0; width: 100%; }
+figure.picture { width: auto; max-width: 140px; } figcaption { font-size: 12.5px; }
+figure img { display: block; height: 88px; border: 2px solid var(--line); border-radius: 5px; }
+figure.alone { max-width: 100%; } figure.alone img { height: auto; max-width: 100%; }
+figure.hit img { border-color: var(--good); } figure.miss img { border-color: var(--bad); }
+tr.changed td { background: var(--accent); } tr.changed td:first-child { box-shadow: -6px 0 var(--accent); }
+.tagged { border: 1px solid var(--line); border-radius: 9px; padding: 0 8px; font-size: 12px; color:
+  var(--quiet); white-space: nowrap; }
+summary { cursor: pointer; font-weight: 600; } details > :not(summary) { margin-top: 10px; }
+ul { margin: 0; padding-left: 20px; }
+@media (max-width: 640px) {
+  main { padding: 18px 12px 40px; } h1 { font-size: 22px; } .wide { display: none; } .narrow { display: block; }
+  .cards { grid-template-columns: repeat(2, 1fr); gap: 8px; } .card .value { font-size: 20px; }
+  td.path { white-space: normal; width: auto; }
+  .samples thead { display: none; } .samples tr, .samples td { display: block; border: 0; padding: 2px 0; }
+  .samples tr { padding: 10px 0; border-bottom: 1px solid var(--line); }
+  .samples td::before { content: attr(data-name) " "; color: var(--quiet); font-size: 12px; }
+}
+@media print {
+  :root { --page: #fff; --surface: #fff; --ink: #000; --quiet: #444; --line: #ccc; --axis: #888;
+    --c0: #2563c9; --c1: #d9560b; --c2: #0d8a6f; --c3: #7a4fd0; --bad: #c62f3b; --good: #16794c;
+    --accent: #fff3c9; color-scheme: light; }
+  body { font-size: 10.5pt; }
+  main { max-width: none; padding: 0; } .panel, .card, tr { break-inside: avoid; }
+  h2 { break-after: avoid; } .charts { grid-template-columns: 1fr 1fr; }
+  .panel.long { break-inside: auto; } details::details-content { content-visibility: visible; block-size: auto; }
+  * { print-color-adjust: exact; }
+}
+"""
+)
+"""The look of the page: light and dark, wide and narrow, on screen and on paper."""
 
 
 def write_report(run_folder: Path, out: Path | None = None) -> Path:
-    """Write the report of a run, by default to `report.html` in its folder. Returns the file.
-
-    Raises:
-        DataError: Not a run folder, no metrics, or `out` cannot be written. Nothing is half-written.
-    """
+    """Write the report of a run, by default to `report.html` in its folder; return the file. Raises DataError where
+    there is no run, it has no metrics, or `out` cannot be written. Nothing is half-written."""
     out = run_folder / "report.html" if out is None else out
     page = render(read_run(run_folder))
     with atomic_file(out) as file:
@@ -61,7 +122,7 @@ def render(run: Run) -> str:
 
 
 def html_page(title: str, sections: Sequence[Content]) -> str:
-    """A whole page, complete in itself: it runs no script and loads nothing."""
+    """Return a whole page of these sections."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -76,33 +137,23 @@ def html_page(title: str, sections: Sequence[Content]) -> str:
 
 
 def _header(run: Run, name: str) -> Markup:
-    started = run.provenance.get("started")
-    packages = run.provenance.get("packages")
-    version = run.provenance.get("version") or (packages.get("pretrainkit") if isinstance(packages, dict) else None)
-    words = [
-        run.preset or str(run.config.get("recipe") or ""),
-        _state(run),
-        f"started {_date(started)}" if started else "",
-        f"pretrainkit {version}" if version else "",
-    ]
-    return tag("header", tag("h1", name), tag("p", " · ".join(word for word in words if word), class_="quiet"))
-
-
-def _date(value: Any) -> str:
-    """An ISO time without the fractions of a second; anything else as it is."""
-    shown = str(value)
-    day, between, time = shown.partition("T")
-    return f"{day} {time.split('.')[0]}" if between and "." in time else shown.replace("T", " ", 1)
-
-
-def _state(run: Run) -> str:
-    last = run.metrics.rows[-1]["step"]
-    wanted = as_number(run.config.get("num_steps"))
+    last, wanted = run.metrics.rows[-1]["step"], as_number(run.config.get("num_steps"))
+    steps = number(int(last))
     if wanted is None:
-        return f"{number(int(last))} steps"
-    if last >= wanted:
-        return f"all {number(int(wanted))} steps done"
-    return f"{number(int(last))} of {number(int(wanted))} steps logged"
+        state = f"{steps} steps"
+    else:
+        all_steps = number(int(wanted))
+        state = f"all {all_steps} steps done" if last >= wanted else f"{steps} of {all_steps} steps logged"
+    words = [run.preset or str(run.config.get("recipe") or ""), state]
+    if started := run.provenance.get("started"):
+        # An ISO time without the fractions of a second; anything else as it is.
+        day, _, time = str(started).partition("T")
+        words.append(f"started {day} {time.split('.')[0]}".rstrip())
+    packages = run.provenance.get("packages")
+    known = packages.get("pretrainkit") if isinstance(packages, dict) else None
+    if version := run.provenance.get("version") or known:
+        words.append(f"pretrainkit {version}")
+    return tag("header", tag("h1", name), tag("p", " · ".join(filter(None, words)), class_="quiet"))
 
 
 def _cards(run: Run) -> Markup:
@@ -122,20 +173,25 @@ def _cards(run: Run) -> Markup:
         is_said = key == "steps" or key.removeprefix("valid_") in held_out or key in run.metrics.keys
         if not is_drawn and not is_said:
             cards[key] = card(metric(key, value), label(key), *_beside(key, value, unigram))
-    if (final := _mean_of_last(run, "loss")) is not None:
-        cards["loss, training"] = card(number(final), "training loss", "mean of the last 5\u00a0% of the run")
+    last = _finite(run, "loss")[-max(1, len(run.metrics.curve("loss")[1]) // 20) :]
+    if len(last):
+        final = number(float(last.mean()))
+        cards["loss, training"] = card(final, "training loss", "mean of the last 5\u00a0% of the run")
     for key in ("tokens_per_second", "examples_per_second"):
         if (rate := _median(run, key)) is not None:
             cards[key] = card(metric(key, rate), f"{label(key)}, median", _waits(run))
             break
-    seconds = run.trained_seconds or _seconds(run)
+    # Where the log counts the time up; a time per step, which falls now and then, is not that.
+    logged = _finite(run, "seconds")
+    is_counted = len(logged) > 1 and bool((np.diff(logged) > 0).all())
+    seconds = run.trained_seconds or (float(logged[-1]) if is_counted else None)
     if seconds and "seconds" not in cards:
         cards["seconds"] = card(duration(seconds), "training time")
     return tag("div", *list(cards.values())[:_MAX_CARDS], class_="cards")
 
 
 def _waits(run: Run) -> str:
-    """How much of the time went into waiting for data, and of the device's peak into the work."""
+    """Shares of the time that went into waiting for data, and of the device's peak into the work."""
     wait, mfu = _median(run, "data_wait_share"), _median(run, "mfu")
     wait = _median(run, "data_wait") if wait is None else wait
     words = [f"{percent(wait)} waiting for data" if wait is not None else "", f"MFU {percent(mfu)}" if mfu else ""]
@@ -148,14 +204,11 @@ def card(value: str, name: str, beside: str = "", tone: str | None = None) -> Ma
 
 
 def _beside(key: str, value: float, unigram: float | None) -> tuple[str, str | None]:
-    """What a number is to be compared with, and whether that is good."""
+    """The value that a number is to be compared with, and the tone of the comparison."""
     if not key.endswith("lm_loss") or unigram is None or not math.isfinite(value):
         return "", None
-    side = "below" if value < unigram else "above"
-    return (
-        f"{number(abs(unigram - value))} {side} the unigram plateau, {number(unigram)}",
-        "good" if value < unigram else "bad",
-    )
+    side, tone = ("below", "good") if value < unigram else ("above", "bad")
+    return f"{number(abs(unigram - value))} {side} the unigram plateau, {number(unigram)}", tone
 
 
 def _finite(run: Run, key: str) -> Floats:
@@ -163,20 +216,9 @@ def _finite(run: Run, key: str) -> Floats:
     return values[np.isfinite(values)]
 
 
-def _mean_of_last(run: Run, key: str) -> float | None:
-    last = _finite(run, key)[-max(1, len(run.metrics.curve(key)[1]) // 20) :]
-    return float(last.mean()) if len(last) else None
-
-
 def _median(run: Run, key: str) -> float | None:
     values = _finite(run, key)
     return float(np.median(values)) if len(values) else None
-
-
-def _seconds(run: Run) -> float | None:
-    """Training time, where the log counts it up; a time per step, which falls now and then, is not that."""
-    ys = _finite(run, "seconds")
-    return float(ys[-1]) if len(ys) > 1 and (np.diff(ys) > 0).all() else None
 
 
 def _curves(run: Run) -> Markup:

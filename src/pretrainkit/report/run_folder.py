@@ -1,12 +1,12 @@
-"""What a run folder says, read without believing it: files may be missing, torn, or hold anything."""
+"""The content of a run folder, read without believing it: files may be missing, torn, or hold anything."""
 
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
@@ -20,8 +20,7 @@ Row = dict[str, float]
 Sample = dict[str, str | tuple[Shown, ...]]
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     step: float
     event: str
     """started, stopped, resumed, checkpoint, skipped, finished, or another word."""
@@ -32,7 +31,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Log:
-    """What was logged at ascending steps; where steps were done again after a resume, the later ones."""
+    """Values that were logged at ascending steps; where steps were done again after a resume, the later ones."""
 
     rows: list[Row]
 
@@ -63,12 +62,12 @@ class Run:
     """On held-out data."""
     samples: list[Sample]
     earlier_samples: dict[int, list[Sample]]
-    """What was shown while the run was trained, by ascending step."""
+    """Samples that were shown while the run was trained, by ascending step."""
     events: list[Event]
     """As they happened, and resumes that only the metrics show."""
     summary: dict[str, Any]
-    notes: list[str] = field(default_factory=list)
-    """What could not be read or was passed over, for the reader of the report."""
+    notes: list[str]
+    """Notes on what could not be read or was passed over, for the reader of the report."""
 
     @property
     def held_out(self) -> dict[str, float]:
@@ -102,11 +101,7 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run folder.
-
-    Raises:
-        DataError: `folder` is not a run folder, has no metrics, or a file in it cannot be read at all.
-    """
+    """Read a run folder. Raises DataError where it is none, has no metrics, or a file in it cannot be read at all."""
     if not folder.is_dir():
         what = "is a file, not a run folder" if folder.exists() else "does not exist"
         raise DataError(f"{folder} {what}\n  give the folder that `pretrainkit train` wrote, such as runs/NAME")
@@ -242,12 +237,9 @@ def _samples(path: Path, notes: list[str]) -> list[Sample]:
 
 
 def _earlier_samples(folder: Path, notes: list[str]) -> dict[int, list[Sample]]:
-    found = {}
-    for path in sorted(folder.glob("step-*.json")):
-        step = path.stem.removeprefix("step-")
-        if step.isdecimal():
-            found[int(step)] = _samples(path, notes)
-    return dict(sorted(found.items()))
+    named = ((path.stem.removeprefix("step-"), path) for path in folder.glob("step-*.json"))
+    found = sorted((int(step), path) for step, path in named if step.isdecimal())
+    return {step: _samples(path, notes) for step, path in found}
 
 
 def _mapping_of(path: Path, notes: list[str]) -> dict[str, Any]:

@@ -6,19 +6,17 @@ is a data URI, so that the page stays complete in itself; only raster formats ar
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pretrainkit.report.markup import Markup, tag
 
 _PICTURE = re.compile(r"data:image/(?:jpeg|png|webp);base64,[A-Za-z0-9+/]+={0,2}")
 _MAX_CHARACTERS = 200_000
-"""Of a data URI: samples hold small pictures."""
+"""Longest data URI: samples hold small pictures."""
 _MAX_ITEMS = 30
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(NamedTuple):
     text: str
     """Maybe empty."""
     picture: str
@@ -28,7 +26,7 @@ class Shown:
 
 
 def read_shown(value: list[Any], notes: list[str]) -> tuple[Shown, ...]:
-    """What a list in `samples.json` says; a picture that is none is left out, with a note."""
+    """Read a list in `samples.json`. What is not a valid picture is left out, with a note."""
     return tuple(_read_one(item, notes) for item in value[:_MAX_ITEMS])
 
 
@@ -50,12 +48,12 @@ def shown_cell(items: tuple[Shown, ...]) -> Markup:
 
 
 def _figure(item: Shown) -> Markup:
-    kind = None if item.is_right is None else "hit" if item.is_right else "miss"
-    word = {None: "", "hit": "✓", "miss": "✗"}[kind]
     picture = tag("img", src=item.picture, alt=item.text, title=item.text or None) if item.picture else None
-    mark = tag("span", word, class_="good" if item.is_right else "bad", title="right" if item.is_right else "wrong")
-    words = [mark if word else None, " " if word and item.text else None, item.text or None]
+    kind = mark = None
+    if item.is_right is not None:
+        kind, sign, tone, title = ("hit", "✓", "good", "right") if item.is_right else ("miss", "✗", "bad", "wrong")
+        mark = tag("span", sign, class_=tone, title=title)
+    words = [mark, " " if mark and item.text else None, item.text or None]
     caption = tag("figcaption", *words) if any(words) else None
-    is_alone = picture is not None and caption is None
-    classes = ["picture" if picture else "", "alone" if is_alone else "", kind]
+    classes = ["picture" if picture else None, "alone" if picture and not caption else None, kind]
     return tag("figure", picture, caption, class_=" ".join(filter(None, classes)) or None)

@@ -17,7 +17,7 @@ from pretrainkit.report.shown import shown_cell
 _MASK = re.compile(r"\[MASK\]|<mask>|<extra_id_\d+>|\u2588+", re.IGNORECASE)
 _MAX_SAMPLES = 40
 _MAX_EXAMPLES = 3
-"""That are followed over time."""
+"""Examples that are followed over time."""
 _MAX_STEPS = 8
 _MAX_EVENTS = 200
 _MAX_ITEMS = 50
@@ -25,7 +25,7 @@ _UNCHANGED = ("preset ", "default")
 
 
 def samples_section(run: Run) -> Markup | None:
-    """What the model saw, predicted, and the truth, side by side; hidden tokens are highlighted, pictures shown."""
+    """Show what the model saw, predicted, and the truth, side by side; highlight hidden tokens, show pictures."""
     if not run.samples:
         return None
     columns = list(dict.fromkeys(key for sample in run.samples for key in sample))
@@ -39,11 +39,8 @@ def samples_section(run: Run) -> Markup | None:
 
 
 def progress_section(run: Run) -> Markup | None:
-    """What a run answered to the same held-out examples after each evaluation: a table for each of the first examples.
-
-    It has what stays, then what changed, step by step; of many steps some that are evenly spread, the first and the
-    last among them.
-    """
+    """Show answers to the same held-out examples after each evaluation: a table for each of the first examples, with
+    what stays, then what changed, step by step; of many steps some that are evenly spread, with the first and last."""
     steps = list(run.earlier_samples)
     if len(steps) > _MAX_STEPS:
         steps = [steps[place] for place in np.linspace(0, len(steps) - 1, _MAX_STEPS).round().astype(int)]
@@ -85,16 +82,18 @@ def _sample_cells(sample: Sample, columns: Sequence[str]) -> list[Markup]:
         if not isinstance(value, str):
             cells.append(shown_cell(value))
             continue
-        spans = filled.get(column)
-        if spans:
-            kinds = [""] * len(spans)
-            if column != "truth" and truth is not None and true_words and len(true_words) == len(spans):
-                pairs = zip(spans, true_words)
-                kinds = ["hit" if value[a:b].strip() == truth[c:d].strip() else "miss" for (a, b), (c, d) in pairs]
-            cells.append(_marked(value, spans, kinds))
-        else:
-            spans = [match.span() for match in _MASK.finditer(value)]
-            cells.append(_marked(value, spans, [""] * len(spans)))
+        spans = filled.get(column) or [match.span() for match in _MASK.finditer(value)]
+        kinds = [""] * len(spans)
+        is_answer = column != "truth" and filled.get(column)
+        if is_answer and truth is not None and true_words and len(true_words) == len(spans):
+            pairs = zip(spans, true_words)
+            kinds = ["hit" if value[a:b].strip() == truth[c:d].strip() else "miss" for (a, b), (c, d) in pairs]
+        parts: list[Content] = []
+        at = 0
+        for (start, end), kind in zip(spans, kinds, strict=True):
+            parts += [value[at:start], tag("mark", value[start:end], class_=kind or None)]
+            at = end
+        cells.append(join([*parts, value[at:]]))
     return cells
 
 
@@ -114,17 +113,8 @@ def _fillings(masked: str, value: str) -> list[tuple[int, int]] | None:
     return spans
 
 
-def _marked(value: str, spans: Sequence[tuple[int, int]], kinds: Sequence[str]) -> Markup:
-    parts: list[Content] = []
-    at = 0
-    for (start, end), kind in zip(spans, kinds, strict=True):
-        parts += [value[at:start], tag("mark", value[start:end], class_=kind or None)]
-        at = end
-    return join([*parts, value[at:]])
-
-
 def events_section(run: Run) -> Markup | None:
-    """What happened, in order; checkpoints are only counted."""
+    """List what happened, in order; checkpoints are only counted."""
     told = [event for event in run.events if event.event != "checkpoint"]
     counts = Counter(event.event for event in run.events)
     if not told and not counts:
@@ -144,7 +134,7 @@ def events_section(run: Run) -> Markup | None:
 
 
 def config_section(run: Run) -> Markup | None:
-    """What was set by hand first, then every value with its origin."""
+    """List what was set by hand first, then every value with its origin."""
     if not run.config:
         return None
     leaves = flatten(run.config)
@@ -154,13 +144,23 @@ def config_section(run: Run) -> Markup | None:
     earlier = _earlier_values(run.provenance)
     base = run.preset or next((o.removeprefix("preset ") for o in origins.values() if o.startswith("preset ")), "")
     parts: list[Markup] = []
+
+    def settings(paths: Iterable[str], highlight: Sequence[str] = ()) -> Markup:
+        rows = []
+        for path in paths:
+            before = tag("div", earlier[path], class_="quiet small") if path in earlier else None
+            value = join([tag("code", _yaml_like(leaves[path])), before])
+            origin = tag("span", origins[path] or DASH, class_="tagged")
+            is_changed = "changed" if path in highlight else None
+            rows.append(row(tag("code", path), value, origin, classes=("path", None, "path"), class_=is_changed))
+        return table(("setting", "value", "from"), rows)
+
     if changed:
         title = f"Set differently from {base}" if base else "Set by hand"
-        own = _config_table(leaves, origins, changed, earlier, highlight=())
-        parts.append(tag("div", tag("h3", title), own, class_="panel scroll long"))
+        parts.append(tag("div", tag("h3", title), settings(changed), class_="panel scroll long"))
     elif base:
         parts.append(tag("p", f"Every value is that of the preset {base} or its default.", class_="quiet"))
-    everything = _config_table(leaves, origins, list(leaves), earlier, highlight=changed)
+    everything = settings(leaves, highlight=changed)
     whole = tag("details", tag("summary", f"All {len(leaves)} values"), tag("div", everything, class_="scroll"))
     parts.append(tag("div", whole, class_="panel long"))
     return section("Config", *parts)
@@ -173,23 +173,6 @@ def _earlier_values(provenance: Mapping[str, Any]) -> dict[str, str]:
         for path, (old, _) in (resumed.get("changes") or {}).items():
             earlier.setdefault(path, []).append(f"{_yaml_like(old)} until step {resumed.get('step')}")
     return {path: ", ".join(values) for path, values in earlier.items()}
-
-
-def _config_table(
-    leaves: Mapping[str, Any],
-    origins: Mapping[str, str],
-    paths: Sequence[str],
-    earlier: Mapping[str, str],
-    highlight: Sequence[str],
-) -> Markup:
-    rows = []
-    for path in paths:
-        before = tag("div", earlier[path], class_="quiet small") if path in earlier else None
-        value = join([tag("code", _yaml_like(leaves[path])), before])
-        origin = tag("span", origins[path] or DASH, class_="tagged")
-        changed = "changed" if path in highlight else None
-        rows.append(row(tag("code", path), value, origin, classes=("path", None, "path"), class_=changed))
-    return table(("setting", "value", "from"), rows)
 
 
 def data_section(run: Run) -> Markup | None:

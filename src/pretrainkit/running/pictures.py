@@ -33,9 +33,9 @@ def open_renderer(source: str | Path, max_patches: int | None = None, **changes:
         max_patches: Of a canvas; None: as the source says, or 529.
         changes: Fields of `RendererConfig` to set otherwise, such as `engine="pango"`.
     """
-    from pretrainkit.rendering import named
+    from pretrainkit.rendering import folder
 
-    return named.open_renderer(source, max_patches, **changes)
+    return folder.open_renderer(source, max_patches, **changes)
 
 
 def render(

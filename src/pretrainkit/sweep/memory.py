@@ -1,4 +1,4 @@
-"""How much memory is free, how much runs take, and whether one more fits. Torch-free.
+"""Free memory, memory that runs take, and room for one more. Torch-free.
 
 Numbers are Linux's own accounts, and those of NVIDIA's driver; elsewhere nothing is known, which is said as None.
 What a run takes is learned from those before: the first runs alone until it ends, or for a while. Then a run may start
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 _KIB, _MIB, _GB = 1 << 10, 1 << 20, 1e9
 ALONE_SECONDS = 120.0
@@ -27,9 +28,8 @@ _GROUP_FILES = {
 that are cached, which the system drops when memory is asked for."""
 
 
-@dataclass(frozen=True)
-class Usage:
-    """Of a run: its process and all that it started, in bytes."""
+class Usage(NamedTuple):
+    """Memory of a run, its process and all that it started, in bytes."""
 
     now: int
     peak: int
@@ -46,12 +46,10 @@ class Machine:
     groups: Path = Path("/sys/fs/cgroup")
 
     def free_bytes(self) -> int | None:
-        """What processes may still take without swapping, within the limits of this process's control groups."""
-        try:
-            lines = (self.proc / "meminfo").read_text().splitlines()
-        except OSError:
+        """Return the bytes that processes may still take without swapping, within this process's control groups."""
+        fields = dict(line.split(":", 1) for line in _lines(self.proc / "meminfo"))
+        if not fields:
             return None
-        fields = dict(line.split(":", 1) for line in lines)
         available = int(fields["MemAvailable"].split()[0]) * _KIB
         return min([available, *self._left_in_groups()])
 
@@ -59,13 +57,13 @@ class Machine:
         """0 where the process has ended."""
         now = peak = 0
         for one in self._tree(pid):
-            fields = self._status(one)
-            now += fields.get("VmRSS", 0)
-            peak += fields.get("VmHWM", 0)
+            fields = dict(line.split(":", 1) for line in _lines(self.proc / str(one) / "status"))
+            now += int(fields.get("VmRSS", "0").split()[0]) * _KIB
+            peak += int(fields.get("VmHWM", "0").split()[0]) * _KIB
         return Usage(now, peak)
 
     def free_gpu_bytes(self) -> int | None:
-        """Of the GPU of the runs; None: there is none, or its driver does not say."""
+        """Free bytes of the GPU of the runs; None: there is none, or its driver does not say."""
         program = shutil.which("nvidia-smi") if self.gpu is not None else None
         if program is None:
             return None
@@ -75,46 +73,31 @@ class Machine:
         return int(word) * _MIB if word.isdecimal() else None
 
     def _left_in_groups(self) -> Iterator[int]:
-        try:
-            lines = (self.proc / "self" / "cgroup").read_text().splitlines()
-        except OSError:
-            return
-        for line in lines:
+        for line in _lines(self.proc / "self" / "cgroup"):
             _, controllers, path = line.split(":", 2)
             for name in {"", "memory"} & set(controllers.split(",")):
-                yield from self._left(self.groups / name, path.strip("/"), *_GROUP_FILES[name])
-
-    def _left(self, root: Path, path: str, limit: str, used: str, cached: str) -> Iterator[int]:
-        """Of a group and all above it: a limit counts for all below. A container may not see its own path."""
-        folders = [root / path, *(root / path).parents]
-        for folder in folders[: folders.index(root) + 1]:
-            try:
-                word = (folder / limit).read_text().strip()
-                taken = int((folder / used).read_text())
-                entries = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            except OSError:
-                continue
-            if word != "max":
-                yield max(0, int(word) - taken + int(entries.get(cached, 0)))
+                root, (limit, used, cached) = self.groups / name, _GROUP_FILES[name]
+                folders = [root / path.strip("/"), *(root / path.strip("/")).parents]
+                # A limit counts for all groups below. A container may not see its own path.
+                for folder in folders[: folders.index(root) + 1]:
+                    words, taken = _lines(folder / limit), _lines(folder / used)
+                    entries = dict(entry.split() for entry in _lines(folder / "memory.stat"))
+                    if words and taken and entries and words[0] != "max":
+                        yield max(0, int(words[0]) - int(taken[0]) + int(entries.get(cached, 0)))
 
     def _tree(self, pid: int) -> Iterator[int]:
         yield pid
         for tasks in (self.proc / str(pid) / "task").glob("*/children"):
-            try:
-                children = tasks.read_text().split()
-            except OSError:
-                continue
-            for child in children:
+            for child in " ".join(_lines(tasks)).split():
                 yield from self._tree(int(child))
 
-    def _status(self, pid: int) -> dict[str, int]:
-        """Its sizes in bytes by name."""
-        try:
-            lines = (self.proc / str(pid) / "status").read_text().splitlines()
-        except OSError:
-            return {}
-        found = (line.split() for line in lines if line.endswith(" kB"))
-        return {name.rstrip(":"): int(size) * _KIB for name, size, _ in found}
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a file; none where there is no such file, as of a process that ended."""
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
 
 
 def gpu_of(device: str | None) -> str | None:
@@ -132,7 +115,7 @@ def gpu_of(device: str | None) -> str | None:
 
 
 class Room:
-    """What is known about the runs of a sweep."""
+    """Room for the runs of a sweep, by what is known about them."""
 
     def __init__(
         self, machine: Machine, say: Callable[[str], None], num_asked: int, clock: Callable[[], float] = time.monotonic
@@ -147,14 +130,12 @@ class Room:
         self._has_told = False
 
     def begin(self) -> None:
-        """A run starts now."""
         if self._began is None:
             self._began = self._clock()
             # The GPU tells of all its processes together: what is free before the first is what there is for all.
             self._gpu_bytes = self._machine.free_gpu_bytes()
 
     def end(self) -> None:
-        """A run ended."""
         self._num_ended += 1
 
     def look(self, pids: Sequence[int]) -> None:
@@ -166,7 +147,7 @@ class Room:
                 self._largest_on_gpu = max(self._largest_on_gpu, self._gpu_bytes - free)
 
     def has(self, pids: Sequence[int], num_running: int) -> bool:
-        """Whether one more fits beside those, of which `pids` have a process by now. A single one always may run."""
+        """True if one more fits beside those, of which `pids` have a process by now. A single one always may run."""
         if not num_running:
             return True
         if not self._is_learned:
@@ -178,20 +159,17 @@ class Room:
             ("GPU memory", self._gpu_bytes, self._largest_on_gpu * _SPARE),
         ):
             if free is not None and need * (num_running + 1) > free:
-                self._tell(num_running, what, need, free)
+                # Once may be a run that has just begun, which is among `num_running` but not yet among the processes.
+                is_lasting, self._num_refused_at = self._num_refused_at == num_running, num_running
+                if is_lasting and not self._has_told:
+                    self._has_told = True
+                    self._say(
+                        f"{num_running} of {self._num_asked} runs at a time: each may take {need / _GB:.2f} GB of "
+                        f"{what}, and there are {free / _GB:.2f} GB for all"
+                    )
                 return False
         return True
 
     @property
     def _is_learned(self) -> bool:
         return self._num_ended > 0 or (self._began is not None and self._clock() - self._began >= ALONE_SECONDS)
-
-    def _tell(self, num_running: int, what: str, need: float, free: int) -> None:
-        # Once may be a run that has just begun, which is among `num_running` but not yet among the processes.
-        is_lasting, self._num_refused_at = self._num_refused_at == num_running, num_running
-        if is_lasting and not self._has_told:
-            self._has_told = True
-            self._say(
-                f"{num_running} of {self._num_asked} runs at a time: each may take {need / _GB:.2f} GB of {what}, and "
-                f"there are {free / _GB:.2f} GB for all"
-            )

@@ -1,13 +1,5 @@
 """Runs a sweep: each fine-tuning in a process of its own, several at a time; what is finished is not repeated.
-
-OUT/sweep.json             the encoder and settings of all runs; others are refused
-OUT/.lock                  held by a sweep and the runs that it started
-OUT/lrLR/TASK/seed-S       run folders; finished where there is summary.json
-OUT/lrLR/TASK/seed-S.log   what a run said
-OUT/results.{json,md,html} tables
-OUT/answers/FILE.jsonl     answers of the chosen runs to the test sets
-OUT/submission.zip         for the leaderboard; incomplete-submission.zip where it would be refused
-"""
+docs/architecture.md lists its files."""
 
 import json
 import shutil
@@ -32,7 +24,7 @@ from pretrainkit.sweep.results import Choice, Metrics, as_html, as_json, as_mark
 SUMMARY = "summary.json"
 _LAST_LINES = 4
 _LOOK_SECONDS = 1.0
-"""How often it is seen what runs take."""
+"""Time between looks at what runs take."""
 
 
 class Worker:
@@ -58,7 +50,6 @@ class Worker:
         return code
 
     def pids(self) -> list[int]:
-        """Of the processes that run."""
         return [process.pid for process in list(self._running)]
 
     def stop(self) -> None:
@@ -69,15 +60,9 @@ class Worker:
 
 @contextmanager
 def only_one(folder: Path) -> Iterator[int | None]:
-    """Nobody else works in this folder: neither a sweep, nor a run whose sweep was killed.
-
-    Yields:
-        The descriptor of the lock's file, for the processes of all runs: what inherits it holds the lock while it
-        lives. None where the system has no such locks.
-
-    Raises:
-        InputError: Somebody does.
-    """
+    """Keep everybody else from working in this folder: another sweep, or a run whose sweep was killed. Yields the
+    descriptor of the lock's file, for the processes of all runs: what inherits it holds the lock while it lives. None
+    where the system has no such locks. Raises InputError where somebody works there."""
     with open(folder / ".lock", "a") as file:
         is_locked = lock(file)
         if is_locked is False:
@@ -97,22 +82,19 @@ class Sweep:
     num_jobs: int = 1
     """Most runs at a time; fewer where memory is short."""
     keeps_all: bool = False
-    """Whether runs that were not chosen keep their weights."""
+    """True if runs that were not chosen keep their weights."""
     say: Callable[[str], None] = field(default=lambda text: None)
     """Told of every run that ended."""
     worker: Worker = field(default_factory=Worker)
     num_rows: Mapping[str, int] = field(default_factory=lambda: BENCHMARK.num_rows)
-    """Of the test sets, by file of the submission."""
+    """Rows of the test sets, by file of the submission."""
     machine: Machine | None = None
     """Whose memory the runs share; None: this one."""
 
     def run(self) -> list[Choice]:
-        """Everything but the submission: runs, choice, tables.
-
-        Raises:
-            InputError: The encoder is not there, the folder is of another sweep, or one is still at work there.
-            RunError: Runs failed; the others are done, and the same call tries those again.
-        """
+        """Do everything but the submission: runs, choice, tables. Raises InputError where the encoder is not there, the
+        folder is of another sweep, or one is still at work there; RunError where runs failed: the others are done, and
+        the same call tries those again."""
         self._claim()
         with only_one(self.out) as self.worker.lock:
             return self._run()
@@ -140,30 +122,23 @@ class Sweep:
         return choices
 
     def submit(self, choices: Iterable[Choice], device: str | None = None) -> tuple[Path, list[str]]:
-        """Let the chosen runs answer the test sets, and write the zip.
-
-        Returns:
-            The zip, and what the leaderboard would refuse: files that are missing, for want of data or of a run, and
-            files that are wrong, such as of a test set that is not whole.
-        """
-        by_task = {one.task: one for one in choices}
-        return BENCHMARK.submit(
-            self.out,
-            by_task,
-            lambda trained, *asked: self._answers(by_task[trained].cell, *asked, device=device),
-            self.num_rows,
-        )
-
-    def _answers(self, cell: Cell, task: str, split: str, name: str, *, device: str | None) -> list[dict[str, Any]]:
+        """Let the chosen runs answer the test sets, and write the zip. Return it, and what the leaderboard would
+        refuse: files that are missing, for want of data or of a run, and files that are wrong, such as of a test set
+        that is not whole."""
         from pretrainkit import api
         from pretrainkit.tasks.named_data import task_folders
 
-        out = self.out / "answers" / f"{Path(name).stem}.jsonl"
-        out.parent.mkdir(exist_ok=True)
+        by_task = {one.task: one for one in choices}
         folders = [f"data.task_folders={json.dumps(task_folders(self.plan.folders))}"] if self.plan.folders else []
-        run = self.out / cell.name
-        api.predict(run, out, task=task, split=split, overrides=folders, overwrite=True, device=device)
-        return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+
+        def answers(trained: str, task: str, split: str, name: str) -> list[dict[str, Any]]:
+            out = self.out / "answers" / f"{Path(name).stem}.jsonl"
+            out.parent.mkdir(exist_ok=True)
+            run = self.out / by_task[trained].cell.name
+            api.predict(run, out, task=task, split=split, overrides=folders, overwrite=True, device=device)
+            return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+
+        return BENCHMARK.submit(self.out, by_task, answers, self.num_rows)
 
     def _claim(self) -> None:
         """Write what all runs share, or compare it with what is there."""
@@ -171,11 +146,7 @@ class Sweep:
         if not Path(origin).exists():
             raise InputError(f"there is no folder {origin}\n  give a run, a checkpoint or an export: --from RUN")
         path = self.out / "sweep.json"
-        shared = {
-            "from": origin,
-            "settings": list(self.plan.settings),
-            "intermediate_mnli": self.plan.has_intermediate,
-        }
+        shared = {"from": origin, "settings": [*self.plan.settings], "intermediate_mnli": self.plan.has_intermediate}
         if path.is_file():
             earlier = json.loads(path.read_bytes())
             if earlier != shared:

@@ -29,9 +29,8 @@ from pretrainkit.images.pillow import require_pillow
 from pretrainkit.recipes.pixel.config import PixelDataConfig
 from pretrainkit.recipes.pixel.looks import OWN, Look, dressed
 from pretrainkit.rendering.documents import Documents, find_documents
-from pretrainkit.rendering.folder import load_renderer
+from pretrainkit.rendering.folder import load_renderer, open_renderer
 from pretrainkit.rendering.identity import describe
-from pretrainkit.rendering.named import open_renderer
 from pretrainkit.rendering.prerender import RENDERER_FOLDER, RenderSettings, prerender
 from pretrainkit.rendering.relayout import is_rendered, opened_parquet, row_files
 from pretrainkit.rendering.renderer import Renderer

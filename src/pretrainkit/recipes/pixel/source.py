@@ -24,8 +24,8 @@ from pretrainkit.recipes.pixel.looks import Look, Looks
 from pretrainkit.recipes.pixel.masking import draw_masks
 from pretrainkit.recipes.pixel.rows import Rows, open_rows
 from pretrainkit.recipes.recipe import Split
+from pretrainkit.rendering.folder import open_renderer
 from pretrainkit.rendering.identity import describe
-from pretrainkit.rendering.named import open_renderer
 from pretrainkit.rng import fold, stream_key, uniform
 
 _logger = logging.getLogger(__name__)

@@ -24,13 +24,11 @@ from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.pixel.config import PixelRun
 from pretrainkit.recipes.text_reader import Ints, ReadExamples, ReadPassages, ReadWords, TextReader
 from pretrainkit.rendering.drawer import Drawer
-from pretrainkit.rendering.folder import load_renderer, save_renderer
+from pretrainkit.rendering.folder import load_renderer, open_renderer, save_renderer
 from pretrainkit.rendering.identity import describe
-from pretrainkit.rendering.named import open_renderer
-from pretrainkit.rendering.page import Page, Text
+from pretrainkit.rendering.page import NoRoomError, Page, Text, Window, windows
 from pretrainkit.rendering.parts import Part, RunningPart, is_rtl
 from pretrainkit.rendering.renderer import Renderer
-from pretrainkit.rendering.windows import NoRoomError, Window, windows
 
 _CONTROL_PATCHES = 2
 """Black patches of a pair."""
@@ -97,14 +95,14 @@ class DrawnExamples(ReadExamples):
     def page(self, index: int) -> Page:
         """An example with the place of everything in it."""
         text = self._texts[index]
-        page = Page(self._renderer.drawer, text)
+        page = Page(self._renderer, text)
         if not isinstance(text, tuple):
             return page
         limit = _first_patches(page, self._renderer)
         if limit is None:
             return page
-        first = Page(self._renderer.drawer, text, text_a_max_length=limit).parts[0]
-        return Page(self._renderer.drawer, (_shown(first, text[0]), text[1]))
+        first = Page(self._renderer, text, text_a_max_length=limit).parts[0]
+        return Page(self._renderer, (_shown(first, text[0]), text[1]))
 
     def lengths(self) -> Ints:
         return self._lengths
@@ -136,7 +134,7 @@ def _first_patches(page: Page, renderer: Renderer) -> int | None:
         return None
     room = geometry.num_patches - _CONTROL_PATCHES
     num_first = first.end // geometry.patch
-    num_second = Page(renderer.drawer, page.text[1]).end // geometry.patch
+    num_second = Page(renderer, page.text[1]).end // geometry.patch
     limit = max(room - room // 2, room - num_second)  # half of the room, or what a shorter second text leaves
     return limit if num_first > limit else None
 
@@ -170,14 +168,13 @@ class DrawnPassages(DrawnExamples, ReadPassages):
     cuts_words = True
 
     def __init__(self, renderer: Renderer, pairs: Sequence[tuple[str, str]], stride: int, max_first: int) -> None:
-        drawer = renderer.drawer
-        firsts = [Page(drawer, (question, ""), text_a_max_length=max_first).parts[0] for question, _ in pairs]
+        firsts = [Page(renderer, (question, ""), text_a_max_length=max_first).parts[0] for question, _ in pairs]
         questions = [_shown(first, question) for first, (question, _) in zip(firsts, pairs, strict=True)]
         is_cut = np.fromiter((first.rest(0) is not None for first in firsts), bool, len(pairs))
         shown = [
             (number, window.begin + len(context) - len(context.lstrip()), window.page.text, window.page.direction)
             for number, (question, (_, context)) in enumerate(zip(questions, pairs, strict=True))
-            for window in self._windows(self._first(drawer, question, context.strip()), stride)
+            for window in self._windows(self._first(renderer, question, context.strip()), stride)
         ]
         self._example = np.array([number for number, _, _, _ in shown], np.int64)
         self._begin = np.array([begin for _, begin, _, _ in shown], np.int64)
@@ -202,7 +199,7 @@ class DrawnPassages(DrawnExamples, ReadPassages):
             ) from None
 
     def page(self, index: int) -> Page:
-        return Page(self._renderer.drawer, self._texts[index], rtl=self._directions[index] == "rtl")
+        return Page(self._renderer, self._texts[index], rtl=self._directions[index] == "rtl")
 
     def example_of(self) -> Ints:
         return self._example
