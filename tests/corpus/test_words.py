@@ -67,7 +67,7 @@ def test_the_compiled_table_gives_the_rows_of_the_python_one(pieces, order):
     for table in (compiled, plain):
         for piece in pieces:
             table.update(piece)
-        table.add(b"abcdefghi\xff", 7)
+        table.merge(b"abcdefghi\xff\t7\n")
     assert rows_of(compiled, order) == rows_of(plain, order)
 
 
@@ -103,7 +103,7 @@ def test_merge_takes_good_rows_and_stops_at_others(table_type, rows, junk):
         b"a\t-1\n",
         b"a\t1\t2\n",
         b"a\t0\n",
-        b"a\t" + b"1" * 20 + b"\n",
+        b"a\t18446744073709551616\n",
     ):
         assert table.merge(bad) == 0
 
@@ -111,9 +111,9 @@ def test_merge_takes_good_rows_and_stops_at_others(table_type, rows, junk):
 @pytest.mark.parametrize("table_type", tables)
 def test_counts_beyond_64_bits_are_refused(table_type):
     table = table_type()
-    table.add(b"a", 2**64 - 1)
+    table.merge(b"a\t18446744073709551615\n")
     with pytest.raises(OverflowError):
-        table.add(b"a", 1)
+        table.merge(b"a\t1\n")
     with pytest.raises(ValueError):
         table.dump(print, "alphabet")
 

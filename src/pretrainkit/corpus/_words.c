@@ -1,4 +1,4 @@
-/* Word counts of bytes: a hash table that reads whole buffers with the GIL released.
+/* Word counts of bytes: a hash table that reads whole buffers.
  *
  * A word is a maximal run of bytes other than space, TAB, LF and CR. Bytes are not interpreted otherwise: any buffer is safe.
  *
@@ -36,7 +36,6 @@ typedef struct {
     uint64_t num_words;
     unsigned char *arena;
     uint64_t arena_used, arena_size;
-    int busy; /* a thread is reading a buffer without the GIL */
 } WordTable;
 
 enum { OK = 0, NO_MEMORY = 1, TOO_MANY = 2 };
@@ -191,32 +190,10 @@ static int count_buffer(WordTable *table, const unsigned char *at, const unsigne
     return OK;
 }
 
-static int check_idle(WordTable *table) {
-    if (table->busy) {
-        PyErr_SetString(PyExc_RuntimeError, "another thread is using this WordTable");
-        return -1;
-    }
-    return 0;
-}
-
 static int raise_failure(int failed) {
     if (failed == NO_MEMORY) PyErr_NoMemory();
     if (failed == TOO_MANY) PyErr_SetString(PyExc_OverflowError, "a word count does not fit into 64 bits");
     return failed;
-}
-
-static PyObject *table_add(WordTable *table, PyObject *arguments) {
-    const char *word;
-    Py_ssize_t length;
-    PyObject *number;
-    if (!PyArg_ParseTuple(arguments, "y#O!", &word, &length, &PyLong_Type, &number)) return NULL;
-    unsigned long long count = PyLong_AsUnsignedLongLong(number);
-    if (count == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
-    if (check_idle(table)) return NULL;
-    if (!count) Py_RETURN_NONE; /* a free slot is one with count 0 */
-    const unsigned char *bytes = (const unsigned char *)word;
-    if (raise_failure(count_word(table, bytes, (uint64_t)length, tag_of(bytes, (uint64_t)length), count))) return NULL;
-    Py_RETURN_NONE;
 }
 
 /* Rows of word TAB digits LF up to the first that is anything else; where that begins. */
@@ -227,10 +204,10 @@ static int merge_rows(WordTable *table, const unsigned char *start, const unsign
         *stopped = at;
         const unsigned char *stop = at == end ? NULL : memchr(at, '\n', (size_t)(end - at));
         const unsigned char *tab = stop ? memchr(at, '\t', (size_t)(stop - at)) : NULL;
-        if (!tab || tab == at || tab + 1 == stop || stop - tab > 20) return OK;
-        uint64_t count = 0; /* at most 19 digits: no overflow */
+        if (!tab || tab == at || tab + 1 == stop) return OK;
+        uint64_t count = 0;
         for (const unsigned char *digit = tab + 1; digit < stop; digit++) {
-            if (*digit < '0' || *digit > '9') return OK;
+            if (*digit < '0' || *digit > '9' || count > (UINT64_MAX - (uint64_t)(*digit - '0')) / 10) return OK;
             count = count * 10 + (uint64_t)(*digit - '0');
         }
         uint64_t length = (uint64_t)(tab - at);
@@ -240,17 +217,12 @@ static int merge_rows(WordTable *table, const unsigned char *start, const unsign
     }
 }
 
-/* Counts the words of a buffer, or adds its rows, with the GIL released. The bytes taken; -1: an error is set. */
+/* Counts the words of a buffer, or adds its rows. The bytes taken; -1: an error is set. */
 static Py_ssize_t take_buffer(WordTable *table, PyObject *argument, int is_rows) {
     Py_buffer buffer;
-    int failed;
-    if (check_idle(table) || PyObject_GetBuffer(argument, &buffer, PyBUF_SIMPLE)) return -1;
+    if (PyObject_GetBuffer(argument, &buffer, PyBUF_SIMPLE)) return -1;
     const unsigned char *start = buffer.buf, *end = start + buffer.len, *stopped = end;
-    table->busy = 1;
-    Py_BEGIN_ALLOW_THREADS
-    failed = is_rows ? merge_rows(table, start, end, &stopped) : count_buffer(table, start, end);
-    Py_END_ALLOW_THREADS
-    table->busy = 0;
+    int failed = is_rows ? merge_rows(table, start, end, &stopped) : count_buffer(table, start, end);
     PyBuffer_Release(&buffer);
     return raise_failure(failed) ? -1 : stopped - start;
 }
@@ -272,14 +244,9 @@ typedef struct {
     uint64_t prefix; /* the first 8 bytes, in the order of the comparison */
 } Row;
 
-static inline unsigned char swap_nibbles(unsigned char c) { return (unsigned char)(c << 4 | c >> 4); }
-
-static uint64_t prefix_of(const unsigned char *word, uint64_t length, int swapped) {
+static uint64_t prefix_of(const unsigned char *word, uint64_t length) {
     uint64_t prefix = 0;
-    for (unsigned i = 0; i < 8; i++) {
-        unsigned char c = i < length ? word[i] : 0;
-        prefix = prefix << 8 | (swapped ? swap_nibbles(c) : c);
-    }
+    for (unsigned i = 0; i < 8; i++) prefix = prefix << 8 | (i < length ? word[i] : 0);
     return prefix;
 }
 
@@ -297,13 +264,8 @@ static int compare_counts(const void *a, const void *b) {
     return compare_bytes(a, b);
 }
 
-static int compare_nibbles(const void *a, const void *b) {
-    const Row *x = a, *y = b;
-    if (x->prefix != y->prefix) return x->prefix < y->prefix ? -1 : 1;
-    uint64_t shorter = x->length < y->length ? x->length : y->length;
-    for (uint64_t i = 0; i < shorter; i++)
-        if (x->word[i] != y->word[i]) return swap_nibbles(x->word[i]) < swap_nibbles(y->word[i]) ? -1 : 1;
-    return (x->length > y->length) - (x->length < y->length);
+static void swap_nibbles(WordTable *table) {
+    for (uint64_t i = 0; i < table->arena_used; i++) table->arena[i] = (unsigned char)(table->arena[i] << 4 | table->arena[i] >> 4);
 }
 
 static unsigned write_number(char *text, uint64_t number) {
@@ -348,31 +310,25 @@ static PyObject *table_dump(WordTable *table, PyObject *arguments) {
     int by_count = !strcmp(order, "count"), swapped = !strcmp(order, "sabertooth");
     if (!by_count && !swapped && strcmp(order, "bytes"))
         return PyErr_Format(PyExc_ValueError, "order %s is not one of count, bytes, sabertooth", order);
-    if (check_idle(table)) return NULL;
     Row *rows = malloc((table->num_words + 1) * sizeof(Row));
     if (!rows) return PyErr_NoMemory();
-    table->busy = 1;
+    if (swapped) swap_nibbles(table);
     uint64_t num_rows = 0;
-    Py_BEGIN_ALLOW_THREADS
     for (uint64_t i = 0; i < table->capacity; i++) {
         const Slot *slot = &table->slots[i];
         if (!slot->count) continue;
         const unsigned char *word = table->arena + slot->offset;
-        rows[num_rows++] = (Row){word, slot->length, slot->count, prefix_of(word, slot->length, swapped)};
+        rows[num_rows++] = (Row){word, slot->length, slot->count, prefix_of(word, slot->length)};
     }
-    qsort(rows, num_rows, sizeof(Row), by_count ? compare_counts : swapped ? compare_nibbles : compare_bytes);
-    Py_END_ALLOW_THREADS
+    qsort(rows, num_rows, sizeof(Row), by_count ? compare_counts : compare_bytes);
+    if (swapped) swap_nibbles(table); /* as they were */
     PyObject *result = write_rows(rows, num_rows, write);
-    table->busy = 0;
     free(rows);
     return result;
 }
 
 static PyObject *table_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    if (PyTuple_GET_SIZE(arguments) || (keywords && PyDict_GET_SIZE(keywords))) {
-        PyErr_SetString(PyExc_TypeError, "WordTable() takes no arguments");
-        return NULL;
-    }
+    (void)arguments, (void)keywords;
     WordTable *table = (WordTable *)type->tp_alloc(type, 0);
     if (!table) return NULL;
     table->capacity = 1 << 12;
@@ -410,7 +366,6 @@ static PyObject *table_total(WordTable *table, void *closure) {
 
 static PyMethodDef table_methods[] = {
     {"update", (PyCFunction)table_update, METH_O, "Counts the words of a bytes-like object, as if it stood alone."},
-    {"add", (PyCFunction)table_add, METH_VARARGS, "add(word, count): adds to the count of one word."},
     {"merge", (PyCFunction)table_merge, METH_O,
      "Adds rows of word TAB count LF, up to the first that is not of that form; gives the bytes it took."},
     {"dump", (PyCFunction)table_dump, METH_VARARGS,

@@ -59,23 +59,17 @@ class PythonTable:
         """Counts the words of `data`."""
         self._counts.update(split_words(data))
 
-    def add(self, word: bytes, count: int) -> None:
-        """Adds to the count of one word. OverflowError beyond 64 bits."""
-        if not count:
-            return
-        self._counts[word] += count
-        if self._counts[word] >> 64:
-            raise OverflowError(TOO_MANY)
-
     def merge(self, data: bytes) -> int:
-        """Adds well-formed rows up to the first that is not; the number of bytes taken."""
+        """Adds well-formed rows up to the first that is not; the number of bytes taken. Raises OverflowError where a
+        count grows beyond 64 bits."""
         taken = 0
         for row in data.split(b"\n")[:-1]:
             word, tab, count = row.partition(b"\t")
-            # 19 digits always fit into 64 bits; the slow path looks at longer numbers.
-            if not (word and tab and len(count) <= 19 and count.isdigit() and int(count)):
+            if not (word and tab and count.isdigit() and len(count) <= 20 and 0 < int(count) < 1 << 64):
                 break
-            self.add(word, int(count))
+            self._counts[word] += int(count)
+            if self._counts[word] >> 64:
+                raise OverflowError(TOO_MANY)
             taken += len(row) + 1
         return taken
 

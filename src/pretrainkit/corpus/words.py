@@ -113,7 +113,7 @@ def _checked_text(chunks: Iterator[bytes], address: str, skips: Skips) -> Iterat
 def _merge_rows(chunk: bytes, first_line: int, address: str, table: PythonTable, skips: Skips) -> None:
     """Adds rows of word TAB count; empty lines are legal, others bad."""
     taken = table.merge(chunk) if _is_utf8(chunk) else 0
-    # From the first row that the fast path leaves alone: a sign, a CR, twenty digits, an empty line, a mistake.
+    # From the first row that the fast path leaves alone: a sign, a CR, an empty line, a mistake.
     first_line += chunk.count(b"\n", 0, taken)
     for number, row in enumerate(chunk[taken:].split(b"\n")[:-1], first_line):
         if row in (b"", b"\r"):
@@ -125,7 +125,7 @@ def _merge_rows(chunk: bytes, first_line: int, address: str, table: PythonTable,
             )
             skips.bad("invalid_row", address, f"line {number}", detail)
         else:
-            table.add(match[1], int(match[2]))
+            table.merge(b"%b\t%d\n" % (match[1], int(match[2])))  # which takes no row of count 0
 
 
 def _is_utf8(data: bytes) -> bool:
