@@ -228,11 +228,11 @@ def test_an_interrupted_count_keeps_its_finished_groups(tmp_path, many_files, mo
     count_words(many_files, tmp_path / "whole.tsv")
     original, calls = words.count_group, []
 
-    def dying(task, on_bytes):
+    def dying(task, **options):
         if len(calls) == 2:
             raise KeyboardInterrupt
         calls.append(task)
-        return original(task, on_bytes)
+        return original(task, **options)
 
     monkeypatch.setattr(words, "count_group", dying)
     with pytest.raises(KeyboardInterrupt):

@@ -12,6 +12,7 @@ import shutil
 from array import array
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from pretrainkit.corpus.shuffle import identity
 from pretrainkit.files.manifest import atomic_file, fingerprint
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import OnBytes, SourceFile
-from pretrainkit.files.spans import GroupTask, group_sources
+from pretrainkit.files.spans import GroupTask, group_sources, group_tasks
 from pretrainkit.files.work import finished_task, note_finished
 from pretrainkit.workers.engine import LOCAL, Means
 
@@ -65,35 +66,33 @@ class Duplicates:
     """Fingerprint of everything that decides the list."""
 
 
-@dataclass(frozen=True)
-class SignTask(GroupTask):
-    """A group of files to be read into signatures."""
-
-    rule: DuplicateRule
-    heldout: float
-    text_key: str
-    max_bad: int
-    memory_bytes: int
-
-
-def sign_group(task: SignTask, on_bytes: OnBytes = None) -> dict[str, Any]:
-    """Reads a group. Returns and notes what was written."""
+def sign_group(
+    task: GroupTask,
+    *,
+    rule: DuplicateRule,
+    heldout: float,
+    text_key: str,
+    max_bad: int,
+    memory_bytes: int,
+    on_bytes: OnBytes = None,
+) -> dict[str, Any]:
+    """Reads a group of files into signatures. Returns and notes what was written."""
     shutil.rmtree(task.folder, ignore_errors=True)
-    skips = Skips(task.max_bad)
+    skips = Skips(max_bad)
     documents, keys = array("Q"), array("Q")
     runs: list[tuple[str, int]] = []
-    width = task.rule.num_columns
-    max_rows = max(1, task.memory_bytes // (8 * (width + 1) * _HELD_COPIES))
+    width = rule.num_columns
+    max_rows = max(1, memory_bytes // (8 * (width + 1) * _HELD_COPIES))
     for index, source in task.sources:
-        for document in read_documents([source], skips, text_key=task.text_key, on_bytes=on_bytes):
+        for document in read_documents([source], skips, text_key=text_key, on_bytes=on_bytes):
             exact = text_hash(document.text)
             # The rule of `HeldOut` in `shards`.
-            is_held_out = exact / 2**64 < task.heldout
+            is_held_out = exact / 2**64 < heldout
             number = identity(index, document.position)
             documents.append(number if is_held_out else number | NOT_HELD_OUT)
             keys.append(exact)
-            if task.rule.minhash:
-                keys.frombytes(task.rule.minhash.bands(document.text).tobytes())
+            if rule.minhash:
+                keys.frombytes(rule.minhash.bands(document.text).tobytes())
             if len(documents) >= max_rows:
                 runs.append(_spill(task.folder, len(runs), documents, keys, width))
                 documents, keys = array("Q"), array("Q")
@@ -163,19 +162,13 @@ def find_duplicates(
     out, else all but the first of equal or near ones. The list stays in `work`, the folder of an output that is not
     finished, and so does, until it is made, what an interrupted call needs to go on. Raises DataError where a file
     cannot be read, or has bad input beyond the budget."""
-    choices: list[Any] = [asdict(rule), heldout, text_key, max_bad]
-    groups = [tuple(group) for group in group_sources(sources)]
-    group_keys = [fingerprint([choices, [[index, *source.identity] for index, source in group]]) for group in groups]
-    folder, key = work / _FOLDER, fingerprint(group_keys)
+    tasks = group_tasks(group_sources(sources), work, "sign", [asdict(rule), heldout, text_key, max_bad])
+    folder, key = work / _FOLDER, fingerprint([task.key for task in tasks])
     if (noted := finished_task(folder, key)) is None:
-        crew = means.crew(len(groups), sum(source.num_bytes for source in sources))
-        signing = [
-            SignTask(group, work / f"sign-{number:05d}", own, rule, heldout, text_key, max_bad, crew.memory_bytes)
-            for number, (group, own) in enumerate(zip(groups, group_keys, strict=True))
-        ]
-        signed = means.finish(
-            sign_group, signing, crew, work, "comparing", "B", "groups of files were already compared"
-        )
+        crew = means.crew(len(tasks), sum(source.num_bytes for source in sources))
+        choices: dict[str, Any] = {"rule": rule, "heldout": heldout, "text_key": text_key, "max_bad": max_bad}
+        sign = partial(sign_group, **choices, memory_bytes=crew.memory_bytes)
+        signed = means.finish(sign, tasks, crew, work, "comparing", "B", "groups of files were already compared")
         noted = _list(_join(signed, work, rule, means), work, key, heldout, means)
         noted["num_documents"] = sum(num for result in signed for _, num in result["runs"])
         note_finished(folder, noted)

@@ -13,6 +13,7 @@ import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -36,7 +37,7 @@ from pretrainkit.files.manifest import (
 )
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import OnBytes, SourceFile
-from pretrainkit.files.spans import GroupTask, group_sources
+from pretrainkit.files.spans import GroupTask, group_sources, group_tasks
 from pretrainkit.files.work import finished_task, note_finished, work_folder
 from pretrainkit.workers.engine import LOCAL, Engine, Means
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet
@@ -47,16 +48,6 @@ _MEMORY_SHARE = 0.7
 
 class EmptyCorpus(DataError):
     """The input holds no document."""
-
-
-@dataclass(frozen=True)
-class ScatterTask(GroupTask):
-    """A group of files to be read into runs."""
-
-    settings: BuildSettings
-    memory_bytes: int
-    dropped: Path | None = None
-    """The list of duplicates, where there is one."""
 
 
 @dataclass(frozen=True)
@@ -136,19 +127,15 @@ def build_corpus(
 
 def _read(sources: Sequence[SourceFile], work: Path, settings: BuildSettings, means: Means) -> list[dict[str, Any]]:
     """Pass 1: documents that are taken, in sorted runs by split."""
-    dropped = None
+    dropped, choices = None, [settings.content()]
     if settings.duplicates:
-        choices = {name: getattr(settings, name) for name in ("heldout", "text_key", "max_bad")}
-        dropped = find_duplicates(sources, work, settings.duplicates, means=means, **choices)
-    groups = group_sources(sources)
-    crew = means.crew(len(groups), sum(source.num_bytes for source in sources))
-    tasks = []
-    for number, group in enumerate(groups):
-        decisive: list[Any] = [settings.content(), [[index, *source.identity] for index, source in group]]
-        key = fingerprint([*decisive, dropped.key] if dropped else decisive)
-        listed = dropped.path if dropped else None
-        tasks.append(ScatterTask(tuple(group), work / f"task-{number:05d}", key, settings, crew.memory_bytes, listed))
-    return means.finish(scatter, tasks, crew, work, "reading", "B", "groups of files were already read", _kept_result)
+        limits = {name: getattr(settings, name) for name in ("heldout", "text_key", "max_bad")}
+        found = find_duplicates(sources, work, settings.duplicates, means=means, **limits)
+        dropped, choices = found.path, [*choices, found.key]
+    tasks = group_tasks(group_sources(sources), work, "task", choices)
+    crew = means.crew(len(tasks), sum(source.num_bytes for source in sources))
+    read = partial(scatter, settings=settings, memory_bytes=crew.memory_bytes, dropped=dropped)
+    return means.finish(read, tasks, crew, work, "reading", "B", "groups of files were already read", _kept_result)
 
 
 def _num_documents(results: Sequence[dict[str, Any]], split: str) -> int:
@@ -269,10 +256,13 @@ class Scattering:
         return note_finished(self._writer.folder, result)
 
 
-def scatter(task: ScatterTask, on_bytes: OnBytes = None) -> dict[str, Any]:
-    """Pass 1 of one group of files: documents into sorted runs. Returns and notes what was written."""
-    settings, skips = task.settings, Skips(task.settings.max_bad)
-    made = Scattering(task.folder, settings, int(task.memory_bytes * _MEMORY_SHARE), skips, task.dropped)
+def scatter(
+    task: GroupTask, *, settings: BuildSettings, memory_bytes: int, dropped: Path | None, on_bytes: OnBytes = None
+) -> dict[str, Any]:
+    """Pass 1 of one group of files: documents into sorted runs. Returns and notes what was written. `dropped`: the list
+    of duplicates, where there is one."""
+    skips = Skips(settings.max_bad)
+    made = Scattering(task.folder, settings, int(memory_bytes * _MEMORY_SHARE), skips, dropped)
     options: dict[str, Any] = {"text_key": settings.text_key, "compat": settings.rule == "sabertooth"}
     for file_index, source in task.sources:
         for document in read_documents([source], skips, on_bytes=on_bytes, **options):
@@ -285,7 +275,7 @@ def _runs(work: Path, result: dict[str, Any], split: str) -> list[Run]:
     return [Run(folder / name, count, num_bytes) for name, count, num_bytes in result["runs"].get(split, [])]
 
 
-def _kept_result(task: ScatterTask) -> dict[str, Any] | None:
+def _kept_result(task: GroupTask) -> dict[str, Any] | None:
     """What an earlier call noted for the same task, if its runs are still whole."""
     result, work = finished_task(task.folder, task.key), task.folder.parent
     is_whole = result and all(run.is_whole() for split in ("train", "valid") for run in _runs(work, result, split))

@@ -9,7 +9,7 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from pretrainkit.files.manifest import (
 )
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import OnBytes, SourceFile, plain_chunks, whole_lines
-from pretrainkit.files.spans import GroupTask, group_sources
+from pretrainkit.files.spans import GroupTask, group_sources, group_tasks
 from pretrainkit.files.work import note_finished, work_folder
 from pretrainkit.workers.engine import LOCAL, Engine, Means
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet
@@ -53,21 +53,6 @@ _OTHER_BLANK = rb"(?:[\x0b\x0c]|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\x
 _BLANK_LINE = re.compile(rb"\n[ \t\r]*" + _OTHER_BLANK + rb"(?:" + _OTHER_BLANK + rb"|[ \t\r])*(?=\n)")
 """Lines of Unicode white space that hold more than separators: they end a document and are no words."""
 _TSV_ROW = re.compile(rb"([^\t]+)\t\+?([0-9]+)\r?")
-
-
-@dataclass(frozen=True)
-class CountTask(GroupTask):
-    """A group of files to be counted into sorted runs."""
-
-    pile_sets: frozenset[str] | None
-    text_key: str
-    max_bad: int
-    memory_bytes: int
-
-    def count(self, tally: Tally, skips: Skips, on_bytes: OnBytes) -> None:
-        """Adds the words of all files to `tally`."""
-        for _, source in self.sources:
-            count_source(source, tally, skips, self.pile_sets, self.text_key, on_bytes)
 
 
 def count_source(
@@ -136,12 +121,21 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def count_group(task: CountTask, on_bytes: OnBytes = None) -> dict[str, Any]:
+def count_group(
+    task: GroupTask,
+    *,
+    pile_sets: frozenset[str] | None,
+    text_key: str,
+    max_bad: int,
+    memory_bytes: int,
+    on_bytes: OnBytes = None,
+) -> dict[str, Any]:
     """Counts one group of files into sorted runs. Returns and notes what was written."""
     shutil.rmtree(task.folder, ignore_errors=True)
-    skips = Skips(task.max_bad)
-    tally = Tally(task.folder, task.memory_bytes)
-    task.count(tally, skips, on_bytes)
+    skips = Skips(max_bad)
+    tally = Tally(task.folder, memory_bytes)
+    for _, source in task.sources:
+        count_source(source, tally, skips, pile_sets, text_key, on_bytes)
     return note_counted(task.folder, task.key, tally, skips)
 
 
@@ -191,24 +185,21 @@ def count_words(
     groups = group_sources(sources, max(64_000_000, total_bytes // 128))
     means = Means(engine, workers, memory_bytes, progress)
     crew = means.crew(len(groups), total_bytes)
-    share = crew.memory_bytes
     with work_folder(out.with_name(f".{out.name}.work"), settings, out) as work:
-        tasks = []
-        for number, group in enumerate(groups):
-            key = fingerprint([counting, [source.identity for _, source in group]])
-            tasks.append(CountTask(tuple(group), work / f"task-{number:05d}", key, pile_sets, text_key, max_bad, share))
         skips = Skips(max_bad)
-        if len(tasks) == 1 and engine.is_local:  # straight into the table that is written in the end
+        if len(groups) == 1 and engine.is_local:  # straight into the table that is written in the end
             progress.stage("counting", total_bytes, "B")
-            tally = Tally(work / "one", share)
-            tasks[0].count(tally, skips, progress.advance)
+            tally = Tally(work / "one", crew.memory_bytes)
+            for _, source in groups[0]:
+                count_source(source, tally, skips, pile_sets, text_key, progress.advance)
             if tally.runs:
                 tally.spill()
             table, runs = tally.table, tally.runs
         else:
-            results = means.finish(
-                count_group, tasks, crew, work, "counting", "B", "groups of files were already counted"
-            )
+            tasks = group_tasks(groups, work, "task", [counting])
+            limits: dict[str, Any] = {"max_bad": max_bad, "memory_bytes": crew.memory_bytes}
+            count = partial(count_group, pile_sets=pile_sets, text_key=text_key, **limits)
+            results = means.finish(count, tasks, crew, work, "counting", "B", "groups of files were already counted")
             for result in results:
                 skips.merge(result["skips"])
             runs = [work / result["folder"] / name for result in results for name in result["runs"]]

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from pretrainkit.files.manifest import fingerprint
 from pretrainkit.files.sources import SourceFile, open_source
 
 SPAN_BYTES = 64_000_000
@@ -122,3 +123,18 @@ class GroupTask:
     @property
     def num_bytes(self) -> int:
         return sum(source.num_bytes for _, source in self.sources)
+
+
+def group_tasks(
+    groups: Sequence[Sequence[tuple[int, SourceFile]]], work: Path, name: str, choices: Sequence[Any]
+) -> list[GroupTask]:
+    """A task for each of these groups, in the folders `NAME-00000` … of `work`; `choices` are JSON that decides what
+    comes of the files, besides their content."""
+    return [
+        GroupTask(
+            tuple(group),
+            work / f"{name}-{number:05d}",
+            fingerprint([*choices, [[index, *source.identity] for index, source in group]]),
+        )
+        for number, group in enumerate(groups)
+    ]
