@@ -186,10 +186,9 @@ def count_words(
     means = Means(engine, workers, memory_bytes, progress)
     crew = means.crew(len(groups), total_bytes)
     with work_folder(out.with_name(f".{out.name}.work"), settings, out) as work:
-        skips = Skips(max_bad)
         if len(groups) == 1 and engine.is_local:  # straight into the table that is written in the end
             progress.stage("counting", total_bytes, "B")
-            tally = Tally(work / "one", crew.memory_bytes)
+            skips, tally = Skips(max_bad), Tally(work / "one", crew.memory_bytes)
             for _, source in groups[0]:
                 count_source(source, tally, skips, pile_sets, text_key, progress.advance)
             if tally.runs:
@@ -200,8 +199,7 @@ def count_words(
             limits: dict[str, Any] = {"max_bad": max_bad, "memory_bytes": crew.memory_bytes}
             count = partial(count_group, pile_sets=pile_sets, text_key=text_key, **limits)
             results = means.finish(count, tasks, crew, work, "counting", "B", "groups of files were already counted")
-            for result in results:
-                skips.merge(result["skips"])
+            skips = Skips.of(results, max_bad)
             runs = [work / result["folder"] / name for result in results for name in result["runs"]]
             table = new_table()
         for warning in skips.warnings:

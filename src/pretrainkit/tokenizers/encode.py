@@ -190,12 +190,11 @@ def _encode_split(
         for task, record in _run(left, work, means):
             results[task.index] = record
             progress.advance(task.num_bytes)
-        skips, empty, entries, num_with_control = Skips(settings.max_bad), Counter[str](), [], 0
-        for _, record in sorted(results.items()):
-            skips.merge(record["skips"])
-            empty.update(record["empty"])
-            num_with_control += record.get("with_control", 0)
-            entries.append(record["entry"])
+        records = [results[task.index] for task in tasks]
+        skips = Skips.of(records, settings.max_bad)
+        empty = sum((Counter[str](record["empty"]) for record in records), Counter())
+        num_with_control = sum(record.get("with_control", 0) for record in records)
+        entries = [record["entry"] for record in records]
         for warning in skips.warnings:
             progress.note(f"warning: {warning}")
         if not sum(entry["num_documents"] for entry in entries):
