@@ -277,15 +277,14 @@ static unsigned write_number(char *text, uint64_t number) {
     return length;
 }
 
-static PyObject *write_rows(const Row *rows, uint64_t num_rows, PyObject *write) {
+static int write_rows(const Row *rows, uint64_t num_rows, PyObject *write) {
     enum { PIECE = 1 << 20 };
     uint64_t done = 0;
     while (done < num_rows) {
         uint64_t stop = done, size = 0;
         while (stop < num_rows && (size == 0 || size < PIECE)) size += rows[stop++].length + 22;
-        if (size > PY_SSIZE_T_MAX) return PyErr_NoMemory();
         PyObject *piece = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
-        if (!piece) return NULL;
+        if (!piece) return -1;
         char *start = PyBytes_AS_STRING(piece), *at = start;
         for (; done < stop; done++) {
             memcpy(at, rows[done].word, rows[done].length);
@@ -294,13 +293,13 @@ static PyObject *write_rows(const Row *rows, uint64_t num_rows, PyObject *write)
             at += write_number(at, rows[done].count);
             *at++ = '\n';
         }
-        if (_PyBytes_Resize(&piece, at - start)) return NULL;
+        if (_PyBytes_Resize(&piece, at - start)) return -1;
         PyObject *result = PyObject_CallOneArg(write, piece);
         Py_DECREF(piece);
-        if (!result) return NULL;
+        if (!result) return -1;
         Py_DECREF(result);
     }
-    Py_RETURN_NONE;
+    return 0;
 }
 
 static PyObject *table_dump(WordTable *table, PyObject *arguments) {
@@ -313,18 +312,19 @@ static PyObject *table_dump(WordTable *table, PyObject *arguments) {
     Row *rows = malloc((table->num_words + 1) * sizeof(Row));
     if (!rows) return PyErr_NoMemory();
     if (swapped) swap_nibbles(table);
-    uint64_t num_rows = 0;
+    uint64_t num_rows = 0, total = 0;
     for (uint64_t i = 0; i < table->capacity; i++) {
         const Slot *slot = &table->slots[i];
         if (!slot->count) continue;
+        total += slot->count;
         const unsigned char *word = table->arena + slot->offset;
         rows[num_rows++] = (Row){word, slot->length, slot->count, prefix_of(word, slot->length)};
     }
     qsort(rows, num_rows, sizeof(Row), by_count ? compare_counts : compare_bytes);
     if (swapped) swap_nibbles(table); /* as they were */
-    PyObject *result = write_rows(rows, num_rows, write);
+    int failed = write_rows(rows, num_rows, write);
     free(rows);
-    return result;
+    return failed ? NULL : PyLong_FromUnsignedLongLong(total);
 }
 
 static PyObject *table_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
@@ -357,24 +357,16 @@ static PyObject *table_num_bytes(WordTable *table, void *closure) {
     return PyLong_FromUnsignedLongLong(table->capacity * sizeof(Slot) + table->arena_size);
 }
 
-static PyObject *table_total(WordTable *table, void *closure) {
-    uint64_t total = 0;
-    (void)closure;
-    for (uint64_t i = 0; i < table->capacity; i++) total += table->slots[i].count;
-    return PyLong_FromUnsignedLongLong(total);
-}
-
 static PyMethodDef table_methods[] = {
     {"update", (PyCFunction)table_update, METH_O, "Counts the words of a bytes-like object, as if it stood alone."},
     {"merge", (PyCFunction)table_merge, METH_O,
      "Adds rows of word TAB count LF, up to the first that is not of that form; gives the bytes it took."},
     {"dump", (PyCFunction)table_dump, METH_VARARGS,
-     "dump(write, order): gives word TAB count LF rows to write(bytes), in pieces. order: count, bytes or sabertooth."},
+     "dump(write, order): gives word TAB count LF rows to write(bytes), in pieces; returns the sum of the counts."},
     {NULL, NULL, 0, NULL}};
 
 static PyGetSetDef table_properties[] = {
     {"num_bytes", (getter)table_num_bytes, NULL, "Memory the table takes.", NULL},
-    {"total", (getter)table_total, NULL, "Sum of the counts, modulo 2**64.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 
 static PyType_Slot table_slots[] = {{Py_tp_new, table_new},

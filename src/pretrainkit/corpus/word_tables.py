@@ -50,11 +50,6 @@ class PythonTable:
         """Memory it takes, about."""
         return 140 * len(self._counts)
 
-    @property
-    def total(self) -> int:
-        """Sum of the counts."""
-        return self._counts.total()
-
     def update(self, data: bytes) -> None:
         """Counts the words of `data`."""
         self._counts.update(split_words(data))
@@ -73,11 +68,12 @@ class PythonTable:
             taken += len(row) + 1
         return taken
 
-    def dump(self, write: Callable[[bytes], Any], order: str) -> None:
-        """Gives the rows in `order` to `write`, in pieces."""
+    def dump(self, write: Callable[[bytes], Any], order: str) -> int:
+        """Gives the rows in `order` to `write`, in pieces. Returns the sum of the counts."""
         rows = sorted(self._counts.items(), key=order_key(order))
         for start in range(0, len(rows), 10_000):
             write(b"".join(b"%b\t%d\n" % row for row in rows[start : start + 10_000]))
+        return self._counts.total()
 
 
 @contextmanager
@@ -158,8 +154,7 @@ def write_merged(
             if table.num_bytes > memory_bytes:
                 return _write_merged_on_disk(runs, write, order, folder, memory_bytes)
         merged(1)
-    table.dump(write, order)
-    return table.total
+    return table.dump(write, order)
 
 
 def _write_merged_on_disk(

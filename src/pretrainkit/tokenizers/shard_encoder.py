@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -208,30 +208,18 @@ def encode_together(tasks: Sequence[ShardTask], processes: int) -> Iterator[tupl
     """Makes shards one after another: this process reads and writes, `processes` others encode."""
     all_skips = [Skips(task.encoder.settings.max_bad) for task in tasks]
 
-    def pieces() -> Iterator[tuple[int, Encoder, list[Text]]]:
-        numbers = count()  # over all shards
+    def pieces() -> Iterator[tuple[Encoder, list[Text]]]:
         for task, skips in zip(tasks, all_skips):
             # An empty batch marks the end, so that shards without documents are made too.
             for texts in chain(batches(task, skips), [[]]):
-                yield next(numbers), task.encoder, texts
+                yield task.encoder, texts
 
-    results = _in_order(run_tasks(_encode_piece, pieces(), processes))
+    results = run_tasks(_encode_piece, pieces(), processes, in_order=True)
     for task, skips in zip(tasks, all_skips):
         shard = iter(lambda: next(results), None)
         yield task, write_shard(task, skips, shard)
 
 
-def _encode_piece(piece: tuple[int, Encoder, list[Text]]) -> tuple[int, Batch | None]:
-    number, encoder, texts = piece
-    return number, encode_batch(encoder, texts) if texts else None
-
-
-def _in_order(results: Iterable[tuple[int, Batch | None]]) -> Iterator[Batch | None]:
-    """Numbered results, the ones that come early held back. None marks the end of a shard."""
-    early: dict[int, Batch | None] = {}
-    number = 0
-    for place, batch in results:
-        early[place] = batch
-        while number in early:
-            yield early.pop(number)
-            number += 1
+def _encode_piece(piece: tuple[Encoder, list[Text]]) -> Batch | None:
+    encoder, texts = piece
+    return encode_batch(encoder, texts) if texts else None

@@ -93,8 +93,10 @@ def parse_bytes(text: str) -> int:
     return int(float(match[1]) * 1000 ** " KMGT".index(match[2].upper() or " "))
 
 
-def run_tasks(function: Callable[[Task], Result], tasks: Iterable[Task], processes: int) -> Iterator[Result]:
-    """`function(task)` for all tasks, each as soon as it is done. One process: here, in order.
+def run_tasks(
+    function: Callable[[Task], Result], tasks: Iterable[Task], processes: int, *, in_order: bool = False
+) -> Iterator[Result]:
+    """`function(task)` for all tasks: each as soon as it is done, or `in_order` of the tasks. One process: here.
 
     Worker processes are started afresh (spawn), so `function` and `tasks` must be picklable. They end with their
     parent, even if that is killed. Raises RunError where a worker died, as from lack of memory.
@@ -105,12 +107,13 @@ def run_tasks(function: Callable[[Task], Result], tasks: Iterable[Task], process
     with _pool(processes) as pool:
         # Few at a time, so that an error or an interrupt leaves little behind to be waited for.
         left = iter(tasks)
-        pending = {pool.submit(function, task) for task in islice(left, 2 * processes)}
+        pending = [pool.submit(function, task) for task in islice(left, 2 * processes)]
         while pending:
-            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            done = pending[:1] if in_order else wait(pending, return_when=FIRST_COMPLETED).done
             for future in done:
+                pending.remove(future)
                 yield future.result()
-            pending |= {pool.submit(function, task) for task in islice(left, len(done))}
+            pending += [pool.submit(function, task) for task in islice(left, len(done))]
 
 
 def share_tasks(function: Callable[[Task], Result], tasks: Sequence[Task], processes: int) -> Iterator[Result]:

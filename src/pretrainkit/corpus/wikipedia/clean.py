@@ -115,10 +115,7 @@ def _plain(text: str) -> str:
         if "&" in text:
             text = _ENTITY.sub(_character, text)
     text = unguard(text)
-    if "\xa0" in text:
-        text = text.replace("\xa0", " ")
-    if "\t" in text:
-        text = text.replace("\t", " ")
+    text = text.replace("\xa0", " ").replace("\t", " ")
     if "(" in text:
         text = _OPENED.sub("(", text)
         if " )" in text or ",)" in text or ";)" in text or ":)" in text:
