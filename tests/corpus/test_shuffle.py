@@ -74,7 +74,7 @@ def test_any_memory_gives_the_same_order(tmp_path_factory, lengths, run_bytes, p
     writer.spill()
     runs = writer.runs["train"]
     with open_shard(folder / "out", "none") as (shard, entry):
-        gather(runs, [0] * len(runs), [run.num_documents for run in runs], shard, piece_bytes)
+        gather([(run, 0, run.num_documents) for run in runs], shard, piece_bytes)
     order = np.argsort(order_keys(np.arange(len(records), dtype=np.uint64), seed))
     assert (folder / "out").read_bytes() == b"".join(records[index] for index in order)
     assert entry["num_documents"] == len(records)

@@ -113,15 +113,6 @@ def _spill(folder: Path, number: int, documents: "array[int]", keys: "array[int]
     return name, len(documents_D)
 
 
-def column_runs(work: Path, results: list[dict[str, Any]], column: int) -> list[PairRun]:
-    """The sorted pairs of a column, over all groups."""
-    return [
-        PairRun(work / result["folder"] / name, num, column * num * PAIR_BYTES)
-        for result in results
-        for name, num in result["runs"]
-    ]
-
-
 @dataclass(frozen=True)
 class JoinTask:
     """A column of signatures, whose equal keys join documents."""
@@ -181,12 +172,15 @@ def find_duplicates(
 def _join(signed: list[dict[str, Any]], work: Path, rule: DuplicateRule, means: Means) -> list[PairRun]:
     """Pairs of documents that belong together, column by column."""
     width = rule.num_columns
-    columns = [column_runs(work, signed, column) for column in range(width)]
-    crew = means.crew(width, sum(run.num_pairs for run in columns[0]) * width * PAIR_BYTES)
+    runs = [(work / result["folder"] / name, num) for result in signed for name, num in result["runs"]]
+    crew = means.crew(width, sum(num for _, num in runs) * width * PAIR_BYTES)
     key = fingerprint([result["key"] for result in signed])
     tasks = [
-        JoinTask(tuple(runs), work / f"join-{column:05d}", crew.memory_bytes, f"{key}-{column}")
-        for column, runs in enumerate(columns)
+        JoinTask(
+            tuple(PairRun(path, num, column * num * PAIR_BYTES) for path, num in runs),
+            *(work / f"join-{column:05d}", crew.memory_bytes, f"{key}-{column}"),
+        )
+        for column in range(width)
     ]
     joined = means.finish(join_column, tasks, crew, work, "joining", "column", "columns were already joined")
     return [PairRun(task.folder / "joined.pairs", result["num_pairs"]) for task, result in zip(tasks, joined)]

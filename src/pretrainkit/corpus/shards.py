@@ -22,7 +22,7 @@ from pretrainkit.corpus.build_settings import BuildSettings
 from pretrainkit.corpus.duplicates import DropList, find_duplicates
 from pretrainkit.corpus.readers import Document, read_documents, text_hash
 from pretrainkit.corpus.shard_writer import Compression, encode_record, open_shard, shard_name
-from pretrainkit.corpus.shuffle import Run, RunWriter, cut_positions, gather, identity
+from pretrainkit.corpus.shuffle import Part, Run, RunWriter, cut_positions, gather, identity, parts_between
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import (
     MANIFEST_NAME,
@@ -56,8 +56,7 @@ class GatherTask:
 
     split: str
     path: Path
-    parts: tuple[tuple[Run, int, int], ...]
-    """Run, first document, document after the last."""
+    parts: Sequence[Part]
     folder: Path
     """Where to note that it is done."""
     key: str
@@ -127,7 +126,8 @@ def build_corpus(
 
 def _read(sources: Sequence[SourceFile], work: Path, settings: BuildSettings, means: Means) -> list[dict[str, Any]]:
     """Pass 1: documents that are taken, in sorted runs by split."""
-    dropped, choices = None, [settings.content()]
+    dropped: Path | None = None
+    choices: list[Any] = [settings.content()]
     if settings.duplicates:
         limits = {name: getattr(settings, name) for name in ("heldout", "text_key", "max_bad")}
         found = find_duplicates(sources, work, settings.duplicates, means=means, **limits)
@@ -146,13 +146,8 @@ def _enough(results: Sequence[dict[str, Any]], settings: BuildSettings) -> float
     """A share that holds out one document, where that asked for holds out none of several; else 0."""
     if not settings.heldout or _num_documents(results, "valid") or _num_documents(results, "train") < 2:
         return 0.0
-    return share_above(min(result["lowest_share"] for result in results))
-
-
-def share_above(lowest: float) -> float:
-    """A share of few digits that holds out the text of the lowest hash, given as a share; 0: that would be all."""
-    # The next multiple of 0.0001 above it.
-    share = math.floor(10_000 * lowest + 1) / 10_000
+    # The next multiple of 0.0001 above the lowest hash of a text.
+    share = math.floor(10_000 * min(result["lowest_share"] for result in results) + 1) / 10_000
     return share if share < 1 else 0.0
 
 
@@ -323,9 +318,8 @@ def num_shards_of(split: str, settings: BuildSettings) -> int:
 
 def gather_shard(task: GatherTask) -> dict[str, Any]:
     """Pass 2 of one shard. Returns the manifest's entry."""
-    runs, start, stop = zip(*task.parts) if task.parts else ((), (), ())
     with open_shard(task.path, task.compress) as (writer, entry):
-        gather(runs, start, stop, writer, int(task.memory_bytes * _MEMORY_SHARE))
+        gather(task.parts, writer, int(task.memory_bytes * _MEMORY_SHARE))
     note_finished(task.folder, {"key": task.key, "entry": entry})
     return entry
 
@@ -342,11 +336,7 @@ def plan_gather(
         ranks = shard_ranks(sum(run.num_documents for run in runs), num_shards, settings.rule)
         cuts = cut_positions([run.index()[0] for run in runs], ranks)
         for index in range(len(ranks) - 1):
-            parts = tuple(
-                (run, int(a), int(b))
-                for run, a, b in zip(runs, cuts[:, index], cuts[:, index + 1], strict=True)
-                if b > a
-            )
+            parts = parts_between(runs, cuts[:, index], cuts[:, index + 1])
             path = out / folder / shard_name(index, num_shards, settings.compress)
             folder_of_task = work / f"{split}-{index:05d}"
             tasks.append(GatherTask(split, path, parts, folder_of_task, key, settings.compress, memory_bytes))

@@ -13,7 +13,7 @@ Dimensions: R runs, D documents of a run, K cuts.
 """
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from mmap import mmap
 from pathlib import Path
@@ -174,9 +174,17 @@ def cut_positions(keys: Sequence[U64], ranks: Sequence[int]) -> NDArray[np.int64
     return cuts
 
 
-def gather(runs: Sequence[Run], start: Sequence[int], stop: Sequence[int], writer: ShardWriter, max_bytes: int) -> None:
-    """Writes the documents `start[r]:stop[r]` of every run r by their keys, holding at most about `max_bytes`."""
-    parts = [(run, int(a), int(b)) for run, a, b in zip(runs, start, stop, strict=True) if b > a]
+Part = tuple[Run, int, int]
+"""Run, first document, document after the last."""
+
+
+def parts_between(runs: Sequence[Run], start: Iterable[int], stop: Iterable[int]) -> list[Part]:
+    """The documents `start[r]:stop[r]` of every run r that has some there."""
+    return [(run, int(a), int(b)) for run, a, b in zip(runs, start, stop, strict=True) if b > a]
+
+
+def gather(parts: Sequence[Part], writer: ShardWriter, max_bytes: int) -> None:
+    """Writes documents by their keys, holding at most about `max_bytes`."""
     indexes = [run.index() for run, _, _ in parts]
     num_documents = sum(b - a for _, a, b in parts)
     num_bytes = sum(_span(index, a, b)[1] for index, (_, a, b) in zip(indexes, parts, strict=True))
@@ -190,8 +198,9 @@ def gather(runs: Sequence[Run], start: Sequence[int], stop: Sequence[int], write
     cuts = cut_positions([index[0, a:b] for index, (_, a, b) in zip(indexes, parts, strict=True)], ranks)
     # From places in the slices to places in the runs.
     cuts += np.array([[a] for _, a, _ in parts])
+    runs = [run for run, _, _ in parts]
     for piece in range(num_pieces):
-        gather([run for run, _, _ in parts], cuts[:, piece].tolist(), cuts[:, piece + 1].tolist(), writer, max_bytes)
+        gather(parts_between(runs, cuts[:, piece], cuts[:, piece + 1]), writer, max_bytes)
 
 
 def _span(index: U64, start: int, stop: int) -> tuple[int, int]:
@@ -200,7 +209,7 @@ def _span(index: U64, start: int, stop: int) -> tuple[int, int]:
     return first, int(index[1, stop - 1]) - first
 
 
-def _gather_at_once(parts: Sequence[tuple[Run, int, int]], indexes: Sequence[U64], writer: ShardWriter) -> None:
+def _gather_at_once(parts: Sequence[Part], indexes: Sequence[U64], writer: ShardWriter) -> None:
     spans = [_span(index, start, stop) for index, (_, start, stop) in zip(indexes, parts, strict=True)]
     # Pages of its own: they go back to the system at once, whatever the allocator thinks.
     view = memoryview(mmap(-1, max(1, sum(num_bytes for _, num_bytes in spans))))

@@ -114,13 +114,10 @@ def find_sources(
             what = "matches no file" if glob.has_magic(pattern) else "does not exist or holds no file"
             raise DataError(f"input {pattern!r} {what}\n  check the spelling; patterns are relative to {os.getcwd()}")
         for address, num_bytes, stamp in matches:
-            resolved = _format_of(address) if format == "auto" else format
+            by_name = "dump" if address.endswith(_DUMPS) else FORMAT_OF_SUFFIX.get(Path(address).suffix, "text")
+            resolved = by_name if format == "auto" else format
             found.append(SourceFile(address, resolved, num_bytes, stamp, dataset, options=options))
     return found
-
-
-def _format_of(address: str) -> Format:
-    return "dump" if address.endswith(_DUMPS) else FORMAT_OF_SUFFIX.get(Path(address).suffix, "text")
 
 
 def _is_data(relative: str) -> bool:
