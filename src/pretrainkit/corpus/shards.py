@@ -146,8 +146,13 @@ def _enough(results: Sequence[dict[str, Any]], settings: BuildSettings) -> float
     """A share that holds out one document, where that asked for holds out none of several; else 0."""
     if not settings.heldout or _num_documents(results, "valid") or _num_documents(results, "train") < 2:
         return 0.0
-    # The next multiple of 0.0001 above the lowest hash of a text.
-    share = math.floor(10_000 * min(result["lowest_share"] for result in results) + 1) / 10_000
+    return share_above(min(result["lowest_share"] for result in results))
+
+
+def share_above(lowest: float) -> float:
+    """A share of few digits that holds out the text of the lowest hash, given as a share; 0: that would be all."""
+    # The next multiple of 0.0001 above it.
+    share = math.floor(10_000 * lowest + 1) / 10_000
     return share if share < 1 else 0.0
 
 
