@@ -22,7 +22,8 @@ MUST_SUPPLY = {
     ("model.encoder.kind", "*"): "model.encoder.",
     ("model.decoder.kind", "*"): "model.decoder",
     ("model.quantizer.kind", "*"): "model.quantizer.",
-    ("model.domain.kind", "*"): "model.domain: domain",  # channels and num_classes of a domain of one's own
+    ("model.domain.kind", "classes"): "num_classes",
+    ("model.domain.kind", "*"): "use vit or conv",  # an encoder of features
     ("data.kind", "classes"): "data.texts=",
     ("data.kind", "numbers"): "data.texts=",
     ("checkpoint.keep_best.mode", "*"): "checkpoint.keep_best.metric",

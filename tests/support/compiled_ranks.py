@@ -1,4 +1,4 @@
-"""What each of two ranks does in `codegen/test_compiled_ranks.py`, as in `rank_checks`. Inductor compiles the blocks."""
+"""What each of two ranks does in `codegen/test_compiled_ranks.py`, as in `rank_checks`. Inductor compiles blocks."""
 
 import sys
 from pathlib import Path

@@ -165,6 +165,11 @@ CASES = [
     Case(f"{PAIRS} data.tokenizer=wrapped data.max_length=3", r"data.max_length=\d+"),
     Case("evaluate clip --data silent", "pretrainkit data check", {"check": "check silent"}, ends=2),
     Case("config import zerovl.yaml --recipe clip --out {out}", r"epoch=\d+"),
+    Case(
+        "config check image_tokenizer/tiny model.domain.kind=depth model.domain.num_channels=3",
+        r"num_channels=\d",
+        {"num_channels": "model.domain.num_channels"},
+    ),
     # bert
     Case(f"{BERTS} data.train=wordless objective.mask_unit=whole_word", "objective.mask_unit=token"),
     Case("config check bert/tiny objective.max_predictions=300", r"objective.max_predictions=\d+"),

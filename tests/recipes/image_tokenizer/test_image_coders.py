@@ -156,7 +156,7 @@ def test_what_cannot_be_is_told(config, message: str) -> None:
 
 
 def test_domains_that_cannot_be_are_told() -> None:
-    with pytest.raises(ValueError, match="has 3 channels, not 4"):
+    with pytest.raises(ValueError, match="num_channels=4\n  set num_channels=3"):
         Domain(name="x", kind="colors", num_channels=4)
     with pytest.raises(ValueError, match="classes need a number"):
         Domain(name="x", kind="classes", num_channels=4)

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from pretrainkit.config.base import DEFAULT, Config, Conflict, ReadBy
+from pretrainkit.config.base import DEFAULT, Config, Conflict, ConflictError, ReadBy
 from pretrainkit.config.fields import NonNegativeFloat, Rate
 
 Kind = Literal["colors", "grey", "normals", "mask", "depth", "classes", "features"]
@@ -37,17 +37,16 @@ class Domain(Config):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if (self.kind == "classes") != (self.num_classes is not None):
-            raise ValueError(
-                f"domain {self.name!r} is of kind {self.kind!r} with num_classes={self.num_classes}; classes need a "
-                "number of them, others have none"
-            )
+        told = f"domain {self.name!r} is of kind {self.kind!r}"
+        if self.kind == "classes" and self.num_classes is None:
+            raise ValueError(f"{told}; classes need a number of them\n  set num_classes, with one for what has none")
+        if self.kind != "classes" and self.num_classes is not None:
+            message = f"{told}, which has no num_classes={self.num_classes}\n  leave num_classes out"
+            raise ConflictError(Conflict(message, [("num_classes", None)], "kind"))
         wanted = {"colors": 3, "grey": 1, "normals": 3, "mask": 1, "depth": 1}.get(self.kind, self.num_channels)
         if self.num_channels != wanted:
-            raise ValueError(
-                f"domain {self.name!r} of kind {self.kind!r} has {wanted} channels, not "
-                f"{self.num_channels} (num_channels)"
-            )
+            message = f"{told} with num_channels={self.num_channels}\n  set num_channels={wanted}, or another kind"
+            raise ConflictError(Conflict(message, [("num_channels", wanted)], "kind"))
         return self
 
     @property
