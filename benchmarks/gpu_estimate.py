@@ -51,8 +51,7 @@ def estimate(found: Mapping[str, Any]) -> dict[str, float]:
 
 def main() -> None:
     """Print a row for each workload."""
-    rows = []
-    for name in sys.argv[1:] or WORKLOADS:
+    for number, name in enumerate(sys.argv[1:] or WORKLOADS):
         done = subprocess.run(
             [sys.executable, "-m", "support.codegen", WORKLOADS[name]],
             capture_output=True,
@@ -62,15 +61,13 @@ def main() -> None:
         if done.returncode:
             sys.exit(f"{name}: {done.stderr[-2000:]}")
         (found,) = json.loads(done.stdout).values()
-        rows.append((name, WORKLOADS[name].partition(",")[0], estimate(found)))
-    columns = [*rows[0][2]]
-    print(
-        f"| workload | preset and examples | {' | '.join(f'{one}, ms' if one != 'MFU' else one for one in columns)} |"
-    )
-    print("|---" * (len(columns) + 2) + "|")
-    for name, preset, values in rows:
-        cells = [f"{values[one]:.2f}" if one == "MFU" else f"{values[one]:.1f}" for one in columns]
-        print(f"| {name} | {preset} | {' | '.join(cells)} |")
+        found = estimate(found)
+        share = found.pop("MFU")
+        if not number:
+            print(f"| workload | preset and examples | {', ms | '.join(found)}, ms | MFU |")
+            print("|---" * (len(found) + 3) + "|")
+        preset = WORKLOADS[name].partition(",")[0]
+        print(f"| {name} | {preset} | {' | '.join(f'{one:.1f}' for one in found.values())} | {share:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed: make test-codegen"),
 ]
-MOST_KERNELS = {"forward": 14, "backward": 18}
+MOST_KERNELS = {"forward": 16, "backward": 22}
 """Triton kernels of a block."""
 WORKLOADS = {
     # Preset and examples, to the parts that are compiled there.
@@ -31,8 +31,9 @@ WORKLOADS = {
     "fourm/b-7=16": 4,
     "t5/1.1-base=16": 3,
 }
-BIAS_GRADIENT = 2
-"""Atomic additions of a T5 block: FlexAttention's gradient of the relative bias."""
+ATOMICS = {("t5/1.1-base=16", "Block"): 2, ("pixel/small=8", "(264,)"): 2}
+"""Atomic additions in backward passes, by workload and part of the name of a module: FlexAttention's gradient of the
+relative bias; and rows that heads of 44 numbers, for which there is no flash kernel, are copied into and back."""
 
 
 @cache
@@ -57,11 +58,8 @@ def test_every_kind_of_block_becomes_few_kernels_without_atomic_additions(worklo
         for direction, most in MOST_KERNELS.items():
             one = part[direction]
             assert 0 < len(one["kernels"]) <= most, (name, one["kernels"])
-            assert one["atomics"] == (BIAS_GRADIENT if direction == "backward" and is_biased(workload, name) else 0)
-
-
-def is_biased(workload: str, part: str) -> bool:
-    return workload.startswith("t5/1.1") and "Block" in part
+            known = (num for (of, part_of_name), num in ATOMICS.items() if of == workload and part_of_name in name)
+            assert one["atomics"] == (next(known, 0) if direction == "backward" else 0), name
 
 
 @pytest.mark.parametrize(

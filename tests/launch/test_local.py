@@ -85,7 +85,7 @@ def test_a_rank_that_hears_no_signal_ends_soon_after_another_failed(
     folder: Path, mode: str, code: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     began = time.monotonic()
-    assert launch_local([mode, str(folder)], 2, folder / "run", module="trivial_rank") == code
+    assert launch_local(two_ranks(mode, folder), folder / "run", module="trivial_rank") == code
     assert time.monotonic() - began < 60
     assert "rank 0 waits for rank 1, which has failed" in capfd.readouterr().err
 

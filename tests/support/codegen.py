@@ -194,6 +194,8 @@ def measure(preset: str, num: int, words: list[str]) -> dict[str, Any]:
         kinds.setdefault(name, (module, args, kwargs))
         counts[name] += 1
 
+    objective = recipe.build_objective(config)
+    cost = objective.cost(batch).flops
     with torch.device("meta"):
         model = recipe.build_model(config).train()
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -203,7 +205,7 @@ def measure(preset: str, num: int, words: list[str]) -> dict[str, Any]:
         hooks = [one.register_forward_pre_hook(note, with_kwargs=True) for one in (*model.blocks(), *apart)]
         with FlopCounterMode(display=False) as operations:
             accumulate(
-                recipe.build_objective(config),
+                objective,
                 model,
                 [to_device(batch, device)],
                 precision=Precision(device, torch.bfloat16, False, None),
@@ -214,7 +216,7 @@ def measure(preset: str, num: int, words: list[str]) -> dict[str, Any]:
         by_operator = {str(operator): num for operator, num in operations.get_flop_counts()["Global"].items()}
         attention = sum(num for operator, num in by_operator.items() if "attention" in operator or "attn" in operator)
         return {
-            "cost": recipe.build_objective(config).cost(batch).flops,
+            "cost": cost,
             "products": operations.get_total_flops() - attention,
             "attention": attention,
             "parameters": sum(one.numel() for one in model.parameters()),

@@ -193,6 +193,16 @@ CASES = [
         {"name one of them": "--set", "--set": "depth.guided_by=[rgb]"},
     ),
     Case(
+        "generate fourm --from-data 1 --to depth --set depth.scheme=roar --set depth.schedule=cosine --out {out}",
+        "schedule=linear",
+        {"schedule=linear": "--set", "--set": "depth.scheme=roar --set depth.schedule=linear"},
+    ),
+    Case(
+        "generate fourm --from-data 1 --to depth --set depth.take=mean --temperature 0 --out {out}",
+        "temperature=1",
+        {"temperature=1": "--temperature", "--temperature": "1"},
+    ),
+    Case(
         "generate fourm --from rgb --to depth --out {out}",
         "rgb=photo.png",
         {"rgb=photo.png": "--from", "--from": "rgb=rooms/valid/rgb/00000.png"},
@@ -370,6 +380,8 @@ CASES = [
         {"FOLDER": "pixel-cls", "+": "--out {out}"},
     ),
     Case("export attending --out {out}", "--format safetensors"),
+    Case("import foreign/tree.npz --recipe t5 --format t5x", "--out FOLDER", {"FOLDER": "{out}"}),
+    Case("import foreign/tree.npz --recipe t5 --format t5x", "--dry-run"),
     Case("import torn-words --out {out}", "--tokenizer FOLDER", {"FOLDER": "tokenizer"}),
     Case(
         "tokenizer encode corpus --tokenizer maskless --out {out}",

@@ -150,7 +150,8 @@ def test_a_stale_cache_is_passed_over_and_can_be_made_anew(task, tmp_path, caplo
     assert cache_task(task, out) == folder
     edited = task.replace(preprocessors=(Filter(lambda example: True), *task.preprocessors))
     assert not edited.bind("train", caches=[out]).is_cached
-    assert "is stale, its data, steps or vocabularies have changed" in caplog.text
+    advice = followed(caplog.messages[-2], "tasks/cache.py: task …: the cache in … is stale")
+    assert advice.split()[-5:] == ["cache", task.name, "--out", str(out), "--overwrite"]  # done below
     with pytest.raises(
         DataError, match="was made of other data or splits, or by other steps: train, validation do not"
     ):

@@ -9,6 +9,7 @@ import pretrainkit.training.precision as precision_module
 from pretrainkit.errors import ConfigError
 from pretrainkit.training.precision import cpu_has_fast_bfloat16, resolve_precision
 from pretrainkit.training.run import PrecisionConfig
+from support.remedies import followed
 
 CPU = torch.device("cpu")
 
@@ -46,7 +47,10 @@ def test_explicit_bfloat16_on_a_slow_cpu_warns_with_the_factor(monkeypatch, capl
     monkeypatch.setattr(precision_module, "cpu_has_fast_bfloat16", lambda: False)
     with caplog.at_level(logging.WARNING):
         assert resolve_precision(PrecisionConfig(compute="bfloat16"), CPU).compute_dtype is torch.bfloat16
-    assert "20 times slower" in caplog.text
+    advice = followed(caplog.messages[0], "training/precision.py: precision.compute=bfloat16 on a CPU")
+    caplog.clear()
+    resolve_precision(PrecisionConfig(compute=advice.partition("compute=")[2]), CPU)
+    assert not caplog.messages
 
 
 def test_float16_on_a_cpu_is_refused() -> None:

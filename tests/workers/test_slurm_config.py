@@ -1,10 +1,13 @@
 """Durations as SLURM writes them, and options that the launcher keeps for itself."""
 
+import re
+
 import pytest
 
 from pretrainkit.config.loader import config_of_words
 from pretrainkit.errors import ConfigError
 from pretrainkit.workers.slurm_config import SlurmConfig
+from support.remedies import followed
 
 
 @pytest.mark.parametrize(
@@ -21,6 +24,14 @@ from pretrainkit.workers.slurm_config import SlurmConfig
 )
 def test_a_duration_is_read_as_slurm_reads_it(text, minutes):
     assert config_of_words(SlurmConfig, [f"time={text}"], "--slurm").time == minutes
+
+
+def test_a_job_lasts_until_it_can_be_told_to_end():
+    with pytest.raises(ConfigError) as refused:
+        config_of_words(SlurmConfig, ["time=3", "signal_seconds=300"], "--slurm")
+    advice = followed(refused.value, "workers/slurm_config.py: time=… minutes and signal_seconds=…")
+    time = re.search(r"time=\d+", advice)[0]
+    assert config_of_words(SlurmConfig, [time, "signal_seconds=300"], "--slurm").time == 7
 
 
 def test_words_become_settings():

@@ -114,4 +114,4 @@ def import_file(
             target.write(text)
     except OSError as error:
         raise InputError(f"cannot write {out}\n  {error}\n  give a new file in a folder that exists") from None
-    print(f"{out}: train it with: pretrainkit train {out} --out FOLDER")
+    print(f"{out}\n  train it with: pretrainkit train {out} --out FOLDER")

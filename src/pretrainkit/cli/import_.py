@@ -41,7 +41,7 @@ def import_(
         _show(api.read_foreign_model(path, recipe, format=format, config=config))
         return
     if out is None:
-        raise InputError("where to? give --out FOLDER, or --dry-run to write nothing")
+        raise InputError("there is no place for the model\n  give --out FOLDER, or --dry-run to write nothing")
     print(api.import_model(path, recipe, out, format=format, config=config, tokenizer=tokenizer, pooling=pooling))
     if check:
         difference = api.difference_from_huggingface(out)

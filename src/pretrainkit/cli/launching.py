@@ -186,7 +186,7 @@ def resume_sweep(out: Path) -> None:
     """Submit again, as an array, the runs of a sweep that neither are finished nor wait or run."""
     left = [folder for folder in launched_runs(out) if not folder.is_finished and not living_job(folder)]
     if not left:
-        print(f"each run of {out} is complete or in the queue; look at them: pretrainkit launch status {out}")
+        print(f"each run of {out} is complete or in the queue\n  look at them: pretrainkit launch status {out}")
         return
     launches = [replace(folder.last(), words=folder.last().words_again, job_ids=()) for folder in left]
     first = replace(launches[0], words=(), words_again=(), code={})

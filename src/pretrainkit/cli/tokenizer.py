@@ -235,5 +235,5 @@ def _echo_facts(folder: Path, facts: dict[str, Any], json_output: bool) -> None:
         return
     typer.echo(f"{folder}")
     for name, value in facts.items():
-        shown = f"{name.removeprefix('num_').replace('_', ' '):<14}{value:>16,}"
-        typer.echo(f"  {shown}" if isinstance(value, int) else f"  {name:<14}{value:>16}")
+        shown = f"{value:,}" if isinstance(value, int) else value
+        typer.echo(f"  {name.removeprefix('num_').replace('_', ' '):<14}{shown:>16}")

@@ -87,7 +87,7 @@ def find_cache(task: Any, split: str, caches: Sequence[str | Path]) -> TaskCache
             return cache
         _logger.warning(
             "task %s: the cache in %s is stale, its data, steps or vocabularies have changed; examples of %s are made "
-            "anew (make the cache again: pretrainkit tasks cache %s --out %s --overwrite)",
+            "anew\n  make the cache again: pretrainkit tasks cache %s --out %s --overwrite",
             task.name, path, split, task.name, folder,
         )  # fmt: skip
     if caches:

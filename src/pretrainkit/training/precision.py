@@ -96,7 +96,7 @@ def resolve_precision(config: PrecisionConfig, device: torch.device) -> Precisio
         if device.type == "cpu":
             _log.warning(
                 "precision.compute=bfloat16 on a CPU without AVX512_BF16 or AMX is about 20 times slower per step than "
-                "float32; use precision.compute=auto"
+                "float32\n  use precision.compute=auto"
             )
     return Precision(
         device=device,

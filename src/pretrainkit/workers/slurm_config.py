@@ -82,6 +82,6 @@ class SlurmConfig(SlurmJob):
         if self.time < least:
             raise ValueError(
                 f"time={self.time} minutes and signal_seconds={self.signal_seconds}: the job may be told to end when "
-                f"it has hardly begun; give at least time={least}, or fewer signal_seconds"
+                f"it has hardly begun\n  give at least time={least}, or fewer signal_seconds"
             )
         return self

@@ -6,6 +6,7 @@ from pydantic import TypeAdapter, ValidationError
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.fourm.modality import MOD7, MOD21, Modalities, Modality, published
 from pretrainkit.recipes.fourm.readers import reader_of
+from support.remedies import followed
 
 MODALITIES = TypeAdapter(Modalities)
 
@@ -97,6 +98,15 @@ def test_a_user_declares_a_modality_and_its_reader_in_a_file_of_their_own(tmp_pa
 def test_modalities_that_cannot_be_are_refused(fields):
     with pytest.raises(ValidationError):
         Modality(name="x", reader="tokens", **fields)
+
+
+def test_pixels_are_made_an_input_as_advised():
+    pixels = {"name": "x", "reader": "rgb", "kind": "pixels", "image_size": 224, "patch_size": 16, "num_channels": 3}
+    with pytest.raises(ValidationError) as refused:
+        Modality(**pixels)
+    advice = followed(refused.value, "recipes/fourm/modality.py: modality … of kind … is an input only")
+    assert "set is_target=false" in advice
+    assert Modality(**pixels, is_target=False).is_input
 
 
 def test_names_are_unique():

@@ -5,7 +5,9 @@ import pickle
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from pretrainkit.cli.main import app_of
 from pretrainkit.data.loader import Loader
 from pretrainkit.data.order import Order
 from pretrainkit.data.source import Records
@@ -17,6 +19,7 @@ from pretrainkit.recipes.pixel.source import bind, open_source
 from pretrainkit.rendering import Renderer, RendererConfig, save_renderer
 from pretrainkit.rendering.documents import find_documents
 from pretrainkit.rendering.prerender import RenderSettings, prerender
+from support.remedies import followed
 from support.toy_words import WORDS
 
 pytest.importorskip("freetype")
@@ -202,6 +205,24 @@ def test_files_in_the_published_layout_are_rows(folders, tmp_path):
     chosen = records(stored, [0, 50, 20])
     assert published.sizes == stored.sizes
     assert equal(published.build(chosen), stored.build(chosen))
+
+
+def test_published_rows_in_large_groups_are_written_in_smaller_ones_as_advised(folders, tmp_path, caplog):
+    (file,) = folders["pictures"].glob("*.parquet")
+    table = pyarrow.parquet.read_table(file)
+    (tmp_path / "large").mkdir()
+    pyarrow.parquet.write_table(
+        pyarrow.concat_tables([table] * (1 + 128 // len(table))), tmp_path / "large/train-00000-of-00001.parquet"
+    )
+    before = open_source(run_config(str(tmp_path / "large")), "train")
+    advice = followed(caplog.messages[-1], "recipes/pixel/rows.py: … has … rows in a group")
+    words = advice.partition("pretrainkit render ")[2].replace("FOLDER", str(tmp_path / "small")).split()
+    result = CliRunner().invoke(app_of("render"), words)
+    assert result.exit_code == 0, result.output
+    caplog.clear()
+    after = open_source(run_config(str(tmp_path / "small")), "train")
+    assert not caplog.messages
+    assert equal(before.build(records(before, [0, 9])), after.build(records(after, [0, 9])))
 
 
 def test_what_does_not_fit_is_refused_before_training(folders, corpus, cache):

@@ -92,7 +92,7 @@ class Modality(Config):
         if self.max_tokens >= _MAX_PLACES:
             raise ValueError(f"modality {self.name!r} has {self.max_tokens} tokens; at most {_MAX_PLACES - 1} work")
         if self.is_target and self.kind in ("pixels", "vectors"):
-            raise ValueError(f"modality {self.name!r} of kind {self.kind!r} is an input only; set is_target=false")
+            raise ValueError(f"modality {self.name!r} of kind {self.kind!r} is an input only\n  set is_target=false")
         if not (self.is_input or self.is_target):
             raise ValueError(f"modality {self.name!r} is neither input nor target; leave it out")
         return self

@@ -239,8 +239,8 @@ def _published_rows(folder: Path, files: list[Path]) -> Rows:
     table = ParquetTable(files)
     if table.rows_per_group > _LARGE_GROUP:
         _logger.warning(
-            "%s has %.0f rows in a group, all of which are read for one; `pretrainkit render %s --out FOLDER` writes "
-            "it in smaller ones",
+            "%s has %.0f rows in a group, all of which are read for one\n"
+            "  write it in smaller ones: pretrainkit render %s --out FOLDER",
             *(folder, table.rows_per_group, folder),
         )
     rows = StoredRows(table, "", folder)

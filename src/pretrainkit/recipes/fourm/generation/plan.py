@@ -137,13 +137,13 @@ class TargetConfig(Config):
         if self.scheme in ("roar", "autoregressive") and self.confidence_noise:
             raise ValueError(f"confidence_noise is only read by scheme maskgit, not by {self.scheme}; leave it out")
         if self.scheme == "roar" and self.schedule == "cosine":
-            raise ValueError("scheme roar fills about equally many places in each step; set schedule=linear")
+            raise ValueError("scheme roar fills about equally many places in each step\n  set schedule=linear")
         if self.top_k > 1 and self.top_k != int(self.top_k):
             raise ValueError(f"top_k {self.top_k} is neither a number of tokens nor a share below 1; round it")
         if self.take != "draw" and not self.temperature:
             raise ValueError(
                 f"take {self.take} is that of the probabilities, of which temperature 0 leaves the likeliest token "
-                "alone; set temperature=1"
+                "alone\n  set temperature=1"
             )
         if isinstance(self.guidance, dict) and self.guided_by is not None:
             raise ValueError("guided_by is not read where guidance has a weight for each condition; leave it out")
