@@ -80,6 +80,7 @@ import torch._inductor.config as inductor  # noqa: E402
 import torch._inductor.fx_passes.fuse_attention  # noqa: E402
 import torch._inductor.fx_passes.misc_patterns  # noqa: E402
 import torch._inductor.fx_passes.pad_mm  # noqa: E402
+import torch.nn.attention.varlen  # noqa: E402
 import torch.nn.functional as functional  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch._inductor.graph import GraphLowering  # noqa: E402
@@ -168,6 +169,24 @@ Tensor.pin_memory = lambda self, *_: self  # of a fake tensor there is none
 torch._subclasses.fake_tensor.CONSTANT_NUMEL_LIMIT = 0  # else numbers in small tensors are kept, and copied to the card
 
 
+def _forward(q_THK: Any, *args: Any, **_: object) -> int:
+    """Operations of packed examples: each token sees as many as the longest example has."""
+    return 4 * math.prod(q_THK) * args[4]
+
+
+def _backward(gradient_THK: Any, *args: Any, **_: object) -> int:
+    return 10 * math.prod(gradient_THK) * args[7]
+
+
+_PACKED = {
+    torch.ops.torch_attn._varlen_attn: _forward,
+    torch.ops.aten._flash_attention_forward: _forward,
+    torch.ops.torch_attn._varlen_attn_backward: _backward,
+    torch.ops.aten._flash_attention_backward: _backward,
+}
+"""torch's own counts every entry of the list of ends as an example of the greatest length."""
+
+
 def _plain(query: Tensor, key: Tensor, value: Tensor, **_: object) -> Tensor:
     """In place of FlexAttention where nothing is compiled: as many operations, of all pairs."""
     return _attention(query, key, value)
@@ -203,12 +222,12 @@ def measure(preset: str, num: int, words: list[str]) -> dict[str, Any]:
         apart = [module for module in model.modules() if isinstance(module, CompiledApart)]
         flex, cuda._flex_attention = cuda._flex_attention, lambda some: _plain
         hooks = [one.register_forward_pre_hook(note, with_kwargs=True) for one in (*model.blocks(), *apart)]
-        with FlopCounterMode(display=False) as operations:
+        with FlopCounterMode(display=False, custom_mapping=_PACKED) as operations:
             accumulate(
                 objective,
                 model,
                 [to_device(batch, device)],
-                precision=Precision(device, torch.bfloat16, False, None),
+                precision=Precision(device, torch.bfloat16, False, None, has_narrow_residual=True),
             )
         for hook in hooks:
             hook.remove()

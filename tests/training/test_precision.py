@@ -85,3 +85,18 @@ def test_float16_on_a_gpu_scales_and_skips_overflow() -> None:
         resolved.step(optimizer)
         assert weight.item() == expected
     assert resolved.state_dict()["scale"] == scale / 2
+
+
+def test_the_residual_stream_is_narrow_on_gpus_in_bfloat16_and_where_asked(monkeypatch) -> None:
+    monkeypatch.setattr(precision_module, "has_fast_bfloat16", lambda device: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    cuda = torch.device("cuda")
+    for device, compute, residual, expected in (
+        (cuda, "auto", "auto", True),
+        (cuda, "float32", "auto", False),
+        (cuda, "auto", "float32", False),
+        (CPU, "auto", "auto", False),
+        (CPU, "auto", "compute", True),
+    ):
+        config = PrecisionConfig(compute=compute, residual=residual)
+        assert resolve_precision(config, device).has_narrow_residual is expected

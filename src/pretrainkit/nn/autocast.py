@@ -12,6 +12,23 @@ def in_float32(some: Tensor) -> AbstractContextManager[object]:
     return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
+_residual_is_narrow = False
+
+
+def narrow_residual(is_narrow: bool) -> None:
+    """Choose for this process whether `residual` rounds. It outlives a forward pass, because blocks may be computed
+    again in the backward pass."""
+    global _residual_is_narrow
+    _residual_is_narrow = is_narrow
+
+
+def residual(x: Tensor) -> Tensor:
+    """Round `x`, the residual stream of a block, to `activation_dtype` where `narrow_residual` chose so.
+
+    Sums and norms, whose statistics stay float32, then move half as many bytes."""
+    return x.to(activation_dtype(x)) if _residual_is_narrow else x
+
+
 def activation_dtype(x: Tensor) -> torch.dtype:
     """What autocast computes in on the device of `x`, where it is on; else the dtype of `x`."""
     kind = x.device.type

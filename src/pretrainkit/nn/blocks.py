@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from pretrainkit.nn.activations import ACTIVATIONS
 from pretrainkit.nn.attention import AttentionLayout, SelfAttention
+from pretrainkit.nn.autocast import residual
 from pretrainkit.nn.dropout import dropout
 from pretrainkit.nn.rotary import Rotation
 
@@ -121,9 +122,11 @@ class PostNormBlock(nn.Module):
     def forward(self, x_TD: Tensor, layout: AttentionLayout, rotation: Rotation | None = None) -> Tensor:
         """(T, D) to (T, D), or to the rows of the query tokens (see `AttentionLayout.reading`)."""
         rate, is_training = self.dropout_rate, self.training
+        x_TD = residual(x_TD)
         mixed_TD = dropout(self.attention(x_TD, layout, rotation), rate, is_training=is_training)
-        x_TD = self.attention_norm(layout.asking(x_TD) + mixed_TD)
-        return self.feed_forward_norm(x_TD + dropout(self.feed_forward(x_TD), rate, is_training=is_training))
+        x_TD = residual(self.attention_norm(layout.asking(x_TD) + mixed_TD))
+        inner_TD = dropout(self.feed_forward(x_TD), rate, is_training=is_training)
+        return residual(self.feed_forward_norm(x_TD + inner_TD))
 
 
 class PlainBlockOptions(TypedDict):
@@ -161,6 +164,7 @@ class PlainPreNormBlock(nn.Module):
     def forward(self, x_TD: Tensor, layout: AttentionLayout, rotation: Rotation | None = None) -> Tensor:
         """(T, D) to (T, D), or to the rows of the query tokens (see `AttentionLayout.reading`)."""
         rate, is_training = self.dropout_rate, self.training
+        x_TD = residual(x_TD)
         mixed_TD = self.attention(self.attention_norm(x_TD), layout, rotation)
         x_TD = layout.asking(x_TD) + dropout(mixed_TD, rate, is_training=is_training)
         return x_TD + dropout(self.feed_forward(self.feed_forward_norm(x_TD)), rate, is_training=is_training)
@@ -194,6 +198,7 @@ class PreNormBlock(nn.Module):
 
     def forward(self, x_TD: Tensor, layout: AttentionLayout, rotation: Rotation | None = None) -> Tensor:
         """(T, D) to (T, D), or to the rows of the query tokens (see `AttentionLayout.reading`)."""
+        x_TD = residual(x_TD)
         mixed_TD = self.attention(self.attention_norm(x_TD), layout, rotation)
         x_TD = layout.asking(x_TD) + dropout(mixed_TD, self.attention_dropout_rate, is_training=self.training)
         return x_TD + self.feed_forward(self.feed_forward_norm(x_TD))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pretrainkit.errors import ConfigError
+from pretrainkit.nn.autocast import narrow_residual
 from pretrainkit.training.run import PrecisionConfig
 
 _log = logging.getLogger(__name__)
@@ -32,9 +33,12 @@ class Precision:
     """Whether float32 matrix products round their inputs to TF32."""
     scaler: torch.amp.GradScaler | None
     """Scales the loss where `compute_dtype` is float16, whose small gradients would vanish; None elsewhere."""
+    has_narrow_residual: bool = False
+    """Whether blocks keep their residual stream in `compute_dtype` too."""
 
     def autocast(self) -> AbstractContextManager[None]:
         """Context for a forward pass. Enter it anew for each: the weights cast within are kept until it ends."""
+        narrow_residual(self.has_narrow_residual)
         return torch.autocast(self.device.type, self.compute_dtype, enabled=self.compute_dtype is not torch.float32)
 
     def backward(self, loss: Tensor) -> None:
@@ -103,6 +107,8 @@ def resolve_precision(config: PrecisionConfig, device: torch.device) -> Precisio
         compute_dtype=getattr(torch, name),
         uses_tf32=on_cuda and config.matmul_tf32 and torch.cuda.get_device_capability(device) >= (8, 0),
         scaler=torch.amp.GradScaler(device.type) if name == "float16" else None,
+        has_narrow_residual=config.residual == "compute"
+        or (config.residual == "auto" and on_cuda and name == "bfloat16"),
     )
 
 

@@ -25,6 +25,10 @@ class PrecisionConfig(Config):
     or AMX, else float32. float16 scales the loss."""
     matmul_tf32: bool = True
     """Let float32 matrix products use TF32 on GPUs that have it."""
+    residual: Literal["auto", "float32", "compute"] = "auto"
+    """Number format of the sums between the layers of a block, which a GPU reads and writes most. compute: that of
+    `compute`, with norms, logits and losses in float32; T5 always computes so, as T5X does. auto: compute on GPUs in
+    bfloat16, else float32."""
 
 
 class ParallelConfig(Config):

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretrainkit.errors import InputError
+from pretrainkit.nn.autocast import residual
 from pretrainkit.nn.biased_attention import PairLayout
 from pretrainkit.nn.blocks import FeedForward, GatedFeedForward, LayerNorm
 from pretrainkit.nn.initialise import built, initialise_layer
@@ -235,6 +236,7 @@ class Block(nn.Module):
         examples: Examples,
         crossed: Crossed | None = None,
     ) -> Tensor:
+        x_TD = residual(x_TD)
         x_TD = self._add(x_TD, self.attention(self.attention_norm(x_TD), layout, prepared), examples)
         if crossed is not None:
             asked_SD = self.context_norm(crossed.context_SD)

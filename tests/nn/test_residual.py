@@ -1,0 +1,58 @@
+"""The residual stream of blocks in the format of products, where the precision says so."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from pretrainkit.nn.autocast import narrow_residual
+from pretrainkit.nn.blocks import PlainPreNormBlock, PostNormBlock, PreNormBlock
+from pretrainkit.nn.row_layout import RowLayout
+from pretrainkit.training.precision import Precision
+
+CPU = torch.device("cpu")
+LAYOUT = RowLayout(2, 5)
+SETTINGS = {"attention_dropout_rate": 0.0, "dropout_rate": 0.0, "activation": "gelu", "epsilon": 1e-6}
+BLOCKS: dict[str, Callable[[], nn.Module]] = {
+    "post": lambda: PostNormBlock(16, 2, 32, **SETTINGS),
+    "plain pre": lambda: PlainPreNormBlock(16, 2, 32, **SETTINGS),
+    "pre": lambda: PreNormBlock(16, 2, 32, window=None, has_attention_norm=True, **SETTINGS),
+}
+
+
+@pytest.fixture(autouse=True)
+def wide_again():
+    yield
+    narrow_residual(False)
+
+
+def trained(kind: str, precision: Precision, *, is_recomputed: bool = False) -> tuple[Tensor, Tensor]:
+    """Output, and gradient of the input."""
+    torch.manual_seed(0)
+    block = BLOCKS[kind]()
+    x_TD = torch.randn(10, 16, requires_grad=True)
+    with precision.autocast():
+        y_TD = checkpoint(block, x_TD, LAYOUT, use_reentrant=False) if is_recomputed else block(x_TD, LAYOUT)
+    (y_TD.float() * torch.randn(10, 16, generator=torch.Generator().manual_seed(1))).sum().backward()
+    return y_TD, x_TD.grad
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_the_stream_is_narrow_where_asked_and_close_to_the_wide_one(kind):
+    wide, gradient = trained(kind, Precision(CPU, torch.float32, False, None))
+    narrow = Precision(CPU, torch.bfloat16, False, None, has_narrow_residual=True)
+    found, found_gradient = trained(kind, narrow)
+    assert wide.dtype == torch.float32
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), wide, rtol=0.03, atol=0.03)
+    assert (found_gradient - gradient).norm() < 0.03 * gradient.norm()
+    again, again_gradient = trained(kind, narrow, is_recomputed=True)
+    assert torch.equal(again, found)
+    assert torch.equal(again_gradient, found_gradient)
+
+
+def test_without_autocast_nothing_is_rounded():
+    narrow_residual(True)
+    assert BLOCKS["pre"]()(torch.zeros(10, 16), LAYOUT).dtype == torch.float32
