@@ -37,7 +37,11 @@ WORKLOADS = {
 def estimate(found: Mapping[str, Any]) -> dict[str, float]:
     """Milliseconds of a step's parts, and MFU."""
     moved = sum(
-        part["count"] * (part["forward"]["bytes"] + part["backward"]["bytes"]) for part in found["parts"].values()
+        part["count"] * num_bytes
+        for part in found["parts"].values()
+        for direction in ("forward", "backward")
+        for kernel, num_bytes in part[direction]["kernels"].items()
+        if not kernel.startswith("triton_tem")  # FlexAttention, which is counted by its operations
     )
     seconds = {
         "products": found["products"] / PRODUCTS,

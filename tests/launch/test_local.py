@@ -26,12 +26,10 @@ if mode == "fail" and rank == "1":
     sys.exit(2)
 if mode == "crash" and rank == "1":
     raise RuntimeError("rank 1 broke")
-if mode.startswith("hang") and rank == "0":
+if mode == "hang" and rank == "0":
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     hang, time.sleep = time.sleep, lambda seconds: hang(min(seconds, 1))  # of the watching threads
     hang(120)  # as in NCCL: no signal is heard
-if mode == "hang and refuse":
-    sys.exit(2)
 if mode in ("segfault", "further", "hang") and rank == "1":
     if mode == "further":
         os.makedirs(f"{folder}/run/checkpoints/step-00000004")
@@ -80,12 +78,11 @@ def test_the_worst_rank_decides_and_the_others_are_stopped(
         assert "RuntimeError: rank 1 broke" in caplog.text
 
 
-@pytest.mark.parametrize(("mode", "code"), [("hang", 1), ("hang and refuse", 2)])
 def test_a_rank_that_hears_no_signal_ends_soon_after_another_failed(
-    folder: Path, mode: str, code: int, capfd: pytest.CaptureFixture[str]
+    folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     began = time.monotonic()
-    assert launch_local(two_ranks(mode, folder), folder / "run", module="trivial_rank") == code
+    assert launch_local(two_ranks("hang", folder), folder / "run", module="trivial_rank") == 1
     assert time.monotonic() - began < 60
     assert "rank 0 waits for rank 1, which has failed" in capfd.readouterr().err
 

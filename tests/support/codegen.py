@@ -7,10 +7,9 @@ brings, compiles it. Prints a JSON object: preset to
     attention   and those of attention kernels; FlexAttention's as if it skipped nothing
     parameters  numbers in the model
     parts       by kind of module, for `count` modules, `forward` and `backward`:
-        kernels     names of Triton kernels
+        kernels     of Triton: name to the bytes that it reads and writes
         calls       of other kernels, such as products, by name
         atomics     additions of that kind in Triton code
-        bytes       that the Triton kernels read and write
 
 Tensors are fake: they have shapes alone. Needs the package triton, which torch's build for CPUs comes without.
 """
@@ -261,13 +260,14 @@ def _compiled(module: nn.Module, args: Any, kwargs: Any) -> dict[str, Any]:
 
 def _told(code: str) -> dict[str, Any]:
     calls = Counter(re.findall(r"extern_kernels\.(\w+)\(|= (?:torch\.ops|aten)\.([\w.]+)\(", code))
-    kernels = re.findall(r"async_compile\.triton\('(\w+)'", code)
-    gigabytes = [float(one) for one in re.findall(r"'kernel_num_gb': ([\d.e-]+)", code)]
+    kernels = {}
+    for part in code.split("async_compile.triton(")[1:]:
+        moved = re.search(r"'kernel_num_gb': ([\d.e-]+)", part)
+        kernels[part.split("'")[1]] = round(1e9 * float(moved[1])) if moved else 0
     return {
         "kernels": kernels,
         "calls": {name or other: number for (name, other), number in calls.items()},
         "atomics": code.count("tl.atomic_add("),
-        "bytes": round(1e9 * math.fsum(gigabytes)),
     }
 
 
