@@ -18,7 +18,7 @@ FLASH = {
     (HALF, 64): (AMPERE, ADA, HOPPER, BLACKWELL),
     (BRAIN, 256): (AMPERE, ADA, HOPPER, BLACKWELL),
     (BRAIN, 264): (),  # wider than the kernel was written for
-    (BRAIN, 44): (),  # no multiple of 8, as in the decoder of pixel/small
+    (BRAIN, 44): (AMPERE, ADA, HOPPER, BLACKWELL),  # as in the decoder of pixel/small, with zeros up to 48
     (SINGLE, 64): (),
 }
 PAIRS = {

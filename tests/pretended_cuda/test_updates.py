@@ -69,6 +69,7 @@ def test_an_update_is_that_of_a_cpu_and_waits_for_nothing(found: dict[str, Any],
         ("bert packed, dropout", "aten._flash_attention_forward.default"),
         ("pixel", "torch_attn._varlen_attn.default"),
         ("pixel dropout", "aten._flash_attention_forward.default"),
+        ("pixel heads of 44", "torch_attn._varlen_attn.default"),
     ],
 )
 def test_packed_examples_take_the_flash_kernel_in_half_precision(found: dict[str, Any], name: str, kernel: str) -> None:

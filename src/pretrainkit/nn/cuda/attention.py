@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pretrainkit.nn.attention import AttentionLayout, PaddedLayout, padded_layout
@@ -49,23 +50,28 @@ class VarlenLayout(AttentionLayout):
     def attend(self, qkv_T3HK: Tensor, *, window: int | None, dropout_rate: float) -> Tensor:
         if not has_varlen(qkv_T3HK, self.card):
             return self.padded.attend(qkv_T3HK, window=window, dropout_rate=dropout_rate)
-        reach = -1 if window is None else window // 2
+        reach, width = -1 if window is None else window // 2, qkv_T3HK.shape[-1]
+        if width % 8:  # the kernel takes multiples of 8: zeros add nothing to products
+            qkv_T3HK = F.pad(qkv_T3HK, (0, 8 - width % 8))
         q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
-        ends, longest = self.ends, self.max_length
+        ends, longest, scale = self.ends, self.max_length, width**-0.5
         if dropout_rate:
             # What `varlen_attn` calls, which has no dropout itself. The units dropped follow from the GPU's generator.
             return torch.ops.aten._flash_attention_forward(
                 *(q_THK, k_THK, v_THK, ends, ends, longest, longest, dropout_rate),
                 is_causal=False,
                 return_debug_mask=False,
+                scale=scale,
                 window_size_left=reach,
                 window_size_right=reach,
-            )[0]
+            )[0][..., :width]
         from torch.nn.attention.varlen import varlen_attn
 
-        mixed_THK = varlen_attn(q_THK, k_THK, v_THK, ends, ends, longest, longest, window_size=(reach, reach))
+        mixed_THK = varlen_attn(
+            *(q_THK, k_THK, v_THK, ends, ends, longest, longest), scale=scale, window_size=(reach, reach)
+        )
         assert isinstance(mixed_THK, Tensor)  # a pair only where more was asked for
-        return mixed_THK
+        return mixed_THK[..., :width]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,10 +109,9 @@ class FlexPairs(RowPairs):
 
 
 def has_varlen(qkv_T3HK: Tensor, card: tuple[int, int]) -> bool:
-    """Whether the flash kernel for variable lengths takes these: half precision, heads of a multiple of 8 numbers up to
-    256, on cards from sm80 on."""
-    is_half, width = qkv_T3HK.dtype in (torch.bfloat16, torch.float16), qkv_T3HK.shape[-1]
-    return is_half and width % 8 == 0 and width <= 256 and card >= (8, 0)
+    """Whether the flash kernel for variable lengths takes these: half precision, heads of up to 256 numbers, on
+    cards from sm80 on."""
+    return qkv_T3HK.dtype in (torch.bfloat16, torch.float16) and qkv_T3HK.shape[-1] <= 256 and card >= (8, 0)
 
 
 def has_flex(some: Tensor, head_width: int) -> bool:
