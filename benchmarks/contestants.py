@@ -110,6 +110,9 @@ def _contestant(
     script: str, name: str, arguments: Sequence[Any], options: argparse.Namespace, folder: Path
 ) -> Iterator[tuple[Any, Callable[[], Any]]]:
     """A process: what it said first, and a function that lets it make a step and gives the CPU seconds."""
+    threads = {"OMP_NUM_THREADS": str(options.threads)}
+    if not name.startswith("theirs") or name.endswith("tuned"):
+        threads["OMP_WAIT_POLICY"] = "PASSIVE"  # as `pretrainkit` sets it: threads that wait spend no time of the CPU
     given = ["--contestant", name, "--folder", folder, "--batch-size", options.batch_size, "--threads", options.threads]
     with subprocess.Popen(
         list(map(str, [sys.executable, script, *given, *arguments])),
@@ -117,7 +120,7 @@ def _contestant(
         stdout=subprocess.PIPE,
         stderr=None if options.verbose else subprocess.DEVNULL,
         text=True,
-        env=os.environ | {"OMP_NUM_THREADS": str(options.threads)},
+        env=os.environ | threads,
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
