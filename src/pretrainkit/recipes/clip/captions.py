@@ -38,11 +38,8 @@ class CaptionTokenizer:
     """Text to ids with a fixed longest length. Safe for threads; picklable."""
 
     def __init__(self, folder: Path, *, reads_control_tokens: bool = False) -> None:
-        """`reads_control_tokens`: a control token spelled out in a text is that token, and not text.
-
-        Raises:
-            DataError: There is no tokenizer in `folder`, or it is broken.
-        """
+        """Load the tokenizer in `folder`. Raises DataError where there is none, or it is broken.
+        `reads_control_tokens`: a control token spelled out in a text is that token, and not text."""
         self.folder, self._reads_control_tokens = folder, reads_control_tokens
         self._model = load_model(folder)
         self._model.no_padding()
@@ -70,7 +67,7 @@ class CaptionTokenizer:
         self._model.save(str(path))
 
     def special_ids(self) -> list[int]:
-        """Of control tokens, ascending."""
+        """Return the ids of control tokens, ascending."""
         return sorted(index for index, token in self._model.get_added_tokens_decoder().items() if token.special)
 
     def encode_bare(self, texts: Sequence[str]) -> list[list[int]]:
@@ -98,7 +95,7 @@ class CaptionTokenizer:
         return self.pad([self.whole(ids, max_length) for ids in self.encode_bare(texts)], num_columns)
 
     def _surroundings(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What the tokenizer puts before and behind a text: what is around a short one."""
+        """Return the ids that the tokenizer puts before and behind a text: those around a short one."""
         bare = self._model.encode("a", add_special_tokens=False).ids
         whole = self._model.encode("a", add_special_tokens=True).ids
         num_before = next((n for n in range(len(whole)) if whole[n : n + len(bare)] == bare), 0) if bare else 0
@@ -112,12 +109,8 @@ class CaptionTokenizer:
 
 
 def tokenizer_folder(config: ClipRun) -> Path:
-    """Where the tokenizer of a run is; downloads it where it is a name on the hub.
-
-    Raises:
-        ConfigError: None was named.
-        DataError: There is none of that name.
-    """
+    """Return the folder of a run's tokenizer; download it where it is a name on the hub. Raises ConfigError where none
+    was named, DataError where there is none of that name."""
     name, text = config.data.tokenizer, config.model.text
     if name is None and isinstance(text, HuggingFaceTextConfig):
         name = text.name
@@ -131,11 +124,8 @@ def tokenizer_folder(config: ClipRun) -> Path:
 
 
 def find_folder(name: str) -> Path:
-    """The folder of a tokenizer: `name` itself, or a copy of what the hub has under it.
-
-    Raises:
-        DataError: Neither is there.
-    """
+    """Return the folder of a tokenizer: `name` itself, or a copy of the files that the hub has under it. Raises
+    DataError where neither exists."""
     folder = Path(name)
     if folder.is_dir():
         return folder
@@ -158,11 +148,8 @@ def find_folder(name: str) -> Path:
 
 
 def load_model(folder: Path) -> "tokenizers.Tokenizer":
-    """The tokenizer of a folder for the `tokenizers` library.
-
-    Raises:
-        DataError: There is none, or it cannot be read.
-    """
+    """Load the tokenizer of a folder by the `tokenizers` library. Raises DataError where there is none, or it cannot be
+    read."""
     import tokenizers
 
     try:
@@ -239,10 +226,8 @@ class CaptionAugment:
     random pieces are never control tokens: their text cannot be put together piece by piece."""
 
     def __init__(self, config: TextAugmentConfig, tokenizer: CaptionTokenizer) -> None:
-        """
-        Raises:
-            ConfigError: Mask tokens are wanted and the tokenizer has none, or the shares add up to more than 1.
-        """
+        """Raises ConfigError where mask tokens are wanted and the tokenizer has none, or the shares add up to more than
+        1."""
         if config.mask_share + config.random_share > 1:
             raise ConfigError(
                 f"data.text_augment: mask_share {config.mask_share} and random_share {config.random_share} are more "

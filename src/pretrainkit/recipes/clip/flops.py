@@ -1,5 +1,5 @@
-"""How many FLOPs training on a pair takes, for throughput and MFU: matrix products only, 2 per multiply-add, real
-tokens only, causal attention at half, nothing recomputed.
+"""FLOPs of training on a pair, for throughput and MFU: matrix products only, 2 per multiply-add, real tokens only,
+causal attention at half, nothing recomputed.
 
 Our own towers by formula, those of other libraries by counting one forward pass without values.
 
@@ -77,8 +77,8 @@ class PairFlops:
     def __call__(
         self, image_size: tuple[int, int] | None, num_tokens_B: NDArray[np.int64], *, has_captions: bool = True
     ) -> float:
-        """Of pairs with images of this height and width and captions of so many tokens; the similarities with all
-        pairs of the step's batch included.
+        """Return the FLOPs for pairs with images of this height and width and captions of `num_tokens_B` tokens,
+        including the similarities with all pairs of the step's batch.
 
         Where the batch holds the features of frozen towers (no image size, no captions), the similarities are nearly
         all there is, and the projections are left out.

@@ -66,11 +66,8 @@ def read_file(path: Path) -> bytes:
 
 
 def open_csv(source: ClipSourceConfig, split: Split) -> FolderPairs:
-    """One split of a folder. The ids are needed for evaluation only; in training whole numbers tell equal images.
-
-    Raises:
-        DataError: There is no annotation file, it cannot be read, or columns or ids are missing.
-    """
+    """Open one split of a folder. The ids are needed for evaluation only; in training whole numbers tell equal images.
+    Raises DataError where there is no annotation file, it cannot be read, or columns or ids are missing."""
     folder, names = Path(source.path), split_names(source, split)
     name = next((name for name in names if (folder / f"{name}_anno.csv").is_file()), None)
     if name is None:
@@ -131,11 +128,8 @@ _USUAL = ("caption", "text", "alt")
 
 
 def open_img2dataset(source: ClipSourceConfig, split: Split) -> Pairs:
-    """All shards of an output folder, of `output_format` webdataset or files.
-
-    Raises:
-        DataError: There are no shards, or a table of them cannot be read.
-    """
+    """Open all shards of an output folder, of `output_format` webdataset or files. Raises DataError where there are no
+    shards, or a table of them cannot be read."""
     path = Path(source.path)
     folder = next((path / name for name in split_names(source, split) if (path / name).is_dir()), path)
     if any(folder.glob("*.tar")):
@@ -153,8 +147,8 @@ def open_img2dataset(source: ClipSourceConfig, split: Split) -> Pairs:
 
 
 def _failures(folder: Path) -> dict[str, int]:
-    """How many downloads of which status other than success there were, from the tables or the statistics. Those of a
-    shard whose download was interrupted are missing or torn, and not counted."""
+    """Count the downloads of each status other than success, by the tables or the statistics. A table or file of
+    statistics that cannot be read, as an interrupted download leaves it, counts as one of status unknown."""
     counts: Counter[str] = Counter()
     tables = sorted(folder.glob("*.parquet"))
     for path in tables:

@@ -62,15 +62,13 @@ class Pairs(ABC):
     """Images have names that were given to them, so that equal names hint at equal images."""
 
     def __init__(self, source: ClipSourceConfig, table: pa.Table, skipped: Mapping[str, int] | None = None) -> None:
-        """
+        """Raises DataError where there are no rows.
+
         Args:
             source: The set.
             table: (N rows) `image`, the name of each image's file; `caption_0`, `caption_1`, ..., texts; maybe
                 `image_id` and `caption_id`, int64.
             skipped: Number of entries left out when the set was opened, by reason.
-
-        Raises:
-            DataError: There are no rows.
         """
         self.name, self.path, self.table, self.skipped = set_name(source), source.path, table, dict(skipped or {})
         self.torn: tuple[str, ...] = ()
@@ -88,18 +86,14 @@ class Pairs(ABC):
 
     @abstractmethod
     def read_image(self, row: int) -> bytes:
-        """The file as stored. From any thread.
-
-        Raises:
-            MissingImage: There is none.
-        """
+        """Return the file as stored. From any thread. Raises MissingImage where there is none."""
 
     def image_bytes(self, row: int) -> int:
         """Size of the file as stored, without reading it where that can be told. Raises MissingImage."""
         return len(self.read_image(row))
 
     def lacks_image(self, row: int) -> bool:
-        """Whether the file of a row is known to be missing without a look into it."""
+        """True if the file of a row is known to be missing without opening it."""
         return False
 
     def __len__(self) -> int:
@@ -119,7 +113,7 @@ class Pairs(ABC):
 
     @property
     def lost_share(self) -> float:
-        """Of the rows, those that cannot be read, without looking at images and captions."""
+        """Share of the rows that cannot be read, without looking at images and captions."""
         return self.num_lost / (len(self) + self.num_lost)
 
     def describe(self, row: int) -> str:
@@ -149,7 +143,7 @@ class Pairs(ABC):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of names, captions and ids; not of the images' contents, which would have to be read."""
+        """Hash of names, captions and ids; not of the images' contents, which would have to be read."""
         state = hashlib.blake2b(digest_size=16)
         state.update(repr((len(self), self.weights.tolist(), self.table.column_names)).encode())
         for column in self.table.columns:
@@ -182,11 +176,8 @@ def caption_columns(source: ClipSourceConfig, usual: Sequence[str]) -> list[str]
 
 
 def chosen_column(present: Sequence[str], wanted: str | None, usual: Sequence[str], what: str, where: str) -> str:
-    """The column to read: `wanted`, or the first of the `usual` ones that is `present`.
-
-    Raises:
-        DataError: It is not there; the message has the columns that are.
-    """
+    """Return the column to read: `wanted`, or the first of the `usual` ones that is `present`. Raises DataError where
+    it is not there; the message has the columns that are."""
     for name in usual if wanted is None else [wanted]:
         if name in present:
             return name
@@ -205,7 +196,7 @@ def chosen_captions(present: Sequence[str], source: ClipSourceConfig, usual: Seq
 
 
 def split_names(source: ClipSourceConfig, split: Split) -> tuple[str, ...]:
-    """What the part of the set that is asked for may be called."""
+    """Return the possible names of the wanted part of the set."""
     return SPLIT_NAMES[split] if source.split is None else (source.split,)
 
 
@@ -217,11 +208,11 @@ _logger = logging.getLogger(__name__)
 
 
 class BadRows:
-    """What one process has met of one set. Safe for threads.
+    """Bad rows of one set that one process has met. Safe for threads.
 
     The budget is a share of the images (a broken one with five captions is one) and, for empty captions, of the rows:
     of those seen, of the first 10,000, or of the whole set where that has fewer. So three bad images of 300 pass with
-    1 %, and a folder that was never mounted ends the run at once. What archives that break off lack counts from the
+    0.01, and a folder that was never mounted ends the run at once. Rows lost to truncated archives count from the
     start.
     """
 

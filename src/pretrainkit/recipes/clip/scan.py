@@ -77,7 +77,7 @@ def scan(
 def _look(
     pairs: Pairs, rows_M: NDArray[np.int64], num_threads: int, progress: Progress
 ) -> tuple[dict[int, BadImage], NDArray[np.int64]]:
-    """What is wrong with which image, and (M, 2) width and height of the others, 0 for bad ones."""
+    """Return the problem of each bad image, and (M, 2) width and height of the others, 0 for bad ones."""
     problems: dict[int, BadImage] = {}
     sizes_M2 = np.zeros((len(rows_M), 2), np.int64)
     progress.stage(f"looking at {pairs.name}", len(rows_M), "image")

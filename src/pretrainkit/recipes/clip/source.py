@@ -66,7 +66,7 @@ class ClipSource(BatchSource):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of names and captions and of every setting that a batch depends on; not of the images' contents."""
+        """Hash of names and captions and of every setting that a batch depends on; not of the images' contents."""
         data = self.config.data
         parts = [pairs.fingerprint for pairs in self.sets]
         parts += [self.split, self.tokenizer.fingerprint, str(data.max_length), data.on_bad_sample]
@@ -110,11 +110,8 @@ class ClipSource(BatchSource):
         return {"mixup": mixup_of_step(mixup, step)}
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
-        """The batch of these pairs.
-
-        Raises:
-            DataError: A row is bad, in evaluation or where replacing is off; or too many rows are.
-        """
+        """Return the batch of these pairs. Raises DataError where a row is bad, in evaluation or where replacing is
+        off; or where too many rows are."""
         keys = records.key if self.split == "train" else fold(fold(_VALID, records.source), records.index)
         num, size, data = len(records), self._pixels.size, self.config.data
         batch: dict[str, np.ndarray] = {
@@ -191,12 +188,8 @@ class ClipSource(BatchSource):
 
 
 def open_source(config: ClipRun, split: Split) -> ClipSource:
-    """The pairs of a split of a bound config.
-
-    Raises:
-        DataError: No sets were given, or they are broken or empty.
-        ConfigError: Settings do not fit each other.
-    """
+    """Open the pairs of a split of a bound config. Raises DataError where no sets were given, or they are broken or
+    empty; ConfigError where settings do not fit each other."""
     sources = config.data.train if split == "train" else config.data.valid
     if not sources:
         raise DataError(f"data.{split} names no set of image-text pairs\n  give it as data.{split}=FOLDER")
@@ -205,12 +198,9 @@ def open_source(config: ClipRun, split: Split) -> ClipSource:
 
 
 def bind(config: ClipRun) -> ClipRun:
-    """Fill in `model.text.vocab_size` from the tokenizer, and check the config against tokenizer and sets.
-
-    Raises:
-        ConfigError: Settings, tokenizer and sets do not fit each other; all problems are listed.
-        DataError: Sets are missing or broken, or held-out images are in the training data.
-    """
+    """Fill in `model.text.vocab_size` from the tokenizer, and check the config against tokenizer and sets. Raises
+    ConfigError with all problems where settings, tokenizer and sets do not fit each other; DataError where sets are
+    missing or broken, or held-out images are in the training data."""
     data = config.data
     if not data.train:
         raise DataError("there is nothing to train on: data.train names no set\n  give it as data.train=FOLDER")
@@ -299,11 +289,8 @@ _MODES: dict[str, Mode] = {"shuffle": "shuffle", "sequential": "set_by_set", "de
 
 
 def build_order(config: ClipRun, sizes: Sequence[int]) -> Order:
-    """The order over sets of so many pairs, as `config.data` says.
-
-    Raises:
-        ConfigError, DataError: Settings, or sets, that do not fit together.
-    """
+    """Return the order over sets of these sizes that `config.data` describes. Raises ConfigError or DataError where
+    settings, or sets, do not fit together."""
     data = config.data
     return Order(
         sizes,

@@ -146,11 +146,7 @@ def to_our_state(state: State, config: PixelModelConfig, part: str = "") -> dict
 
 
 def from_huggingface_state(state: State, config: PixelModelConfig) -> dict[str, Tensor]:
-    """Published tensors under our names.
-
-    Raises:
-        CheckpointError: A tensor is missing or left over.
-    """
+    """Return published tensors under our names. Raises CheckpointError where a tensor is missing or left over."""
     # transformers 5 saves the decoder's layers under a name that it makes up by mistake.
     state = {name.replace("decoder.decoder_encoder.layer.", "decoder.decoder_layers."): t for name, t in state.items()}
     wanted = published_names(config)
@@ -201,11 +197,8 @@ def to_huggingface_config(config: PixelRun, model_type: str = "pixel") -> dict[s
 
 
 def from_huggingface_config(values: Mapping[str, Any]) -> tuple[PixelModelConfig, dict[str, Any]]:
-    """Our model's config, and fields of our objective's, for the contents of a `config.json`.
-
-    Raises:
-        CheckpointError: The model is of another kind, or has a feature ours lacks.
-    """
+    """Return our model's config, and fields of our objective's, for the contents of a `config.json`. Raises
+    CheckpointError where the model is of another kind, or has a feature ours lacks."""
     kind = values.get("model_type")
     if kind not in ("pixel", "vit_mae"):
         raise CheckpointError(f"config.json has model_type {kind!r}\n  the pixel recipe reads 'pixel' and 'vit_mae'")
@@ -237,11 +230,8 @@ def write_huggingface(
     state: State, config: PixelRun, out: Path, *, renderer: Path | None = None, model_type: str = "pixel"
 ) -> None:
     """Write a folder in the layout of the published models, or for transformers itself with model_type vit_mae. The
-    files of the folder `renderer` are copied into it.
-
-    Raises:
-        InputError: The model has no such form, or `out` exists and is not an empty folder, or cannot be written.
-    """
+    files of the folder `renderer` are copied into it. Raises InputError where the model has no such form, or `out`
+    exists and is not an empty folder, or cannot be written."""
     require_grid(config)
     write_folder(out, to_huggingface_config(config, model_type), to_huggingface_state(state, config.model), renderer)
 
@@ -265,11 +255,8 @@ def write_folder(out: Path, values: Mapping[str, Any], state: State, renderer: P
 
 
 def read_huggingface(folder: Path) -> tuple[PixelModelConfig, dict[str, Any], dict[str, Tensor]]:
-    """The model's config, fields of the objective's and our state dict of a folder with a published model.
-
-    Raises:
-        CheckpointError: A file is missing or broken, or the model is of another kind.
-    """
+    """Return the model's config, fields of the objective's and our state dict of a folder with a published model.
+    Raises CheckpointError where a file is missing or broken, or the model is of another kind."""
     (config, objective), _ = transformers_folder.read_config(folder, from_huggingface_config, KIND)
     state = from_huggingface_state(published_tensors(folder), config)
     table = state["encoder.position_embedding"]
@@ -278,7 +265,7 @@ def read_huggingface(folder: Path) -> tuple[PixelModelConfig, dict[str, Any], di
 
 
 def require_length(table: Tensor, config: PixelModelConfig, folder: Path) -> None:
-    """That a table of positions is as long as `config.json` says. Raises CheckpointError."""
+    """Raises CheckpointError where a table of positions is not as long as `config.json` says."""
     if len(table) != 1 + config.max_patches:
         raise CheckpointError(
             f"{folder / 'config.json'} says {config.max_patches} patches, but the position table has {len(table) - 1}\n"

@@ -29,7 +29,7 @@ from pretrainkit.training.objective import Batch
 
 @dataclass(frozen=True, eq=False)
 class PixelInputs:
-    """What the model reads."""
+    """Inputs of the model."""
 
     patches_VF: Tensor
     """uint8: of every visible token; anything for class tokens."""
@@ -180,7 +180,7 @@ def rotation_of(config: PixelModelConfig, positions_T: Tensor, head_width: int) 
 
 
 def _blocks(config: PixelModelConfig, num_layers: int, *sizes: int) -> nn.ModuleList:
-    """Of a width, a number of heads and an inner width."""
+    """Blocks of a width, a number of heads and an inner width."""
     settings: dict[str, Any] = {
         "activation": config.activation,
         "dropout_rate": config.hidden_dropout,

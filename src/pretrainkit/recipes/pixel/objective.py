@@ -95,9 +95,9 @@ class PixelObjective(SeparableObjective):
 
 
 def target_pixels(patches: Tensor, patch_size: int, *, is_normalized: bool) -> Tensor:
-    """What to predict of uint8 (K, S) of grey or (K, S * 3) of coloured patches, S = patch_size^2: float32 (K, S, 1)
-    for grey, where the three colours are one, or (K, S, 3). In [0, 1], or standardized within each patch, with the
-    unbiased variance over all its values in three colours."""
+    """Return the values to predict of uint8 (K, S) of grey or (K, S * 3) of coloured patches, S = patch_size^2: float32
+    (K, S, 1) for grey, where the three colours are one, or (K, S, 3). They are in [0, 1], or standardized within each
+    patch, with the unbiased variance over all its values in three colours."""
     values_KSC = patches.float().div(255).unflatten(1, (patch_size**2, -1))
     if not is_normalized:
         return values_KSC

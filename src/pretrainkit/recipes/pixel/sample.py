@@ -65,10 +65,8 @@ def reconstruct(
     num_text_patches_B: NDArray[np.integer],
     is_hidden_BN: NDArray[np.bool_],
 ) -> list[NDArray[np.uint8]]:
-    """What the model puts in the place of hidden patches, computed on the CPU: of each text uint8 (K, P, P, 3).
-
-    `pixels` are uint8 (B, P, N * P) or (B, P, N * P, 3); no hidden patch lies after the end patch of its text.
-    """
+    """Draw hidden patches as the model predicts them, on the CPU: of each text uint8 (K, P, P, 3). `pixels` are uint8
+    (B, P, N * P) or (B, P, N * P, 3); no hidden patch is after the end patch of its text."""
     model = on_cpu(model)
     batch = {name: torch.from_numpy(array) for name, array in pack(pixels, num_text_patches_B, is_hidden_BN).items()}
     with evaluation_mode(model):
