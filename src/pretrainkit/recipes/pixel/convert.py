@@ -25,7 +25,7 @@ from pretrainkit.exporting.safetensors import read_tensors
 from pretrainkit.exporting.transformers_folder import new_transformers_folder, their_names, to_ours, to_theirs
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, Activation, PixelModelConfig, PixelRun, Zero
-from pretrainkit.recipes.pixel.model import fitted_table, position_table, read_batch
+from pretrainkit.recipes.pixel.model import fitted_table, position_table
 from pretrainkit.rendering.folder import copy_renderer
 
 _logger = logging.getLogger(__name__)
@@ -318,5 +318,5 @@ def difference_from_huggingface(config: PixelRun, model: nn.Module, folder: Path
     is_masked_BL = noise_BL >= num_kept
     batch = pack(pixels, np.full(2, L - 1), is_masked_BL)
     model = model.cpu().float().eval()
-    ours = model(read_batch({name: torch.from_numpy(array) for name, array in batch.items()}, L))
+    ours = model({name: torch.from_numpy(array) for name, array in batch.items()}, L)
     return float((ours - drawn[torch.from_numpy(is_masked_BL)]).abs().max())

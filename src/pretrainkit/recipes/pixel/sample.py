@@ -16,7 +16,6 @@ from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.images.pillow import thumbnail
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelRun
-from pretrainkit.recipes.pixel.model import read_batch
 from pretrainkit.recipes.pixel.source import PixelSource
 
 _PATCHES_PER_LINE = 24
@@ -70,7 +69,7 @@ def reconstruct(
     model = on_cpu(model)
     batch = {name: torch.from_numpy(array) for name, array in pack(pixels, num_text_patches_B, is_hidden_BN).items()}
     with evaluation_mode(model):
-        predicted_KF = model(read_batch(batch, is_hidden_BN.shape[1])).float()
+        predicted_KF = model(batch, is_hidden_BN.shape[1]).float()
     if config.objective.normalize_target:
         target_KF = batch["target_patches"].float() / 255
         if target_KF.shape[1] != predicted_KF.shape[1]:
