@@ -191,6 +191,16 @@ def test_every_format_gives_the_pairs_of_the_csv(tmp_path, kind, monkeypatch):
         assert pairs.image_ids.tolist() == source.image_ids.tolist()
 
 
+@pytest.mark.parametrize("caption_key", [None, "caption"])
+def test_a_damaged_table_of_img2dataset_is_refused_with_its_file(tmp_path, caption_key):
+    told = rows(6, 1)
+    write_img2dataset_files(tmp_path, told, {row["image"]: png(int(row["image"][:4])) for row in told})
+    table = tmp_path / "00001.parquet"
+    table.write_bytes(table.read_bytes()[:-20])
+    with pytest.raises(DataError, match=r"00001\.parquet cannot be read: .*\n  fetch or make that shard again"):
+        opened(tmp_path, caption_key=caption_key)
+
+
 # ---- webdataset ----
 
 

@@ -7,7 +7,7 @@ same for valid. img2dataset (https://github.com/rom1504/img2dataset) makes numbe
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -164,9 +164,13 @@ def _failures(folder: Path) -> dict[str, int]:
     return {f"status {status}": count for status, count in sorted(counts.items()) if status != "success"}
 
 
-def _parquet_table(path: Path, columns: list[str]) -> pa.Table:
+def _parquet_table(path: Path, columns: list[str], usual: Sequence[str] = ()) -> pa.Table:
+    """Read `columns` and, after them, the first of the `usual` ones that is there. Raises DataError where the file
+    cannot be read, or lacks one."""
     try:
         present = parquet.read_schema(path).names
+        if usual:
+            columns = [*columns, next((name for name in usual if name in present), usual[0])]
         missing = [name for name in columns if name not in present]
         if missing:
             raise DataError(
@@ -181,10 +185,8 @@ def _parquet_table(path: Path, columns: list[str]) -> pa.Table:
 def _shard(folder: Path, path: Path, source: ClipSourceConfig) -> pa.Table:
     """The successes of one shard of the form `files`, image names relative to `folder`."""
     keys = [key.removeprefix("json:") for key in caption_columns(source, ())]
-    if not keys:
-        present = parquet.read_schema(path).names
-        keys = [next((name for name in _USUAL if name in present), _USUAL[0])]
-    table = _parquet_table(path, ["key", "status", *keys])
+    table = _parquet_table(path, ["key", "status", *keys], () if keys else _USUAL)
+    keys = table.column_names[2:]
     table = table.filter(pa.compute.equal(table.column("status"), "success"))
     names = [f"{path.stem}/{key}" for key in table.column("key").to_pylist()]
     ending = next((e for e in IMAGE_ENDINGS if names and (folder / f"{names[0]}.{e}").is_file()), IMAGE_ENDINGS[0])

@@ -163,10 +163,8 @@ class HuggingFaceTower(ForeignTower, TextTower):
         architecture = config.architecture or read_architecture(config.name)
         if builds_on_meta():
             self.encoder = without_weights(lambda: encoder_from(architecture))
-        elif config.pretrained:
-            self.encoder = encoder_from(architecture, config.name)
         else:
-            self.encoder = encoder_from(architecture)
+            self.encoder = encoder_from(architecture, config.name if config.pretrained else None)
         self.width = self.encoder.config.hidden_size
         self._takes_pairs = takes_mask_of_pairs(self.encoder)
 

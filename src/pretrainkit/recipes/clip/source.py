@@ -37,8 +37,7 @@ class ClipSource(BatchSource):
 
     A batch has `image` uint8 (B, 3, H, W), RGB, or float32 normalized where boxes are erased; `input_ids` int32 (B, T),
     `num_tokens` int32 (B,); `image_group` and `caption_group` int64 (B,), equal where rows show the same image or have
-    the same caption; `bad` int8 (B,), why a row was replaced (pairs.REASONS); in evaluation also `image_id` and
-    `caption_id` int64 (B,).
+    the same caption; `bad` int8 (B,), why a row was replaced (pairs.REASONS).
 
     Crops, augmented captions and replacements are functions of the records' keys; "valid" ignores those, so that
     evaluations of runs and of steps compare.
@@ -127,19 +126,12 @@ class ClipSource(BatchSource):
             rows[place], caption, reason = self._fill(batch["image"][place], source, row, *drawn)
             captions.append(caption)
             batch["bad"][place] = reason
-        if self.split == "valid":
-            batch |= {name: np.empty(num, np.int64) for name in ("image_id", "caption_id")}
         for source in np.unique(records.source).tolist():
             own, pairs = np.flatnonzero(records.source == source), self.sets[source]
             self._bad[source].see(len(own))
             # Numbers of images are those of their set: salted, they differ from those of other sets.
             groups = fold(self._image_salts[source], pairs.image_ids[rows[own]])
             batch["image_group"][own] = groups.view(np.int64)
-            if self.split == "valid":
-                batch["image_id"][own], batch["caption_id"][own] = (
-                    pairs.image_ids[rows[own]],
-                    pairs.caption_ids[rows[own]],
-                )
         hashes = (hashlib.blake2b(caption.encode(), digest_size=8).digest() for caption in captions)
         batch["caption_group"] = np.frombuffer(b"".join(hashes), "<i8").astype(np.int64)
         if self._augment is None:
@@ -201,6 +193,8 @@ def bind(config: ClipRun) -> ClipRun:
     """Fill in `model.text.vocab_size` from the tokenizer, and check the config against tokenizer and sets. Raises
     ConfigError with all problems where settings, tokenizer and sets do not fit each other; DataError where sets are
     missing or broken, or held-out images are in the training data."""
+    checks.check_cache(config)
+    config = bind_model(config)
     data = config.data
     if not data.train:
         raise DataError("there is nothing to train on: data.train names no set\n  give it as data.train=FOLDER")

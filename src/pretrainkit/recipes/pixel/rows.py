@@ -84,11 +84,8 @@ class ParquetTable:
 
     def column(self, name: str) -> NDArray[Any]:
         """(N,) all values of a column of numbers."""
-        import pyarrow.parquet
-
-        return np.concatenate(
-            [pyarrow.parquet.read_table(path, columns=[name])[name].to_numpy() for path in self.paths]
-        )
+        files = map(self._file, range(len(self.paths)))
+        return np.concatenate([file.read(columns=[name])[name].to_numpy() for file in files])
 
     def values(self, name: str, rows_R: NDArray[np.int64]) -> list[Any]:
         """The values of a column in rows; each group of rows is read once."""
