@@ -169,7 +169,7 @@ def _stretched(counts_3V: Counts) -> Table:
 
 
 def _equalized(counts_3V: Counts) -> Table:
-    """Equally many pixels of each value, as far as a table can."""
+    """Spread the values so that equally many pixels have each, as far as a table can."""
     highest_31 = 255 - (counts_3V > 0)[:, ::-1].argmax(axis=1, keepdims=True)
     # Pillow leaves out the largest value that occurs, so that it becomes 255.
     num_others_31 = counts_3V.sum(axis=1, keepdims=True) - np.take_along_axis(counts_3V, highest_31, axis=1)

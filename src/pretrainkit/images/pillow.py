@@ -1,5 +1,5 @@
-"""Between pixel arrays and Pillow's images, and small pictures as data URIs, for pages that are complete in themselves.
-Pillow (extra [vision]) is imported when it is first needed."""
+"""Conversions between pixel arrays and Pillow's images, and small pictures as data URIs, for pages that need no other
+files. Pillow (extra [vision]) is imported when it is first needed."""
 
 from __future__ import annotations
 

@@ -175,7 +175,8 @@ def _file(folder: Path, tower: Tower, number: int) -> Path:
 
 
 def _key(model: DualEncoder, source: ClipSource, towers: Sequence[Tower], precision: Precision) -> str:
-    """Changes whenever the features would: with the weights of the towers, the pairs, what is done to them, and how."""
+    """Hash of everything that features depend on: the weights of the towers, the pairs, their settings, and the
+    precision."""
     state = hashlib.blake2b(digest_size=16)
     state.update(f"{source.fingerprint} {precision.name} {model.mean_and_deviation}".encode())
     for tower in towers:

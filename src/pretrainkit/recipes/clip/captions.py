@@ -60,7 +60,7 @@ class CaptionTokenizer:
 
     @property
     def fingerprint(self) -> str:
-        """Changes whenever ids could."""
+        """Hash of everything that ids depend on."""
         return hashlib.blake2b(self._model.to_str().encode(), digest_size=16).hexdigest()
 
     def save(self, path: Path) -> None:
@@ -222,8 +222,8 @@ _REMOVED = -1
 
 
 class CaptionAugment:
-    """Bare captions to bare ids. WordPiece as in ZeroVL. Other tokenizers keep the ids that are left as they are, and
-    random pieces are never control tokens: their text cannot be put together piece by piece."""
+    """Changes of bare captions to bare ids. WordPiece as in ZeroVL. Other tokenizers keep the remaining ids as they
+    are, and random pieces are never control tokens: their text cannot be put together piece by piece."""
 
     def __init__(self, config: TextAugmentConfig, tokenizer: CaptionTokenizer) -> None:
         """Raises ConfigError where mask tokens are wanted and the tokenizer has none, or the shares add up to more than
@@ -246,7 +246,7 @@ class CaptionAugment:
         self._with_control = CaptionTokenizer(tokenizer.folder, reads_control_tokens=True) if is_wordpiece else None
 
     def __call__(self, captions: Sequence[str], generators: Sequence[np.random.Generator]) -> list[list[int]]:
-        """Bare ids of each caption, changed by draws from its generator."""
+        """Return the bare ids of each caption, changed by draws from its generator."""
         changed = [
             changed_pieces(np.array(ids, np.int64), generator, self.config, self._mask_id, self._random_ids)
             for ids, generator in zip(self.tokenizer.encode_bare(captions), generators, strict=True)

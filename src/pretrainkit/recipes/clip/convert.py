@@ -64,7 +64,7 @@ def write_huggingface(config: ClipRun, model: nn.Module, tokenizer: Path | None,
 
 
 def _refuse(config: ClipRun) -> None:
-    """InputError for what no dual encoder of transformers has."""
+    """Raises InputError where the model has parts that no dual encoder of transformers has."""
     reasons = []
     if config.model.projection.kind != "linear":
         reasons.append(f"model.projection.kind={config.model.projection.kind}")
@@ -79,7 +79,8 @@ def _refuse(config: ClipRun) -> None:
 
 
 def _write_tokenizer(tokenizer: CaptionTokenizer, max_length: int, folder: Path) -> None:
-    """Its files, with settings by which a processor of transformers cuts captions where training did."""
+    """Write the tokenizer's files, with settings by which a processor of transformers cuts captions where training
+    did."""
     for path in tokenizer.folder.iterdir():
         if path.is_file() and path.name not in _OTHER_FILES:
             shutil.copyfile(path, folder / path.name)

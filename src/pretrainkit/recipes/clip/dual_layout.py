@@ -230,7 +230,7 @@ def read_dual(
 
 
 def _pooler_scale(words: dict[str, Tensor]) -> float:
-    """Takes the pooler out; it must be one that passes on the first token, times a small number."""
+    """Remove the pooler and return its scale; it must be one that passes on the first token, times a small number."""
     weight, bias = words.pop(f"{_POOLER}.weight"), words.pop(f"{_POOLER}.bias")
     scale = weight[0, 0].item()
     is_identity = torch.equal(weight, torch.eye(len(weight)) * scale) and not bias.any()

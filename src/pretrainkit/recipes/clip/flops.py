@@ -29,7 +29,7 @@ _LENGTHS = (4, 8, 16)
 def transformer_flops(
     config: VitConfig | TextTransformerConfig, num_tokens: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Forward, of the blocks, for inputs of so many tokens (B,)."""
+    """Return the forward FLOPs of the blocks for inputs of `num_tokens` tokens, (B,)."""
     is_causal = isinstance(config, TextTransformerConfig) and config.causal
     width, inner = config.hidden_size, config.intermediate_size
     # Four products of width x width (queries, keys, values, output) and two of width x inner; 2 per multiply-add.
@@ -44,7 +44,7 @@ def transformer_flops(
 
 
 def vit_flops(config: VitConfig) -> float:
-    """Forward, of one image through our own vision transformer in training."""
+    """Return the forward FLOPs of one image through our own vision transformer in training."""
     num_patches = (config.image_size // config.patch_size) ** 2
     num_kept = max(1, round(num_patches * (1 - config.patch_dropout)))
     embedding = 2 * num_kept * _CHANNELS * config.patch_size**2 * config.hidden_size
@@ -52,7 +52,7 @@ def vit_flops(config: VitConfig) -> float:
 
 
 def projection_flops(width: int, projection: ProjectionConfig) -> float:
-    """Forward, of one vector."""
+    """Return the forward FLOPs of one vector."""
     second = 2 * projection.dim**2 if projection.kind == "residual" else 0
     return 2 * width * projection.dim + second
 
@@ -117,7 +117,7 @@ class PairFlops:
 
     @cached_property
     def _model(self) -> nn.Module:
-        """Without values."""
+        """The model without values."""
         import torch
 
         from pretrainkit.recipes.clip.model import DualEncoder

@@ -100,8 +100,8 @@ class Pairs(ABC):
         return self.table.num_rows
 
     def caption(self, row: int, draw: float = 0.0) -> str:
-        """The caption of a row, or "" where it has none. Of several columns that have one, which is a function of
-        `draw` in [0, 1): 0 is the first."""
+        """Return the caption of a row, or "" where it has none. Of several columns that have one, which is a function
+        of `draw` in [0, 1): 0 is the first."""
         if len(self.captions) == 1:
             return clean_caption(self.captions[0][row].as_py())
         texts = [clean_caption(column[row].as_py()) for column in self.captions]
@@ -163,7 +163,7 @@ def whole_numbers(column: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
 
 
 def clean_caption(text: str | None) -> str:
-    """Without blanks around it; "" for None and for what tools write where nothing was."""
+    """Strip a caption of blanks around it; "" for None and for the words that tools write for a missing caption."""
     text = "" if text is None else text.strip()
     return "" if text in _NO_TEXT else text
 

@@ -1,4 +1,4 @@
-"""From the bytes of an image file to its place in a batch."""
+"""Decode an image file and write it to its place in a batch."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ Normalize = tuple[tuple[float, float, float], tuple[float, float, float]]
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turns what decoding raises into a reason that is counted."""
+    """Turn errors of decoding into a reason that is counted."""
     try:
         yield
     except ImageError as error:

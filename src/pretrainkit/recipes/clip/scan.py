@@ -1,4 +1,4 @@
-"""Looks at every image and caption of a set before a training does: `pretrainkit data check`.
+"""Check every image and caption of a set before a training does: `pretrainkit data check`.
 
 Dimensions: N rows, M different images.
 """
@@ -29,7 +29,7 @@ def scan(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """What a set holds and what is wrong with it, as JSON values. Every image is decoded once.
+    """Report the contents of a set and its problems, as JSON values. Every image is decoded once.
 
     Args:
         size: Pixels; images with a shorter side below it are counted.

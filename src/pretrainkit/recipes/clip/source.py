@@ -258,7 +258,7 @@ def without_data(config: ClipRun) -> tuple[ClipRun, str]:
 
 
 def _with_vocabulary(config: ClipRun, size: int) -> ClipRun:
-    """With as many embeddings of pieces, where the config does not say how many."""
+    """Fill in the number of embeddings of pieces, where the config does not have it."""
     text = config.model.text
     if text.kind != "transformer" or text.vocab_size is not None:
         return config

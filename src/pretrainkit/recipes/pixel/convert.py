@@ -284,7 +284,7 @@ def grid_width_of(table: Tensor, config: PixelModelConfig) -> int | None:
 
 
 def published_tensors(folder: Path) -> dict[str, Tensor]:
-    """From safetensors, else from pytorch_model.bin, of which tensors alone are read."""
+    """Read the tensors from safetensors, else from pytorch_model.bin, of which nothing but tensors is read."""
     pickled = folder / "pytorch_model.bin"
     if any(folder.glob("*.safetensors")) or not pickled.is_file():
         return read_tensors(folder)

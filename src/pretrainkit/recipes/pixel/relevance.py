@@ -105,7 +105,7 @@ def explain(
 
 @contextmanager
 def recorded(blocks: list[nn.Module]) -> Iterator[RecordedAttention]:
-    """Meanwhile the blocks attend by the layout that is given, whatever layout they are called with."""
+    """Make the blocks attend by the recording layout, whatever layout they are called with."""
     attention = RecordedAttention()
 
     def replace(block: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
