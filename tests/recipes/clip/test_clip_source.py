@@ -21,7 +21,7 @@ from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.exporting.torchvision_shim import import_torchvision
 from pretrainkit.images.ops import RandomErasing, RandomResizeCrop
 from pretrainkit.recipes.clip.config import ClipRun
-from pretrainkit.recipes.clip.pairs import REASONS, BadRows, BrokenImage
+from pretrainkit.recipes.clip.pairs import REASONS, BadImage, BadRows
 from pretrainkit.recipes.clip.source import ClipSource, bind, open_source
 from support.pair_sets import as_json, caption, make_tokenizer, png, rows, write_csv_set, write_samples
 from support.remedies import followed
@@ -390,8 +390,8 @@ def test_what_a_torn_archive_lacks_counts_as_bad(tokenizer, torn):
     # A bad image comes on top of it.
     (pairs,) = source.sets
     with pytest.raises(DataError, match=rf"about {lost} pairs \(torn file\); that is a share of"):
-        BadRows(pairs, (int(lost) + 0.5) / 16).add(0, BrokenImage("it breaks off"))
-    BadRows(pairs, (int(lost) + 2) / 16).add(0, BrokenImage("it breaks off"))
+        BadRows(pairs, (int(lost) + 0.5) / 16).add(0, BadImage("broken image", "it breaks off"))
+    BadRows(pairs, (int(lost) + 2) / 16).add(0, BadImage("broken image", "it breaks off"))
 
 
 def test_an_archive_of_the_last_pairs_lacks_nothing_because_it_is_small(tokenizer, tmp_path):

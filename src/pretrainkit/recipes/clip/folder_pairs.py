@@ -17,7 +17,7 @@ from pyarrow import csv, parquet
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
 from pretrainkit.recipes.clip.pairs import (
-    MissingImage,
+    BadImage,
     Pairs,
     Split,
     caption_columns,
@@ -51,18 +51,18 @@ class FolderPairs(Pairs):
         try:
             return path.stat().st_size
         except OSError as error:
-            raise MissingImage(f"{path}: {error.strerror}") from error
+            raise BadImage("missing image", f"{path}: {error.strerror}") from error
 
 
 def read_file(path: Path) -> bytes:
-    """Raises MissingImage where no file of that name can be read."""
+    """Raises BadImage where no file of that name can be read."""
     try:
         with open(path, "rb") as file:
             return file.read()
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError) as error:
-        raise MissingImage(f"{path}: there is no such file") from error
+        raise BadImage("missing image", f"{path}: there is no such file") from error
     except OSError as error:  # no permission, a name that is too long, a failing disk
-        raise MissingImage(f"{path}: {error.strerror}") from error
+        raise BadImage("missing image", f"{path}: {error.strerror}") from error
 
 
 def open_csv(source: ClipSourceConfig, split: Split) -> FolderPairs:

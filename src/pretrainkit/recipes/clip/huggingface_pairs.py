@@ -12,7 +12,7 @@ from pretrainkit.errors import DataError, import_optional
 from pretrainkit.recipes.clip.config import ClipSourceConfig
 from pretrainkit.recipes.clip.folder_pairs import read_file
 from pretrainkit.recipes.clip.pairs import (
-    MissingImage,
+    BadImage,
     Pairs,
     Split,
     chosen_captions,
@@ -43,7 +43,7 @@ class HuggingFacePairs(Pairs):
         if isinstance(image, str):
             return read_file(Path(image))
         if not image:
-            raise MissingImage("the row has neither bytes nor a path")
+            raise BadImage("missing image", "the row has neither bytes nor a path")
         return image
 
     def _image_numbers(self) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ from typing import Any
 from pretrainkit.errors import DataError
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.files.manifest import HashingFile, atomic_file, fingerprint, made_by, write_manifest
-from pretrainkit.recipes.clip.pairs import BadImage, EmptyCaption, Pairs, Split
+from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split
 from pretrainkit.recipes.clip.pixels import look_at
 from pretrainkit.recipes.clip.tar_pairs import IMAGE_ENDINGS
 from pretrainkit.workers.processes import Progress, Quiet
@@ -109,7 +109,7 @@ def _samples(pairs: Pairs, left_out: _LeftOut, progress: Progress) -> Iterator[t
             if text := pairs.caption(row):
                 captions[row] = text
             else:
-                left_out.add(row, EmptyCaption("there is no text"))
+                left_out.add(row, BadImage("empty caption", "there is no text"))
         if captions:
             name = pairs.image_names[rows[0]].as_py()
             ending = name.rpartition(".")[2].lower()

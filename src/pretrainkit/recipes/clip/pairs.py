@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from shlex import quote
+from typing import Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -28,30 +29,18 @@ _NO_TEXT = frozenset({"", "nan", "NaN"})
 """What tools write for a caption that is not there."""
 
 
+Reason = Literal["missing image", "broken image", "empty caption", "oversized image"]
+
+
 class BadImage(Exception):
-    """An image or caption that cannot be used; the text says which and why."""
+    """An image or caption that cannot be used; the text says which and why, and `reason` how such rows are counted."""
 
-    reason: str
-    """What such rows are counted as."""
-
-
-class MissingImage(BadImage):
-    reason = "missing image"
+    def __init__(self, reason: Reason, text: str) -> None:
+        super().__init__(text)
+        self.reason: Reason = reason
 
 
-class BrokenImage(BadImage):
-    reason = "broken image"
-
-
-class OversizedImage(BadImage):
-    reason = "oversized image"
-
-
-class EmptyCaption(BadImage):
-    reason = "empty caption"
-
-
-REASONS = ("good", *(kind.reason for kind in (MissingImage, BrokenImage, EmptyCaption, OversizedImage)))
+REASONS = ("good", *get_args(Reason))
 """What the numbers of a batch's `bad` mean."""
 
 
@@ -86,10 +75,10 @@ class Pairs(ABC):
 
     @abstractmethod
     def read_image(self, row: int) -> bytes:
-        """Return the file as stored. From any thread. Raises MissingImage where there is none."""
+        """Return the file as stored. From any thread. Raises BadImage where there is none."""
 
     def image_bytes(self, row: int) -> int:
-        """Size of the file as stored, without reading it where that can be told. Raises MissingImage."""
+        """Size of the file as stored, without reading it where that can be told. Raises BadImage."""
         return len(self.read_image(row))
 
     def lacks_image(self, row: int) -> bool:
@@ -230,7 +219,7 @@ class BadRows:
 
     def add(self, row: int, error: BadImage) -> None:
         """Counts a bad image, or a row without a caption, once. Raises DataError where there are too many."""
-        is_caption = isinstance(error, EmptyCaption)
+        is_caption = error.reason == "empty caption"
         image = int(self._pairs.image_ids[row])
         with self._lock:
             if row in self._captions if is_caption else image in self._images:

@@ -11,7 +11,7 @@ from pretrainkit.errors import ConfigError
 from pretrainkit.images.decode import EncodedImage, ImageError, open_image
 from pretrainkit.images.ops import ImageTransform
 from pretrainkit.images.transforms import compose, erase, normalize
-from pretrainkit.recipes.clip.pairs import BadImage, BrokenImage, OversizedImage
+from pretrainkit.recipes.clip.pairs import BadImage, Reason
 
 _AT_ONCE = 256
 Normalize = tuple[tuple[float, float, float], tuple[float, float, float]]
@@ -23,13 +23,13 @@ def explained() -> Iterator[None]:
     try:
         yield
     except ImageError as error:
-        kind = OversizedImage if error.reason == "too large" else BrokenImage
-        raise kind(str(error).splitlines()[0]) from error
+        reason: Reason = "oversized image" if error.reason == "too large" else "broken image"
+        raise BadImage(reason, str(error).splitlines()[0]) from error
 
 
 def look_at(data: bytes) -> EncodedImage:
     """Return the image in the file content `data` after reading it to its end: a JPEG at an eighth of its size. Raises
-    BrokenImage or OversizedImage where it cannot be decoded."""
+    BadImage where it is broken or oversized."""
     with explained():
         image = open_image(data)
         image.decode((1, 1))
@@ -84,8 +84,8 @@ class PixelReader:
         self.dtype: type[np.generic] = np.uint8 if self._transform.erasing is None else np.float32
 
     def __call__(self, data: bytes, generator: np.random.Generator, out: NDArray) -> None:
-        """Write the image in the file content `data` into `out` (3, H, W). Raises BrokenImage or OversizedImage where
-        it cannot be decoded."""
+        """Write the image in the file content `data` into `out` (3, H, W). Raises BadImage
+        where it is broken or oversized."""
         with explained():
             pixels_HW3 = self._transform.load(data, generator, is_fast=self._is_fast)
         erasing = self._transform.erasing

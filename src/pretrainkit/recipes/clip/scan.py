@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
-from pretrainkit.recipes.clip.pairs import REASONS, BadImage, EmptyCaption, Pairs
+from pretrainkit.recipes.clip.pairs import REASONS, BadImage, Pairs
 from pretrainkit.recipes.clip.pixels import looked_at
 from pretrainkit.workers.processes import Progress, Quiet, available_cores
 
@@ -94,7 +94,7 @@ def _bad_rows(
     pairs: Pairs, problems: dict[int, BadImage], image_N: NDArray[np.intp], captions: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
     found = [(row, problems[int(image_N[row])]) for row in np.flatnonzero(np.isin(image_N, list(problems))).tolist()]
-    found += [(row, EmptyCaption("there is no text")) for row, caption in enumerate(captions) if not caption]
+    found += [(row, BadImage("empty caption", "there is no text")) for row, text in enumerate(captions) if not text]
     bad: dict[str, list[str]] = {reason: [] for reason in REASONS}
     for row, problem in found:
         bad[problem.reason].append(pairs.explain(row, problem))

@@ -21,7 +21,7 @@ from pretrainkit.recipes.clip.architecture import bind_model
 from pretrainkit.recipes.clip.captions import CaptionAugment, CaptionTokenizer, tokenizer_folder
 from pretrainkit.recipes.clip.config import ClipRun, MixupConfig
 from pretrainkit.recipes.clip.open_pairs import open_pairs
-from pretrainkit.recipes.clip.pairs import REASONS, BadImage, BadRows, EmptyCaption, Pairs, Split
+from pretrainkit.recipes.clip.pairs import REASONS, BadImage, BadRows, Pairs, Split
 from pretrainkit.recipes.clip.pixels import PixelReader
 from pretrainkit.rng import fold, stream_key, uniform
 
@@ -154,7 +154,7 @@ class ClipSource(BatchSource):
             try:
                 caption = pairs.caption(row, column)
                 if not caption:
-                    raise EmptyCaption("there is no text")
+                    raise BadImage("empty caption", "there is no text")
                 self._read(pairs, row, transforms, out)
             except BadImage as error:
                 if self._why_strict:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pretrainkit.data.tar import Member, TarReader, cached_tables, expand_braces, members
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.clip.config import ClipSourceConfig
-from pretrainkit.recipes.clip.pairs import MissingImage, Pairs, Split, caption_columns, split_names, whole_numbers
+from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split, caption_columns, split_names, whole_numbers
 
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "bmp", "gif")
 USUAL_CAPTIONS = ("json:caption", "json:text", "txt", "caption", "text")
@@ -60,7 +60,7 @@ class TarPairs(Pairs):
         try:
             return self._reader.read(archive, offset, num_bytes)
         except OSError as error:
-            raise MissingImage(f"{self.archives[archive]}: {error.strerror or error}") from error
+            raise BadImage("missing image", f"{self.archives[archive]}: {error.strerror or error}") from error
 
     def image_bytes(self, row: int) -> int:
         return self.table.column("num_bytes")[row].as_py()
