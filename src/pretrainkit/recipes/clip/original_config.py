@@ -193,10 +193,9 @@ def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> I
     """Read a file of ZeroVL's `clip` or `linear_prob` task; the latter becomes a command of ours. Raises ConfigError
     with every unknown key and every value without a counterpart.
 
-    Args:
-        path: The YAML file; the tag `!!python/tuple` is understood, no other is.
-        settings: `dotted.key=value`, as on ZeroVL's command line.
-        nproc: Ranks it is meant for: ZeroVL's sizes of microbatches are over all ranks, ours are of one.
+    In the YAML file `path` the tag `!!python/tuple` is understood, no other is. `settings`: `dotted.key=value`, as on
+    ZeroVL's command line. `nproc`: ranks it is meant for, as ZeroVL's sizes of microbatches are over all ranks, ours
+    are of one.
     """
     given = [_read(path), *({".".join(parts): value} for parts, value in map(parse_override, settings))]
     is_probe = any(key.startswith("model.classifier") for tree in given for key in flatten(tree))

@@ -161,15 +161,10 @@ def write_noisy(
     """Write a file again with errors in its words, and return the number of texts or sentences written. Raises
     DataError where a file cannot be read, or has no such column; InputError as `corrupt` does.
 
-    Args:
-        source: `.conllu` (or `.conll`), whose words are changed one for one while all annotation stays; `.jsonl`; or
-            `.tsv` with a line of names.
-        out: In the same format.
-        attack: See `Attack`.
-        severity: Share of the words.
-        columns: Keys or names of the texts in `.jsonl` and `.tsv`; several texts of an example are changed apart.
-        seed: Of everything random.
-        typos: For natural-typo: a file with a word and what people wrote instead on each line.
+    Args not explained here are those of `corrupt`. In `.conllu` (or `.conll`) words are changed one for one while all
+    annotation stays; `.jsonl`, and `.tsv` with a line of names, have texts under `columns`, and several texts of an
+    example are changed apart. `out` has the same format. `typos`: a file with a word and what people wrote instead on
+    each line.
     """
     source, out = Path(source), Path(out)
     known = None if typos is None else read_typos(typos)
