@@ -43,7 +43,7 @@ class Choice(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """What is to be done to an image."""
+    """One change of an image."""
 
     name: str
     amount: float
@@ -100,7 +100,7 @@ def _below(stream: Stream, num: int) -> int:
 
 @cache
 def amount(name: str, level: int, sign: int = 1) -> float:
-    """What a level from 0 to 9 means for an operation; `sign` is 1 or -1."""
+    """Return the amount that a level from 0 to 9 stands for in an operation; `sign` is 1 or -1."""
     share = level / 9
     amounts = {
         **dict.fromkeys(_ENHANCERS, 1 + sign * 0.9 * share),
@@ -136,7 +136,7 @@ def apply(image_HW3: Pixels, operations: tuple[Operation, ...]) -> Pixels:
 
 
 def _from_values(values: Pixels, operation: Operation) -> Pixels:
-    """Of an image or of the values in a table: uint8, any shape."""
+    """Apply an operation on single values to an image or to the values of a table: uint8, any shape."""
     match operation.name:
         case "posterize":
             return values & np.uint8(256 - 2 ** (8 - int(operation.amount)))
@@ -150,7 +150,7 @@ def _from_values(values: Pixels, operation: Operation) -> Pixels:
 
 
 def _histogram(image_HW3: Pixels, before_3V: Table | None) -> Counts:
-    """Of an image as it is after the table `before_3V`."""
+    """Count the values of an image as it is after the table `before_3V`."""
     counts_3V = np.array([plane.histogram() for plane in grey_images(planes_of(image_HW3))], np.int64)
     if before_3V is None:
         return counts_3V
@@ -169,7 +169,7 @@ def _stretched(counts_3V: Counts) -> Table:
 
 
 def _equalized(counts_3V: Counts) -> Table:
-    """Equally many pixels of each value, as far as a table can."""
+    """Spread the values so that equally many pixels have each, as far as a table can."""
     highest_31 = 255 - (counts_3V > 0)[:, ::-1].argmax(axis=1, keepdims=True)
     # Pillow leaves out the largest value that occurs, so that it becomes 255.
     num_others_31 = counts_3V.sum(axis=1, keepdims=True) - np.take_along_axis(counts_3V, highest_31, axis=1)

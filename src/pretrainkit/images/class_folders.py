@@ -26,11 +26,8 @@ class ClassFolders:
 
 
 def image_files(folder: Path) -> list[Path]:
-    """All images in the folder and below, sorted by path. Hidden files are left out.
-
-    Raises:
-        DataError: There is no such folder, or no image in it.
-    """
+    """Return all images in the folder and below, sorted by path. Hidden files are left out. Raises DataError where
+    there is no such folder, or no image in it."""
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}\n  give a folder of images")
     found = sorted(
@@ -44,11 +41,8 @@ def image_files(folder: Path) -> list[Path]:
 
 
 def class_folders(folder: Path) -> ClassFolders:
-    """What a folder with one folder for each class holds.
-
-    Raises:
-        DataError: There is no such folder, it has no class folders, or one of them has no image.
-    """
+    """Return the classes and images of a folder with one folder for each class. Raises DataError where there is no such
+    folder, it has no class folders, or one of them has no image."""
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}\n  give a folder with one folder of images for each class")
     classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
@@ -60,12 +54,8 @@ def class_folders(folder: Path) -> ClassFolders:
 
 
 def class_names(folders: ClassFolders, names_file: Path | None) -> list[str]:
-    """What the classes are called in captions: folder names with spaces for underscores, or as a JSON file
-    {folder: name} says.
-
-    Raises:
-        DataError: The file cannot be read, or lacks a class.
-    """
+    """Return the names of the classes for captions: folder names with spaces for underscores, or those of a JSON file
+    {folder: name}. Raises DataError where the file cannot be read, or lacks a class."""
     if names_file is None:
         return [name.replace("_", " ") for name in folders.classes]
     try:

@@ -66,16 +66,13 @@ class EncodedImage:
     """Whether simplejpeg decodes it."""
 
     def decode(self, wanted: tuple[int, int] | None = None, *, is_fast: bool = False) -> Pixels:
-        """The pixels.
+        """Return the pixels. Raises ImageError where the file is damaged or cut off.
 
         Args:
             wanted: (width, height) that will be enough: a JPEG is decoded at the smallest halving of its size that has
                 at least these. None: at its full size.
             is_fast: Let libjpeg-turbo round coarsely and repeat colours where they are stored at half the size: a tenth
                 less time, and 1 to 2 of 255 off on average. Nothing changes where simplejpeg is missing.
-
-        Raises:
-            ImageError: The file is damaged or cut off.
         """
         scale = self._scale(wanted)
         image = self._with_turbo(scale, is_fast) if self.is_turbo else None
@@ -88,7 +85,7 @@ class EncodedImage:
         return max(scale for scale in (1, 2, 4, 8) if scale <= max(largest, 1))
 
     def _with_turbo(self, scale: int, is_fast: bool) -> Pixels | None:
-        """None: it complains, if only about a stray byte; Pillow shall judge."""
+        """Return the pixels, or None where simplejpeg complains, if only about a stray byte; Pillow then decides."""
         turbo = _simplejpeg()
         assert turbo is not None
         try:
@@ -113,15 +110,12 @@ class EncodedImage:
 
 
 def open_image(data: Data, *, name: str | None = None) -> EncodedImage:
-    """Reads the header.
+    """Read the header of an image file. Raises ImageError where there is no such file, it is not an image, or it has
+    more than MAX_PIXELS; MissingPackageError where Pillow is not installed.
 
     Args:
         data: The content of a file, or its path.
-        name: What messages call it. None: the path, or the number of bytes.
-
-    Raises:
-        ImageError: No such file, not an image, or more than MAX_PIXELS.
-        MissingPackageError: Pillow is not installed.
+        name: The name of the image in messages. None: the path, or the number of bytes.
     """
     require_pillow()
     if isinstance(data, bytes | bytearray | memoryview):
@@ -183,7 +177,7 @@ def _open(content: bytes | bytearray | memoryview, name: str) -> Image:
 
 
 def _rgb(opened: Image) -> Pixels:
-    """What `convert("RGB")` gives, except for 16-bit greys, which that would cut off at 255."""
+    """Convert as Pillow's `convert("RGB")` does, except for 16-bit greys, which it would cut off at 255."""
     if opened.mode.startswith("I"):
         grey_HW = np.clip(np.asarray(opened).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
         return np.repeat(grey_HW[:, :, None], 3, axis=2)

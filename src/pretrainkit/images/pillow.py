@@ -1,5 +1,5 @@
-"""Between pixel arrays and Pillow's images, and small pictures as data URIs, for pages that are complete in themselves.
-Pillow (extra [vision]) is imported when it is first needed."""
+"""Conversions between pixel arrays and Pillow's images, and small pictures as data URIs, for pages that need no other
+files. Pillow (extra [vision]) is imported when it is first needed."""
 
 from __future__ import annotations
 
@@ -50,11 +50,8 @@ def grey_images(image_3HW: Planes) -> list[Image]:
 
 
 def thumbnail(image_CHW: NDArray[np.uint8], height: int = 96) -> str:
-    """uint8 RGB (3, H, W) to a JPEG of at most `height` pixels, as a data URI of some kilobytes.
-
-    Raises:
-        MissingPackageError: Pillow is not installed.
-    """
+    """Return uint8 RGB (3, H, W) as a JPEG of at most `height` pixels, in a data URI of some kilobytes. Raises
+    MissingPackageError where Pillow is not installed."""
     require_pillow("a picture in the report")
     from PIL import Image
 

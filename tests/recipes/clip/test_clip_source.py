@@ -21,7 +21,7 @@ from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.exporting.torchvision_shim import import_torchvision
 from pretrainkit.images.ops import RandomErasing, RandomResizeCrop
 from pretrainkit.recipes.clip.config import ClipRun
-from pretrainkit.recipes.clip.pairs import REASONS, BadRows, BrokenImage
+from pretrainkit.recipes.clip.pairs import REASONS, BadImage, BadRows
 from pretrainkit.recipes.clip.source import ClipSource, bind, open_source
 from support.pair_sets import as_json, caption, make_tokenizer, png, rows, write_csv_set, write_samples
 from support.remedies import followed
@@ -183,12 +183,13 @@ def test_evaluation_sees_what_torchvision_makes_of_the_files_bit_for_bit(tokeniz
         assert torch.equal(model.normalized(torch.from_numpy(batch["image"])), expected)
 
 
-def test_held_out_batches_have_the_ids_of_the_set_beyond_32_bits(tokenizer, two_sets):
-    """Fact 2, up to the batch."""
-    source = open_source(bind(run_of(tokenizer, two_sets, two_sets)), "valid")
-    batch = source.build(Order(source.sizes, seed=0, mode="sequential").records(np.arange(12)))
-    assert batch["image_id"].tolist() == [2**40 + 20 + n // 2 for n in range(8)] + [2**40 + 20 + n for n in range(4)]
-    assert batch["caption_id"].tolist() == [2**37 + 40 + n for n in range(8)] + [2**37 + 20 + n for n in range(4)]
+def test_held_out_sets_are_scored_by_their_ids_beyond_32_bits(tokenizer, two_sets):
+    """Fact 2, up to retrieval."""
+    from pretrainkit.recipes.clip.held_out import pair_sets
+
+    first, second = pair_sets(bind(run_of(tokenizer, two_sets, two_sets)))
+    assert first.image_ids_N.tolist() == [2**40 + 20 + n // 2 for n in range(8)]
+    assert second.image_ids_N.tolist() == [2**40 + 20 + n for n in range(4)]
 
 
 def test_erased_boxes_are_normalized_floats_and_the_rest_is_the_uint8_image(tokenizer, two_sets):
@@ -389,8 +390,8 @@ def test_what_a_torn_archive_lacks_counts_as_bad(tokenizer, torn):
     # A bad image comes on top of it.
     (pairs,) = source.sets
     with pytest.raises(DataError, match=rf"about {lost} pairs \(torn file\); that is a share of"):
-        BadRows(pairs, (int(lost) + 0.5) / 16).add(0, BrokenImage("it breaks off"))
-    BadRows(pairs, (int(lost) + 2) / 16).add(0, BrokenImage("it breaks off"))
+        BadRows(pairs, (int(lost) + 0.5) / 16).add(0, BadImage("broken image", "it breaks off"))
+    BadRows(pairs, (int(lost) + 2) / 16).add(0, BadImage("broken image", "it breaks off"))
 
 
 def test_an_archive_of_the_last_pairs_lacks_nothing_because_it_is_small(tokenizer, tmp_path):

@@ -13,7 +13,7 @@ from pretrainkit.errors import DataError
 from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
 from pretrainkit.recipes.clip.open_pairs import detect_format, open_pairs
 from pretrainkit.recipes.clip.pack import pack
-from pretrainkit.recipes.clip.pairs import MissingImage, Pairs
+from pretrainkit.recipes.clip.pairs import BadImage, Pairs
 from support.pair_sets import as_json, caption, png, rows, write_csv_set, write_samples
 
 
@@ -98,7 +98,7 @@ def test_an_absent_image_is_missing_and_an_absent_caption_empty(tmp_path):
     (folder / "train" / "0002.png").unlink()
     pairs = opened(folder)
     assert [pairs.caption(row) for row in range(4)] == [""] * 4
-    with pytest.raises(MissingImage, match=r"0002\.png"):
+    with pytest.raises(BadImage, match=r"0002\.png"):
         pairs.read_image(2)
 
 
@@ -110,8 +110,9 @@ def test_what_cannot_be_a_file_is_a_missing_image(tmp_path, name):
     table.write_text(table.read_text().replace("0000.png", name))
     pairs = opened(folder)
     assert [pairs.lacks_image(row) for row in range(2)] == [True, False]
-    with pytest.raises(MissingImage):
+    with pytest.raises(BadImage) as caught:
         pairs.read_image(0)
+    assert caught.value.reason == "missing image"
 
 
 # ---- the same in every format ----
@@ -189,6 +190,16 @@ def test_every_format_gives_the_pairs_of_the_csv(tmp_path, kind, monkeypatch):
         assert pairs.skipped == {"status failed_to_download": 2}
     elif kind == "packed":
         assert pairs.image_ids.tolist() == source.image_ids.tolist()
+
+
+@pytest.mark.parametrize("caption_key", [None, "caption"])
+def test_a_damaged_table_of_img2dataset_is_refused_with_its_file(tmp_path, caption_key):
+    told = rows(6, 1)
+    write_img2dataset_files(tmp_path, told, {row["image"]: png(int(row["image"][:4])) for row in told})
+    table = tmp_path / "00001.parquet"
+    table.write_bytes(table.read_bytes()[:-20])
+    with pytest.raises(DataError, match=r"00001\.parquet cannot be read: .*\n  fetch or make that shard again"):
+        opened(tmp_path, caption_key=caption_key)
 
 
 # ---- webdataset ----

@@ -21,7 +21,7 @@ from pretrainkit.recipes.pixel.convert import (
     with_length,
     write_huggingface,
 )
-from pretrainkit.recipes.pixel.model import PixelForPretraining, build, position_table, read_batch
+from pretrainkit.recipes.pixel.model import PixelForPretraining, build, position_table
 from pretrainkit.recipes.pixel.objective import PixelObjective
 from pretrainkit.recipes.pixel.presets import base
 from pretrainkit.recipes.pixel.recipe import RECIPE
@@ -144,7 +144,7 @@ def test_short_texts_equal_blocks_of_transformers_without_padding(their_model: R
     pixels, num_text, is_masked = pictures(2, [5, 16, 2, 9])
     batch = {k: torch.from_numpy(v) for k, v in pack(pixels, num_text, is_masked).items()}
     with torch.no_grad():
-        ours = model(read_batch(batch, 16))
+        ours = model(batch, 16)
         expected = masked_reference(theirs, pixels, num_text, is_masked)
     torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
 
@@ -279,7 +279,7 @@ def test_longer_tables_begin_with_what_was_there_and_go_on_by_the_formula() -> N
     again = build(config)
     again.load_state_dict(longer)
     batch = pack(*pictures(0, [25, 7], num_patches=25))
-    outputs = again(read_batch({k: torch.from_numpy(v) for k, v in batch.items()}, 25))
+    outputs = again({k: torch.from_numpy(v) for k, v in batch.items()}, 25)
     assert outputs.isfinite().all()
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pretrainkit.nn.cuda.attention import VarlenLayout
 from pretrainkit.recipes.pixel import model as inputs
 from pretrainkit.recipes.pixel.batch import pack
-from pretrainkit.recipes.pixel.model import PixelForPretraining, build, position_table, read_batch
+from pretrainkit.recipes.pixel.model import PixelForPretraining, build, position_table
 from pretrainkit.recipes.pixel.objective import PixelObjective, target_pixels
 from support.pixel_batches import batch_of, pictures, small_model, small_run
 
@@ -24,7 +24,7 @@ def model() -> PixelForPretraining:
 
 def predicted(model: PixelForPretraining, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     with torch.no_grad():
-        return model(read_batch(batch, 16))[batch["target_weights"] > 0]
+        return model(batch, 16)[batch["target_weights"] > 0]
 
 
 @given(lengths=LENGTHS, seed=st.integers(0, 1000), pad_to=st.sampled_from([1, 4, 32]), colors=st.sampled_from([0, 3]))

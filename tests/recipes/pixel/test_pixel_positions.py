@@ -7,7 +7,7 @@ import torch
 
 from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.nn.cuda.attention import VarlenLayout
-from pretrainkit.recipes.pixel import model as inputs
+from pretrainkit.recipes.pixel import model as pixel_model
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import PixelRun
 from pretrainkit.recipes.pixel.convert import (
@@ -28,7 +28,7 @@ def made(**settings: object) -> PixelForPretraining:
 
 def drawn(model: PixelForPretraining, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     with torch.no_grad():
-        return model(inputs.read_batch(batch, 16))[batch["target_weights"] > 0]
+        return model(batch, 16)[batch["target_weights"] > 0]
 
 
 def test_rotary_models_have_no_tables_and_other_lengths_need_none() -> None:
@@ -46,12 +46,10 @@ def test_rotary_positions_are_relative() -> None:
     batch = batch_of(0, [16, 5])
     # Tokens of one text turned by the same angle, the class token too, see each other as before.
     shifted = {**batch, "visible_positions": batch["visible_positions"] + 3, "positions": batch["positions"] + 3}
-    read = inputs.read_batch(batch, 16)
-    turned = inputs.read_batch(shifted, 16)
     with torch.no_grad():
-        embedded = model.encoder.embed(read.patches_VF, read.visible_positions_V)
+        embedded = model.encoder.embed(batch["visible_patches"], batch["visible_positions"])
         model.encoder.embed = lambda *_: embedded  # type: ignore[method-assign]
-        torch.testing.assert_close(model(read), model(turned), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(model(batch, 16), model(shifted, 16), atol=1e-4, rtol=1e-4)
     # But their order counts.
     other = {**batch, "positions": batch["positions"].flip(0), "visible_positions": batch["visible_positions"]}
     assert not torch.allclose(drawn(model, batch), drawn(model, other), atol=1e-3)
@@ -71,7 +69,7 @@ def test_the_layout_of_gpus_gives_the_same_with_any_positions(positions: str, mo
     model = made(positions=positions, decoder_num_heads=2)
     batch = batch_of(5, [16, 3, 9], pad_to=8)
     expected = drawn(model, batch)
-    monkeypatch.setattr(inputs, "stream_layout", VarlenLayout)
+    monkeypatch.setattr(pixel_model, "stream_layout", VarlenLayout)
     torch.testing.assert_close(drawn(model, batch), expected)
 
 

@@ -11,7 +11,7 @@ from pretrainkit.nn.cuda.attention import VarlenLayout
 from pretrainkit.recipes.pixel import text_encoder
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import PixelRun, PixelTextConfig
-from pretrainkit.recipes.pixel.model import PixelForPretraining, build, position_table, read_batch
+from pretrainkit.recipes.pixel.model import PixelForPretraining, build, position_table
 from pretrainkit.recipes.pixel.text_encoder import PixelTextEncoder, build_text_encoder, encoder_flops
 from pretrainkit.recipes.pixel.text_reader import stream
 from support.pixel_batches import pictures, small_run
@@ -50,7 +50,7 @@ def test_without_masks_it_sees_what_pretraining_sees(
     pixels, num_text, is_masked = pictures(seed, lengths, colors=colors)
     seen = {k: torch.from_numpy(v) for k, v in pack(pixels, num_text, np.zeros_like(is_masked)).items()}
     with torch.no_grad():
-        expected = trained.encoder(read_batch(seen, 16))
+        expected = trained.encoder(seen, 16)
         found = encoder_of(trained).tokens(texts(seed, lengths, colors=colors), 16)
     torch.testing.assert_close(found, expected)
 
@@ -64,7 +64,7 @@ def test_models_of_every_kind_see_what_pretraining_sees(changed: dict[str, str])
     encoder = build_text_encoder(run, model).eval()
     assert ("position_embedding" in dict(encoder.named_parameters())) == (run.model.positions == "grid")
     with torch.no_grad():
-        torch.testing.assert_close(encoder.tokens(texts(0, [9, 16]), 16), model.encoder(read_batch(seen, 16)))
+        torch.testing.assert_close(encoder.tokens(texts(0, [9, 16]), 16), model.encoder(seen, 16))
 
 
 def by_hand(encoder: PixelTextEncoder, own: Tensor, pooling: str) -> Tensor:

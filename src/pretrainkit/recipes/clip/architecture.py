@@ -1,4 +1,5 @@
-"""What a model's config takes from elsewhere when a run starts, so that the run needs it no more. Torch-free."""
+"""Facts about encoders that a model's config takes from elsewhere when a run starts, so that the run no longer needs
+the source. Torch-free."""
 
 import json
 import re
@@ -32,11 +33,8 @@ _LOCAL, _HUB = "local-dir", "hf-hub"
 
 
 def bind_model(config: ClipRun) -> ClipRun:
-    """The config with the architectures of its foreign encoders filled in, as far as they lie in a folder or on a hub.
-
-    Raises:
-        ConfigError: There is no such encoder.
-    """
+    """Fill in the architectures of foreign encoders that are stored in a folder or on a hub. Raises ConfigError where
+    there is no such encoder."""
     image, text = config.model.image, config.model.text
     updates: dict[str, Any] = {}
     if isinstance(image, TimmConfig) and image.architecture is None and ":" in image.name:
@@ -47,11 +45,8 @@ def bind_model(config: ClipRun) -> ClipRun:
 
 
 def bind_timm(config: TimmConfig) -> TimmConfig:
-    """With the contents of the config.json that `name`, of the form SOURCE:PLACE, points at; a folder is then absolute.
-
-    Raises:
-        ConfigError: There is none, or it is not of timm.
-    """
+    """Fill in the contents of the config.json that `name`, of the form SOURCE:PLACE, points at; the path of a folder
+    becomes absolute. Raises ConfigError where there is none, or it is not of timm."""
     source, _, place = config.name.partition(":")
     if source == _LOCAL:
         place = str(Path(place).expanduser().absolute())
@@ -89,11 +84,8 @@ def _identity(config: TimmConfig) -> tuple[str, dict[str, Any]]:
 
 
 def read_architecture(name: str) -> dict[str, Any]:
-    """The contents of the `config.json` of a folder, or of a name on the hub.
-
-    Raises:
-        ConfigError: It cannot be read.
-    """
+    """Return the contents of the `config.json` of a folder, or of a name on the hub. Raises ConfigError where it cannot
+    be read."""
     if Path(name).is_dir():
         path = Path(name) / "config.json"
     elif name in _KNOWN:

@@ -89,15 +89,13 @@ def with_cached_features(
     world: World,
     precision: Precision,
 ) -> FeatureSource:
-    """Compute what is not there yet, and the source over it: a collective.
+    """Compute the features that are missing, and return the source over them: a collective. Raises DataError where a
+    row of the training data is bad.
 
     Args:
         config: Bound.
         model: The model before training, or as it was saved last: its frozen towers are the same. On the device.
-        cache: Where folders of features are. Each rank writes its share in place: all must see the same folder.
-
-    Raises:
-        DataError: A row of the training data is bad.
+        cache: The folder of the folders of features. Each rank writes its share in place: all must see the same folder.
     """
     towers = tuple(cached_towers(config)[0])
     encoder = model()
@@ -140,7 +138,7 @@ def _compute(
 
 
 def _rows(config: ClipRun, pairs: Pairs, tower: Tower) -> BuildRows:
-    """What goes into a tower for the rows of its file."""
+    """Return the inputs of a tower for the rows of its file."""
     whole = Inputs(config, PixelReader(config.data.train_transforms, config.data.normalize)).pairs(pairs)
     if tower == "text":
         return whole.captions
@@ -177,7 +175,8 @@ def _file(folder: Path, tower: Tower, number: int) -> Path:
 
 
 def _key(model: DualEncoder, source: ClipSource, towers: Sequence[Tower], precision: Precision) -> str:
-    """Changes whenever the features would: with the weights of the towers, the pairs, what is done to them, and how."""
+    """Hash of everything that features depend on: the weights of the towers, the pairs, their settings, and the
+    precision."""
     state = hashlib.blake2b(digest_size=16)
     state.update(f"{source.fingerprint} {precision.name} {model.mean_and_deviation}".encode())
     for tower in towers:

@@ -38,11 +38,8 @@ class CaptionTokenizer:
     """Text to ids with a fixed longest length. Safe for threads; picklable."""
 
     def __init__(self, folder: Path, *, reads_control_tokens: bool = False) -> None:
-        """`reads_control_tokens`: a control token spelled out in a text is that token, and not text.
-
-        Raises:
-            DataError: There is no tokenizer in `folder`, or it is broken.
-        """
+        """Load the tokenizer in `folder`. Raises DataError where there is none, or it is broken.
+        `reads_control_tokens`: a control token spelled out in a text is that token, and not text."""
         self.folder, self._reads_control_tokens = folder, reads_control_tokens
         self._model = load_model(folder)
         self._model.no_padding()
@@ -63,14 +60,14 @@ class CaptionTokenizer:
 
     @property
     def fingerprint(self) -> str:
-        """Changes whenever ids could."""
+        """Hash of everything that ids depend on."""
         return hashlib.blake2b(self._model.to_str().encode(), digest_size=16).hexdigest()
 
     def save(self, path: Path) -> None:
         self._model.save(str(path))
 
     def special_ids(self) -> list[int]:
-        """Of control tokens, ascending."""
+        """Return the ids of control tokens, ascending."""
         return sorted(index for index, token in self._model.get_added_tokens_decoder().items() if token.special)
 
     def encode_bare(self, texts: Sequence[str]) -> list[list[int]]:
@@ -98,7 +95,7 @@ class CaptionTokenizer:
         return self.pad([self.whole(ids, max_length) for ids in self.encode_bare(texts)], num_columns)
 
     def _surroundings(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What the tokenizer puts before and behind a text: what is around a short one."""
+        """Return the ids that the tokenizer puts before and behind a text: those around a short one."""
         bare = self._model.encode("a", add_special_tokens=False).ids
         whole = self._model.encode("a", add_special_tokens=True).ids
         num_before = next((n for n in range(len(whole)) if whole[n : n + len(bare)] == bare), 0) if bare else 0
@@ -112,12 +109,8 @@ class CaptionTokenizer:
 
 
 def tokenizer_folder(config: ClipRun) -> Path:
-    """Where the tokenizer of a run is; downloads it where it is a name on the hub.
-
-    Raises:
-        ConfigError: None was named.
-        DataError: There is none of that name.
-    """
+    """Return the folder of a run's tokenizer; download it where it is a name on the hub. Raises ConfigError where none
+    was named, DataError where there is none of that name."""
     name, text = config.data.tokenizer, config.model.text
     if name is None and isinstance(text, HuggingFaceTextConfig):
         name = text.name
@@ -131,11 +124,8 @@ def tokenizer_folder(config: ClipRun) -> Path:
 
 
 def find_folder(name: str) -> Path:
-    """The folder of a tokenizer: `name` itself, or a copy of what the hub has under it.
-
-    Raises:
-        DataError: Neither is there.
-    """
+    """Return the folder of a tokenizer: `name` itself, or a copy of the files that the hub has under it. Raises
+    DataError where neither exists."""
     folder = Path(name)
     if folder.is_dir():
         return folder
@@ -158,11 +148,8 @@ def find_folder(name: str) -> Path:
 
 
 def load_model(folder: Path) -> "tokenizers.Tokenizer":
-    """The tokenizer of a folder for the `tokenizers` library.
-
-    Raises:
-        DataError: There is none, or it cannot be read.
-    """
+    """Load the tokenizer of a folder by the `tokenizers` library. Raises DataError where there is none, or it cannot be
+    read."""
     import tokenizers
 
     try:
@@ -235,14 +222,12 @@ _REMOVED = -1
 
 
 class CaptionAugment:
-    """Bare captions to bare ids. WordPiece as in ZeroVL. Other tokenizers keep the ids that are left as they are, and
-    random pieces are never control tokens: their text cannot be put together piece by piece."""
+    """Changes of bare captions to bare ids. WordPiece as in ZeroVL. Other tokenizers keep the remaining ids as they
+    are, and random pieces are never control tokens: their text cannot be put together piece by piece."""
 
     def __init__(self, config: TextAugmentConfig, tokenizer: CaptionTokenizer) -> None:
-        """
-        Raises:
-            ConfigError: Mask tokens are wanted and the tokenizer has none, or the shares add up to more than 1.
-        """
+        """Raises ConfigError where mask tokens are wanted and the tokenizer has none, or the shares add up to more than
+        1."""
         if config.mask_share + config.random_share > 1:
             raise ConfigError(
                 f"data.text_augment: mask_share {config.mask_share} and random_share {config.random_share} are more "
@@ -261,7 +246,7 @@ class CaptionAugment:
         self._with_control = CaptionTokenizer(tokenizer.folder, reads_control_tokens=True) if is_wordpiece else None
 
     def __call__(self, captions: Sequence[str], generators: Sequence[np.random.Generator]) -> list[list[int]]:
-        """Bare ids of each caption, changed by draws from its generator."""
+        """Return the bare ids of each caption, changed by draws from its generator."""
         changed = [
             changed_pieces(np.array(ids, np.int64), generator, self.config, self._mask_id, self._random_ids)
             for ids, generator in zip(self.tokenizer.encode_bare(captions), generators, strict=True)

@@ -1,4 +1,5 @@
-"""Whether the settings of a run, its tokenizer and its sets of pairs fit each other, before anything is computed."""
+"""Checks that the settings of a run, its tokenizer and its sets of pairs fit each other, before anything is
+computed."""
 
 import json
 import logging
@@ -147,12 +148,8 @@ def check_cache(config: ClipRun) -> None:
 
 
 def check_held_out(train: Sequence[Pairs], valid: Sequence[Pairs]) -> None:
-    """No held-out image may be in the training data. Files of one name are compared byte for byte; files that only
-    share name and caption (the same image stored anew, or names that mean little) are warned about.
-
-    Raises:
-        DataError: Some are.
-    """
+    """Raises DataError where a held-out image is in the training data. Files of one name are compared byte for byte;
+    files that only share name and caption (the same image stored again, or names that mean little) are warned about."""
     for held_out in valid:
         for trained in train:
             if held_out.fingerprint == trained.fingerprint:
@@ -165,12 +162,8 @@ def check_held_out(train: Sequence[Pairs], valid: Sequence[Pairs]) -> None:
 
 
 def check_torn(pairs: Pairs, split: Split, on_bad_sample: str, max_bad_fraction: float = 0.0) -> None:
-    """Files of a set that cannot be read to their end: in training what can be read is used, where that is wanted and
-    what they lack is no larger share of the set than `max_bad_fraction`.
-
-    Raises:
-        DataError: There are some, and what they lack is needed, or too much.
-    """
+    """Check a set for files that cannot be read to their end. In training the readable part is used, if that is allowed
+    and the lost part is no larger a share of the set than `max_bad_fraction`. Raises DataError otherwise."""
     if not pairs.torn:
         return
     files = "file" if len(pairs.torn) == 1 else "files"
@@ -200,13 +193,9 @@ def packing(path: str, num_bad: int) -> str:
 
 
 def check_whole(valid: Sequence[Pairs], num_examples: int | None) -> None:
-    """Every held-out row is needed, so what can be seen without decoding is not left to the first evaluation.
-
-    Of each set only the first `num_examples` rows are used; None: all.
-
-    Raises:
-        DataError: A caption is empty, or the file of an image is missing.
-    """
+    """Raises DataError where a held-out caption is empty, or the file of an image is missing: every row is needed, and
+    these are found without decoding, before the first evaluation. Only the first `num_examples` rows of each set are
+    used; None: all."""
     for pairs in valid:
         bad = []
         for row in range(len(pairs) if num_examples is None else min(num_examples, len(pairs))):

@@ -441,7 +441,7 @@ class ClipRun(RunConfig):
 
 
 def set_name(source: ClipSourceConfig) -> str:
-    """What a set is called in metrics: its name, or the last part of its path that is the same for all of it."""
+    """Return the name of a set in metrics: its own, or the last part of its path that is the same for all of it."""
     if source.name is not None:
         return source.name
     path = Path(source.path)
@@ -452,6 +452,6 @@ def set_name(source: ClipSourceConfig) -> str:
 
 
 def class_set_name(classes: ClassificationConfig) -> str:
-    """What a folder of classes is called in metrics: its name, or the last part of its path that is no split."""
+    """Return the name of a folder of classes in metrics: its own, or the last part of its path that is not a split."""
     parts = [part for part in Path(classes.path).parts if part not in _SPLIT_FOLDERS]
     return classes.name or (parts[-1] if parts else classes.path)

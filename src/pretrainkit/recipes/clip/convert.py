@@ -44,12 +44,8 @@ _RESAMPLING = {"bilinear": 2, "bicubic": 3}
 
 
 def write_huggingface(config: ClipRun, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
-    """Write a folder that `from_pretrained` loads, with its tokenizer and image processor.
-
-    Raises:
-        InputError: transformers cannot compute the same embeddings, `out` exists or cannot be written, or there is no
-            tokenizer.
-    """
+    """Write a folder that `from_pretrained` loads, with its tokenizer and image processor. Raises InputError where
+    transformers cannot compute the same embeddings, `out` exists or cannot be written, or there is no tokenizer."""
     _refuse(config)
     if tokenizer is None:
         raise InputError(
@@ -68,7 +64,7 @@ def write_huggingface(config: ClipRun, model: nn.Module, tokenizer: Path | None,
 
 
 def _refuse(config: ClipRun) -> None:
-    """InputError for what no dual encoder of transformers has."""
+    """Raises InputError where the model has parts that no dual encoder of transformers has."""
     reasons = []
     if config.model.projection.kind != "linear":
         reasons.append(f"model.projection.kind={config.model.projection.kind}")
@@ -83,7 +79,8 @@ def _refuse(config: ClipRun) -> None:
 
 
 def _write_tokenizer(tokenizer: CaptionTokenizer, max_length: int, folder: Path) -> None:
-    """Its files, with settings by which a processor of transformers cuts captions where training did."""
+    """Write the tokenizer's files, with settings by which a processor of transformers cuts captions where training
+    did."""
     for path in tokenizer.folder.iterdir():
         if path.is_file() and path.name not in _OTHER_FILES:
             shutil.copyfile(path, folder / path.name)
@@ -95,7 +92,7 @@ def _write_tokenizer(tokenizer: CaptionTokenizer, max_length: int, folder: Path)
 
 
 def _usual_settings(tokenizer: CaptionTokenizer) -> dict[str, Any]:
-    """Of a tokenizer that comes without settings, such as a bare list of pieces."""
+    """Return settings for a tokenizer that comes without any, such as a bare list of pieces."""
     ids = {"pad_token": tokenizer.pad_id, "mask_token": tokenizer.mask_id}
     ids |= {"cls_token": next(iter(tokenizer.prefix), None), "sep_token": next(iter(tokenizer.suffix[-1:]), None)}
     tokens = {role: tokenizer.pieces[index] for role, index in ids.items() if index is not None}
@@ -143,8 +140,8 @@ def _write_processor(config: ClipRun, model: DualEncoder, folder: Path, processo
 
 
 def _warn_of_crop(size: int, crop_size: int) -> None:
-    """Where half a pixel is left on each side of every image, transformers begins its crop elsewhere than torchvision
-    (and we): it rounds down, not to an even number; and it pads smaller images on the other side."""
+    """Warn where transformers begins its crop at another pixel than torchvision (and we). Where half a pixel is left on
+    each side of every image, it rounds down, not to an even number; and it pads smaller images on the other side."""
     more = size - crop_size
     if more % 4 == 3 or (more < 0 and more % 2):
         logger.warning(
@@ -174,11 +171,8 @@ def _transforms_of(values: Mapping[str, Any], image_size: int) -> tuple[ImageTra
 
 
 def read_huggingface(folder: Path) -> tuple[ClipRun, dict[str, Tensor]]:
-    """A complete config, that of clip/vit-b-16 with what the folder says, and the state dict of its model.
-
-    Raises:
-        CheckpointError: A file is missing or broken, or the model has what ours lack.
-    """
+    """Return a complete config, that of clip/vit-b-16 with the settings of the folder, and the state dict of its model.
+    Raises CheckpointError where a file is missing or broken, or the model has parts that ours lack."""
     values, _ = read_config(folder, dict)
     tensors = read_tensors(folder)
     kind = values.get("model_type")

@@ -83,11 +83,8 @@ _LEGACY_EOS = 2
 def dual_folder(
     config: ClipRun, model: DualEncoder, tokenizer: CaptionTokenizer
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """`config.json` and tensors: of a `CLIPModel` where both towers are our own.
-
-    Raises:
-        InputError: A tower has no equal there.
-    """
+    """Return `config.json` and tensors: those of a `CLIPModel` where both towers are our own. Raises InputError where a
+    tower has no equal there."""
     image, text = config.model.image, config.model.text
     state = model.state_dict()
     found = {
@@ -157,11 +154,8 @@ def _with_pooler(
 
 @torch.no_grad()
 def check_equal(config: ClipRun, model: DualEncoder, folder: Path) -> None:
-    """Load the folder with transformers and compare embeddings of random inputs.
-
-    Raises:
-        InputError: They differ, so a tower means something else there.
-    """
+    """Load the folder with transformers and compare embeddings of random inputs. Raises InputError where they differ,
+    so that a tower means something else there."""
     theirs = import_transformers().VisionTextDualEncoderModel.from_pretrained(folder).eval()
     generator = torch.Generator().manual_seed(0)
     image, text = config.model.image, config.model.text
@@ -195,12 +189,9 @@ def check_equal(config: ClipRun, model: DualEncoder, folder: Path) -> None:
 def read_dual(
     values: Mapping[str, Any], tensors: State
 ) -> tuple[VitConfig | TimmConfig, TextTransformerConfig | HuggingFaceTextConfig, dict[str, Tensor]]:
-    """Our towers, and the state dict of a model with them that has learned the logarithm of its logit scale.
-
-    Raises:
-        CheckpointError: A tower is of another kind, or its pooler is one that ours lack.
-        KeyError: A tensor or setting is missing.
-    """
+    """Return our towers, and the state dict of a model with them that has learned the logarithm of its logit scale.
+    Raises CheckpointError where a tower is of another kind, or its pooler is one that ours lack; KeyError where a
+    tensor or setting is missing."""
     vision, words = (_without_prefix(prefix, tensors) for prefix in ("vision_model.", "text_model."))
     if values["model_type"] == CLIP:  # whose parts need not say what they are
         vision_values = {"model_type": _CLIP_VISION, **(values.get("vision_config") or {})}
@@ -239,7 +230,7 @@ def read_dual(
 
 
 def _pooler_scale(words: dict[str, Tensor]) -> float:
-    """Takes the pooler out; it must be one that passes on the first token, times a small number."""
+    """Remove the pooler and return its scale; it must be one that passes on the first token, times a small number."""
     weight, bias = words.pop(f"{_POOLER}.weight"), words.pop(f"{_POOLER}.bias")
     scale = weight[0, 0].item()
     is_identity = torch.equal(weight, torch.eye(len(weight)) * scale) and not bias.any()
@@ -308,7 +299,7 @@ def _to_transformers(state: State, config: VitConfig | TextTransformerConfig) ->
 
 
 def _from_transformers(state: State, config: VitConfig | TextTransformerConfig) -> dict[str, Tensor]:
-    """The other way round."""
+    """Reverse `_to_transformers`."""
     found = to_ours(state, *_names(config))
     if isinstance(config, VitConfig):
         found["patch.weight"] = found["patch.weight"].flatten(1)

@@ -1,5 +1,5 @@
-"""How many FLOPs training on a pair takes, for throughput and MFU: matrix products only, 2 per multiply-add, real
-tokens only, causal attention at half, nothing recomputed.
+"""FLOPs of training on a pair, for throughput and MFU: matrix products only, 2 per multiply-add, real tokens only,
+causal attention at half, nothing recomputed.
 
 Our own towers by formula, those of other libraries by counting one forward pass without values.
 
@@ -29,7 +29,7 @@ _LENGTHS = (4, 8, 16)
 def transformer_flops(
     config: VitConfig | TextTransformerConfig, num_tokens: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Forward, of the blocks, for inputs of so many tokens (B,)."""
+    """Return the forward FLOPs of the blocks for inputs of `num_tokens` tokens, (B,)."""
     is_causal = isinstance(config, TextTransformerConfig) and config.causal
     width, inner = config.hidden_size, config.intermediate_size
     # Four products of width x width (queries, keys, values, output) and two of width x inner; 2 per multiply-add.
@@ -44,7 +44,7 @@ def transformer_flops(
 
 
 def vit_flops(config: VitConfig) -> float:
-    """Forward, of one image through our own vision transformer in training."""
+    """Return the forward FLOPs of one image through our own vision transformer in training."""
     num_patches = (config.image_size // config.patch_size) ** 2
     num_kept = max(1, round(num_patches * (1 - config.patch_dropout)))
     embedding = 2 * num_kept * _CHANNELS * config.patch_size**2 * config.hidden_size
@@ -52,7 +52,7 @@ def vit_flops(config: VitConfig) -> float:
 
 
 def projection_flops(width: int, projection: ProjectionConfig) -> float:
-    """Forward, of one vector."""
+    """Return the forward FLOPs of one vector."""
     second = 2 * projection.dim**2 if projection.kind == "residual" else 0
     return 2 * width * projection.dim + second
 
@@ -77,8 +77,8 @@ class PairFlops:
     def __call__(
         self, image_size: tuple[int, int] | None, num_tokens_B: NDArray[np.int64], *, has_captions: bool = True
     ) -> float:
-        """Of pairs with images of this height and width and captions of so many tokens; the similarities with all
-        pairs of the step's batch included.
+        """Return the FLOPs for pairs with images of this height and width and captions of `num_tokens_B` tokens,
+        including the similarities with all pairs of the step's batch.
 
         Where the batch holds the features of frozen towers (no image size, no captions), the similarities are nearly
         all there is, and the projections are left out.
@@ -117,7 +117,7 @@ class PairFlops:
 
     @cached_property
     def _model(self) -> nn.Module:
-        """Without values."""
+        """The model without values."""
         import torch
 
         from pretrainkit.recipes.clip.model import DualEncoder

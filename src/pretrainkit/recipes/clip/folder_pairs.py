@@ -7,7 +7,7 @@ same for valid. img2dataset (https://github.com/rom1504/img2dataset) makes numbe
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from pyarrow import csv, parquet
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
 from pretrainkit.recipes.clip.pairs import (
-    MissingImage,
+    BadImage,
     Pairs,
     Split,
     caption_columns,
@@ -51,26 +51,23 @@ class FolderPairs(Pairs):
         try:
             return path.stat().st_size
         except OSError as error:
-            raise MissingImage(f"{path}: {error.strerror}") from error
+            raise BadImage("missing image", f"{path}: {error.strerror}") from error
 
 
 def read_file(path: Path) -> bytes:
-    """Raises MissingImage where no file of that name can be read."""
+    """Raises BadImage where no file of that name can be read."""
     try:
         with open(path, "rb") as file:
             return file.read()
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError) as error:
-        raise MissingImage(f"{path}: there is no such file") from error
+        raise BadImage("missing image", f"{path}: there is no such file") from error
     except OSError as error:  # no permission, a name that is too long, a failing disk
-        raise MissingImage(f"{path}: {error.strerror}") from error
+        raise BadImage("missing image", f"{path}: {error.strerror}") from error
 
 
 def open_csv(source: ClipSourceConfig, split: Split) -> FolderPairs:
-    """One split of a folder. The ids are needed for evaluation only; in training whole numbers tell equal images.
-
-    Raises:
-        DataError: There is no annotation file, it cannot be read, or columns or ids are missing.
-    """
+    """Open one split of a folder. The ids are needed for evaluation only; in training whole numbers tell equal images.
+    Raises DataError where there is no annotation file, it cannot be read, or columns or ids are missing."""
     folder, names = Path(source.path), split_names(source, split)
     name = next((name for name in names if (folder / f"{name}_anno.csv").is_file()), None)
     if name is None:
@@ -131,11 +128,8 @@ _USUAL = ("caption", "text", "alt")
 
 
 def open_img2dataset(source: ClipSourceConfig, split: Split) -> Pairs:
-    """All shards of an output folder, of `output_format` webdataset or files.
-
-    Raises:
-        DataError: There are no shards, or a table of them cannot be read.
-    """
+    """Open all shards of an output folder, of `output_format` webdataset or files. Raises DataError where there are no
+    shards, or a table of them cannot be read."""
     path = Path(source.path)
     folder = next((path / name for name in split_names(source, split) if (path / name).is_dir()), path)
     if any(folder.glob("*.tar")):
@@ -153,8 +147,8 @@ def open_img2dataset(source: ClipSourceConfig, split: Split) -> Pairs:
 
 
 def _failures(folder: Path) -> dict[str, int]:
-    """How many downloads of which status other than success there were, from the tables or the statistics. Those of a
-    shard whose download was interrupted are missing or torn, and not counted."""
+    """Count the downloads of each status other than success, by the tables or the statistics. A table or file of
+    statistics that cannot be read, as an interrupted download leaves it, counts as one of status unknown."""
     counts: Counter[str] = Counter()
     tables = sorted(folder.glob("*.parquet"))
     for path in tables:
@@ -170,9 +164,13 @@ def _failures(folder: Path) -> dict[str, int]:
     return {f"status {status}": count for status, count in sorted(counts.items()) if status != "success"}
 
 
-def _parquet_table(path: Path, columns: list[str]) -> pa.Table:
+def _parquet_table(path: Path, columns: list[str], usual: Sequence[str] = ()) -> pa.Table:
+    """Read `columns` and, after them, the first of the `usual` ones that is there. Raises DataError where the file
+    cannot be read, or lacks one."""
     try:
         present = parquet.read_schema(path).names
+        if usual:
+            columns = [*columns, next((name for name in usual if name in present), usual[0])]
         missing = [name for name in columns if name not in present]
         if missing:
             raise DataError(
@@ -187,10 +185,8 @@ def _parquet_table(path: Path, columns: list[str]) -> pa.Table:
 def _shard(folder: Path, path: Path, source: ClipSourceConfig) -> pa.Table:
     """The successes of one shard of the form `files`, image names relative to `folder`."""
     keys = [key.removeprefix("json:") for key in caption_columns(source, ())]
-    if not keys:
-        present = parquet.read_schema(path).names
-        keys = [next((name for name in _USUAL if name in present), _USUAL[0])]
-    table = _parquet_table(path, ["key", "status", *keys])
+    table = _parquet_table(path, ["key", "status", *keys], () if keys else _USUAL)
+    keys = table.column_names[2:]
     table = table.filter(pa.compute.equal(table.column("status"), "success"))
     names = [f"{path.stem}/{key}" for key in table.column("key").to_pylist()]
     ending = next((e for e in IMAGE_ENDINGS if names and (folder / f"{names[0]}.{e}").is_file()), IMAGE_ENDINGS[0])

@@ -84,11 +84,8 @@ class TimmTower(ForeignTower, ImageTower):
 
 
 def constructor_arguments(timm: ModuleType, config: TimmConfig) -> dict[str, Any]:
-    """Further arguments for `timm.create_model`, decided by what the encoder's constructor takes.
-
-    Raises:
-        ConfigError: The encoder has no patch dropout, but it was asked for.
-    """
+    """Return further arguments for `timm.create_model`, as far as the encoder's constructor takes them. Raises
+    ConfigError where patch dropout is wanted and the encoder has none."""
     with torch.device("meta"), SkipInitialisation():
         encoder = _create(timm, config, pretrained=False)
     accepted = inspect.signature(type(encoder).__init__).parameters
@@ -132,12 +129,9 @@ def _create(timm: ModuleType, config: TimmConfig, *, pretrained: bool, **argumen
 
 
 def timm_encoder(name: str) -> ImageEncoder:
-    """An encoder of timm with its published weights, for images of the size that it was trained with.
-
-    Raises:
-        InputError, MissingPackageError: timm does not know the name, its weights cannot be fetched, or it is not
-            installed.
-    """
+    """Return an encoder of timm with its published weights, for images of the size that it was trained with. Raises
+    InputError where timm does not know the name or its weights cannot be fetched, MissingPackageError where timm is not
+    installed."""
     try:
         tower = TimmTower(TimmConfig(name=name))
     except ConfigError as error:
@@ -169,10 +163,8 @@ class HuggingFaceTower(ForeignTower, TextTower):
         architecture = config.architecture or read_architecture(config.name)
         if builds_on_meta():
             self.encoder = without_weights(lambda: encoder_from(architecture))
-        elif config.pretrained:
-            self.encoder = encoder_from(architecture, config.name)
         else:
-            self.encoder = encoder_from(architecture)
+            self.encoder = encoder_from(architecture, config.name if config.pretrained else None)
         self.width = self.encoder.config.hidden_size
         self._takes_pairs = takes_mask_of_pairs(self.encoder)
 
@@ -194,8 +186,8 @@ _MASKS = {"create_bidirectional_mask", "create_causal_mask"}
 
 
 def takes_mask_of_pairs(encoder: Any) -> bool:
-    """Whether a bool mask (B, 1, T, T) is to an encoder of transformers what a mask (B, T) is: where it makes its only
-    mask by `create_bidirectional_mask`, which passes on what has four dimensions, for torch's own attention."""
+    """True if a bool mask (B, 1, T, T) is to an encoder of transformers what a mask (B, T) is: if it makes its only
+    mask by `create_bidirectional_mask`, which passes on masks of four dimensions, for torch's own attention."""
     makers = {name for name in vars(sys.modules[type(encoder).__module__]) if re.fullmatch("create_.*_mask", name)}
     settings = encoder.config
     is_plain = settings._attn_implementation == "sdpa" and not getattr(settings, "is_decoder", False)
@@ -205,12 +197,9 @@ def takes_mask_of_pairs(encoder: Any) -> bool:
 
 
 def encoder_from(architecture: Mapping[str, Any], name: str | None = None) -> Any:
-    """A float32 encoder of the architecture in a `config.json`, without pooler; of encoder-decoders the encoder alone.
-    Fresh, or with the weights of the folder or name on the hub `name`.
-
-    Raises:
-        ConfigError: transformers does not know it, or cannot load the weights.
-    """
+    """Return a float32 encoder of the architecture in a `config.json`, without pooler; of encoder-decoders the encoder
+    alone. It is fresh, or has the weights of the folder or name on the hub `name`. Raises ConfigError where
+    transformers does not know it, or cannot load the weights."""
     auto, values = import_transformers().models.auto, dict(architecture)
     kind = values.pop("model_type", None)
     try:

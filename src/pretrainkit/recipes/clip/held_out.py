@@ -85,12 +85,8 @@ class ClassSet:
 
 
 def pair_sets(config: ClipRun) -> list[PairSet]:
-    """The sets of `data.valid`.
-
-    Raises:
-        DataError: A set, or the tokenizer, is missing or broken.
-        ConfigError: Two sets have the same name.
-    """
+    """Open the sets of `data.valid`. Raises DataError where a set, or the tokenizer, is missing or broken; ConfigError
+    where two sets have the same name."""
     if not config.data.valid:
         return []
     inputs, found = Inputs(config), []
@@ -103,13 +99,8 @@ def pair_sets(config: ClipRun) -> list[PairSet]:
 
 
 def class_sets(config: ClipRun) -> list[ClassSet]:
-    """The folders of `evaluate.classification`.
-
-    Raises:
-        DataError: A folder, or the names of its classes, are missing.
-        InputError: A template has no place for a name.
-        ConfigError: Two folders have the same name.
-    """
+    """Open the folders of `evaluate.classification`. Raises DataError where a folder, or the names of its classes, are
+    missing; InputError where a template has no place for a name; ConfigError where two folders have the same name."""
     wanted = config.evaluate.classification
     if not wanted:
         return []
@@ -118,7 +109,7 @@ def class_sets(config: ClipRun) -> list[ClassSet]:
 
 
 class Inputs:
-    """What the towers read of images and captions, all of which are needed: a bad one raises DataError."""
+    """Inputs of the towers for images and captions, all of which are needed: a bad one raises DataError."""
 
     def __init__(self, config: ClipRun, pixels: PixelReader | None = None) -> None:
         """`pixels`: None: images are read as evaluation sees them."""
@@ -179,11 +170,8 @@ def _reader(files: Sequence[Path]) -> Callable[[int], bytes]:
 
 
 def check_images(config: ClipRun, world: World) -> None:
-    """Look at every held-out image before a training depends on it: a collective, each image on one rank.
-
-    Raises:
-        DataError: Some cannot be decoded; on every rank.
-    """
+    """Decode every held-out image before a training depends on it: a collective, each image on one rank. Raises
+    DataError on every rank where some cannot be decoded."""
     problems = []
     for source in config.data.valid:
         pairs = open_pairs(source, "valid")
@@ -249,11 +237,8 @@ Towers = Callable[[BuildRows, int], Tensor]
 
 
 def build_evaluator(config: ClipRun, world: World, precision: Precision) -> Evaluator:
-    """A function of the model, on every rank: its metrics on `data.valid` and `evaluate.classification`.
-
-    Raises:
-        DataError: A held-out image cannot be decoded: found here, not by the first evaluation of a training.
-    """
+    """Return a function of the model, on every rank: its metrics on `data.valid` and `evaluate.classification`. Raises
+    DataError where a held-out image cannot be decoded, before training and not at its first evaluation."""
     pairs, classes = pair_sets(config), class_sets(config)
     check_images(config, world)
     autocast = precision.autocast if config.evaluate.precision == "as_training" else nullcontext

@@ -12,7 +12,7 @@ from pretrainkit.errors import DataError, import_optional
 from pretrainkit.recipes.clip.config import ClipSourceConfig
 from pretrainkit.recipes.clip.folder_pairs import read_file
 from pretrainkit.recipes.clip.pairs import (
-    MissingImage,
+    BadImage,
     Pairs,
     Split,
     chosen_captions,
@@ -43,7 +43,7 @@ class HuggingFacePairs(Pairs):
         if isinstance(image, str):
             return read_file(Path(image))
         if not image:
-            raise MissingImage("the row has neither bytes nor a path")
+            raise BadImage("missing image", "the row has neither bytes nor a path")
         return image
 
     def _image_numbers(self) -> NDArray[np.int64]:
@@ -51,12 +51,8 @@ class HuggingFacePairs(Pairs):
 
 
 def open_huggingface(source: ClipSourceConfig, split: Split) -> HuggingFacePairs:
-    """One split of a data set.
-
-    Raises:
-        MissingPackageError: `datasets` is not installed.
-        DataError: There is no such data set or split, or columns are missing.
-    """
+    """Open one split of a data set. Raises MissingPackageError where `datasets` is not installed; DataError where there
+    is no such data set or split, or columns are missing."""
     datasets = import_optional("datasets", "hub", f"reading {source.path}")
     dataset = _load(datasets, source, split)
     present = dataset.column_names
@@ -105,7 +101,7 @@ def _load(datasets: Any, source: ClipSourceConfig, split: Split) -> Any:
 
 
 def _may_be_images(feature: Any, datasets: Any) -> bool:
-    """Whether values of a column are bytes, paths, or structs of these."""
+    """True if values of a column are bytes, paths, or structs of these."""
     if isinstance(feature, dict):
         return bool({"bytes", "path"} & feature.keys())
     return isinstance(feature, datasets.Value) and feature.dtype in ("string", "large_string", "binary", "large_binary")

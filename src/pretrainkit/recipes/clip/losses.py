@@ -76,7 +76,7 @@ class Matches:
 
 
 class RowScores(NamedTuple):
-    """What became of a chunk of rows. Sums over them; scalars."""
+    """Scores of a chunk of rows: sums over them; scalars."""
 
     loss: Tensor
     hard_loss: Tensor
@@ -86,7 +86,8 @@ class RowScores(NamedTuple):
 
 
 def _num_right(logits_CM: Tensor, pairs_C: Tensor, matches: Matches) -> Tensor:
-    """Of equal logits the first counts, so that embeddings that are all the same are not called right."""
+    """Count the rows whose best column is the right one. The first of equal logits counts, so that embeddings that are
+    all the same are not called right."""
     best_C1 = logits_CM.argmax(1, keepdim=True)
     main_C = matches.main_target(pairs_C)
     if matches.duplicates == "positives":

@@ -96,12 +96,9 @@ def with_temperature(weights: Mapping[str, Tensor], kind: TemperatureKind) -> di
 def with_kind_of(
     wanted: ClipModelConfig, given: ClipModelConfig, weights: Mapping[str, Tensor]
 ) -> tuple[ClipModelConfig, Mapping[str, Tensor]]:
-    """`given` and its `weights` with their temperature as the parameter that `wanted` learns; as they are where it
-    learns none.
-
-    Raises:
-        ConfigError: The temperature is beyond the limits of `wanted`, which would use the limit instead.
-    """
+    """Return `given` and its `weights` with their temperature as the parameter that `wanted` learns; unchanged where it
+    learns none. Raises ConfigError where the temperature is beyond the limits of `wanted`, which would use the limit
+    instead."""
     here, there = wanted.temperature, given.temperature
     if here.kind == "constant":
         return given, weights
@@ -129,7 +126,7 @@ def _beyond_limit(value: float, limit: str, here: float) -> ConfigError:
 
 
 def _local(parameter: nn.Parameter) -> Tensor:
-    """What of it lies on this rank (maybe nothing); shares its memory."""
+    """Return this rank's part of a parameter (maybe nothing), on the same memory."""
     return parameter.to_local() if is_dtensor(parameter) else parameter  # type: ignore[attr-defined]
 
 
@@ -141,7 +138,7 @@ def build_image_tower(config: VitConfig | TimmConfig) -> ImageTower:
 
 
 def build_text_tower(config: TextTransformerConfig | HuggingFaceTextConfig) -> TextTower:
-    """As `build_image_tower`."""
+    """Build the text tower as `build_image_tower` builds that of images."""
     tower: TextTower = OwnTextTower(config) if isinstance(config, TextTransformerConfig) else HuggingFaceTower(config)
     _freeze(tower, config, "model.text")
     return tower
@@ -195,11 +192,8 @@ class DualEncoder(nn.Module):
     initialised from its global generator; on "meta" without values."""
 
     def __init__(self, config: ClipRun) -> None:
-        """
-        Raises:
-            ConfigError: A tower cannot be built so.
-            MissingPackageError: A tower needs a package that is not installed.
-        """
+        """Raises ConfigError where a tower cannot be built, MissingPackageError where it needs a package that is not
+        installed."""
         super().__init__()
         projection = config.model.projection
         self.image, self.text = build_image_tower(config.model.image), build_text_tower(config.model.text)

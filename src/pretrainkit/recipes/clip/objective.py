@@ -128,7 +128,7 @@ class ClipObjective(CoupledObjective):
 
     @torch.no_grad()
     def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
-        """Of one batch by itself, which is no measure of retrieval: the more pairs, the harder."""
+        """Return the terms for one batch by itself, which do not measure retrieval: the more pairs, the harder."""
         vectors, labels = self.embed(model, batch)
         gather_root_weights(model)
         return self.loss_from(model, vectors, labels, slice(0, len(vectors["image"])))

@@ -22,22 +22,14 @@ _OPENERS: Mapping[Format, Callable[[ClipSourceConfig, Split], Pairs]] = {
 
 
 def open_pairs(source: ClipSourceConfig, split: Split) -> Pairs:
-    """One split of a set in whatever format it has.
-
-    Raises:
-        DataError: It does not exist, or its files are not what the format says.
-        MissingPackageError: `datasets` is needed and not installed.
-    """
+    """Open one split of a set in whatever format it has. Raises DataError where it does not exist, or its files are not
+    of the format; MissingPackageError where `datasets` is needed and not installed."""
     kind = detect_format(source, split) if source.format == "auto" else source.format
     return _OPENERS[kind](source, split)
 
 
 def detect_format(source: ClipSourceConfig, split: Split) -> Format:
-    """By what the folder holds.
-
-    Raises:
-        DataError: Nothing is there, or nothing that is known.
-    """
+    """Tell the format by the files in the folder. Raises DataError where nothing is there, or no known format."""
     path = Path(source.path)
     if not path.is_dir():
         if ".tar" in path.name or path.name.endswith("}"):

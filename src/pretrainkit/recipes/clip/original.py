@@ -33,24 +33,16 @@ _LEFTOVERS = ("image_encoder.model.model.pre_logits.", "text_encoder.model.model
 
 
 def read_original(path: Path) -> dict[str, Tensor]:
-    """The weights of a checkpoint file under the original's names, without a `module.` before them.
-
-    Nothing in the file is executed.
-
-    Raises:
-        CheckpointError: It cannot be read so, or holds no weights.
-    """
+    """Return the weights of a checkpoint file under the original's names, without a leading `module.`. Nothing in the
+    file is executed. Raises CheckpointError where it cannot be read so, or holds no weights."""
     keys = ("state_dict", "model_state_dict", "model")
     found = read_pickle(path, keys, "a checkpoint of ZeroVL, such as zerovl_14m.pth")
     return {name.removeprefix("module."): tensor for name, tensor in found.items()}
 
 
 def to_original(model: DualEncoder) -> dict[str, Tensor]:
-    """Our weights under the original's names; a learned temperature is itself there, of shape [].
-
-    Raises:
-        InputError: The model has parts that the original lacks.
-    """
+    """Return our weights under the original's names; a learned temperature is itself there, of shape []. Raises
+    InputError where the model has parts that the original lacks."""
     found: dict[str, Tensor] = {}
     for name, tensor in with_temperature(model.state_dict(), "parameter").items():
         prefix = next((ours for ours in _PREFIXES if name.startswith(ours)), None)
@@ -66,13 +58,9 @@ def to_original(model: DualEncoder) -> dict[str, Tensor]:
 
 
 def from_original(tensors: State, model: DualEncoder) -> dict[str, Tensor]:
-    """The original's weights as the state dict of `model` (maybe on "meta"): positions are fitted to its image size.
-
-    Leftovers of older libraries are reported and left out.
-
-    Raises:
-        CheckpointError: Tensors are missing, have another shape, or have no place in the model.
-    """
+    """Return the original's weights as the state dict of `model` (maybe on "meta"): positions are fitted to its image
+    size. Leftovers of older libraries are reported and left out. Raises CheckpointError where tensors are missing, have
+    another shape, or have no place in the model."""
     own = model.state_dict()
     if leftovers := [name for name in tensors if name.startswith(_LEFTOVERS)]:
         logger.warning("left out, as nothing reads them: %s", ", ".join(leftovers))
@@ -112,13 +100,8 @@ def _require_same(own: State, found: State) -> None:
 
 
 def interpolate_positions(positions_1TD: Tensor, num_tokens: int) -> Tensor:
-    """Learned positions of another image size: (1, T, D) to (1, num_tokens, D).
-
-    The grid is resized bicubically; what is before it (the class token) stays.
-
-    Raises:
-        CheckpointError: The patches are no square grid.
-    """
+    """Fit learned positions to another image size: (1, T, D) to (1, num_tokens, D). The grid is resized bicubically;
+    the tokens before it (the class token) stay. Raises CheckpointError where the patches are no square grid."""
     _, given, width = positions_1TD.shape
     if given == num_tokens:
         return positions_1TD
@@ -137,11 +120,9 @@ def interpolate_positions(positions_1TD: Tensor, num_tokens: int) -> Tensor:
 
 
 def import_original(path: Path, config: ClipRun) -> tuple[ClipRun, dict[str, Tensor]]:
-    """A checkpoint file as a config, that of `config` with the temperature that the file has, and a state dict.
-
-    Raises:
-        CheckpointError: The file is broken, or belongs to other towers than those of `config`.
-    """
+    """Return the config of a checkpoint file, that of `config` with the file's temperature, and a state dict. Raises
+    InputError where the towers of `config` are not of timm and transformers, CheckpointError where the file is broken,
+    or belongs to other towers."""
     if not isinstance(config.model.image, TimmConfig) or not isinstance(config.model.text, HuggingFaceTextConfig):
         raise InputError(
             f"a checkpoint of ZeroVL has towers of timm and transformers, not {config.model.image.kind} and "

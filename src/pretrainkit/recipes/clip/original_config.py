@@ -190,15 +190,12 @@ OPTIMIZERS = ("adamw", "lars", "sgd")
 
 
 def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> ImportedConfig:
-    """Read a file of ZeroVL's `clip` or `linear_prob` task; the latter becomes a command of ours.
+    """Read a file of ZeroVL's `clip` or `linear_prob` task; the latter becomes a command of ours. Raises ConfigError
+    with every unknown key and every value without a counterpart.
 
-    Args:
-        path: The YAML file; the tag `!!python/tuple` is understood, no other is.
-        settings: `dotted.key=value`, as on ZeroVL's command line.
-        nproc: Ranks it is meant for: ZeroVL's sizes of microbatches are over all ranks, ours are of one.
-
-    Raises:
-        ConfigError: Every unknown key and every value without a counterpart.
+    In the YAML file `path` the tag `!!python/tuple` is understood, no other is. `settings`: `dotted.key=value`, as on
+    ZeroVL's command line. `nproc`: ranks it is meant for, as ZeroVL's sizes of microbatches are over all ranks, ours
+    are of one.
     """
     given = [_read(path), *({".".join(parts): value} for parts, value in map(parse_override, settings))]
     is_probe = any(key.startswith("model.classifier") for tree in given for key in flatten(tree))
@@ -250,7 +247,8 @@ def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> I
 
 
 def _probe_command(v: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a linear probe is here. Classes, normalization and image size are known from the data and the model."""
+    """Return our command for a linear probe. Classes, normalization and image size are known from the data and the
+    model."""
     model = _weights_folder(v["ckpt.external_resume"]) or f"timm:{v['model.image_encoder.tag']}"
     settings = ("--method", "linear", "--epochs", v["epoch"], "--batch-size", v["data.batch_size"])
     return (
@@ -373,11 +371,8 @@ def _group(name: str, rule: Mapping[str, Any], peak_lr: float) -> dict[str, Any]
 
 
 def _translated(name: str, regex: str) -> str:
-    """A pattern of ZeroVL's names of parameters as one of ours: both towers lie a level deeper there.
-
-    Raises:
-        ConfigError: It has parts of names that are not found here.
-    """
+    """Turn a pattern for ZeroVL's names of parameters into one for ours: both towers are a level deeper there. Raises
+    ConfigError where it has parts of names that we do not have."""
     pattern = regex
     for theirs, ours in _NAMES:
         pattern = re.sub(theirs, ours, pattern)
@@ -398,7 +393,7 @@ def _weights_command(v: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _weights_folder(file: str | None) -> str | None:
-    """Where the weights of ZeroVL's file shall lie once they are imported: beside it, without its ending."""
+    """Return the folder for the imported weights of ZeroVL's file: beside it, without its ending."""
     return None if file is None else str(Path(file).with_suffix(""))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from pretrainkit.errors import DataError
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.files.manifest import HashingFile, atomic_file, fingerprint, made_by, write_manifest
-from pretrainkit.recipes.clip.pairs import BadImage, EmptyCaption, Pairs, Split
+from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split
 from pretrainkit.recipes.clip.pixels import look_at
 from pretrainkit.recipes.clip.tar_pairs import IMAGE_ENDINGS
 from pretrainkit.workers.processes import Progress, Quiet
@@ -23,22 +23,14 @@ _FORMAT = "pretrainkit image-text pairs 1"
 def pack(
     splits: Mapping[Split, Pairs], out: Path, *, shard_bytes: int, max_bad: int = 0, progress: Progress | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Write OUT/SPLIT/00000.tar, ... and OUT/SPLIT/manifest.json; all of it or nothing.
+    """Write OUT/SPLIT/00000.tar, ... and OUT/SPLIT/manifest.json, all of it or nothing, and return the manifests.
 
     One sample for each image, in the order of first rows: NUMBER.jpg (the file as it is), NUMBER.txt (its first
     caption, which is what other tools read) and NUMBER.json (all captions, their ids, the image's id and name).
 
-    Args:
-        shard_bytes: A shard ends with the sample that reaches it.
-        max_bad: So many images that are missing or cannot be decoded, rows without a caption, and archives that break
-            off may be left out (and counted).
-
-    Returns:
-        The manifests.
-
-    Raises:
-        DataError: There is more bad data.
-        InputError: `out` exists or cannot be written.
+    `shard_bytes`: a shard ends with the sample that reaches it. At most `max_bad` images that are missing or cannot be
+    decoded, rows without a caption, and archives that break off are left out (and counted). Raises DataError where
+    there is more bad data, InputError where `out` exists or cannot be written.
     """
     manifests: dict[str, dict[str, Any]] = {}
     with new_folder(out) as aside:
@@ -117,7 +109,7 @@ def _samples(pairs: Pairs, left_out: _LeftOut, progress: Progress) -> Iterator[t
             if text := pairs.caption(row):
                 captions[row] = text
             else:
-                left_out.add(row, EmptyCaption("there is no text"))
+                left_out.add(row, BadImage("empty caption", "there is no text"))
         if captions:
             name = pairs.image_names[rows[0]].as_py()
             ending = name.rpartition(".")[2].lower()
@@ -135,7 +127,7 @@ def _samples(pairs: Pairs, left_out: _LeftOut, progress: Progress) -> Iterator[t
 def _write_shards(
     samples: Iterator[tuple[dict[str, bytes], int]], folder: Path, shard_bytes: int
 ) -> list[dict[str, Any]]:
-    """What the manifest says about each shard."""
+    """Write the shards, and return the manifest's entry of each."""
     shards: list[dict[str, Any]] = []
     number = 0
     sample = next(samples, None)  # looked at ahead, so that no shard is begun that would stay empty

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from shlex import quote
+from typing import Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -28,30 +29,18 @@ _NO_TEXT = frozenset({"", "nan", "NaN"})
 """What tools write for a caption that is not there."""
 
 
+Reason = Literal["missing image", "broken image", "empty caption", "oversized image"]
+
+
 class BadImage(Exception):
-    """An image or caption that cannot be used; the text says which and why."""
+    """An image or caption that cannot be used; the text says which and why, and `reason` how such rows are counted."""
 
-    reason: str
-    """What such rows are counted as."""
-
-
-class MissingImage(BadImage):
-    reason = "missing image"
+    def __init__(self, reason: Reason, text: str) -> None:
+        super().__init__(text)
+        self.reason: Reason = reason
 
 
-class BrokenImage(BadImage):
-    reason = "broken image"
-
-
-class OversizedImage(BadImage):
-    reason = "oversized image"
-
-
-class EmptyCaption(BadImage):
-    reason = "empty caption"
-
-
-REASONS = ("good", *(kind.reason for kind in (MissingImage, BrokenImage, EmptyCaption, OversizedImage)))
+REASONS = ("good", *get_args(Reason))
 """What the numbers of a batch's `bad` mean."""
 
 
@@ -62,15 +51,13 @@ class Pairs(ABC):
     """Images have names that were given to them, so that equal names hint at equal images."""
 
     def __init__(self, source: ClipSourceConfig, table: pa.Table, skipped: Mapping[str, int] | None = None) -> None:
-        """
+        """Raises DataError where there are no rows.
+
         Args:
             source: The set.
             table: (N rows) `image`, the name of each image's file; `caption_0`, `caption_1`, ..., texts; maybe
                 `image_id` and `caption_id`, int64.
             skipped: Number of entries left out when the set was opened, by reason.
-
-        Raises:
-            DataError: There are no rows.
         """
         self.name, self.path, self.table, self.skipped = set_name(source), source.path, table, dict(skipped or {})
         self.torn: tuple[str, ...] = ()
@@ -88,26 +75,22 @@ class Pairs(ABC):
 
     @abstractmethod
     def read_image(self, row: int) -> bytes:
-        """The file as stored. From any thread.
-
-        Raises:
-            MissingImage: There is none.
-        """
+        """Return the file as stored. From any thread. Raises BadImage where there is none."""
 
     def image_bytes(self, row: int) -> int:
-        """Size of the file as stored, without reading it where that can be told. Raises MissingImage."""
+        """Size of the file as stored, without reading it where that can be told. Raises BadImage."""
         return len(self.read_image(row))
 
     def lacks_image(self, row: int) -> bool:
-        """Whether the file of a row is known to be missing without a look into it."""
+        """True if the file of a row is known to be missing without opening it."""
         return False
 
     def __len__(self) -> int:
         return self.table.num_rows
 
     def caption(self, row: int, draw: float = 0.0) -> str:
-        """The caption of a row, or "" where it has none. Of several columns that have one, which is a function of
-        `draw` in [0, 1): 0 is the first."""
+        """Return the caption of a row, or "" where it has none. Of several columns that have one, which is a function
+        of `draw` in [0, 1): 0 is the first."""
         if len(self.captions) == 1:
             return clean_caption(self.captions[0][row].as_py())
         texts = [clean_caption(column[row].as_py()) for column in self.captions]
@@ -119,7 +102,7 @@ class Pairs(ABC):
 
     @property
     def lost_share(self) -> float:
-        """Of the rows, those that cannot be read, without looking at images and captions."""
+        """Share of the rows that cannot be read, without looking at images and captions."""
         return self.num_lost / (len(self) + self.num_lost)
 
     def describe(self, row: int) -> str:
@@ -149,7 +132,7 @@ class Pairs(ABC):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of names, captions and ids; not of the images' contents, which would have to be read."""
+        """Hash of names, captions and ids; not of the images' contents, which would have to be read."""
         state = hashlib.blake2b(digest_size=16)
         state.update(repr((len(self), self.weights.tolist(), self.table.column_names)).encode())
         for column in self.table.columns:
@@ -169,7 +152,7 @@ def whole_numbers(column: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
 
 
 def clean_caption(text: str | None) -> str:
-    """Without blanks around it; "" for None and for what tools write where nothing was."""
+    """Strip a caption of blanks around it; "" for None and for the words that tools write for a missing caption."""
     text = "" if text is None else text.strip()
     return "" if text in _NO_TEXT else text
 
@@ -182,11 +165,8 @@ def caption_columns(source: ClipSourceConfig, usual: Sequence[str]) -> list[str]
 
 
 def chosen_column(present: Sequence[str], wanted: str | None, usual: Sequence[str], what: str, where: str) -> str:
-    """The column to read: `wanted`, or the first of the `usual` ones that is `present`.
-
-    Raises:
-        DataError: It is not there; the message has the columns that are.
-    """
+    """Return the column to read: `wanted`, or the first of the `usual` ones that is `present`. Raises DataError where
+    it is not there; the message has the columns that are."""
     for name in usual if wanted is None else [wanted]:
         if name in present:
             return name
@@ -205,7 +185,7 @@ def chosen_captions(present: Sequence[str], source: ClipSourceConfig, usual: Seq
 
 
 def split_names(source: ClipSourceConfig, split: Split) -> tuple[str, ...]:
-    """What the part of the set that is asked for may be called."""
+    """Return the possible names of the wanted part of the set."""
     return SPLIT_NAMES[split] if source.split is None else (source.split,)
 
 
@@ -217,11 +197,11 @@ _logger = logging.getLogger(__name__)
 
 
 class BadRows:
-    """What one process has met of one set. Safe for threads.
+    """Bad rows of one set that one process has met. Safe for threads.
 
     The budget is a share of the images (a broken one with five captions is one) and, for empty captions, of the rows:
     of those seen, of the first 10,000, or of the whole set where that has fewer. So three bad images of 300 pass with
-    1 %, and a folder that was never mounted ends the run at once. What archives that break off lack counts from the
+    0.01, and a folder that was never mounted ends the run at once. Rows lost to truncated archives count from the
     start.
     """
 
@@ -239,7 +219,7 @@ class BadRows:
 
     def add(self, row: int, error: BadImage) -> None:
         """Counts a bad image, or a row without a caption, once. Raises DataError where there are too many."""
-        is_caption = isinstance(error, EmptyCaption)
+        is_caption = error.reason == "empty caption"
         image = int(self._pairs.image_ids[row])
         with self._lock:
             if row in self._captions if is_caption else image in self._images:

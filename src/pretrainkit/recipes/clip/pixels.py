@@ -1,4 +1,4 @@
-"""From the bytes of an image file to its place in a batch."""
+"""Decode an image file and write it to its place in a batch."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,7 @@ from pretrainkit.errors import ConfigError
 from pretrainkit.images.decode import EncodedImage, ImageError, open_image
 from pretrainkit.images.ops import ImageTransform
 from pretrainkit.images.transforms import compose, erase, normalize
-from pretrainkit.recipes.clip.pairs import BadImage, BrokenImage, OversizedImage
+from pretrainkit.recipes.clip.pairs import BadImage, Reason
 
 _AT_ONCE = 256
 Normalize = tuple[tuple[float, float, float], tuple[float, float, float]]
@@ -19,20 +19,17 @@ Normalize = tuple[tuple[float, float, float], tuple[float, float, float]]
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turns what decoding raises into a reason that is counted."""
+    """Turn errors of decoding into a reason that is counted."""
     try:
         yield
     except ImageError as error:
-        kind = OversizedImage if error.reason == "too large" else BrokenImage
-        raise kind(str(error).splitlines()[0]) from error
+        reason: Reason = "oversized image" if error.reason == "too large" else "broken image"
+        raise BadImage(reason, str(error).splitlines()[0]) from error
 
 
 def look_at(data: bytes) -> EncodedImage:
-    """The image in the file content `data`, which was read to its end: a JPEG at an eighth of its size.
-
-    Raises:
-        BrokenImage, OversizedImage: It cannot be decoded.
-    """
+    """Return the image in the file content `data` after reading it to its end: a JPEG at an eighth of its size. Raises
+    BadImage where it is broken or oversized."""
     with explained():
         image = open_image(data)
         image.decode((1, 1))
@@ -68,14 +65,12 @@ class PixelReader:
         is_exact: bool = False,
         is_fast: bool = False,
     ) -> None:
-        """
+        """Raises ConfigError where images would keep different sizes, or random_erasing lacks `normalize`.
+
         Args:
             normalize: Mean and deviation of the colours; needed for random_erasing only.
             is_exact: Decode whole and resize by Pillow, as evaluation does.
             is_fast: Decode JPEG a tenth faster and 1 to 2 of 255 off.
-
-        Raises:
-            ConfigError: Images would keep different sizes, or what random_erasing needs is missing.
         """
         self._transform = compose(ops, is_exact=is_exact)
         if self._transform.erasing is not None and normalize is None:
@@ -89,11 +84,8 @@ class PixelReader:
         self.dtype: type[np.generic] = np.uint8 if self._transform.erasing is None else np.float32
 
     def __call__(self, data: bytes, generator: np.random.Generator, out: NDArray) -> None:
-        """Write the image in the file content `data` into `out` (3, H, W).
-
-        Raises:
-            BrokenImage, OversizedImage: It cannot be decoded.
-        """
+        """Write the image in the file content `data` into `out` (3, H, W). Raises BadImage
+        where it is broken or oversized."""
         with explained():
             pixels_HW3 = self._transform.load(data, generator, is_fast=self._is_fast)
         erasing = self._transform.erasing

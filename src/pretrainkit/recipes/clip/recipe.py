@@ -70,12 +70,9 @@ class Clip(
     presets: ClassVar[Mapping[str, Callable[[], ClipRun]]] = PRESETS
 
     def bind(self, config: ClipRun) -> ClipRun:
-        from pretrainkit.recipes.clip.architecture import bind_model
-        from pretrainkit.recipes.clip.checks import check_cache
         from pretrainkit.recipes.clip.source import bind
 
-        check_cache(config)
-        return bind(bind_model(config))
+        return bind(config)
 
     def without_data(self, config: ClipRun) -> tuple[ClipRun, str]:
         from pretrainkit.recipes.clip.source import without_data

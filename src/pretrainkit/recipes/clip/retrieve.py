@@ -81,14 +81,12 @@ def find_images(
     images: str | Path | None = None,
     top: int = 5,
 ) -> list[dict[str, Any]]:
-    """The `top` images of a folder (and of those below it) whose embeddings are nearest to that of each prompt.
+    """Find the `top` images of a folder (and of those below it) whose embeddings are nearest to that of each prompt.
+    Raises InputError where no folder was named, DataError where it does not exist or holds no images.
 
     Returns:
         Per prompt: "prompt"; "images", a list of {"image": path, "score": cosine}, best first; "text", the same in
         lines.
-
-    Raises:
-        InputError: No folder was named, it holds no images, or there is no prompt.
     """
     if images is None:
         raise InputError("there are no images to search\n  give a folder of images: --images FOLDER")

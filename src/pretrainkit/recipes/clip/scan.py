@@ -1,4 +1,4 @@
-"""Looks at every image and caption of a set before a training does: `pretrainkit data check`.
+"""Check every image and caption of a set before a training does: `pretrainkit data check`.
 
 Dimensions: N rows, M different images.
 """
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
-from pretrainkit.recipes.clip.pairs import REASONS, BadImage, EmptyCaption, Pairs
+from pretrainkit.recipes.clip.pairs import REASONS, BadImage, Pairs
 from pretrainkit.recipes.clip.pixels import looked_at
 from pretrainkit.workers.processes import Progress, Quiet, available_cores
 
@@ -29,7 +29,7 @@ def scan(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """What a set holds and what is wrong with it, as JSON values. Every image is decoded once.
+    """Report the contents of a set and its problems, as JSON values. Every image is decoded once.
 
     Args:
         size: Pixels; images with a shorter side below it are counted.
@@ -77,7 +77,7 @@ def scan(
 def _look(
     pairs: Pairs, rows_M: NDArray[np.int64], num_threads: int, progress: Progress
 ) -> tuple[dict[int, BadImage], NDArray[np.int64]]:
-    """What is wrong with which image, and (M, 2) width and height of the others, 0 for bad ones."""
+    """Return the problem of each bad image, and (M, 2) width and height of the others, 0 for bad ones."""
     problems: dict[int, BadImage] = {}
     sizes_M2 = np.zeros((len(rows_M), 2), np.int64)
     progress.stage(f"looking at {pairs.name}", len(rows_M), "image")
@@ -94,7 +94,7 @@ def _bad_rows(
     pairs: Pairs, problems: dict[int, BadImage], image_N: NDArray[np.intp], captions: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
     found = [(row, problems[int(image_N[row])]) for row in np.flatnonzero(np.isin(image_N, list(problems))).tolist()]
-    found += [(row, EmptyCaption("there is no text")) for row, caption in enumerate(captions) if not caption]
+    found += [(row, BadImage("empty caption", "there is no text")) for row, text in enumerate(captions) if not text]
     bad: dict[str, list[str]] = {reason: [] for reason in REASONS}
     for row, problem in found:
         bad[problem.reason].append(pairs.explain(row, problem))

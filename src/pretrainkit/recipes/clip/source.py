@@ -21,7 +21,7 @@ from pretrainkit.recipes.clip.architecture import bind_model
 from pretrainkit.recipes.clip.captions import CaptionAugment, CaptionTokenizer, tokenizer_folder
 from pretrainkit.recipes.clip.config import ClipRun, MixupConfig
 from pretrainkit.recipes.clip.open_pairs import open_pairs
-from pretrainkit.recipes.clip.pairs import REASONS, BadImage, BadRows, EmptyCaption, Pairs, Split
+from pretrainkit.recipes.clip.pairs import REASONS, BadImage, BadRows, Pairs, Split
 from pretrainkit.recipes.clip.pixels import PixelReader
 from pretrainkit.rng import fold, stream_key, uniform
 
@@ -37,8 +37,7 @@ class ClipSource(BatchSource):
 
     A batch has `image` uint8 (B, 3, H, W), RGB, or float32 normalized where boxes are erased; `input_ids` int32 (B, T),
     `num_tokens` int32 (B,); `image_group` and `caption_group` int64 (B,), equal where rows show the same image or have
-    the same caption; `bad` int8 (B,), why a row was replaced (pairs.REASONS); in evaluation also `image_id` and
-    `caption_id` int64 (B,).
+    the same caption; `bad` int8 (B,), why a row was replaced (pairs.REASONS).
 
     Crops, augmented captions and replacements are functions of the records' keys; "valid" ignores those, so that
     evaluations of runs and of steps compare.
@@ -66,7 +65,7 @@ class ClipSource(BatchSource):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of names and captions and of every setting that a batch depends on; not of the images' contents."""
+        """Hash of names and captions and of every setting that a batch depends on; not of the images' contents."""
         data = self.config.data
         parts = [pairs.fingerprint for pairs in self.sets]
         parts += [self.split, self.tokenizer.fingerprint, str(data.max_length), data.on_bad_sample]
@@ -110,11 +109,8 @@ class ClipSource(BatchSource):
         return {"mixup": mixup_of_step(mixup, step)}
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
-        """The batch of these pairs.
-
-        Raises:
-            DataError: A row is bad, in evaluation or where replacing is off; or too many rows are.
-        """
+        """Return the batch of these pairs. Raises DataError where a row is bad, in evaluation or where replacing is
+        off; or where too many rows are."""
         keys = records.key if self.split == "train" else fold(fold(_VALID, records.source), records.index)
         num, size, data = len(records), self._pixels.size, self.config.data
         batch: dict[str, np.ndarray] = {
@@ -130,19 +126,12 @@ class ClipSource(BatchSource):
             rows[place], caption, reason = self._fill(batch["image"][place], source, row, *drawn)
             captions.append(caption)
             batch["bad"][place] = reason
-        if self.split == "valid":
-            batch |= {name: np.empty(num, np.int64) for name in ("image_id", "caption_id")}
         for source in np.unique(records.source).tolist():
             own, pairs = np.flatnonzero(records.source == source), self.sets[source]
             self._bad[source].see(len(own))
             # Numbers of images are those of their set: salted, they differ from those of other sets.
             groups = fold(self._image_salts[source], pairs.image_ids[rows[own]])
             batch["image_group"][own] = groups.view(np.int64)
-            if self.split == "valid":
-                batch["image_id"][own], batch["caption_id"][own] = (
-                    pairs.image_ids[rows[own]],
-                    pairs.caption_ids[rows[own]],
-                )
         hashes = (hashlib.blake2b(caption.encode(), digest_size=8).digest() for caption in captions)
         batch["caption_group"] = np.frombuffer(b"".join(hashes), "<i8").astype(np.int64)
         if self._augment is None:
@@ -165,7 +154,7 @@ class ClipSource(BatchSource):
             try:
                 caption = pairs.caption(row, column)
                 if not caption:
-                    raise EmptyCaption("there is no text")
+                    raise BadImage("empty caption", "there is no text")
                 self._read(pairs, row, transforms, out)
             except BadImage as error:
                 if self._why_strict:
@@ -191,12 +180,8 @@ class ClipSource(BatchSource):
 
 
 def open_source(config: ClipRun, split: Split) -> ClipSource:
-    """The pairs of a split of a bound config.
-
-    Raises:
-        DataError: No sets were given, or they are broken or empty.
-        ConfigError: Settings do not fit each other.
-    """
+    """Open the pairs of a split of a bound config. Raises DataError where no sets were given, or they are broken or
+    empty; ConfigError where settings do not fit each other."""
     sources = config.data.train if split == "train" else config.data.valid
     if not sources:
         raise DataError(f"data.{split} names no set of image-text pairs\n  give it as data.{split}=FOLDER")
@@ -205,12 +190,11 @@ def open_source(config: ClipRun, split: Split) -> ClipSource:
 
 
 def bind(config: ClipRun) -> ClipRun:
-    """Fill in `model.text.vocab_size` from the tokenizer, and check the config against tokenizer and sets.
-
-    Raises:
-        ConfigError: Settings, tokenizer and sets do not fit each other; all problems are listed.
-        DataError: Sets are missing or broken, or held-out images are in the training data.
-    """
+    """Fill in `model.text.vocab_size` from the tokenizer, and check the config against tokenizer and sets. Raises
+    ConfigError with all problems where settings, tokenizer and sets do not fit each other; DataError where sets are
+    missing or broken, or held-out images are in the training data."""
+    checks.check_cache(config)
+    config = bind_model(config)
     data = config.data
     if not data.train:
         raise DataError("there is nothing to train on: data.train names no set\n  give it as data.train=FOLDER")
@@ -274,7 +258,7 @@ def without_data(config: ClipRun) -> tuple[ClipRun, str]:
 
 
 def _with_vocabulary(config: ClipRun, size: int) -> ClipRun:
-    """With as many embeddings of pieces, where the config does not say how many."""
+    """Fill in the number of embeddings of pieces, where the config does not have it."""
     text = config.model.text
     if text.kind != "transformer" or text.vocab_size is not None:
         return config
@@ -299,11 +283,8 @@ _MODES: dict[str, Mode] = {"shuffle": "shuffle", "sequential": "set_by_set", "de
 
 
 def build_order(config: ClipRun, sizes: Sequence[int]) -> Order:
-    """The order over sets of so many pairs, as `config.data` says.
-
-    Raises:
-        ConfigError, DataError: Settings, or sets, that do not fit together.
-    """
+    """Return the order over sets of these sizes that `config.data` describes. Raises ConfigError or DataError where
+    settings, or sets, do not fit together."""
     data = config.data
     return Order(
         sizes,

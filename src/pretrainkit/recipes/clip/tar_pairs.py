@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pretrainkit.data.tar import Member, TarReader, cached_tables, expand_braces, members
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.clip.config import ClipSourceConfig
-from pretrainkit.recipes.clip.pairs import MissingImage, Pairs, Split, caption_columns, split_names, whole_numbers
+from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split, caption_columns, split_names, whole_numbers
 
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "bmp", "gif")
 USUAL_CAPTIONS = ("json:caption", "json:text", "txt", "caption", "text")
@@ -60,7 +60,7 @@ class TarPairs(Pairs):
         try:
             return self._reader.read(archive, offset, num_bytes)
         except OSError as error:
-            raise MissingImage(f"{self.archives[archive]}: {error.strerror or error}") from error
+            raise BadImage("missing image", f"{self.archives[archive]}: {error.strerror or error}") from error
 
     def image_bytes(self, row: int) -> int:
         return self.table.column("num_bytes")[row].as_py()
@@ -81,8 +81,8 @@ class TarPairs(Pairs):
 
 
 def _num_lost(tables: Sequence[pa.Table]) -> int:
-    """Of an archive that breaks off, what it lacks of the rows that the whole ones have on average, but at least one;
-    and each sample of the others that cannot be read."""
+    """Estimate the lost samples. A truncated archive has lost what it lacks of the average number of rows in whole
+    ones, but at least one; each unreadable sample of the others is one."""
     breaks_off = [bool(_noted(table, _BREAKS_OFF, 0)) for table in tables]
     whole = [table.num_rows for table, is_short in zip(tables, breaks_off, strict=True) if not is_short]
     usual = round(sum(whole) / len(whole)) if whole else 0
@@ -99,11 +99,8 @@ def _noted(table: pa.Table, key: bytes, default: Any) -> Any:
 
 
 def open_tars(source: ClipSourceConfig, split: Split) -> TarPairs:
-    """All archives of a folder or pattern, in the order of their names.
-
-    Raises:
-        DataError: There are none, or none has a pair that can be read.
-    """
+    """Open all archives of a folder or pattern, in the order of their names. Raises DataError where there are none, or
+    none has a pair that can be read."""
     archives = _find(source, split)
     endings = IMAGE_ENDINGS if source.image_key is None else (source.image_key,)
     keys = tuple(caption_columns(source, USUAL_CAPTIONS))

@@ -259,11 +259,11 @@ class PixelRun(RunConfig):
 
     @property
     def has_held_out_data(self) -> bool:
-        """Whether there is anything to evaluate on."""
+        """True if there is anything to evaluate on."""
         return bool(self.data.valid) or self.data.held_out_share > 0
 
     def problems(self, world_size: int = 1) -> list[str]:
-        """What the base class finds, and settings of this recipe that cannot work together."""
+        """Return the problems of the base class, and settings of this recipe that cannot work together."""
         found = super().problems(world_size)
         model, data = self.model, self.data
         for part, width, heads in (

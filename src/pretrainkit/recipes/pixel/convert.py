@@ -25,7 +25,7 @@ from pretrainkit.exporting.safetensors import read_tensors
 from pretrainkit.exporting.transformers_folder import new_transformers_folder, their_names, to_ours, to_theirs
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, Activation, PixelModelConfig, PixelRun, Zero
-from pretrainkit.recipes.pixel.model import fitted_table, position_table, read_batch
+from pretrainkit.recipes.pixel.model import fitted_table, position_table
 from pretrainkit.rendering.folder import copy_renderer
 
 _logger = logging.getLogger(__name__)
@@ -146,11 +146,7 @@ def to_our_state(state: State, config: PixelModelConfig, part: str = "") -> dict
 
 
 def from_huggingface_state(state: State, config: PixelModelConfig) -> dict[str, Tensor]:
-    """Published tensors under our names.
-
-    Raises:
-        CheckpointError: A tensor is missing or left over.
-    """
+    """Return published tensors under our names. Raises CheckpointError where a tensor is missing or left over."""
     # transformers 5 saves the decoder's layers under a name that it makes up by mistake.
     state = {name.replace("decoder.decoder_encoder.layer.", "decoder.decoder_layers."): t for name, t in state.items()}
     wanted = published_names(config)
@@ -201,11 +197,8 @@ def to_huggingface_config(config: PixelRun, model_type: str = "pixel") -> dict[s
 
 
 def from_huggingface_config(values: Mapping[str, Any]) -> tuple[PixelModelConfig, dict[str, Any]]:
-    """Our model's config, and fields of our objective's, for the contents of a `config.json`.
-
-    Raises:
-        CheckpointError: The model is of another kind, or has a feature ours lacks.
-    """
+    """Return our model's config, and fields of our objective's, for the contents of a `config.json`. Raises
+    CheckpointError where the model is of another kind, or has a feature ours lacks."""
     kind = values.get("model_type")
     if kind not in ("pixel", "vit_mae"):
         raise CheckpointError(f"config.json has model_type {kind!r}\n  the pixel recipe reads 'pixel' and 'vit_mae'")
@@ -237,11 +230,8 @@ def write_huggingface(
     state: State, config: PixelRun, out: Path, *, renderer: Path | None = None, model_type: str = "pixel"
 ) -> None:
     """Write a folder in the layout of the published models, or for transformers itself with model_type vit_mae. The
-    files of the folder `renderer` are copied into it.
-
-    Raises:
-        InputError: The model has no such form, or `out` exists and is not an empty folder, or cannot be written.
-    """
+    files of the folder `renderer` are copied into it. Raises InputError where the model has no such form, or `out`
+    exists and is not an empty folder, or cannot be written."""
     require_grid(config)
     write_folder(out, to_huggingface_config(config, model_type), to_huggingface_state(state, config.model), renderer)
 
@@ -265,11 +255,8 @@ def write_folder(out: Path, values: Mapping[str, Any], state: State, renderer: P
 
 
 def read_huggingface(folder: Path) -> tuple[PixelModelConfig, dict[str, Any], dict[str, Tensor]]:
-    """The model's config, fields of the objective's and our state dict of a folder with a published model.
-
-    Raises:
-        CheckpointError: A file is missing or broken, or the model is of another kind.
-    """
+    """Return the model's config, fields of the objective's and our state dict of a folder with a published model.
+    Raises CheckpointError where a file is missing or broken, or the model is of another kind."""
     (config, objective), _ = transformers_folder.read_config(folder, from_huggingface_config, KIND)
     state = from_huggingface_state(published_tensors(folder), config)
     table = state["encoder.position_embedding"]
@@ -278,7 +265,7 @@ def read_huggingface(folder: Path) -> tuple[PixelModelConfig, dict[str, Any], di
 
 
 def require_length(table: Tensor, config: PixelModelConfig, folder: Path) -> None:
-    """That a table of positions is as long as `config.json` says. Raises CheckpointError."""
+    """Raises CheckpointError where a table of positions is not as long as `config.json` says."""
     if len(table) != 1 + config.max_patches:
         raise CheckpointError(
             f"{folder / 'config.json'} says {config.max_patches} patches, but the position table has {len(table) - 1}\n"
@@ -297,7 +284,7 @@ def grid_width_of(table: Tensor, config: PixelModelConfig) -> int | None:
 
 
 def published_tensors(folder: Path) -> dict[str, Tensor]:
-    """From safetensors, else from pytorch_model.bin, of which tensors alone are read."""
+    """Read the tensors from safetensors, else from pytorch_model.bin, of which nothing but tensors is read."""
     pickled = folder / "pytorch_model.bin"
     if any(folder.glob("*.safetensors")) or not pickled.is_file():
         return read_tensors(folder)
@@ -331,5 +318,5 @@ def difference_from_huggingface(config: PixelRun, model: nn.Module, folder: Path
     is_masked_BL = noise_BL >= num_kept
     batch = pack(pixels, np.full(2, L - 1), is_masked_BL)
     model = model.cpu().float().eval()
-    ours = model(read_batch({name: torch.from_numpy(array) for name, array in batch.items()}, L))
+    ours = model({name: torch.from_numpy(array) for name, array in batch.items()}, L)
     return float((ours - drawn[torch.from_numpy(is_masked_BL)]).abs().max())

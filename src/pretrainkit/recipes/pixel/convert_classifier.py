@@ -45,11 +45,8 @@ _POOLINGS = {
 
 
 def write_classifier(model: TextClassifier, config: PixelRun, out: Path, *, renderer: Path | None) -> None:
-    """Write a folder in the layout of the published fine-tuned models.
-
-    Raises:
-        InputError: The model has no such form, or `out` exists and is not an empty folder, or cannot be written.
-    """
+    """Write a folder in the layout of the published fine-tuned models. Raises InputError where the model has no such
+    form, or `out` exists and is not an empty folder, or cannot be written."""
     require_grid(config)
     pooling = config.text.pooling
     if model.reads == "examples" and pooling.startswith("pma"):
@@ -78,13 +75,10 @@ def write_classifier(model: TextClassifier, config: PixelRun, out: Path, *, rend
 
 
 def read_classifier(folder: Path, pooling: str | None = None) -> ImportedTextClassifier:
-    """A fine-tuned model that `write_classifier` wrote, or the original, whose files do not tell the `pooling` mean
-    from max. Its config is that of pixel/base with the model of the folder.
-
-    Raises:
-        CheckpointError: A file is missing or broken, or the model is of another kind.
-        InputError: The pooling is not known, or not what the folder says.
-    """
+    """Read a fine-tuned model that `write_classifier` wrote, or the original, whose files do not tell the `pooling`
+    mean from max. Its config is that of pixel/base with the model of the folder. Raises CheckpointError where a file is
+    missing or broken, or the model is of another kind; InputError where the pooling is not known, or not the
+    folder's."""
     (model, _), values = transformers_folder.read_config(folder, from_huggingface_config, KIND)
     named = values.get("architectures") or ()
     reads = next((_READS[name] for name in named if name in _READS), None)
@@ -135,7 +129,7 @@ def read_classifier(folder: Path, pooling: str | None = None) -> ImportedTextCla
 
 
 def _pooling(folder: Path, said: str | None, given: str | None) -> str:
-    """What the folder says, or else what is given. Raises InputError where neither does, or they differ."""
+    """Return the folder's pooling, else the given one. Raises InputError where there is neither, or they differ."""
     if said is None and given is None:
         raise InputError(
             f"{folder} does not tell whether it takes the mean or the maximum of a text's patches: the original's "
@@ -157,8 +151,8 @@ def _is_untrained_norm(state: Mapping[str, Tensor], name: str) -> bool:
 
 
 def nearest_grid_width(table: Tensor, config: PixelModelConfig) -> int | None:
-    """Of a trained table: the published width of the grid, or the one that its length stands for (None), whichever is
-    nearer."""
+    """Return the published width of the grid, or the one that the length of a trained table stands for (None),
+    whichever is nearer to the table."""
     rows, widths = min(len(table) - 1, config.max_patches), (config.position_grid_width, _PUBLISHED_GRID)
     own_distance, published = (
         (table - position_table(rows, table.shape[1], width)).abs().mean().item() for width in widths

@@ -24,7 +24,7 @@ _STREAM = 2
 
 
 class Look(NamedTuple):
-    """How a row is drawn; None is as its renderer says."""
+    """Changes of how a row is drawn; None: unchanged, as its renderer says."""
 
     font: str | None = None
     size: float | None = None
@@ -34,7 +34,7 @@ OWN = Look()
 
 
 class Looks:
-    """What `data.augment` makes of rows. A look follows from the key of its record alone."""
+    """Looks of rows by `data.augment`. A look follows from the key of its record alone."""
 
     def __init__(self, config: PixelAugmentConfig) -> None:
         self.config = config
@@ -51,7 +51,7 @@ class Looks:
 
     @property
     def fingerprint(self) -> str:
-        """Of all that it depends on; empty where nothing changes."""
+        """Hash of all that looks depend on; empty where nothing changes."""
         if not self.redraws and not self.recolors:
             return ""
         fonts = [font_sha256(path) for font in self.config.fonts for path in font_files(font, ())]
@@ -63,7 +63,7 @@ class Looks:
         return [Look(font, size) for font in self._fonts for size in self._sizes]
 
     def drawn(self, keys: Keys) -> list[Look]:
-        """How each of (B,) rows is drawn."""
+        """Return the look of each of (B,) rows."""
         fonts_B, sizes_B, _, _ = self._choices(keys)
         return [Look(self._fonts[font], self._sizes[size]) for font, size in zip(fonts_B, sizes_B, strict=True)]
 
@@ -85,11 +85,8 @@ class Looks:
 
 @lru_cache(maxsize=64)
 def dressed(renderer: Renderer, look: Look) -> Renderer:
-    """The renderer that draws so; its own font remains the first to be asked for what the other one lacks.
-
-    Raises:
-        ConfigError, DataError: The font cannot be used, or the size does not fit the canvas.
-    """
+    """Return the renderer that draws so; its own font remains the first to be asked for characters that the other one
+    lacks. Raises ConfigError or DataError where the font cannot be used, or the size does not fit the canvas."""
     if look == OWN:
         return renderer
     values = renderer.config.model_dump()

@@ -32,7 +32,7 @@ _FEW_DRAWS = 256
 
 @dataclass(frozen=True)
 class SpanRule:
-    """How runs are drawn."""
+    """Rule by which runs are drawn."""
 
     cumulative_weights: tuple[float, ...]
     """S rising shares of runs of at most 1, 2, ... patches; the last is 1."""

@@ -9,7 +9,6 @@ values of a patch, L patches of a table of positions.
 Sources: Rust et al. 2022, https://arxiv.org/abs/2207.06991; He et al. 2021, https://arxiv.org/abs/2111.06377.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,46 +17,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pretrainkit.nn.attention import AttentionLayout
 from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
 from pretrainkit.nn.initialise import built, initialise_layer
 from pretrainkit.nn.layouts import stream_layout
 from pretrainkit.nn.rotary import Rotation, rotation
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelModelConfig, Zero
 from pretrainkit.training.objective import Batch
-
-
-@dataclass(frozen=True, eq=False)
-class PixelInputs:
-    """What the model reads."""
-
-    patches_VF: Tensor
-    """uint8: of every visible token; anything for class tokens."""
-    visible_positions_V: Tensor
-    """int32: 0 for class tokens, 1 + i for patch i."""
-    visible_slots_V: Tensor
-    """int64: where in the decoder's stream each is."""
-    visible_layout: AttentionLayout
-    """Where the texts lie in the encoder's stream."""
-    positions_T: Tensor
-    """int32: as `visible_positions_V`, of the decoder's tokens."""
-    layout: AttentionLayout
-    """Where the texts lie in the decoder's stream."""
-    target_slots_K: Tensor
-    """int64: what to predict, in the decoder's stream."""
-
-
-def read_batch(batch: Batch, max_patches: int) -> PixelInputs:
-    """The inputs in a batch of `batch.pack`, on the model's device; no text has more than `max_patches`."""
-    return PixelInputs(
-        patches_VF=batch["visible_patches"],
-        visible_positions_V=batch["visible_positions"],
-        visible_slots_V=batch["visible_slots"].long(),
-        visible_layout=stream_layout(batch["visible_starts"], max_patches + 1, len(batch["visible_positions"])),
-        positions_T=batch["positions"],
-        layout=stream_layout(batch["starts"], max_patches + 1, len(batch["positions"])),
-        target_slots_K=batch["target_slots"].long(),
-    )
 
 
 class PixelEncoder(nn.Module):
@@ -72,12 +37,14 @@ class PixelEncoder(nn.Module):
         self.layers = _blocks(config, config.num_layers, width, config.num_heads, config.intermediate_size)
         self.final_norm = LayerNorm(width, config.layer_norm_epsilon)
 
-    def forward(self, inputs: PixelInputs) -> Tensor:
-        """(V, D), normalised."""
-        x_VD = self.embed(inputs.patches_VF, inputs.visible_positions_V)
-        turned = rotation_of(self.config, inputs.visible_positions_V, x_VD.shape[1] // self.config.num_heads)
+    def forward(self, batch: Batch, max_patches: int) -> Tensor:
+        """Return (V, D), normalised. Arguments are those of the whole model."""
+        positions_V = batch["visible_positions"]
+        layout = stream_layout(batch["visible_starts"], max_patches + 1, len(positions_V))
+        x_VD = self.embed(batch["visible_patches"], positions_V)
+        turned = rotation_of(self.config, positions_V, x_VD.shape[1] // self.config.num_heads)
         for layer in self.layers:
-            x_VD = layer(x_VD, inputs.visible_layout, turned)
+            x_VD = layer(x_VD, layout, turned)
         return self.final_norm(x_VD)
 
     def embed(self, patches_VF: Tensor, positions_V: Tensor) -> Tensor:
@@ -113,18 +80,20 @@ class PixelDecoder(nn.Module):
         self.final_norm = LayerNorm(width, config.decoder_norm_epsilon)
         self.predict = nn.Linear(width, config.patch_values)
 
-    def forward(self, visible_VD: Tensor, inputs: PixelInputs) -> Tensor:
-        """(K, F)."""
+    def forward(self, visible_VD: Tensor, batch: Batch, max_patches: int) -> Tensor:
+        """Return (K, F)."""
+        positions_T = batch["positions"]
+        layout = stream_layout(batch["starts"], max_patches + 1, len(positions_T))
         x_VE = self.embed(visible_VD)
-        hidden_TE = self.mask_token.to(x_VE.dtype).expand(len(inputs.positions_T), -1)
-        x_TE = hidden_TE.index_copy(0, inputs.visible_slots_V, x_VE)
+        hidden_TE = self.mask_token.to(x_VE.dtype).expand(len(positions_T), -1)
+        x_TE = hidden_TE.index_copy(0, batch["visible_slots"].long(), x_VE)
         if self.position_embedding is not None:
-            x_TE = x_TE + self.position_embedding[inputs.positions_T]
-        turned = rotation_of(self.config, inputs.positions_T, x_TE.shape[1] // self.config.decoder_num_heads)
+            x_TE = x_TE + self.position_embedding[positions_T]
+        turned = rotation_of(self.config, positions_T, x_TE.shape[1] // self.config.decoder_num_heads)
         for layer in self.layers[:-1]:
-            x_TE = layer(x_TE, inputs.layout, turned)
+            x_TE = layer(x_TE, layout, turned)
         # The last block computes the patches to predict alone.
-        reading = inputs.layout.reading(inputs.target_slots_K)
+        reading = layout.reading(batch["target_slots"].long())
         x_KE = reading.read(self.final_norm(self.layers[-1](x_TE, reading, turned)))
         return self.predict(x_KE)
 
@@ -143,10 +112,10 @@ class PixelForPretraining(nn.Module):
         """The submodules to compile, shard and recompute one by one."""
         return [*self.encoder.layers, *self.decoder.layers]
 
-    def forward(self, inputs: PixelInputs) -> Tensor:
-        """(K, F): the pixels of hidden patches, each row by row, column by column, colour fastest; normalised ones,
-        where it was trained so."""
-        return self.decoder(self.encoder(inputs), inputs)
+    def forward(self, batch: Batch, max_patches: int) -> Tensor:
+        """Return (K, F): the pixels of hidden patches, each row by row, column by column, colour fastest; normalised
+        ones, where it was trained so. `batch` is one of `batch.pack`; no text has more than `max_patches`."""
+        return self.decoder(self.encoder(batch, max_patches), batch, max_patches)
 
     @torch.no_grad()
     def initialise(self) -> None:
@@ -180,7 +149,7 @@ def rotation_of(config: PixelModelConfig, positions_T: Tensor, head_width: int) 
 
 
 def _blocks(config: PixelModelConfig, num_layers: int, *sizes: int) -> nn.ModuleList:
-    """Of a width, a number of heads and an inner width."""
+    """Blocks of a width, a number of heads and an inner width."""
     settings: dict[str, Any] = {
         "activation": config.activation,
         "dropout_rate": config.hidden_dropout,

@@ -47,22 +47,18 @@ _ACCENTS = "\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030c\u0323\u
 def corrupt(
     words: Sequence[str], attack: Attack, severity: float, *, seed: int, index: int, typos: Typos | None = None
 ) -> list[str]:
-    """The words of one example, some of them with errors.
+    """Return the words of one example, some of them with errors. "segmentation" joins some, so that there are fewer;
+    other attacks return as many. Raises InputError where there is no such attack or severity, or natural-typo has no
+    list.
 
     Args:
         words: Without spaces.
-        attack: What kind.
+        attack: The kind of error.
         severity: Share of the words that are attacked, in [0, 1]: each by itself.
         seed: Of all examples.
         index: Of this one. Which words are attacked, and how, follows from both and the attack alone, so that neither
             the number of processes nor what comes before changes it.
         typos: For natural-typo.
-
-    Returns:
-        As many words; "segmentation" joins some, so that there are fewer.
-
-    Raises:
-        InputError: No such attack or severity, or natural-typo without a list.
     """
     if attack not in ATTACKS:
         raise InputError(f"there is no attack {attack!r}\n  choose one of: {', '.join(ATTACKS)}")
@@ -162,24 +158,13 @@ def write_noisy(
     seed: int = 0,
     typos: str | Path | None = None,
 ) -> int:
-    """Writes a file again with errors in its words.
+    """Write a file again with errors in its words, and return the number of texts or sentences written. Raises
+    DataError where a file cannot be read, or has no such column; InputError as `corrupt` does.
 
-    Args:
-        source: `.conllu` (or `.conll`), whose words are changed one for one while all annotation stays; `.jsonl`; or
-            `.tsv` with a line of names.
-        out: In the same format.
-        attack: See `Attack`.
-        severity: Share of the words.
-        columns: Keys or names of the texts in `.jsonl` and `.tsv`; several texts of an example are changed apart.
-        seed: Of everything random.
-        typos: For natural-typo: a file with a word and what people wrote instead on each line.
-
-    Returns:
-        Texts or sentences written.
-
-    Raises:
-        DataError: A file cannot be read, or has no such column.
-        InputError: As for `corrupt`.
+    Args not explained here are those of `corrupt`. In `.conllu` (or `.conll`) words are changed one for one while all
+    annotation stays; `.jsonl`, and `.tsv` with a line of names, have texts under `columns`, and several texts of an
+    example are changed apart. `out` has the same format. `typos`: a file with a word and what people wrote instead on
+    each line.
     """
     source, out = Path(source), Path(out)
     known = None if typos is None else read_typos(typos)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelRun
-from pretrainkit.recipes.pixel.model import block_flops, read_batch
+from pretrainkit.recipes.pixel.model import block_flops
 from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
 
 TERM = "masked_patch_loss"
@@ -84,7 +84,7 @@ class PixelObjective(SeparableObjective):
 
     def _errors(self, model: nn.Module, batch: Batch) -> Tensor:
         """float32 (K,): mean squared error of each hidden patch."""
-        predicted_KF = model(read_batch(batch, self._config.data.max_patches))
+        predicted_KF = model(batch, self._config.data.max_patches)
         predicted_KSC = predicted_KF.float().unflatten(1, (-1, NUM_CHANNELS))
         return (predicted_KSC - self._target(batch["target_patches"])).square().mean((1, 2))
 
@@ -95,9 +95,9 @@ class PixelObjective(SeparableObjective):
 
 
 def target_pixels(patches: Tensor, patch_size: int, *, is_normalized: bool) -> Tensor:
-    """What to predict of uint8 (K, S) of grey or (K, S * 3) of coloured patches, S = patch_size^2: float32 (K, S, 1)
-    for grey, where the three colours are one, or (K, S, 3). In [0, 1], or standardized within each patch, with the
-    unbiased variance over all its values in three colours."""
+    """Return the values to predict of uint8 (K, S) of grey or (K, S * 3) of coloured patches, S = patch_size^2: float32
+    (K, S, 1) for grey, where the three colours are one, or (K, S, 3). They are in [0, 1], or standardized within each
+    patch, with the unbiased variance over all its values in three colours."""
     values_KSC = patches.float().div(255).unflatten(1, (patch_size**2, -1))
     if not is_normalized:
         return values_KSC

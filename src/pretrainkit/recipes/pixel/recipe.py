@@ -73,7 +73,7 @@ class Pixel(
         return open_source(config, split)
 
     def build_order(self, config: PixelRun, source: BatchSource) -> Order:
-        """Without weights, components in proportion to their rows ** (1 / data.temperature)."""
+        """Draw components in proportion to their rows ** (1 / data.temperature), where they have no weights."""
         if config.data.temperature == 1:
             return super().build_order(config, source)
         from pretrainkit.data.order import Order

@@ -50,7 +50,7 @@ class RecordedAttention(AttentionLayout):
 
 @dataclass(frozen=True, eq=False)
 class Explained:
-    """What an answer rests on."""
+    """An answer and the patches that it rests on."""
 
     columns_XP: NDArray[np.uint8]
     """The text as it was drawn, uint8 (N * P, P) or (N * P, P, 3)."""
@@ -77,15 +77,13 @@ class Explained:
 def explain(
     model: Callable[..., Any], encoder: PixelTextEncoder, renderer: Renderer, text: Text, target: int | None = None
 ) -> Explained:
-    """Why a fine-tuned model answers about a text or a pair as it does.
+    """Show why a fine-tuned model answers about a text or a pair as it does. Raises InputError where there is no class
+    `target`.
 
     Args:
         model: Of one answer about a text: classes, or a number. Called with a batch and its longest text's patches, it
             gives (1, C) first. Its dropout must be off (`model.eval()`). Encoder and renderer are the model's.
-        target: Number of the class that is asked about; None: the one that the model says.
-
-    Raises:
-        InputError: There is no such class.
+        target: Number of the class to explain; None: the one that the model predicts.
     """
     columns_XP, P = renderer.columns(text), renderer.config.pixels_per_patch
     host = stream([columns_XP], P, has_color=renderer.config.rgb)
@@ -107,7 +105,7 @@ def explain(
 
 @contextmanager
 def recorded(blocks: list[nn.Module]) -> Iterator[RecordedAttention]:
-    """Meanwhile the blocks attend by the layout that is given, whatever layout they are called with."""
+    """Make the blocks attend by the recording layout, whatever layout they are called with."""
     attention = RecordedAttention()
 
     def replace(block: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -63,7 +63,7 @@ class ParquetTable:
 
     @cached_property
     def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Of each group of rows: its file, its number there, and the rows up to its end."""
+        """Files, numbers within them and ends (in rows of the table) of all groups of rows."""
         groups = [
             (index, number, metadata.row_group(number).num_rows)
             for index in range(len(self.paths))
@@ -84,11 +84,8 @@ class ParquetTable:
 
     def column(self, name: str) -> NDArray[Any]:
         """(N,) all values of a column of numbers."""
-        import pyarrow.parquet
-
-        return np.concatenate(
-            [pyarrow.parquet.read_table(path, columns=[name])[name].to_numpy() for path in self.paths]
-        )
+        files = map(self._file, range(len(self.paths)))
+        return np.concatenate([file.read(columns=[name])[name].to_numpy() for file in files])
 
     def values(self, name: str, rows_R: NDArray[np.int64]) -> list[Any]:
         """The values of a column in rows; each group of rows is read once."""
@@ -135,7 +132,7 @@ class Rows(ABC):
         return self.num_patches_N[rows_R]
 
     def check(self, look: Look) -> None:
-        """That rows can be drawn so. Raises ConfigError or DataError where they cannot."""
+        """Raises ConfigError or DataError where rows cannot be drawn so."""
         raise ConfigError(
             f"{self.name} has pictures, whose font data.augment cannot change\n"
             "  name plain text or rows of pretrainkit render --text-only, or leave out data.augment.fonts and .sizes"
@@ -199,11 +196,8 @@ def _renderer_of(folder: Path) -> Renderer:
 
 
 def open_rows(path: str, data: PixelDataConfig) -> Rows:
-    """The rows that a path names; text is cut first, if that was not done before.
-
-    Raises:
-        DataError: There are none, or plain text and no renderer, or rows lie one folder deeper.
-    """
+    """Open the rows that a path names; text is cut first, if that was not done before. Raises DataError where there are
+    none, or plain text and no renderer, or rows are one folder deeper."""
     folder = Path(path)
     if is_rendered(folder):
         return _rendered_rows(folder)
@@ -269,7 +263,7 @@ def _cut(path: str, data: PixelDataConfig) -> Rows:
 
 
 def _place(path: str, data: PixelDataConfig) -> tuple[Path, Documents, Renderer]:
-    """Where the pieces of plain text belong, the text, and what draws it."""
+    """Return the place for the pieces of plain text, the text, and its renderer."""
     named = data.renderer or next(
         (str(found) for source in data.train if (found := Path(source.path) / RENDERER_FOLDER).is_dir()), None
     )

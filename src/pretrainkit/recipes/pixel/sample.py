@@ -16,7 +16,6 @@ from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.images.pillow import thumbnail
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelRun
-from pretrainkit.recipes.pixel.model import read_batch
 from pretrainkit.recipes.pixel.source import PixelSource
 
 _PATCHES_PER_LINE = 24
@@ -65,14 +64,12 @@ def reconstruct(
     num_text_patches_B: NDArray[np.integer],
     is_hidden_BN: NDArray[np.bool_],
 ) -> list[NDArray[np.uint8]]:
-    """What the model puts in the place of hidden patches, computed on the CPU: of each text uint8 (K, P, P, 3).
-
-    `pixels` are uint8 (B, P, N * P) or (B, P, N * P, 3); no hidden patch lies after the end patch of its text.
-    """
+    """Draw hidden patches as the model predicts them, on the CPU: of each text uint8 (K, P, P, 3). `pixels` are uint8
+    (B, P, N * P) or (B, P, N * P, 3); no hidden patch is after the end patch of its text."""
     model = on_cpu(model)
     batch = {name: torch.from_numpy(array) for name, array in pack(pixels, num_text_patches_B, is_hidden_BN).items()}
     with evaluation_mode(model):
-        predicted_KF = model(read_batch(batch, is_hidden_BN.shape[1])).float()
+        predicted_KF = model(batch, is_hidden_BN.shape[1]).float()
     if config.objective.normalize_target:
         target_KF = batch["target_patches"].float() / 255
         if target_KF.shape[1] != predicted_KF.shape[1]:

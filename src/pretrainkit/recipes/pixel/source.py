@@ -67,7 +67,7 @@ class PixelSource(BatchSource):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of the rows, of those that are left out, and of every setting that a mask depends on."""
+        """Hash of the rows, of those that are left out, and of every setting that a mask depends on."""
         data, objective = self.config.data, self.config.objective
         parts = [component.fingerprint for component in self.components]
         parts += [self.split, f"{data.max_patches} {data.min_text_patches} {data.held_out_share}"]
@@ -112,7 +112,7 @@ class PixelSource(BatchSource):
         return found
 
     def _drawn(self, records: Records, own: NDArray[np.int64]) -> list[Look] | None:
-        """How rows of the batch are drawn; None: as their renderer says."""
+        """Return the looks of rows of the batch; None: as their renderer says."""
         return self._looks.drawn(records.key[own]) if self._looks.redraws else None
 
     def _pixels(self, records: Records, num_patches: int) -> NDArray[np.uint8]:
@@ -137,11 +137,8 @@ class PixelSource(BatchSource):
 
 
 def open_source(config: PixelRun, split: Split) -> PixelSource:
-    """The examples of a split of a bound config.
-
-    Raises:
-        DataError: No data was given, it is broken, or no row is long enough.
-    """
+    """Open the examples of a split of a bound config. Raises DataError where no data was given, it is broken, or no row
+    is long enough."""
     data = config.data
     is_cut_off = split == "valid" and not data.valid and data.held_out_share > 0
     sources = data.valid if split == "valid" and not is_cut_off else data.train
@@ -174,13 +171,9 @@ def _is_held_out(num_rows: int, share: float) -> NDArray[np.bool_]:
 
 
 def bind(config: PixelRun) -> PixelRun:
-    """Check the config against its data.
-
-    Raises:
-        ConfigError: Settings and data do not fit each other.
-        DataError: Data is missing or broken, held-out rows are in the training data, or data.renderer is not what drew
-            the rows.
-    """
+    """Check the config against its data. Raises ConfigError where settings and data do not fit each other; DataError
+    where data is missing or broken, held-out rows are in the training data, or data.renderer is not the one that drew
+    the rows."""
     if not config.data.train:
         raise DataError("there is nothing to train on: data.train names no data\n  give it as data.train=FOLDER")
     problems = config.problems()
@@ -226,7 +219,7 @@ def bind(config: PixelRun) -> PixelRun:
 
 
 def _problems(config: PixelRun, rows: Rows) -> list[str]:
-    """What does not fit between settings and rows."""
+    """List the conflicts between settings and rows."""
     found, data = [], config.data
     longest = int(rows.num_patches_N.max()) + 1
     if longest > data.max_patches:

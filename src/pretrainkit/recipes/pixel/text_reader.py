@@ -140,8 +140,8 @@ def _first_patches(page: Page, renderer: Renderer) -> int | None:
 
 
 def _shown(part: Part, text: str) -> str:
-    """What a canvas shows of a pair's first text. The rest is left out before the pair is drawn, because with `parity`
-    it keeps its room, in which the second text would be shown."""
+    """Return the part of a pair's first text that a canvas shows. The rest is left out before the pair is drawn,
+    because with `parity` it keeps its room, in which the second text would be shown."""
     return part.text if isinstance(part, RunningPart) else text
 
 
@@ -240,11 +240,8 @@ def stream(strips: Sequence[NDArray[np.uint8]], patch_size: int, *, has_color: b
 
 
 def open_reader(config: PixelRun, folder: Path) -> PixelReader:
-    """The reader for a renderer's folder.
-
-    Raises:
-        DataError: It is not there, it draws otherwise than it did, or its patches are not the model's.
-    """
+    """Open the reader for a renderer's folder. Raises DataError where it is not there, it draws otherwise than it did,
+    or its patches are not the model's."""
     renderer, fingerprint = _opened(folder)
     side = renderer.config.pixels_per_patch
     if side != config.model.patch_size:
@@ -263,11 +260,8 @@ def _opened(folder: Path) -> tuple[Renderer, str]:
 
 
 def changed_renderer(path: Path, changes: Mapping[str, Any]) -> Path:
-    """The folder, in the cache, of the renderer or font at `path` with some other settings.
-
-    Raises:
-        ConfigError, DataError: A setting is not known, or a font is missing.
-    """
+    """Return the folder, in the cache, of the renderer or font at `path` with some other settings. Raises ConfigError
+    or DataError where a setting is not known, or a font is missing."""
     renderer = open_renderer(path, **changes)
     found = describe(renderer)["fingerprint"]
     out = cache_folder() / "renderers" / found
