@@ -10,9 +10,11 @@ import pytest
 import torch
 
 import pretrainkit as pk
+from pretrainkit.recipes.registry import find_recipe
 from support import SUPPORT, made_up_device
 from support.command_line import NO_DROPOUT, losses
 
+SAMPLES = ("evaluate.every_steps=4", "evaluate.num_samples=2", "checkpoint.keep_last=9")
 ONE_AFTER_ANOTHER = """
 import json, os, sys
 from unittest import mock
@@ -38,7 +40,7 @@ def test_what_registers_itself_is_trained_on_like_any_device(
     source = Path(sys.modules["pretrainkit"].__path__[0]).parent
     path = os.pathsep.join(map(str, (tmp_path / "installed", SUPPORT.parent, source)))
     run = tmp_path / "run"
-    words = ["train", *settings, *NO_DROPOUT, "num_steps=12", "--out", str(run)]
+    words = ["train", *settings, *NO_DROPOUT, *SAMPLES, "num_steps=12", "--out", str(run)]
     ended = subprocess.run(
         [sys.executable, "-c", ONE_AFTER_ANOTHER, json.dumps([words, str(tmp_path / "refused")])],
         capture_output=True,
@@ -61,3 +63,13 @@ def test_what_registers_itself_is_trained_on_like_any_device(
     weights, expected = (pk.load_model(path).state_dict() for path in (run, finished_without_dropout))
     for name, value in expected.items():
         torch.testing.assert_close(weights[name], value, rtol=1e-3, atol=1e-4, msg=name)
+
+    # Drawn while training went on, with the weights of then.
+    config = pk.load_config(str(run / "config.yaml"), [])
+    recipe = find_recipe("bert")
+    held_out = recipe.open_data(config, "valid")
+    drawn = [json.loads((run / "samples" / f"step-{step:08d}.json").read_text()) for step in (4, 8, 12)]
+    for step, found in zip((4, 8, 12), drawn, strict=True):
+        then = pk.load_model(run / "checkpoints" / f"step-{step:08d}")
+        assert found == recipe.sample(config, then, held_out, 2), step
+    assert drawn[0] != drawn[2]

@@ -110,6 +110,20 @@ def test_weights_and_biases_offline_writes_a_run_folder_under_one_id(tmp_path, m
     assert len(read(run / "metrics.jsonl")) == 1
 
 
+def test_weights_and_biases_keeps_samples_of_an_earlier_step(tmp_path, monkeypatch, capfd) -> None:
+    """Drawing them took longer than some steps; what is logged for an earlier step is dropped there."""
+    pytest.importorskip("wandb", reason="wandb is not installed")
+    monkeypatch.chdir(tmp_path)
+    for name in ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    with closing(MetricsLog(tmp_path / "run", LogConfig(wandb="offline", wandb_project="test"))) as log:
+        log.write(10, {"loss": 2.0})
+        log.write(20, {"loss": 1.0})
+        log.show(10, [{"truth": "plain"}])
+        log.write(30, {"loss": 0.5})
+    assert "will be ignored" not in capfd.readouterr().err
+
+
 def test_evaluations_are_json_whatever_a_metric_gave(tmp_path):
     RunFolder(tmp_path).evaluation(3, {"mine/score": math.nan, "loss": 1.5})
     line = (tmp_path / "eval.jsonl").read_text()

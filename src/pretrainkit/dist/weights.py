@@ -74,8 +74,15 @@ def allocate(model: nn.Module, device: str) -> nn.Module:
 
 
 def on_cpu(model: nn.Module) -> nn.Module:
-    """The model itself where it is on the CPU, else a copy there."""
-    return model if next(model.parameters()).device.type == "cpu" else copy.deepcopy(model).cpu()
+    """The model itself where it is on the CPU, else a copy there, for which its device needs no memory."""
+    if next(model.parameters()).device.type == "cpu":
+        return model
+    copies: dict[int, Any] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        copied = tensor.detach().cpu()
+        is_parameter = isinstance(tensor, nn.Parameter)
+        copies[id(tensor)] = nn.Parameter(copied, tensor.requires_grad) if is_parameter else copied
+    return copy.deepcopy(model, copies)
 
 
 def full_state_dict(model: nn.Module) -> dict[str, Tensor]:

@@ -39,6 +39,8 @@ class Recipe(ABC, Generic[Run]):
     config_class: ClassVar[type[RunConfig]]
     presets: ClassVar[Mapping[str, Callable[[], RunConfig]]]
     """Preset name (without the recipe) to a function that returns a complete config; its docstring describes it."""
+    samples_on_cpu: ClassVar[bool] = False
+    """Whether the model is on the CPU for `sample`, or a copy of it: then training goes on meanwhile."""
 
     @abstractmethod
     def bind(self, config: Run) -> Run:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -263,13 +264,25 @@ def check_new_run(recipe: Recipe, config: RunConfig, source: BatchSource) -> Non
         recipe.check_new_run(config, source)
 
 
-def _sampler(recipe: Recipe, config: RunConfig, is_main: bool) -> Callable[[nn.Module], Sequence[Sample]] | None:
-    """What shows examples after every evaluation, on the rank that does. A sharded model can only be asked by all."""
+def _sampler(
+    recipe: Recipe, config: RunConfig, is_main: bool
+) -> Callable[[nn.Module], Callable[[], Sequence[Sample]]] | None:
+    """What draws examples after every evaluation, on the rank that does: with a copy of a model, whose weights go on to
+    change, where the CPU does all of it, else the model answers at once. A sharded model can only be asked by all."""
     num = config.evaluate.num_samples
     if not (is_main and num) or config.parallel.is_sharded or not config.has_held_out_examples:
         return None
+    from pretrainkit.dist.weights import on_cpu
+
     source = recipe.open_data(config, "valid")
-    return lambda model: recipe.sample(config, model, source, num)
+    if recipe.samples_on_cpu:
+        return lambda model: partial(recipe.sample, config, on_cpu(model), source, num)
+
+    def sample(model: nn.Module) -> Callable[[], Sequence[Sample]]:
+        samples = recipe.sample(config, model, source, num)
+        return lambda: samples
+
+    return sample
 
 
 def _record(run: BoundRun, data: Mapping[str, Any], step: int, changes: Mapping[str, tuple[Any, Any]]) -> None:

@@ -92,7 +92,7 @@ class MetricsLog:
             from wandb import Html, Image
 
             drawn = {n: Html(html.escape(cell)) if isinstance(cell, str) else Image(cell) for n, cell in shown}
-            self._wandb.log(drawn, step=step)
+            self._wandb.log(drawn, commit=False)  # beside what was logged last: earlier steps are closed
 
     def close(self) -> None:
         with suppress(OSError):  # what a failed write left in the buffer fails once more; `write` has told

@@ -28,6 +28,7 @@ from pretrainkit.errors import ConfigError, Interrupted, RunError
 from pretrainkit.files.manifest import fingerprint
 from pretrainkit.rng import stream_key
 from pretrainkit.training.accumulate import accumulate, seed_dropout, sum_over_ranks
+from pretrainkit.training.background import Background
 from pretrainkit.training.checkpoints.best import BestSteps, EarlyStopping
 from pretrainkit.training.checkpoints.checkpoint import CheckpointStore, load
 from pretrainkit.training.checkpoints.files import Checkpoint, read_checkpoint
@@ -58,8 +59,8 @@ class Trainer:
     """One run: model, optimiser, loader and the loop over them.
 
     `config` is bound to its data (no field left open), `model` freshly initialised on `world.device`. On rank 0 alone
-    `watcher` is told what happens, and `sample` gives held-out examples with the answers of a model, as
-    `Recipe.sample`, after each evaluation; None: none are shown.
+    `watcher` is told what happens, and after each evaluation `sample` takes from the model what it needs and returns a
+    function that gives held-out examples with its answers, as `Recipe.sample`; None: none are shown.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Trainer:
         loader: Loader,
         evaluations: Sequence[Evaluation],
         watcher: Watcher,
-        sample: Callable[[nn.Module], Sequence[Sample]] | None = None,
+        sample: Callable[[nn.Module], Callable[[], Sequence[Sample]]] | None = None,
     ) -> None:
         self.config, self.folder, self.world, self.sample = config, folder, world, sample
         self.objective, self.loader, self.evaluations = objective, loader, tuple(evaluations)
@@ -98,6 +99,7 @@ class Trainer:
         self._saved_step = -1
         self._restored_step = -1
         self._metrics_log: MetricsLog | None = None
+        self._showing = Background[None]("samples")
         self._bad_steps = torch.zeros((), device=world.device)
 
     def restore(self) -> bool:
@@ -185,8 +187,10 @@ class Trainer:
                 self._save(blocking=True)
             if rest:
                 last |= self._evaluate(rest)
+            self._showing.wait()
         finally:
             gc.unfreeze()
+            self._showing.close()
             if self._metrics_log is not None:
                 self._metrics_log.close()
             self.store.close()
@@ -277,6 +281,8 @@ class Trainer:
         if self._metrics_log is not None:
             self._metrics_log.write(self.step, metrics)
         self.watcher.logged(self.step, metrics)
+        if self._showing.has_failed:
+            self._showing.wait()
         self._count_skipped(sums)
         return metrics
 
@@ -331,11 +337,25 @@ class Trainer:
         if self._metrics_log is not None:
             self._metrics_log.draw(self.step, named)
             if self.sample is not None:
-                samples = self.sample(self.plain_model)
-                self.folder.samples(self.step, samples)
-                self._metrics_log.show(self.step, samples)
+                self._show(self.sample, self._metrics_log)
         self._decide(metrics)
         return named
+
+    def _show(self, sample: Callable[[nn.Module], Callable[[], Sequence[Sample]]], log: MetricsLog) -> None:
+        """Show examples with the answers of the model as it is now; where training is another device's work, while it
+        goes on."""
+        self._showing.wait()
+        step, draw = self.step, sample(self.plain_model)
+
+        def show() -> None:
+            samples = draw()
+            self.folder.samples(step, samples)
+            log.show(step, samples)
+
+        if reads_at_once(self.world.device):
+            show()
+        else:
+            self._showing.start(show)
 
     def _decide(self, metrics: dict[str, float]) -> None:
         """What an evaluation means for the checkpoints to keep and for the end of the run."""

@@ -48,6 +48,7 @@ class Bert(
     config_class = BertRun
 
     presets: ClassVar[Mapping[str, Callable[[], BertRun]]] = PRESETS
+    samples_on_cpu = True
 
     def bind(self, config: BertRun) -> BertRun:
         from pretrainkit.recipes.bert.source import bind

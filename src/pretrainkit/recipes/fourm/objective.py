@@ -1,10 +1,13 @@
 """Cross-entropy of the targets: a term for each modality, or one over all tokens.
 
-Dimensions: n targets of one modality, V its vocabulary.
+Dimensions: n targets of one modality, V its vocabulary; B rows, N slots, S segments of a row, M modalities.
 """
+
+import math
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pretrainkit.nn.layouts import best_pairs
@@ -100,14 +103,22 @@ def count_cost(model: FourMModelConfig, batch: HostBatch) -> Cost:
     """
     width = model.hidden_size
     feed_forward = (3 if model.gated else 2) * width * model.intermediate_size
-    inputs, targets = _lengths(batch, "encoder"), _lengths(batch, "decoder")
-    num_inputs, num_targets = float(sum(inputs.values())), float(sum(targets.values()))
-    seen_by_inputs = sum(float(length) ** 2 for length in inputs.values())
+    num_segments = 1 + max(int(batch[f"{side}_segment"].max(initial=0)) for side in ("encoder", "decoder"))
+    inputs_BS = _lengths(model, batch, "encoder", num_segments).sum(-1)
+    targets_BSM = _lengths(model, batch, "decoder", num_segments)
+    targets_BS = targets_BSM.sum(-1)
+    num_inputs, num_targets = float(inputs_BS.sum()), float(targets_BS.sum())
+    seen_by_inputs = float((inputs_BS**2).sum())
     flops = model.num_encoder_layers * (6 * num_inputs * (4 * width**2 + feed_forward) + 12 * width * seen_by_inputs)
     flops += 6 * num_inputs * width**2
-    crossed = sum(float(length) * inputs.get(key, 0) for key, length in targets.items())
+    if model.separate_targets:
+        is_open_M = [modality.kind == "image" and not model.causal_targets for modality in model.modalities]
+        seen_by_targets = float((targets_BSM**2 / np.where(is_open_M, 1, 2)).sum())
+    else:
+        seen_by_targets = float((targets_BS**2).sum()) / 2
+    crossed = float((inputs_BS * targets_BS).sum())
     per_layer = 6 * num_targets * (6 * width**2 + feed_forward) + 6 * num_inputs * 2 * width**2
-    per_layer += 12 * width * (_seen_by_targets(model, batch) + crossed)
+    per_layer += 12 * width * (seen_by_targets + crossed)
     flops += model.num_decoder_layers * per_layer
     for modality in model.modalities:
         if modality.is_input and modality.kind in ("pixels", "vectors"):
@@ -124,22 +135,11 @@ def count_cost(model: FourMModelConfig, batch: HostBatch) -> Cost:
     )
 
 
-def _lengths(batch: HostBatch, side: str, *, by_modality: bool = False) -> dict[int, int]:
-    """Number of an example (and of a modality of it) to its tokens."""
-    segment_BN = batch[f"{side}_segment"].astype(np.int64)
+def _lengths(model: FourMModelConfig, batch: HostBatch, side: str, num_segments: int) -> NDArray[np.float64]:
+    """Count the tokens of each modality in each segment of each row: (B, S, M)."""
+    segment_BN = batch[f"{side}_segment"]
     is_real_BN = np.arange(segment_BN.shape[1]) < batch[f"{side}_length"][:, None]
-    kind_BN = batch[f"{side}_modality"].astype(np.int64) * by_modality
-    # Row, segment and modality as digits to the base of 256.
-    key_BN = (np.arange(len(segment_BN))[:, None] * 256 + segment_BN) * 256 + kind_BN
-    numbers, counts = np.unique(key_BN[is_real_BN], return_counts=True)
-    return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
-
-
-def _seen_by_targets(model: FourMModelConfig, batch: HostBatch) -> float:
-    """Pairs of tokens of the decoder of which the first sees the second."""
-    kinds = [modality.kind for modality in model.modalities]
-    seen = 0.0
-    for key, length in _lengths(batch, "decoder", by_modality=model.separate_targets).items():
-        is_open = model.separate_targets and kinds[key % 256] == "image" and not model.causal_targets
-        seen += float(length) ** 2 / (1 if is_open else 2)
-    return seen
+    shape = (len(segment_BN), num_segments, len(model.modalities))
+    digits = (is_real_BN.nonzero()[0], segment_BN[is_real_BN], batch[f"{side}_modality"][is_real_BN])
+    counts = np.bincount(np.ravel_multi_index(digits, shape), minlength=math.prod(shape))
+    return counts.reshape(shape).astype(np.float64)

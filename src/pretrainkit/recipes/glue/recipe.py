@@ -75,6 +75,7 @@ class Glue(
     config_class = GlueRun
 
     presets: ClassVar[Mapping[str, Callable[[], GlueRun]]] = PRESETS
+    samples_on_cpu = True
 
     def has_encoder(self, config: GlueRun) -> bool:
         return config.model.encoder is not None

@@ -53,6 +53,7 @@ class Pixel(
     chooses_pooling = True
 
     presets: ClassVar[Mapping[str, Callable[[], PixelRun]]] = PRESETS
+    samples_on_cpu = True
 
     def bind(self, config: PixelRun) -> PixelRun:
         from pretrainkit.recipes.pixel.source import bind

@@ -75,6 +75,7 @@ class T5(
     config_class = T5Run
 
     presets: ClassVar[Mapping[str, Callable[[], T5Run]]] = PRESETS
+    samples_on_cpu = True
 
     def bind(self, config: T5Run) -> T5Run:
         from pretrainkit.recipes.t5.source import bind

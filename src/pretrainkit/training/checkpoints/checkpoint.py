@@ -12,7 +12,6 @@ import logging
 import shutil
 import time
 from collections.abc import Collection, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from shlex import quote
 from typing import IO, Any
@@ -26,6 +25,7 @@ from pretrainkit.dist.devices import has_pinned_memory
 from pretrainkit.dist.env import World
 from pretrainkit.dist.weights import as_part_of, is_dtensor, model_tensors, require_same_tensors
 from pretrainkit.errors import CheckpointError, RunError
+from pretrainkit.training.background import Background
 from pretrainkit.training.checkpoints import files
 from pretrainkit.training.checkpoints.files import Checkpoint
 from pretrainkit.training.checkpoints.tensors import (
@@ -53,8 +53,7 @@ class CheckpointStore:
         self.config = config
         self.world = world
         self._lock: IO[str] | None = None
-        self._pool: ThreadPoolExecutor | None = None
-        self._pending: Future[Path] | None = None
+        self._background = Background[Path]("checkpoint")
         self._group: dist.ProcessGroup | None = None
         self._cpu_mesh: Any = None
         self._buffers: dict[str, Tensor] = {}
@@ -113,20 +112,16 @@ class CheckpointStore:
         if blocking or not self.config.asynchronous:
             self._newest = self._write(step, staged, meta, keep_steps)
             return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._pending = self._pool.submit(self._write, step, staged, meta, keep_steps)
+        self._background.start(lambda: self._write(step, staged, meta, keep_steps))
 
     def wait(self) -> None:
         """Wait for the save under way, if any. Raises RunError where it failed."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            self._newest = pending.result()
+        self._newest = self._background.wait() or self._newest
 
     @property
     def has_failed(self) -> bool:
         """Whether the save under way is known to have failed on this rank; then `wait` and `save` raise."""
-        return self._pending is not None and self._pending.done() and self._pending.exception() is not None
+        return self._background.has_failed
 
     def newest_valid(self) -> Path | None:
         """The newest checkpoint that is whole, for all ranks; torn ones are named in warnings and skipped."""
@@ -140,9 +135,7 @@ class CheckpointStore:
         try:
             self.wait()
         finally:
-            if self._pool is not None:
-                self._pool.shutdown()
-                self._pool = None
+            self._background.close()
             self._buffers.clear()
             if self._lock is not None:
                 self._lock.close()

@@ -1,0 +1,46 @@
+"""Work of the host that training does not wait for."""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Background(Generic[T]):
+    """One call at a time in a thread. What it raises is raised by `wait`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._pool: ThreadPoolExecutor | None = None
+        self._pending: Future[T] | None = None
+
+    def start(self, call: Callable[[], T]) -> None:
+        """Begin a call, after a `wait` for the one before."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix=self._name)
+        self._pending = self._pool.submit(call)
+
+    def wait(self) -> T | None:
+        """Wait for the call under way and return its result, or raise its error; None: there is no such call."""
+        pending, self._pending = self._pending, None
+        return None if pending is None else pending.result()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the call under way is known to have failed; then `wait` raises."""
+        return self._pending is not None and self._pending.done() and self._pending.exception() is not None
+
+    def close(self) -> None:
+        """Wait for the call under way and end the thread. An error that no `wait` has raised becomes a warning: another
+        one ends the run."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+        if self.has_failed:
+            assert self._pending is not None
+            _log.warning("%s: %s", self._name, self._pending.exception())
+        self._pending = None
