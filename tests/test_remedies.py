@@ -27,10 +27,11 @@ from pretrainkit.errors import InputError
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.tasks.task import REGISTRY
 from support import page_data as data
-from support import remedies, remedies_of_recipes, remedies_of_tools
+from support import remedies, remedies_of_alternatives, remedies_of_recipes, remedies_of_tools
 from support.page_data import BERT, FOURM, GLUE, PIXEL, QUICK, QUICK_TASK, T5, T5_DATA, TOKENIZER, copy, killed, put
 from support.page_runner import ROOT, Ended, run_here, run_warm_verb, within
 from support.remedies import Case, followed
+from support.remedies_of_alternatives import EXCUSED
 
 pytestmark = pytest.mark.slow
 PRESETS = (
@@ -272,6 +273,7 @@ CASES = [
     ),
     *remedies_of_recipes.CASES,
     *remedies_of_tools.CASES,
+    *remedies_of_alternatives.CASES,
 ]
 
 
@@ -290,6 +292,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     make_lab(folder)
     remedies_of_recipes.prepare(folder)
     remedies_of_tools.prepare(folder)
+    remedies_of_alternatives.prepare(folder)
     yield folder
     for name in set(REGISTRY.names()) - known:
         REGISTRY.remove(name)
@@ -356,6 +359,8 @@ class Tried(NamedTuple):
     message: str
     followed: str
     ended: Ended | None
+    taken: frozenset[str]
+    """Alternatives of the advice that were followed."""
 
 
 def run_with_warnings(words: list[str]) -> tuple[Ended, str]:
@@ -382,17 +387,19 @@ def tried(number: int, folder: Path) -> Tried:
         message = printed[max(0, printed.find("error: ")) :]
         assert refused.code == case.code, f"{given} ended with {refused.code}\n{refused.err}"
         advice = remedies.advice(message)
-        shortened = re.sub(r"leave out .*?(--)", r"leave out \1", advice)
         own = {name: value.replace("{out}", f"out-{number}-mended") for name, value in case.own.items()}
         steps = [case.remedy] if isinstance(case.remedy, str) else case.remedy
+        taken: set[str] = set()
         for at, step in enumerate(steps, start=1):
-            found = re.search(step, advice) or re.search(step, shortened)
+            option = step.removeprefix("leave out ") if step.startswith("leave out ") else None
+            found = re.search(step if option is None else rf"leave out [^\n;]*?({option})(?![\w-])", advice)
             assert found, f"{step!r} is not in the advice:\n{message}"
-            words = follow(given, found[0], own)
+            taken |= remedies.taken(advice, *found.span(0 if option is None else 1))
+            words = follow(given, found[0] if option is None else step, own)
             ended = run_here(words)
             if at < len(steps):
                 assert ended.code == 0, f"{message}\nfollowed: {words}\n{ended.err}"
-        return Tried(message, shlex.join(words), ended)
+        return Tried(message, shlex.join(words), ended, frozenset(taken))
 
 
 def follow(given: list[str], remedy: str, own: Mapping[str, str]) -> list[str]:
@@ -423,7 +430,7 @@ def follow(given: list[str], remedy: str, own: Mapping[str, str]) -> list[str]:
     "number", range(len(CASES)), ids=lambda number: f"{CASES[number].remedy}: {CASES[number].given}"[:90]
 )
 def test_the_remedy_works(number: int, lab: Path) -> None:
-    message, followed, ended = tried(number, lab)
+    message, followed, ended, _ = tried(number, lab)
     assert ended.code == CASES[number].ends, (
         f"{message}\nfollowed: {followed}\nended with {ended.code}\n{ended.out}{ended.err}"
     )
@@ -493,6 +500,21 @@ def test_every_remedy_is_followed(lab: Path) -> None:
     not_here = {pattern: {key for key in untried if re.search(pattern, key)} for pattern in NOT_HERE}
     assert all(not_here.values()), not_here
     assert sorted(untried.difference(*not_here.values())) == [], "write a case that follows the remedy"
+
+
+def test_every_alternative_of_an_advice_is_followed(lab: Path) -> None:
+    """Commands, options and settings that a message names beside each other: each works, not only one of them."""
+    named: dict[str, set[str]] = {}
+    for number in range(len(CASES)):
+        done = tried(number, lab)
+        if site := remedies.site_of(done.message):
+            named.setdefault(site.key, set(site.alternatives)).difference_update(done.taken)
+    excused = {key: names for start, names in EXCUSED.items() for key in named if key.startswith(start)}
+    left = {key: names - excused.get(key, set()) for key, names in named.items()}
+    assert {key: names for key, names in left.items() if names} == {}, "write a case that follows them"
+    followed = {key: names - named[key] for key, names in excused.items() if names - named[key]}
+    assert len(excused) == len(EXCUSED)
+    assert followed == {}, "these are followed: they need no excuse"
 
 
 def test_settings_options_and_packages_that_messages_name_exist() -> None:

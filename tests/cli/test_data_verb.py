@@ -58,9 +58,24 @@ def test_bad_rows_are_named_by_reason_and_exit_with_2(cli, pairs):
     assert counts == {"missing image": 1, "broken image": 2, "empty caption": 1}
     assert train["duplicate_pairs"] == 1
     shown = cli("data", "check", pairs)
-    assert "bad: 1 missing image" in shown.out
+    assert "bad: 1 missing image (1 caption)\n" in shown.out
     assert "set set, row 13 (absent.png): missing image" in shown.out
     assert shown.code == 2
+
+
+@pytest.mark.parametrize("num", [1, 2])
+def test_an_image_with_five_captions_is_bad_once(cli, tmp_path, num):
+    (tmp_path / "train").mkdir()
+    lines = [f"{n // 5}.png,{n // 5},a dog,{n}" for n in range(15)] + [f"2.png,2,,{15 + n}" for n in range(num)]
+    (tmp_path / "train_anno.csv").write_text("\n".join(["image,image_id,caption,caption_id", *lines]))
+    for image in range(3):
+        (tmp_path / "train" / f"{image}.png").write_bytes(b"none" if image < num else png(image))
+    entry = json.loads(cli("data", "check", tmp_path, "--json").out)["sets"][0]["bad"]["broken image"]
+    assert (entry["images"], entry["count"], len(entry["examples"])) == (num, 5 * num, num)
+    images, captions = ("1 broken image", "1 empty caption") if num == 1 else ("2 broken images", "2 empty captions")
+    shown = cli("data", "check", tmp_path).out
+    assert f"bad: {images} ({5 * num} captions)\n" in shown
+    assert f"bad: {captions}\n" in shown
 
 
 def test_held_out_images_in_the_training_data_exit_with_2(cli, pairs):

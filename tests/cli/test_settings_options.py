@@ -1,5 +1,6 @@
 """Options that are made of the fields of a settings class."""
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -74,7 +75,7 @@ def test_options_become_fields(asked):
     ("words", "said"),
     [
         (["--dish", "cake"], "'cake' is not one of 'soup', 'stew'"),
-        (["--plates", "0"], "greater than or equal to 1"),
+        (["--plates", "0"], r"greater than or equal to 1|not in the range x>=1"),  # which of them depends on typer
         (["--oven", "3"], "No such option"),
         (["--no-is-hot"], "No such option"),
     ],
@@ -82,7 +83,7 @@ def test_options_become_fields(asked):
 def test_what_no_field_takes_is_refused(asked, words, said):
     result, got = asked("lunch", *words)
     assert result.exit_code == 2
-    assert said in result.output
+    assert re.search(said, result.output)
     assert got == []
 
 

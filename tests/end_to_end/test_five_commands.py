@@ -104,6 +104,8 @@ def test_an_export_is_the_run(finished_without_dropout: Path, tmp_path: Path, fo
 OTHER_BERTS = {
     "bert/modern-tiny": ["objective.masking_rate=0.3", "objective.valid_masking_rate=0.3", "model.local_window=8"],
     "bert/tiny": ["objective.sentence_pair=next", "objective.mask_unit=whole_word", "objective.max_predictions=null"],
+    "bert/base": [],
+    "bert/modern-mini": ["model.local_window=8"],
     "bert/recipe-a": ["data.microbatch_tokens=null", "model.vocab_size=700"],
     "bert/recipe-b": [
         "data.microbatch_tokens=null",

@@ -49,6 +49,12 @@ class Site(NamedTuple):
         """What stays when lines move: the file and the message, its gaps as `…`."""
         return f"{self.file}: {' / '.join(part.strip() for part in self.template.replace(GAP, '…').splitlines())}"
 
+    @property
+    def alternatives(self) -> frozenset[str]:
+        """The commands, options and settings that it names, but for what is filled in."""
+        found = alternatives(advice(self.template.replace(GAP, "gap")))
+        return frozenset(name for name, *_ in found if "gap" not in name)
+
     def fits(self, message: str) -> bool:
         """Whether a printed message is this one."""
         at = 0
@@ -63,6 +69,25 @@ class Site(NamedTuple):
 def advice(message: str) -> str:
     """What it says to do."""
     return message.partition("\n")[2]
+
+
+def alternatives(text: str) -> list[tuple[str, int, int]]:
+    """Commands, options and settings that an advice names: what each is called, and where it begins and ends. What is
+    part of a command is none of its own."""
+    found = [(_verb(match[0]), *match.span()) for match in COMMAND.finditer(text)]
+    for kind, group in ((OPTION, 0), (SETTING, 1)):
+        own = [(match[group], *match.span()) for match in kind.finditer(text)]
+        found += [one for one in own if not any(one[1] < end and begin < one[2] for _, begin, end in found)]
+    return found
+
+
+def _verb(command: str) -> str:
+    return re.match(r"pretrainkit (?:(?:config|corpus|data|launch|tasks|tokenizer) (?=[a-z]))?[a-z-]+", command)[0]
+
+
+def taken(text: str, begin: int, end: int) -> set[str]:
+    """The alternatives of an advice that lie between two places."""
+    return {name for name, first, last in alternatives(text) if first < end and begin < last}
 
 
 def has_remedy(message: str) -> bool:

@@ -106,15 +106,23 @@ def _trained_on(origin: Path, out: Path, *data: str) -> dict[str, torch.Tensor]:
 
 
 def _lost(run: Path, imported: Path) -> list[str]:
-    """Settings of data that an import lacks, all of which name paths of this machine."""
+    """Settings that an import lacks, all of which say where data or a tokenizer are on this machine."""
     trees = [flatten(pretrainkit.load_config(path / "config.yaml").model_dump(mode="json")) for path in (run, imported)]
     # A mapping of paths that became empty is a leaf of its own in the second.
     names = [name for name in trees[0] if trees[0][name] != trees[1].get(name)]
     assert not [name for name in trees[1].keys() - trees[0].keys() if trees[1][name]]
     lost = {name: trees[0].get(name) for name in names if name.split(".")[0] not in ("init", "init_from", "first_step")}
-    without_reason = {name: value for name, value in lost.items() if not _has_path(value)}
+    without_reason = {
+        name: value for name, value in lost.items() if not (name.startswith((*_PLACES, *_ORIGINS)) and _has_path(value))
+    }
     assert not without_reason, without_reason
-    return [f"{name}={json.dumps(value)}" for name, value in lost.items() if name.startswith("data.")]
+    return [f"{name}={json.dumps(value)}" for name, value in lost.items() if name.startswith(_PLACES)]
+
+
+_PLACES = ("data.train", "data.valid", "data.task_folders", "data.modules", "data.tokenizer", "data.renderer")
+"""How the names of settings begin that say where data or a tokenizer are."""
+_ORIGINS = ("model.image.name", "model.text.name")
+"""Where a tower of transformers came from; its architecture and weights are in the export."""
 
 
 def _has_path(value: Any) -> bool:

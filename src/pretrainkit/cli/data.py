@@ -223,6 +223,10 @@ def _open(
     return found
 
 
+def _counted(num: int, name: str) -> str:
+    return f"{num:,} {name}{'' if num == 1 else 's'}"
+
+
 def _show(result: dict[str, Any]) -> None:
     typer.echo(
         f"{result['set']} {result['split']}: {result['pairs']:,} pairs of {result['images']:,} images, "
@@ -238,6 +242,8 @@ def _show(result: dict[str, Any]) -> None:
     for reason, count in result["left_out"].items():
         typer.echo(f"  left out: {count:,} {reason}")
     for reason, entry in result["bad"].items():
-        typer.echo(f"  bad: {entry['count']:,} {reason}")
+        images = entry.get("images")
+        captions = "" if images is None else f" ({_counted(entry['count'], 'caption')})"
+        typer.echo(f"  bad: {_counted(images or entry['count'], reason)}{captions}")
         for example in entry["examples"]:
             typer.echo(f"    {example}")

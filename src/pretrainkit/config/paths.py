@@ -38,7 +38,7 @@ def paths_here(config: Config, prefix: str = "") -> Iterator[tuple[str, str]]:
         for one in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,):
             if mark is None and isinstance(one, Config):
                 yield from paths_here(one, f"{prefix}{name}.")
-            elif mark is not None and isinstance(one, str) and not _is_local(one) and _absolute(one, mark) != one:
+            elif mark is not None and isinstance(one, str) and not is_local(one) and _absolute(one, mark) != one:
                 yield f"{prefix}{name}", one
 
 
@@ -51,21 +51,21 @@ def without_paths(config: C) -> C:
     changed = {}
     for name, info, mark in marked(type(config), IsPath):
         value = getattr(config, name)
-        if mark is not None and _is_local(value):
+        if mark is not None and is_local(value):
             changed[name] = info.get_default(call_default_factory=True, validated_data={})
         elif isinstance(value, dict) or (mark is not None and isinstance(value, tuple)):
             changed[name] = _without_local(value)  # unmarked: settings of another recipe
         elif isinstance(value, Config):
             changed[name] = without_paths(value)
         elif isinstance(value, tuple) and any(isinstance(one, Config) for one in value):
-            changed[name] = tuple(without_paths(one) for one in value if not _needs_path(one))
+            changed[name] = tuple(without_paths(one) for one in value if not needs_path(one))
     return config.changed(**changed)
 
 
-def _needs_path(config: Config) -> bool:
+def needs_path(config: Config) -> bool:
     """True if a field that must be given names a path of this machine."""
     return isinstance(config, Config) and any(
-        mark is not None and info.is_required() and _is_local(getattr(config, name))
+        mark is not None and info.is_required() and is_local(getattr(config, name))
         for name, info, mark in marked(type(config), IsPath)
     )
 
@@ -73,17 +73,18 @@ def _needs_path(config: Config) -> bool:
 def _without_local(value: Any) -> Any:
     """Plain values without paths of this machine; a mapping in a list that had one is left out."""
     if isinstance(value, dict):
-        return {key: _without_local(item) for key, item in value.items() if not _is_local(item)}
+        return {key: _without_local(item) for key, item in value.items() if not is_local(item)}
     if isinstance(value, (list, tuple)):
         return type(value)(
             _without_local(item)
             for item in value
-            if not _is_local(item) and not (isinstance(item, dict) and any(map(_is_local, item.values())))
+            if not is_local(item) and not (isinstance(item, dict) and any(map(is_local, item.values())))
         )
     return value
 
 
-def _is_local(value: Any) -> bool:
+def is_local(value: Any) -> bool:
+    """True for a path of this machine."""
     return isinstance(value, str) and os.path.isabs(value)
 
 

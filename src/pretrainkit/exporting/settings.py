@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pretrainkit.config.paths import without_paths
+from pretrainkit.config.base import Config
+from pretrainkit.config.paths import is_local, needs_path, without_paths
 from pretrainkit.errors import CheckpointError
 from pretrainkit.training.run import InitConfig, RunConfig
 
@@ -35,6 +36,8 @@ class Settings:
     """Most tokens of an example in training; None: not known, or not counted in tokens."""
     has_own_model: bool
     """Whether the model in `config` is that of the weights: nobody has changed `config.json` since."""
+    held_out: tuple[str, ...] = ()
+    """Overrides that name the run's held-out sets, with FOLDER and FILE for paths; empty where paths say it all."""
 
 
 def write_settings(path: Path, config: RunConfig, trained_length: int | None) -> None:
@@ -48,6 +51,7 @@ def write_settings(path: Path, config: RunConfig, trained_length: int | None) ->
         "trained_length": trained_length,
         "config.json": _digest(path.with_name("config.json")),
         "config": kept.model_dump(mode="json"),
+        "held_out": _held_out(config),
     }
     path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -62,11 +66,33 @@ def read_settings(path: Path) -> Settings | None:
         if values["format"] != _FORMAT:
             raise ValueError(f"its format is {values['format']!r}, not {_FORMAT!r}")
         is_same = values["config.json"] == _digest(path.with_name("config.json"))
-        return Settings(dict(values["config"]), values["trained_length"], is_same)
+        held_out = tuple(values.get("held_out", ()))
+        return Settings(dict(values["config"]), values["trained_length"], is_same, held_out)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"{path} cannot be read: {error}\n  copy the export again; without that file it is read as a foreign one"
         ) from None
+
+
+def _held_out(config: RunConfig) -> list[str]:
+    """Return the overrides of `Settings.held_out`."""
+    sets = {"data.valid": config.data.valid}
+    sets |= {f"evaluate.{name}": value for name, value in config.evaluate if _is_list_of_paths(value)}
+    named = {name: [_without_folders(one) for one in value] for name, value in sets.items() if value}
+    if all(name == "data.valid" and one == {"path": "FOLDER"} for name in named for one in named[name]):
+        return []
+    return [f"{name}={json.dumps(value)}" for name, value in named.items()]
+
+
+def _is_list_of_paths(value: Any) -> bool:
+    return isinstance(value, tuple) and any(map(needs_path, value))
+
+
+def _without_folders(source: Config) -> dict[str, Any]:
+    """The settings of a held-out set that metrics depend on."""
+    said = source.model_dump(mode="json", exclude_defaults=True, exclude={"weight"})
+    files = {name: "FILE" for name, value in said.items() if is_local(value)}
+    return {**said, **files, "path": "FOLDER"}
 
 
 def is_rounded(tensor: "Tensor", exact: "Tensor") -> bool:

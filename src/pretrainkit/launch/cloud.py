@@ -187,7 +187,7 @@ def _require_places(file: str, task: Mapping[str, Any], launch: Launch) -> None:
             raise ConfigError(
                 f"--cloud task={file} trains as one process on one host, and this would be {launch.world_size} "
                 f"ranks on {num_hosts(task)} hosts\n  leave out --nproc, --nodes and --gpus-per-node, and take a TPU "
-                "of one host, or GPUs: --cloud task=nodes"
+                "of one host; or take machines with GPUs: --cloud task=nodes --gpus-per-node 8"
             )
         return
     number = kind.partition(":")[2] or "1"

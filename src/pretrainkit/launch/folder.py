@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.files.manifest import atomic_file
@@ -122,9 +122,10 @@ class LaunchFolder:
             return []
         try:
             return _LAUNCHES.validate_json(path.read_bytes())
-        except ValueError as error:
+        except ValidationError as error:
+            what = error.errors()[0]["msg"]
             raise DataError(
-                f"{path} is damaged: {error}\n  remove it; the run goes on with: pretrainkit resume {self.run}"
+                f"{path} is damaged: {what}\n  remove it; the run goes on with: pretrainkit resume {self.run}"
             ) from None
 
     def last(self) -> Launch:

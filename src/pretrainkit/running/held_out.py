@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.loader import Origins, flatten
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.exporting.settings import SETTINGS
+from pretrainkit.exporting.settings import SETTINGS, read_settings
 from pretrainkit.recipes.capabilities import Evaluates, StandsOnEncoder
 from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.recipes.registry import first_able
@@ -49,9 +49,9 @@ def evaluation_config(
     _state_defaults(opened, Path(path))
     config = _only_held_out(overridden(opened, overrides, EVALUATED), data, overrides)
     if not config.has_held_out_data:
-        raise DataError(
-            f"{path} names no held-out data\n  give some: pretrainkit evaluate {quote(str(path))} --data FOLDER"
-        )
+        carried = read_settings(Path(path, SETTINGS))
+        given = " ".join(map(quote, carried.held_out)) if carried and carried.held_out else "--data FOLDER"
+        raise DataError(f"{path} names no held-out data\n  give some: pretrainkit evaluate {quote(str(path))} {given}")
     if num_examples is not None:
         config = config.changed(evaluate=config.evaluate.limited_to(num_examples))
     require_same_tokenizer(opened, path, config.data.valid)

@@ -2,21 +2,23 @@
 
 import json
 import re
+import shlex
 from functools import cache
 
 import pytest
 import torch
 from torch import Tensor
 
-from support.pair_sets import make_tokenizer, rows, write_csv_set
+from support.pair_sets import make_tokenizer, png, rows, write_csv_set
 
 pytest.importorskip("PIL", reason="Pillow is not installed: pip install 'pretrainkit[vision]'")
 
 from pretrainkit import api
-from pretrainkit.errors import ConfigError, InputError
+from pretrainkit.errors import ConfigError, DataError, InputError
 from pretrainkit.training.checkpoints.checkpoint import read_weights
 from pretrainkit.training.checkpoints.files import newest_valid
 from pretrainkit.training.watch import Watcher
+from support.remedies import followed
 from support.whole_runs import assert_exports_are_the_run
 
 SETTINGS = [
@@ -178,6 +180,31 @@ def test_an_export_of_a_published_preset_is_the_run(preset, small_runs, bert, ti
     own = [word for word in [*SETTINGS, *ONE_LAYER] if not word.startswith(("objective.mixup", "num_steps"))]
     run = small_runs(f"clip/{preset}", *([TIMM, bert, *FOREIGN] if "zerovl" in preset else [*own, *PUBLISHED]))
     assert_exports_are_the_run(run, tmp_path, "clip")
+
+
+def test_an_export_says_which_settings_of_the_held_out_sets_give_the_number_of_the_run(given, tmp_path):
+    """Their names and splits, and the classes beside them, are not in a folder that `--data` names."""
+    write_csv_set(tmp_path / "one", "train", rows(5, 2, first=200))
+    write_csv_set(tmp_path / "two", "valid", rows(5, 2, first=300))
+    for color in ("red", "blue"):
+        (tmp_path / "classes" / color).mkdir(parents=True)
+        (tmp_path / "classes" / color / "0.png").write_bytes(png(len(color)))
+    held_out = [
+        f"data.valid=[{{path: {tmp_path}/one, split: train, name: first}}, {{path: {tmp_path}/two}}]",
+        f"evaluate.classification=[{{path: {tmp_path}/classes, name: colors, templates: ['{{}} thing']}}]",
+    ]
+    config = api.load_config("clip/tiny", [*SETTINGS, *ONE_LAYER, *given, *held_out, *QUICK])
+    api.train(config, tmp_path / "run", device="cpu")
+    exported = api.export(tmp_path / "run", "huggingface", tmp_path / "exported")
+    with pytest.raises(DataError) as refused:
+        api.evaluate(exported)
+    *_, sets, classes = shlex.split(followed(refused.value, "running/held_out.py: … names no held-out data"))
+    for name in ("one", "two"):
+        sets = sets.replace("FOLDER", f"{tmp_path}/{name}", 1)
+    found = api.evaluate(exported, overrides=[sets, classes.replace("FOLDER", f"{tmp_path}/classes")])
+    assert found == api.evaluate(tmp_path / "run")
+    assert {"first_T2I-R@1", "two_T2I-R@1"} < found.keys()
+    assert any(name.startswith("colors") for name in found)
 
 
 REFUSED = {

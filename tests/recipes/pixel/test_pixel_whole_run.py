@@ -16,6 +16,7 @@ from pretrainkit.errors import InputError
 from pretrainkit.recipes.pixel.recipe import RECIPE
 from pretrainkit.report.page import write_report
 from support.page_runner import run_here
+from support.remedies import followed
 from support.whole_runs import assert_exports_are_the_run, assert_goes_on_exactly, weights
 
 pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
@@ -173,6 +174,11 @@ def test_the_quick_start_ends_in_an_export_that_transformers_loads(
             words += ["num_steps=2", "schedule.num_warmup_steps=1", "evaluate.num_examples=2"]
         ended = run_here(words)
         assert ended.code == 0, ended.err
+    expected = run_here(["evaluate", "runs/pixel"]).out
+    assert ended.out == expected
+    refused = run_here(["evaluate", "exported"])
+    advice = followed(refused.err.partition("error: ")[2], "recipes/pixel/source.py: data.train names no data")
+    assert run_here(["evaluate", "exported", advice.split()[-1].replace("FOLDER", "my_text")]).out == expected
     name, given = re.search(r"# (\w+)\.from_pretrained\(\"(\w+)\"\)$", block, re.MULTILINE).groups()
     assert type(getattr(transformers, name).from_pretrained(given)).__name__ == "ViTMAEForPreTraining"
 

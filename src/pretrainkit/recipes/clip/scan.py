@@ -38,12 +38,12 @@ def scan(
         workers: Threads; None: as many as cores.
 
     Returns:
-        Among others `bad`: reason to {count of rows, examples}.
+        Among others `bad`: reason to {count of rows, count of images where it is about those, examples}.
     """
     first_row_M, image_N = np.unique(pairs.image_ids, return_index=True, return_inverse=True)[1:]
     problems, sizes_M2 = _look(pairs, first_row_M, workers or available_cores(), progress or Quiet())
     captions = [pairs.caption(row) for row in range(len(pairs))]
-    bad = _bad_rows(pairs, problems, image_N, captions)
+    bad = _bad_rows(pairs, problems, first_row_M, np.bincount(image_N), captions)
     if pairs.torn:
         bad["torn file"] = {"count": len(pairs.torn), "examples": list(pairs.torn[:_NUM_EXAMPLES])}
     found: dict[str, Any] = {
@@ -91,14 +91,25 @@ def _look(
 
 
 def _bad_rows(
-    pairs: Pairs, problems: dict[int, BadImage], image_N: NDArray[np.intp], captions: Iterable[str]
+    pairs: Pairs,
+    problems: dict[int, BadImage],
+    first_row_M: NDArray[np.int64],
+    num_captions_M: NDArray[np.int64],
+    captions: Iterable[str],
 ) -> dict[str, dict[str, Any]]:
-    found = [(row, problems[int(image_N[row])]) for row in np.flatnonzero(np.isin(image_N, list(problems))).tolist()]
-    found += [(row, BadImage("empty caption", "there is no text")) for row, text in enumerate(captions) if not text]
-    bad: dict[str, list[str]] = {reason: [] for reason in REASONS}
-    for row, problem in found:
-        bad[problem.reason].append(pairs.explain(row, problem))
-    return {reason: {"count": len(rows), "examples": rows[:_NUM_EXAMPLES]} for reason, rows in bad.items() if rows}
+    """Return the entries of `bad`. An image is an example once, whatever the number of its captions."""
+    no_text = BadImage("empty caption", "there is no text")
+    bad: dict[str, dict[str, Any]] = {}
+    for reason in REASONS:
+        images = [image for image, problem in problems.items() if problem.reason == reason]
+        found = [(int(first_row_M[image]), problems[image]) for image in images]
+        entry: dict[str, Any] = {"count": int(num_captions_M[images].sum()), "images": len(images)}
+        if reason == no_text.reason:
+            found = [(row, no_text) for row, caption in enumerate(captions) if not caption]
+            entry = {"count": len(found)}
+        if found:
+            bad[reason] = entry | {"examples": [pairs.explain(row, problem) for row, problem in found[:_NUM_EXAMPLES]]}
+    return bad
 
 
 def _figures(values: NDArray[np.integer]) -> dict[str, float]:

@@ -142,6 +142,11 @@ def open_source(config: PixelRun, split: Split) -> PixelSource:
     data = config.data
     is_cut_off = split == "valid" and not data.valid and data.held_out_share > 0
     sources = data.valid if split == "valid" and not is_cut_off else data.train
+    if is_cut_off and not sources:
+        raise DataError(
+            f"data.train names no data, of which data.held_out_share={data.held_out_share} is held out\n"
+            "  give it as data.train=FOLDER"
+        )
     if not sources:
         raise DataError(f"data.{split} names no data\n  give it as data.{split}=FOLDER")
     components = []
