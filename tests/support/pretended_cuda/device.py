@@ -288,7 +288,10 @@ def _install() -> None:
     }.items():
         setattr(torch.accelerator, name, value)
     Tensor.pin_memory = _pin_memory  # type: ignore[assignment]
-    torch.__future__.set_swap_module_params_on_conversion(True)
+    keeps = torch._has_compatible_shallow_copy_type
+    torch._has_compatible_shallow_copy_type = lambda *both: (
+        not any(isinstance(one, OnCuda) for one in both) and keeps(*both)
+    )
     torch.nn.attention.flex_attention.flex_attention = attention.flex_attention
     torch.nn.attention.flex_attention.create_block_mask = attention.create_block_mask
     torch.compile = lambda function, *args, **kwargs: function
