@@ -43,8 +43,8 @@ _OWN = (
     *(aten.arange.default, aten.arange.start, aten.arange.start_step, aten.eye.default, aten.eye.m),
     aten.copy_.default,
 )
-"""Operators that do not reach Python by themselves. What torch has for the first ones of any device writes into an empty
-tensor, which cannot grow here; the last makes tensors of Python's numbers."""
+"""Operators that do not reach Python by themselves. For the first ones torch has a way on all devices, into an empty
+tensor, which cannot grow here; the last copies what torch makes of Python's numbers, behind its back."""
 _KERNELS = {
     "torch_attn._varlen_attn.default": attention.varlen_forward,
     "torch_attn._varlen_attn_backward.default": attention.varlen_backward,
