@@ -7,12 +7,14 @@ PYTHONS ?= python3.11 python3.12 python3.13
 FAST := $(addprefix tests/,cli config corpus data/test_loader.py eval formats images launch nn rendering tokenizers \
 	training/test_metrics.py running/test_doctor.py end_to_end/test_plain_imports.py end_to_end/test_foreign_towers.py \
 	end_to_end/test_five_commands.py)
+# Suites that have something to do on a GPU.
+PRETENDED := $(addprefix tests/,recipes training nn eval end_to_end)
 BIN := $(VENV)/bin
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DELETE_ON_ERROR:
-.PHONY: setup demo test test-fast test-lowest test-matrix test-gpu-benchmark test-codegen lint format bench clean
+.PHONY: setup demo test test-fast test-lowest test-matrix test-gpu-benchmark test-codegen test-pretended-cuda lint format bench clean
 
 setup: $(VENV)/.done
 
@@ -28,10 +30,10 @@ demo: setup
 	$(BIN)/pretrainkit demo
 
 # Written bytecode: else each of the processes that tests start compiles the package anew.
-test test-fast: export PYTHONDONTWRITEBYTECODE :=
+test test-fast test-pretended-cuda: export PYTHONDONTWRITEBYTECODE :=
 # With glibc, freed memory stays with a process: to ask the system for it again and again takes a fiftieth of the time.
-test test-fast: export MALLOC_TRIM_THRESHOLD_ := 2000000000
-test test-fast: export MALLOC_MMAP_THRESHOLD_ := 1000000000
+test test-fast test-pretended-cuda: export MALLOC_TRIM_THRESHOLD_ := 2000000000
+test test-fast test-pretended-cuda: export MALLOC_MMAP_THRESHOLD_ := 1000000000
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
@@ -66,6 +68,10 @@ test-codegen: setup build/triton
 
 build/triton:
 	$(BIN)/python -m pip install --quiet --no-deps --target $@ triton==3.7.1
+
+# Suites on a device that says it is CUDA and computes on the CPU; what is left out there, and why, is said by -rs.
+test-pretended-cuda: setup
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m pytest -n 2 --dist loadfile -p support.pretended_cuda.plugin $(PRETENDED)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -100,6 +100,15 @@ def test_signals_of_schedulers_save_too(
     assert_same_ending(tmp_path / "run", finished)
 
 
+def test_a_process_alone_stops_at_once_where_the_host_runs_ahead_of_its_device(
+    settings: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pretrainkit.training.trainer.reads_at_once", lambda device: False)
+    config = pk.load_config(settings[0], settings[1:])
+    with pytest.raises(Interrupted, match="SIGTERM at step 3 of 12"):
+        pk.train(config, tmp_path / "run", watcher=StopAfter(3, signal.SIGTERM))
+
+
 def test_a_run_stopped_at_every_step_is_the_run_that_never_stopped(
     settings: list[str], finished: Path, tmp_path: Path
 ) -> None:

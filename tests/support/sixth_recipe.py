@@ -134,7 +134,7 @@ class Pairing(CoupledObjective):
     ) -> dict[str, LossSum]:
         scale = getattr(model, "module", model).log_scale.exp()
         logits = scale * vectors["here"][rows] @ vectors["there"].T
-        target = torch.arange(len(vectors["here"]))[rows]
+        target = torch.arange(len(vectors["here"]), device=logits.device)[rows]
         total = F.cross_entropy(logits, target, reduction="sum")
         return {"pair_loss": LossSum(total, torch.tensor(float(len(target))))}
 

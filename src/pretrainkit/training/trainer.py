@@ -296,7 +296,7 @@ class Trainer:
         if due := self._due:
             metrics = self._evaluate(due)
         is_last = self.is_over
-        every = 1 if reads_at_once(self.world.device) else _SIGNAL_EVERY_STEPS
+        every = 1 if self.world.world_size == 1 or reads_at_once(self.world.device) else _SIGNAL_EVERY_STEPS
         # A save that failed in the background ends the run now, not when the next one is due.
         if stop.agreed(lambda asked: self.world.any(asked or self.store.has_failed), self.step, every) and not is_last:
             self._save(blocking=True)

@@ -39,6 +39,12 @@ _WAITS = {
 }
 """Operators that wait for the device, because their result or its shape is needed on the host."""
 _INDEXING = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default}
+_OWN = (
+    *(aten.arange.default, aten.arange.start, aten.arange.start_step, aten.eye.default, aten.eye.m),
+    aten.copy_.default,
+)
+"""Operators that do not reach Python by themselves. For the first ones torch has a way on all devices, into an empty
+tensor, which cannot grow here; the last copies what torch makes of Python's numbers, behind its back."""
 _KERNELS = {
     "torch_attn._varlen_attn.default": attention.varlen_forward,
     "torch_attn._varlen_attn_backward.default": attention.varlen_backward,
@@ -206,16 +212,6 @@ def _pin_memory(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return made
 
 
-_torch_tensor = torch.tensor
-
-
-def _tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **rest: Any) -> Tensor:
-    if device is None or torch.device(device).type != "cuda":
-        return _torch_tensor(data, dtype=dtype, device=device, requires_grad=requires_grad, **rest)
-    RECORD.wait("copy from the host")
-    return OnCuda(_torch_tensor(data, dtype=dtype)).requires_grad_(requires_grad)
-
-
 class _Stream:
     device, device_type, device_index, stream_id = CUDA, 1, 0, 0
 
@@ -249,9 +245,11 @@ class _Event:
 
 def _install() -> None:
     """Put all this in the place of what Python asks of CUDA."""
-    library = torch.library.Library("_", "IMPL")
-    library.fallback(lambda operator, *args, **kwargs: _run(operator, args, kwargs), "CUDA")
-    _install.library = library  # type: ignore[attr-defined]  # as long as the process lives
+    everything, own = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+    everything.fallback(lambda operator, *args, **kwargs: _run(operator, args, kwargs), "CUDA")
+    for operator in _OWN:
+        own.impl(operator, lambda *args, _own=operator, **kwargs: _run(_own, args, kwargs), "CUDA")
+    _install.libraries = (everything, own)  # type: ignore[attr-defined]  # as long as the process lives
     properties = SimpleNamespace(
         name="NVIDIA H200", total_memory=141 << 30, major=9, minor=0, multi_processor_count=132
     )
@@ -290,12 +288,10 @@ def _install() -> None:
     }.items():
         setattr(torch.accelerator, name, value)
     Tensor.pin_memory = _pin_memory  # type: ignore[assignment]
-    # What makes tensors of Python numbers looks its own name up when a default device is set.
-    from torch.utils import _device
-
-    _device._device_constructors()
-    torch.tensor = _tensor
-    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    keeps = torch._has_compatible_shallow_copy_type
+    torch._has_compatible_shallow_copy_type = lambda *both: (
+        not any(isinstance(one, OnCuda) for one in both) and keeps(*both)
+    )
     torch.nn.attention.flex_attention.flex_attention = attention.flex_attention
     torch.nn.attention.flex_attention.create_block_mask = attention.create_block_mask
     torch.compile = lambda function, *args, **kwargs: function
