@@ -70,7 +70,7 @@ def test_an_update_of_a_real_model_takes_few_calls(preset: str, name: str) -> No
     if name == "muon":
         optimizer.dtype = torch.bfloat16
     optimizer.grad_scale, optimizer.found_inf = None, torch.empty((), device="meta")
-    optimizer.step()  # makes the state
-    with Counted() as counted:
-        optimizer.step()
+    for _ in range(2):  # the first makes the state
+        with Counted() as counted:
+            optimizer.step()
     assert counted.calls.total() <= MORE.get((name, preset), MOST_OPERATORS), counted.calls
