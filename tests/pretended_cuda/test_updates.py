@@ -30,6 +30,31 @@ MOST_OPERATORS = 60
 """Calls that launch work in an update of parameters with as many different shapes as T5 1.1 base has. Views and
 memory that is only taken are not counted (`_WITHOUT_KERNEL` of updates.py), nor is clipping."""
 
+STEP_OPERATORS = {
+    ("bert packed", "bfloat16"): 526,
+    ("bert packed, dropout", "bfloat16"): 538,
+    ("bert rows", "float32"): 412,
+    ("bert modern", "bfloat16"): 803,
+    ("t5 packed", "bfloat16"): 1860,
+    ("t5 packed", "float32"): 1508,
+    ("pixel", "bfloat16"): 796,
+    ("fourm", "bfloat16"): 1718,
+    ("clip", "bfloat16"): 1246,
+    ("clip of timm and transformers", "bfloat16"): 1361,
+    ("image_tokenizer", "bfloat16"): 1784,
+    ("image_tokenizer convolutions", "bfloat16"): 2092,
+    ("optimizer adamw", "float32"): 474,
+    ("optimizer scaled adamw", "float32"): 496,
+    ("optimizer lamb", "float32"): 505,
+    ("optimizer lars", "float32"): 508,
+    ("optimizer lion", "float32"): 476,
+    ("optimizer muon", "float32"): 515,
+    ("optimizer sgd", "float32"): 470,
+}
+"""Calls that launch work in a whole step of a small model, uncompiled: two microbatches, clipping, the update and the
+running average of the weights. Lower a number that has become too high."""
+STEP_MARGIN = 1.1
+
 
 def cases(table: str) -> list[str]:
     """Names in a table of updates.py, which cannot be imported here: this process has loaded torch."""
@@ -83,6 +108,11 @@ def check(name: str, compute: str, told: dict[str, Any]) -> None:
     if not any(part in name and compute == format for part, format in WIDER):
         assert told["worst"] < LIMITS[compute] * (10 if "convolutions" in name else 1), told["name"]
     assert told["waits"] == {}
+
+
+@pytest.mark.parametrize(("name", "compute"), STEP_OPERATORS)
+def test_a_step_launches_no_more_work_than_it_did(found: dict[str, Any], name: str, compute: str) -> None:
+    assert found[name][compute]["operators"] <= STEP_MARGIN * STEP_OPERATORS[name, compute]
 
 
 @pytest.mark.parametrize("name", cases("OPTIMIZERS"))

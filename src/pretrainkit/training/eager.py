@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from pretrainkit.dist.devices import from_host
-from pretrainkit.training.optimizers.parameters import local_gradients, local_tensors
+from pretrainkit.training.optimizers.parameters import Batches, local_gradients, local_tensors
 
 
 class EagerOptimizer(torch.optim.Optimizer):
@@ -55,6 +55,7 @@ class GroupOptimizer(EagerOptimizer, ABC):
             raise TypeError(f"{type(self).__name__} has no settings {sorted(unknown)}")
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **self.usual, **settings})
         self.stacked = stacked or {}
+        self._kept: dict[Any, Tensor] = {}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -62,12 +63,14 @@ class GroupOptimizer(EagerOptimizer, ABC):
         with torch.enable_grad():
             loss = None if closure is None else closure()
         scale = getattr(self, "grad_scale", None)  # of a GradScaler whose `unscale_` was not called
-        for group in self.param_groups:
-            params = [param for param in group["params"] if param.grad is not None]
-            if params:
-                if scale is not None:
-                    torch._foreach_div_(local_gradients(params), scale)
-                self._update(params, group)
+        with_grads = [
+            ([param for param in group["params"] if param.grad is not None], group) for group in self.param_groups
+        ]
+        groups = [(params, group) for params, group in with_grads if params]
+        if scale is not None:
+            for params, _ in groups:
+                torch._foreach_div_(local_gradients(params), scale)
+        self._update_groups(groups)
         return loss
 
     def load_state_dict(self, state_dict: Any) -> None:
@@ -80,6 +83,10 @@ class GroupOptimizer(EagerOptimizer, ABC):
                 if key not in shared:
                     shared[key] = from_host(key[1], param.device)
                 state["step"] = shared[key]
+
+    def _batches(self, params: Sequence[Tensor]) -> Batches:
+        """Room for an update of parameters."""
+        return Batches(params, self.stacked, self._kept)
 
     def _moments(self, params: list[Tensor], name: str) -> list[Tensor]:
         """What of this moment of each parameter lies on this rank: shaped and sharded as the parameter, before its
@@ -173,6 +180,11 @@ class GroupOptimizer(EagerOptimizer, ABC):
             maximize=False,
             found_inf=self.found_inf,
         )
+
+    def _update_groups(self, groups: Sequence[tuple[list[Tensor], dict[str, Any]]]) -> None:
+        """Update the parameters of each group, all with a gradient."""
+        for params, group in groups:
+            self._update(params, group)
 
     @abstractmethod
     def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:

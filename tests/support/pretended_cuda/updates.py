@@ -159,8 +159,8 @@ def formats(name: str) -> tuple[str, ...]:
 
 def compare(make: Callable[[], Work], computes: tuple[str, ...]) -> dict[str, Any]:
     """For each number format: `worst` relative difference of a gradient from the CPU's in that format and its `name`;
-    `not_finite` and `missing` gradients; `waits` of the second update and where; the number of its `operators`, and
-    which of them are `attention`, forward. Or the `error`."""
+    `not_finite` and `missing` gradients; `waits` of the second update and where; the number of its `operators` that
+    launch work, and which of them are `attention`, forward. Or the `error`."""
     work = make()
     found: dict[str, Any] = {}
     for compute in computes:
@@ -187,7 +187,7 @@ def compare(make: Callable[[], Work], computes: tuple[str, ...]) -> dict[str, An
             "not_finite": [name for name, grad in grads.items() if not grad.isfinite().all()],
             "missing": [name for name in expected if name not in grads],
             "waits": dict(record.waits),
-            "operators": record.operators.total(),
+            "operators": launches(record),
             "attention": [name for name in record.operators if "attention_forward" in name or "_attn.default" in name],
         }
     return found
@@ -199,6 +199,11 @@ _WITHOUT_KERNEL = {
     *("empty", "empty_like", "new_empty"),
 }
 """Views, and memory that nothing is written to: no work for the device."""
+
+
+def launches(record: pretended.Record) -> int:
+    """Operators of the record that launch work."""
+    return sum(num for name, num in record.operators.items() if name.split(".")[1] not in _WITHOUT_KERNEL)
 
 
 def on_host(tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -251,7 +256,7 @@ def updates_alone(model: nn.Module, settings: dict[str, Any]) -> dict[str, Any]:
             if step >= 2:
                 found["waits"] |= record.waits
         ends.append(on_host(own.parameters()))
-    found["operators"] = sum(num for name, num in record.operators.items() if name.split(".")[1] not in _WITHOUT_KERNEL)
+    found["operators"] = launches(record)
     found["moved"] = min(float((a - b).norm()) for a, b in zip(ends[1], on_host(model.parameters()), strict=True))
     found["worst"] = max(float((a - b).norm() / (a.norm() + 1e-6)) for a, b in zip(*ends, strict=True))
     return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -53,9 +53,11 @@ class _Matrices:
     Dimensions: N matrices, R rows, C columns, L rows on this rank.
     """
 
-    params: list[Tensor]
+    param: Tensor
+    """One that holds some of them."""
     values_NLC: Tensor
-    num_rows: int
+    means_NL: Tensor
+    """Of the rows of these values."""
     offset: int
     """Of the local rows among R."""
     by_row: list[Tensor]
@@ -63,14 +65,18 @@ class _Matrices:
     by_column: list[Tensor]
     """And of columns, (C,)."""
 
+    @property
+    def num_rows(self) -> int:
+        return len(self.by_row[0])
+
     def means(self) -> tuple[Tensor, Tensor]:
         """Means of rows, (N, R), and sums of columns, (N, C); where sharded, this rank's share of a sum over ranks."""
-        columns_NC, rows_NL = self.values_NLC.sum(1), self.values_NLC.mean(2)
-        if not is_dtensor(self.params[0]):
-            return rows_NL, columns_NC
-        rows_NR = rows_NL.new_zeros(len(rows_NL), self.num_rows)
-        rows_NR[:, self.offset : self.offset + rows_NL.shape[1]] = rows_NL
-        return rows_NR, columns_NC
+        columns_NC, means_NL = self.values_NLC.sum(1), self.means_NL
+        if not is_dtensor(self.param):
+            return means_NL, columns_NC
+        means_NR = means_NL.new_zeros(len(means_NL), self.num_rows)
+        means_NR[:, self.offset : self.offset + means_NL.shape[1]] = means_NL
+        return means_NR, columns_NC
 
 
 class Adafactor(GroupOptimizer):
@@ -89,7 +95,7 @@ class Adafactor(GroupOptimizer):
         for step, members in self._counted(params):
             since = step - self.config.step_offset if self.config.step_offset else step
             share = since.clamp(min=1.0) ** -self.config.decay_rate
-            self._update_alike(Batches(members, self.stacked), share, group)
+            self._update_alike(self._batches(members), share, group)
 
     def _update_alike(self, batches: Batches, share: Tensor, group: dict[str, Any]) -> None:
         """Update parameters into whose second moment the new square enters with this share."""
@@ -97,7 +103,8 @@ class Adafactor(GroupOptimizer):
         weights = local_tensors(params)
         self._directions(batches, share)
         update_rms, weight_rms = batches.norms(updates, weights) / batches.root_sizes()
-        factors = group["lr"] / (update_rms / config.clipping_threshold).clamp(min=1.0)
+        most = config.clipping_threshold
+        factors = group["lr"] * most / update_rms.clamp(min=most)
         if config.multiply_by_parameter_scale:
             factors = factors * weight_rms.clamp(min=config.epsilon2, max=config.max_parameter_scale)
         batches.scale_(factors)
@@ -122,20 +129,20 @@ class Adafactor(GroupOptimizer):
 
     def _directions(self, batches: Batches, share: Tensor) -> None:
         """Fill the batches with each gradient over the root of its new second moment."""
-        matrices, plain, second = self._divided(batches)
         torch._foreach_copy_(batches.wholes(), local_gradients(batches.params))
         torch._foreach_mul_(batches.buffers, batches.buffers)
         torch._foreach_add_(batches.buffers, self.config.epsilon1)
-        means = _summed([(one.params[0], one.means()) for one in matrices])
+        matrices, plain, second = self._divided(batches)
+        means = _summed([(one.param, one.means()) for one in matrices])
         if means:
             torch._foreach_div_([columns_NC for _, columns_NC in means], [float(one.num_rows) for one in matrices])
         old = [*second, *chain.from_iterable((*one.by_row, *one.by_column) for one in matrices)]
         new = [*plain, *chain.from_iterable((*rows_NR, *columns_NC) for rows_NR, columns_NC in means)]
         self._average(old, self._or_if_nan(new, old), share)
-        torch._foreach_copy_(new, old)
-        for one, (rows_NR, columns_NC) in zip(matrices, means, strict=True):
-            shorter = rows_NR if one.num_rows <= columns_NC.shape[1] else columns_NC
-            shorter.div_(shorter.mean(1, keepdim=True))
+        means, shorter = _by_length(means)
+        torch._foreach_copy_([*plain, *chain.from_iterable((*rows, *columns) for rows, columns in means)], old)
+        for sides in shorter:
+            sides.div_(sides.mean(1, keepdim=True))
         torch._foreach_rsqrt_([*plain, *chain.from_iterable(means)])
         for one, (rows_NR, columns_NC) in zip(matrices, means, strict=True):
             rows_NL = rows_NR[:, one.offset : one.offset + one.values_NLC.shape[1]]
@@ -147,28 +154,58 @@ class Adafactor(GroupOptimizer):
         matrices: list[_Matrices] = []
         plain: list[Tensor] = []
         second: list[Tensor] = []
-        for buffer, members in zip(batches.buffers, batches.members, strict=True):
-            num_parts, shape = self.stacked.get(members[0], 1), members[0].shape
-            if num_parts > 1:
-                shape = torch.Size((shape[0] // num_parts, *shape[1:]))
-            dims = factored_dims(shape, self.config)
-            for param in members:
-                self._prepare(param, num_parts, shape, dims)
-            if dims is None:
-                plain += buffer.unbind()
-                second += local_tensors(self.state[param]["v"] for param in members)
-                continue
-            factors = [[self.state[param][name] for param in members] for name in ("v_row", "v_col")]
-            by_row, by_column = (factors[dims.index(dim)] for dim in (0, 1))
-            first = row_offset(members[0])
-            if num_parts == 1:
-                matrices.append(_Matrices(members, buffer, shape[0], first, by_row, by_column))
-                continue
-            for part, rows in enumerate(part_rows(members[0], num_parts)):
-                own = ([one[part] for one in by_dim] for by_dim in (by_row, by_column))
-                offset = max(first - part * shape[0], 0)
-                matrices.append(_Matrices(members, buffer[:, rows], shape[0], offset, *own))
+        views = iter(batches.wholes())
+        for buffer, length, members in zip(batches.buffers, batches.row_lengths, batches.members, strict=True):
+            first_row, row_means = 0, None
+            for (shape, *_), group in groupby(members, self._layout):
+                params = list(group)
+                own, dims = [next(views) for _ in params], factored_dims(shape, self.config)
+                rows = slice(first_row, first_row := first_row + sum(one.numel() for one in own) // (length or 1))
+                for param in params:
+                    self._prepare(param, self.stacked.get(param, 1), shape, dims)
+                if dims is None:
+                    plain += own
+                    second += local_tensors(self.state[param]["v"] for param in params)
+                    continue
+                if row_means is None:
+                    row_means = buffer.mean(1)  # of all that share the buffer, by one kernel
+                matrices += self._factored(params, dims, buffer[rows], row_means[rows])
         return matrices, plain, second
+
+    def _layout(self, param: Tensor) -> tuple[Any, ...]:
+        """The shape of each tensor in the parameter, and what else is the same for those that are one batch."""
+        num_parts = self.stacked.get(param, 1)
+        shape = param.shape if num_parts == 1 else torch.Size((param.shape[0] // num_parts, *param.shape[1:]))
+        if not is_dtensor(param):
+            return (shape,)
+        return shape, num_parts, row_offset(param), local_tensors([param])[0].shape
+
+    def _factored(
+        self, params: list[Tensor], dims: tuple[int, int], values: Tensor, row_means: Tensor
+    ) -> list[_Matrices]:
+        """The matrices in parameters of one layout whose shards' rows lie below each other in `values`."""
+        names = dict(zip(dims, ("v_row", "v_col"), strict=True))
+        moments = [[self.state[param][names[dim]] for param in params] for dim in (0, 1)]
+        by_row, by_column = ([one.view(-1, one.shape[-1]).unbind() for one in by_dim] for by_dim in moments)
+        height = by_row[0][0].shape[0]
+        if not is_dtensor(params[0]):
+            tensors = [list(chain.from_iterable(by_dim)) for by_dim in (by_row, by_column)]
+            shape = (-1, height)
+            return [_Matrices(params[0], values.unflatten(0, shape), row_means.unflatten(0, shape), 0, *tensors)]
+        first, num_parts = row_offset(params[0]), len(by_row[0])
+        shape = (len(params), len(values) // len(params))
+        values_NLC, means_NL = values.unflatten(0, shape), row_means.unflatten(0, shape)
+        return [
+            _Matrices(
+                params[0],
+                values_NLC[:, rows],
+                means_NL[:, rows],
+                max(first - part * height, 0),
+                [one[part] for one in by_row],
+                [one[part] for one in by_column],
+            )
+            for part, rows in enumerate(part_rows(params[0], num_parts))
+        ]
 
     def _prepare(self, param: Tensor, num_parts: int, shape: torch.Size, dims: tuple[int, int] | None) -> None:
         """Make the state of a parameter that has none, and renew one of an earlier version."""
@@ -198,6 +235,22 @@ class Adafactor(GroupOptimizer):
         rows_of_parts = rows.view(num_parts, -1)
         by_dim = {0: rows_of_parts.clone(), 1: torch.outer(rows_of_parts.mean(1), columns)}
         state["v_row"], state["v_col"] = by_dim[dims[0]], by_dim[dims[1]]
+
+
+def _by_length(means: list[tuple[Tensor, Tensor]]) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor]]:
+    """Room for pairs of means of rows, (N, R), and of columns, (N, C); and the shorter side of all of them: those of
+    one length are one tensor, (number of matrices, length)."""
+    shorter = [pair[0] if pair[0].shape[1] <= pair[1].shape[1] else pair[1] for pair in means]
+    counts: dict[int, list[int]] = {}
+    for side in shorter:
+        counts.setdefault(side.shape[1], []).append(len(side))
+    joined = {length: shorter[0].new_empty(sum(nums), length) for length, nums in counts.items()}
+    parts = {length: iter(whole.split(counts[length])) for length, whole in joined.items()}
+    pairs = []
+    for side, (rows_NR, columns_NC) in zip(shorter, means, strict=True):
+        own = next(parts[side.shape[1]])
+        pairs.append((own, columns_NC) if side is rows_NR else (rows_NR, own))
+    return pairs, list(joined.values())
 
 
 def _summed(shares: list[tuple[Tensor, tuple[Tensor, Tensor]]]) -> list[tuple[Tensor, Tensor]]:

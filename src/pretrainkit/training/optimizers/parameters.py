@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 _WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 
 _LONG = 1 << 14
+_KERNEL_ROW = 256
+"""Kernels of convolutions, which have many shapes, are cut into rows of at most this length, to share their buffers."""
+_MOST_KEPT = 64
+"""Tensors that are kept on the device; more are only asked for where the set of parameters with a gradient changes."""
 
 
 def plain_name(name: str) -> str:
@@ -70,31 +75,59 @@ def part_rows(param: Tensor, num_parts: int) -> list[slice]:
 
 
 class Batches:
-    """Room for a number per element of each gradient. On a GPU that of equally shaped parameters is one buffer, so that
-    one kernel serves them all; a CPU gains nothing by that, and each parameter has its own buffer."""
+    """Room for a number per element of each gradient. On a GPU rows of one length, of whatever parameters, are one
+    buffer, so that one kernel serves them all; a CPU gains nothing by that, and each parameter has its own buffer."""
 
-    def __init__(self, params: Sequence[Tensor], stacked: Mapping[Tensor, int]) -> None:
-        self.stacked = stacked
+    def __init__(self, params: Sequence[Tensor], stacked: Mapping[Tensor, int], kept: dict[Any, Tensor]) -> None:
+        """`kept` holds, from one update to the next, what is sent to the device only once."""
+        self.stacked, self.kept = stacked, kept
         by_layout: dict[Any, list[Tensor]] = {}
         for index, (param, local) in enumerate(zip(params, local_tensors(params), strict=True)):
             is_alone = reads_at_once(local.device) or not local.is_contiguous()
-            layout = index if is_alone else (param.shape, local.shape, row_offset(param), stacked.get(param, 1))
+            layout = (None, index) if is_alone else (self._row_length(param, local), local.dtype)
             by_layout.setdefault(layout, []).append(param)
-        self.members = list(by_layout.values())
-        """The parameters of each buffer."""
+        self.members = [sorted(members, key=self._height) for members in by_layout.values()]
+        """The parameters of each buffer, equal shapes side by side."""
         self.params = [param for members in self.members for param in members]
         self.owners = [param for param in self.params for _ in range(stacked.get(param, 1))]
         """The parameter that each tensor is in: one of `params`, as often as it holds tensors."""
         self.buffers: list[Tensor] = []
-        """Each (number of parameters, *shape of a local shard), float32 or wider."""
-        for members in self.members:
-            (local,) = local_tensors(members[:1])
-            one = torch.empty_like(local, dtype=torch.promote_types(local.dtype, torch.float32)).unsqueeze(0)
-            self.buffers.append(one if len(members) == 1 else one.new_empty(len(members), *local.shape))
+        """Float32 or wider: (number of rows, their length), or one shaped as the local shard that has it alone."""
+        self.row_lengths: list[int | None] = [length for length, _ in by_layout]
+        """Of each buffer; None: one parameter has it alone."""
+        for length, members in zip(self.row_lengths, self.members, strict=True):
+            shards = local_tensors(members)
+            dtype = torch.promote_types(shards[0].dtype, torch.float32)
+            if length is None:
+                self.buffers.append(torch.empty_like(shards[0], dtype=dtype))
+            else:
+                num_rows = sum(shard.numel() for shard in shards) // length
+                self.buffers.append(shards[0].new_empty(num_rows, length, dtype=dtype))
+
+    def _row_length(self, param: Tensor, local: Tensor) -> int:
+        """The length of rows none of which lies in two tensors: of a matrix its own."""
+        if local.ndim > 1:
+            length = max(local.shape[1:].numel(), 1)
+            return length if local.ndim == 2 else math.gcd(length, _KERNEL_ROW)
+        num_parts = self.stacked.get(param, 1)
+        ends = [local.numel()] if num_parts == 1 else [rows.stop for rows in part_rows(param, num_parts)]
+        return math.gcd(*ends) or 1
+
+    def _height(self, param: Tensor) -> tuple[int, int, int]:
+        num_parts = self.stacked.get(param, 1)
+        return param.ndim, len(param) // num_parts if param.ndim else 1, num_parts
 
     def wholes(self) -> list[Tensor]:
-        """The views of `params`."""
-        return [one for buffer in self.buffers for one in buffer.unbind()]
+        """The views of `params`, shaped as their shards."""
+        views: list[Tensor] = []
+        for buffer, length, members in zip(self.buffers, self.row_lengths, self.members, strict=True):
+            shards = local_tensors(members)
+            if length is None:
+                views.append(buffer)
+            else:
+                parts = buffer.split([shard.numel() // length for shard in shards])
+                views += [part.view(shard.shape) for part, shard in zip(parts, shards, strict=True)]
+        return views
 
     def norms(self, *lists: Sequence[Tensor]) -> Tensor:
         """The 2-norm of every tensor, those that lie in one parameter each for itself: (len(lists), their number). Each
@@ -102,26 +135,53 @@ class Batches:
         parts: list[Tensor] = []
         for shards in lists:
             for shard, param in zip(shards, self.params, strict=True):
-                num_parts = self.stacked.get(param, 1)
-                parts += [shard] if num_parts == 1 else [shard[rows] for rows in part_rows(param, num_parts)]
+                parts += self._parts(param, shard)
         return tensor_norms(parts, self.owners * len(lists)).view(len(lists), -1)
 
     def root_sizes(self) -> Tensor:
         """The root of the number of elements of each of these tensors: norms over it are root mean squares."""
-        counts = [float(one.numel() // self.stacked.get(one, 1)) for one in self.owners]
-        return from_host(torch.tensor(counts).sqrt(), self.buffers[0].device)
+        return self._kept(
+            "root sizes",
+            lambda: torch.tensor([float(one.numel() // self.stacked.get(one, 1)) for one in self.owners]).sqrt(),
+        )
 
     def scale_(self, factors: Tensor) -> None:
         """Multiply each of these tensors in the buffers by its factor."""
-        counts = [len(members) * self.stacked.get(members[0], 1) for members in self.members]
-        for buffer, members, own in zip(self.buffers, self.members, factors.split(counts), strict=True):
-            num_parts = self.stacked.get(members[0], 1)
-            own = own.view(len(members), num_parts, *[1] * (buffer.ndim - 1))
-            if num_parts == 1:
-                buffer.mul_(own[:, 0])
-                continue
-            for part, rows in enumerate(part_rows(members[0], num_parts)):
-                buffer[:, rows].mul_(own[:, part])
+        by_row = factors[self._kept("rows", self._owners_of_rows)] if any(self.row_lengths) else factors
+        index = first_row = 0
+        for buffer, length, members in zip(self.buffers, self.row_lengths, self.members, strict=True):
+            num_tensors = sum(self.stacked.get(param, 1) for param in members)
+            if length is None:
+                for part, factor in zip(self._parts(members[0], buffer), factors[index:], strict=False):
+                    part.mul_(factor)
+            else:
+                buffer.mul_(by_row[first_row : first_row + len(buffer), None])
+                first_row += len(buffer)
+            index += num_tensors
+
+    def _parts(self, param: Tensor, shard: Tensor) -> list[Tensor]:
+        """The rows of a shard of the parameter that belong to each of its tensors."""
+        num_parts = self.stacked.get(param, 1)
+        return [shard] if num_parts == 1 else [shard[rows] for rows in part_rows(param, num_parts)]
+
+    def _owners_of_rows(self) -> Tensor:
+        """The index of the tensor that each row belongs to, of the buffers that several parameters share."""
+        counts = [
+            part.numel() // length if length else 0
+            for length, members in zip(self.row_lengths, self.members, strict=True)
+            for param, shard in zip(members, local_tensors(members), strict=True)
+            for part in self._parts(param, shard)
+        ]
+        return torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+
+    def _kept(self, name: str, make: Callable[[], Tensor]) -> Tensor:
+        """What `make` returns for these parameters, on their device."""
+        key = (name, *map(id, self.params))
+        if key not in self.kept:
+            if len(self.kept) >= _MOST_KEPT:
+                self.kept.clear()
+            self.kept[key] = from_host(make(), self.buffers[0].device)
+        return self.kept[key]
 
 
 def row_offset(param: Tensor) -> int:

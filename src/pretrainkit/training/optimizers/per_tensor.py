@@ -64,7 +64,7 @@ class Lars(GroupOptimizer):
     usual: ClassVar = {"momentum": 0.9, "nesterov": False}
 
     def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        batches = Batches(params, self.stacked)
+        batches = self._batches(params)
         params, added = batches.params, batches.wholes()
         grads, weights = local_gradients(params), local_tensors(params)
         weight_norms, grad_norms = batches.norms(weights, grads)
@@ -86,7 +86,7 @@ class _Adam(GroupOptimizer):
     def _directions(self, params: list[Tensor], step: Tensor, group: dict[str, Any]) -> Batches:
         """m_hat / (sqrt(v_hat) + eps) of each parameter, after the moments took in its gradient: what AdamW adds to
         zeros with a learning rate of -1."""
-        batches = Batches(params, self.stacked)
+        batches = self._batches(params)
         updates = batches.wholes()
         torch._foreach_zero_(updates)
         self._adam(updates, batches.params, step, group, lr=-1.0)
