@@ -37,6 +37,7 @@ SIDEWAYS = {
     ("config", "errors"),
     ("rng", "errors"),
     ("report", "eval"),
+    ("nn", "dist"),
 }
 """Arrows between rooms of one level that are meant."""
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pretrainkit.nn.autocast import narrow_residual
+from pretrainkit.dist.autocast import narrow_residual
 from pretrainkit.nn.blocks import PlainPreNormBlock, PostNormBlock, PreNormBlock
 from pretrainkit.nn.row_layout import RowLayout
 from pretrainkit.training.precision import Precision

@@ -9,9 +9,9 @@ from typing import TypedDict
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.dist.autocast import residual
 from pretrainkit.nn.activations import ACTIVATIONS
 from pretrainkit.nn.attention import AttentionLayout, SelfAttention
-from pretrainkit.nn.autocast import residual
 from pretrainkit.nn.dropout import dropout
 from pretrainkit.nn.rotary import Rotation
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrainkit.nn.autocast import activation_dtype
+from pretrainkit.dist.autocast import activation_dtype
 from pretrainkit.nn.cpu.cross_entropy import chunked_cross_entropy, lookup_in_head
 from pretrainkit.nn.cpu.dispatch import chunks_vocabulary
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pretrainkit.dist.autocast import narrow_residual
 from pretrainkit.errors import ConfigError
-from pretrainkit.nn.autocast import narrow_residual
 from pretrainkit.training.run import PrecisionConfig
 
 _log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pretrainkit.nn.autocast import in_float32
+from pretrainkit.dist.autocast import in_float32
 
 Duplicates = Literal["negatives", "ignore", "positives"]
 

@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretrainkit.dist.autocast import residual
 from pretrainkit.errors import InputError
-from pretrainkit.nn.autocast import residual
 from pretrainkit.nn.biased_attention import PairLayout
 from pretrainkit.nn.blocks import FeedForward, GatedFeedForward, LayerNorm
 from pretrainkit.nn.initialise import built, initialise_layer

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretrainkit.dist.autocast import in_float32
 from pretrainkit.nn import positions
-from pretrainkit.nn.autocast import in_float32
 from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
 from pretrainkit.nn.row_layout import RowLayout
 from pretrainkit.recipes.image_tokenizer.model_config import ConvCoderConfig, MLPCoderConfig, ViTCoderConfig

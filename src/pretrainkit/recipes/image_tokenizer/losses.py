@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretrainkit.dist.autocast import in_float32
 from pretrainkit.errors import CheckpointError, ConfigError, MissingPackageError
 from pretrainkit.exporting.torchvision_shim import import_timm, import_torchvision
-from pretrainkit.nn.autocast import in_float32
 from pretrainkit.nn.initialise import SkipInitialisation
 from pretrainkit.recipes.image_tokenizer.config import RANDOM_WEIGHTS, PerceptualConfig, Reconstruction
 from pretrainkit.training.fake_tensor import FakeTensor

@@ -9,8 +9,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.dist.autocast import in_float32
 from pretrainkit.dist.parallelize import unwrap
-from pretrainkit.nn.autocast import in_float32
 from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerRun
 from pretrainkit.recipes.image_tokenizer.losses import Perceptual, ms_ssim, psnr, reconstruction_loss, ssim
 from pretrainkit.recipes.image_tokenizer.model import ImageTokenizer, Pass, prepared

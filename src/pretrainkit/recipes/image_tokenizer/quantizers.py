@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrainkit.nn.autocast import in_float32
+from pretrainkit.dist.autocast import in_float32
 from pretrainkit.recipes.image_tokenizer import draws
 from pretrainkit.recipes.image_tokenizer.model_config import CodebookConfig, FiniteScalarConfig, MemcodesConfig
 

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pretrainkit.dist.autocast import activation_dtype, in_float32
 from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.nn.activations import ACTIVATIONS
-from pretrainkit.nn.autocast import activation_dtype, in_float32
 from pretrainkit.nn.biased_attention import RowPairs, visible_pairs
 from pretrainkit.nn.cpu.dispatch import laid_out
 from pretrainkit.recipes.t5.model import T5, Block

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretrainkit.dist.autocast import activation_dtype, in_float32
 from pretrainkit.errors import InputError
 from pretrainkit.nn.activations import ACTIVATIONS
-from pretrainkit.nn.autocast import activation_dtype, in_float32
 from pretrainkit.nn.biased_attention import PairLayout
 from pretrainkit.nn.blocks import RMSNorm
 from pretrainkit.nn.dropout import dropout
