@@ -68,14 +68,14 @@ def _values(annotation: Any) -> list[Any]:
     return [] if is_container else [value for part in get_args(annotation) for value in _values(part)]
 
 
-def presets(recipe: str) -> list[str]:
-    """Those that choose alike are alike here: one of each."""
+def presets(recipe: str, *, all_of_them: bool) -> list[str]:
+    """Those that choose alike are alike here: one of each, or all."""
     loaded = entries()[recipe].load()
     names = dict[Any, str]()
     for name, make in loaded.presets.items():
         tree = make().model_dump(mode="json")
         chosen = tuple(str(_at(tree, path)) for path, _ in dict(choices(loaded.config_class)).items())
-        names.setdefault(chosen, name)
+        names.setdefault(name if all_of_them else chosen, name)
     return list(names.values())
 
 
@@ -106,12 +106,20 @@ def check_every_choice(recipe: str, preset: str) -> None:
                 assert problem in usual or is_own or is_known, (source, f"{path}={value}", problem)
 
 
-ALIKE = [(recipe, preset) for recipe in entries() for preset in presets(recipe)]
+ALIKE = [(recipe, preset) for recipe in entries() for preset in presets(recipe, all_of_them=False)]
 
 
 @pytest.mark.parametrize(("recipe", "preset"), ALIKE)
 def test_every_choice_can_be_overridden_alone(recipe: str, preset: str) -> None:
     check_every_choice(recipe, preset)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", entries())
+def test_every_choice_of_all_other_presets_can_be_overridden_alone(recipe: str) -> None:
+    for preset in presets(recipe, all_of_them=True):
+        if (recipe, preset) not in ALIKE:
+            check_every_choice(recipe, preset)
 
 
 def marked(config: BaseModel, prefix: str = "") -> Iterator[tuple[str, ReadBy]]:

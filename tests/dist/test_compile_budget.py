@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 MOST_GRAPHS = {
+    "bert packed": 9,
     "bert rows, recomputed": 7,
     "bert modern": 15,
     "pixel dropout": 10,

@@ -98,6 +98,7 @@ class Case(NamedTuple):
 
 
 CASES: dict[str, Case] = {
+    "bert packed": Case(bert, bert_packed),
     "bert rows, recomputed": Case(lambda: bert(dropout=0.1, rows=True), bert_rows, is_recomputed=True),
     "bert modern": Case(lambda: bert(is_modern=True), bert_packed),
     "pixel dropout": Case(lambda: pixel(dropout=0.1), pixel_packed),

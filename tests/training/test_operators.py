@@ -16,7 +16,7 @@ from pretrainkit.training.optimizers.build import build_optimizer
 from pretrainkit.training.optimizers.config import AdafactorConfig, OptimizerConfig
 
 MOST_OPERATORS = 60
-PRESETS = ("bert/base", "bert/modern-base", "t5/1.1-base", "pixel/base", "clip/zerovl", "fourm/b-7")
+PRESETS = ("bert/base", "bert/large", "bert/modern-base", "t5/1.1-base", "pixel/base", "clip/zerovl", "fourm/b-7")
 PRESETS += ("image_tokenizer/rgb",)
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "scaled adamw": {"scale_by_parameter_rms": True},
