@@ -75,8 +75,8 @@ def test_sets_are_those_of_a_search_in_memory(tmp_path_factory, found, block):
 
 
 def test_a_long_chain_and_a_crowd_are_one_set_each(tmp_path, block):
-    chain = np.random.default_rng(0).permutation(120).astype(np.uint64)
-    crowd = np.stack([np.arange(1001, 1120), np.full(119, 1000)], axis=1).astype(np.uint64)
+    chain = np.random.default_rng(0).permutation(300).astype(np.uint64)
+    crowd = np.stack([np.arange(1001, 1300), np.full(299, 1000)], axis=1).astype(np.uint64)
     edges = np.concatenate([np.stack([chain[1:], chain[:-1]], axis=1), crowd])
     run = write_components(iter([edges]), tmp_path / "work", 64 * 50, tmp_path / "sets")
-    assert as_list(run.pieces()) == [(n, 0) for n in range(1, 120)] + [(n, 1000) for n in range(1001, 1120)]
+    assert as_list(run.pieces()) == [(n, 0) for n in range(1, 300)] + [(n, 1000) for n in range(1001, 1300)]

@@ -93,7 +93,7 @@ def test_after_a_step_that_does_not_fit_the_advice_works(
 
 @pytest.mark.parametrize(
     ("source", "device"),
-    [("t5/1.1-xxl", "h200"), ("t5/1.1-base", "a100")],
+    [("t5/1.1-xxl", "h200"), ("t5/mt5-large", "a100")],
 )
 def test_a_plan_names_the_largest_microbatch_that_fits(source: str, device: str) -> None:
     def planned(*words: str) -> Plan:

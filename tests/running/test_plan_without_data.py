@@ -108,11 +108,8 @@ print(sorted(unused & set(sys.modules)))
 
 
 PRESETS = [f"{recipe}/{name}" for recipe in RECIPES for name in find_recipe(recipe).presets]
-BETWEEN = re.compile(
-    r"t5/.*-(base|large|3b|xl)|t5/.+t5-xxl|fourm/x?l-7|fourm/l-21|clip/zerovl-.*"
-    r"|image_tokenizer/(normal|depth|canny-edge|sam-edge)|glue/(qqp|mrpc|qnli|rte|wnli|sst2|mnli)"
-)
-"""Presets between the smallest and the largest of a family, or which differ in their data or vocabulary alone."""
+BETWEEN = re.compile(r"t5/.*-(base|large|3b|xl)|fourm/x?l-7|fourm/l-21|clip/zerovl-.*")
+"""Presets between the smallest and the largest of a family, or which differ in their data alone."""
 
 
 @pytest.mark.slow
