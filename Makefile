@@ -35,10 +35,9 @@ test test-fast test-pretended-cuda: export PYTHONDONTWRITEBYTECODE :=
 test test-fast test-pretended-cuda: export MALLOC_TRIM_THRESHOLD_ := 2000000000
 test test-fast test-pretended-cuda: export MALLOC_MMAP_THRESHOLD_ := 1000000000
 
-# Three processes for two cores: tests wait for processes that they start.
 # Files run in the order of their names: by number of tests, as otherwise, those of few long tests would come last.
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-fast: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow' $(FAST)
