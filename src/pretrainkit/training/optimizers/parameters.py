@@ -152,7 +152,8 @@ class Batches:
         for buffer, length, members in zip(self.buffers, self.row_lengths, self.members, strict=True):
             num_tensors = sum(self.stacked.get(param, 1) for param in members)
             if length is None:
-                for part, factor in zip(self._parts(members[0], buffer), factors[index:], strict=False):
+                own = factors[index : index + num_tensors]
+                for part, factor in zip(self._parts(members[0], buffer), own, strict=True):
                     part.mul_(factor)
             else:
                 buffer.mul_(by_row[first_row : first_row + len(buffer), None])
