@@ -144,6 +144,13 @@ def read_rules(charsmap: bytes) -> Mapping[str, str]:
     num_bytes = int.from_bytes(charsmap[:4], "little")
     units = np.frombuffer(charsmap, "<u4", num_bytes // 4, 4)
     texts = charsmap[4 + num_bytes :]
+    # The child of a unit by a byte is at `base ^ byte`, and has the byte as its label. So its place and its label give
+    # back the base; sorted by it, the children of a unit are neighbours.
+    labels = units & _LABEL
+    children = np.flatnonzero((labels > 0) & (labels < 256)).astype(np.uint32)
+    bases = children ^ labels[children]
+    order = np.lexsort((labels[children], bases))
+    children, bases = children[order], bases[order]
     rules = {}
     places: NDArray[np.unsignedinteger] = np.zeros(1, np.uint32)
     keys = np.empty((1, 0), np.uint8)
@@ -154,10 +161,10 @@ def read_rules(charsmap: bytes) -> Mapping[str, str]:
         is_leaf = (unit >> 8 & 1).astype(np.bool_)
         for key, begin in zip(keys[is_leaf], (units[base[is_leaf]] & 0x7FFFFFFF).tolist()):
             rules[key.tobytes().decode()] = texts[begin : texts.index(b"\0", begin)].decode()
-        # The child of a byte is at `base ^ byte`, and is one of this unit where its label is that byte.
-        children = base[:, None] ^ np.arange(1, 256, dtype=np.uint32)
-        labels = units.take(children, mode="clip") & _LABEL
-        parent, byte = np.nonzero((labels == np.arange(1, 256)) & (children < len(units)))
-        keys = np.hstack([keys[parent], (byte + 1).astype(np.uint8)[:, None]])
-        places = children[parent, byte]
+        first, end = np.searchsorted(bases, base, "left"), np.searchsorted(bases, base, "right")
+        counts = end - first
+        parent = np.repeat(np.arange(len(places)), counts)
+        within = np.arange(len(parent)) - np.repeat(np.cumsum(counts) - counts, counts)
+        places = children[first[parent] + within]
+        keys = np.hstack([keys[parent], labels[places].astype(np.uint8)[:, None]])
     return MappingProxyType(rules)
