@@ -6,6 +6,7 @@ A line of standard input is a list of starts in JSON, each with `script`, `argum
 side, and the answer is a line with their exit codes. What takes longer than `SECONDS` is killed.
 """
 
+import faulthandler
 import gc
 import importlib
 import json
@@ -13,6 +14,7 @@ import os
 import runpy
 import signal
 import sys
+import time
 from pathlib import Path
 
 LIBRARIES = (
@@ -54,7 +56,7 @@ def main() -> None:
 def ends(pids: list[int]) -> list[int]:
     """Exit codes of processes, once all have ended; negative: the signal that ended it."""
     running, codes = list(pids), []
-    signal.signal(signal.SIGALRM, lambda *_: [os.kill(pid, signal.SIGKILL) for pid in running])
+    signal.signal(signal.SIGALRM, lambda *_: end(running))
     signal.alarm(SECONDS)
     for pid in pids:
         codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
@@ -62,6 +64,14 @@ def ends(pids: list[int]) -> list[int]:
     signal.alarm(0)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     return codes
+
+
+def end(running: list[int]) -> None:
+    """Kill processes that hang, after each has written to its stderr where it is."""
+    for number in (signal.SIGUSR1, signal.SIGKILL):
+        for pid in running:
+            os.kill(pid, number)
+        time.sleep(1)
 
 
 def run(script: str, arguments: list[str], environment: dict[str, str], folder: str, working: str) -> None:
@@ -73,6 +83,7 @@ def run(script: str, arguments: list[str], environment: dict[str, str], folder: 
     os.chdir(working)
     os.environ.clear()
     os.environ.update(environment)
+    faulthandler.register(signal.SIGUSR1, file=2)
     sys.argv = [script, *arguments]
     sys.path[:] = [str(Path(script).parent), *environment["PYTHONPATH"].split(os.pathsep), *PATH]
     runpy.run_path(script, run_name="__main__")

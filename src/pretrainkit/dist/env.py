@@ -5,6 +5,7 @@ MASTER_ADDR, MASTER_PORT). Without those variables the run is one process: no pr
 collective does nothing.
 """
 
+import atexit
 import json
 import os
 from collections.abc import Callable
@@ -21,6 +22,11 @@ T = TypeVar("T")
 ReduceOp = Literal["sum", "max", "min"]
 _LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _RAISABLE = {kind.__name__: kind for kind in (ConfigError, DataError, CheckpointError, InputError, RunError)}
+_LEFT: list[Any] = []
+"""Process groups that were left. Where the last reference to a group is that of DDP's reducer, torch joins gloo's
+threads without releasing the GIL, and hangs for ever when one of them waits for the GIL to let go of a tensor
+(pytorch/pytorch#56297). References of Python do release it, so they are kept, and go before Python itself ends."""
+atexit.register(_LEFT.clear)
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,7 @@ class World:
     def close(self) -> None:
         """Leave the process group. Nothing to do for one process."""
         if self.world_size > 1 and dist.is_initialized():
+            _LEFT.append(dist.group.WORLD)
             dist.destroy_process_group()
 
     def __enter__(self) -> Self:
