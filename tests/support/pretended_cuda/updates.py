@@ -26,7 +26,7 @@ from pretrainkit.training.optimizers.muon import Muon
 from pretrainkit.training.precision import resolve_precision
 from pretrainkit.training.run import PrecisionConfig
 from pretrainkit.training.trainer import to_device
-from support.small_work import ADAMW, Work, bert, clip, constant_temperature, fourm, pixel, preset, t5
+from support.small_work import ADAMW, Work, bert, clip, constant_temperature, fourm, glue, pixel, preset, t5
 from support.toy_objectives import TwoHeads, TwoTerms, host_batch
 
 
@@ -63,9 +63,9 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "muon": {"name": "muon"},
     "sgd": {"name": "sgd"},
     "adafactor": {"name": "adafactor", "adafactor": AdafactorConfig(min_dim_size_to_factor=8)},
-    "adafactor with momentum": {
+    "adafactor with momentum, without NaN": {
         "name": "adafactor",
-        "adafactor": AdafactorConfig(min_dim_size_to_factor=8, beta1=0.9, step_offset=1),
+        "adafactor": AdafactorConfig(min_dim_size_to_factor=8, beta1=0.9, step_offset=1, skip_nan_updates=True),
     },
 }
 
@@ -91,6 +91,9 @@ CASES: dict[str, Callable[[], Work]] = {
     "clip": clip,
     "clip of timm and transformers": foreign_towers,
     "clip constant temperature": constant_temperature,
+    "glue of transformers": lambda: glue("classes", is_foreign=True),
+    "glue spans": lambda: glue("spans"),
+    "glue tree of transformers": lambda: glue("tree", is_foreign=True),
     "image_tokenizer": lambda: preset("image_tokenizer/tiny", "model.image_size=32"),
     "image_tokenizer convolutions": lambda: preset("image_tokenizer/tiny-conv", "model.image_size=32"),
     "weights of the host": counted_on_the_host,
@@ -106,6 +109,8 @@ CASES: dict[str, Callable[[], Work]] = {
 
 ONLY_HALF = {
     "clip of timm and transformers",
+    "glue spans",
+    "glue tree of transformers",
     "bert packed",
     "bert packed, dropout",
     "bert modern",
