@@ -12,7 +12,6 @@ from pretrainkit.nn.blocks import PlainPreNormBlock, PostNormBlock, PreNormBlock
 from pretrainkit.nn.row_layout import RowLayout
 from pretrainkit.training.precision import Precision
 
-CPU = torch.device("cpu")
 LAYOUT = RowLayout(2, 5)
 SETTINGS = {"attention_dropout_rate": 0.0, "dropout_rate": 0.0, "activation": "gelu", "epsilon": 1e-6}
 BLOCKS: dict[str, Callable[[], nn.Module]] = {
@@ -41,8 +40,8 @@ def trained(kind: str, precision: Precision, *, is_recomputed: bool = False) -> 
 
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_the_stream_is_narrow_where_asked_and_close_to_the_wide_one(kind):
-    wide, gradient = trained(kind, Precision(CPU, torch.float32, False, None))
-    narrow = Precision(CPU, torch.bfloat16, False, None, has_narrow_residual=True)
+    wide, gradient = trained(kind, Precision(torch.get_default_device(), torch.float32, False, None))
+    narrow = Precision(torch.get_default_device(), torch.bfloat16, False, None, has_narrow_residual=True)
     found, found_gradient = trained(kind, narrow)
     assert wide.dtype == torch.float32
     assert found.dtype == torch.bfloat16

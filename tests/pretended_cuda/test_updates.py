@@ -17,9 +17,13 @@ pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the guard is built and loaded as on Linux"),
     pytest.mark.skipif(shutil.which(os.environ.get("CXX", "c++")) is None, reason="there is no C++ compiler"),
 ]
-LIMITS = {"float32": 1e-5, "bfloat16": 5e-2}
-"""Largest relative differences of a gradient from the CPU's in the same format. In bfloat16 the layouts of a CPU and of
-a GPU round in other places; models are small and their gradients too."""
+LIMITS = {"float32": 1e-5, "bfloat16": 1e-2}
+"""Largest relative differences of a gradient from the CPU's in the same format."""
+ROUNDING = 2
+"""Or so many times what bfloat16 does to the CPU's own gradients, beside float32: the layouts of a CPU and of a GPU
+round in other places. It is 1e-2 in bert, 3e-2 in t5, whose logits are not divided by the root of the heads' width,
+2e-2 in clip, which multiplies them by 14, 5e-2 in fourm, and 0.13 in glue's spans, where the gradient of a bias that
+all slots share is 0 but for rounding."""
 WIDER = {
     ("dropout", "float32"): "the CPU drops other units",
     ("dropout", "bfloat16"): "the CPU drops other units",
@@ -31,7 +35,7 @@ MOST_OPERATORS = 60
 memory that is only taken are not counted (`_WITHOUT_KERNEL` of updates.py), nor is clipping."""
 
 STEP_OPERATORS = {
-    ("bert packed", "bfloat16"): 526,
+    ("bert packed, with room", "bfloat16"): 526,
     ("bert packed, dropout", "bfloat16"): 538,
     ("bert rows", "float32"): 412,
     ("bert modern", "bfloat16"): 803,
@@ -90,7 +94,7 @@ def test_an_update_is_that_of_a_cpu_and_waits_for_nothing(found: dict[str, Any],
 @pytest.mark.parametrize(
     ("name", "kernel"),
     [
-        ("bert packed", "torch_attn._varlen_attn.default"),
+        ("bert packed, with room", "torch_attn._varlen_attn.default"),
         ("bert packed, dropout", "aten._flash_attention_forward.default"),
         ("pixel", "torch_attn._varlen_attn.default"),
         ("pixel dropout", "aten._flash_attention_forward.default"),
@@ -106,7 +110,8 @@ def check(name: str, compute: str, told: dict[str, Any]) -> None:
     assert told["not_finite"] == []
     assert told["missing"] == []
     if not any(part in name and compute == format for part, format in WIDER):
-        assert told["worst"] < LIMITS[compute] * (10 if "convolutions" in name else 1), told["name"]
+        limit = max(LIMITS[compute] * (10 if "convolutions" in name else 1), ROUNDING * told["rounding"])
+        assert told["worst"] < limit, told["name"]
     assert told["waits"] == {}
 
 

@@ -100,6 +100,38 @@ def constant_temperature() -> Work:
     return clip(temperature=TemperatureConfig(kind="constant", value=0.02))
 
 
+def glue(kind: str, *, is_foreign: bool = False, dropout: float = 0.0) -> Work:
+    """Pairs under a head of a kind of task, on our own BERT or, `is_foreign`, on that of transformers."""
+    from pretrainkit.recipes.glue.config import EncoderConfig, GlueDataConfig, GlueModelConfig, GlueRun
+    from pretrainkit.recipes.glue.recipe import RECIPE
+    from pretrainkit.recipes.glue.source import assumed_truths
+    from pretrainkit.recipes.token_reader import ControlTokens, TokenExamples, TokenTexts
+
+    shape = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 32}
+    rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    layers = {"num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 32}
+    encoder = EncoderConfig(recipe="bert", config=bert_batches.run_config().model_dump(mode="json"))
+    if is_foreign:
+        model = {"architecture": {"model_type": "bert", **shape, **rates, **layers}, "max_positions": 32}
+        encoder = EncoderConfig(recipe="huggingface", config={"model": model})
+    classes = {"classes": ("no", "yes"), "spans": ()}.get(kind, ("root", "subject", "object"))
+    config = GlueRun(
+        model=GlueModelConfig(encoder=encoder, classes=classes, dropout=0.0),
+        data=GlueDataConfig(kind=kind, texts=("a", "b") if kind == "classes" else (), max_seq_length=32),
+        num_steps=2,
+        optimizer=ADAMW,
+    )
+    sizes = (np.array([9, 2, 5]), np.array([3, 4, 11]))
+    ids = np.random.default_rng(0).integers(4, 30, 40).astype(np.int32)
+    texts = tuple(TokenTexts(ids, np.array([0, 7, 20]) + k, size) for k, size in enumerate(sizes))
+    read = TokenExamples(texts, ControlTokens((1,), (2,), (2,)))
+    batches = [read.build(np.array(rows)) for rows in ([0, 1, 2], [1, 0])]
+    torch.manual_seed(0)
+    model = RECIPE.build_model(config)
+    made = [batch | assumed_truths(config, batch["cu_seqlens"]) for batch in batches]
+    return Work(model, RECIPE.build_objective(config), made, ADAMW)
+
+
 def preset(name: str, *words: str, num: int = 3) -> Work:
     """A preset without data: its assumed batch with random ids and pixels."""
     import pretrainkit

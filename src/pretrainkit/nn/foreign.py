@@ -1,11 +1,14 @@
-"""Encoders of other libraries: how to build them without memory, where their blocks are, and which of their layers hold
-several matrices."""
+"""Encoders of other libraries: how to build them without memory, where their blocks are, which of their layers hold
+several matrices, and what masks they take."""
 
+import inspect
+import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pretrainkit.nn.initialise import SkipInitialisation
 
@@ -55,3 +58,24 @@ def repeated_modules(model: nn.Module) -> list[nn.Module]:
         else:
             found += repeated_modules(module)
     return found
+
+
+_MASKS = {"create_bidirectional_mask", "create_causal_mask"}
+"""How transformers makes masks; modules of encoders that can be decoders have both."""
+
+
+def takes_mask_of_pairs(encoder: Any) -> bool:
+    """True if a bool mask (B, 1, T, T) is to an encoder of transformers what a mask (B, T) is: if it makes its only
+    mask by `create_bidirectional_mask`, which passes on masks of four dimensions, for torch's own attention."""
+    makers = {name for name in vars(sys.modules[type(encoder).__module__]) if re.fullmatch("create_.*_mask", name)}
+    settings = encoder.config
+    is_plain = settings._attn_implementation == "sdpa" and not getattr(settings, "is_decoder", False)
+    embeddings = getattr(encoder, "embeddings", None)
+    embeds_masks = embeddings is not None and "attention_mask" in inspect.signature(embeddings.forward).parameters
+    return is_plain and not embeds_masks and "create_bidirectional_mask" in makers and makers <= _MASKS
+
+
+def mask_of_pairs(is_real_BT: Tensor) -> Tensor:
+    """Return the mask (B, 1, T, T) for an encoder that takes one. Of a mask of tokens, transformers would first ask the
+    device whether it hides any, and wait for it."""
+    return is_real_BT[:, None, None].bool().expand(-1, 1, is_real_BT.shape[1], -1)

@@ -396,6 +396,7 @@ class EncodesText(Capability[Run]):
             "positions": positions,
             "cu_seqlens": np.arange(0, len(positions) + 1, length, dtype=np.int32),
             "lengths": np.full(num_examples, length, np.int32),
+            "slot_numbers": np.arange(length, dtype=np.int32),
         }
 
     def fitted_text_encoder(

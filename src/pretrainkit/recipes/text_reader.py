@@ -27,9 +27,10 @@ class ReadExamples(ABC):
 
     @abstractmethod
     def build(self, index_B: Ints) -> dict[str, np.ndarray]:
-        """The batch of these examples under the names that the encoder knows; always with `cu_seqlens` (B + 1,) and
-        `lengths` (B,) and, of pairs, `second_begins` (B,), the slot within the example at which the second text begins;
-        all int32. `index_B` may be empty."""
+        """Return the batch of these examples under the names that the encoder knows; always with `cu_seqlens` (B + 1,),
+        `lengths` (B,) and `slot_numbers`, 0, 1, ... of the longest example: how many there are is known without asking
+        the device. Of pairs also `second_begins` (B,), the slot within the example at which the second text begins. All
+        int32. `index_B` may be empty."""
 
 
 class ReadWords(ReadExamples):

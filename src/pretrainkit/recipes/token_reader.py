@@ -142,8 +142,8 @@ class TokenExamples(ReadExamples):
         return np.stack([text.sizes for text in self.texts]).sum(axis=0) + added
 
     def build(self, index_B: Ints) -> dict[str, np.ndarray]:
-        """`input_ids`, `token_type_ids` (0, and 1 from the second text of a pair on) and `positions` (T,) int32;
-        `cu_seqlens` (B + 1,), `lengths` (B,) and, of pairs, `second_begins` (B,) int32."""
+        """Return `input_ids`, `token_type_ids` (0, and 1 from the second text of a pair on) and `positions` (T,) int32,
+        and what `ReadExamples.build` says."""
         examples = [self._example(int(index)) for index in index_B]
         firsts = np.array([first for _, first in examples], np.int64)
         lengths = np.array([len(ids) for ids, _ in examples], np.int64)
@@ -156,6 +156,7 @@ class TokenExamples(ReadExamples):
             "positions": slots(lengths).astype(np.int32),
             "cu_seqlens": np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
             "lengths": lengths.astype(np.int32),
+            "slot_numbers": np.arange(lengths.max(initial=0), dtype=np.int32),
         }
 
     def _example(self, index: int) -> tuple[Ids, int]:

@@ -15,9 +15,10 @@ from torch import nn
 import pretrainkit
 from pretrainkit.dist.weights import allocate
 from pretrainkit.errors import ConfigError
+from pretrainkit.nn.foreign import takes_mask_of_pairs
 from pretrainkit.recipes.clip.architecture import bind_model
 from pretrainkit.recipes.clip.config import TimmConfig
-from pretrainkit.recipes.clip.foreign_towers import encoder_from, takes_mask_of_pairs
+from pretrainkit.recipes.clip.foreign_towers import encoder_from
 from pretrainkit.recipes.clip.model import build_image_tower, build_text_tower
 from pretrainkit.recipes.clip.presets import PRESETS
 from pretrainkit.recipes.clip.recipe import RECIPE

@@ -36,6 +36,7 @@ def test_scores_are_those_of_pairs_of_means_one_by_one():
         "word_begins": begins,
         "word_ends": ends,
         "num_words": num_words,
+        "candidates": torch.arange(4),
         "head": torch.tensor([0, 3, -1, 2, 1]),
     }
     arcs, relations, heads, said = model(batch, 12)

@@ -37,7 +37,8 @@ _WAITS = {
     aten.bincount.default: "bincount",
     aten.repeat_interleave.Tensor: "repeat_interleave",
 }
-"""Operators that wait for the device, because their result or its shape is needed on the host."""
+"""Operators that wait for the device, because their result or its shape is needed on the host (unless `output_size`
+tells it)."""
 _INDEXING = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default}
 _OWN = (
     *(aten.arange.default, aten.arange.start, aten.arange.start_step, aten.eye.default, aten.eye.m),
@@ -158,7 +159,7 @@ def _run(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         raise RuntimeError(f"{operator}: tensors of cpu and of cuda at {_place()}")
     if RECORD.is_on and own:
         RECORD.operators[known.name] += 1
-    if operator in _WAITS:
+    if operator in _WAITS and kwargs.get("output_size") is None:
         RECORD.wait(_WAITS[operator])
     if known.is_indexing and any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in args[1]):
         RECORD.wait("index by a mask")

@@ -4,8 +4,6 @@ Dimensions: B images or captions, T tokens, D width of the encoder's features.
 """
 
 import inspect
-import re
-import sys
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
@@ -17,7 +15,13 @@ from pretrainkit.dist.devices import reads_at_once
 from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.eval.probe import ImageEncoder
 from pretrainkit.exporting.torchvision_shim import import_timm, import_transformers
-from pretrainkit.nn.foreign import repeated_modules, stacked_layers, without_weights
+from pretrainkit.nn.foreign import (
+    mask_of_pairs,
+    repeated_modules,
+    stacked_layers,
+    takes_mask_of_pairs,
+    without_weights,
+)
 from pretrainkit.nn.initialise import SkipInitialisation, builds_on_meta
 from pretrainkit.recipes.clip.architecture import bind_timm, read_architecture
 from pretrainkit.recipes.clip.config import HuggingFaceTextConfig, TimmConfig
@@ -173,27 +177,9 @@ class HuggingFaceTower(ForeignTower, TextTower):
         mask = None
         if num_tokens_B is not None:
             is_real_BT = torch.arange(num, device=ids_BT.device) < num_tokens_B[:, None]
-            if self._takes_pairs and not reads_at_once(ids_BT.device):
-                # Of a mask of tokens, transformers would first ask the device whether it hides any, and wait for it.
-                mask = is_real_BT[:, None, None].expand(-1, 1, num, -1)
-            else:
-                mask = is_real_BT.long()
+            asks = self._takes_pairs and not reads_at_once(ids_BT.device)
+            mask = mask_of_pairs(is_real_BT) if asks else is_real_BT.long()
         return self.encoder(input_ids=ids_BT, attention_mask=mask).last_hidden_state[:, self.pool_token]
-
-
-_MASKS = {"create_bidirectional_mask", "create_causal_mask"}
-"""How transformers makes masks; modules of encoders that can be decoders have both."""
-
-
-def takes_mask_of_pairs(encoder: Any) -> bool:
-    """True if a bool mask (B, 1, T, T) is to an encoder of transformers what a mask (B, T) is: if it makes its only
-    mask by `create_bidirectional_mask`, which passes on masks of four dimensions, for torch's own attention."""
-    makers = {name for name in vars(sys.modules[type(encoder).__module__]) if re.fullmatch("create_.*_mask", name)}
-    settings = encoder.config
-    is_plain = settings._attn_implementation == "sdpa" and not getattr(settings, "is_decoder", False)
-    embeddings = getattr(encoder, "embeddings", None)
-    embeds_masks = embeddings is not None and "attention_mask" in inspect.signature(embeddings.forward).parameters
-    return is_plain and not embeds_masks and "create_bidirectional_mask" in makers and makers <= _MASKS
 
 
 def encoder_from(architecture: Mapping[str, Any], name: str | None = None) -> Any:

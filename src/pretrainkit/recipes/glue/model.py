@@ -230,7 +230,7 @@ class SpanObjective(GlueObjective):
         places_B2 = torch.stack([batch["first_slot"], batch["last_slot"]], dim=1)
         # Places count from the window's first slot; unknown ones are -1, and get no weight.
         chosen_B2 = scores_T2.gather(0, begins_B[:-1, None] + places_B2.clamp(min=0))
-        loss_B2 = (log_totals(scores_T2, begins_B) - chosen_B2) * (places_B2[:, :1] >= 0)
+        loss_B2 = (log_totals(scores_T2, begins_B, len(batch["slot_numbers"])) - chosen_B2) * (places_B2[:, :1] >= 0)
         return {"cross_entropy": loss_B2.sum() / 2}
 
     def by_example(self, outputs: Outputs, batch: HostBatch) -> list[Arrays]:
@@ -238,15 +238,13 @@ class SpanObjective(GlueObjective):
         return [(scores_T2[begin:end],) for begin, end in pairwise(batch["cu_seqlens"].tolist())]
 
 
-def log_totals(scores_TK: Tensor, ends_B1: Tensor) -> Tensor:
-    """(B, K): the logarithm of the sum of exponentials over the slots of each example, whose ends are (B + 1,), 0
-    first."""
-    lengths_B = ends_B1.diff()
-    num_examples, most = len(lengths_B), int(lengths_B.max()) if len(lengths_B) else 0
+def log_totals(scores_TK: Tensor, ends_B1: Tensor, longest: int) -> Tensor:
+    """Return (B, K): the logarithm of the sum of exponentials over the slots of each example, at most `longest`, whose
+    ends are (B + 1,), 0 first."""
     place_T = torch.arange(len(scores_TK), device=scores_TK.device)
     example_T = example_numbers(ends_B1, len(scores_TK))
     # Into rows with -inf for padding, which adds nothing to the sum.
-    padded_BLK = scores_TK.new_full((num_examples, most, scores_TK.shape[1]), -torch.inf)
+    padded_BLK = scores_TK.new_full((len(ends_B1) - 1, longest, scores_TK.shape[1]), -torch.inf)
     padded_BLK[example_T, place_T - ends_B1[example_T]] = scores_TK
     return padded_BLK.logsumexp(1)
 

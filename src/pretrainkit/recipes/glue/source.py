@@ -178,7 +178,9 @@ def assumed_truths(config: GlueRun, ends_B1: np.ndarray) -> dict[str, np.ndarray
         word_W = np.concatenate([np.arange(begin + 1, begin + length - 1) for begin, length in spans])
         words = {"word_begins": word_W, "word_ends": word_W + 1, "num_words": lengths_B.astype(np.int64) - 2}
         truth = np.zeros_like(word_W)
-        return words | ({"label": truth} if task.kind == "tags" else {"head": truth, "relation": truth})
+        candidates = np.arange(lengths_B.max(initial=2) - 1)
+        tree = {"head": truth, "relation": truth, "candidates": candidates}
+        return words | ({"label": truth} if task.kind == "tags" else tree)
     if task.kind == "spans":
         return {"first_slot": none_B, "last_slot": none_B}
     label_B = none_B if task.kind == "classes" else none_B.astype(np.float32)

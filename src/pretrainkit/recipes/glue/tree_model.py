@@ -66,24 +66,24 @@ class TreeHead(HeadedEncoder):
         heads (anything where these are not known). But in training also (W,) the heads that are answered, the likeliest
         of each word or of each example, where it `makes_trees`; and (W, R) scores of relations with these.
 
-        The batch has `word_begins`, `word_ends`, `num_words` and `head`.
+        The batch has `word_begins`, `word_ends`, `num_words`, `head` and `candidates`; see `TreeExamples.truths`.
         """
         root_BD, x_TD = self.encoder.vectors_and_tokens(batch, max_length)
         x_WD = spans_mean(x_TD, batch["word_begins"], batch["word_ends"])
         root_BD, x_WD = (
             dropout(x.to(x_TD.dtype), self.dropout_rate, is_training=self.training) for x in (root_BD, x_WD)
         )
-        num_B = batch["num_words"]
+        num_B, candidate_M = batch["num_words"], batch["candidates"]
         arange = partial(torch.arange, device=num_B.device)
-        example_W = arange(len(num_B)).repeat_interleave(num_B)
+        # Sizes are known from shapes, so that nothing waits for the device.
+        example_W = arange(len(num_B)).repeat_interleave(num_B, output_size=len(x_WD))
         # A word's number in its example, from 1: 0 is the root.
         place_W = arange(len(example_W)) - (num_B.cumsum(0) - num_B)[example_W] + 1
-        most = 1 + (int(num_B.max()) if len(num_B) else 0)
-        heads_BMD = x_WD.new_zeros(len(num_B), most, x_WD.shape[1]).index_put(
+        heads_BMD = x_WD.new_zeros(len(num_B), len(candidate_M), x_WD.shape[1]).index_put(
             (torch.cat([arange(len(num_B)), example_W]), torch.cat([torch.zeros_like(num_B), place_W])),
             torch.cat([root_BD, x_WD]),
         )
-        is_there_BM = arange(most) <= num_B[:, None]
+        is_there_BM = candidate_M <= num_B[:, None]
         arc_WM = self.head.arcs(x_WD, heads_BMD, example_W).masked_fill(~is_there_BM[example_W], -torch.inf)
         true_WR = self.head.relations(x_WD, heads_BMD[example_W, batch["head"].clamp(min=0)])
         if self.training:
@@ -120,16 +120,19 @@ class TreeObjective(GlueObjective):
 
 
 def spans_mean(x_TD: Tensor, begins_W: Tensor, ends_W: Tensor) -> Tensor:
-    """(W, D) float32: the mean of the slots `begins_W` … `ends_W` - 1 of each word, at least one.
+    """Return (W, D) float32: the mean of the slots `begins_W` … `ends_W` - 1 of each word, at least one.
 
-    Words lie one behind another within examples, so that each slot belongs to one word at most.
+    Words are in the order of their slots, so that each slot belongs to one word at most.
     """
-    sizes_W = ends_W - begins_W
-    # S: the slots of all words one behind another; a word's slots begin where those of the words before end.
-    word_S = torch.repeat_interleave(torch.arange(len(sizes_W), device=x_TD.device), sizes_W)
-    slot_S = torch.arange(len(word_S), device=x_TD.device) - (sizes_W.cumsum(0) - sizes_W)[word_S] + begins_W[word_S]
-    sum_WD = x_TD.new_zeros(len(sizes_W), x_TD.shape[1], dtype=torch.float32)
-    return sum_WD.index_add(0, word_S, x_TD[slot_S].float()) / sizes_W[:, None]
+    num_words, slot_T = len(begins_W), torch.arange(len(x_TD), device=x_TD.device)
+    if not num_words:
+        return x_TD.new_zeros(0, x_TD.shape[1], dtype=torch.float32)
+    word_T = torch.searchsorted(begins_W, slot_T, right=True) - 1
+    is_in_T = (word_T >= 0) & (slot_T < ends_W[word_T.clamp(min=0)])
+    # Slots of no word are added up behind the last one.
+    sum_WD = x_TD.new_zeros(num_words + 1, x_TD.shape[1], dtype=torch.float32)
+    sum_WD = sum_WD.index_add(0, word_T.where(is_in_T, num_words), x_TD.float())[:-1]
+    return sum_WD / (ends_W - begins_W)[:, None]
 
 
 def _trees(arc_WM: Tensor, num_B: Tensor) -> Tensor:

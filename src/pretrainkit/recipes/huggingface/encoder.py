@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.dist.devices import reads_at_once
 from pretrainkit.errors import CheckpointError
 from pretrainkit.exporting.torchvision_shim import import_transformers
-from pretrainkit.nn.foreign import repeated_modules, stacked_layers
+from pretrainkit.nn.foreign import mask_of_pairs, repeated_modules, stacked_layers, takes_mask_of_pairs
 from pretrainkit.nn.layouts import example_numbers
 from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch
@@ -37,6 +38,9 @@ class HuggingFaceEncoder(TextEncoder):
         reads_types = _TYPES in inspect.signature(model.base_model.forward).parameters
         self.num_types = (settings.get("type_vocab_size") or 0) if reads_types else 0
         self._has_types = has_types and self.num_types > 1
+        if takes_mask_of_pairs(model.base_model):
+            # Heads may read the mask of tokens; so it is changed on the way into the encoder.
+            model.base_model.register_forward_pre_hook(_with_mask_of_pairs, with_kwargs=True)
 
     def blocks(self) -> list[nn.Module]:
         return repeated_modules(self.model.base_model)
@@ -57,13 +61,10 @@ class HuggingFaceEncoder(TextEncoder):
                 parameter.requires_grad_(False)
 
     def _padded(self, batch: Batch) -> dict[str, Tensor]:
-        """The examples of the packed batch as rows, (B, S), for transformers."""
-        lengths_B = batch["cu_seqlens"].diff().long()
-        # Waits for a GPU; rows of the longest example allowed would cost several times the work.
-        length = max(1, int(lengths_B.max())) if len(lengths_B) else 1
-        num_rows = max(1, len(lengths_B))
+        """Return the examples of the packed batch as rows, (B, S), for transformers."""
+        shape = max(1, len(batch["cu_seqlens"]) - 1), max(1, len(batch["slot_numbers"]))
         slots = _slots_of(batch)
-        ids_BS = batch["input_ids"].new_full((num_rows, length), self._pad_id, dtype=torch.int64)
+        ids_BS = batch["input_ids"].new_full(shape, self._pad_id, dtype=torch.int64)
         is_real_BS = torch.zeros_like(ids_BS)
         ids_BS[slots] = batch["input_ids"].long()
         is_real_BS[slots] = 1
@@ -74,8 +75,15 @@ class HuggingFaceEncoder(TextEncoder):
         return found
 
 
+def _with_mask_of_pairs(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    mask = kwargs.get("attention_mask")
+    if mask is None or reads_at_once(mask.device):
+        return args, kwargs
+    return args, kwargs | {"attention_mask": mask_of_pairs(mask)}
+
+
 def _slots_of(batch: Batch) -> tuple[Tensor, Tensor]:
-    """The row and the slot in it, int64 (T,), of each token."""
+    """Return the row and the slot in it, int64 (T,), of each token."""
     return example_numbers(batch["cu_seqlens"].long(), len(batch["input_ids"])), batch["positions"].long()
 
 

@@ -115,8 +115,8 @@ class DrawnExamples(ReadExamples):
         return np.fromiter((end // P + _CONTROL_PATCHES for end in ends), np.int64, len(self._texts))
 
     def build(self, index_B: Ints) -> dict[str, np.ndarray]:
-        """`patches` (T, F) uint8, 0 for class tokens; `positions` (T,), 0 for class tokens and 1 + i for patch i,
-        `cu_seqlens` (B + 1,), `lengths` (B,) and, of pairs, `second_begins` (B,), all int32."""
+        """Return `patches` (T, F) uint8, 0 for class tokens; `positions` (T,) int32, 0 for class tokens and 1 + i for
+        patch i; and what `ReadExamples.build` says."""
         pages, P = [self.page(index) for index in index_B.tolist()], self._renderer.config.pixels_per_patch
         batch = stream([page.paint() for page in pages], P, has_color=self._renderer.config.rgb)
         if not self._texts or not isinstance(self._texts[0], tuple):
@@ -236,6 +236,7 @@ def stream(strips: Sequence[NDArray[np.uint8]], patch_size: int, *, has_color: b
         "positions": slots(lengths).astype(np.int32),
         "cu_seqlens": starts.astype(np.int32),
         "lengths": lengths.astype(np.int32),
+        "slot_numbers": np.arange(lengths.max(initial=0), dtype=np.int32),
     }
 
 

@@ -121,11 +121,19 @@ class Adafactor(GroupOptimizer):
         return group["weight_decay"] * (1.0 if exponent is None else group["lr"] ** exponent)
 
     def _or_if_nan(self, values: list[Tensor], others: list[Tensor], factor: float = 1.0) -> list[Tensor]:
-        """The values; with skip_nan_updates `factor` x the others, which change nothing, in the place of NaN."""
+        """Return the values; with skip_nan_updates `factor` x the others, which change nothing, in the place of NaN."""
         if not self.config.skip_nan_updates:
             return values
-        pairs = zip(values, others, strict=True)
-        return [torch.where(value.isnan(), other * factor, value) for value, other in pairs]
+        flat = torch.cat([value.reshape(-1) for value in values])  # so that two kernels serve them all
+        is_nan = torch.ne(flat, flat, out=torch.empty_like(flat))
+        flat.nan_to_num_(0.0, torch.inf, -torch.inf)
+        sizes = [value.numel() for value in values]
+        found, are_nan = (
+            [part.view(value.shape) for part, value in zip(one.split(sizes), values, strict=True)]
+            for one in (flat, is_nan)
+        )
+        torch._foreach_addcmul_(found, others, are_nan, value=factor)
+        return found
 
     def _directions(self, batches: Batches, share: Tensor) -> None:
         """Fill the batches with each gradient over the root of its new second moment."""

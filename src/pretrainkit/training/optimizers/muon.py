@@ -37,10 +37,11 @@ def orthogonalised(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tens
 def _orthogonalised(batches: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
     """The same for batches of matrices, (number, m, at least m), in `dtype`. Those of equal m share one of the three
     products of an iteration: their Gram matrices are equally large."""
-    found = [one.to(dtype) for one in batches]
-    norms = [torch.linalg.matrix_norm(one, keepdim=True) for one in found]
+    norms = [torch.linalg.matrix_norm(one, keepdim=True) for one in batches]
     torch._foreach_add_(norms, _EPSILON)
-    found = [one / norm for one, norm in zip(found, norms, strict=True)]
+    found = [
+        torch.div(one, norm, out=torch.empty_like(one, dtype=dtype)) for one, norm in zip(batches, norms, strict=True)
+    ]
     by_height: dict[int, list[int]] = {}
     for index, one in enumerate(found):
         by_height.setdefault(one.shape[1], []).append(index)

@@ -53,6 +53,11 @@ class TreeExamples(LabelledSentences):
     def settings(config: GlueRun, task: TextTask) -> str:
         return " tree"
 
+    def truths(self, index_B: Ints, begins_B: Ints) -> dict[str, np.ndarray]:
+        """Add `candidates` (M,) int64, 0, 1, ...: the root and the words of the longest example."""
+        found = super().truths(index_B, begins_B)
+        return found | {"candidates": np.arange(1 + found["num_words"].max(initial=0))}
+
     @staticmethod
     def names_of(truth: Tree) -> Sequence[str]:
         return truth.relations
