@@ -6,8 +6,8 @@ folder: "ok" or a traceback. Starting processes costs seconds, so one start serv
 
 import os
 import signal
-import time
 import sys
+import time
 import traceback
 from collections.abc import Mapping
 from contextlib import closing

@@ -12,7 +12,6 @@ from pretrainkit.dist.env import World
 from pretrainkit.training import signals
 from pretrainkit.training.signals import StopSignal
 
-
 alone = World().max
 
 

@@ -196,7 +196,6 @@ class ScoreProducts(nn.Module):
         return score(logits_CM, pairs_C)
 
 
-
 def score_rows(
     queries_bD: Tensor,
     keys_MD: Tensor,
