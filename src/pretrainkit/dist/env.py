@@ -50,12 +50,8 @@ class World:
             dist.all_reduce(tensor, getattr(dist.ReduceOp, op.upper()))
         return tensor
 
-    def any(self, flag: bool) -> bool:
-        """Return whether `flag` is true on any rank. One small message through the CPU: no device is synchronised."""
-        return bool(self.max(float(flag))[0])
-
     def max(self, *values: float) -> list[float]:
-        """Return the largest of each value over all ranks, as float64. One small message through the CPU, as `any`."""
+        """Return the largest of each value over all ranks. One small message through the CPU: no device is waited for."""
         if self.world_size == 1:
             return list(values)
         return self.all_reduce_(torch.tensor(values, dtype=torch.float64), "max").tolist()
