@@ -39,7 +39,7 @@ def estimate(found: Mapping[str, Any]) -> dict[str, float]:
     moved = sum(
         part["count"] * num_bytes
         for part in found["parts"].values()
-        for direction in ("forward", "backward")
+        for direction in part.keys() - {"count"}
         for kernel, num_bytes in part[direction]["kernels"].items()
         if not kernel.startswith("triton_tem")  # FlexAttention, which is counted by its operations
     )

@@ -27,10 +27,12 @@ WORKLOADS = {
     "bert/modern-base=8": 3,
     "pixel/base=8": 2,
     "pixel/small=8": 2,
-    "clip/zerovl=32": 2,
+    "clip/zerovl=32": 3,
     "fourm/b-7=16": 4,
     "t5/1.1-base=16": 3,
 }
+CONTRAST = {"kernels": 5, "matrices": 3}
+"""Triton kernels of the contrastive loss's scores, and how often they read or write the matrix of logits."""
 BIAS_GRADIENT = 2
 """Atomic additions in the backward pass of a T5 block: FlexAttention's gradient of the relative bias."""
 
@@ -53,12 +55,25 @@ def test_every_kind_of_block_becomes_few_kernels_without_atomic_additions(worklo
     parts = made(workload)
     assert len(parts) == WORKLOADS[workload], list(parts)
     for name, part in parts.items():
+        if "ScoreProducts" in name:  # gives the gradient in its forward pass
+            assert part.keys() == {"count", "inference"}
+            continue
         assert part.keys() == {"count", "forward", "backward"}, name
         for direction, most in MOST_KERNELS.items():
             one = part[direction]
             assert 0 < len(one["kernels"]) <= most, (name, one["kernels"])
             has_bias = workload.startswith("t5/1.1") and "Block" in name and direction == "backward"
             assert one["atomics"] == BIAS_GRADIENT * has_bias, name
+
+
+def test_the_contrastive_loss_reads_its_logits_twice_and_writes_them_once() -> None:
+    ((name, part),) = [one for one in made("clip/zerovl=32").items() if "ScoreProducts" in one[0]]
+    kernels = part["inference"]["kernels"]
+    assert 0 < len(kernels) <= CONTRAST["kernels"], kernels
+    assert part["inference"]["atomics"] == 0
+    assert not part["inference"]["calls"], "nothing but Triton's kernels"
+    # Beside the matrix there are numbers of each row: fewer than one matrix of them.
+    assert sum(kernels.values()) < (CONTRAST["matrices"] + 1) * 32 * 32 * 4, (name, kernels)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +88,6 @@ def test_every_kind_of_block_becomes_few_kernels_without_atomic_additions(worklo
 )
 def test_attention_is_one_kernel_in_each_direction(workload: str, kernel: str) -> None:
     for name, part in made(workload).items():
-        if "Cross" not in name:
+        if "Cross" not in name and "ScoreProducts" not in name:
             for direction in ("forward", "backward"):
                 assert sum(number for call, number in part[direction]["calls"].items() if kernel in call) == 1, name

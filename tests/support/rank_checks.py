@@ -7,6 +7,7 @@ folder: "ok" or a traceback. Starting processes costs seconds, so one start serv
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Mapping
 from contextlib import closing
@@ -133,8 +134,7 @@ def check_collectives(world: World, folder: Path) -> None:
     assert world.all_reduce_(values.clone()).tolist() == [3.0, -1.0]
     assert world.all_reduce_(values.clone(), "max").tolist() == [2.0, 0.0]
     assert world.all_reduce_(values.clone(), "min").tolist() == [1.0, -1.0]
-    assert world.any(world.rank == 1)
-    assert not world.any(False)
+    assert world.max(float(world.rank), -1.0 - world.rank) == [1.0, -1.0]
     torch.distributed.barrier()
     mine = {"rank": world.rank, "text": "é" * world.rank, "none": None, "list": [0.1]}
     gathered = world.gather_objects(mine)
@@ -153,15 +153,19 @@ def check_error_of_rank_0_is_raised_by_all(world: World, folder: Path) -> None:
 
 
 def check_stop_is_agreed(world: World, folder: Path) -> None:
-    stopped_at = 0
-    with StopSignal() as stop:
-        for step in range(1, 9):
-            if step == 3 and world.rank == 1:
-                os.kill(os.getpid(), signal.SIGTERM)
-            if stop.agreed(world.any, step, every_steps=2):
-                stopped_at = step
-                break
-    assert stopped_at == 4
+    for each_step in (True, False):
+        stopped_at = 0
+        with StopSignal() as stop:
+            for step in range(1, 40):
+                if step == 3 and world.rank == 1:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                if world.rank == 1:
+                    time.sleep(0.02)
+                if stop.agreed(world.max, each_step=each_step):
+                    stopped_at = step
+                    break
+        assert world.gather_objects(stopped_at) == [stopped_at] * 2
+        assert stopped_at == 3 if each_step else 3 <= stopped_at <= 12
 
 
 def check_ddp_fsdp2_and_one_process_agree(world: World, folder: Path) -> None:

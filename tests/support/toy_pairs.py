@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.recipes.clip.config import ClipDataConfig, ClipObjectiveConfig, ClipRun, ClipSourceConfig
+from pretrainkit.recipes.clip.losses import ScoreProducts
 from pretrainkit.recipes.clip.presets import PRESETS
 from pretrainkit.recipes.clip.source import mixup_of_step
 from pretrainkit.rng import fold, uniform
@@ -28,6 +29,7 @@ class ToyEncoder(nn.Module):
         self.text = nn.Sequential(nn.Tanh(), nn.Dropout(dropout), nn.Linear(16, width))
         self.temperature = nn.Parameter(torch.full((1,), 0.2))
         self.logit_bias = nn.Parameter(torch.zeros(1)) if loss == "siglip" else None
+        self.score_products = ScoreProducts()
 
     def blocks(self) -> list[nn.Module]:
         return [self.image, self.text]

@@ -56,11 +56,11 @@ class World:
             dist.all_reduce(tensor, getattr(dist.ReduceOp, op.upper()))
         return tensor
 
-    def any(self, flag: bool) -> bool:
-        """Whether `flag` is true on any rank. One small message through the CPU: no device is synchronised."""
+    def max(self, *values: float) -> list[float]:
+        """Return the largest of each value over all ranks. One small message through the CPU: no device is waited for."""
         if self.world_size == 1:
-            return flag
-        return bool(self.all_reduce_(torch.tensor(int(flag), dtype=torch.int32), "max"))
+            return list(values)
+        return self.all_reduce_(torch.tensor(values, dtype=torch.float64), "max").tolist()
 
     def broadcast_object(self, value: T) -> T:
         """Rank 0's `value` on every rank.

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretrainkit.dist.compiled import vary
 from pretrainkit.nn.cpu.dispatch import drops_padding
 from pretrainkit.nn.rotary import Rotation, rotate
 
@@ -59,6 +60,7 @@ class AttentionLayout(ABC):
         """
         if drops_padding(read_R):
             return ReadLayout(self, *read_R.unique(return_inverse=True))
+        vary(read_R)
         return ReadLayout(self, read_R, None)
 
 

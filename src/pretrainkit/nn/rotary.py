@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pretrainkit.dist.compiled import vary
+
 
 @dataclass(frozen=True, eq=False)
 class Rotation:
@@ -21,7 +23,9 @@ def rotation(positions_T: Tensor, width: int, theta: float) -> Rotation:
     """Angles position / theta^(2j / K) for j < K / 2, of integer positions within the examples and an even width K."""
     exponents_J = torch.arange(0, width, 2, dtype=torch.float32, device=positions_T.device) / width
     angles_TJ = positions_T[:, None].float() * (1.0 / theta**exponents_J)
-    return Rotation(angles_TJ.cos(), angles_TJ.sin())
+    cos_TJ, sin_TJ = angles_TJ.cos(), angles_TJ.sin()
+    vary(cos_TJ, sin_TJ)
+    return Rotation(cos_TJ, sin_TJ)
 
 
 def rotate(x: Tensor, by: Rotation) -> Tensor:

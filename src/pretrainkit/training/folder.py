@@ -132,7 +132,8 @@ class RunFolder:
             ) from None
 
     def event(self, step: int, kind: str, text: str) -> None:
-        """Append to events.jsonl: started, resumed, changed, stopped, checkpoint, skipped, finished."""
+        """Append to events.jsonl: started, resumed, changed, stopped, checkpoint, skipped, uncompiled,
+        finished."""
         self._append(EVENTS, {"step": step, "event": kind, "text": text, "time": round(time.time(), 3)})
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:

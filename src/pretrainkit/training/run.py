@@ -41,8 +41,8 @@ class ParallelConfig(Config):
     shard_ranks: Annotated[Annotated[int, Field(ge=2)] | None, ReadBy("strategy", ("hsdp",))] = None
     """Of hsdp: neighbouring ranks that hold one copy together; null: the ranks of a machine."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """torch.compile of each block, and of the loss of heads over a vocabulary. auto: on for CUDA, where
-    the run has at least 1,000 updates; off for CPU and shorter runs, where it costs more than it gives."""
+    """torch.compile of each block, of the loss of heads over a vocabulary and of CLIP's contrastive loss. auto: on for
+    CUDA, where the run has at least 1,000 updates; off for CPU and shorter runs, where it costs more than it gives."""
     fit: Literal["off", "auto"] = "off"
     """auto: where a microbatch does not fit into the memory of its device, set data.microbatch_size to the largest that
     does, by the estimate of `pretrainkit plan`. Gradients stay the same, but for rounding."""

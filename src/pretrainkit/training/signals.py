@@ -15,6 +15,10 @@ from typing import Any, Self
 _NAMES = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2")
 _ECHO_SECONDS = 0.5
 """Ctrl-C under torchrun arrives twice: from the terminal, and forwarded by its agent. One this soon is the same."""
+_ASK_SECONDS = 2.0
+"""Ranks ask each other for signals about this often: schedulers kill a process 30 s after SIGTERM."""
+_MOST_STEPS = 10
+"""And at least every so many steps."""
 
 
 class StopSignal:
@@ -23,7 +27,7 @@ class StopSignal:
         with StopSignal() as stop:
             for step in ...:
                 ...
-                if stop.agreed(world.any, step):
+                if stop.agreed(world.max):
                     save, raise Interrupted
 
     Python runs handlers in the main thread only. In another thread the context does nothing and the flag stays unset,
@@ -35,6 +39,10 @@ class StopSignal:
         """The first signal that came, such as "SIGTERM"; None when none did."""
         self._previous: dict[signal.Signals, Any] = {}
         self._interrupted_at: float | None = None
+        self._num_steps = 1
+        """From one question to the next: the same on all ranks."""
+        self._steps_left = 1
+        self._asked_at = time.monotonic()
 
     @property
     def is_set(self) -> bool:
@@ -45,14 +53,22 @@ class StopSignal:
         """Ask for a stop as a signal would."""
         self.name = self.name or name
 
-    def agreed(self, any_rank: Callable[[bool], bool], step: int, every_steps: int = 1) -> bool:
-        """Whether to stop after `step`: the same answer on all ranks, true when any rank was asked to.
+    def agreed(self, largest: Callable[..., list[float]], *, wish: bool = False, each_step: bool = True) -> bool:
+        """Return whether to stop after this step: the same on all ranks, true when any rank was asked to or has the
+        `wish`. Call it on every rank after every step.
 
-        Call it on every rank after every step. `any_rank` is `World.any`: free with one process; with several, one
-        message of 4 bytes through the CPU, which waits for the slowest rank. On GPUs, where the host runs ahead of the
-        device, every_steps=10 keeps it that way; a scheduler's grace time is many seconds.
+        `largest` is `World.max`: free with one process; with several, one small message through the CPU, which waits
+        for the slowest rank. Without `each_step`, for GPUs, whose host runs ahead of them, ranks ask each other only
+        every ten steps, or as many as take two seconds, as measured by the slowest rank between the questions before.
         """
-        return step % every_steps == 0 and any_rank(self.is_set)
+        self._steps_left -= 1
+        if self._steps_left and not each_step:
+            return False
+        now = time.monotonic()
+        is_asked, seconds = largest(float(self.is_set or wish), (now - self._asked_at) / self._num_steps)
+        self._num_steps = max(1, min(_MOST_STEPS, int(_ASK_SECONDS / max(seconds, 1e-9))))
+        self._steps_left, self._asked_at = self._num_steps, now
+        return bool(is_asked)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from pretrainkit import __version__
 from pretrainkit.config.base import architecture
 from pretrainkit.data.loader import Loader
+from pretrainkit.dist.compiled import GivenUp
 from pretrainkit.dist.devices import from_host, reads_at_once
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, parallelize, unwrap
@@ -50,9 +51,6 @@ from pretrainkit.training.run import RunConfig
 from pretrainkit.training.signals import StopSignal
 from pretrainkit.training.throughput import Peak, Throughput
 from pretrainkit.training.watch import Evaluation, Sample, Watcher
-
-_SIGNAL_EVERY_STEPS = 10
-"""How often ranks ask each other for stop signals where the host runs ahead of its device."""
 
 
 class Trainer:
@@ -100,6 +98,7 @@ class Trainer:
         self._restored_step = -1
         self._metrics_log: MetricsLog | None = None
         self._showing = Background[None]("samples")
+        self._given_up = GivenUp()
         self._bad_steps = torch.zeros((), device=world.device)
 
     def restore(self) -> bool:
@@ -159,7 +158,7 @@ class Trainer:
         try:
             if is_new and self.config.evaluate.before_training:
                 last |= self._evaluate(self.evaluations)
-            with StopSignal() as stop, freed_memory_kept(self.world.device):
+            with StopSignal() as stop, self._given_up, freed_memory_kept(self.world.device):
                 end = self.step if was_over else config.total_steps
                 for step, microbatches, waited in self.loader.iterate(self.step, end):
                     began = time.perf_counter()
@@ -276,11 +275,13 @@ class Trainer:
         return {"loss": loss, **shown, "grad_norm": grad_norm}
 
     def _log(self, fetched: dict[str, float], sums: dict[str, LossSum]) -> dict[str, float]:
-        """Write a line of metrics, and look at what updates were left out."""
+        """Write a line of metrics; report what is no longer compiled, and updates that were left out."""
         metrics = {**fetched, "lr": self._lr(self.step - 1), **self.throughput.metrics()}
         if self._metrics_log is not None:
             self._metrics_log.write(self.step, metrics)
         self.watcher.logged(self.step, metrics)
+        for text in self._given_up.take():
+            self._event("uncompiled", text)
         if self._showing.has_failed:
             self._showing.wait()
         self._count_skipped(sums)
@@ -296,9 +297,9 @@ class Trainer:
         if due := self._due:
             metrics = self._evaluate(due)
         is_last = self.is_over
-        every = 1 if self.world.world_size == 1 or reads_at_once(self.world.device) else _SIGNAL_EVERY_STEPS
+        each_step = self.world.world_size == 1 or reads_at_once(self.world.device)
         # A save that failed in the background ends the run now, not when the next one is due.
-        if stop.agreed(lambda asked: self.world.any(asked or self.store.has_failed), self.step, every) and not is_last:
+        if stop.agreed(self.world.max, wish=self.store.has_failed, each_step=each_step) and not is_last:
             self._save(blocking=True)
             by = stop.name or "a signal to another rank"
             self._event("stopped", f"by {by}; saved at step {self.step}")

@@ -34,7 +34,7 @@ class Watcher:
         """After an evaluation."""
 
     def event(self, step: int, kind: str, text: str) -> None:
-        """Checkpoints, resumption, skipped steps, a stop."""
+        """Checkpoints, resumption, skipped steps, blocks that are no longer compiled, a stop."""
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pretrainkit.recipes.clip.losses import Matches, SigmoidScore, SoftmaxScore, score_rows
+from pretrainkit.recipes.clip.losses import Matches, ScoreProducts, SigmoidScore, SoftmaxScore, score_rows
 from pretrainkit.recipes.clip.objective import ClipObjective
 from support.toy_pairs import toy_config
 
@@ -27,6 +28,7 @@ class Parameters(nn.Module):
         super().__init__()
         self.temperature = nn.Parameter(torch.full((1,), temperature, dtype=dtype))
         self.logit_bias = nn.Parameter(torch.full((1,), bias, dtype=dtype))
+        self.score_products = ScoreProducts()
 
     def logit_scale(self) -> Tensor:
         return 1 / self.temperature[0]
@@ -276,14 +278,50 @@ def test_chunks_change_nothing_and_bound_the_logits(loss, monkeypatch):
     found = []
     for megabytes in (1, 100):
         shapes.clear()
-        loss_sum = score_rows(
-            image_BD, keys_MD, torch.tensor(5.0), None, watched, first_row=0, megabytes=megabytes
-        ).loss
+        rest = {"score_products": ScoreProducts(), "first_row": 0, "megabytes": megabytes}
+        loss_sum = score_rows(image_BD, keys_MD, torch.tensor(5.0), None, watched, **rest).loss
         assert max(rows * columns * 4 for rows, columns in shapes) <= megabytes * 1e6
         assert sum(rows for rows, _ in shapes) == 64
         found.append([loss_sum, *gradients_of(loss_sum, image_BD, text_BD)])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+class LiveBytes(TorchDispatchMode):
+    """The most bytes of tensors made or seen by operations that exist at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = 0
+        self._sizes: dict[StorageWeakRef, int] = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        for value in tree_leaves((args, found)):
+            if isinstance(value, Tensor):
+                self._sizes[StorageWeakRef(value.untyped_storage())] = value.untyped_storage().nbytes()
+        self._sizes = {storage: size for storage, size in self._sizes.items() if not storage.expired()}
+        self.most = max(self.most, sum(self._sizes.values()))
+        return found
+
+
+@pytest.mark.parametrize("share", [None, 0.3])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, "sigmoid"])
+@pytest.mark.parametrize("duplicates", ["negatives", "ignore", "positives"])
+def test_memory_is_that_of_the_gradients_and_of_a_known_number_of_chunks(duplicates, smoothing, share):
+    """One matrix of a chunk's logits in the plain loss, at most five in any other, however many chunks there are."""
+    keys_MD, queries_bD = torch.randn(20_000, 4, requires_grad=True), torch.randn(40, 4, requires_grad=True)
+    groups_M = torch.arange(20_000) // 2
+    parts = {} if share is None else {"partner_B": torch.arange(20_000).flip(0), "share": torch.tensor(share)}
+    matches = Matches(0, 20_000, duplicates, () if duplicates == "negatives" else (groups_M, groups_M), **parts)
+    score = SigmoidScore(matches) if smoothing == "sigmoid" else SoftmaxScore(matches, smoothing)
+    bias = torch.tensor(0.1) if smoothing == "sigmoid" else None
+    rest = {"score_products": ScoreProducts(), "first_row": 3, "megabytes": 1}  # 12 rows
+    with LiveBytes() as live:
+        score_rows(queries_bD, keys_MD, torch.tensor(5.0, requires_grad=True), bias, score, **rest)
+    known = 2 * (keys_MD.nbytes + queries_bD.nbytes) + 3 * groups_M.nbytes
+    most = 1 if (duplicates, smoothing) == ("negatives", 0.0) else 5
+    assert live.most - known < 1.01 * most * 12 * 20_000 * 4
 
 
 def test_no_gradient_is_computed_where_none_is_asked_for():

@@ -3,7 +3,6 @@
 Dimensions: T tokens, B examples or rows, H heads, K width of one head, Q and P queries and keys of a row.
 """
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pretrainkit.dist.compiled import vary
 from pretrainkit.nn.attention import AttentionLayout, PaddedLayout, padded_layout
 from pretrainkit.nn.biased_attention import RowPairs
 from pretrainkit.nn.relative_bias import RelativeBias
@@ -43,8 +43,7 @@ class VarlenLayout(AttentionLayout):
         piece = torch.arange(1, num_pieces + 1, dtype=torch.int32, device=self.cu_seqlens.device)
         rest = (self.cu_seqlens[-1] + piece * self.max_length).clamp(max=self.num_tokens)
         ends = torch.cat((self.cu_seqlens, rest))
-        if "torch._dynamo" in sys.modules:  # else nothing is compiled; to import it takes seconds
-            torch._dynamo.maybe_mark_dynamic(ends, 0)
+        vary(ends)
         object.__setattr__(self, "ends", ends)
 
     def attend(self, qkv_T3HK: Tensor, *, window: int | None, dropout_rate: float) -> Tensor:

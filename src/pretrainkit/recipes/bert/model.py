@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.dist.compiled import vary
 from pretrainkit.nn.activations import ACTIVATIONS
 from pretrainkit.nn.attention import AttentionLayout
 from pretrainkit.nn.blocks import LayerNorm, Pooler, PostNormBlock, PreNormBlock
@@ -75,6 +76,7 @@ class MaskedWordHead(nn.Module):
         x_KD = self.norm(self.activation(self.dense(x_KD)))
         if token_K is None:
             return linear_logits(x_KD, word_VD, self.decoder_bias)
+        vary(x_KD, token_K)
         return self.loss(x_KD, word_VD, self.decoder_bias, token_K)
 
 
@@ -132,6 +134,7 @@ class BertForPretraining(nn.Module):
         """(T, D) after the embeddings and after each block; the last one normalised, where the architecture ends so."""
         states = [self.embeddings(inputs)]
         for layer, rotation_ in zip(self.layers, rotations_of(self.config, inputs.positions_T), strict=True):
+            vary(states[-1])
             states.append(layer(states[-1], inputs.layout, rotation_))
         states[-1] = self.final_norm(states[-1])
         return states
@@ -160,7 +163,9 @@ def last_states(model: Any, inputs: BertInputs, last: AttentionLayout, word_TD: 
     x_TD = model.embeddings(inputs, word_TD)
     rotations = rotations_of(model.config, inputs.positions_T)
     for layer, rotation_ in zip(model.layers[:-1], rotations[:-1], strict=True):
+        vary(x_TD)
         x_TD = layer(x_TD, inputs.layout, rotation_)
+    vary(x_TD)
     return model.final_norm(model.layers[-1](x_TD, last, rotations[-1]))
 
 

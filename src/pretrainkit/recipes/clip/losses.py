@@ -3,22 +3,24 @@
 Dimensions: b rows (queries) of this rank, M columns (keys) to compare with, D embedding width, C rows of one chunk.
 
 The gradient of a loss that is summed over rows is known row by row, so each chunk's part of it is computed in the
-forward pass while the chunk's logits are there: they are neither kept nor computed twice, and never more than C x M
-exist. Row n stands for pair `first_row + n` of the batch, column m for pair `first_column + m`.
+forward pass while the chunk's logits are there: they are neither kept nor computed twice. Besides the gradients
+there is one matrix C x M at a time in the plain loss, and at most five with smoothing, duplicates or the sigmoid.
+Row n stands for pair `first_row + n` of the batch, column m for pair `first_column + m`.
 
 Sources: InfoNCE as in CLIP (Radford et al. 2021, https://arxiv.org/abs/2103.00020); mixed targets as in ZeroVL (Cui et
 al. 2022, https://arxiv.org/abs/2112.09331); SigLIP (Zhai et al. 2023, https://arxiv.org/abs/2303.15343).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from pretrainkit.dist.autocast import in_float32
+from pretrainkit.dist.compiled import vary
 
 Duplicates = Literal["negatives", "ignore", "positives"]
 
@@ -129,6 +131,9 @@ class SoftmaxScore:
             weight = (1 - smoothing) * weight
             if where.dtype == torch.bool:
                 slope_CM -= weight * where.to(slope_CM.dtype) / where.sum(1, keepdim=True)
+            elif torch.compiler.is_compiling():  # fused with the rest, and without atomic additions
+                is_target_CM = torch.arange(matches.num_columns, device=where.device) == where
+                slope_CM -= weight * is_target_CM
             else:
                 slope_CM.scatter_add_(1, where, torch.ones_like(sum_C1).mul_(-weight))
         if smoothing:
@@ -173,6 +178,24 @@ Score = SoftmaxScore | SigmoidScore
 """Scores the logits (C, M) of rows, and gives the derivative of their loss by the logits, in whose memory it may be."""
 
 
+class ScoreProducts(nn.Module):
+    """Turn products of queries and keys (C, M) into logits, and score them. The result is in the products' memory.
+
+    Compiled where a model's blocks are (`pretrainkit.dist.parallelize`). It then reads the products twice and writes
+    the slope once; one operation after the other would pass over the matrix eleven times or more.
+    """
+
+    is_compiled_apart: ClassVar[bool] = True
+
+    def forward(
+        self, score: Score, products_CM: Tensor, scale: Tensor, bias: Tensor | None, pairs_C: Tensor
+    ) -> tuple[RowScores, Tensor]:
+        logits_CM = products_CM.mul_(scale)
+        if bias is not None:
+            logits_CM.add_(bias)
+        return score(logits_CM, pairs_C)
+
+
 def score_rows(
     queries_bD: Tensor,
     keys_MD: Tensor,
@@ -180,6 +203,7 @@ def score_rows(
     bias: Tensor | None,
     score: Score,
     *,
+    score_products: Callable[..., tuple[RowScores, Tensor]],
     first_row: int,
     megabytes: int,
 ) -> RowScores:
@@ -191,6 +215,7 @@ def score_rows(
         scale: Scalar; logits are scale x (query . key) + bias.
         bias: Scalar, or None.
         score: Of rows.
+        score_products: The model's `ScoreProducts`.
         first_row: The pair that the first query comes from.
         megabytes: Logits of one chunk, at least one row.
     """
@@ -200,7 +225,7 @@ def score_rows(
     if not torch.is_grad_enabled():
         inputs = [None if tensor is None else tensor.detach() for tensor in inputs]
     with in_float32(queries_bD):
-        return RowScores(*_RowsByChunks.apply(*inputs, score, first_row, num_rows))
+        return RowScores(*_RowsByChunks.apply(*inputs, score, score_products, first_row, num_rows))
 
 
 class _RowsByChunks(torch.autograd.Function):
@@ -212,6 +237,7 @@ class _RowsByChunks(torch.autograd.Function):
         scale: Tensor,
         bias: Tensor | None,
         score: Score,
+        score_products: Callable[..., tuple[RowScores, Tensor]],
         first_row: int,
         num_rows: int,
     ) -> tuple[Tensor, ...]:
@@ -220,13 +246,13 @@ class _RowsByChunks(torch.autograd.Function):
         grad_keys_MD = torch.zeros_like(keys_MD) if needs_keys else None
         grad_bias = torch.zeros_like(scale) if needs_bias else None
         sums = [torch.zeros_like(scale) for _ in RowScores._fields]
+        detached_bias = None if bias is None else bias.detach()  # so that evaluation shares the compiled code
         for start in range(0, len(queries_bD), num_rows):
             chunk_CD = queries_bD[start : start + num_rows]
-            logits_CM = (chunk_CD @ keys_MD.t()).mul_(scale)
-            if bias is not None:
-                logits_CM.add_(bias)
+            products_CM = chunk_CD @ keys_MD.t()
             pairs_C = torch.arange(start, start + len(chunk_CD), device=queries_bD.device) + first_row
-            scores, slope_CM = score(logits_CM, pairs_C)
+            vary(products_CM, pairs_C)
+            scores, slope_CM = score_products(score, products_CM, scale.detach(), detached_bias, pairs_C)
             for whole, part in zip(sums, scores, strict=True):
                 whole += part
             if grad_queries_bD is not None:
@@ -235,6 +261,7 @@ class _RowsByChunks(torch.autograd.Function):
                 grad_keys_MD.addmm_(slope_CM.t(), chunk_CD)
             if grad_bias is not None:
                 grad_bias += slope_CM.sum()
+            del products_CM, slope_CM  # before the next chunk is made
         # logits = scale x q . k, so the slope by the scale is the sum of slope x (q . k), which is that by q times q.
         grad_scale = (grad_queries_bD * queries_bD).sum() if needs_scale and grad_queries_bD is not None else None
         for grad in (grad_queries_bD, grad_keys_MD):
@@ -247,4 +274,4 @@ class _RowsByChunks(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        return *(None if saved is None else saved * grad for saved in ctx.saved_tensors), None, None, None
+        return *(None if saved is None else saved * grad for saved in ctx.saved_tensors), None, None, None, None

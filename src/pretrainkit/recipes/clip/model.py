@@ -32,6 +32,7 @@ from pretrainkit.recipes.clip.config import (
     VitConfig,
 )
 from pretrainkit.recipes.clip.foreign_towers import HuggingFaceTower, TimmTower
+from pretrainkit.recipes.clip.losses import ScoreProducts
 from pretrainkit.recipes.clip.towers import Color, ImageTower, OwnImageTower, OwnTextTower, TextTower, Tower
 
 _NORM_EPSILON = 1e-8
@@ -202,6 +203,7 @@ class DualEncoder(nn.Module):
         self.temperature = Temperature(config.model.temperature)
         has_bias = config.objective.loss == "siglip"
         self.logit_bias = nn.Parameter(torch.full((1,), config.objective.siglip_bias)) if has_bias else None
+        self.score_products = ScoreProducts()
         self.mean_and_deviation: tuple[Color, Color] = config.data.normalize or self.image.mean_and_deviation
         self.is_normalized = projection.normalize
 

@@ -74,7 +74,13 @@ class ClipObjective(CoupledObjective):
         scale = plain.logit_scale().to(image_BD)
         matches = self._matches(labels, rows, len(image_BD))
         columns = slice(matches.first_column, matches.first_column + matches.num_columns)
-        score = partial(score_rows, scale=scale, first_row=rows.start, megabytes=settings.logits_megabytes)
+        score = partial(
+            score_rows,
+            scale=scale,
+            score_products=plain.score_products,
+            first_row=rows.start,
+            megabytes=settings.logits_megabytes,
+        )
         if settings.loss == "siglip":
             assert plain.logit_bias is not None
             sigmoid, bias = SigmoidScore(matches), plain.logit_bias[0].to(image_BD)

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretrainkit.dist.autocast import residual
+from pretrainkit.dist.compiled import vary
 from pretrainkit.errors import InputError
 from pretrainkit.nn.biased_attention import PairLayout
 from pretrainkit.nn.blocks import FeedForward, GatedFeedForward, LayerNorm
@@ -342,7 +343,9 @@ class FourM(nn.Module):
         """Cross-entropy of the true ids of one modality, float32 whatever the activations are."""
         head = cast(TargetEmbedding, self.targets[name])
         # A view, because the compiler takes shapes of parameters for fixed and would make a graph for each modality.
-        return self.loss(hidden_nD, head.output_table()[:], None, true_n)
+        table_VD = head.output_table()[:]
+        vary(hidden_nD, table_VD, true_n)
+        return self.loss(hidden_nD, table_VD, None, true_n)
 
     def logits(self, name: str, hidden_nD: Tensor) -> Tensor:
         """float32 (n, V) of one modality."""

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from pretrainkit.dist.compiled import vary
 from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
 from pretrainkit.nn.initialise import built, initialise_layer
 from pretrainkit.nn.layouts import stream_layout
@@ -44,6 +45,7 @@ class PixelEncoder(nn.Module):
         x_VD = self.embed(batch["visible_patches"], positions_V)
         turned = rotation_of(self.config, positions_V, x_VD.shape[1] // self.config.num_heads)
         for layer in self.layers:
+            vary(x_VD)
             x_VD = layer(x_VD, layout, turned)
         return self.final_norm(x_VD)
 
@@ -91,8 +93,10 @@ class PixelDecoder(nn.Module):
             x_TE = x_TE + self.position_embedding[positions_T]
         turned = rotation_of(self.config, positions_T, x_TE.shape[1] // self.config.decoder_num_heads)
         for layer in self.layers[:-1]:
+            vary(x_TE)
             x_TE = layer(x_TE, layout, turned)
         # The last block computes the patches to predict alone.
+        vary(x_TE)
         reading = layout.reading(batch["target_slots"].long())
         x_KE = reading.read(self.final_norm(self.layers[-1](x_TE, reading, turned)))
         return self.predict(x_KE)
