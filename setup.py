@@ -1,5 +1,11 @@
-"""The compiled helpers of the data path: word counts, span corruption, span masks, spans of 4M. Optional: without a
-compiler Python does it, with equal results."""
+"""Build the compiled helpers of the data path: word counts, span corruption, span masks, spans of 4M.
+
+They are optional. Where there is no compiler, the package installs without them and Python computes equal results more
+slowly; `pretrainkit doctor` names the missing ones. They need the C library and Python.h only, no OpenMP, so that
+Apple's clang builds them as well. PRETRAINKIT_REQUIRE_HELPERS=1 makes a failure an error, as releases need it.
+"""
+
+import os
 
 from setuptools import Extension, setup
 
@@ -11,7 +17,7 @@ def _extension(name: str) -> Extension:
         include_dirs=["src/pretrainkit"],
         depends=["src/pretrainkit/_draws.h"],
         extra_compile_args=["-O3"],
-        optional=True,
+        optional=os.environ.get("PRETRAINKIT_REQUIRE_HELPERS", "0") == "0",
     )
 
 
