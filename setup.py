@@ -6,6 +6,9 @@ Apple's clang builds them as well. PRETRAINKIT_REQUIRE_HELPERS=1 makes a failure
 """
 
 import os
+import re
+import tomllib
+from pathlib import Path
 
 from setuptools import Extension, setup
 
@@ -23,4 +26,20 @@ def _extension(name: str) -> Extension:
 
 _HELPERS = ("corpus._words", "recipes.t5._spans", "recipes.pixel._masks", "recipes.fourm._keep")
 
-setup(ext_modules=[_extension(name) for name in _HELPERS])
+_ADDRESS = "pretrainkit/pretrainkit"
+
+
+def _readme() -> str:
+    """Return README.md with absolute links, for the package index, where relative ones would lead nowhere."""
+    version = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    text = Path("README.md").read_text(encoding="utf-8")
+    pictures, pages = "https://raw.githubusercontent.com", "https://github.com"
+    text = re.sub(r"(!\[.*?\]\()(?!\w+:|#)(.+?)\)", rf"\1{pictures}/{_ADDRESS}/v{version}/\2?sanitize=true)", text)
+    return re.sub(r"(\]\()(?!\w+:|#)", rf"\1{pages}/{_ADDRESS}/blob/v{version}/", text)
+
+
+setup(
+    long_description=_readme(),
+    long_description_content_type="text/markdown",
+    ext_modules=[_extension(name) for name in _HELPERS],
+)
