@@ -23,7 +23,8 @@ from support.page_runner import Block, blocks_of
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "pretrainkit"
-PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md"), *SOURCE.rglob("*.md")])
+PAGES = sorted(page for folder in (".", "docs/**", "benchmarks") for page in ROOT.glob(f"{folder}/*.md"))
+PAGES += sorted(SOURCE.rglob("*.md"))
 _ROOT_COMMAND = get_command(main.app)
 _ELLIPSIS = {"...", "…"}
 
@@ -117,7 +118,17 @@ def test_commands_of_shell_snippets_parse(block, shown_files):
                 assert (ROOT / script).is_file(), script
             case [program, *_]:
                 known = ("pip", "apt-get", "tensorboard", "wandb", "cat", "kill", "touch", "git", "cd", "zstd")
-                assert program in known, command
+                assert program in (*known, "docker", "pre-commit"), command
+
+
+def test_commands_of_the_check_of_an_installation_parse(tmp_path):
+    script = (ROOT / ".ci" / "try-installed").read_text(encoding="utf-8")
+    commands = [line for line in script.splitlines() if line.startswith("pretrainkit ") and "--help" not in line]
+    assert len(commands) > 10
+    for command in commands:
+        ((_, *words),) = shell_commands(command)
+        if words != ["--version"]:
+            check_settings(*parse(words), tmp_path)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -258,6 +258,14 @@ WALKS = [
         },
     ),
     Walk(
+        "docs/installing.md",
+        lambda folder: None,
+        not_here={
+            "^(pip|git|cd|make|docker) ": "sets up environments: .ci/try-installed tries what they install",
+            "^pretrainkit doctor": "tests/running/test_doctor.py runs it",
+        },
+    ),
+    Walk(
         "docs/launching.md",
         launching,
         smaller={"--nproc 8": "--nproc 1"},

@@ -1,4 +1,4 @@
-"""What this machine can do, and what to install for the rest."""
+"""Examine what this machine can do, and name what to install for the rest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pretrainkit.running.exercises import Outcome, exercise
 from pretrainkit.training.folder import installed_version
 
 NEEDED = ("transformers", "tokenizers", "sentencepiece", "safetensors", "pyarrow", "zstandard")
-"""Packages of every installation whose compiled parts or versions can be at odds."""
+"""Packages of every installation whose compiled parts or versions may not fit each other."""
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "vision": ("pillow", "simplejpeg", "timm", "torchvision"),
@@ -51,25 +51,34 @@ HELPERS = tuple(
     ".".join(("pretrainkit", *source.relative_to(_PACKAGE).with_suffix("").parts))
     for source in sorted(_PACKAGE.rglob("_*.c"))
 )
-"""The compiled modules, by their sources, which are installed too."""
+"""The names of the compiled modules. Their sources are installed, too, so the list is complete without them."""
+SLOWER: Mapping[str, str] = {
+    "corpus._words": "counting words 5",
+    "recipes.fourm._keep": "masking of 4M up to 1.6",
+    "recipes.pixel._masks": "span masks of PIXEL 35",
+    "recipes.t5._spans": "span corruption of T5 3",
+}
+"""The CPU time of Python divided by that of each helper. docs/installing.md explains how it was measured."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     state: Literal["good", "missing", "limited", "broken"]
     """limited: it works, but slower or with less than it could. broken: it is installed and fails."""
     text: str
-    """What was found."""
+    """The result in words."""
     mend: str = ""
-    """What to do about it; empty where nothing is to be done."""
+    """How to fix it; empty if there is nothing to fix."""
 
 
 def diagnose() -> list[Finding]:
-    """Everything about this machine that decides what can be trained on it, and how fast. Imports torch; whether other
-    packages work is tried in a process of its own."""
+    """Return everything about this machine that decides what can be trained on it, and how fast.
+
+    Imports torch. Other packages are tried in a process of their own.
+    """
     packages = {name: installed_version(name) for name in (*NEEDED, *chain(*EXTRAS.values()))}
     outcomes = exercise([*(name for name, found in packages.items() if found), *helpers_built(), "Pango"])
     return [
@@ -133,26 +142,26 @@ def _torch() -> Iterator[Finding]:
 
 
 def helpers_built() -> list[str]:
-    """Those of `HELPERS` that there are."""
+    """Return the compiled modules that were built."""
     return [name for name in HELPERS if find_spec(name) is not None]
 
 
 def helpers_finding(outcomes: Mapping[str, Outcome]) -> Finding:
-    """Of the compiled modules, given what became of those that there are."""
+    """Return the result for the compiled modules, from trying those that were built."""
     broken = {name: outcomes[name].fault for name in HELPERS if name in outcomes and outcomes[name].fault}
     if broken:
         name, fault = next(iter(broken.items()))
         return Finding("compiled helpers", "broken", f"{len(broken)} do not load, {name}: {fault}", _build())
     missing = [name for name in HELPERS if name not in outcomes]
     if missing:
-        names = ", ".join(name.removeprefix("pretrainkit.") for name in missing)
-        cost = "Python does the same, slower: words take 4 times, spans of T5 twice as long"
-        return Finding("compiled helpers", "limited", f"not built: {names}; {cost}", _build())
+        names = [name.removeprefix("pretrainkit.") for name in missing]
+        cost = f"Python does the same, slower (times the CPU time: {', '.join(SLOWER[name] for name in names)})"
+        return Finding("compiled helpers", "limited", f"not built: {', '.join(names)}; {cost}", _build())
     return Finding("compiled helpers", "good", ", ".join(name.removeprefix("pretrainkit.") for name in HELPERS))
 
 
 def _build() -> str:
-    """What to do so that all helpers are built."""
+    """Return the command that builds all helpers."""
     root = Path(import_module("pretrainkit").__path__[0]).parents[1]
     python = shlex.quote(sys.executable)
     build = f"{python} -m pip install --force-reinstall --no-deps --no-cache-dir pretrainkit"
@@ -184,7 +193,7 @@ def _packages(versions: Mapping[str, str | None], outcomes: Mapping[str, Outcome
 
 
 def finding_of(name: str, outcome: Outcome) -> Finding:
-    """Of an installed package in which something is amiss."""
+    """Return the result for an installed package that does not work, or not completely."""
     if lacks_operators(outcome.fault):
         mend = f"for all programs of this environment: {shlex.quote(sys.executable)} -m {torchvision_shim.__name__}"
         return Finding(name, "broken", f"torchvision is built for another torch: {outcome.fault}", mend)
