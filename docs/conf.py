@@ -1,0 +1,45 @@
+"""Settings of the documentation site, which `make docs` builds. `make_pages.py` gathers and generates its sources.
+
+Sphinx with MyST was chosen over MkDocs Material because it is maintained: Sphinx, myst-parser and pydata-sphinx-theme
+had releases in 2026, while MkDocs 1 had its last in August 2024 and Material's maintenance ends in November 2026.
+"""
+
+import re
+
+project = "pretrainkit"
+author = "The pretrainkit developers"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+myst_enable_extensions = ["deflist"]
+myst_heading_anchors = 4
+default_role = "code"
+smartquotes = False
+python_maximum_signature_line_length = 88
+autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False
+html_theme = "pydata_sphinx_theme"
+html_title = "pretrainkit"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+html_theme_options = {
+    "navbar_align": "left",
+    "header_links_before_dropdown": 8,
+    "show_toc_level": 2,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+}
+
+
+def as_markup(app, what, name, obj, options, lines):
+    """Docstrings are plain text with `code`: keep Sphinx from taking a `*` or `name_` outside of code for markup."""
+    text = "\n".join(lines)
+    parts = re.split(r"(``?[^`]+``?)", text)
+    parts[1::2] = [f"``{part.strip('`')}``" for part in parts[1::2]]
+    parts[::2] = [re.sub(r"(?<!^)\*|\||(?<=\w)_(?!\w)", r"\\\g<0>", part, flags=re.MULTILINE) for part in parts[::2]]
+    lines[:] = "".join(parts).split("\n")
+    if what in ("attribute", "property"):
+        lines.insert(0, "")  # else napoleon takes what stands before a colon for a type
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", as_markup, priority=1)
