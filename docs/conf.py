@@ -29,13 +29,16 @@ html_theme_options = {
     "footer_end": [],
 }
 
+# Not the star of a list.
+MARKUP = re.compile(r"(?<!^)\*|\*(?! )|\||(?<=\w)_(?!\w)", re.MULTILINE)
+
 
 def as_markup(app, what, name, obj, options, lines):
     """Docstrings are plain text with `code`: keep Sphinx from taking a `*` or `name_` outside of code for markup."""
     text = "\n".join(lines)
     parts = re.split(r"(``?[^`]+``?)", text)
     parts[1::2] = [f"``{part.strip('`')}``" for part in parts[1::2]]
-    parts[::2] = [re.sub(r"(?<!^)\*|\||(?<=\w)_(?!\w)", r"\\\g<0>", part, flags=re.MULTILINE) for part in parts[::2]]
+    parts[::2] = [MARKUP.sub(r"\\\g<0>", part) for part in parts[::2]]
     lines[:] = "".join(parts).split("\n")
     if what in ("attribute", "property"):
         lines.insert(0, "")  # else napoleon takes what stands before a colon for a type
