@@ -28,6 +28,10 @@ def readme(folder: Path) -> None:
     copy("tokens/valid", folder / "data" / "valid")
 
 
+def nothing(folder: Path) -> None:
+    """The page begins from nothing."""
+
+
 def answers(folder: Path) -> None:
     copy("t5", folder / "runs" / "t5")
     copy("glue", folder / "data" / "glue")
@@ -249,6 +253,36 @@ WALKS = [
     ),
     Walk("docs/generation.md", generation),
     Walk(
+        "docs/get-started.md",
+        nothing,
+        smaller={
+            r"enumerate\(standard_library_documents\(\)\)": "zip(range(40), standard_library_documents())",
+            "--vocab-size 4096": "--vocab-size 500",
+            "num_steps=1000": "",
+        },
+        behind={"^pretrainkit train": f"{BERT} {QUICK}"},
+        not_here={"^make ": "sets up an environment"},
+        before={"^pretrainkit resume": killed("runs/mine")},
+    ),
+    Walk(
+        "docs/how-to/sizes-and-batch.md",
+        training,
+        smaller={"plan bert/base": "plan bert/mini --no-dry-run"},
+        behind={"^pretrainkit train": f"{BERT} {QUICK}", "^pretrainkit plan": "model.num_layers=1"},
+    ),
+    Walk(
+        "docs/how-to/when-a-run-goes-wrong.md",
+        training,
+        smaller={"init.step=500": "init.step=1", "num_steps=7000": "num_steps=3", "start_step=1": "start_step=0"},
+        behind={
+            "^pretrainkit train bert": f"{BERT} {QUICK}",
+            "^pretrainkit train runs": "num_steps=3",
+            "^pretrainkit plan": "model.num_layers=1 --no-dry-run",
+        },
+        not_here={"^pretrainkit doctor": "tests/end_to_end/test_killed_rank.py runs it"},
+        before={"resume runs/mine optimizer": killed("runs/mine")},
+    ),
+    Walk(
         "docs/image-tokenizers.md",
         image_tokenizers,
         smaller={r"\{00000\.\.00099\}": "{00000..00001}"},
@@ -392,7 +426,7 @@ def test_what_no_longer_works_is_noticed(tmp_path: Path) -> None:
 
 def test_no_page_is_left_out() -> None:
     walked = {this.page for this in WALKS} | {"docs/extending.md"}  # tests/test_extending_page.py runs that one
-    pages = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *(ROOT / "src").rglob("*.md"), *ROOT.glob("benchmarks/*.md")]
+    pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *(ROOT / "src").rglob("*.md"), *ROOT.glob("benchmarks/*.md")]
     run = {"bash", "sh", "python"}
     with_blocks = {str(page.relative_to(ROOT)) for page in pages if run & {block.language for block in blocks_of(page)}}
     assert with_blocks - walked == set()
