@@ -256,7 +256,7 @@ WALKS = [
         "docs/get-started.md",
         nothing,
         smaller={
-            r"enumerate\(standard_library_documents\(\)\)": "zip(range(40), standard_library_documents())",
+            r"enumerate\(standard_library_documents\(\)\)": "zip(range(12), standard_library_documents())",
             "--vocab-size 4096": "--vocab-size 500",
             "num_steps=1000": "",
         },
