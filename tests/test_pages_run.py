@@ -426,7 +426,12 @@ def test_what_no_longer_works_is_noticed(tmp_path: Path) -> None:
 
 def test_no_page_is_left_out() -> None:
     walked = {this.page for this in WALKS} | {"docs/extending.md"}  # tests/test_extending_page.py runs that one
-    pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *(ROOT / "src").rglob("*.md"), *ROOT.glob("benchmarks/*.md")]
+    pages = [
+        ROOT / "README.md",
+        *ROOT.glob("docs/**/*.md"),
+        *(ROOT / "src").rglob("*.md"),
+        *ROOT.glob("benchmarks/*.md"),
+    ]
     run = {"bash", "sh", "python"}
     with_blocks = {str(page.relative_to(ROOT)) for page in pages if run & {block.language for block in blocks_of(page)}}
     assert with_blocks - walked == set()
