@@ -2,8 +2,10 @@
 page, at a small size on generated data."""
 
 import contextlib
+import re
 import shutil
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from unittest import mock
 
@@ -422,6 +424,30 @@ def test_what_no_longer_works_is_noticed(tmp_path: Path) -> None:
         "nothing has 'slurm' any more",
     ]
     assert "bert/mini" in wrong[0]
+
+
+def test_each_folder_has_the_files_that_the_page_of_formats_names() -> None:
+    text = (ROOT / "docs/file-formats.md").read_text("utf-8")
+    sections = dict(part.split("\n", 1) for part in text.split("\n## ")[1:])
+    data.part("rows")
+    (step,) = (data.part("bert") / "checkpoints").glob("step-*2")
+    folders = {
+        "Shards of a corpus": data.part("corpus/train"),
+        "Tokenizer": data.part("tokenizer"),
+        "Token shards": data.part("tokens/train"),
+        "Rendered rows": next(data.stock().glob("rendered/**/manifest.json")).parent,
+        "Run folder": data.part("bert"),
+        "Checkpoints": step,
+    }
+    for title, folder in folders.items():
+        rows = re.findall(r"^\| (`.+?) \| ", sections[title], re.MULTILINE)
+        names = [name for row in rows for name in re.findall(r"`(.+?)`", row) if name != "PINNED"]
+        patterns = [re.sub(r"\b[NM]\b", r"\\d{5}", name).replace("PPP", r"\d{3}") for name in names]
+        there = [path.name + "/" * path.is_dir() for path in folder.iterdir() if not path.name.startswith(".")]
+        others = re.findall(r"`([a-z*-]+/)`", sections[title])
+        unknown = [name for name in there if not any(re.fullmatch(one, name) for one in patterns)]
+        assert [name for name in unknown if not any(fnmatch(name, one) for one in others)] == [], title
+        assert [one for one in patterns if not any(re.fullmatch(one, name) for name in there)] == [], title
 
 
 def test_no_page_is_left_out() -> None:
