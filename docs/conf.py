@@ -21,6 +21,8 @@ html_title = "pretrainkit"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
+# Pages of the top level have no others beside them, and need no list of them.
+html_sidebars = {page: [] for page in ("index", "get-started", "coming-from", "architecture", "benchmarks", "glossary")}
 html_theme_options = {
     "navbar_align": "left",
     "header_links_before_dropdown": 8,
