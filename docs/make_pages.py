@@ -39,6 +39,7 @@ def pages() -> dict[Path, str]:
     docs, recipes = ROOT / "docs", ROOT / "src/pretrainkit/recipes"
     found = {page: str(page.relative_to(docs)) for page in sorted(docs.rglob("*.md"))}
     found |= {page: f"recipes/{page.parent.name}.md" for page in sorted(recipes.glob("*/README.md"))}
+    found |= {page: page.name.lower() for page in sorted(ROOT.glob("*.md")) if page.name != "README.md"}
     return found | {ROOT / "benchmarks/RESULTS.md": "benchmarks.md"}
 
 
@@ -59,6 +60,10 @@ def copied(page: Path, addresses: dict[Path, str], out: Path) -> str:
     parts = FENCE.split(page.read_text("utf-8"))
     parts[::2] = [LINK.sub(moved, part) for part in parts[::2]]
     return "".join(parts)
+
+
+def title_of(text: str) -> str:
+    return text.partition("\n")[0].removeprefix("# ")
 
 
 def toctree(addresses: list[str]) -> str:
@@ -237,7 +242,9 @@ def make(out: Path) -> None:
     shutil.rmtree(out, ignore_errors=True)
     addresses = pages()
     made = {address: copied(page, addresses, out) for page, address in addresses.items()}
-    made |= dict(navigation(made["index.md"], GENERATED))
+    about = "".join(f"\n- [{title_of(made[a])}]({a})" for page, a in addresses.items() if page.parent == ROOT)
+    home = f"{made['index.md'].rstrip()}\n\n## Project\n{about}\n" if about else made["index.md"]
+    made |= dict(navigation(home, GENERATED))
     for generate in (api_pages, cli_pages, settings_pages):
         made |= dict(generate())
     for address, text in made.items():
