@@ -5,6 +5,7 @@ had releases in 2026, while MkDocs 1 had its last in August 2024 and Material's 
 """
 
 import re
+from pathlib import Path
 
 project = "pretrainkit"
 author = "The pretrainkit developers"
@@ -21,8 +22,6 @@ html_title = "pretrainkit"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
-# Pages of the top level have no others beside them, and need no list of them.
-html_sidebars = {page: [] for page in ("index", "get-started", "coming-from", "architecture", "benchmarks", "glossary")}
 html_theme_options = {
     "navbar_align": "left",
     "header_links_before_dropdown": 8,
@@ -46,5 +45,13 @@ def as_markup(app, what, name, obj, options, lines):
         lines.insert(0, "")  # else napoleon takes what stands before a colon for a type
 
 
+def without_sidebar(app, config):
+    """Pages of the top level have no others beside them, and need no list of them."""
+    home = (Path(app.srcdir) / "index.md").read_text("utf-8")
+    top = re.findall(r"<([\w-]+)\.md>", home)
+    config.html_sidebars = {page: [] for page in ("index", *top) if not page.endswith("-overview")}
+
+
 def setup(app):
+    app.connect("config-inited", without_sidebar)
     app.connect("autodoc-process-docstring", as_markup, priority=1)

@@ -80,7 +80,7 @@ def navigation(home: str, generated: list[tuple[str, str]]) -> Iterator[tuple[st
         title, _, _ = section.partition("\n")
         links = [f"{name} <{link}>" for name, link in ITEM.findall(section)]
         if len(links) > 1:
-            address = re.sub(r"\W+", "-", title.lower()) + ".md"
+            address = re.sub(r"\W+", "-", title.lower()) + "-overview.md"
             yield address, f"# {section}{toctree(links)}"
             top.append(f"{title} <{address}>")
         else:
