@@ -16,6 +16,8 @@ default_role = "code"
 smartquotes = False
 python_maximum_signature_line_length = 88
 autodoc_member_order = "bysource"
+add_module_names = False
+toc_object_entries_show_parents = "hide"
 autodoc_inherit_docstrings = False
 html_theme = "pydata_sphinx_theme"
 html_title = "pretrainkit"
@@ -42,7 +44,7 @@ def as_markup(app, what, name, obj, options, lines):
     parts[::2] = [MARKUP.sub(r"\\\g<0>", part) for part in parts[::2]]
     lines[:] = "".join(parts).split("\n")
     if what in ("attribute", "property"):
-        lines.insert(0, "")  # else napoleon takes what stands before a colon for a type
+        lines.insert(0, "\u200b")  # else napoleon takes the words before a colon for a type
 
 
 def without_sidebar(app, config):
