@@ -14,7 +14,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DELETE_ON_ERROR:
-.PHONY: setup demo test test-fast test-lowest test-matrix test-gpu-benchmark test-codegen test-pretended-cuda lint format bench clean
+.PHONY: setup demo test test-fast test-lowest test-matrix test-gpu-benchmark test-codegen test-pretended-cuda lint format bench docs clean
 
 setup: $(VENV)/.done
 
@@ -86,6 +86,15 @@ format: setup
 bench: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python benchmarks/run.py
+
+# The documentation site, in build/site: fails on a broken link and on a public name without documentation.
+docs: setup $(BIN)/sphinx-build
+	$(BIN)/python docs/make_pages.py build/pages
+	$(BIN)/python -m sphinx -q -E -W --keep-going -c docs -d build/doctrees build/pages build/site
+	@echo "the site is in build/site/index.html"
+
+$(BIN)/sphinx-build:
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[docs]'
 
 clean:
 	rm -rf $(VENV) .venv-* build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

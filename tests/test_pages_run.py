@@ -2,8 +2,10 @@
 page, at a small size on generated data."""
 
 import contextlib
+import re
 import shutil
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from unittest import mock
 
@@ -26,6 +28,10 @@ def readme(folder: Path) -> None:
     for name in ("wiki", "books"):
         copy("tokens/train", folder / "data" / name)
     copy("tokens/valid", folder / "data" / "valid")
+
+
+def nothing(folder: Path) -> None:
+    """The page begins from nothing."""
 
 
 def answers(folder: Path) -> None:
@@ -249,6 +255,36 @@ WALKS = [
     ),
     Walk("docs/generation.md", generation),
     Walk(
+        "docs/get-started.md",
+        nothing,
+        smaller={
+            r"enumerate\(standard_library_documents\(\)\)": "zip(range(12), standard_library_documents())",
+            "--vocab-size 4096": "--vocab-size 500",
+            "num_steps=1000": "",
+        },
+        behind={"^pretrainkit train": f"{BERT} {QUICK}"},
+        not_here={"^make ": "sets up an environment"},
+        before={"^pretrainkit resume": killed("runs/mine")},
+    ),
+    Walk(
+        "docs/how-to/sizes-and-batch.md",
+        training,
+        smaller={"plan bert/base": "plan bert/mini --no-dry-run"},
+        behind={"^pretrainkit train": f"{BERT} {QUICK}", "^pretrainkit plan": "model.num_layers=1"},
+    ),
+    Walk(
+        "docs/how-to/when-a-run-goes-wrong.md",
+        training,
+        smaller={"init.step=500": "init.step=1", "num_steps=7000": "num_steps=3", "start_step=1": "start_step=0"},
+        behind={
+            "^pretrainkit train bert": f"{BERT} {QUICK}",
+            "^pretrainkit train runs": "num_steps=3",
+            "^pretrainkit plan": "model.num_layers=1 --no-dry-run",
+        },
+        not_here={"^pretrainkit doctor": "tests/end_to_end/test_killed_rank.py runs it"},
+        before={"resume runs/mine optimizer": killed("runs/mine")},
+    ),
+    Walk(
         "docs/image-tokenizers.md",
         image_tokenizers,
         smaller={r"\{00000\.\.00099\}": "{00000..00001}"},
@@ -398,9 +434,38 @@ def test_what_no_longer_works_is_noticed(tmp_path: Path) -> None:
     assert "bert/mini" in wrong[0]
 
 
+def test_each_folder_has_the_files_that_the_page_of_formats_names() -> None:
+    text = (ROOT / "docs/file-formats.md").read_text("utf-8")
+    sections = dict(part.split("\n", 1) for part in text.split("\n## ")[1:])
+    data.part("rows")
+    (step,) = (data.part("bert") / "checkpoints").glob("step-*2")
+    folders = {
+        "Shards of a corpus": data.part("corpus/train"),
+        "Tokenizer": data.part("tokenizer"),
+        "Token shards": data.part("tokens/train"),
+        "Rendered rows": next(data.stock().glob("rendered/**/manifest.json")).parent,
+        "Run folder": data.part("bert"),
+        "Checkpoints": step,
+    }
+    for title, folder in folders.items():
+        rows = re.findall(r"^\| (`.+?) \| ", sections[title], re.MULTILINE)
+        names = [name for row in rows for name in re.findall(r"`(.+?)`", row) if name != "PINNED"]
+        patterns = [re.sub(r"\b[NM]\b", r"\\d{5}", name).replace("PPP", r"\d{3}") for name in names]
+        there = [path.name + "/" * path.is_dir() for path in folder.iterdir() if not path.name.startswith(".")]
+        others = re.findall(r"`([a-z*-]+/)`", sections[title])
+        unknown = [name for name in there if not any(re.fullmatch(one, name) for one in patterns)]
+        assert [name for name in unknown if not any(fnmatch(name, one) for one in others)] == [], title
+        assert [one for one in patterns if not any(re.fullmatch(one, name) for name in there)] == [], title
+
+
 def test_no_page_is_left_out() -> None:
     walked = {this.page for this in WALKS} | {"docs/extending.md"}  # tests/test_extending_page.py runs that one
-    pages = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *(ROOT / "src").rglob("*.md"), *ROOT.glob("benchmarks/*.md")]
+    pages = [
+        ROOT / "README.md",
+        *ROOT.glob("docs/**/*.md"),
+        *(ROOT / "src").rglob("*.md"),
+        *ROOT.glob("benchmarks/*.md"),
+    ]
     run = {"bash", "sh", "python"}
     with_blocks = {str(page.relative_to(ROOT)) for page in pages if run & {block.language for block in blocks_of(page)}}
     assert with_blocks - walked == set()

@@ -124,10 +124,12 @@ class RendererConfig(Config):
 
     @property
     def font_pixels(self) -> float:
+        """Size of the font in pixels."""
         return self.font_size * self.dpi / 72
 
     @property
     def geometry(self) -> Geometry:
+        """Side and number of the patches of a canvas."""
         return Geometry(patch=self.pixels_per_patch, num_patches=self.max_seq_length)
 
 

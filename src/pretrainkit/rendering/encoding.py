@@ -38,6 +38,7 @@ class Encoding:
 
     @property
     def patch(self) -> int:
+        """Side of a patch in pixels."""
         return self.columns_XP.shape[1]
 
     @property

@@ -55,6 +55,7 @@ class TaskSource(ABC):
         """Changes whenever the examples would; files are told apart by content, not by name."""
 
     def num_examples(self, split: str) -> int:
+        """Number of examples of a split."""
         return sum(self.file_sizes(split))
 
     def check_split(self, split: str) -> None:
@@ -446,6 +447,7 @@ class TokenShardSource(_Lazy):
 
     @once
     def shards(self, split: str) -> TokenShards:
+        """The token shards of a split. Raises DataError if there is no such split."""
         self.check_split(split)
         return TokenShards.open(self.folders[split])
 

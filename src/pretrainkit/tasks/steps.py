@@ -96,6 +96,7 @@ def wanted(step: Step) -> frozenset[str]:
 
 
 def name_of(step: Step) -> str:
+    """Name of a step's function, or of its class."""
     function = callable_of(step)
     while isinstance(function, functools.partial):
         function = function.func

@@ -89,6 +89,7 @@ class Task:
 
     @property
     def splits(self) -> tuple[str, ...]:
+        """Names of the splits that the source has."""
         return self.source.splits
 
     @property
@@ -97,6 +98,7 @@ class Task:
         return split_steps(self.name, self.preprocessors)[2]
 
     def replace(self, **changes: Any) -> "Task":
+        """Return a copy with other values of some fields."""
         return dataclasses.replace(self, **changes)
 
     def supplied(self, supply: Supply) -> "Task":
@@ -333,6 +335,8 @@ Entry = TypeVar("Entry", Task, Mixture)
 
 @dataclass
 class TaskRegistry:
+    """Tasks and mixtures by name."""
+
     _tasks: dict[str, Task] = field(default_factory=dict)
     _mixtures: dict[str, Mixture] = field(default_factory=dict)
     _supply: Supply | None = None
@@ -401,6 +405,7 @@ class TaskRegistry:
         return self._task(name)
 
     def names(self) -> tuple[str, ...]:
+        """Names of all tasks and mixtures, sorted."""
         return tuple(sorted({*self._tasks, *self._mixtures}))
 
     def remove(self, name: str) -> None:
@@ -410,6 +415,7 @@ class TaskRegistry:
         self._mixtures.pop(name, None)
 
     def reset(self) -> None:
+        """Remove all tasks and mixtures."""
         self._tasks.clear()
         self._mixtures.clear()
 

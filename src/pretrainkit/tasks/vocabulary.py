@@ -74,6 +74,7 @@ class Vocabulary(ABC):
         """Text of ids that are all below `size`."""
 
     def describe(self) -> str:
+        """Describe the vocabulary in one line, for messages."""
         return (
             f"{type(self).__name__} of {self.size:,} ids with {len(self.sentinel_ids)} sentinels, "
             f"fingerprint {self.fingerprint[:12]}"

@@ -90,6 +90,7 @@ class Tokenizer(ABC):
         return self._pieces
 
     def encode(self, text: str) -> Ids:
+        """Return the int32 ids of one text; see `encode_flat`."""
         return self.encode_batch([text])[0]
 
     def is_word_start(self) -> NDArray[np.bool_]:

@@ -107,6 +107,7 @@ class TokenShards:
         return self._maps["documents"][shard]
 
     def document_hashes(self, shard: int) -> NDArray[np.uint64]:
+        """Hashes of the texts of a shard's documents, uint64."""
         return self._maps["hashes"][shard]
 
     def document(self, index: int) -> list[NDArray[np.unsignedinteger]]:

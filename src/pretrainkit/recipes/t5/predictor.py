@@ -85,6 +85,7 @@ class Predictor:
 
     @property
     def max_length(self) -> int:
+        """Most tokens of an answer."""
         return self.decoding.max_length or self.config.data.target_length
 
     def predict(self, examples: Sequence[Example]) -> list[NDArray[np.int32]]:

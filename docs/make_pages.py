@@ -1,0 +1,256 @@
+"""Gather the sources of the documentation site: `python docs/make_pages.py FOLDER`.
+
+Pages of the repository are copied, with their links to each other; the reference of the Python API, the command line
+and the settings is generated from the code. `docs/index.md` is the home page and its lists are the navigation.
+Everything public that has no documentation is an error.
+"""
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+from typer.main import get_command
+
+from pretrainkit.cli import main
+from pretrainkit.config.base import Config
+from pretrainkit.config.docs import field_types, scalar
+from pretrainkit.config.explain import config_classes_in, tag_of
+from pretrainkit.recipes.registry import entries, find_recipe
+from pretrainkit.training.run import RunConfig
+
+ROOT = Path(__file__).parents[1]
+LINK = re.compile(r"(?<=\]\()(?!\w+:)([^)\s#]+)")
+ITEM = re.compile(r"^- \[(.+?)\]\((.+?)\)", re.MULTILINE)
+ANY = TypeAdapter(Any)
+FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+
+
+def pages() -> dict[Path, str]:
+    """Every page of the repository that the site has, to its address there."""
+    docs, recipes = ROOT / "docs", ROOT / "src/pretrainkit/recipes"
+    found = {page: str(page.relative_to(docs)) for page in sorted(docs.rglob("*.md"))}
+    found |= {page: f"recipes/{page.parent.name}.md" for page in sorted(recipes.glob("*/README.md"))}
+    found |= {page: page.name.lower() for page in sorted(ROOT.glob("*.md")) if page.name != "README.md"}
+    return found | {ROOT / "benchmarks/RESULTS.md": "benchmarks.md"}
+
+
+def copied(page: Path, addresses: dict[Path, str], out: Path) -> str:
+    """The text of a page with its links as the site needs them. Pictures are copied."""
+
+    def moved(match: re.Match[str]) -> str:
+        target = (page.parent / match[1]).resolve()
+        address = addresses.get(target)
+        if address is None:
+            if target.suffix not in (".png", ".svg"):
+                raise SystemExit(f"{page}: the link to {match[1]} leads out of the site\n  name the file in `code`")
+            address = f"images/{target.name}"
+            (out / "images").mkdir(parents=True, exist_ok=True)
+            shutil.copy(target, out / address)
+        return os.path.relpath(address, Path(addresses[page]).parent)
+
+    parts = FENCE.split(page.read_text("utf-8"))
+    parts[::2] = [LINK.sub(moved, part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def title_of(text: str) -> str:
+    return text.partition("\n")[0].removeprefix("# ")
+
+
+def toctree(addresses: list[str]) -> str:
+    return "\n".join(["", "```{toctree}", ":hidden:", "", *addresses, "```", ""])
+
+
+def navigation(home: str, generated: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """The home page and one page for each of its lists of more than one link, from the text of `docs/index.md`."""
+    intro, *sections = re.split(r"^## ", home, flags=re.MULTILINE)
+    top, shown = [], [intro]
+    for section in sections:
+        if section.startswith("Reference"):
+            section = section.rstrip() + "".join(f"\n- [{title}]({page})" for page, title in generated) + "\n\n"
+        title, _, _ = section.partition("\n")
+        links = [f"{name} <{link}>" for name, link in ITEM.findall(section)]
+        if len(links) > 1:
+            address = re.sub(r"\W+", "-", title.lower()) + "-overview.md"
+            yield address, f"# {section}{toctree(links)}"
+            top.append(f"{title} <{address}>")
+        else:
+            top += [re.sub(r".*<", f"{title} <", link) for link in links]
+        shown.append(f"## {section}")
+    yield "index.md", "".join(shown) + toctree(top)
+
+
+def public_modules() -> list[str]:
+    """Modules whose names a reader is told to use: those that Python snippets of the pages import, and what a recipe
+    can be besides."""
+    found = {"pretrainkit.recipes.capabilities", "pretrainkit.recipes.exchange"}
+    for page in pages():
+        for snippet in re.findall(r"^```python\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+            for node in ast.walk(ast.parse(snippet)):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pretrainkit."):
+                    found.add(str(node.module))
+                elif isinstance(node, ast.ImportFrom) and node.module == "pretrainkit":
+                    found |= {f"pretrainkit.{alias.name}" for alias in node.names}
+    return sorted(found)
+
+
+def public_names(module: Any) -> dict[str, Any]:
+    """What a module offers: its `__all__`, or all that it defines without a leading underscore."""
+    names = getattr(module, "__all__", None) or [
+        name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__
+    ]
+    values = {name: getattr(module, name) for name in names if not name.startswith("_")}
+    return {name: value for name, value in values.items() if inspect.isclass(value) or inspect.isroutine(value)}
+
+
+def undocumented(value: Any, path: str) -> Iterator[str]:
+    """The dotted names of a function, or of a class and its methods, that have no docstring of their own or of the
+    class they come from."""
+    if not inspect.getdoc(value) or (
+        dataclasses.is_dataclass(value) and value.__doc__.startswith(value.__name__ + "(")
+    ):
+        yield path
+    for name, member in vars(value).items() if inspect.isclass(value) else ():
+        function = inspect.unwrap(getattr(member, "fget", None) or getattr(member, "__func__", None) or member)
+        own = inspect.isroutine(function) and function.__module__ == value.__module__
+        hidden = name.startswith("_") or getattr(function, "__name__", "").startswith("_")
+        if own and not hidden and not inspect.getdoc(getattr(value, name)):
+            yield f"{path}.{name}"
+
+
+def api_pages() -> Iterator[tuple[str, str]]:
+    """The Python API: one page for the functions of `pretrainkit`, one for each further module."""
+    missing, links = [], []
+    for name in ["pretrainkit", *public_modules()]:
+        module = importlib.import_module(name)
+        members = public_names(module)
+        missing += [hole for member, value in members.items() for hole in undocumented(value, f"{name}.{member}")]
+        lines = [f"# {name}", "", "```{eval-rst}", *("" if name == "pretrainkit" else f".. automodule:: {name}",), ""]
+        for member, value in members.items():
+            kind = "class" if inspect.isclass(value) else "function"
+            lines += [f".. auto{kind}:: {name}.{member}", *(["   :members:"] if kind == "class" else []), ""]
+        links.append(name)
+        yield f"reference/api/{name}.md", "\n".join([*lines, "```", ""])
+    if missing:
+        raise SystemExit("public names without a docstring:\n  " + "\n  ".join(missing))
+    listed = "".join(f"- [{name}]({name}.md)\n" for name in links)
+    yield "reference/api/index.md", f"# Python API\n\n{listed}{toctree([f'{name}.md' for name in links])}"
+
+
+def command_text(command: Any, name: str) -> Iterator[str]:
+    """Usage, description, arguments and options of one command."""
+    context = command.context_class(command, info_name=name)
+    lead = inspect.cleandoc((command.callback and command.callback.__doc__) or command.help or "")
+    if not lead:
+        raise SystemExit(f"{name} has no help")
+    yield f"{lead}\n\n```text\n{command.get_usage(context).removeprefix('Usage: ')}\n```\n"
+    for param in command.get_params(context):
+        record = None if getattr(param, "hidden", False) else param.get_help_record(context)
+        if record and param.name != "help":
+            if not record[1]:
+                raise SystemExit(f"{name}: {record[0]} has no help")
+            limits = re.sub(r"\s*\[(.+)\]$", r" (\1)", record[1])
+            shown = re.sub(r" <.*>$", "", record[0]) if param.param_type_name == "argument" else record[0]
+            yield f"`{shown}`\n: {escaped(limits)}\n"
+
+
+def escaped(text: str) -> str:
+    """Plain text as Markdown: what stands outside of backticks means itself."""
+    parts = re.split(r"(`[^`]+`)", " ".join(text.split()))
+    parts[::2] = [re.sub(r"[*_<>\[\]{}$|\\]", r"\\\g<0>", part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def cli_pages() -> Iterator[tuple[str, str]]:
+    group: Any = get_command(main.app)
+    listed = []
+    for verb, line in main.VERBS.items():
+        command, name = group.get_command(None, verb), f"pretrainkit {verb}"
+        lines = [f"# {name}\n", *command_text(command, name)]
+        for sub in getattr(command, "commands", {}).values():
+            lines += [f"## {name} {sub.name}\n", *command_text(sub, f"{name} {sub.name}")]
+        listed.append(f"- [`{name}`]({verb}.md): {line}\n")
+        yield f"reference/cli/{verb}.md", "\n".join(lines)
+    links = toctree([f"{verb}.md" for verb in main.VERBS])
+    yield "reference/cli/index.md", f"# Command line\n\n{''.join(listed)}{links}"
+
+
+def fields_text(config_class: type[Config], path: str, level: int, shared: type[Config] = Config) -> Iterator[str]:
+    """Every field of a config class that `shared` does not have, then the fields of the settings that these hold."""
+    types, parts = field_types(config_class), []
+    for name, info in config_class.model_fields.items():
+        full = f"{path}.{name}" if path else name
+        if name in shared.model_fields and shared.model_fields[name].annotation is info.annotation:
+            continue
+        if len(info.description or "") < 10:
+            raise SystemExit(f"{config_class.__name__}.{name} is not documented")
+        classes = config_classes_in(info.annotation, in_lists=True)
+        default = (
+            {} if info.is_required() else ANY.dump_python(info.get_default(call_default_factory=True), mode="json")
+        )
+        shown = "" if isinstance(default, dict) else f", default `{scalar(default)}`"
+        yield f"`{full}`\n: {escaped(info.description or '')}\n  *{escaped(types[name])}*{shown}\n"
+        tag = tag_of(classes)
+        for one in classes:
+            value = (
+                next((f" with {tag[0]}={value}" for value, member in tag[1].items() if member is one), "")
+                if tag
+                else ""
+            )
+            parts.append((full, value, one))
+    for full, value, one in parts:
+        if one.model_fields:
+            yield f"{'#' * level} {full}{value}\n\n{escaped(inspect.getdoc(one) or '')}\n"
+            yield from fields_text(one, full, min(level + 1, 5))
+
+
+def settings_pages() -> Iterator[tuple[str, str]]:
+    """Every field of every config: those that all recipes share on one page, the others by recipe."""
+    lead = "# Settings of every run\n\nEach recipe has its own `model`, `objective` and `data` besides.\n"
+    yield "reference/settings/run.md", "\n".join([lead, *fields_text(RunConfig, "", 2)])
+    names = sorted(entries())
+    for name in names:
+        recipe: Any = find_recipe(name)
+        presets = [
+            f"`{name}/{preset}`\n: {escaped(inspect.getdoc(make) or '')}\n" for preset, make in recipe.presets.items()
+        ]
+        lead = f"# Settings of {name}\n\n{escaped(recipe.summary)} It also has the [settings of every run](run.md).\n"
+        fields = fields_text(recipe.config_class, "", 3, RunConfig)
+        yield f"reference/settings/{name}.md", "\n".join([lead, "## Presets\n", *presets, "## Fields\n", *fields])
+    listed = "".join(f"- [Settings of {name}]({name}.md)\n" for name in names)
+    links = toctree([f"{name}.md" for name in ["run", *names]])
+    yield "reference/settings/index.md", f"# Settings\n\n- [Settings of every run](run.md)\n{listed}{links}"
+
+
+GENERATED = [
+    ("reference/api/index.md", "Python API"),
+    ("reference/cli/index.md", "Command line"),
+    ("reference/settings/index.md", "Settings"),
+]
+
+
+def make(out: Path) -> None:
+    shutil.rmtree(out, ignore_errors=True)
+    addresses = pages()
+    made = {address: copied(page, addresses, out) for page, address in addresses.items()}
+    about = "".join(f"\n- [{title_of(made[a])}]({a})" for page, a in addresses.items() if page.parent == ROOT)
+    home = f"{made['index.md'].rstrip()}\n\n## Project\n{about}\n" if about else made["index.md"]
+    made |= dict(navigation(home, GENERATED))
+    for generate in (api_pages, cli_pages, settings_pages):
+        made |= dict(generate())
+    for address, text in made.items():
+        (out / address).parent.mkdir(parents=True, exist_ok=True)
+        (out / address).write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]))

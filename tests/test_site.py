@@ -1,0 +1,57 @@
+"""The sources of the documentation site: `make docs` builds it from them, and fails on links that lead nowhere."""
+
+import importlib.util
+import types
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def site() -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location("make_pages", ROOT / "docs" / "make_pages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_page_is_in_the_navigation_and_everything_public_is_documented(site, tmp_path):
+    site.make(tmp_path)
+    listed = {link for _, link in site.ITEM.findall((tmp_path / "index.md").read_text("utf-8"))}
+    assert {*site.pages().values()} - {"index.md"} <= listed
+    assert "`--max-restarts" in (tmp_path / "reference/cli/train.md").read_text("utf-8")
+    assert "`optimizer.peak_lr`" in (tmp_path / "reference/settings/run.md").read_text("utf-8")
+    assert "`data.max_seq_length`" in (tmp_path / "reference/settings/bert.md").read_text("utf-8")
+    assert "pretrainkit.train" in (tmp_path / "reference/api/pretrainkit.md").read_text("utf-8")
+
+
+def test_names_without_documentation_are_found(site):
+    class Documented:
+        """A class."""
+
+        def method(self) -> None:
+            pass
+
+        @property
+        def size(self) -> int:
+            return 1
+
+        def _hidden(self) -> None:
+            pass
+
+    def function() -> None:
+        pass
+
+    assert list(site.undocumented(function, "f")) == ["f"]
+    assert list(site.undocumented(Documented, "D")) == ["D.method", "D.size"]
+
+
+def test_a_link_out_of_the_site_is_refused(site, tmp_path):
+    page = ROOT / "docs" / "index.md"
+    addresses = {page: "index.md"}
+    with pytest.raises(SystemExit, match="leads out of the site"):
+        site.copied(page, addresses, tmp_path)
