@@ -14,7 +14,7 @@ and must give the same loss and the same gradients.
 
 ours and theirs compute the same examples, masked by the original's rule, which leaves slots empty. packed is how ours
 trains: as many rows, with empty slots filled by further draws. "theirs, tuned" is the original with what its users
-could have of ours without touching the model: fused AdamW, freed memory kept, and threads that wait asleep. A useful
+could have of ours without touching the model: fused AdamW, freed memory kept, and threads that soon sleep. A useful
 token is one in a slot that is not empty.
 """
 
