@@ -1,0 +1,77 @@
+"""Check the English of the project: `python docs/check_words.py [PATH ...]`, a part of `make lint`.
+
+The rules come from `docs/glossary.md`, section "Plain words": its first column lists words that no docstring, comment,
+message or page uses, and names that no variable has. Beyond that, no docstring starts with one of `RIDDLES`, and prose
+in Markdown has at most `MAX_COLUMNS` characters in a line. Prints a line for each place; exit code 1 if there is one.
+"""
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+GLOSSARY = ROOT / "docs" / "glossary.md"
+CHECKED = ("src", "docs", "benchmarks", "README.md", "CONTRIBUTING.md")
+RIDDLES = re.compile(r"(Of|What|Whether|How|That|Where|Who|Whose|Which|As|So|To)\b")
+"""First words of docstrings that are fragments: "Of the batch.", "What was read.", "Whether it is known."."""
+MAX_COLUMNS = 120
+
+Place = tuple[int, str]
+"""Number of a line, and what is wrong there."""
+
+
+def plain_words() -> tuple[re.Pattern[str], frozenset[str]]:
+    """Return what matches an avoided word, and the avoided names of variables (in the glossary: between backquotes)."""
+    table = GLOSSARY.read_text("utf-8").split("## Plain words")[1]
+    first = [row.split("|")[1] for row in table.splitlines() if row.startswith("| ") and "| write |" not in row]
+    names = frozenset(name for cell in first for name in re.findall(r"`(\w+)`", cell))
+    words = [word.strip() for cell in first if "`" not in cell for word in re.sub(r"\(.*?\)", "", cell).split(",")]
+    return re.compile(rf"\b(?:{'|'.join(map(re.escape, words))})\b", re.IGNORECASE), names
+
+
+def check_python(text: str, avoided: re.Pattern[str], names: frozenset[str]) -> Iterator[Place]:
+    """Yield what is wrong in docstrings, comments, strings and names of a Python file."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type in (tokenize.COMMENT, tokenize.STRING) or "FSTRING" in tokenize.tok_name[token.type]:
+            for number, line in enumerate(token.string.splitlines(), token.start[0]):
+                yield from ((number, f"avoided word: {word}") for word in avoided.findall(line))
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(docstring))) if first := RIDDLES.match(docstring.lstrip()):
+                yield node.lineno, f"docstring starts with {first[0]!r}"
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) if name in names:
+                yield node.lineno, f"name that says nothing: {name}"
+
+
+def check_markdown(text: str, avoided: re.Pattern[str]) -> Iterator[Place]:
+    """Yield what is wrong in a page: avoided words, and long lines outside of code, tables and links."""
+    is_code = False
+    for number, line in enumerate(text.splitlines(), 1):
+        is_code ^= line.lstrip().startswith("```")
+        if not is_code:
+            yield from ((number, f"avoided word: {word}") for word in avoided.findall(line))
+            if len(line) > MAX_COLUMNS and not line.startswith(("|", "[", "![", "<")):
+                yield number, f"{len(line)} characters in a line; wrap at 100"
+
+
+def main(arguments: list[str]) -> int:
+    """Check the given files and folders, or all of `CHECKED`."""
+    avoided, names = plain_words()
+    num_wrong = 0
+    for path in (Path(name).resolve() for name in arguments or (str(ROOT / name) for name in CHECKED)):
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
+        for file in (file for file in files if file.suffix in {".py", ".md"} and file != GLOSSARY):
+            text = file.read_text("utf-8")
+            wrong = check_python(text, avoided, names) if file.suffix == ".py" else check_markdown(text, avoided)
+            for number, reason in sorted(wrong):
+                print(f"{file.relative_to(ROOT)}:{number}: {reason}")
+                num_wrong += 1
+    return min(num_wrong, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
