@@ -62,6 +62,17 @@ def test_enclosed_values_defaults_and_settings_count():
     assert identity(Tokenize(True)) != identity(Tokenize(False))
 
 
+def test_rewording_a_preprocessor_of_pretrainkit_changes_nothing_and_its_version_does(monkeypatch):
+    step = format_strings(a="x")
+    before = identity(step)
+    call = type(step).__call__
+    reworded = call.__code__.replace(co_consts=("Other words.", *call.__code__.co_consts[1:]))
+    monkeypatch.setattr(call, "__code__", reworded)
+    assert identity(step) == before
+    monkeypatch.setattr("pretrainkit.tasks.identity._OWN_CODE", "2")
+    assert identity(step) != before
+
+
 def test_every_kind_of_value_has_a_json_form():
     cyclic = []
     cyclic.append(cyclic)

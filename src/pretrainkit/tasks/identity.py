@@ -1,6 +1,6 @@
-"""What a value is, as JSON: changes when the code of a function, its settings, or data it refers to do.
+"""A JSON description of a value that changes with the code of a function, its settings, and the data that it uses.
 
-Fingerprints of caches are made from it, so that an edited preprocessor makes a cache stale.
+Fingerprints of task caches and of the data of runs contain it, so an edited preprocessor makes a cache outdated.
 """
 
 import dataclasses
@@ -18,22 +18,27 @@ import numpy as np
 from pretrainkit.tasks.vocabulary import Vocabulary
 
 _RENAMED = {"task": "task_definitions", "sources": "task_sources", "steps": "task_steps"}
-"""Modules of this package by what they were called in `data`."""
+"""Modules of this package, and their former names in `pretrainkit.data`."""
 _PLAIN = (bool, int, float, str, bytes, list, tuple, dict, set, frozenset, re.Pattern, type(None))
+_OWN_PACKAGE = "pretrainkit."
+_OWN_CODE = "1"
+"""Version of our own preprocessors. Raise it when one of them returns other examples for the same records."""
 
 
 def identity(value: Any) -> Any:
-    """A JSON value.
+    """Return a JSON value that describes `value`.
 
-    Functions are told apart by their code, defaults, the variables they enclose, and what they use of their own module:
-    plain data and functions. Objects are told apart by their class, the code of its `__call__`, and their public
-    attributes. What other modules do is not looked at. Code depends on the version of Python.
+    The description of a function has its code, its defaults, its enclosed variables, and the plain data and functions
+    of its own module that it uses. That of an object has its class, the code of its `__call__`, and its public
+    attributes. Functions of other modules count by name only. Code means bytecode, which depends on the version of
+    Python. Functions and classes of pretrainkit count by name and `_OWN_CODE`, so that rewording them
+    changes nothing.
     """
     return _identity(value, ())
 
 
 def _identity(value: Any, within: tuple[int, ...]) -> Any:
-    """`within`: ids of the values that are being described, which may refer to each other."""
+    """Describe `value`; `within` has the ids of the values around it, because values may refer to each other."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if id(value) in within:
@@ -70,14 +75,16 @@ def _identity(value: Any, within: tuple[int, ...]) -> Any:
 
 def _of_function(function: FunctionType, inside: tuple[int, ...]) -> Any:
     enclosed = [cell.cell_contents for cell in function.__closure__ or ()]
-    own = {}
-    for name in sorted(_names(function.__code__) & function.__globals__.keys()):
-        used = function.__globals__[name]
-        is_own = isinstance(used, FunctionType) and used.__module__ == function.__module__
-        if is_own or isinstance(used, _PLAIN):
-            own[name] = _identity(used, inside)
+    code = _code(function)
+    used = {}
+    if code != _OWN_CODE:
+        for name in sorted(_names(function.__code__) & function.__globals__.keys()):
+            value = function.__globals__[name]
+            is_near = isinstance(value, FunctionType) and value.__module__ == function.__module__
+            if is_near or isinstance(value, _PLAIN):
+                used[name] = _identity(value, inside)
     settings = [_identity(part, inside) for part in (function.__defaults__, function.__kwdefaults__, enclosed)]
-    return ["function", function.__qualname__, _code(function.__code__), *settings, own]
+    return ["function", function.__qualname__, code, *settings, used]
 
 
 def _of_object(value: Any, inside: tuple[int, ...]) -> Any:
@@ -87,12 +94,12 @@ def _of_object(value: Any, inside: tuple[int, ...]) -> Any:
     else:
         attributes = {name: item for name, item in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
     call = inspect.getattr_static(kind, "__call__", None)
-    code = _code(call.__code__) if isinstance(call, FunctionType) else ""
+    code = _code(call) if isinstance(call, FunctionType) else ""
     return ["object", f"{_first_name(kind.__module__)}.{kind.__qualname__}", code, _identity(attributes, inside)]
 
 
 def _first_name(module: str | None) -> str | None:
-    """What a module was called when caches and runs first noted it; a module that moves changes no fingerprint."""
+    """Return the name that caches and runs first recorded for a module, so that moving it changes no fingerprint."""
     package, _, name = (module or "").rpartition(".")
     if package != __package__:
         return module
@@ -100,19 +107,23 @@ def _first_name(module: str | None) -> str | None:
 
 
 def _names(code: CodeType) -> set[str]:
-    """Names of globals (and attributes) that code uses, that of functions within it too."""
+    """Return the names of globals and attributes that code uses, including functions inside it."""
     inner = (_names(item) for item in code.co_consts if isinstance(item, CodeType))
     return set(code.co_names).union(*inner)
 
 
-def _code(code: CodeType) -> str:
-    """Digest of what a function does: not of where it stands."""
-    constants = [_code(item) if isinstance(item, CodeType) else _constant(item) for item in code.co_consts]
+def _code(function: FunctionType) -> str:
+    """Return a digest of what a function does, which does not depend on its place in the file."""
+    return _OWN_CODE if (function.__module__ or "").startswith(_OWN_PACKAGE) else _digest(function.__code__)
+
+
+def _digest(code: CodeType) -> str:
+    constants = [_digest(item) if isinstance(item, CodeType) else _constant(item) for item in code.co_consts]
     return _hex(repr((code.co_code, code.co_names, code.co_varnames, constants)).encode())
 
 
 def _constant(value: Any) -> str:
-    """Its form in text; that of a set, which Python orders differently in every process, sorted."""
+    """Return a constant as text; sets are sorted, because Python orders them differently in every process."""
     if isinstance(value, frozenset):
         return f"set {sorted(map(_constant, value))}"
     if isinstance(value, tuple):
