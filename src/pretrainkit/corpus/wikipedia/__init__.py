@@ -1,1 +1,1 @@
-"""Wikipedia from its own dumps: pages out of the XML, text out of the markup."""
+"""Documents from Wikipedia dumps: parsing of the XML, and conversion of wikitext to plain text."""

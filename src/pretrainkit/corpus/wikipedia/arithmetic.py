@@ -49,32 +49,32 @@ _BINARY: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
     "and": (3, lambda first, second: bool(first and second)),
     "or": (2, lambda first, second: bool(first or second)),
 }
-"""MediaWiki's operators: how closely they bind, and what they do."""
+"""MediaWiki's binary operators: (precedence, function)."""
 _UNARY = _FUNCTIONS | {"-": operator.neg, "+": operator.pos, "not": operator.not_, "sqrt": math.sqrt}
-_CLOSEST = 9
-"""How closely they bind."""
+_UNARY_PRECEDENCE = 9
 
 
 def evaluate(expression: str) -> str:
-    """The value of an expression as MediaWiki computes it; "" of an empty one. Raises ZeroDivisionError, ValueError
-    where it has none."""
+    """Return the value of `expression` as MediaWiki computes it, or "" for an empty expression.
+
+    Raises ZeroDivisionError or ValueError if the expression has no value."""
     expression = expression.replace("−", "-").replace("&lt;", "<").replace("&gt;", ">").lower().strip()
     tokens = _TOKEN.findall(expression)
     if len(expression) > _MAX_LENGTH or _TOKEN.sub("", expression):
-        raise ValueError(f"{expression} is no arithmetic")
+        raise ValueError(f"{expression!r} is not an arithmetic expression")
     if not tokens:
         return ""
     try:
         value = float(_operand(tokens, 0))
     except (TypeError, OverflowError, IndexError) as error:  # complex, too large, or an operand is missing
-        raise ValueError(f"{expression} has no value") from error
+        raise ValueError(f"{expression!r} has no value") from error
     if tokens or not math.isfinite(value):
-        raise ValueError(f"{expression} has no value")
+        raise ValueError(f"{expression!r} has no value")
     return str(int(value)) if value == int(value) and abs(value) < _LARGEST_WHOLE else f"{value:.12g}"
 
 
-def _operand(tokens: list[str], closeness: int) -> Any:
-    """The value of the first of `tokens`, which are taken away, as far as operators bind more closely."""
+def _operand(tokens: list[str], precedence: int) -> Any:
+    """Evaluate and remove the first tokens, up to the first operator that does not exceed `precedence`."""
     token = tokens.pop(0)
     value: Any
     if token == "(":
@@ -82,19 +82,19 @@ def _operand(tokens: list[str], closeness: int) -> Any:
         if tokens.pop(0) != ")":
             raise ValueError("a bracket is not closed")
     elif token in _UNARY:
-        value = _UNARY[token](_operand(tokens, _CLOSEST))
+        value = _UNARY[token](_operand(tokens, _UNARY_PRECEDENCE))
     elif token in ("pi", "e"):
         value = _NAMES[token]
     else:
         value = float(token) if "." in token else int(token)
-    while tokens and tokens[0] in _BINARY and _BINARY[tokens[0]][0] > closeness:
-        own, apply = _BINARY[tokens.pop(0)]
-        value = apply(value, _operand(tokens, own))
+    while tokens and tokens[0] in _BINARY and _BINARY[tokens[0]][0] > precedence:
+        operator_precedence, apply = _BINARY[tokens.pop(0)]
+        value = apply(value, _operand(tokens, operator_precedence))
     return value
 
 
 def _rounded(value: float, places: int) -> float:
-    """Halves away from zero, as PHP rounds."""
+    """Round halves away from zero, as PHP does."""
     if abs(places) > _MAX_PLACES:
         return value
     scaled = abs(value) * 10.0**places
@@ -102,7 +102,7 @@ def _rounded(value: float, places: int) -> float:
 
 
 def python_value(expression: str) -> str | None:
-    """The value of an expression of numbers in Python, as Python writes it; None where it has none."""
+    """Return the value of a numeric Python expression as text, or None if it has no value."""
     if len(expression) > _MAX_LENGTH or not _ALLOWED_IN_PYTHON.fullmatch(expression):
         return None
     try:
@@ -114,7 +114,7 @@ def python_value(expression: str) -> str | None:
 
 def _power(base: Any, power: Any) -> Any:
     if abs(power) > _MAX_POWER or abs(base) > 1e9:
-        raise ValueError(f"{base} to the {power}")
+        raise ValueError(f"{base} to the power of {power} is too large")
     return base**power
 
 
@@ -132,11 +132,11 @@ def _value(node: ast.AST) -> Any:
             return _OPERATORS[type(sign)](_value(left), _value(right))
         case ast.BoolOp(op=sign, values=[first, *others]):
             value = _value(first)
-            # The first that decides, or the last; what stands behind it is not computed.
+            # As in Python, operands after the first decisive operand are not evaluated.
             decides = bool(value) == isinstance(sign, ast.Or)
             return value if decides or not others else _value(ast.BoolOp(op=sign, values=others))
         case ast.Name(id=name) if not callable(_NAMES[name]):
             return _NAMES[name]
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if callable(_NAMES[name]):
             return _NAMES[name](*map(_value, arguments))
-    raise ValueError(f"{type(node).__name__} is no arithmetic")
+    raise ValueError(f"{type(node).__name__} is not allowed in an arithmetic expression")

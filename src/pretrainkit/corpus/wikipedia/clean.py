@@ -1,7 +1,7 @@
-"""Wikitext to text: paragraphs as a reader sees them, one per line.
+"""Conversion of wikitext to plain text: paragraphs as a reader sees them, one per line.
 
-Every step is linear in the size of the page: no expression backtracks over more than a line, nesting is read with a
-stack, and a closing tag that is missing is searched for once.
+Every step takes time linear in the size of the page: no regular expression backtracks over more than a line, a stack
+resolves nesting, and a missing closing tag is searched for once.
 """
 
 import html
@@ -44,11 +44,11 @@ _SIGNS = frozenset({*"*#:;={|!}", BAR, PREFORMATTED})
 _ENDS_OF_SENTENCES = (".", "!", "?", ":", ";", "…", "。", "।", ")", '"', "”")
 _TERM = re.compile(r"(.*?\w.*?)(?:\s+:\s*|:\s+)(.*)")
 _MIN_PREFORMATTED = 60
-"""Characters from which a line that begins with a space is taken for a paragraph, not for a listing."""
+"""Number of characters from which an indented line is treated as a paragraph instead of a listing."""
 
 
 class Cleaner:
-    """Reads the pages of one edition."""
+    """Converts pages of one Wikipedia edition to plain text."""
 
     def __init__(self, site: Site, options: Extraction) -> None:
         self._options = options
@@ -57,18 +57,18 @@ class Cleaner:
         self._nesting = Nesting(self._templates.expand, self._link, self._table)
 
     def clean(self, wikitext: str, title: str) -> str:
-        """The text of a page, lines joined by line feeds; "" where nothing of it is text."""
+        """Return the text of a page, its lines separated by line feeds; "" if the page has no text."""
         self._templates.title = title
         text = "\n" + wikitext
         if "<" in text:
             text = strip_elements(text, _formula)
         text = self._nesting.flatten(text)
-        # From here on other lines may come to begin with a space, too, by what is taken out of them.
+        # Mark indented lines now: later steps remove markup, after which other lines may begin with a space, too.
         text = _plain(text.replace("\n ", f"\n{PREFORMATTED}"))
         return "\n".join(text_lines(text, self._options))
 
     def _link(self, content: str) -> str:
-        """What `[[...]]` shows: its label, or its target; nothing of pictures, categories and other languages."""
+        """Return the visible text of `[[...]]`: the label or the target; "" for images, categories and languages."""
         target, *labels = content.split("|")
         prefix, colon, rest = target.partition(":")
         if colon:
@@ -92,16 +92,16 @@ class Cleaner:
 
 
 def _without_parenthesis(title: str) -> str:
-    """`Mercury (planet)` to `Mercury`."""
+    """Shorten `Mercury (planet)` to `Mercury`."""
     start = title.rfind("(")
     return title[:start].rstrip(" ") if start >= 0 and title.find(")", start) == len(title) - 1 else title
 
 
 def _plain(text: str) -> str:
-    """Quotes, addresses, switches and references of characters to text; gaps that templates left are closed."""
+    """Convert quotes, URLs, switches and character references to text, and close gaps that templates left."""
     if "''" in text:
         if "''''" in text:
-            text = _QUOTES.sub(lambda found: "'" * max(0, len(found[0]) - 5) + "'" * (len(found[0]) == 4), text)
+            text = _QUOTES.sub(lambda match: "'" * max(0, len(match[0]) - 5) + "'" * (len(match[0]) == 4), text)
         if "'''" in text:
             text = _without_bold(text)
         text = text.replace("''", "")
@@ -129,14 +129,14 @@ def _plain(text: str) -> str:
     return _BEFORE_SIGN.sub(itemgetter(1), text) if has_gap else text
 
 
-def _character(found: re.Match[str]) -> str:
-    """What a reference stands for. Without a semicolon it is none, so `html.unescape` must not look for its like."""
-    name = found[1]
-    return html.unescape(found[0]) if name[0] == "#" else html5.get(f"{name};", found[0])
+def _character(match: re.Match[str]) -> str:
+    """Decode a character reference. `html.unescape` would also decode names that only begin like an entity."""
+    name = match[1]
+    return html.unescape(match[0]) if name[0] == "#" else html5.get(f"{name};", match[0])
 
 
 def _without_bold(text: str) -> str:
-    """Takes out ''' but for the apostrophe in lines such as `''L'''amour''`, where both kinds of marks are odd."""
+    """Remove ''', except the apostrophe in lines such as `''L'''amour''`, where both marks have an odd count."""
     if not _APOSTROPHE.search(text):
         return text.replace("'''", "")
     lines = text.split("\n")
@@ -148,7 +148,7 @@ def _without_bold(text: str) -> str:
 
 
 def table_rows(content: str) -> list[list[str]]:
-    """Rows of cells of what stands between `{|` and `|}`, nested tables already gone. Attributes are left out."""
+    """Parse the text between `{|` and `|}` into rows of cells without attributes. It contains no nested tables."""
     rows: list[list[str]] = [[]]
     for line in content.split("\n")[1:]:
         line = line.strip()
@@ -169,49 +169,50 @@ def _content(cell: str) -> str:
     attributes, bar, text = cell.partition("|")
     if bar and "=" in attributes:
         return text.strip()
-    # Attributes without a bar behind them: the template that held it and the text gave nothing.
+    # Attributes without a bar after them: a template that was replaced by "" held the bar and the text.
     cell, position = cell.strip(), 0
-    while found := _ATTRIBUTES.match(cell, position):
-        position = found.end()
+    while match := _ATTRIBUTES.match(cell, position):
+        position = match.end()
     return cell[position:].replace("|", " ").strip()
 
 
 def text_lines(text: str, options: Extraction) -> list[str]:
-    """Paragraphs and definitions, one per line. Section titles and list items only where they are asked for, a title
-    only where text follows in its section."""
+    """Return paragraphs and definitions, one per line, and section titles and list items if `options` include them.
+
+    A title is only included if text follows in its section."""
     out: list[str] = []
     pending: dict[int, str] = {}
-    goes_on = False  # the last line was running text, and nothing stands between
-    term = ""  # of the last line, whose definition may follow
+    is_continued = False  # True while the next line of running text belongs to the same paragraph
+    term = ""  # the term that the previous line defines, if its definition may follow
     for line in text.split("\n"):
-        known_term, term = term, ""
+        previous_term, term = term, ""
         if not line:
-            goes_on = False
+            is_continued = False
             continue
         first = line[0]
         is_running = first not in _SIGNS
         if not is_running:
-            if first == "=" and (found := _HEADING.fullmatch(line)):
-                level = len(found[1])
+            if first == "=" and (match := _HEADING.fullmatch(line)):
+                level = len(match[1])
                 pending = {known: title for known, title in pending.items() if known < level}
-                pending[level] = found[2].strip()
-                goes_on = False
+                pending[level] = match[2].strip()
+                is_continued = False
                 continue
             if first == ";":
                 line, term = _definition(line)
                 line = line or (term if options.lists else "")
-            elif first == ":" and known_term and not options.lists:
-                line = f"{known_term}: {line.lstrip(':').strip()}"
+            elif first == ":" and previous_term and not options.lists:
+                line = f"{previous_term}: {line.lstrip(':').strip()}"
             else:
                 line = _marked(line, first, options)
         line = line.strip()
-        if not any(map(str.isalnum, line)):  # also what is left of a line whose words were all templates
-            goes_on = False
+        if not any(map(str.isalnum, line)):  # also the remainder of a line whose words were all templates
+            is_continued = False
             continue
-        if goes_on and is_running:
+        if is_continued and is_running:
             out[-1] += " " + line
             continue
-        goes_on = is_running
+        is_continued = is_running
         if pending:
             if options.sections:
                 out += pending.values()
@@ -221,21 +222,21 @@ def text_lines(text: str, options: Extraction) -> list[str]:
 
 
 def _definition(line: str) -> tuple[str, str]:
-    """(A term with its definition, "") or ("", a term alone)."""
+    """Return (term with definition, "") or ("", term without definition)."""
     body = line.lstrip("*#:;").strip()
-    found = _TERM.fullmatch(body)
-    return (f"{found[1]}: {found[2]}", "") if found and found[2] else ("", body)
+    match = _TERM.fullmatch(body)
+    return (f"{match[1]}: {match[2]}", "") if match and match[2] else ("", body)
 
 
 def _marked(line: str, first: str, options: Extraction) -> str:
-    """A line that begins with a sign of wikitext; "" where it is no text."""
+    """Return the text of a line that begins with wikitext markup, or "" if the line has no running text."""
     if first == BAR:
         return line[1:]
     if first in "*#:;":
         body = line.lstrip("*#:;").strip()
         marks = line[: len(line) - len(line.lstrip("*#:;"))]
         if marks[-1] == ":" and "*" not in marks and "#" not in marks:
-            # An indented paragraph; what is short there is a formula or points elsewhere.
+            # An indented paragraph; short indented lines are formulas or links to other pages.
             is_sentence = len(body) >= _MIN_PREFORMATTED and body.endswith(_ENDS_OF_SENTENCES)
             return body if options.lists or is_sentence else ""
         return "- " + body if options.lists and body else ""
@@ -249,7 +250,7 @@ _COMMAND = re.compile(r"\\([a-zA-Z]+)")
 _DEGREES = re.compile(r"\^(?:\\circ(?![a-zA-Z])|\{\\circ\})")
 TEX_SIGNS = (
     {
-        # What HTML calls by the same name.
+        # Names that HTML and TeX share.
         name: html5[f"{name};"]
         for name in words(
             "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho varsigma "
@@ -276,10 +277,10 @@ TEX_SIGNS = (
         for name in words("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp lim max min")
     }
 )  # fmt: skip
-"""Names of TeX to what they show: letters, signs, spaces and names of functions."""
+"""TeX command to the text that it displays: letters, signs, spaces and function names."""
 
 
 def _formula(tex: str) -> str:
-    """TeX on one line, with letters and signs for the commands that are no more than that."""
-    text = _COMMAND.sub(lambda found: TEX_SIGNS.get(found[1], found[0]), _DEGREES.sub("°", tex))
+    """Write TeX on one line, with Unicode characters for the commands in `TEX_SIGNS`."""
+    text = _COMMAND.sub(lambda match: TEX_SIGNS.get(match[1], match[0]), _DEGREES.sub("°", tex))
     return " ".join(text.replace("~", " ").replace("\\,", " ").replace("\\;", " ").replace("\\!", "").split())

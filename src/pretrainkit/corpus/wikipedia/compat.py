@@ -1,9 +1,9 @@
-"""The text that WikiExtractor 2.75 gives, with what it loses, for corpora that must be like others'.
+"""Reimplementation of WikiExtractor 2.75, including the text that it loses, to reproduce published corpora.
 
-Written from what it does, step by step in its order, and compared with it on wikitext made for that and on real pages.
-What differs: words that depend on the clock (`{{CURRENTYEAR}}`) and modules (`{{#invoke:...}}`) give nothing. As there,
-the text stays escaped for XML until links and quotes are read, so `<nowiki>` is not known, and markup that is not
-closed keeps what follows it on the page from being read.
+It follows WikiExtractor step by step and was compared with it on test cases and on real pages. One difference:
+words that depend on the clock (`{{CURRENTYEAR}}`) and modules (`{{#invoke:...}}`) expand to "". Like WikiExtractor, it
+parses links and quotes before it unescapes the XML, so `<nowiki>` has no effect, and unclosed markup hides the rest of
+the page.
 """
 
 import re
@@ -17,7 +17,7 @@ from pretrainkit.corpus.wikipedia.options import Extraction
 from pretrainkit.corpus.wikipedia.word_lists import words
 
 _MAX_DEPTH = 50
-"""Templates in templates that are read (there: until Python's stack ends)."""
+"""Maximum nesting depth of templates. WikiExtractor's limit is Python's stack."""
 _KEPT_PREFIXES = frozenset({"w", "wiktionary", "wikt"})
 _SWITCHES = re.compile(
     r"__(?:NOTOC|FORCETOC|TOC|NEWSECTIONLINK|NONEWSECTIONLINK|NOGALLERY|HIDDENCAT|NOCONTENTCONVERT|NOCC|NOTITLECONVERT|"
@@ -74,12 +74,12 @@ Span = tuple[int, int]
 def wikiextractor_text(
     wikitext: str, title: str, kept: Extraction | None = None, *, quotes_are_escaped: bool = False
 ) -> str:
-    """Lines of a page joined by line feeds, without its title; "" for a page without a body.
+    """Return the text of a page without its title, lines separated by line feeds; "" for a page without text.
 
     Args:
-        wikitext: No longer escaped for XML.
-        kept: Its sections, lists and tables are what the original has options for; None: none of them.
-        quotes_are_escaped: The dump has `&quot;` for `"`, as MediaWiki writes it: the original does not see them then.
+        wikitext: Wikitext, unescaped from XML.
+        kept: Whether to include section titles, lists and tables (WikiExtractor's options); None excludes them.
+        quotes_are_escaped: True if the dump has `&quot;` for `"`, as MediaWiki writes. WikiExtractor ignores these.
     """
     kept = kept or Extraction()
     text, title = (text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") for text in (wikitext, title))
@@ -90,7 +90,7 @@ def wikiextractor_text(
         text = _without_nested(_without_nested(text, *_BRACES), *_TABLES)
     text = _quotes(text)
     text = _replaced(text, _pairs(text), _label)
-    text = _EXTERNAL.sub(lambda found: "" if _IMAGE.match(found[1]) else found[1], text)
+    text = _EXTERNAL.sub(lambda match: "" if _IMAGE.match(match[1]) else match[1], text)
     text = _clean(_unescape_but_code(_SWITCHES.sub("", text)))
     if kept.tables:
         text = _STYLES.sub("", text).replace("|-", "").replace("|", "")
@@ -98,15 +98,16 @@ def wikiextractor_text(
 
 
 def _balanced(text: str, is_template: bool) -> Iterator[Span]:
-    """Where runs of brackets open and close, outermost first; none from one on that is never closed. `is_template`:
-    only braces count; otherwise double square brackets do, too."""
+    """Yield the spans of outermost brackets, up to the first bracket that is never closed.
+
+    If `is_template`, only braces count; otherwise also double square brackets."""
     runs = _RUNS_OF_BRACES if is_template else _RUNS_OF_BRACKETS
     start = 0
-    stack: list[int] = []  # widths of what is open; those of square brackets are negative
-    for found in runs.finditer(text):
-        sign, left = text[found.start()], found.end() - found.start()
+    stack: list[int] = []  # widths of the open brackets; negative for square brackets
+    for match in runs.finditer(text):
+        sign, left = text[match.start()], match.end() - match.start()
         if sign in "{[":
-            start = start if stack else found.start()
+            start = start if stack else match.start()
             stack.append(left if sign == "{" else -left)
             continue
         is_square = sign == "]"
@@ -121,13 +122,13 @@ def _balanced(text: str, is_template: bool) -> Iterator[Span]:
             if left <= 1:
                 break
         if not stack:
-            yield start, found.end() - left
+            yield start, match.end() - left
         elif not is_square and is_template and stack in ([0], [1]):
-            stack = []  # a brace too many: neither a template nor a parameter
+            stack = []  # one excess brace: neither a template nor a parameter
 
 
 def _arguments(text: str) -> list[str]:
-    """What stands between the pipes, without those in brackets."""
+    """Split at pipes, except at those within brackets."""
     parts, position = [""], 0
     for start, end in [*_balanced(text, is_template=False), (len(text), len(text))]:
         first, *others = text[position:start].split("|")
@@ -139,7 +140,7 @@ def _arguments(text: str) -> list[str]:
 
 
 class _Expander:
-    """Parser functions and magic words of one page; templates are not known and give nothing."""
+    """Expands parser functions and magic words of one page; templates expand to ""."""
 
     def __init__(self, title: str) -> None:
         before, colon, after = title.partition(":")
@@ -178,7 +179,7 @@ class _Expander:
             return ""
         try:
             return function(self.expand, first.strip(), *parts)
-        except (TypeError, ValueError):  # too few arguments or too many, or no number
+        except (TypeError, ValueError):  # wrong number of arguments, or not a number
             return ""
 
 
@@ -186,7 +187,7 @@ Expand = Callable[[str], str]
 
 
 def _if_equal(expand: Expand, left: str, right: str, then: str, otherwise: str = "", *_: str) -> str:
-    """`right` is compared as it is written, and an empty one with nothing."""
+    """Compare `left` with `right` without expanding `right`. An empty `right` expands to ""."""
     right = right.strip()
     return expand((then if left == right else otherwise).strip()) if right else ""
 
@@ -198,7 +199,9 @@ def _if_error(expand: Expand, test: str, then: str = "", otherwise: str | None =
 
 
 def _switch(expand: Expand, value: str, *cases: str) -> str:
-    """The first case that is equal or falls through to the next, or `#default`; a last case without `=` is none."""
+    """Return the result of the first equal case (cases without `=` fall through) or of `#default`.
+
+    Unlike in MediaWiki, a last case without `=` is not a default."""
     default, falls_through = "", False
     for case in cases:
         name, equals, result = case.partition("=")
@@ -207,7 +210,7 @@ def _switch(expand: Expand, value: str, *cases: str) -> str:
             falls_through = falls_through or name == value
             continue
         result = expand(result.strip())
-        if falls_through or value in (one.strip() for one in name.split("|")):
+        if falls_through or value in (part.strip() for part in name.split("|")):
             return result
         if name == "#default":
             default = result
@@ -234,12 +237,13 @@ FUNCTIONS: dict[str, Callable[..., str]] = {
     "urlencode": lambda expand, text, *_: quote(text),
     "int": lambda expand, text, *_: str(int(text)),
 }
-"""Parser functions by their names in small letters; all others give nothing."""
+"""Lowercase name to parser function; all others expand to ""."""
 
 
 def _without_nested(text: str, opening: re.Pattern[str], closing: re.Pattern[str]) -> str:
-    """Without what stands between brackets or tags; where closings are lacking, without all from the first opening to
-    the last closing. An opening is one deeper when it comes before the last closing that was read, or right behind."""
+    """Remove the text between brackets or tags; if closings are missing, from the first opening to the last closing.
+
+    An opening is nested if it comes before the most recent closing, or directly after it."""
     opened = opening.search(text)
     closed = closing.search(text, opened.end()) if opened else None
     if opened is None or closed is None:
@@ -269,7 +273,7 @@ def _without_nested(text: str, opening: re.Pattern[str], closing: re.Pattern[str
 
 
 def _replaced(text: str, spans: Iterable[Span], read: Callable[[str], str]) -> str:
-    """The text with what `read` makes of the inside of each pair of double brackets."""
+    """Replace each span by `read(inside)`, where `inside` is the span without its double brackets."""
     parts: list[str] = []
     position = 0
     for start, end in spans:
@@ -290,20 +294,20 @@ def _quotes(text: str) -> str:
 
 
 def _pairs(text: str) -> Iterator[Span]:
-    """Where outermost double square brackets open and close; none from one on that is never closed."""
+    """Yield the spans of outermost double square brackets, up to the first that is never closed."""
     depth, begin = 0, 0
-    for found in re.finditer(r"\[\[|\]\]", text):
-        if found[0] == "[[":
-            begin = begin if depth else found.start()
+    for match in re.finditer(r"\[\[|\]\]", text):
+        if match[0] == "[[":
+            begin = begin if depth else match.start()
             depth += 1
         elif depth:
             depth -= 1
             if not depth:
-                yield begin, found.end()
+                yield begin, match.end()
 
 
 def _label(link: str) -> str:
-    """Of an outermost link, with the brackets of those within; none where the target holds a colon."""
+    """Return the label of an outermost link, including brackets of nested links; "" if the target has a colon."""
     bar = link.find("|")
     target = label = link
     if bar >= 0:
@@ -318,33 +322,33 @@ def _label(link: str) -> str:
 
 
 def _unescape(text: str) -> str:
-    """Entities of HTML 4, with a semicolon."""
+    """Decode HTML 4 entities that end in a semicolon."""
     return _ENTITY.sub(_character, text) if "&" in text else text
 
 
-def _character(found: re.Match[str]) -> str:
-    code = found[1]
+def _character(match: re.Match[str]) -> str:
+    code = match[1]
     try:
-        if found[0][1] != "#":
+        if match[0][1] != "#":
             return chr(name2codepoint[code])
         return chr(int(code[1:], 16) if code[0] == "x" else int(code))
     except (KeyError, ValueError, OverflowError):
-        return found[0]
+        return match[0]
 
 
 def _unescape_but_code(text: str) -> str:
     parts: list[str] = []
     position = 0
-    # The expression must not search where it can find no end, which would take quadratic time.
+    # Search only up to the last closing tag; a search without a possible end would take quadratic time.
     last = text.rfind("&lt;/syntaxhighlight&gt;")
-    for found in _CODE.finditer(text, 0, last + 24 if last >= 0 else 0):
-        parts += (_unescape(text[position : found.start()]), found[1])
-        position = found.end()
+    for match in _CODE.finditer(text, 0, last + 24 if last >= 0 else 0):
+        parts += (_unescape(text[position : match.start()]), match[1])
+        position = match.end()
     return "".join([*parts, _unescape(text[position:])])
 
 
 def _clean(text: str) -> str:
-    """HTML, formulas and spaces."""
+    """Remove HTML, replace formulas and collapse spaces."""
     if "<" in text:
         text = _replaced(text, _marked_up(text), lambda inside: "")
         names = {name.lower() for name in _OPENED.findall(text)}
@@ -363,14 +367,14 @@ def _clean(text: str) -> str:
 
 
 def _marked_up(text: str) -> Iterator[Span]:
-    """Comments, tags that close themselves, and tags that go without their content."""
+    """Yield the spans of comments, of self-closing tags, and of tags that are removed without their content."""
     position, has_end = 0, True
-    # Behind the last > nothing can match, and the expression would look for it again and again.
-    for found in _MARKUP.finditer(text, 0, text.rfind(">") + 1):
-        start, end = found.span()
+    # Nothing can match after the last >; a search there would take quadratic time.
+    for match in _MARKUP.finditer(text, 0, text.rfind(">") + 1):
+        start, end = match.span()
         if start < position:
             continue
-        if found[0] == "<!--":
+        if match[0] == "<!--":
             end = text.find("-->", end) + 3 if has_end else 2
             has_end = end > 2
             if not has_end:
@@ -380,16 +384,16 @@ def _marked_up(text: str) -> Iterator[Span]:
 
 
 def _numbered(text: str, element: re.Pattern[str], closing: re.Pattern[str], placeholder: str) -> str:
-    """Elements to `placeholder_1` and so on; equal ones have the number of the first, and count."""
-    last = max((found.end() for found in closing.finditer(text)), default=0)
+    """Replace elements by `placeholder_N`, N being the 1-based index of the first equal element."""
+    last = max((match.end() for match in closing.finditer(text)), default=0)
     numbers: dict[str, int] = {}
-    for number, found in enumerate(element.finditer(text, 0, last), 1):
-        numbers.setdefault(found[0], number)
-    return element.sub(lambda found: f"{placeholder}_{numbers[found[0]]}", text) if numbers else text
+    for number, match in enumerate(element.finditer(text, 0, last), 1):
+        numbers.setdefault(match[0], number)
+    return element.sub(lambda match: f"{placeholder}_{numbers[match[0]]}", text) if numbers else text
 
 
 def _heading(line: str) -> tuple[int, str] | None:
-    """Level and title of a line that begins with signs of a heading and holds as many again."""
+    """Return level and title of a heading line: it begins with `==` and contains further equals signs."""
     if not line.startswith("=="):
         return None
     rest = line.lstrip("=")
@@ -402,14 +406,14 @@ def _heading(line: str) -> tuple[int, str] | None:
 
 
 class _ListState:
-    """Signs and counts of the levels of a list, with the original's way of reading them."""
+    """Signs and counts of the levels of a list, parsed as WikiExtractor does."""
 
     def __init__(self) -> None:
         self.signs: list[str] = []
         self.counts: list[int] = []
 
     def read(self, line: str) -> tuple[str, str]:
-        """(Marks before an item, the item); the item may be empty."""
+        """Return (marks before the item, item); the item may be empty."""
         depth = 0
         for known, sign in zip_longest(list(self.signs), line, fillvalue=""):
             if not sign or sign not in "*#;:":
@@ -434,7 +438,7 @@ class _ListState:
 
 
 def _compact(lines: list[str], kept: Extraction) -> Iterator[str]:
-    """Running text only: no titles, lists, indents, rests of tables; what is kept of these has a mark."""
+    """Yield running text, without headings, lists, indented lines and rests of tables. Those in `kept` get a mark."""
     titles: dict[int, str] = {}
     state = _ListState()
     is_empty_section = False
@@ -446,13 +450,13 @@ def _compact(lines: list[str], kept: Extraction) -> Iterator[str]:
         titles.clear()
 
     for line in lines:
-        given: list[str] = []
+        output: list[str] = []
         if not line:
             if state.signs:
                 state, is_empty_section = _ListState(), False
-                given = [""]
+                output = [""]
             elif last:
-                given = [""]
+                output = [""]
         elif heading := _heading(line):
             level, title = heading
             titles = {known: other for known, other in titles.items() if known < level}
@@ -460,22 +464,22 @@ def _compact(lines: list[str], kept: Extraction) -> Iterator[str]:
             state, is_empty_section = _ListState(), True
         elif line.startswith("++"):
             if title := line[2:-2]:
-                given = [title if title[-1] in "!?" else f"{title}."]
+                output = [title if title[-1] in "!?" else f"{title}."]
         elif line[0] == ":":
             pass
         elif line[0] in "*#;":
             marks, item = state.read(line)
             if item and kept.lists:
-                given = [*open_titles(), marks + item]
+                output = [*open_titles(), marks + item]
         elif state.signs:
             state = _ListState()
-            given = [line]
+            output = [line]
         elif line[0] in "{|" or line[-1] == "}" or (line[0] == "(" and line[-1] == ")") or not line.strip(".-"):
             pass
         elif titles:
-            given = [*open_titles(), line]
+            output = [*open_titles(), line]
             is_empty_section = False
         elif not is_empty_section and line[0] != " ":
-            given = [line]
-        yield from given
-        last = given[-1] if given else last
+            output = [line]
+        yield from output
+        last = output[-1] if output else last

@@ -1,4 +1,4 @@
-"""Documents of a dump: pages that are articles, as text."""
+"""Text of the articles in a Wikipedia dump."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from pretrainkit.corpus.wikipedia.clean import Cleaner
 from pretrainkit.corpus.wikipedia.compat import wikiextractor_text
 from pretrainkit.corpus.wikipedia.dump import read_pages, read_site
 from pretrainkit.corpus.wikipedia.options import Extraction
-from pretrainkit.corpus.wikipedia.redirects import kept_redirects
+from pretrainkit.corpus.wikipedia.redirects import redirect_writer
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import OnBytes, SourceFile
 
@@ -18,13 +18,13 @@ _DISAMBIGUATION = re.compile(r"^\{\{(?:disambig|hndis|geodis|dab\b|surname\b|Ð¿Ð
 
 
 def dump_documents(source: SourceFile, skips: Skips, on_bytes: OnBytes = None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Text and `meta` (dataset, id, title) of the articles that begin in `source`, in the order of the dump.
+    """Yield text and `meta` (dataset, id, title) of the articles that begin in `source`, in the order of the dump.
 
-    Redirects, pages of other namespaces and pages without text are counted and left out. Raises DataError where the
-    file cannot be read, or has bad input beyond the budget.
+    Skips and counts redirects, pages of other namespaces and pages without text. Raises DataError if the file cannot
+    be read or has more bad input than allowed.
     """
     options = source.options if isinstance(source.options, Extraction) else Extraction()
-    redirects = kept_redirects(Path(options.redirects), source) if options.redirects else nullcontext(None)
+    redirects = redirect_writer(Path(options.redirects), source) if options.redirects else nullcontext(None)
     cleaner = Cleaner(read_site(source), options)
     last_id = None
     with redirects as keep_redirect:

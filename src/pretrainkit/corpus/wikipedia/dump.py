@@ -1,8 +1,8 @@
-"""Pages of a MediaWiki XML dump, plain, bz2 or gzip, streamed: memory is bounded by the largest page allowed.
+"""Streaming reader for MediaWiki XML dumps (plain, bz2 or gzip). The largest allowed page bounds the memory.
 
-A dump can be read from any byte where a bz2 stream begins (`next_stream` finds them by their mark, so no index file
-is needed), a plain one from any byte: a page belongs to the stretch in which its `<page>` begins, and is read to its
-end beyond the stretch. So stretches of a file give each page once, wherever they were cut.
+A span of a dump can be read alone. It begins at any byte of a plain file, or where a bz2 stream begins (`next_stream`
+finds these, so no index file is needed). A page belongs to the span in which its `<page>` begins, and is read to its
+end beyond the span. So the spans of a file contain each page exactly once, wherever the file was cut.
 """
 
 import bz2
@@ -22,7 +22,7 @@ from pretrainkit.files.sources import OnBytes, SourceFile, open_source
 from pretrainkit.files.spans import next_stream
 
 MAX_PAGE_BYTES = 20_000_000
-"""Of the XML of a page. MediaWiki itself saves no page beyond 2 MB."""
+"""Maximum size of a page's XML. MediaWiki itself saves pages of at most 2 MB."""
 _END_OF_DUMP = b"</mediawiki>"
 _PAGE_MARK = re.compile(b"<page>|</page>|" + _END_OF_DUMP)
 _READ_BYTES = 1 << 17
@@ -31,10 +31,10 @@ _GATHERED_BYTES = 1 << 18
 
 
 class Mark(Enum):
-    """What a reader says between pieces of a dump."""
+    """Signal of a reader between pieces of a dump."""
 
-    stretch_ended = "what follows belongs to the next stretch"
-    gap = "bytes before and after do not belong together"
+    span_ended = "the following pieces belong to the next span"
+    gap = "bytes are missing between the previous and the next piece"
 
 
 Piece = bytes | Mark
@@ -49,16 +49,15 @@ class Page:
     id: int
     revision: int
     redirect: str | None
-    """Title that the page leads to, where it is a redirect."""
+    """Title of the target if the page is a redirect."""
     text: str
-    """Wikitext, no longer escaped for XML."""
+    """Wikitext, unescaped from XML."""
     quotes_are_escaped: bool
-    """In the dump, its quotation marks are `&quot;`."""
+    """True if the dump writes the text's quotation marks as `&quot;`."""
 
 
 def read_site(source: SourceFile) -> Site:
-    """What the head of a dump says about its wiki; an unnamed one where it has no head. Raises DataError where the
-    file is not a MediaWiki dump."""
+    """Parse the site information at the beginning of a dump. Raises DataError if the file is not a MediaWiki dump."""
     whole = SourceFile(source.address, source.format, source.num_bytes)
     head = b""
     try:
@@ -67,22 +66,22 @@ def read_site(source: SourceFile) -> Site:
                 head += piece
             if b"</siteinfo>" in head or b"<page>" in head or len(head) > _PLAIN_BYTES:
                 break
-    except DataError:  # of damage behind the head says who reads the pages, within the budget for bad input
+    except DataError:  # damage after the head is reported when the pages are read
         if b"<mediawiki" not in head:
             raise
     if b"<mediawiki" not in head:
         raise DataError(
-            f"{source.address} is not a MediaWiki dump: no <mediawiki> in its first {len(head)} bytes\n"
-            "  give a ...-pages-articles.xml, also as .bz2 or .gz; extracted <doc> files are --wiki of `corpus shards`"
+            f"{source.address} is not a MediaWiki dump: its first {len(head)} bytes do not contain <mediawiki>\n"
+            "  pass a ...-pages-articles.xml file (also .bz2, .gz), or extracted <doc> files to `corpus shards --wiki`"
         )
     return parse_site(head.decode(errors="replace").partition("<page>")[0])
 
 
 def read_pages(source: SourceFile, skips: Skips, on_bytes: OnBytes = None) -> Iterator[Page]:
-    """The pages that begin in `source`, in the order of the dump.
+    """Yield the pages that begin in `source`, in the order of the dump.
 
-    Damaged streams, pages that are not closed, too large, or not XML or UTF-8 count as bad input. Raises DataError
-    where the file cannot be opened, or has bad input beyond the budget.
+    Bad input is: damaged streams, and pages that are unclosed, too large, invalid XML or invalid UTF-8. Raises
+    DataError if the file cannot be opened or has more bad input than allowed.
     """
     for number, xml in enumerate(_page_xml(_pieces(source, skips, on_bytes), source, skips), 1):
         page = _parse(xml, source, number, skips)
@@ -91,7 +90,7 @@ def read_pages(source: SourceFile, skips: Skips, on_bytes: OnBytes = None) -> It
 
 
 def _pieces(source: SourceFile, skips: Skips, on_bytes: OnBytes) -> Iterator[Piece]:
-    """What the file holds, unpacked, in pieces of at least `_GATHERED_BYTES`, however small they were packed."""
+    """Yield the decompressed content in pieces of at least `_GATHERED_BYTES`."""
     held = bytearray()
     try:
         for piece in _unpacked(source, skips, on_bytes):
@@ -103,7 +102,7 @@ def _pieces(source: SourceFile, skips: Skips, on_bytes: OnBytes) -> Iterator[Pie
             if isinstance(piece, Mark):
                 yield piece
     except DataError:
-        yield bytes(held)  # what stands before the damage was read
+        yield bytes(held)  # the content before the damage is valid
         raise
     if held:
         yield bytes(held)
@@ -131,7 +130,7 @@ def _plain_pieces(file: BinaryIO, place: int, end: int | None, on_bytes: OnBytes
         if on_bytes:
             on_bytes(len(chunk))
         yield chunk
-    yield Mark.stretch_ended
+    yield Mark.span_ended
     yield from iter(partial(file.read, _PLAIN_BYTES), b"")
 
 
@@ -161,8 +160,8 @@ def _gz_pieces(file: BinaryIO, source: SourceFile, skips: Skips, on_bytes: OnByt
 def _bz2_pieces(
     file: BinaryIO, begin: int, end: int | None, source: SourceFile, skips: Skips, on_bytes: OnBytes
 ) -> Iterator[Piece]:
-    """Streams one by one. Behind a damaged one reading goes on where the next begins."""
-    place = begin  # of the first byte not given to a decoder
+    """Decompress stream by stream. After a damaged stream, continue at the beginning of the next stream."""
+    place = begin  # offset of the first byte that no decoder has received
     chunk = b""
     decoder: Any = None
     ended = False
@@ -176,8 +175,8 @@ def _bz2_pieces(
         if decoder is None:
             if end is not None and place >= end and not ended:
                 ended = True
-                yield Mark.stretch_ended
-            if not chunk.startswith(b"B"):  # a file of another kind, a hole, or padding behind the last stream
+                yield Mark.span_ended
+            if not chunk.startswith(b"B"):  # a file of another format, a gap, or padding after the last stream
                 is_other, hole = place == begin, place
                 chunk, place = next_stream(file, chunk, place)
                 if ended and chunk:
@@ -204,10 +203,10 @@ def _bz2_pieces(
             continue
         chunk = b""
         if decoder.eof:
-            # Behind the end of a stream the next one begins.
+            # The next stream begins directly after the end of a stream.
             chunk, decoder = decoder.unused_data, None
             place -= len(chunk)
-    if ended:  # what is damaged behind this stretch is counted by the one in which it lies
+    if ended:  # the reader of the next span counts the damage there
         yield Mark.gap
     elif decoder is not None:
         _cut_off(skips, source, place, "bz2")
@@ -215,48 +214,48 @@ def _bz2_pieces(
 
 
 def _damaged(skips: Skips, source: SourceFile, place: str, kind: str, error: object) -> None:
-    skips.bad("damaged_" + kind, source.address, place, f"the decompressor says: {error}; fetch the file again")
+    skips.bad("damaged_" + kind, source.address, place, f"decompression failed: {error}; download the file again")
 
 
 def _cut_off(skips: Skips, source: SourceFile, place: int, kind: str) -> None:
-    detail = "the file breaks off in the middle of a stream; fetch it again"
+    detail = "the file ends in the middle of a compressed stream; download it again"
     skips.bad("truncated_" + kind, source.address, f"byte {place}", detail)
 
 
 def _page_xml(pieces: Iterator[Piece], source: SourceFile, skips: Skips) -> Iterator[bytes]:
-    """What stands between `<page>` and `</page>`, of the pages that begin before the mark `stretch_ended`."""
+    """Yield the XML between `<page>` and `</page>` of the pages that begin before `Mark.span_ended`."""
     rest = b""
-    own = None  # bytes of `rest` that still belong to this stretch; None: all
-    is_whole = False  # the end of the dump was seen, or what is missing is counted already
+    own = None  # number of bytes of `rest` that belong to this span; None: all
+    is_whole = False  # True after the end of the dump, or if the missing part is already counted
     for piece in pieces:
         if isinstance(piece, Mark):
-            if piece is Mark.stretch_ended:
+            if piece is Mark.span_ended:
                 own = len(rest)
             else:
-                rest, is_whole = b"", True  # what was open is lost with the damaged bytes, which are counted
+                rest, is_whole = b"", True  # an open page is lost with the damaged bytes, which are counted
             if own is not None and not rest:
                 return
             continue
         rest += piece
-        start = None  # of the page that is open
+        start = None  # offset of the open page
         cut = 0
-        for found in _PAGE_MARK.finditer(rest):
-            if found[0] == b"<page>":
+        for match in _PAGE_MARK.finditer(rest):
+            if match[0] == b"<page>":
                 if start is not None:
                     place = _place_of(rest[start : start + 300])
                     skips.bad("page_not_closed", source.address, place, "no </page> follows")
-                start = found.start()
+                start = match.start()
                 if own is not None and start >= own:
                     return
             elif start is None:
-                is_whole = is_whole or found[0] == _END_OF_DUMP
-            elif found[0] == b"</page>":
-                if found.start() - start <= MAX_PAGE_BYTES:
-                    yield rest[start + len(b"<page>") : found.start()]
+                is_whole = is_whole or match[0] == _END_OF_DUMP
+            elif match[0] == b"</page>":
+                if match.start() - start <= MAX_PAGE_BYTES:
+                    yield rest[start + len(b"<page>") : match.start()]
                 else:
                     _too_large(skips, source, rest[start : start + 300])
-                start, cut = None, found.end()
-        # The beginning of a mark may stand at the end of the piece, and is kept.
+                start, cut = None, match.end()
+        # Keep the end of the piece: it may be the beginning of a mark.
         cut = max(cut, len(rest) - len(_END_OF_DUMP) + 1) if start is None else start
         rest = rest[cut:]
         if len(rest) > MAX_PAGE_BYTES + _PLAIN_BYTES:
@@ -267,18 +266,20 @@ def _page_xml(pieces: Iterator[Piece], source: SourceFile, skips: Skips) -> Iter
             if not own:
                 return
     if rest.startswith(b"<page>"):
-        skips.bad("page_not_closed", source.address, _place_of(rest[:300]), "the dump ends in the middle of it")
+        skips.bad("page_not_closed", source.address, _place_of(rest[:300]), "the dump ends in the middle of this page")
     elif not is_whole:
-        skips.bad("truncated_dump", source.address, "its end", "no </mediawiki> follows the last page; fetch it again")
+        skips.bad(
+            "truncated_dump", source.address, "its end", "no </mediawiki> follows the last page; download it again"
+        )
 
 
 def _place_of(xml: bytes) -> str:
-    found = re.search(rb"<title>([^<]*)", xml)
-    return f"page {found[1].decode(errors='replace')!r}" if found else "a page without a title"
+    match = re.search(rb"<title>([^<]*)", xml)
+    return f"page {match[1].decode(errors='replace')!r}" if match else "a page without a title"
 
 
 def _too_large(skips: Skips, source: SourceFile, xml: bytes) -> None:
-    detail = f"more than {MAX_PAGE_BYTES / 1e6:.0f} MB of XML; MediaWiki itself saves no page beyond 2 MB"
+    detail = f"more than {MAX_PAGE_BYTES / 1e6:.0f} MB of XML; MediaWiki itself saves pages of at most 2 MB"
     skips.bad("page_too_large", source.address, _place_of(xml), detail)
 
 
@@ -296,7 +297,7 @@ def _parse(xml: bytes, source: SourceFile, number: int, skips: Skips) -> Page | 
     head = _HEAD.match(xml)
     revision = _REVISION.search(xml, head.end()) if head else None
     if head is None or revision is None:
-        bad("invalid_xml", f"page {number}: no title, id and revision in this order")
+        bad("invalid_xml", f"page {number} does not have a title, an id and a revision in this order")
         return None
     try:
         raw = _last_text(xml, revision.end())
@@ -312,7 +313,7 @@ def _parse(xml: bytes, source: SourceFile, number: int, skips: Skips) -> Page | 
 
 
 def _last_text(xml: bytes, position: int) -> bytes:
-    """Between `<text ...>` and `</text>`, of the last revision; empty for `<text />`."""
+    """Return the bytes between `<text ...>` and `</text>` of the last revision; empty for `<text />`."""
     raw = b""
     while opening := _TEXT.search(xml, position):
         position = opening.end()
@@ -324,9 +325,10 @@ def _last_text(xml: bytes, position: int) -> bytes:
 
 
 def unescape_xml(raw: bytes) -> str:
-    """The characters of an XML text without elements. Raises UnicodeDecodeError where it is not UTF-8, and
-    ValueError where it is not XML: signs that are not escaped, unknown references, characters that XML does not
-    have."""
+    """Decode XML text without elements.
+
+    Raises UnicodeDecodeError for invalid UTF-8, and ValueError for invalid XML: unescaped signs, unknown references, or
+    characters that XML does not allow."""
     if b"<" in raw:
         raise ValueError("a < in its text is not escaped")
     parts: list[str] = []

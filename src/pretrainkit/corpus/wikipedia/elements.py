@@ -1,6 +1,6 @@
-"""HTML and extension tags of wikitext: what they hold is dropped, kept as text, or kept from further reading.
+"""Removal of HTML and extension tags from wikitext. Their content is dropped, kept, or protected from later parsing.
 
-Linear time: a tag is looked at once, and a closing tag that is missing is searched for once per kind.
+Takes linear time: each tag is parsed once, and a missing closing tag is searched for once per element name.
 """
 
 import re
@@ -16,7 +16,7 @@ _DROPPED = frozenset(
         "noinclude pre ce chem listing charinsert section languages dynamicpagelist quiz rss math"
     )
 )
-"""Whose content is no running text. `math` and `pre` are looked at before."""
+"""Elements whose content is not running text. The content of `math` is converted to text."""
 _BREAKS = dict.fromkeys(words("br hr p div blockquote center poem ul ol dl"), "\n\n") | {
     "li": "\n* ",
     "dd": "\n: ",
@@ -29,21 +29,21 @@ _KEPT = frozenset(
         "thead tbody tfoot col colgroup main article time data a"
     )
 )
-"""Whose tags go and whose content stays."""
+"""Elements whose tags are removed and whose content is kept."""
 _KNOWN = _DROPPED | _KEPT | _BREAKS.keys() | {"nowiki"}
 _LISTED = frozenset("*#:;|!")
-"""What lines of lists and tables begin with: a line break in them ends no line of wikitext."""
+"""First characters of lines in lists and tables. In these lines `<br>` becomes a space."""
 _SHIFT = 0xF0000 - 0x20
 _GUARDED = {ord(sign): _SHIFT + ord(sign) for sign in "{}[]|'<>=&*#:;!_-~\n "}
 _GUARD = chr(0xF0101)
-"""Says that something is guarded."""
+"""Marks text that contains guarded characters."""
 ERROR = chr(0xF0103) + _GUARD
-"""What a function that fails gives; `unguard` takes it away."""
+"""Result of a parser function that fails; `unguard` removes it."""
 _UNGUARDED = {guard: chr(sign) for sign, guard in _GUARDED.items()} | dict.fromkeys(map(ord, ERROR), "")
 BAR = chr(0xF0100)
-"""At the start of a line that is kept as it is."""
+"""First character of a line that is kept unchanged."""
 PREFORMATTED = chr(0xF0102)
-"""At the start of a line that began with a space in the wikitext."""
+"""First character of a line that began with a space in the wikitext."""
 
 SUPERSCRIPTS = str.maketrans("0123456789+-−=()n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿ")
 SUBSCRIPTS = str.maketrans("0123456789+-−=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎")
@@ -52,29 +52,30 @@ _SIGNS = re.compile(r"[0-9+\-−=()]+|n")
 
 
 def guard(text: str) -> str:
-    """The text with its markup made harmless; `unguard` gives it back."""
+    """Replace markup characters by private-use characters, so that later steps do not parse them."""
     return text.translate(_GUARDED) + _GUARD
 
 
 def unguard(text: str) -> str:
-    """Undoes `guard`."""
+    """Undo `guard`."""
     return text.translate(_UNGUARDED) if _GUARD in text else text
 
 
 def strip_elements(text: str, on_formula: Callable[[str], str]) -> str:
-    """Removes comments and tags, and the content of those that hold no text; what must not be read as markup is
-    guarded. `on_formula`: the TeX of a formula to its text."""
+    """Remove comments, tags, and the content of elements without running text; guard `nowiki` and formulas.
+
+    `on_formula` converts the TeX of a formula to text."""
     if "<su" in text or "<SU" in text:
         text = _RAISED.sub(_raised, text)
     parts: list[str] = []
     missing: set[str] = set()
     position, line = 0, 0
-    begins_line = False  # no character but those of tags stands between the beginning of the line and `position`
-    for found in _TAG.finditer(text):
-        start = found.start()
+    begins_line = False  # True if only tags come between the beginning of the line and `position`
+    for match in _TAG.finditer(text):
+        start = match.start()
         if start < position:
             continue
-        name = found[1]
+        name = match[1]
         if name is not None:
             name = name.lower()
             if name not in _KNOWN:
@@ -82,18 +83,18 @@ def strip_elements(text: str, on_formula: Callable[[str], str]) -> str:
         if (feed := text.rfind("\n", position, start)) >= 0:
             line = feed + 1
         if begins_line:
-            position = _behind_spaces(text, position, start)
+            position = _skip_spaces(text, position, start)
         begins_line = start == line or (begins_line and start == position)
         parts.append(text[position:start])
-        position = found.end()
+        position = match.end()
         if name is None:
             end = _end_of(text, "-->", position, missing)
             if end is not None:
-                # A comment that fills its line takes the line with it, as in MediaWiki.
+                # A comment that fills its line is removed with the line feed, as in MediaWiki.
                 fills_line = (start == 0 or text[start - 1] == "\n") and text[end : end + 1] == "\n"
                 position = end + fills_line
             continue
-        tag = found[0]
+        tag = match[0]
         if name in _BREAKS:
             if name == "br" and text[line] in _LISTED:
                 parts.append(" ")
@@ -111,18 +112,18 @@ def strip_elements(text: str, on_formula: Callable[[str], str]) -> str:
             begins_line = begins_line and name in _DROPPED and name != "math"
             closing = text.find(">", end)
             position = len(text) if closing < 0 else closing + 1
-    parts.append(text[_behind_spaces(text, position, len(text)) if begins_line else position :])
+    parts.append(text[_skip_spaces(text, position, len(text)) if begins_line else position :])
     return "".join(parts)
 
 
-def _behind_spaces(text: str, position: int, end: int) -> int:
+def _skip_spaces(text: str, position: int, end: int) -> int:
     while position < end and text[position] == " ":
         position += 1
     return position
 
 
 def _end_of(text: str, closing: str, position: int, missing: set[str]) -> int | None:
-    """Where `closing` comes next, in small letters or capitals; None: nowhere, now and for the rest of the page."""
+    """Return the position of the next `closing` in lower or upper case; None if the rest of the page has none."""
     if closing in missing:
         return None
     end = text.find(closing, position)
@@ -134,8 +135,8 @@ def _end_of(text: str, closing: str, position: int, missing: set[str]) -> int | 
     return end + 3 if closing == "-->" else end
 
 
-def _raised(found: re.Match[str]) -> str:
-    inner = found[2].strip()
+def _raised(match: re.Match[str]) -> str:
+    inner = match[2].strip()
     if not _SIGNS.fullmatch(inner):
-        return found[2]
-    return inner.translate(SUPERSCRIPTS if found[1].lower() == "sup" else SUBSCRIPTS)
+        return match[2]
+    return inner.translate(SUPERSCRIPTS if match[1].lower() == "sup" else SUBSCRIPTS)

@@ -1,7 +1,7 @@
-"""What the template `convert` says: a measure, and the same in other units.
+"""Text of the template `convert`: a measure, and the same measure in other units.
 
-Source: the pages Help:Convert and Template:Convert of the English Wikipedia, which say how it rounds. Frames, inline
-tables, spelled-out numbers and rarer units are left out: a measure in a unit that is not known stays as it was given.
+Source: the pages Help:Convert and Template:Convert of the English Wikipedia, which describe the rounding. Frames,
+inline tables, spelled-out numbers and rarer units are not supported: a measure in an unknown unit is not converted.
 """
 
 import math
@@ -21,46 +21,47 @@ _BETWEEN = {
     "by(x)": (" by ", " × "), "+": (" + ", " + "), "×": (" by ", " × "), "xx": (" × ", " × "), "&": (" and ", " & "),
     "±": (" ± ", " ± "), "+/-": (" ± ", " ± "), "*": (" × ", " × "), "to about": (" to about ", " to about "),
 }  # fmt: skip
-"""Words between two numbers: before the unit's name, and before its sign."""
+"""Separator in the template to (text before a unit's name, text before a unit's symbol)."""
 _SEPARATORS = {"or": " or ", "/": " / ", "slash": " / ", "comma": ", "}
-"""By `disp=`."""
+"""Value of `disp=` to the separator between measures."""
 _AMERICAN = (("litre", "liter"), ("metre", "meter"), ("tonne", "metric ton"))
 _MAX_DECIMALS = 12
 _GROUPS = {"en": (",", "."), "": (",", "."), "fr": ("\u202f", ",")} | dict.fromkeys(
     words("de it nl pt tr id ca da el ro sr vi"), (".", ",")
 )
-"""Language to the signs between thousands and before decimals; a no-break space and a comma in all others."""
+"""Language to (thousands separator, decimal point). All other languages have a no-break space and a comma."""
 _TOO_LARGE = 1e18
 _MAX_CHARACTERS = 40
-"""Of a number: longer ones are none, and matching them would take long."""
+"""Maximum length of a number. Matching longer texts would take long."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """A number as it was given."""
+    """A number in the template."""
 
     shown: str
     number: float
     precision: float
-    """Digits behind the point that count; negative: zeroes before it that do not."""
+    """Number of significant digits after the decimal point; negative: number of insignificant zeroes before it."""
     is_fraction: bool
 
 
 def group_digits(number: str, language: str) -> str:
-    """`1234567.8` as the language writes it; what is no plain number stays as it is."""
-    found = re.fullmatch(r"([-−+]?)(\d+)(?:\.(\d+))?", number.replace(",", ""))
-    if not found:
+    """Write `1234567.8` with the separators of the language. Texts that are not plain numbers are not changed."""
+    match = re.fullmatch(r"([-−+]?)(\d+)(?:\.(\d+))?", number.replace(",", ""))
+    if not match:
         return number
     comma, point = _GROUPS.get(language, ("\u00a0", ","))
     # Python refuses to convert longer numbers.
-    grouped = f"{int(found[2]):,}".replace(",", comma) if len(found[2]) < 4000 else found[2]
-    return found[1] + grouped + (point + found[3] if found[3] else "")
+    grouped = f"{int(match[2]):,}".replace(",", comma) if len(match[2]) < 4000 else match[2]
+    return match[1] + grouped + (point + match[3] if match[3] else "")
 
 
 @lru_cache(maxsize=4096)
 def convert(places: tuple[str, ...], pairs: tuple[tuple[str, str], ...], *, is_short: bool) -> str:
-    """The text of `{{convert|...}}`; "" where it has no measure. Equal measures, which come again and again, are worked
-    out once. `is_short`: signs of units rather than names (`{{cvt}}`)."""
+    """Return the text of `{{convert|...}}`, or "" if it has no measure. The cache serves frequently repeated measures.
+
+    `is_short` selects unit symbols instead of names (`{{cvt}}`)."""
     named = dict(pairs)
     values, betweens, rest = _values(places)
     if not values or not rest:
@@ -71,26 +72,26 @@ def convert(places: tuple[str, ...], pairs: tuple[tuple[str, str], ...], *, is_s
         return f"{_joined([value.shown for value in values], betweens, 0)} {rest[0]}".strip()
     values, below, rest = _with_lower_units(values, rest)
     targets, precision = _targets(rest[1:], unit)
-    given = _Measure([value.shown for value in values], betweens, unit, below, _is_one(values))
+    original = _Measure([value.shown for value in values], betweens, unit, below, _is_one(values))
     try:
-        results = [_converted(given, values, target, precision, named) for target in targets]
-    except (ArithmeticError, ValueError):  # no finite number comes of it
+        results = [_converted(original, values, target, precision, named) for target in targets]
+    except (ArithmeticError, ValueError):  # the result is not finite
         results = []
-    return _Style(abbreviation, named).arrange(given, results)
+    return _Style(abbreviation, named).arrange(original, results)
 
 
 def _converted(
-    given: "_Measure", values: Sequence[Value], target: Unit, precision: int | None, named: Mapping[str, str]
+    original: "_Measure", values: Sequence[Value], target: Unit, precision: int | None, named: Mapping[str, str]
 ) -> "_Measure":
-    """The same in another unit."""
-    lower = sum(unit.to_base(value.number) for value, unit in given.below)
-    bases = [given.unit.to_base(value.number) + lower for value in values]
-    shown = [_shown_result(base, value, given, target, precision, named) for base, value in zip(bases, values)]
-    return _Measure(shown, given.betweens, target, (), len(shown) == 1 and shown[0] in ("1", "−1"))
+    """Convert a measure to the unit `target`."""
+    lower = sum(unit.to_base(value.number) for value, unit in original.below)
+    bases = [original.unit.to_base(value.number) + lower for value in values]
+    shown = [_shown_result(base, value, original, target, precision, named) for base, value in zip(bases, values)]
+    return _Measure(shown, original.betweens, target, (), len(shown) == 1 and shown[0] in ("1", "−1"))
 
 
 def _values(places: Sequence[str]) -> tuple[list[Value], list[str], list[str]]:
-    """Numbers, the words between them, and what follows."""
+    """Return the numbers, the separators between them, and the remaining arguments."""
     values: list[Value] = []
     betweens: list[str] = []
     index = 0
@@ -109,26 +110,26 @@ def _value(text: str) -> Value | None:
     text = text.strip()
     if len(text) > _MAX_CHARACTERS:
         return None
-    if found := _FRACTION.fullmatch(text):
-        whole, above, below = int(found[2] or 0), int(found[3]), int(found[4])
+    if match := _FRACTION.fullmatch(text):
+        whole, above, below = int(match[2] or 0), int(match[3]), int(match[4])
         if not below:
             return None
-        number = (whole + above / below) * (-1 if found[1] else 1)
-        sign = "−" if found[1] else ""
-        shown = f"{sign}{whole} {above}⁄{below}" if found[2] else f"{sign}{above}⁄{below}"
+        number = (whole + above / below) * (-1 if match[1] else 1)
+        sign = "−" if match[1] else ""
+        shown = f"{sign}{whole} {above}⁄{below}" if match[2] else f"{sign}{above}⁄{below}"
         return Value(shown, number, max(math.log10(below), 1), True)
-    found = _NUMBER.fullmatch(text)
-    if not found:
+    match = _NUMBER.fullmatch(text)
+    if not match:
         return None
-    digits = re.sub(r"[^\d.]", "", found[2])
-    exponent = int((found[3] or "0").replace("−", "-"))
-    sign = "-" if found[1] in ("-", "−") else ""
+    digits = re.sub(r"[^\d.]", "", match[2])
+    exponent = int((match[3] or "0").replace("−", "-"))
+    sign = "-" if match[1] in ("-", "−") else ""
     number = float(f"{sign}{digits}e{exponent}")
     if not math.isfinite(number):
         return None
     integer, point, decimals = digits.partition(".")
     precision = len(decimals) if point else len(integer.rstrip("0")) - len(integer)
-    shown = group_digits(found[1].replace("-", "−") + digits, "en") + (f" × 10^{exponent}" if exponent else "")
+    shown = group_digits(match[1].replace("-", "−") + digits, "en") + (f" × 10^{exponent}" if exponent else "")
     return Value(shown, number, precision - exponent, False)
 
 
@@ -136,7 +137,7 @@ Lower = tuple[tuple[Value, Unit], ...]
 
 
 def _with_lower_units(values: list[Value], rest: list[str]) -> tuple[list[Value], Lower, list[str]]:
-    """`6|ft|2|in`: the smaller units of one measure."""
+    """Parse the smaller units of one measure, as in `6|ft|2|in`."""
     if len(values) != 1 or len(rest) < 3:
         return values, (), rest
     value, unit = _value(rest[1]), find_unit(rest[2])
@@ -146,7 +147,7 @@ def _with_lower_units(values: list[Value], rest: list[str]) -> tuple[list[Value]
 
 
 def _targets(rest: list[str], unit: Unit) -> tuple[list[Unit], int | None]:
-    """Units to convert to, and how many decimals, where that is said."""
+    """Return the units to convert to, and the number of decimals if it is specified."""
     precision = None
     targets: list[Unit] = []
     for place in rest[:2]:
@@ -160,11 +161,11 @@ def _targets(rest: list[str], unit: Unit) -> tuple[list[Unit], int | None]:
 
 
 def _units_of(codes: str, unit: Unit) -> list[Unit]:
-    """Units by their codes, all of one kind; none if one is not known."""
+    """Return the units with these codes; empty if a code is unknown or of another kind than `unit`."""
     whole = find_unit(codes)
-    found = [whole] if whole else [find_unit(code) for code in re.split(r"[ +]+", codes) if code]
-    known = [target for target in found if target is not None and target.kind == unit.kind]
-    return known if len(known) == len(found) else []
+    units = [whole] if whole else [find_unit(code) for code in re.split(r"[ +]+", codes) if code]
+    compatible = [target for target in units if target is not None and target.kind == unit.kind]
+    return compatible if len(compatible) == len(units) else []
 
 
 def _is_one(values: Sequence[Value]) -> bool:
@@ -174,32 +175,33 @@ def _is_one(values: Sequence[Value]) -> bool:
 
 
 def _shown_result(
-    base: float, value: Value, given: "_Measure", target: Unit, precision: int | None, named: Mapping[str, str]
+    base: float, value: Value, original: "_Measure", target: Unit, precision: int | None, named: Mapping[str, str]
 ) -> str:
     result = target.from_base(base)
     if not abs(result) < _TOO_LARGE:
-        raise ValueError(f"{result} is no number to write out")
+        raise ValueError(f"{result} is too large to be written out")
     if precision is None:
-        precision = _asked_precision(result, named)
+        precision = _requested_precision(result, named)
     step = 1.0
     if precision is None and named.get("round", "").strip() in ("5", "10", "25", "50"):
         step, precision = float(named["round"]), 0
     if precision is None:
-        precision = _default_precision(result, base, value, given, target)
+        precision = _default_precision(result, base, value, original, target)
     return _rounded(result, min(max(precision, -15), _MAX_DECIMALS), step)
 
 
-def _asked_precision(result: float, named: Mapping[str, str]) -> int | None:
+def _requested_precision(result: float, named: Mapping[str, str]) -> int | None:
     digits = named.get("sigfig", "").strip()
     if not digits.isdecimal() or not 0 < int(digits) < 13 or not result:
         return None
     return int(digits) - 1 - math.floor(math.log10(abs(result)))
 
 
-def _default_precision(result: float, base: float, value: Value, given: "_Measure", target: Unit) -> int:
-    """As many digits as the input has, as far as the units are of one size, and at least two that count; of
-    temperatures three, in kelvins."""
-    unit, below = given.unit, given.below
+def _default_precision(result: float, base: float, value: Value, original: "_Measure", target: Unit) -> int:
+    """Return the decimals that keep the precision of the input, but at least two significant digits.
+
+    Temperatures have at least three significant digits in kelvins."""
+    unit, below = original.unit, original.below
     digits = value.precision if not below else max(0.0, *(lower.precision for lower, _ in below))
     if unit.kind == "temperature":
         least = 2 if abs(base) < 1e-8 else 2 - math.floor(math.log10(abs(base)) + 1e-14)
@@ -216,7 +218,7 @@ def _default_precision(result: float, base: float, value: Value, given: "_Measur
 
 def _rounded(number: float, decimals: int, step: float) -> str:
     factor = 10.0**decimals / step
-    # Halves go away from zero; the last term is for halves that have no exact binary form.
+    # Halves are rounded away from zero; the last term is for halves without an exact binary representation.
     whole = math.floor(abs(number) * factor + 0.5 + 1e-9)
     size = whole / factor
     shown = group_digits(f"{size:.{max(decimals, 0)}f}", "en")
@@ -232,7 +234,7 @@ def _joined(numbers: Sequence[str], betweens: Sequence[str], form: int) -> str:
 
 @dataclass(frozen=True)
 class _Measure:
-    """Numbers with their unit."""
+    """One or more numbers with their unit."""
 
     numbers: list[str]
     betweens: list[str]
@@ -241,7 +243,7 @@ class _Measure:
     is_one: bool
 
     def signed(self) -> str:
-        """With the signs of units."""
+        """Return the text with unit symbols."""
         space = "" if self.unit.symbol.startswith("/") else " "
         if any(between in ("x", "×") for between in self.betweens):
             return _joined([f"{number}{space}{self.unit.symbol}" for number in self.numbers], self.betweens, 1)
@@ -249,13 +251,13 @@ class _Measure:
         return " ".join([text, *(f"{value.shown} {unit.symbol}" for value, unit in self.below)])
 
     def named(self, spell: "_Style") -> str:
-        """With the names of units."""
+        """Return the text with unit names."""
         text = f"{_joined(self.numbers, self.betweens, 0)} {spell.spelled(self.unit.named(is_one=self.is_one))}"
         lower = (f"{value.shown} {spell.spelled(unit.named(is_one=_is_one([value])))}" for value, unit in self.below)
         return " ".join([text, *lower])
 
     def as_adjective(self, spell: "_Style") -> str:
-        """`6-foot`, `6-foot-2-inch`, `10 °C`."""
+        """Return the adjective form: `6-foot`, `6-foot-2-inch`, `10 °C`."""
         if self.unit.symbol == self.unit.name:
             return self.signed()
         parts = [f"{_joined(self.numbers, self.betweens, 0)}-{spell.spelled(self.unit.named(is_one=True))}"]
@@ -264,7 +266,7 @@ class _Measure:
 
 
 class _Style:
-    """How measures are set beside each other."""
+    """Format of the measures that a template displays."""
 
     def __init__(self, abbreviation: str, named: Mapping[str, str]) -> None:
         self._shown = named.get("disp", "").strip()
@@ -277,23 +279,23 @@ class _Style:
         self._is_flipped = named.get("order", "").strip() == "flip" or self._shown == "flip"
 
     def spelled(self, name: str) -> str:
-        """A name as it is written in this variety of English."""
+        """Return the name of a unit in British or American spelling."""
         if self._is_american:
             for british, american in _AMERICAN:
                 name = name.replace(british, american)
         return name
 
-    def arrange(self, given: _Measure, results: Sequence[_Measure]) -> str:
-        """All of it, as `disp=` says."""
+    def arrange(self, original: _Measure, results: Sequence[_Measure]) -> str:
+        """Return the complete text, in the form that `disp=` selects."""
         if not results:
-            return self._first(given)
+            return self._first(original)
         if self._shown in ("number", "output number only", "num"):
             return _joined(results[0].numbers, results[0].betweens, 1)
         if self._shown in ("out", "output only", "only"):
             return "; ".join(map(self._second, results))
-        first, others = given, list(results)
+        first, others = original, list(results)
         if self._is_flipped:
-            first, others = results[0], [given, *results[1:]]
+            first, others = results[0], [original, *results[1:]]
         head = self._first(first)
         tail = [self._second(other) for other in others]
         if self._shown in _SEPARATORS:

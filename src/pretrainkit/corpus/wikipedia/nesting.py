@@ -1,7 +1,7 @@
-"""Templates, links and tables of wikitext, which nest in each other, in one pass with a stack.
+"""Replacement of nested templates, links and tables in wikitext, in one pass with a stack.
 
-Linear time in the size of the page: what is nested deeper than `MAX_DEPTH` is dropped, an opening without an end is
-taken for text, and nothing is read twice.
+Takes time linear in the size of the page. Content that is nested deeper than `MAX_DEPTH` is dropped, and an opening
+bracket without a closing one is treated as text.
 """
 
 import re
@@ -9,28 +9,28 @@ from collections.abc import Callable
 from operator import itemgetter
 
 MAX_DEPTH = 40
-"""Templates in templates that are expanded, as in MediaWiki."""
+"""Maximum nesting depth, as in MediaWiki."""
 
 _SIMPLE_LINK = re.compile(r"\[\[(?:[^\[\]{}|:\n]*\|)?([^\[\]{}|:\n]+)\]\]")
-"""A link whose target has no colon and which holds no other markup: nine of ten."""
+"""A link without a colon in its target and without other markup: nine of ten links."""
 _label_of = itemgetter(1)
 _TOKEN = re.compile(r"(\{\{+|\}\}+|\[\[|\]\](?!\](?!\]))|\n[ \t:]*\{\||\n[ \t]*\|\}(?!\}))")
 _LINK, _TEMPLATE, _TABLE = "[[", "{{", "{|"
 
 Reader = Callable[[str], str]
 Frame = tuple[str, list[str]]
-"""What was opened, and the text before it."""
+"""Kind of an open bracket, and the text before it."""
 
 
 class Nesting:
     """Replaces templates, links and tables by their text."""
 
     def __init__(self, template: Reader, link: Reader, table: Reader) -> None:
-        """Each reader gets what stands between the brackets, already free of nested ones, and gives its text."""
+        """Each reader converts the content between brackets to text. Nested brackets are already replaced."""
         self._readers = {_TEMPLATE: template, _LINK: link, _TABLE: table}
 
     def flatten(self, text: str) -> str:
-        r"""Text without brackets of the three kinds. It must begin with \n."""
+        r"""Return `text` without brackets of the three kinds. `text` must begin with \n."""
         text = _SIMPLE_LINK.sub(_label_of, text)
         pieces = _TOKEN.split(text)
         out = [pieces[0]]
@@ -74,18 +74,19 @@ class Nesting:
     def _close(self, stack: list[Frame], out: list[str], num_open: dict[str, int]) -> list[str]:
         kind, outer = stack.pop()
         num_open[kind] -= 1
-        # What is deeper gives nothing, but closes what it opened.
+        # Content that is nested too deeply is dropped.
         if len(stack) < MAX_DEPTH:
             content = out[0] if len(out) == 1 else "".join(out)
-            made = self._readers[kind](content)
-            if made:
-                outer.append(made)
+            replacement = self._readers[kind](content)
+            if replacement:
+                outer.append(replacement)
         return outer
 
 
 def _abandon(stack: list[Frame], out: list[str], num_open: dict[str, int], kind: str | None) -> list[str]:
-    """Takes openings without an end for text, down to the innermost of `kind` (None: all of them): what stands behind
-    them is text, but for the arguments on the line of a template."""
+    """Treat unclosed openings as text, down to the innermost of `kind` (None: all openings).
+
+    The text after them is kept, except the arguments on the first line of a template."""
     first = len(stack)
     while first and stack[first - 1][0] != kind:
         first -= 1

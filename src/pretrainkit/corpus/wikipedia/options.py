@@ -1,4 +1,4 @@
-"""What of a dump becomes text."""
+"""Options of the conversion of Wikipedia dumps."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -8,24 +8,24 @@ Compat = Literal["none", "wikiextractor"]
 
 @dataclass(frozen=True, kw_only=True)
 class Extraction:
-    """Choices of `corpus wikipedia`. Part of a source's identity: other choices are other documents."""
+    """Options of `corpus wikipedia`. They are part of a source's identity, because they change the documents."""
 
     sections: bool = False
-    """Keep section titles, as lines of their own."""
+    """Keep section titles, each on a separate line."""
     lists: bool = False
     """Keep list items, as lines that begin with "- "."""
     tables: bool = False
-    """Keep tables, a line per row, cells joined by " | "."""
+    """Keep tables: one line per row, cells separated by " | "."""
     disambiguations: bool = True
-    """Keep pages that only tell apart what has the same name."""
+    """Keep disambiguation pages, which list articles with similar titles."""
     compat: Compat = "none"
-    """wikiextractor: the text that WikiExtractor 2.75 gives, losses included; without options, or with its options
-    --sections, --lists and --keep_tables for the first three here."""
+    """"wikiextractor" reproduces the output of WikiExtractor 2.75, including its losses. `sections`, `lists` and
+    `tables` correspond to its options --sections, --lists and --keep_tables."""
     redirects: str | None = None
-    """Folder in which every stretch of a dump that was read leaves a file of its redirects; None: they are not kept."""
+    """Folder for the redirects, one file per span of the dump; None does not store redirects."""
 
     def content(self) -> dict[str, Any]:
-        """For fingerprints and manifests."""
+        """Return the options that decide the content, for fingerprints and manifests."""
         return {key: value for key, value in asdict(self).items() if key != "redirects"} | (
             {"redirects": True} if self.redirects else {}
         )

@@ -1,6 +1,6 @@
-"""Where the redirects of a wiki lead: a table of title TAB target, sorted, in which no target is a redirect itself.
+"""Table of a wiki's redirects: sorted lines of title TAB target, in which no target is a redirect itself.
 
-Every stretch of a dump leaves a file of its own, whoever reads it; they are joined on disk, in bounded memory.
+The reader of each span of a dump writes one file. These files are joined on disk, in bounded memory.
 """
 
 import shutil
@@ -13,17 +13,19 @@ from pretrainkit.files.manifest import atomic_file, fingerprint
 from pretrainkit.files.sources import SourceFile
 
 FOLDER = ".redirects"
-"""In the output folder: what was found so far."""
+"""Subfolder of the output folder with the redirects of each span."""
 TABLE = "_redirects.tsv"
-"""In the output folder; commands that read the folder pass over names that begin so."""
+"""File in the output folder. Commands that read the folder ignore names that begin with an underscore."""
 _MAX_STEPS = 8
-"""Redirects that lead to redirects are followed so far."""
+"""Redirects to redirects are followed for at most this many steps."""
 
 
 @contextmanager
-def kept_redirects(folder: Path, stretch: SourceFile) -> Iterator[Callable[[str, str], None]]:
-    """Takes title and target of each redirect into a file in `folder`, which is there once the block has ended well."""
-    with atomic_file(folder / name_of(stretch)) as file:
+def redirect_writer(folder: Path, span: SourceFile) -> Iterator[Callable[[str, str], None]]:
+    """Return a function that stores title and target of a redirect in a file in `folder`.
+
+    The file appears when the `with` block ends without an exception."""
+    with atomic_file(folder / file_name(span)) as file:
 
         def keep(title: str, target: str) -> None:
             file.write(f"{_clean(title)}\t{_clean(target)}\n".encode())
@@ -31,19 +33,20 @@ def kept_redirects(folder: Path, stretch: SourceFile) -> Iterator[Callable[[str,
         yield keep
 
 
-def name_of(stretch: SourceFile) -> str:
-    """Of the file that a stretch leaves."""
-    return f"{fingerprint(stretch.identity)}.tsv"
+def file_name(span: SourceFile) -> str:
+    """Return the name of the file with the redirects of `span`."""
+    return f"{fingerprint(span.identity)}.tsv"
 
 
 def _clean(title: str) -> str:
     return " ".join(title.partition("#")[0].replace("_", " ").split())
 
 
-def join_redirects(out: Path, stretches: Iterable[SourceFile]) -> int | None:
-    """Makes `OUT/_redirects.tsv` of what these stretches of dumps left in `OUT/.redirects`, and removes that.
-    Returns the number of redirects; None where nothing was left. Those that lead nowhere but in a circle are left
-    out. Raises DataError where the table cannot be written."""
+def join_redirects(out: Path, spans: Iterable[SourceFile]) -> int | None:
+    """Join the files in `OUT/.redirects` to `OUT/_redirects.tsv`, and remove the former. Drops circular redirects.
+
+    Returns the number of redirects, or None if `OUT/.redirects` does not exist. Raises DataError if the table cannot be
+    written."""
     folder = out / FOLDER
     if not folder.is_dir():
         return None
@@ -53,8 +56,8 @@ def join_redirects(out: Path, stretches: Iterable[SourceFile]) -> int | None:
         known.execute("PRAGMA journal_mode = OFF")
         known.execute("PRAGMA synchronous = OFF")
         known.execute("CREATE TABLE redirects (title TEXT PRIMARY KEY, target TEXT) WITHOUT ROWID")
-        for stretch in stretches:
-            with open(folder / name_of(stretch), encoding="utf-8", newline="\n") as lines:
+        for span in spans:
+            with open(folder / file_name(span), encoding="utf-8", newline="\n") as lines:
                 rows = (line.rstrip("\n").split("\t") for line in lines)
                 known.executemany("INSERT OR IGNORE INTO redirects VALUES (?, ?)", rows)
         for _ in range(_MAX_STEPS):

@@ -1,4 +1,4 @@
-"""What a dump says about its wiki: language, names of namespaces; prefixes of links to others."""
+"""Properties of a wiki: language and namespaces, as its dump states them, and prefixes of links to other wikis."""
 
 import html
 import re
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from pretrainkit.corpus.wikipedia.word_lists import words
 
-# Even numbers are kinds of pages, the odd ones behind them the talk about these.
+# Even numbers are kinds of pages; each following odd number is the talk namespace of that kind.
 _CANONICAL = {-2: "Media", -1: "Special", 1: "Talk"} | {
     2 * number + is_talk: name + " talk" * is_talk
     for number, name in enumerate(words("User Project File MediaWiki Template Help Category"), 1)
     for is_talk in (0, 1)
 }
-"""Names that every edition knows besides its own."""
+"""Number to English name; valid in every edition in addition to its translated names."""
 _HIDDEN = frozenset({-2, 6, 14})
-"""Media, File, Category: links there show nothing of themselves in the running text."""
+"""Media, File, Category: links to these namespaces are not part of the running text."""
 _TEMPLATE = 10
 INTERLANGUAGE = frozenset(
     words(
@@ -31,7 +31,7 @@ INTERLANGUAGE = frozenset(
         "uz ve vec vep vi vls vo wa war wo wuu xal xh xmf yi yo yue za zea zh zh-classical zh-min-nan zh-yue zu"
     )
 )
-"""Language codes: a link that begins with one stands in the margin, not in the text."""
+"""Language codes: a link with such a prefix is shown in the margin instead of the text."""
 
 INTERWIKI = frozenset(
     words(
@@ -39,31 +39,31 @@ INTERWIKI = frozenset(
         "species wikispecies commons c m meta d wikidata mw mediawikiwiki foundation doi arxiv imdbtitle imdbname"
     )
 )
-"""Other wikis: their prefix is no part of what a link shows."""
+"""Prefixes of other wikis. The visible text of a link excludes them."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """One edition."""
+    """One Wikipedia edition."""
 
     language: str
-    """Code, such as "en"; "" where the dump does not say."""
+    """Language code, such as "en"; "" if the dump does not state it."""
     namespaces: dict[int, tuple[str, ...]]
-    """Number to names, casefolded."""
+    """Number of a namespace to its casefolded names."""
 
     @property
     def hidden_prefixes(self) -> frozenset[str]:
-        """Casefolded names before a colon whose links are no text."""
+        """Casefolded prefixes of links that are not part of the running text."""
         return frozenset(name for number in _HIDDEN for name in self.namespaces.get(number, ()))
 
     @property
     def template_prefixes(self) -> frozenset[str]:
-        """Casefolded names before a colon that templates may carry."""
+        """Casefolded prefixes that a template's name may have."""
         return frozenset(self.namespaces.get(_TEMPLATE, ()))
 
 
 def parse_site(head: str) -> Site:
-    """From everything before the first page of a dump."""
+    """Parse the part of a dump before its first page."""
     language = re.search(r'<mediawiki[^<>]*\bxml:lang="([^"]*)"', head)
     names = {number: {name.casefold()} for number, name in _CANONICAL.items()}
     names[6].add("image")

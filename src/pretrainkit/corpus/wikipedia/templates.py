@@ -1,7 +1,7 @@
-"""Templates whose text we know without their definitions; all others give nothing.
+"""Expansion of frequent templates without their definitions; all others expand to "".
 
-Their definitions live in the dump and change with it; what these mean to a reader does not. Nothing here depends on the
-clock: `{{CURRENTYEAR}}` and ages give nothing.
+The definitions in a dump change with it, but the meaning of these templates does not. Nothing here depends on the
+clock: `{{CURRENTYEAR}}` and ages expand to "".
 """
 
 import re
@@ -16,10 +16,10 @@ from pretrainkit.corpus.wikipedia.site import Site
 from pretrainkit.corpus.wikipedia.word_lists import words
 
 Arguments = dict[str, str]
-"""Name, or place from "1", to trimmed text."""
+"""Name, or position from "1", to trimmed text."""
 
 _MAX_SOUND = 6
-"""Characters of what is a single sound, with its brackets."""
+"""Maximum length of a single sound, including its brackets."""
 _RAISED, _LOWERED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"), str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 _MONTHS = words("January February March April May June July August September October November December")
 
@@ -31,27 +31,27 @@ class Call:
     name: str
     arguments: Arguments
     language: str
-    """Of the edition."""
+    """Language code of the Wikipedia edition."""
     title: str
-    """Of the page."""
+    """Title of the page."""
 
     def get(self, *names: str) -> str:
-        """The first of the arguments that is not empty."""
+        """Return the first of these arguments that is not empty, or ""."""
         return next((value for name in names if (value := self.arguments.get(name))), "")
 
     def places(self) -> list[str]:
-        """Arguments without a name, as far as they go without a gap."""
-        found: list[str] = []
-        while (value := self.arguments.get(str(len(found) + 1))) is not None:
-            found.append(value)
-        return found
+        """Return the positional arguments up to the first missing number."""
+        positional: list[str] = []
+        while (value := self.arguments.get(str(len(positional) + 1))) is not None:
+            positional.append(value)
+        return positional
 
 
 Expansion = Callable[[Call], str]
 
 
 def read_arguments(parts: list[str]) -> Arguments:
-    """What stands between the pipes to arguments: `name=value` or a place of its own. The last of a name counts."""
+    """Parse the parts between the pipes: `name=value`, or a positional argument. The last of equal names counts."""
     arguments: Arguments = {}
     place = 0
     for part in parts:
@@ -64,7 +64,7 @@ def read_arguments(parts: list[str]) -> Arguments:
 
 
 def _convert(call: Call) -> str:
-    """The measure, and what it is in other units; `adj=mid` takes the last argument for a word behind the unit."""
+    """Expand `convert`. With `adj=mid` the last argument is a word after the unit."""
     places = call.places()
     named = {name: value for name, value in call.arguments.items() if not name.isdecimal()}
     if named.get("adj") == "mid" and len(places) > 2 and not places[-1][-1:].isdigit():
@@ -157,12 +157,12 @@ def _money(sign: str) -> Expansion:
     return lambda call: sign + group_digits(call.get("1"), "en")
 
 
-def _said(text: str) -> Expansion:
+def _constant(text: str) -> Expansion:
     return lambda call: text
 
 
 def _sound(call: Call) -> str:
-    """A single sound, `[a]` or `/a/`; what is longer says how a word is pronounced, and is left out."""
+    """Return a single sound, `[a]` or `/a/`. Longer texts are pronunciations of words and are dropped."""
     sound = call.get("1")
     if not sound or len(sound) > _MAX_SOUND:
         return ""
@@ -171,7 +171,7 @@ def _sound(call: Call) -> str:
 
 
 def _are_equal(first: str, second: str) -> bool:
-    """As texts or as numbers."""
+    """Compare as texts, then as numbers."""
     if first == second:
         return True
     try:
@@ -186,7 +186,7 @@ def _if_error(call: Call) -> str:
 
 
 def _switch(call: Call) -> str:
-    """The first case that is equal or falls through to the next; `#default`; or a last case without `=`."""
+    """Return the first equal case (cases without `=` fall through), a last case without `=`, or `#default`."""
     value, *cases = call.places()
     default, falls_through = "", False
     for number, case in enumerate(cases, 1):
@@ -271,7 +271,7 @@ _BY_FUNCTION: list[tuple[Expansion, str]] = [
     (lambda call: call.get("2" if call.get("1") else "3"), "#if:"),
     (lambda call: call.get("3" if _are_equal(call.get("1"), call.get("2")) else "4"), "#ifeq:"),
     (_if_error, "#iferror:"),
-    # Which pages there are is not known here: the text for none, or else the other.
+    # Other pages are unknown here: take the text for a missing page, or else the other text.
     (lambda call: call.get("3", "2"), "#ifexist:"),
     (_switch, "#switch:"),
     (_expression, "#expr:"),
@@ -283,27 +283,27 @@ _BY_FUNCTION: list[tuple[Expansion, str]] = [
     (lambda call: call.get("1")[:1].lower() + call.get("1")[1:], "lcfirst:"),
     (lambda call: call.get("1")[:1].upper() + call.get("1")[1:], "ucfirst:"),
     (lambda call: call.title, "pagename; fullpagename; basepagename; subpagename; rootpagename"),
-    (_said("0"), "namespacenumber"),
-    (_said(guard("|")), "!; pipe; vertical bar"),
-    (_said(guard("=")), "=; equals"),
-    (_said(guard("[")), "!(; bracket left"),
-    (_said(guard("]")), ")!; bracket right"),
-    (_said("\u00a0"), "nbsp; spaces; space; nb5; nb10; zwsp; nbsp2; sp; thinsp; thin space; hair space; hsp"),
-    (_said(" – "), "spaced ndash; snd; spnd; sndash; spaced en dash; ndash; dash; –"),
-    (_said("—"), "mdash; em dash; —"),
-    (_said(" · "), "·; dot; middot; bullet; •; interpunct"),
-    (_said("'"), "'; apostrophe; single+single"),
-    (_said("'s"), "'s; 's-"),
-    (_said('"'), "\"; ''"),
-    (_said(" '"), " '; '-"),
-    (_said("−"), "minus; −"),
-    (_said("×"), "times"),
-    (_said("±"), "±"),
-    (_said("°"), "deg; degree"),
-    (_said("π"), "pi; π"),
-    (_said("♯"), "sharp; music sharp"),
-    (_said("♭"), "flat; music flat"),
-    (_said("\n"), "br; break; crlf; clear; -; clr"),
+    (_constant("0"), "namespacenumber"),
+    (_constant(guard("|")), "!; pipe; vertical bar"),
+    (_constant(guard("=")), "=; equals"),
+    (_constant(guard("[")), "!(; bracket left"),
+    (_constant(guard("]")), ")!; bracket right"),
+    (_constant("\u00a0"), "nbsp; spaces; space; nb5; nb10; zwsp; nbsp2; sp; thinsp; thin space; hair space; hsp"),
+    (_constant(" – "), "spaced ndash; snd; spnd; sndash; spaced en dash; ndash; dash; –"),
+    (_constant("—"), "mdash; em dash; —"),
+    (_constant(" · "), "·; dot; middot; bullet; •; interpunct"),
+    (_constant("'"), "'; apostrophe; single+single"),
+    (_constant("'s"), "'s; 's-"),
+    (_constant('"'), "\"; ''"),
+    (_constant(" '"), " '; '-"),
+    (_constant("−"), "minus; −"),
+    (_constant("×"), "times"),
+    (_constant("±"), "±"),
+    (_constant("°"), "deg; degree"),
+    (_constant("π"), "pi; π"),
+    (_constant("♯"), "sharp; music sharp"),
+    (_constant("♭"), "flat; music flat"),
+    (_constant("\n"), "br; break; crlf; clear; -; clr"),
 ]
 
 _EXPANSIONS: dict[str, Expansion] = {name: expansion for expansion, names in _BY_FUNCTION for name in names.split("; ")}
@@ -322,7 +322,7 @@ class Templates:
         self.title = ""
 
     def expand(self, content: str) -> str:
-        """What stands between the braces, to text; "" for a template that is not known."""
+        """Return the text of the template call between the braces; "" for an unknown template."""
         head, *parts = content.split("|")
         name = _normal(head)
         for _ in range(3):  # such as {{subst:Template:Name}}
@@ -332,12 +332,14 @@ class Templates:
             if before not in self._prefixes:
                 if function := _EXPANSIONS.get(before + colon):
                     places = enumerate([head.partition(":")[2], *parts], 1)
-                    arguments = {str(place): text.strip() for place, text in places}  # "=" makes no name there
+                    arguments = {
+                        str(place): text.strip() for place, text in places
+                    }  # "=" does not separate a name here
                     return function(Call(before + colon, arguments, self._language, self.title))
                 break
             head = head.partition(":")[2]
             name = _normal(head)
         expansion = _EXPANSIONS.get(name)
-        if expansion is None and name.startswith(("lang-", "langx")):  # they hold the words in that language
+        if expansion is None and name.startswith(("lang-", "langx")):  # their argument is text in that language
             expansion = _second if name == "langx" else _first
         return expansion(Call(name, read_arguments(parts), self._language, self.title)) if expansion else ""

@@ -1,4 +1,4 @@
-"""Units of measure, by the codes that the template `convert` knows them by."""
+"""Units of measure by the codes of the template `convert`."""
 
 import re
 from dataclasses import dataclass, replace
@@ -6,32 +6,32 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Unit:
-    """One unit."""
+    """One unit of measure."""
 
     kind: str
-    """Only units of a kind can be converted into each other."""
+    """Physical quantity, such as "length". Only units of the same kind can be converted into each other."""
     scale: float
-    """How many of the kind's base unit it is."""
+    """Size in base units of the kind."""
     name: str
     plural: str
     symbol: str
     default: str
-    """Codes of the units it is converted to where none is named, with spaces between."""
+    """Codes of the units to convert to by default, separated by spaces."""
     zero: float = 0.0
-    """Of temperatures: where its zero lies, in kelvins."""
+    """Zero point of a temperature scale in kelvins."""
     words: str = ""
-    """Between number and name: "million"."""
+    """Text between number and name, such as "million"."""
 
     def to_base(self, value: float) -> float:
-        """A value in this unit in the base unit."""
+        """Convert a value from this unit to the base unit."""
         return value * self.scale + self.zero
 
     def from_base(self, value: float) -> float:
-        """The reverse."""
+        """Convert a value from the base unit to this unit."""
         return (value - self.zero) / self.scale
 
     def named(self, *, is_one: bool) -> str:
-        """The name behind a number."""
+        """Return the name after a number, singular if `is_one`."""
         name = self.name if is_one else self.plural
         return f"{self.words} {name}" if self.words else name
 
@@ -155,12 +155,12 @@ electricity
   kv | | kilovolt | | kV |
 """
 _ZEROES = {"°C": 273.15, "°F": 459.67 * 5 / 9}
-"""By the symbol."""
+"""Symbol of a temperature unit to its zero point in kelvins."""
 _BY_CASE = {
     "ST": "st_", "Nm": "nm_", "mW": "", "Mm": "", "mPa": "", "Mg": "t", "ML": "ml_", "Ml": "ml_",
     "F-change": "f-change", "C-change": "c-change",
 }  # fmt: skip
-"""Codes that are others in small letters; "" is one that is not known."""
+"""Codes that have another meaning in lower case, to their unambiguous code; "" is not supported."""
 _POWERS = {
     "k": ("thousand", "e3", 1e3),
     "m": ("million", "e6", 1e6),
@@ -171,11 +171,11 @@ _POWERED = re.compile(
     r"(?:(e3|e6|e9|e12)(.{1,20})|([KMGTkmgt])(oilbbl.*|cuft|acre.*|ha|USgal|impgal|km2|sqmi|m3|ton|lb|kg|t|L))"
 )
 BELOW = {"ft": ("in",), "lb": ("oz",), "st": ("lb",), "yd": ("ft",), "mi": ("ft", "yd", "chain")}
-"""Units that may follow another in one measure: 6 ft 2 in."""
+"""Unit to the smaller units that may follow it in one measure, as in 6 ft 2 in."""
 
 
 def _units() -> dict[str, Unit]:
-    found: dict[str, Unit] = {}
+    units: dict[str, Unit] = {}
     kind = ""
     for line in _TABLE.strip().split("\n"):
         if not line.startswith(" "):
@@ -184,23 +184,23 @@ def _units() -> dict[str, Unit]:
         codes, scale, name, plural, symbol, default = (field.strip() for field in line.split("|"))
         zero = _ZEROES.get(symbol, 0.0) if kind == "temperature" else 0.0
         unit = Unit(kind if scale else name, float(scale or 1), name, plural or name + "s", symbol, default, zero)
-        found |= dict.fromkeys(codes.split(), unit)
-    return found
+        units |= dict.fromkeys(codes.split(), unit)
+    return units
 
 
 UNITS = _units()
 
 
 def find_unit(code: str) -> Unit | None:
-    """The unit that a code of `convert` stands for: `km2`, `e6acre`, `koilbbl/d`; None: not known."""
+    """Return the unit of a code such as `km2`, `e6acre` or `koilbbl/d`; None if the code is unknown."""
     code = code.strip()
     if unit := UNITS.get(_BY_CASE.get(code, code.casefold())):
         return unit
-    found = _POWERED.fullmatch(code)
-    base = UNITS.get((found[2] or found[4]).casefold()) if found else None
-    if found is None or base is None:
+    match = _POWERED.fullmatch(code)
+    base = UNITS.get((match[2] or match[4]).casefold()) if match else None
+    if match is None or base is None:
         return None
-    prefix = (found[1] or found[3]).casefold()
+    prefix = (match[1] or match[3]).casefold()
     word, power, factor = next(entry for key, entry in _POWERS.items() if prefix in (key, entry[1]))
     is_flow = base.kind == "flow"
     targets = (code if is_flow else f"{power}{code}" for code in base.default.split())

@@ -2,5 +2,5 @@
 
 
 def words(text: str) -> list[str]:
-    """The words of `text`, in order."""
+    """Split `text` at whitespace."""
     return text.split()
