@@ -224,7 +224,7 @@ WALKS = [
         smaller=FIVE_COMMANDS
         | {r'load_config\("bert/mini", \[': f'load_config("bert/mini", [*"{BERT} {QUICK}".split(), '},
         behind={"^pretrainkit train": f"{BERT} {QUICK}"},
-        not_here={"^make ": "sets up an environment and runs all tests"},
+        not_here={"^(pip|git) ": "sets up an environment"},
         before={"^pretrainkit resume": killed("runs/mine")},
     ),
     Walk(
