@@ -2,13 +2,14 @@
 
 Pages of the repository are copied, with their links to each other; the reference of the Python API, the command line
 and the settings is generated from the code. `docs/index.md` is the home page and its lists are the navigation.
-Everything public that has no documentation is an error.
+Everything public that has no documentation is an error. Each tutorial is also written as a Jupyter notebook.
 """
 
 import ast
 import dataclasses
 import importlib
 import inspect
+import json
 import os
 import re
 import shutil
@@ -32,6 +33,14 @@ LINK = re.compile(r"(?<=\]\()(?!\w+:)([^)\s#]+)")
 ITEM = re.compile(r"^- \[(.+?)\]\((.+?)\)", re.MULTILINE)
 ANY = TypeAdapter(Any)
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"^```(bash|python|yaml)\n(?:# (\S+\.(?:py|yaml))\n)?(.*)^```$", re.MULTILINE | re.DOTALL)
+"""A block to run or to write to a file, which its first line names; other blocks are text."""
+ENVIRONMENT = """\
+import os
+import sys
+
+os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]  # where pretrainkit is
+"""
 
 
 def pages() -> dict[Path, str]:
@@ -59,7 +68,34 @@ def copied(page: Path, addresses: dict[Path, str], out: Path) -> str:
 
     parts = FENCE.split(page.read_text("utf-8"))
     parts[::2] = [LINK.sub(moved, part) for part in parts[::2]]
+    if page.parent.name == "tutorials":
+        parts[0] = parts[0].replace("\n", f"\n\nThis page is also [a notebook]({page.stem}.ipynb).\n", 1)
     return "".join(parts)
+
+
+def notebook(page: Path) -> dict[str, Any]:
+    """Return a tutorial as a Jupyter notebook (nbformat 4.5): its commands, snippets and files as cells."""
+    cells = []
+    for part in FENCE.split(page.read_text("utf-8")):
+        code = CODE.fullmatch(part)
+        language, file, text = code.groups() if code else ("", None, part)
+        if language == "" or (language == "yaml" and file is None):
+            cells.append(("markdown", part))
+        else:
+            lead = f"%%writefile {file}\n" if file else "%%bash\n" if language == "bash" else ""
+            cells.append(("code", lead + text))
+    cells.insert(1, ("code", ENVIRONMENT))
+    more = {"markdown": {}, "code": {"execution_count": None, "outputs": []}}
+    return {
+        "cells": [
+            {"id": f"cell-{number}", "cell_type": kind, "metadata": {}, "source": text.strip("\n"), **more[kind]}
+            for number, (kind, text) in enumerate(cells)
+            if text.strip()
+        ],
+        "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
 
 
 def title_of(text: str) -> str:
@@ -247,6 +283,8 @@ def make(out: Path) -> None:
     made |= dict(navigation(home, GENERATED))
     for generate in (api_pages, cli_pages, settings_pages):
         made |= dict(generate())
+    tutorials = [page for page in addresses if page.parent.name == "tutorials"]
+    made |= {f"tutorials/{page.stem}.ipynb": json.dumps(notebook(page), indent=1) for page in tutorials}
     for address, text in made.items():
         (out / address).parent.mkdir(parents=True, exist_ok=True)
         (out / address).write_text(text, "utf-8")

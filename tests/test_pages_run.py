@@ -215,6 +215,9 @@ UVIT = (
     "model.decoder.hidden_size=16 model.decoder.num_heads=2 model.decoder.num_layers=2 model.decoder.widths=[32,64]"
 )
 """As the small model whose encoder goes on."""
+TWELVE_DOCUMENTS = {
+    r"enumerate\(standard_library_documents\(\)\)": "zip(range(12), standard_library_documents())",
+}
 FIVE_COMMANDS = {"--vocab-size 8192": "--vocab-size 500"}
 
 WALKS = [
@@ -257,11 +260,7 @@ WALKS = [
     Walk(
         "docs/get-started.md",
         nothing,
-        smaller={
-            r"enumerate\(standard_library_documents\(\)\)": "zip(range(12), standard_library_documents())",
-            "--vocab-size 4096": "--vocab-size 500",
-            "num_steps=1000": "",
-        },
+        smaller=TWELVE_DOCUMENTS | {"--vocab-size 4096": "--vocab-size 500", "num_steps=1000": ""},
         behind={"^pretrainkit train": f"{BERT} {QUICK}"},
         not_here={"^make ": "sets up an environment"},
         before={"^pretrainkit resume": killed("runs/mine")},
@@ -357,6 +356,54 @@ WALKS = [
             r"resume runs/base": killed("runs/base"),
             r"t5/.*--out runs/next": t5_base,
         },
+    ),
+    Walk(
+        "docs/tutorials/bert.md",
+        nothing,
+        smaller=TWELVE_DOCUMENTS | {"--vocab-size 4096": "--vocab-size 500", " num_steps=1500": ""},
+        behind={"^pretrainkit train bert": f"{BERT} {QUICK}", "^pretrainkit train glue": f"{GLUE} {QUICK_TASK}"},
+    ),
+    Walk(
+        "docs/tutorials/clip.md",
+        nothing,
+        smaller={
+            "num_train=1300, num_valid=100": "num_train=40, num_valid=8",
+            "num_steps: 420": "num_steps: 2",
+            "batch_size: 128": "batch_size: 16",
+        },
+    ),
+    Walk(
+        "docs/tutorials/fourm.md",
+        nothing,
+        smaller={
+            r'train"\), 2000': 'train"), 40',
+            r'valid"\), 64': 'valid"), 4',
+            "--from-data 64": "--from-data 2",
+            "num_steps: (600|1800)": "num_steps: 2",
+            "num_warmup_steps: 20": "num_warmup_steps: 1",
+            "every_steps: (300|600), num_examples: 64": "every_steps: 2, num_examples: 4",
+        },
+        behind={"^pretrainkit train": QUICK},
+    ),
+    Walk(
+        "docs/tutorials/pixel.md",
+        nothing,
+        smaller={
+            "num=900": "num=12",
+            "head -n 60": "head -n 8",
+            " num_steps=900 evaluate.every_steps=100 evaluate.num_examples=64": "",
+            " data.num_epochs=40": "",
+        },
+        behind={
+            "^pretrainkit train": f"{PIXEL.replace('36', '48')} {QUICK}",
+            "^pretrainkit finetune": f"{GLUE} {QUICK_TASK}",
+        },
+    ),
+    Walk(
+        "docs/tutorials/t5.md",
+        nothing,
+        smaller=TWELVE_DOCUMENTS | {"--vocab-size 2048": "--vocab-size 500", " num_steps=(2000|400)": ""},
+        behind={"^pretrainkit train": f"{QUICK} data.batch_size=4"},
     ),
     Walk(f"{RECIPES}/bert/README.md", bert, behind={"^pretrainkit train": f"{BERT} {QUICK}"}),
     Walk(

@@ -1,22 +1,18 @@
 """The sources of the documentation site: `make docs` builds it from them, and fails on links that lead nowhere."""
 
-import importlib.util
 import types
 from pathlib import Path
 
 import pytest
+
+from support.page_runner import blocks_of, cells_of, make_pages
 
 ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
 def site() -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location("make_pages", ROOT / "docs" / "make_pages.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return make_pages()
 
 
 def test_every_page_is_in_the_navigation_and_everything_public_is_documented(site, tmp_path):
@@ -55,3 +51,11 @@ def test_a_link_out_of_the_site_is_refused(site, tmp_path):
     addresses = {page: "index.md"}
     with pytest.raises(SystemExit, match="leads out of the site"):
         site.copied(page, addresses, tmp_path)
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/tutorials").glob("*.md")), ids=lambda page: page.stem)
+def test_a_tutorial_becomes_a_notebook_with_all_of_its_code(site, page):
+    written = [cell["source"] for cell in site.notebook(page)["cells"]]
+    assert page.read_text("utf-8").startswith(written[0])
+    runs = [block.text for block in blocks_of(page) if block.language in ("bash", "python", "yaml")]
+    assert [block.text for block in cells_of(page)] == [f"{site.ENVIRONMENT}", *runs]

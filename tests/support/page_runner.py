@@ -7,6 +7,8 @@ its place empty.
 """
 
 import contextlib
+import functools
+import importlib.util
 import io
 import os
 import re
@@ -15,6 +17,7 @@ import signal
 import subprocess
 import sys
 import traceback
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,6 +47,33 @@ class Block(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+@functools.cache
+def make_pages() -> types.ModuleType:
+    """The script that gathers the sources of the documentation site."""
+    spec = importlib.util.spec_from_file_location("make_pages", ROOT / "docs" / "make_pages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def cells_of(page: Path) -> list[Block]:
+    """Return the code of the notebook that a tutorial becomes, as the blocks that its cells say."""
+    blocks = []
+    for number, cell in enumerate(make_pages().notebook(page)["cells"]):
+        first, _, rest = cell["source"].partition("\n")
+        if cell["cell_type"] != "code":
+            continue
+        if first == "%%bash":
+            blocks.append(Block(page, number, "bash", f"{rest}\n"))
+        elif file := re.match(r"%%writefile (\S+\.(py|yaml))", first):
+            blocks.append(Block(page, number, {"py": "python"}.get(file[2], file[2]), f"# {file[1]}\n{rest}\n"))
+        else:
+            blocks.append(Block(page, number, "python", f"{cell['source']}\n"))
+    return blocks
 
 
 def blocks_of(page: Path) -> list[Block]:
@@ -83,7 +113,7 @@ def walk(this: Walk, folder: Path) -> list[str]:
     """Runs the page in `folder`; what went otherwise than the page says. Empty: all of it works."""
     page, wrong, used = ROOT / this.page, [], set()
     names: dict[str, Any] = {"__name__": "page", "__file__": str(folder / "page.py")}
-    for block in blocks_of(page):
+    for block in cells_of(page) if page.parent.name == "tutorials" else blocks_of(page):
         written: set[Path] = set()
         if block.language in ("yaml", "python") and block.name:
             (folder / block.name).write_text(_changed(block.text, this.smaller, used), encoding="utf-8")
