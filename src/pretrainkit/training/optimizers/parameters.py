@@ -228,14 +228,23 @@ def tensor_norms(shards: Sequence[Tensor], layout: Sequence[Tensor]) -> Tensor:
 
 
 def _norms(shards: Sequence[Tensor]) -> Tensor:
-    """One by one. Of long ones on a CPU the products with themselves, which use all threads and add up more exactly."""
-    norms = torch.stack(torch._foreach_norm([one.new_zeros(()) if _is_long(one) else one for one in shards]))
-    for index, one in enumerate(shards):
-        if _is_long(one):
-            norms[index] = torch.dot(one.view(-1), one.view(-1)).sqrt_()
-    return norms
+    """Return the 2-norm of each tensor, as one tensor.
+
+    The norm of a long tensor on a CPU is the root of its product with itself, which uses all threads and adds up more
+    exactly.
+    """
+    is_long = [_is_long(shard) for shard in shards]
+    norms = list(
+        torch._foreach_norm(
+            [shard.new_zeros(()) if long else shard for shard, long in zip(shards, is_long, strict=True)]
+        )
+    )
+    for index, (shard, long) in enumerate(zip(shards, is_long, strict=True)):
+        if long:
+            norms[index] = torch.dot(shard.view(-1), shard.view(-1)).sqrt_()
+    return torch.stack(norms)
 
 
-def _is_long(one: Tensor) -> bool:
-    is_float32_cpu = reads_at_once(one.device) and one.dtype == torch.float32
-    return is_float32_cpu and one.numel() >= _LONG and one.is_contiguous()
+def _is_long(shard: Tensor) -> bool:
+    is_float32_cpu = reads_at_once(shard.device) and shard.dtype == torch.float32
+    return is_float32_cpu and shard.numel() >= _LONG and shard.is_contiguous()
