@@ -171,7 +171,7 @@ def test_text_of_c4_files_and_of_our_corpus_folders_is_denoised(tmp_path):
         restored += bytes(token - 3 for token in merged(example) if token > 2)
     assert restored.decode() == "".join(document["text"] for document in documents)
     assert of_c4.example(0, 1)["inputs"].tolist() != of_c4.example(0, 0)["inputs"].tolist()
-    with pytest.raises(ConfigError, match=r"needs to know how long.*\n.*--lengths"):
+    with pytest.raises(ConfigError, match=r"needs the maximum lengths.*\n.*--lengths"):
         supplied("c4_v220_span_corruption", c4=tmp_path / "c4").bind("train")
 
 

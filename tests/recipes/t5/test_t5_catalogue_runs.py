@@ -106,7 +106,7 @@ def test_new_noise_of_the_runs_objective_in_every_epoch(folder, tokenizer):
     np.testing.assert_array_equal(inputs[0], inputs[1])
     assert not np.array_equal(inputs[0], inputs[2])
     assert (prefix.build(records)["encoder_input_tokens"] < 280).all()
-    with pytest.raises(ConfigError, match="name=ul2 has 7 denoisers; a task of text has one"):
+    with pytest.raises(ConfigError, match="name=ul2 has 7 denoisers, but a task of text supports only one"):
         bind(config_of(folder, *words, "data.denoising.name=ul2", "data.denoising.num_sentinels=100"))
 
 

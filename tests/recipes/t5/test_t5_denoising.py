@@ -175,5 +175,5 @@ def test_pairs_fill_a_row_on_both_sides_and_give_back_the_text(length):
 
 
 def test_pairs_are_for_prefix_language_models_alone():
-    with pytest.raises(ValueError, match="pairs are for mask=suffix"):
+    with pytest.raises(ValueError, match="pairs=true needs mask=suffix"):
         DenoiserConfig(pairs=True)

@@ -101,7 +101,7 @@ def test_several_answers_are_told_apart(tokenizer):
     assert len(beams["text"].split("\n")) == 3
     (drawn,) = RECIPE.generate(config, model, tokenizer, ["the boat"], num=4, temperature=3.0, max_length=5)
     assert len({answer["text"] for answer in drawn["answers"]}) > 1
-    with pytest.raises(InputError, match="beams, temperature do not go together"):
+    with pytest.raises(InputError, match="beams, temperature cannot be combined"):
         RECIPE.generate(config, model, tokenizer, ["the boat"], beams=4, temperature=1.0)
 
 

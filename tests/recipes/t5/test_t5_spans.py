@@ -80,7 +80,7 @@ def test_full_segments_fill_their_planned_lengths():
 
 
 def test_a_plan_needs_sensible_rates():
-    with pytest.raises(ConfigError, match=r"noise_density 1\.0"):
+    with pytest.raises(ConfigError, match=r"noise_density=1\.0"):
         plan_lengths(512, 1.0, 3)
 
 

@@ -168,12 +168,12 @@ def test_rows_without_a_label_are_told_before_they_are_judged(tmp_path, caplog):
 
 def test_a_split_to_judge_by_that_tasks_lack_is_told(module, tmp_path, caplog):
     config = config_of(module, "judged_all", "num_steps=1", "evaluate.infer.split=test")
-    with pytest.raises(ConfigError, match=r"no task of 'judged_all' has that split\n  there are: train, validation"):
+    with pytest.raises(ConfigError, match=r"no task of 'judged_all' has that split\n  use one of: train, validation"):
         pretrainkit.train(config, tmp_path / "run")
     assert not list((tmp_path / "run").glob("checkpoints/*"))
     infer = ("evaluate.infer.split=validation", "evaluate.infer.num_examples=2", "evaluate.num_examples=2")
     pretrainkit.train(config_of(module, "judged_all", "num_steps=1", *infer), tmp_path / "other")
-    assert caplog.text.count("judged_no_validation has no split validation, that of evaluate.infer") == 1
+    assert caplog.text.count("judged_no_validation has no split validation (evaluate.infer.split)") == 1
 
 
 def test_a_task_without_metrics_trains_as_before(module, tmp_path):

@@ -1,4 +1,4 @@
-"""How answers are made. Torch-free."""
+"""Settings of decoding. Torch-free."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -27,60 +27,61 @@ _READ_BY = {
 
 
 class DecodingConfig(Config):
-    """Token by token: the best one, a search over several continuations, or draws."""
+    """Decoding token by token: greedy, a search over several continuations, or sampling."""
 
     method: Literal["greedy", "beam", "sample"] = "greedy"
-    """greedy: always the likeliest token. beam: the best of several continuations, as in T5's paper. sample: draw from
-    the model's probabilities."""
+    """greedy: always the most likely token. beam: a search over several continuations, as in T5's paper. sample: draw
+    from the model's probabilities."""
     num_beams: PositiveInt = 4
-    """beam only: continuations that are kept."""
+    """Continuations that the search keeps; has an effect only with beam."""
     alpha: NonNegativeFloat = 0.6
-    """beam only: exponent of the brevity penalty ((5 + length) / 6) ** alpha; 0: the likeliest answer wins, which
-    favours short ones."""
+    """Exponent of the brevity penalty ((5 + length) / 6) ** alpha; 0: no penalty, which favours short answers. It has
+    an effect only with beam."""
     temperature: PositiveFloat = 1.0
-    """sample only: logits are divided by it; below 1 likely tokens become likelier."""
+    """Divisor of the logits; below 1 likely tokens become more likely. It has an effect only with sample."""
     top_k: NonNegativeInt = 0
-    """sample only: draw from so many likeliest tokens; 0: from all."""
+    """Draw from this many most likely tokens; 0: from all. It has an effect only with sample."""
     top_p: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """sample only: draw from the likeliest tokens that have this probability together; 0: from all."""
+    """Draw from the most likely tokens with this total probability; 0: from all. It has an effect only with sample."""
     seed: NonNegativeInt = 0
-    """sample only: of the draws, which depend on it and on the example, not on the batch."""
+    """Seed of the draws, which also depend on the example but not on the batch. It has an effect only with sample."""
     max_length: PositiveInt | None = None
-    """Most tokens of an answer, its end mark counted in; null: data.target_length."""
+    """Most tokens of an answer, including its end mark; null: data.target_length."""
 
     @model_validator(mode="after")
     def _check_method(self) -> Self:
-        """Nothing is set that the method does not read."""
+        """Refuse settings that have no effect with the method."""
         if self.top_k and self.top_p:
             raise ValueError(f"top_k {self.top_k} and top_p {self.top_p} are both set; set one of them to 0")
         for name, method in _READ_BY.items():
             value = getattr(self, name)
             if method != self.method and value != type(self).model_fields[name].default:
                 raise ValueError(
-                    f"{name} {value} is only read by method {method}, not by {self.method}; "
-                    f"leave it out, or set method to {method}"
+                    f"{name}={value} has an effect only with method={method}, but method={self.method}; "
+                    f"leave it out, or set method={method}"
                 )
         return self
 
 
 def decoding_of(*, beams: int | None = None, **settings: Any) -> DecodingConfig:
-    """The config with the method that the given settings are read by: that of the command line. `beams` is `num_beams`;
-    None: not given. Raises InputError where they belong to different methods, or one is out of range."""
+    """Return the config with the method that the settings belong to, for the command line. `beams` is `num_beams`.
+
+    Settings that are None are not given. Raises InputError if they belong to different methods or are out of range."""
     given = {name: value for name, value in {"num_beams": beams, **settings}.items() if value is not None}
     methods = {_READ_BY[name] for name in given if name in _READ_BY}
     if len(methods) > 1:
         names = ", ".join(name for name in given if name in _READ_BY)
         raise InputError(
-            f"{names} do not go together: beams and alpha search, temperature, top_k, top_p and seed draw\n"
-            "  give those of one kind"
+            f"{names} cannot be combined: beams and alpha are for beam search, the others for sampling\n"
+            "  give only those for search, or only those for sampling"
         )
     try:
         return DecodingConfig.model_validate({"method": next(iter(methods), "greedy"), **given})
     except ValidationError as error:
-        raise InputError("\n".join(map(_told, error.errors()))) from None
+        raise InputError("\n".join(map(_problem, error.errors()))) from None
 
 
-def _told(error: ErrorDetails) -> str:
-    """One problem of pydantic, as a line: of a field, or of several together."""
-    said = error["msg"].removeprefix("Value error, ")
-    return f"{'.'.join(map(str, error['loc']))} {error['input']!r}: {said}" if error["loc"] else said
+def _problem(error: ErrorDetails) -> str:
+    """Return a validation error of one field, or of several together, as a line."""
+    message = error["msg"].removeprefix("Value error, ")
+    return f"{'.'.join(map(str, error['loc']))}={error['input']!r}: {message}" if error["loc"] else message

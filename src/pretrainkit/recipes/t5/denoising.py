@@ -1,4 +1,4 @@
-"""Objectives on unlabelled text: which tokens are hidden and what stands for them, by name or as parameters.
+"""Objectives on unlabelled text, by name or as parameters: which tokens are hidden and what replaces them.
 
 Torch-free.
 
@@ -25,7 +25,7 @@ from pretrainkit.rng import Keys
 
 MaskName = Literal["random_spans", "iid", "regular", "suffix", "everything"]
 Mode = Literal["R", "X", "S"]
-"""Of UL2: regular and extreme span corruption, and sequential (prefix language modelling)."""
+"""Modes of UL2: regular (R) and extreme (X) span corruption, sequential (S, prefix language modelling)."""
 Density = Annotated[float, Field(gt=0, lt=1)]
 ObjectiveName = Literal[
     "span_corruption",
@@ -49,45 +49,47 @@ class DenoiserConfig(Config):
     rate: PositiveFloat = 1.0
     """Share of the examples, relative to the other denoisers."""
     mask: MaskName = "random_spans"
-    """What is noise. random_spans: an exact number of tokens in an exact number of runs. iid: each token by itself.
-    regular: runs at equal distances. suffix: all behind a random prefix. everything: all tokens."""
+    """Tokens that are noise. random_spans: an exact number of tokens in an exact number of runs. iid: each token
+    independently. regular: runs at equal distances. suffix: all after a random prefix. everything: all tokens."""
     noise_density: Density = 0.15
-    """Share of the tokens that are noise; for suffix at most 0.5. Not read by everything."""
+    """Share of the tokens that are noise; for suffix at most 0.5. It has no effect with mask=everything."""
     mean_span_length: Annotated[float, Field(ge=1)] = 3.0
-    """Average tokens of a run; random_spans only."""
+    """Average tokens of a run; has an effect only with random_spans."""
     random_roll: bool = False
-    """random_spans only: turn the mask by a random number of places, so that the first token can be noise and the last
-    need not be."""
+    """Rotate the mask by a random number of positions, so that the first token can be noise and the last token can be
+    clean; has an effect only with random_spans."""
     reserved_for_packing: NonNegativeInt = 0
-    """random_spans only: slots of the inputs that its segments leave free, for what else is packed into a row."""
+    """Slots of the inputs that segments leave free for other examples in the row; has an effect only with
+    random_spans."""
     inputs: spans.Hiding | None = "sentinels"
-    """What becomes of the noise in the inputs; null: there are no inputs, for language models."""
+    """Replacement of the noise in the inputs; null: no inputs, for language models."""
     targets: spans.Hiding = "sentinels"
-    """What becomes of everything else in the targets."""
+    """Replacement of everything else in the targets."""
     group_size: PositiveInt | None = None
-    """Documents that are laid end to end; null: those of data.denoising."""
+    """Documents that are concatenated; null: the value of data.denoising."""
     end_of_segment: bool = True
-    """Whether inputs and targets end with the end mark."""
+    """End inputs and targets with the end mark."""
     end_of_document: bool | None = None
-    """Whether documents do, within a segment; null: as data.denoising says."""
+    """End each document within a segment with the end mark; null: the value of data.denoising."""
     is_random_length: bool = False
-    """Whether the lengths of segments are log-uniform from 8 up, one for each group of documents."""
+    """Draw the lengths of segments log-uniformly from 8 up, one for each group of documents."""
     mode: Mode | None = None
-    """Which of data.denoising.modes is put before the inputs; null: none."""
+    """Mode of data.denoising.modes whose text is put before the inputs; null: no text."""
     pairs: bool = False
-    """suffix only: a segment of twice the length is two examples that share a row, the prefix of one as long as the
-    rest of the other, so that rows are always full. A decoder alone reads one prefix in its row and says the rest."""
+    """Cut a segment of twice the length into two examples that share a row. The prefix of one is as long as the rest of
+    the other, so rows are always full. A decoder alone reads one prefix per row and predicts the rest. Only for
+    suffix."""
 
     @model_validator(mode="after")
     def _check_suffix(self) -> Self:
-        of_text = (self.mask, self.inputs, self.targets) == ("suffix", "drop", "drop") and self.noise_density == 0.5
-        if self.pairs and (not of_text or self.end_of_segment or self.mode is not None or self.is_random_length):
+        is_even_lm = (self.mask, self.inputs, self.targets) == ("suffix", "drop", "drop") and self.noise_density == 0.5
+        if self.pairs and (not is_even_lm or self.end_of_segment or self.mode is not None or self.is_random_length):
             raise ValueError(
-                "pairs are for mask=suffix with noise_density=0.5, inputs=drop, targets=drop, end_of_segment=false, "
-                "without mode and is_random_length; see the objective packed_prefix_lm"
+                "pairs=true needs mask=suffix, noise_density=0.5, inputs=drop, targets=drop, end_of_segment=false, "
+                "and neither mode nor is_random_length; see the objective packed_prefix_lm"
             )
         if self.mask == "suffix" and self.noise_density > 0.5:
-            raise ValueError(f"noise_density {self.noise_density} does not suit a random suffix; use at most 0.5")
+            raise ValueError(f"noise_density={self.noise_density} is too high for mask=suffix; use at most 0.5")
         return self
 
     @property
@@ -96,8 +98,11 @@ class DenoiserConfig(Config):
         return "sentinels" in (self.inputs, self.targets)
 
     def lengths(self, input_length: int, target_length: int, num_before: int) -> tuple[int, int, int]:
-        """Tokens of a segment, of the longest targets that are to be expected, and most sentinels needed (0: any number
-        will do), for so many slots of inputs and targets. `num_before`: tokens that are put before the inputs."""
+        """Return the tokens of a segment, of the longest expected targets, and the most sentinels needed (0: any
+        number).
+
+        `input_length` and `target_length` are slots of a row; `num_before` is the number of tokens before the
+        inputs."""
         end = int(self.end_of_segment)
         if self.pairs:
             return 2 * input_length, input_length, 0
@@ -105,7 +110,7 @@ class DenoiserConfig(Config):
             return target_length - end, target_length, 0
         whole = input_length - num_before - end
         if self.mask == "random_spans" and self.inputs in ("sentinels", "shared_sentinel", "drop"):
-            # A rolled mask may have a run more, and so a sentinel more on each side.
+            # A rotated mask may have one more run, and therefore one more sentinel on each side.
             room = input_length - num_before - self.random_roll - self.reserved_for_packing
             marks = {"extra_inputs": int(self.inputs != "drop"), "extra_targets": int(self.targets != "drop")}
             plan = spans.plan_lengths(room, self.noise_density, self.mean_span_length, **marks)
@@ -113,7 +118,8 @@ class DenoiserConfig(Config):
             return plan.num_tokens, num_targets, (plan.num_spans + self.random_roll) * self.hides_runs
         if self.targets == "keep":
             return whole, whole + end, 0
-        # What is expected of random masks: runs begin where noise follows what is none, share * (1 - share) of tokens.
+        # Expected for random masks: a run begins where noise follows a clean token, at share * (1 - share) of the
+        # tokens.
         share = 1.0 if self.mask == "everything" else self.noise_density
         num_runs = round(whole * share * (1 - share)) if self.mask == "iid" else 0
         if self.mask == "suffix":
@@ -160,45 +166,45 @@ NAMED: dict[ObjectiveName, tuple[DenoiserConfig, ...]] = {
 
 
 class DenoisingConfig(Config):
-    """What becomes of unlabelled text."""
+    """Corruption of unlabelled text."""
 
     name: ObjectiveName = "span_corruption"
     """span_corruption: T5's. iid_denoising, bert_style, mass_style, drop_tokens, deshuffling: the other objectives of
-    its paper. prefix_lm: go on with half a text. packed_prefix_lm: the same in full rows, of two texts for an
-    encoder-decoder. lm, full_lm: say all of it, ended at segments or at documents; for
-    decoders alone. ul2: seven denoisers at equal rates. ul2r: half prefix_lm, a quarter each regular and extreme
+    its paper. prefix_lm: continue a text from a random prefix. packed_prefix_lm: the same in full rows, with two texts
+    per row for an encoder-decoder. lm, full_lm: predict every token, with an end mark per segment or per document; only
+    for decoders. ul2: seven denoisers at equal rates. ul2r: half prefix_lm, a quarter each regular and extreme
     spans."""
     denoisers: tuple[DenoiserConfig, ...] = ()
-    """In place of the denoisers of `name`."""
+    """Denoisers to use instead of those of `name`."""
     noise_density: Density | None = None
-    """In place of that of every denoiser; null: their own."""
+    """Noise density of all denoisers; null: each denoiser keeps its value."""
     mean_span_length: Annotated[float, Field(ge=1)] | None = None
-    """In place of that of every denoiser; null: their own."""
+    """Mean span length of all denoisers; null: each denoiser keeps its value."""
     random_roll: bool = False
-    """Turn the masks of random spans by a random number of places, so that every token can be noise."""
+    """Rotate the masks of random spans by a random number of positions, so that every token can be noise."""
     modes: dict[Mode, str] = Field(default_factory=dict)
     """Text that is put before the inputs of denoisers of each mode, such as {R: "[NLU]", X: "[NLG]", S: "[S2S]"}."""
     num_sentinels: NonNegativeInt | None = None
-    """Ids behind the vocabulary of the tokenizer that serve as sentinels, the last one first; null: the tokenizer's own
-    where it has pieces named <extra_id_0> and so on, else 100."""
+    """Ids after the tokenizer's vocabulary that serve as sentinels, the last one first; null: the tokenizer's pieces
+    <extra_id_0> and so on if it has them, else 100 ids."""
     group_size: PositiveInt = GROUP_SIZE
-    """Documents that are laid end to end before they are cut into segments; 1: no segment has text of two documents."""
+    """Documents that are concatenated before they are cut into segments; 1: no segment has text of two documents."""
     end_of_document: bool = False
-    """Put the end mark between documents of a segment; T5 puts nothing."""
+    """Put the end mark between documents of a segment. T5 puts nothing between them."""
     max_document_tokens: PositiveInt | None = MAX_DOCUMENT_TOKENS
-    """Of longer documents one chunk of so many tokens is used, as in T5; null: all of them."""
+    """Use one chunk of at most this many tokens of a longer document, as T5 does; null: use whole documents."""
     chunk_start: Literal["aligned", "uniform"] = "aligned"
-    """Where the chunk begins. aligned: at a multiple of max_document_tokens. uniform: of every document, short ones
-    too, anywhere from max_document_tokens - 1 before its first token to its last: only a part of it may be left."""
+    """Begin of the chunk. aligned: at a multiple of max_document_tokens. uniform: anywhere from max_document_tokens - 1
+    before the document's first token to its last, in short documents too, so that only a part may remain."""
 
     @model_validator(mode="after")
     def _check_chunks(self) -> Self:
         if self.chunk_start == "uniform" and self.max_document_tokens is None:
-            raise ValueError("chunk_start=uniform needs max_document_tokens, which says how long a chunk is")
+            raise ValueError("chunk_start=uniform needs max_document_tokens, the length of a chunk; set a number")
         return self
 
     def segment_settings(self, denoiser: DenoiserConfig, end: int) -> dict[str, Any]:
-        """Return those of `segments_of`, for one of `all` and the id of the end mark."""
+        """Return the arguments of `segments_of` for one denoiser of `all` and the id of the end mark."""
         return {
             "group_size": denoiser.group_size or self.group_size,
             "max_document_tokens": self.max_document_tokens,
@@ -209,18 +215,19 @@ class DenoisingConfig(Config):
 
     @property
     def all(self) -> tuple[DenoiserConfig, ...]:
-        """The denoisers, with what this config says about all of them."""
+        """The denoisers, with the settings that this config applies to all of them."""
         changes = {"noise_density": self.noise_density, "mean_span_length": self.mean_span_length}
-        given = {name: value for name, value in changes.items() if value is not None}
-        found = []
-        for one in self.denoisers or NAMED[self.name]:
-            own = given | {
-                "random_roll": one.random_roll or (self.random_roll and one.mask == "random_spans"),
-                "group_size": one.group_size or self.group_size,
-                "end_of_document": self.end_of_document if one.end_of_document is None else one.end_of_document,
+        common = {name: value for name, value in changes.items() if value is not None}
+        changed = []
+        for denoiser in self.denoisers or NAMED[self.name]:
+            end_of_document = denoiser.end_of_document
+            own = common | {
+                "random_roll": denoiser.random_roll or (self.random_roll and denoiser.mask == "random_spans"),
+                "group_size": denoiser.group_size or self.group_size,
+                "end_of_document": self.end_of_document if end_of_document is None else end_of_document,
             }
-            found.append(DenoiserConfig(**one.model_dump() | own))
-        return tuple(found)
+            changed.append(DenoiserConfig(**denoiser.model_dump() | own))
+        return tuple(changed)
 
 
 @dataclass(frozen=True)
@@ -231,7 +238,7 @@ class TextIds:
     sentinels: tuple[int, ...]
     """In the order of use."""
     text_size: int
-    """Ids of text are below this."""
+    """Upper bound: ids of text are below this."""
     modes: Mapping[Mode, tuple[int, ...]]
     """The ids of each mode's text."""
 
@@ -240,7 +247,7 @@ class Denoiser:
     """A denoiser for rows of given lengths and a given vocabulary."""
 
     def __init__(self, config: DenoiserConfig, input_length: int, target_length: int, ids: TextIds) -> None:
-        """Raises ConfigError where the lengths or the sentinels do not suffice."""
+        """Raise ConfigError if the lengths or the sentinels do not suffice."""
         self.config, self.input_length, self.target_length, self.ids = config, input_length, target_length, ids
         self._before = ids.modes.get(config.mode, ()) if config.mode is not None else ()
         self._sentinels = np.array(ids.sentinels, np.int32)
@@ -250,7 +257,7 @@ class Denoiser:
         name = describe(config)
         if num_targets > target_length:
             raise ConfigError(
-                f"{name} makes targets of {num_targets} tokens from inputs of {input_length}, but "
+                f"{name} makes targets of {num_targets} tokens from inputs of {input_length} tokens, but "
                 f"data.target_length is {target_length}\n  set data.target_length={num_targets}, or a lower "
                 "data.input_length"
             )
@@ -265,15 +272,16 @@ class Denoiser:
                 f"has {len(ids.sentinels)}\n  set data.denoising.num_sentinels={num_sentinels}, or longer spans\n"
                 f"  or: pretrainkit tasks show NAME --sentinels {num_sentinels}"
             )
-        needs_one = {"sentinels", "shared_sentinel", "sentinel_per_token", "random_or_sentinel"}
-        if not ids.sentinels and needs_one & {config.inputs, config.targets}:
+        needs_sentinel = {"sentinels", "shared_sentinel", "sentinel_per_token", "random_or_sentinel"}
+        if not ids.sentinels and needs_sentinel & {config.inputs, config.targets}:
             raise ConfigError(
                 f"{name} needs a sentinel, and the vocabulary has none\n  set data.denoising.num_sentinels=100"
             )
 
     def examples(self, text: Ragged, keys: Keys) -> tuple[Ragged | None, Ragged]:
-        """Inputs and targets, (B,) or of `pairs` (2 B,) sequences each, cut to their rows and ended, of segments of at
-        most `segment_length` tokens with a key for each."""
+        """Return inputs and targets, (B,) sequences each or (2 B,) with `pairs`, cut to their rows and ended.
+
+        Segments have at most `segment_length` tokens, and a key for each."""
         config = self.config
         if config.pairs:
             lengths, prefix = spans.paired_prefixes(keys, text.lengths, self.input_length)
@@ -287,7 +295,7 @@ class Denoiser:
             fast = spans.corrupt_spans(keys, text, *rates, self._sentinels, self.ids.end)
             if fast is not None:
                 inputs, targets = self._with_mode(fast[0]), fast[1]
-                # Lengths are planned so that nothing must be cut.
+                # The planned lengths almost always fit; only then is the fast result usable.
                 if inputs.lengths.max() <= self.input_length and targets.lengths.max() <= self.target_length:
                     return inputs, targets
         is_noise = self._noise(text, keys)
@@ -302,13 +310,13 @@ class Denoiser:
         return joined(constant(self._before, len(inputs)), inputs) if self._before else inputs
 
     def most_tokens(self, lengths: spans.Ints) -> spans.Ints:
-        """(B,) upper bound of the inputs and targets together, from the lengths of the segments alone."""
+        """Return a (B,) upper bound of inputs and targets together, from the lengths of the segments alone."""
         config, end = self.config, int(self.config.end_of_segment)
         if config.pairs:
             return lengths
         if config.inputs is None:
             return np.minimum(lengths + end, self.target_length)
-        # Whatever is hidden on one side is kept on the other, so no token is there more than twice.
+        # Tokens that are hidden on one side are visible on the other, so no token occurs more than twice.
         most = 2 * (lengths + end) + len(self._before)
         if config.mask == "random_spans" and config.inputs == config.targets == "sentinels":
             _, num_spans = spans.count_noise(lengths, config.noise_density, config.mean_span_length)
@@ -331,7 +339,7 @@ class Denoiser:
                 is_noise = spans.regular(keys, lengths, config.noise_density)
         if not config.hides_runs:
             return is_noise
-        # Targets may need one sentinel more than inputs, for what follows the last noise.
+        # Targets may need one more sentinel than inputs, for the clean tokens after the last noise.
         return spans.limit_runs(is_noise, lengths, len(self.ids.sentinels) - 1)
 
     def _ended(self, sequences: Ragged, most: int) -> Ragged:
@@ -341,15 +349,15 @@ class Denoiser:
 
 
 def describe(config: DenoiserConfig) -> str:
-    """For people, such as "random_spans of 3.0 tokens at 0.15"."""
+    """Return a readable description, such as "random_spans of 3.0 tokens at 0.15"."""
     if config.mask == "everything":
         return f"the denoiser {config.inputs or 'lm'}"
-    of = f" of {config.mean_span_length} tokens" if config.mask == "random_spans" else ""
-    return f"{config.mask}{of} at {config.noise_density}"
+    span = f" span {config.mean_span_length} tokens" if config.mask == "random_spans" else ""
+    return f"{config.mask}{span} at {config.noise_density}"
 
 
 def label(config: DenoiserConfig) -> str:
-    """For names of metrics, such as "random_spans-3-0.15"."""
+    """Return a name for metrics, such as "random_spans-3-0.15"."""
     parts: list[str] = [config.mask]
     if config.mask == "random_spans":
         parts.append(f"{config.mean_span_length:g}")

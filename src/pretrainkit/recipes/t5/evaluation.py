@@ -1,5 +1,5 @@
-"""Evaluations of a run: held-out losses of the whole mixture and of each of its tasks or denoisers alone; tasks judged
-by their own metrics, on the answers of the model; held-out examples for the report.
+"""Evaluations of a run: held-out losses of the mixture and of each task or denoiser, task metrics on the answers of the
+model, and held-out examples for the report.
 
 Dimensions: K target tokens.
 """
@@ -37,30 +37,29 @@ from pretrainkit.training.precision import Precision
 from pretrainkit.training.watch import Evaluation
 
 FOLDER = "evaluations"
-"""In the run folder: what the model answered."""
-OF_EACH = ("nll_per_target_token", "accuracy")
-"""What is told of a single component."""
+"""Folder of the model's answers in the run folder."""
+COMPONENT_METRICS = ("nll_per_target_token", "accuracy")
+"""Metrics that are reported for each component."""
 _logger = logging.getLogger(__name__)
 
 
 def task_evaluations(config: T5Run, world: World, precision: Precision, folder: Path | None) -> list[Evaluation]:
-    """Return that of `evaluate.infer`; none where the run has no tasks, or none of them has metrics and the split.
-    Raises ConfigError, DataError where the examples cannot be made, a metric cannot judge them, or no task has the
-    split that `evaluate.infer` names."""
+    """Return the evaluation of `evaluate.infer`; empty if the run has no task with metrics and the split.
+
+    Raises ConfigError or DataError if examples cannot be made, a metric cannot judge them, or no task has the split."""
     evaluator, infer = _evaluator(config, world), config.evaluate.infer
     if evaluator is None or infer is None:
         return []
     if infer.split is not None and world.is_main:
         for task in run_tasks(config)[0]:
             if task.metrics and infer.split not in task.splits:
-                told = "task %s has no split %s, that of evaluate.infer, and is not judged"
-                _logger.warning(told, task.name, infer.split)
-    for one in evaluator.tasks if world.is_main else ():
-        # An answer that names no class is like the target of a row without a label, so a model that says nothing
-        # sensible would be right about those.
-        if num := sum(example.get("targets_pretokenized") == UNKNOWN for example in one.examples):
-            told = "task %s: %d of %d rows of %s have no label (their target is %s), so its metrics mean little"
-            _logger.warning(told, one.task.name, num, len(one.examples), one.split, UNKNOWN)
+                message = "task %s has no split %s (evaluate.infer.split), so it is not evaluated"
+                _logger.warning(message, task.name, infer.split)
+    for judged in evaluator.tasks if world.is_main else ():
+        # Unlabelled rows have the target UNKNOWN, and so has every answer that is no class: it would count as correct.
+        if num := sum(example.get("targets_pretokenized") == UNKNOWN for example in judged.examples):
+            message = "task %s: %d of %d rows of %s have no label (their target is %s), so its metrics mean little"
+            _logger.warning(message, judged.task.name, num, len(judged.examples), judged.split, UNKNOWN)
     decoding = infer.decoding
     if decoding.max_length is None:
         decoding = decoding.model_copy(update={"max_length": infer.target_length or evaluator.max_lengths["targets"]})
@@ -77,20 +76,21 @@ def task_evaluations(config: T5Run, world: World, precision: Precision, folder: 
 
 
 def majority_metrics(config: T5Run) -> dict[str, float]:
-    """Return the metrics of each task, as `majority_TASK/METRIC`, for a model that always gives its most frequent
-    training target; empty where no task is judged or has a split to train on."""
+    """Return `majority_TASK/METRIC` for a model that always answers the most frequent training target of the task.
+
+    Empty if no task is evaluated or has a training split."""
     evaluator = _evaluator(config, World())
-    found: dict[str, float] = {}
-    for one in () if evaluator is None else evaluator.tasks:
-        if config.data.train_split in one.task.splits:
-            text = most_frequent_target(one.task, config.data.train_split, caches=config.data.caches)
-            metrics = one.metrics_of_constant(text)
-            found |= {f"majority_{one.task.name}/{name}": value for name, value in metrics.items()}
-    return found
+    metrics: dict[str, float] = {}
+    for judged in () if evaluator is None else evaluator.tasks:
+        if config.data.train_split in judged.task.splits:
+            text = most_frequent_target(judged.task, config.data.train_split, caches=config.data.caches)
+            constant = judged.metrics_of_constant(text)
+            metrics |= {f"majority_{judged.task.name}/{name}": value for name, value in constant.items()}
+    return metrics
 
 
 def _evaluator(config: T5Run, world: World) -> TaskEvaluator | None:
-    """Return the evaluator of the tasks that can be judged; None: there are none."""
+    """Return the evaluator of the tasks with metrics and the split; None if there are no such tasks."""
     infer = config.evaluate.infer
     if config.data.task is None or infer is None:
         return None
@@ -98,15 +98,14 @@ def _evaluator(config: T5Run, world: World) -> TaskEvaluator | None:
     judged = [task for task in run_tasks(config)[0] if task.metrics]
     tasks = [task for task in judged if split in task.splits]
     if infer.split is not None and judged and not tasks:
-        there_are = ", ".join(dict.fromkeys(name for task in judged for name in task.splits))
+        splits = ", ".join(dict.fromkeys(name for task in judged for name in task.splits))
         raise ConfigError(
-            f"evaluate.infer.split={split}, but no task of {config.data.task!r} has that split\n"
-            f"  there are: {there_are}"
+            f"evaluate.infer.split={split}, but no task of {config.data.task!r} has that split\n  use one of: {splits}"
         )
     if split is None or not tasks:
         return None
     if config.model.kind == "encoder_only":
-        _logger.warning("an encoder alone makes no answers: the metrics of %s are left out", config.data.task)
+        _logger.warning("an encoder alone cannot answer: the metrics of %s are left out", config.data.task)
         return None
     limits = {"inputs": infer.input_length, "targets": infer.target_length}
     lengths = {name: length for name, length in limits.items() if length is not None}
@@ -116,9 +115,10 @@ def _evaluator(config: T5Run, world: World) -> TaskEvaluator | None:
 
 
 def build_evaluator(config: T5Run, world: World, precision: Precision) -> Evaluator | None:
-    """Metrics on `evaluate.num_examples` of the mixture in proportion to sizes, and as `metric/NAME` those `OF_EACH` on
-    `evaluate.num_examples_per_task` of each component, else an equal part of so many. None where there is only one
-    component: the house does it then."""
+    """Return metrics of the mixture, and as `metric/NAME` the `COMPONENT_METRICS` of each component.
+
+    The mixture's are on `evaluate.num_examples`, in proportion to sizes; a component's on `num_examples_per_task`, or
+    an equal share of `num_examples`. None for a single component: the default evaluation then suffices."""
     if world.is_main:
         warn_of_lacking(config, "valid")
     source = open_source(config, "valid")
@@ -139,20 +139,21 @@ def build_evaluator(config: T5Run, world: World, precision: Precision) -> Evalua
         )
 
     def run(model: nn.Module) -> dict[str, float]:
-        found = scored(model, whole, None, min(most, sum(source.sizes)))
+        metrics = scored(model, whole, None, min(most, sum(source.sizes)))
         for component, (name, num) in enumerate(zip(source.names, source.sizes, strict=True)):
             alone = scored(model, Order([num], seed=0), component, min(share, num))
-            found |= {f"{metric}/{name}": alone[metric] for metric in OF_EACH}
-        return found
+            metrics |= {f"{metric}/{name}": alone[metric] for metric in COMPONENT_METRICS}
+        return metrics
 
     return run
 
 
 def sample(config: T5Run, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, str]]:
-    """Return `num` examples, evenly spread over the first component or over tasks; none without a copy of the
-    tokenizer: of each `masked`, `predicted` (the most probable piece in each place, given the true ones before it) and
-    `truth`. Language models have no `masked`. Of tasks, `task` where there are several, `input`, `predicted` (the whole
-    answer, greedily) and `truth`."""
+    """Return `num` examples, evenly spread over the first component or over tasks; none without the tokenizer.
+
+    Each has `masked` (absent for language models), `predicted` (the most probable piece at each position, given the
+    true ones before it) and `truth`; for tasks `task` (if several), `input`, `predicted` (the greedy answer) and
+    `truth`."""
     if isinstance(source, TaskBatches):
         return [] if config.model.kind == "encoder_only" else _answered(config, model, source, num)
     if not isinstance(source, DenoisingSource):
@@ -161,19 +162,20 @@ def sample(config: T5Run, model: nn.Module, source: BatchSource, num: int) -> li
     if not folder.is_dir() or not size:
         return []
     tokenizer, ids = load_tokenizer(folder), source.components[0].denoiser.ids
-    found = []
+    examples = []
     for index in spread(size, num):
         zero = np.zeros(1, np.int64)
         records = Records(zero, zero, np.array([index]), zero.astype(np.uint64))
         inputs, targets = source.examples(records)
-        said = {} if inputs is None else {"masked": inputs.values.tolist()}
-        said |= {"predicted": _said(config, model, source.build(records)), "truth": targets.values.tolist()}
-        found.append({name: readable(tokens, tokenizer, ids) for name, tokens in said.items()})
-    return found
+        sequences = {} if inputs is None else {"masked": inputs.values.tolist()}
+        sequences["predicted"] = _most_probable(config, model, source.build(records))
+        sequences["truth"] = targets.values.tolist()
+        examples.append({name: readable(tokens, tokenizer, ids) for name, tokens in sequences.items()})
+    return examples
 
 
 def _answered(config: T5Run, model: nn.Module, source: TaskBatches, num: int) -> list[dict[str, str]]:
-    """Return examples of `num` tasks in the order of the mixture, or as many of fewer tasks."""
+    """Return examples of `num` tasks in the order of the mixture; if there are fewer tasks, several of each."""
     tasks = [task for task in source.tasks if len(task)][:num]
     if not tasks:
         return []
@@ -181,9 +183,9 @@ def _answered(config: T5Run, model: nn.Module, source: TaskBatches, num: int) ->
     picked = [(task, index) for task, share in zip(tasks, shares, strict=True) for index in spread(len(task), share)]
     vocabulary = tasks[0].features["targets"].vocabulary
     examples = [task.example(index) for task, index in picked]
-    found = Predictor(config, on_cpu(model), end_id=vocabulary.eos_id).predict(examples)
+    answers = Predictor(config, on_cpu(model), end_id=vocabulary.eos_id).predict(examples)
     rows = []
-    for (task, _), example, answer in zip(picked, examples, found, strict=True):
+    for (task, _), example, answer in zip(picked, examples, answers, strict=True):
         texts = {"task": task.name} if len(source.tasks) > 1 else {}
         if "inputs" in example:
             texts["input"] = decode(example["inputs"], vocabulary)
@@ -193,7 +195,7 @@ def _answered(config: T5Run, model: nn.Module, source: TaskBatches, num: int) ->
 
 
 def readable(tokens: Sequence[int], tokenizer: Tokenizer, ids: TextIds) -> str:
-    """The text of `tokens`, with sentinels by their names and without the end mark."""
+    """Return the text of `tokens`, with `<extra_id_N>` for sentinels and without the end mark."""
     names = {sentinel: f"<extra_id_{number}>" for number, sentinel in enumerate(ids.sentinels)}
     parts: list[str] = []
     kept = (token for token in tokens if token != ids.end)
@@ -204,8 +206,8 @@ def readable(tokens: Sequence[int], tokenizer: Tokenizer, ids: TextIds) -> str:
 
 
 @torch.no_grad()
-def _said(config: T5Run, model: nn.Module, batch: dict[str, np.ndarray]) -> list[int]:
-    """The likeliest id of each target token. On the CPU."""
+def _most_probable(config: T5Run, model: nn.Module, batch: dict[str, np.ndarray]) -> list[int]:
+    """Return the most probable id of each target token, computed on the CPU."""
     model = on_cpu(model)
     inputs, _ = read_batch({name: torch.from_numpy(array) for name, array in batch.items()}, config.model.kind)
     with evaluation_mode(model):

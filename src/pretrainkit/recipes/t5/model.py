@@ -1,8 +1,8 @@
 """T5: encoder and decoder of text-to-text models, or one of the two alone.
 
-Unusual about it: it reads streams of real tokens, one example after another, not rows with padding; it is asked for
-the targets' log-probabilities, so logits exist only where a target is, a part of the vocabulary at a time. Parameters
-are those of the original one by one, because Adafactor looks at each as a whole; they are joined where they are used.
+Unlike most implementations, it reads streams of real tokens, one example after another, instead of padded rows. It
+returns log-probabilities of the targets, so logits are computed only where there is a target, for a part of the
+vocabulary at a time. Each parameter of the original is a parameter here, because Adafactor treats each as a whole.
 
 Dimensions: T tokens of a stream, S of the encoder's, K predictions, D width, F of the feed-forward layer, V vocabulary,
 H heads, C width of one head.
@@ -33,20 +33,20 @@ from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch
 
 _TRUNCATED_DEVIATION = 0.87962566103423978
-"""Of a standard normal distribution cut at two."""
+"""Standard deviation of a standard normal distribution that is truncated at two."""
 
 
 class TokenScores(NamedTuple):
     """Scores of given tokens. A tuple, so that DDP and FSDP2 find the tensors in it."""
 
     loss: TokenLoss
-    """Of each token."""
+    """Loss of each token."""
     logit_sum_K: Tensor | None
-    """float32, over the vocabulary: what label smoothing needs; None where it was not asked for."""
+    """float32, sum of the logits over the vocabulary, which label smoothing needs; None if it was not requested."""
 
 
 class Attention(nn.Module):
-    """Self-attention, or of a decoder to an encoder. No biases, and no scale: see `initialise`."""
+    """Self-attention, or attention of a decoder to an encoder. No biases, and no scale: see `initialise`."""
 
     def __init__(self, config: T5ModelConfig) -> None:
         super().__init__()
@@ -59,14 +59,14 @@ class Attention(nn.Module):
         self.out = nn.Linear(inner, config.hidden_size, bias=False)
 
     def forward(
-        self, x_TD: Tensor, layout: PairLayout, prepared: Tensor | None, asked_SD: Tensor | None = None
+        self, x_TD: Tensor, layout: PairLayout, prepared: Tensor | None, encoded_SD: Tensor | None = None
     ) -> Tensor:
-        """(T, D) to (T, D). `asked_SD`: the encoder's output; None: the tokens ask each other."""
+        """(T, D) to (T, D). `encoded_SD`: the encoder's output; None: self-attention."""
         rate = self.dropout_rate if self.training else 0.0
-        if asked_SD is None:
+        if encoded_SD is None:
             q_THC, kv = None, self.query_key_value(x_TD)
         else:
-            q_THC, kv = self.query(x_TD).unflatten(-1, self.heads), self.key_value(asked_SD)
+            q_THC, kv = self.query(x_TD).unflatten(-1, self.heads), self.key_value(encoded_SD)
         return self.out(layout.attend(q_THC, kv, prepared, dropout_rate=rate).flatten(1))
 
     def query_key_value(self, x_TD: Tensor) -> Tensor:
@@ -102,7 +102,8 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Self-attention, attention to an encoder where there is one, feed-forward: each normalised before, added after."""
+    """Self-attention, optional attention to an encoder, feed-forward; each has a norm before it and a residual sum
+    after."""
 
     def __init__(self, config: T5ModelConfig, *, is_causal: bool, has_cross_attention: bool) -> None:
         super().__init__()
@@ -172,10 +173,10 @@ class T5(nn.Module):
     """Embeddings, stacks and logits."""
 
     def __init__(self, config: T5ModelConfig) -> None:
-        """`config.vocab_size` must be known by now. Weights are not initialised: see `initialise`."""
+        """Raise ValueError if `config.vocab_size` is None. Weights are not initialised: see `initialise`."""
         super().__init__()
         if config.vocab_size is None:
-            raise ValueError("model.vocab_size is not known: bind the config to its data, or set it")
+            raise ValueError("model.vocab_size is not set: bind the config to its data, or set it")
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         self.encoder = self.decoder = None
@@ -195,13 +196,14 @@ class T5(nn.Module):
     def forward(
         self, inputs: T5Inputs, token_K: Tensor | None = None, *, has_logit_sum: bool = False
     ) -> TokenScores | Tensor:
-        """Scores of the true tokens `token_K` at `inputs.predicted_K`, or float32 logits (K, V) where not given."""
+        """Return scores of the true tokens `token_K` at `inputs.predicted_K`, or float32 logits (K, V) without
+        `token_K`."""
         hidden_TD = self.hidden(inputs)
         hidden_KD = hidden_TD if inputs.predicted_K is None else hidden_TD[inputs.predicted_K]
         return self.head(hidden_KD, token_K, has_logit_sum=has_logit_sum)
 
     def hidden(self, inputs: T5Inputs) -> Tensor:
-        """(T, D): the last stack's output for its stream."""
+        """Return the last stack's output for its stream, (T, D)."""
         streams = [ids for ids in (inputs.encoder_ids_S, inputs.decoder_ids_T) if ids is not None]
         x = self.embed(torch.cat(streams))
         if self.encoder is None or inputs.encoder_layout is None:
@@ -216,17 +218,17 @@ class T5(nn.Module):
         return self.decoder(x[len(streams[0]) :], inputs.decoder_layout, encoded_SD, inputs.cross_layout)
 
     def embed(self, ids: Tensor) -> Tensor:
-        """(*ids.shape, D) in the type of activations."""
+        """Return embeddings (*ids.shape, D) in the dtype of activations."""
         x = self.embedding(ids)
         return x.to(activation_dtype(x))
 
     def head(self, hidden_KD: Tensor, token_K: Tensor | None, *, has_logit_sum: bool = False) -> TokenScores | Tensor:
-        """As `forward`, from hidden states. Always float32, whatever the activations are."""
+        """Return the result of `forward` from hidden states. It is always computed in float32."""
         hidden_KD = hidden_KD.to(torch.promote_types(hidden_KD.dtype, torch.float32))
         weight_VD = self.embedding.weight if self.logits is None else self.logits.weight
         if self.logits is None:
             hidden_KD = hidden_KD * self.config.hidden_size**-0.5
-        weight_VD = weight_VD.to(hidden_KD.dtype)  # of another type as FSDP2 gathers it
+        weight_VD = weight_VD.to(hidden_KD.dtype)  # FSDP2 may gather it in another dtype
         with in_float32(hidden_KD):
             if token_K is None:
                 return linear_logits(hidden_KD, weight_VD, None)
@@ -235,7 +237,7 @@ class T5(nn.Module):
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """Fresh weights from torch's global generator, of the deviations of T5X, or of transformers."""
+        """Draw new weights from torch's global generator, with the deviations of T5X or of transformers."""
         config = self.config
         is_hf = config.init_style == "hf"
         width, inner = config.hidden_size, config.num_heads * config.head_size
@@ -264,7 +266,7 @@ class T5(nn.Module):
 
 
 def _normal(weight: Tensor, deviation: float, *, is_cut: bool = False) -> None:
-    """`is_cut`: nothing beyond two deviations before the rescaling that makes up for it."""
+    """Draw normal values; if `is_cut`, none beyond two deviations, rescaled so that the deviation is still right."""
     if is_cut:
         truncated_normal_(weight, deviation / _TRUNCATED_DEVIATION)
     else:
@@ -277,18 +279,18 @@ def _relative_bias(config: T5ModelConfig, *, is_causal: bool) -> RelativeBias:
 
 
 def build(config: T5ModelConfig) -> T5:
-    """The model on torch's default device, initialised from its global generator; on "meta" without values."""
+    """Return the model on torch's default device, initialised from its global generator; without values on "meta"."""
     return built(lambda: T5(config), T5.initialise)
 
 
 class T5TextEncoder(TextEncoder):
-    """Embeddings and encoder; `token_type_ids` and `positions` are not read."""
+    """Embeddings and encoder. It ignores `token_type_ids` and `positions`."""
 
     def __init__(self, model: T5) -> None:
-        """Raises InputError where the model has no encoder."""
+        """Raise InputError if the model has no encoder."""
         super().__init__()
         if model.encoder is None:
-            raise InputError("this T5 is a decoder alone\n  give one with an encoder")
+            raise InputError("this T5 model has no encoder, only a decoder\n  use a model with an encoder")
         self.width, self.dropout_rate = model.config.hidden_size, model.config.dropout
         self.head_width = model.config.head_size
         self.embedding, self.encoder = model.embedding, model.encoder

@@ -1,4 +1,4 @@
-"""The recipe as the rest of pretrainkit sees it. Torch-free to import."""
+"""The T5 recipe: the interface between its modules and the rest of pretrainkit. Torch-free to import."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class T5(
     ReadsFiles[T5Run],
     WritesFiles[T5Run],
 ):
-    """Texts from texts."""
+    """Recipe of text-to-text models."""
 
     name = "t5"
     summary = "T5, mT5, ByT5 and umT5: text-to-text models from span corruption and from tasks."
@@ -105,7 +105,7 @@ class T5(
         return check_data(config, source, summary["mixture"], records, num)
 
     def build_order(self, config: T5Run, source: Any) -> Order:
-        """Over the components of the source: each folder of shards with each denoiser."""
+        """Return the order over the components of the source: each folder of shards with each denoiser."""
         from pretrainkit.data.order import Order
 
         data = config.data
@@ -126,13 +126,13 @@ class T5(
     def more_evaluations(
         self, config: T5Run, world: World, precision: Precision, folder: Path | None
     ) -> Sequence[Evaluation]:
-        """Tasks by their own metrics."""
+        """Return evaluations of tasks by their metrics."""
         from pretrainkit.recipes.t5.evaluation import task_evaluations
 
         return task_evaluations(config, world, precision, folder)
 
     def tokenizer_folder(self, config: T5Run) -> Path | None:
-        """Beside the token shards, or what `data.tokenizer` names; tasks may bring vocabularies of their own."""
+        """Return the folder beside the token shards, or `data.tokenizer`; None if the tasks may bring vocabularies."""
         from pretrainkit.tasks.vocabulary_folder import BYTES, tokenizer_place
 
         if config.data.train:
@@ -167,13 +167,13 @@ class T5(
     generate_options = ("num", "beams", "alpha", "temperature", "top_k", "top_p", "seed", "max_length", "batch_size")
 
     def has_own_vocabulary(self, config: T5Run) -> bool:
-        """Bytes need no files, and the tasks that a run was trained on may bring theirs."""
+        """Return True if no tokenizer files are needed: bytes need none, and tasks may bring a vocabulary."""
         return config.data.task is not None or config.data.tokenizer is not None
 
     def generate(
         self, config: T5Run, model: Any, tokenizer: Path | None, prompts: list[str], **options: Any
     ) -> list[dict[str, Any]]:
-        """Answer, fill in what is hidden behind <extra_id_0> and so on, or go on with a text. See `inference.py`."""
+        """Answer prompts, fill in the spans at <extra_id_0> and so on, or continue texts. See `inference.py`."""
         from pretrainkit.recipes.t5.inference import generate
 
         return generate(config, model, tokenizer, prompts, **options)
@@ -196,7 +196,7 @@ class T5(
         return open_inference(config, model, tokenizer, request, precision.autocast)
 
     def text_reader(self, config: T5Run, tokenizer: Path) -> TextReader:
-        """Every text ends with the end mark."""
+        """Return a reader that ends every text with the end mark."""
         from pretrainkit.recipes.t5.ragged import ragged
         from pretrainkit.recipes.t5.texts import vocabulary_of
         from pretrainkit.recipes.token_reader import ControlTokens, TokenReader
@@ -218,7 +218,7 @@ class T5(
         )
 
     def own_tokenizer(self, config: T5Run, out: Path) -> bool:
-        """That of bytes, or of the tasks."""
+        """Save the tokenizer of bytes or of the tasks; return True if there is one."""
         from pretrainkit.recipes.t5.texts import vocabulary_of
         from pretrainkit.tasks.vocabulary_folder import save_vocabulary
 
@@ -233,8 +233,8 @@ class T5(
         return T5TextEncoder(model)
 
     def baselines(self, config: T5Run) -> dict[str, float]:
-        """The cross-entropy of guessing targets by frequency, and of guessing blindly, in nats per token; and what the
-        metrics of tasks are for the most frequent target."""
+        """Return the cross-entropy of guessing targets by frequency and of guessing uniformly, in nats per token; and
+        the metrics of tasks for their most frequent target."""
         from math import log
 
         from pretrainkit.recipes.t5.data_check import unigram_loss
@@ -266,7 +266,7 @@ class T5(
         return ImportedTextClassifier(_run_of(model), encoder, head, classes, None)
 
     def import_huggingface(self, folder: Path) -> tuple[T5Run, Mapping[str, Any]]:
-        """The config is that of t5/1.1-base with the model of the folder; the data is missing."""
+        """Return the config of t5/1.1-base with the folder's model, and the weights; the data is missing."""
         from pretrainkit.recipes.t5.convert import read_huggingface
 
         model, state = read_huggingface(folder)
@@ -280,16 +280,16 @@ class T5(
     file_formats = ("t5x", "mesh_tf")
 
     def import_file(self, path: Path, format: str, config: T5Run | None) -> ImportedModel:
-        """The config is `config`, or that of t5/1.1-base with the model of the file; the data is missing."""
+        """Return the file's model in `config` or the config of t5/1.1-base; without `config` the data is missing."""
         from pretrainkit.recipes.t5.original import read_foreign
 
-        found = read_foreign(path, format, None if config is None else config.model)
-        return ImportedModel(_run_of(found.model, config), found.state, names=found.names, step=found.step)
+        foreign = read_foreign(path, format, None if config is None else config.model)
+        return ImportedModel(_run_of(foreign.model, config), foreign.state, names=foreign.names, step=foreign.step)
 
     export_formats = ("t5x",)
 
     def export_file(self, config: T5Run, model: nn.Module, format: str, out: Path) -> None:
-        """T5X's parameter tree with names joined by "/", as .npz or .safetensors."""
+        """Write T5X's parameter tree with names joined by "/", as .npz or .safetensors."""
         from pretrainkit.recipes.t5.original import write_original
 
         write_original(out, model.state_dict(), config.model)

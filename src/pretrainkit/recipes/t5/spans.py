@@ -1,7 +1,7 @@
-"""Which tokens of a segment are noise, and what stands in the place of hidden tokens.
+"""Masks of noise tokens in segments, and the replacement of hidden tokens.
 
-Everything here works on a whole batch of segments of any lengths, one after another. A mask is bool (M,), True for
-noise: what the model has to say. All randomness of a segment comes from its key, in separate streams.
+Every function works on a whole batch of segments of any lengths, one after another. A mask is bool (M,), True for
+noise: the tokens that the model must predict. All randomness of a segment comes from its key, in separate streams.
 
 Dimensions: B segments, M tokens of all segments together, K runs of all segments together.
 Sources: Raffel et al. 2020, https://arxiv.org/abs/1910.10683, section 3.3; the released `t5` (`data/preprocessors.py`).
@@ -33,10 +33,10 @@ Hiding = Literal[
     "random_or_sentinel",
     "keep",
 ]
-"""What becomes of hidden tokens; see `hide`."""
+"""Replacements of hidden tokens; see `hide`."""
 
 FIRST_TEXT_ID = 3
-"""Ids below it are padding, end and unknown."""
+"""The first id of text; smaller ids are padding, end and unknown."""
 _RANDOM_SHARE = 0.1
 
 _NOISE_CUTS, _CLEAN_CUTS, _ROLL, _TOKENS, _PERIODS, _OFFSETS, _PREFIX, _CHOICE, _IDS, _ORDER = (
@@ -51,40 +51,41 @@ _BOTH_CUTS = np.stack([_CLEAN_CUTS, _NOISE_CUTS])[:, None]
 
 @dataclass(frozen=True)
 class LengthPlan:
-    """The numbers of tokens that make inputs of a given length."""
+    """Numbers of tokens that fill inputs of a given length."""
 
     num_tokens: int
-    """Of a segment of text."""
+    """Tokens of a segment of text."""
     num_inputs: int
     """Tokens of the inputs, with the end mark."""
     num_targets: int
     """Tokens of the targets, with the end mark."""
     num_spans: int
-    """Noise runs of a full segment: as many sentinels are needed."""
+    """Noise runs of a full segment, which is also the number of sentinels needed."""
 
 
 def plan_lengths(
     input_length: int, noise_density: float, mean_span_length: float, *, extra_inputs: int = 1, extra_targets: int = 1
 ) -> LengthPlan:
-    """The longest segments whose corrupted inputs have at most `input_length` tokens, the end mark too. Raises
-    ConfigError where there are none.
+    """Return the longest segments whose corrupted inputs have at most `input_length` tokens, including the end mark.
+
+    Raises ConfigError if no segment fits.
 
     Args:
         noise_density: Share of the tokens that are noise, strictly between 0 and 1.
         mean_span_length: Average tokens of a noise run, at least 1.
-        extra_inputs: Tokens that stand for a noise run in the inputs.
-        extra_targets: Tokens that stand before a noise run in the targets.
+        extra_inputs: Tokens that replace a noise run in the inputs.
+        extra_targets: Tokens before each noise run in the targets.
     """
     if not 0 < noise_density < 1 or mean_span_length < 1 or input_length < 3:
         raise ConfigError(
-            f"no lengths can be planned for inputs of {input_length} tokens, noise_density {noise_density} and "
-            f"mean_span_length {mean_span_length}\n  use a length of at least 3, a density strictly between 0 and 1 "
+            f"no segment length fits inputs of {input_length} tokens with noise_density={noise_density} and "
+            f"mean_span_length={mean_span_length}\n  use a length of at least 3, a density strictly between 0 and 1 "
             "and spans of at least 1 token"
         )
 
     def lengths(num_tokens: int) -> tuple[int, int, int]:
         num_noise = round(num_tokens * noise_density)
-        # At least one, as the mask has it: the original plans with none where spans are long, and loses a token.
+        # At least one run, as in the mask. The original plans for none if spans are long, and loses a token.
         num_spans = max(1, round(num_noise / mean_span_length))
         num_inputs = num_tokens - num_noise + num_spans * extra_inputs + 1
         return num_inputs, num_noise + num_spans * extra_targets + 1, num_spans
@@ -99,13 +100,14 @@ def plan_lengths(
 
 
 def count_noise(lengths: Ints, noise_density: float, mean_span_length: float) -> tuple[Ints, Ints]:
-    """(B,) noise tokens and (B,) noise runs of segments of these lengths, in float32 as the original computes them.
+    """Return the numbers of noise tokens (B,) and noise runs (B,) of segments, in float32 as the original computes
+    them.
 
-    Fewer runs than the mean length asks for where there are not enough other tokens to keep them apart.
+    There are fewer runs than `mean_span_length` implies if there are too few other tokens to separate them.
     """
     sizes = np.maximum(lengths, 2)
-    wanted = np.rint(sizes.astype(np.float32) * np.float32(noise_density)).astype(np.int64)
-    num_noise = np.minimum(np.maximum(wanted, 1), sizes - 1)
+    num_noise = np.rint(sizes.astype(np.float32) * np.float32(noise_density)).astype(np.int64)
+    num_noise = np.minimum(np.maximum(num_noise, 1), sizes - 1)
     num_spans = np.rint(num_noise.astype(np.float32) / np.float32(mean_span_length)).astype(np.int64)
     return num_noise, np.minimum(np.maximum(num_spans, 1), np.minimum(num_noise, sizes - num_noise))
 
@@ -113,21 +115,21 @@ def count_noise(lengths: Ints, noise_density: float, mean_span_length: float) ->
 def random_spans(
     keys: Keys, lengths: Ints, noise_density: float, mean_span_length: float, *, random_roll: bool = False
 ) -> Mask:
-    """Exactly `count_noise` tokens in exactly that many runs; both the runs and what lies between them are cut out of
-    their tokens in one of all equally likely ways.
+    """Return a mask with exactly the noise tokens and runs of `count_noise`. The lengths of the runs and of the gaps
+    are each drawn with equal probability from all possible ones.
 
-    A segment begins with tokens that are no noise and ends with noise. `random_roll` turns the mask by a random number
-    of places, so that every token can be noise; it may cut one run in two.
+    A segment begins with clean tokens and ends with noise. `random_roll` rotates the mask by a random number of
+    positions, so that every token can be noise; it may split one run in two.
     """
     sizes = np.maximum(lengths, 2)
     num_noise, num_spans = count_noise(lengths, noise_density, mean_span_length)
     if not len(lengths):
         return np.empty(0, np.bool_)
-    # Lengths of what lies before each noise run, and of the run.
+    # Total lengths of the gaps before noise runs, and of the runs.
     totals = np.concatenate([sizes - num_noise, num_noise])
     both = compositions(fold(keys, _BOTH_CUTS).ravel(), totals, np.tile(num_spans, 2))
     clean, noise = both.reshape(2, -1)
-    # Where a run begins the count goes up or down by one: repeating each run's value costs three times as much.
+    # At the begin of a run the count changes by one: repeating each run's value would take three times as long.
     begins = np.cumsum(np.stack([clean, noise], axis=1).ravel())[:-1]
     changes = np.zeros(int(sizes.sum()), np.int8)
     changes[begins[0::2]], changes[begins[1::2]] = 1, -1
@@ -136,7 +138,7 @@ def random_spans(
         is_noise = is_noise[slots(sizes) < np.repeat(lengths, sizes)]
     if not random_roll:
         return is_noise
-    # Token i of a turned segment has the mask of token (i + shift) mod size.
+    # Token i of a rotated segment has the mask of token (i + shift) mod size.
     shift = np.repeat(below(fold(keys, _ROLL), np.maximum(lengths, 1)), lengths)
     size, begin = np.repeat(lengths, lengths), np.repeat(np.cumsum(lengths) - lengths, lengths)
     return is_noise[begin + (slots(lengths) + shift) % size]
@@ -150,9 +152,9 @@ def corrupt_spans(
     sentinels: NDArray[np.int32],
     end: int,
 ) -> tuple[Ragged, Ragged] | None:
-    """Return inputs and targets of `random_spans` with a sentinel for each run and an end mark: what `hide` gives on
-    both sides, at a tenth of its cost; None where the package was installed without a compiler. Segments have at least
-    2 tokens, and no more runs than there are sentinels."""
+    """Return inputs and targets of `random_spans` with a sentinel for each run and an end mark, in a tenth of the time
+    of `hide`; None if the package was installed without a compiler. Segments have at least 2 tokens, and at most as
+    many runs as there are sentinels."""
     compiled = _compiled_corrupt_spans()
     if compiled is None:
         return None
@@ -169,7 +171,7 @@ def corrupt_spans(
 
 @cache
 def _compiled_corrupt_spans() -> Callable[..., None] | None:
-    """Return that of `_spans.c`, present where the package was installed with a compiler."""
+    """Return the function of `_spans.c`; None if the package was installed without a compiler."""
     try:
         from pretrainkit.recipes.t5._spans import corrupt_spans
     except ImportError:
@@ -178,8 +180,9 @@ def _compiled_corrupt_spans() -> Callable[..., None] | None:
 
 
 def compositions(keys: Keys, totals: Ints, parts: Ints) -> Ints:
-    """(sum of parts,): `parts[b]` positive numbers of sum `totals[b]` for every key, all such rows equally likely."""
-    # Where each part ends: all but the last are a random subset of 1 .. total - 1, the last is the total.
+    """Return (sum of parts,): `parts[b]` positive numbers of sum `totals[b]` per key; all such rows are equally
+    likely."""
+    # Ends of the parts: all but the last are a random subset of 1 .. total - 1, the last is the total.
     last = np.cumsum(parts) - 1
     ends = np.empty(int(parts.sum()), np.int64)
     is_last = np.zeros(len(ends), np.bool_)
@@ -187,21 +190,21 @@ def compositions(keys: Keys, totals: Ints, parts: Ints) -> Ints:
     ends[last] = totals
     ends[~is_last] = subsets(keys, parts - 1, totals - 1) + 1
     lengths = np.diff(ends, prepend=0)
-    # The first part of a row begins at 0, not where the last row ended.
+    # The first part of a row begins at 0 instead of at the end of the previous row.
     lengths[last[:-1] + 1] = ends[last[:-1] + 1]
     return lengths
 
 
 def iid(keys: Keys, lengths: Ints, noise_density: float) -> Mask:
-    """Each token is noise by itself."""
+    """Return a mask in which each token is noise independently."""
     # The upper 53 bits of each draw, all that a float64 holds, as a number in [0, 1).
     draws = fold(np.repeat(fold(keys, _TOKENS), lengths), slots(lengths))
     return (draws >> np.uint64(11)).astype(np.float64) * 2.0**-53 < noise_density
 
 
 def regular(keys: Keys, lengths: Ints, noise_density: float) -> Mask:
-    """Runs at equal distances: their length (uniform from 1 to 5) and the place of the first are drawn once for each
-    segment, the period is round(length / noise_density)."""
+    """Return a mask of runs at equal distances. Each segment draws their length (uniform from 1 to 5) and the position
+    of the first; the period is round(length / noise_density)."""
     span = 1 + below(fold(keys, _PERIODS), np.full(len(keys), 5))
     period = np.maximum(np.rint(span / noise_density).astype(np.int64), 1)
     offset = below(fold(keys, _OFFSETS), period)
@@ -210,21 +213,21 @@ def regular(keys: Keys, lengths: Ints, noise_density: float) -> Mask:
 
 
 def suffix(keys: Keys, lengths: Ints, noise_density: float) -> Mask:
-    """All tokens behind a random prefix, whose length is uniform from 1 to n - 1 for a density of 0.5.
+    """Return a mask of all tokens after a random prefix, whose length is uniform from 1 to n - 1 for a density of 0.5.
 
-    Below it the shortest prefix is round((1 - 2 density)(n - 1)), so that the mean share of noise is the density. The
-    original marks the prefix instead; here noise is always what is to be said.
+    For lower densities the shortest prefix is round((1 - 2 density)(n - 1)), so that the mean share of noise is the
+    density. The original marks the prefix instead; here noise is always the part to predict.
     """
     shortest = np.rint((1 - 2 * noise_density) * np.maximum(lengths - 1, 0)).astype(np.int64)
     return slots(lengths) >= np.repeat(_prefixes(keys, lengths, shortest), lengths)
 
 
 def paired_prefixes(keys: Keys, lengths: Ints, half: int) -> tuple[Ints, Ints]:
-    """For texts of at most 2 `half` tokens that are cut in two examples each which share rows of `half` slots, on both
-    sides: lengths and prefixes of the examples, (2 B,) each, those of a text side by side.
+    """Return lengths and prefixes, (2 B,) each, of examples from texts that are cut in two. Both examples of a text are
+    adjacent and share rows of `half` slots on both sides; texts have at most 2 `half` tokens.
 
-    The first prefix is uniform from 1 to `half` - 1, the second as long as what follows the first, so that full texts
-    fill both rows.
+    The first prefix is uniform from 1 to `half` - 1; the second is as long as the remainder of the first, so that full
+    texts fill both rows.
     """
     first = np.minimum(lengths, half)
     second = lengths - first
@@ -234,16 +237,16 @@ def paired_prefixes(keys: Keys, lengths: Ints, half: int) -> tuple[Ints, Ints]:
 
 
 def _prefixes(keys: Keys, lengths: Ints, shortest: Ints) -> Ints:
-    """(B,) lengths of prefixes: uniform from `shortest`, but at least 1, to all tokens but one."""
+    """Return (B,) lengths of prefixes: uniform from `shortest`, but at least 1, to all tokens but one."""
     longest = np.maximum(lengths - 1, 0)
     shortest = np.minimum(np.maximum(shortest, 1), longest)
     return shortest + below(fold(keys, _PREFIX), longest - shortest + 1)
 
 
 def limit_runs(is_noise: Mask, lengths: Ints, most: int) -> Mask:
-    """The mask without the runs of a segment behind its first `most`: there are no sentinels for them."""
+    """Return the mask with only the first `most` runs of each segment, because there are no sentinels for more."""
     is_start = run_starts(is_noise, lengths)
-    # Runs counted over all segments, less those before the segment.
+    # Runs counted over all segments, minus those before the segment.
     number = np.cumsum(is_start)
     ends = np.cumsum(lengths)
     before = np.concatenate([[0], number])[ends - lengths]
@@ -251,7 +254,7 @@ def limit_runs(is_noise: Mask, lengths: Ints, most: int) -> Mask:
 
 
 def run_starts(is_hidden: Mask, lengths: Ints) -> Mask:
-    """(M,) True for the first token of each run of hidden tokens; a run ends with its segment."""
+    """Return (M,) True for the first token of each run of hidden tokens; a run ends with its segment."""
     is_start = is_hidden.copy()
     is_start[1:] &= ~is_hidden[:-1]
     begins = (np.cumsum(lengths) - lengths)[lengths > 0]
@@ -262,14 +265,14 @@ def run_starts(is_hidden: Mask, lengths: Ints) -> Mask:
 def hide(
     kind: Hiding, tokens: Ragged, is_hidden: Mask, keys: Keys, sentinels: NDArray[np.int32], text_size: int
 ) -> Ragged:
-    """The segments without their hidden tokens. Inputs hide the noise, targets hide everything else. `sentinels` are in
-    the order of use; the first serves where all share one. Random ids are below `text_size` and at least 3.
+    """Return the segments with their hidden tokens replaced. Inputs hide the noise, targets hide everything else.
+    `sentinels` are in the order of use. Random ids are below `text_size` and at least 3.
 
-    sentinels: each run becomes one sentinel, the k-th run of a segment the k-th. shared_sentinel: each run becomes the
-    first sentinel. sentinel_per_token: each token does. drop: nothing stays. permute: they change places among
-    themselves. random_of_segment: each becomes a random token of its segment; random_of_vocabulary: a random text id;
-    random_or_sentinel: that in one case of ten, else the first sentinel. keep: nothing is hidden. Raises ValueError
-    where a segment has more hidden runs than there are sentinels.
+    sentinels: the k-th run of a segment becomes the k-th sentinel. shared_sentinel: each run becomes the first
+    sentinel. sentinel_per_token: each token becomes the first sentinel. drop: hidden tokens are removed. permute: they
+    are shuffled. random_of_segment: each becomes a random token of its segment. random_of_vocabulary: each becomes a
+    random text id. random_or_sentinel: a random text id in one case of ten, else the first sentinel. keep: nothing is
+    hidden. Raises ValueError if a segment has more hidden runs than there are sentinels.
     """
     if kind == "keep":
         return tokens
@@ -281,7 +284,7 @@ def hide(
         starts = np.flatnonzero(is_start)
         number = slots(np.diff(np.searchsorted(starts, tokens.ends), prepend=0))
         if kind == "sentinels" and len(number) and int(number.max()) >= len(sentinels):
-            raise ValueError(f"{int(number.max()) + 1} runs of one segment, but {len(sentinels)} sentinels")
+            raise ValueError(f"a segment has {int(number.max()) + 1} runs, but there are {len(sentinels)} sentinels")
         values[starts] = sentinels[number if kind == "sentinels" else 0]
         return kept(values, np.flatnonzero(~is_hidden | is_start), tokens.ends)
     where = np.flatnonzero(is_hidden)

@@ -1,7 +1,8 @@
 """Objectives on unlabelled text as steps of tasks: documents' tokens to segments, and segments to inputs and targets.
 
-What `segments.py` and `denoising.py` do for token shards is done here for the documents of a task, `targets` without
-EOS at its cache marker: the token shards are those of its cache, or are made in a temporary folder.
+It does for the documents of a task what `segments.py` and `denoising.py` do for token shards. At the cache marker
+documents are `targets` without EOS. The token shards are those of the task's cache, or are created in a temporary
+folder.
 """
 
 import logging
@@ -30,31 +31,32 @@ if TYPE_CHECKING:
     from pretrainkit.tasks.task import Feature
 
 PARTNER = "partner"
-"""Key of the example that shares a row with the one it is in, where the denoiser makes pairs."""
+"""Key of the second example of a row in the first one, if the denoiser makes pairs."""
 _MANY_DOCUMENTS = 100_000
 _logger = logging.getLogger(__name__)
 
 
 def denoising_steps(config: DenoisingConfig) -> tuple[Step, ...]:
-    """The steps behind the cache marker that make inputs and targets of documents, EOS included. Raises ConfigError
-    where the objective has several denoisers."""
+    """Return the steps after the cache marker that make inputs and targets of documents, including EOS.
+
+    Raises ConfigError if the objective has several denoisers."""
     if len(config.all) > 1:
         raise ConfigError(
-            f"data.denoising.name={config.name} has {len(config.all)} denoisers; a task of text has one\n"
-            "  train on token shards instead: data.train=FOLDER, made by pretrainkit tokenizer encode"
+            f"data.denoising.name={config.name} has {len(config.all)} denoisers, but a task of text supports only one\n"
+            "  train on token shards instead: data.train=FOLDER, created by pretrainkit tokenizer encode"
         )
     return Segments(config), Denoise(config)
 
 
 def whole_texts(config: DenoisingConfig) -> DenoisingConfig:
-    """The objective without pairs: for a decoder alone, whose row holds a prefix and what follows it."""
-    denoisers = tuple(one.model_copy(update={"pairs": False}) for one in config.all)
+    """Return the objective without pairs, for a decoder alone, whose row holds a prefix and its continuation."""
+    denoisers = tuple(denoiser.model_copy(update={"pairs": False}) for denoiser in config.all)
     return config.model_copy(update={"denoisers": denoisers})
 
 
 @dataclass(frozen=True)
 class Segments(Regroup):
-    """Documents laid end to end and cut to the length that the denoiser plans for the model's lengths."""
+    """Documents that are concatenated and cut to the segment length that the denoiser plans for the model's lengths."""
 
     config: DenoisingConfig
 
@@ -62,36 +64,36 @@ class Segments(Regroup):
         self, examples: Sequence[Example], *, lengths: Lengths | None, features: "Mapping[str, Feature]"
     ) -> "SegmentsOfDocuments":
         denoiser = _denoiser(self.config, lengths, features)
-        (of_one,) = self.config.all
+        (denoiser_config,) = self.config.all
         vocabulary = features["targets"].vocabulary
         if isinstance(examples, CachedExamples):
             shards = examples.shards["targets"]
         else:
             shards = _temporary_shards(examples, vocabulary)
-        settings = self.config.segment_settings(of_one, vocabulary.eos_id)
+        settings = self.config.segment_settings(denoiser_config, vocabulary.eos_id)
         return SegmentsOfDocuments(shards, segments_of(shards, denoiser.segment_length, **settings))
 
 
 def _temporary_shards(examples: Sequence[Example], vocabulary: Vocabulary) -> TokenShards:
-    """The `targets` of all examples in token shards of a temporary folder, which goes with them in this process."""
+    """Return the `targets` of all examples as token shards in a temporary folder, deleted when the shards are freed."""
     if len(examples) > _MANY_DOCUMENTS:
-        told = "%d documents are tokenized before training begins; keep them with pretrainkit tasks cache"
-        _logger.warning(told, len(examples))
+        message = "%d documents are tokenized before training begins; pretrainkit tasks cache would store them"
+        _logger.warning(message, len(examples))
     folder = Path(tempfile.mkdtemp(prefix="pretrainkit-documents-"))
     try:
         documents = ([example["targets"]] for example in examples if len(example["targets"]))
         write_shards(folder / "shards", [documents], vocab_size=vocabulary.size, special=special_ids(vocabulary))
         shards = TokenShards.open(folder / "shards")
-    except BaseException:  # also Ctrl-C; it is raised on
+    except BaseException:  # also Ctrl-C; it is raised again
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    # Not of a pickled copy: workers read the folder of the process that made it.
+    # Pickled copies do not delete the folder: workers read the folder of the process that created it.
     weakref.finalize(shards, shutil.rmtree, folder, ignore_errors=True)
     return shards
 
 
 class SegmentsOfDocuments(Examples):
-    """Segments by number, as `{"targets": int32 ids}`."""
+    """Segments by index, as `{"targets": int32 ids}`."""
 
     def __init__(self, shards: TokenShards, index: SegmentIndex) -> None:
         self._shards, self._index = shards, index
@@ -105,7 +107,7 @@ class SegmentsOfDocuments(Examples):
 
 @dataclass(frozen=True)
 class Denoise:
-    """Inputs and targets of a segment, with new noise in every epoch."""
+    """Make inputs and targets from a segment, with new noise in every epoch."""
 
     config: DenoisingConfig
 
@@ -118,14 +120,14 @@ class Denoise:
     ) -> Example:
         key = rng.integers(1 << 64, size=1, dtype=np.uint64)
         inputs, targets = self._denoisers.of(lengths, features).examples(ragged([example["targets"]]), key)
-        made: list[Example] = [{"targets": targets[number]} for number in range(len(targets))]
+        examples: list[Example] = [{"targets": targets[number]} for number in range(len(targets))]
         if inputs is not None:
-            made = [{"inputs": inputs[number], **one} for number, one in enumerate(made)]
-        return {**made[0], PARTNER: made[1]} if self.is_paired else made[0]
+            examples = [{"inputs": inputs[number], **example} for number, example in enumerate(examples)]
+        return {**examples[0], PARTNER: examples[1]} if self.is_paired else examples[0]
 
     @property
     def is_paired(self) -> bool:
-        """Whether an example has a partner that shares its row."""
+        """True if an example has a partner that shares its row."""
         return self.config.all[0].pairs
 
     @cached_property
@@ -134,30 +136,30 @@ class Denoise:
 
 
 class _Denoisers:
-    """The denoiser for the lengths and features that were asked for last: the same ones nearly always."""
+    """Cache of the denoiser for the last used lengths and features, which rarely change."""
 
     def __init__(self, config: DenoisingConfig) -> None:
         self._config = config
         self._last: tuple[tuple[int, ...], Vocabulary, Denoiser] | None = None
 
     def of(self, lengths: Lengths | None, features: "Mapping[str, Feature]") -> Denoiser:
-        asked, vocabulary = tuple((lengths or {}).values()), features["targets"].vocabulary
+        max_lengths, vocabulary = tuple((lengths or {}).values()), features["targets"].vocabulary
         last = self._last
-        if last is None or last[0] != asked or last[1] is not vocabulary:
-            last = self._last = (asked, vocabulary, _denoiser(self._config, lengths, features))
+        if last is None or last[0] != max_lengths or last[1] is not vocabulary:
+            last = self._last = (max_lengths, vocabulary, _denoiser(self._config, lengths, features))
         return last[2]
 
 
 def _denoiser(config: DenoisingConfig, lengths: Lengths | None, features: "Mapping[str, Feature]") -> Denoiser:
-    (of_one,) = config.all
-    needed = {"targets"} if of_one.inputs is None else {"inputs", "targets"}
+    (denoiser,) = config.all
+    needed = {"targets"} if denoiser.inputs is None else {"inputs", "targets"}
     if lengths is None or not needed <= set(lengths):
         raise ConfigError(
-            "an objective on text needs to know how long inputs and targets may be\n"
-            "  with pretrainkit tasks: --lengths inputs=512,targets=114"
+            "an objective on text needs the maximum lengths of inputs and targets\n"
+            "  pass them to pretrainkit tasks: --lengths inputs=512,targets=114"
         )
     vocabulary = features["targets"].vocabulary
     sentinels = vocabulary.sentinel_ids
     modes = {mode: tuple(vocabulary.encode(text)) for mode, text in config.modes.items()}
     ids = TextIds(vocabulary.eos_id, sentinels, min([vocabulary.size, *sentinels]), modes)
-    return Denoiser(of_one, lengths.get("inputs", 0), lengths["targets"], ids)
+    return Denoiser(denoiser, lengths.get("inputs", 0), lengths["targets"], ids)

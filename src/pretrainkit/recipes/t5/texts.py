@@ -1,4 +1,4 @@
-"""Texts to ids and back, with sentinels spelled out wherever they stand: `<extra_id_0>`, `<extra_id_1>`, and so on."""
+"""Conversion between texts and ids, with sentinels written as `<extra_id_0>`, `<extra_id_1>`, and so on."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,31 +15,31 @@ SENTINEL = re.compile(r"<extra_id_(\d+)>")
 
 
 def vocabulary_of(config: T5Run, tokenizer: Path | None) -> Vocabulary:
-    """Return the vocabulary of a trained model: that of the folder beside it, or else of `data.tokenizer`, or else of
-    the tasks it was trained on. Raises DataError where there is no tokenizer; ConfigError where there are no tasks
-    either, or not any more."""
+    """Return the vocabulary of a trained model: of the folder beside it, else of `data.tokenizer`, else of its tasks.
+
+    Raises DataError if there is no tokenizer; ConfigError if its tasks are not defined, or not any more."""
     data = config.data
     place: str | Path | None = data.tokenizer if tokenizer is None else tokenizer
     if place is not None:
         return open_vocabulary(place, data.denoising.num_sentinels)
     if data.task is None:
-        raise DataError("there is no tokenizer beside the model\n  a run keeps it in RUN/tokenizer")
+        raise DataError("there is no tokenizer beside the model\n  a run stores it in RUN/tokenizer")
     return run_tasks(config)[1]
 
 
 def encode(text: str, vocabulary: Vocabulary) -> list[int]:
-    """Ids without end mark. Raises InputError where the text has a sentinel that the vocabulary does not have."""
-    parts = SENTINEL.split(text)  # texts, and between them numbers of sentinels
+    """Return ids without end mark. Raises InputError if the text has a sentinel that the vocabulary lacks."""
+    parts = SENTINEL.split(text)  # texts and sentinel numbers alternate
     numbers = [int(number) for number in parts[1::2]]
     if not numbers:
         return vocabulary.encode(text)
     if max(numbers) >= len(vocabulary.sentinel_ids):
         raise InputError(
             f"the text has <extra_id_{max(numbers)}>, but the vocabulary has {len(vocabulary.sentinel_ids)} sentinels: "
-            f"{text[:60]!r}\n  number them from 0"
+            f"{text[:60]!r}\n  use only <extra_id_0> to <extra_id_{len(vocabulary.sentinel_ids) - 1}>"
         )
     sentinels = [vocabulary.sentinel_ids[number] for number in numbers]
-    # Vocabularies with pieces for sentinels find them at the start of a word, and know what comes right behind one.
+    # Vocabularies with pieces for sentinels recognize them at the start of a word, and encode the text after them.
     whole = vocabulary.encode(SENTINEL.sub(r" \g<0>", text).replace("  <", " <"))
     if [index for index in whole if index in set(vocabulary.sentinel_ids)] == sentinels:
         return whole
@@ -50,7 +50,7 @@ def encode(text: str, vocabulary: Vocabulary) -> list[int]:
 
 
 def decode(ids: Iterable[int], vocabulary: Vocabulary) -> str:
-    """The text up to the end mark."""
+    """Return the text up to the end mark."""
     numbers = {index: number for number, index in enumerate(vocabulary.sentinel_ids)}
     parts = []
     for is_sentinel, group in groupby(_until_end(ids, vocabulary), key=numbers.__contains__):
@@ -60,19 +60,19 @@ def decode(ids: Iterable[int], vocabulary: Vocabulary) -> str:
 
 
 def fill(prompt: Sequence[int], answer: Iterable[int], vocabulary: Vocabulary) -> str:
-    """The text of `prompt` with what `answer` says behind each sentinel in the place of that sentinel.
+    """Return the text of `prompt` with each sentinel replaced by the text after that sentinel in `answer`.
 
-    A sentinel that the answer does not name stays. What is said behind one that the prompt does not have is left out.
+    A sentinel that the answer lacks is not replaced. Text after a sentinel that the prompt lacks is ignored.
     """
-    said: dict[int, list[int]] = {}
+    texts: dict[int, list[int]] = {}
     sentinels = set(vocabulary.sentinel_ids)
-    run: list[int] = []  # what comes before the first sentinel fills nothing
+    run: list[int] = []  # tokens before the first sentinel are ignored
     for index in _until_end(answer, vocabulary):
         if index in sentinels:
-            run = said.setdefault(index, [])
+            run = texts.setdefault(index, [])
         else:
             run.append(index)
-    filled = [token for index in prompt for token in said.get(index, [index])]
+    filled = [token for index in prompt for token in texts.get(index, [index])]
     return decode(filled, vocabulary)
 
 
