@@ -236,6 +236,7 @@ WALKS = [
         smaller={'"cuda"': '"cpu"', "37, 629, 1": "37, 62, 1", "644, 4598": "64, 45"},
         behind={"^pretrainkit (generate|infer.*(task glue|summarize))": "--max-length 4"},
     ),
+    Walk("docs/coming-from.md", nothing),
     Walk(
         "docs/corpus.md",
         corpus,
