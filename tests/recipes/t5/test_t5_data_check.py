@@ -51,7 +51,7 @@ def test_of_tasks_what_is_cut_and_what_is_not_cached_is_told(module):
 def test_a_large_task_without_a_cache_is_told(module, tmp_path, monkeypatch):
     monkeypatch.setattr(data_check, "_LARGE", 40)
     config = task_run(module, "t5_source_marked")
-    assert any("t5_source_marked: large, and without a cache" in note for note in pretrainkit.check_data(config).notes)
+    assert any("t5_source_marked: large and without a cache" in note for note in pretrainkit.check_data(config).notes)
     import_modules([module])
     cache_task(REGISTRY.get_task("t5_source_marked"), tmp_path, workers=1)
     found = pretrainkit.check_data(task_run(module, "t5_source_marked", caches=(str(tmp_path),)))
@@ -65,7 +65,7 @@ def test_short_examples_are_worth_packing_and_packed_ones_have_their_rows_counte
     config = task_run(module, "t5_source_both", input_length=128, target_length=128, packing=True)
     packed = pretrainkit.check_data(config)
     assert not any("data.packing=true" in note for note in packed.notes)
-    assert packed.figures["packed rows"].startswith("1 to 1 hold")
+    assert packed.figures["packed rows"].startswith("1 to 1 for")
 
 
 @pytest.mark.parametrize("kind", ["encoder_decoder", "decoder_only"])

@@ -152,7 +152,7 @@ def test_tasks_are_answered_with_their_own_texts(export, tmp_path):
     assert (folder / "infer-two.jsonl").stat().st_mtime_ns == written
     with pytest.raises(InputError, match=r"m\.jsonl is a file, but infer:both is a mixture.*\n  give a folder: --out"):
         pretrainkit.infer(export, tmp_path / "m.jsonl", task="infer:both", modules=[module])
-    with pytest.raises(InputError, match="no task of infer:both has the split 'dev'\n  there are: test"):
+    with pytest.raises(InputError, match="no task of infer:both has the split 'dev'\n  use one of: test"):
         pretrainkit.infer(export, tmp_path / "m", task="infer:both", split="dev", modules=[module])
 
 
@@ -183,13 +183,13 @@ def test_other_weights_are_another_question(export, tmp_path):
     [
         ({}, "give either a task or an input"),
         ({"input": "a.csv"}, r"a\.csv: a file of rows ends in \.jsonl"),
-        ({"input": "a.jsonl"}, "the rows have the columns x, y: which is to be read"),
+        ({"input": "a.jsonl"}, "cannot choose the input column among x, y"),
         ({"input": "a.jsonl", "inputs": "z"}, "the rows have no column 'z'"),
-        ({"input": "a.jsonl", "inputs": "say {z}"}, "the rows have no column 'z'\n  there are x, y"),
-        ({"input": "a.jsonl", "inputs": "x", "targets": "{y"}, "--targets '{y' is no pattern"),
+        ({"input": "a.jsonl", "inputs": "say {z}"}, "the rows have no column 'z'\n  use one of x, y"),
+        ({"input": "a.jsonl", "inputs": "x", "targets": "{y"}, "--targets '{y' is not a valid pattern"),
         ({"input": "a.jsonl", "inputs": "x", "mode": "score"}, "there are no targets to score"),
-        ({"input": "a.jsonl", "inputs": "x", "fields": ("q",)}, "an example has no q"),
-        ({"input": "a.jsonl", "inputs": "x", "decoding": {"top_p": 2.0}}, r"top_p 2\.0"),
+        ({"input": "a.jsonl", "inputs": "x", "fields": ("q",)}, "an example has no field q"),
+        ({"input": "a.jsonl", "inputs": "x", "decoding": {"top_p": 2.0}}, r"top_p=2\.0"),
         ({"input": "a.jsonl", "inputs": "x", "shard": (2, 2)}, "shard 2 of 2"),
     ],
 )

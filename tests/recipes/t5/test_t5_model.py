@@ -295,5 +295,5 @@ def test_recomputed_blocks_give_the_same_gradients():
 def test_segments_that_return_are_refused():
     batch = packed_batch()
     batch["encoder_segment_ids"][0, :3] = torch.tensor([3, 1, 1])
-    with pytest.raises(ValueError, match="segment ids must not return"):
+    with pytest.raises(ValueError, match="each segment id must occur only once"):
         read_batch(batch)

@@ -183,9 +183,9 @@ def test_bfloat16_is_near_float32():
 def test_what_cannot_be_is_refused():
     with pytest.raises(InputError, match="encoder_only"):
         predictor("mlm", model=random_model(model_config("mlm")))
-    with pytest.raises(InputError, match="3 answers are asked for, and decoding greedily gives one"):
+    with pytest.raises(InputError, match="3 answers were requested, but decoding greedily returns one"):
         predictor().answers(examples(1), num=3)
-    with pytest.raises(InputError, match="with 3 beams"):
+    with pytest.raises(InputError, match="returns at most 3 beams"):
         predictor(decoding=BEAM).answers(examples(1), num=4)
     with pytest.raises(ValueError, match=r"top_p=0\.9 has an effect only with method=sample, but method=beam"):
         DecodingConfig(method="beam", top_p=0.9)
@@ -209,7 +209,7 @@ def test_ids_that_the_model_does_not_know_are_named(family, name, wrong):
     own = predictor(family)
     given = examples(3)
     given[1] = given[1] | {name: np.append(given[1][name], wrong)}
-    told = rf"{name} of example 1 have the id {wrong}, the model knows 0 to 95\n.*tokenizer of the model"
+    told = rf"{name} of example 1 have the id {wrong}, the model has 0 to 95\n.*tokenizer of the model"
     with pytest.raises(InputError, match=told):
         own.score(given)
     if name == "inputs":

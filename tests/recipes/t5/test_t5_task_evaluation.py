@@ -246,5 +246,5 @@ def test_a_trained_run_has_samples_and_answers_prompts_and_tasks_without_a_token
 
 def test_settings_of_answers_are_refused_where_there_are_no_tasks():
     settings = ["data.train=shards", "evaluate.infer.num_examples=3"]
-    assert "evaluate.infer is only read" in pretrainkit.load_config("t5/tiny", settings).problems()[0]
+    assert "evaluate.infer has an effect only" in pretrainkit.load_config("t5/tiny", settings).problems()[0]
     assert not pretrainkit.load_config("t5/tiny", ["data.train=shards", "evaluate.infer=null"]).problems()

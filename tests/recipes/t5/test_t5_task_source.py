@@ -30,7 +30,7 @@ def test_a_mixture_of_the_user_trains_by_its_name(module, tmp_path, packing):
     assert 3 < lines[-1]["nll_per_target_token"] < 8
     for name in ("t5_source_copy", "t5_source_shout"):
         assert 3 < lines[-1][f"nll_per_target_token/{name}"] < 8
-    with pytest.raises(ConfigError, match="both say what to read"):
+    with pytest.raises(ConfigError, match="conflicts with data"):
         bind(run_of(["", "", ""], data=data | {"train": "x"}))
 
 

@@ -21,13 +21,13 @@ from pretrainkit.training.evaluate_config import EvaluateConfig
 from pretrainkit.training.run import RunConfig
 
 Activation = Literal["relu", "gelu_tanh", "gelu", "swish", "linear"]
-"""gelu_tanh is `gelu_new` of Hugging Face, the one of T5 1.1; linear is no function at all."""
+"""gelu_tanh is Hugging Face's `gelu_new`, which T5 1.1 uses; linear is the identity."""
 
 DropoutRate = Annotated[float, Field(ge=0, lt=1)]
 
 
 def round_vocab(size: int, multiple: int = 128) -> int:
-    """`size` rounded up to a multiple: what T5 makes of the size of a tokenizer."""
+    """Return `size` rounded up to a multiple, as T5 rounds the size of a tokenizer's vocabulary."""
     if size < 1 or multiple < 1:
         raise ValueError(f"size {size} and multiple {multiple} must be at least 1")
     return -(-size // multiple) * multiple
@@ -55,43 +55,43 @@ class T5ModelConfig(Config):
     intermediate_size: PositiveInt
     """Width of the feed-forward layer."""
     num_encoder_layers: PositiveInt | None
-    """Blocks of the encoder; null where there is none."""
+    """Blocks of the encoder; null without encoder."""
     num_decoder_layers: PositiveInt | None
-    """Blocks of the decoder; null where there is none."""
+    """Blocks of the decoder; null without decoder."""
     activations: tuple[Activation, ...] = ("gelu_tanh", "linear")
     """One name: a plain feed-forward layer (1.0: relu). Several: the product of as many projections (1.1)."""
     tied_logits: bool = False
-    """Whether the embedding table, scaled by hidden_size ** -0.5, gives the logits (1.0) or a matrix of its own."""
+    """Compute logits with the embedding table, scaled by hidden_size ** -0.5 (1.0), instead of a separate matrix."""
     bias_per_layer: bool = False
     """One table of relative positions per layer (umT5) rather than one per stack."""
     num_buckets: Annotated[int, Field(ge=4, multiple_of=2)] = 32
     """Rows of a table of relative positions."""
     max_distance: PositiveInt = 128
-    """Tokens from which on all distances share a bucket."""
+    """All distances from this number of tokens on share a bucket."""
     dropout: DropoutRate = 0.0
-    """On embeddings, attention probabilities, inside feed-forward layers, on the output of every layer and stack. Masks
-    are drawn for every element; T5X repeats them along a sequence."""
+    """Dropout on embeddings, attention probabilities, inside feed-forward layers, and on the output of every layer and
+    stack. Masks are drawn for every element; T5X repeats them along a sequence."""
     norm_epsilon: PositiveFloat = 1e-6
     """Added to the mean square."""
     init_style: Literal["t5x", "hf"] = "t5x"
-    """hf: as transformers draws them; its logits matrix is hidden_size ** 0.5 times too large, which Adam forgives
-    less than Adafactor."""
+    """Initial weights. hf: as in transformers, whose logits matrix is hidden_size ** 0.5 times too large, a problem
+    with Adam more than with Adafactor."""
 
     @field_validator("activations")
     @classmethod
     def _check_activations(cls, names: tuple[Activation, ...]) -> tuple[Activation, ...]:
         if not names:
-            raise ValueError("activations is empty; name at least one, such as [relu]")
+            raise ValueError("activations is empty; set at least one, such as [relu]")
         return names
 
     @model_validator(mode="after")
     def _check_layers(self) -> Self:
         has_encoder, has_decoder = self.kind != "decoder_only", self.kind != "encoder_only"
-        for name, is_wanted in (("num_encoder_layers", has_encoder), ("num_decoder_layers", has_decoder)):
+        for name, is_needed in (("num_encoder_layers", has_encoder), ("num_decoder_layers", has_decoder)):
             value = getattr(self, name)
-            if is_wanted != (value is not None):
-                message = f"{name} is {shown(value)}, but kind {self.kind} needs {'a number' if is_wanted else 'null'}"
-                raise ConflictError(Conflict(message, [] if is_wanted else [(name, None)], "kind"))
+            if is_needed != (value is not None):
+                message = f"{name} is {shown(value)}, but kind {self.kind} needs {'a number' if is_needed else 'null'}"
+                raise ConflictError(Conflict(message, [] if is_needed else [(name, None)], "kind"))
         if self.max_distance <= self.num_buckets // 2:
             raise ValueError(
                 f"max_distance {self.max_distance} leaves no distances for half of the num_buckets {self.num_buckets}; "
@@ -104,20 +104,20 @@ class T5ObjectiveConfig(Config):
     """Cross-entropy of the target tokens."""
 
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Probability that the target gives away to all other tokens together."""
+    """Probability that moves from the target to all other tokens together."""
     z_loss: NonNegativeFloat = 1e-4
-    """Factor of logsumexp(logits) ** 2, which keeps the logits from drifting; 0: none."""
+    """Factor of logsumexp(logits) ** 2, which keeps the logits from drifting; 0 disables it."""
     normalize_by: (
         Literal["none", "real_target_tokens", "total_target_tokens", "average_per_sequence"] | PositiveFloat
     ) = "none"
-    """What the summed loss of a step is divided by. none: nothing, as T5X does: Adafactor does not mind. A number; the
-    target tokens with a loss; all target positions, padding too; or each example's own tokens, then the examples. With
-    Adam use real_target_tokens."""
+    """Divisor of the summed loss of a step. none: no division, as in T5X, because Adafactor ignores the scale of the
+    loss; a number; real_target_tokens: target tokens with a loss; total_target_tokens: all target positions, including
+    padding; average_per_sequence: the tokens of each example, then the examples. With Adam use real_target_tokens."""
 
     @field_validator("normalize_by", mode="before")
     @classmethod
     def _lower(cls, value: object) -> object:
-        """T5X writes these names in capitals, and some with NUM_ before them."""
+        """Accept T5X's names, which are in capitals, some with the prefix NUM_."""
         return value.lower().removeprefix("num_") if isinstance(value, str) else value
 
 
@@ -126,57 +126,57 @@ class T5DataConfig(DataConfig):
 
     held_out_fields: ClassVar[tuple[str, ...]] = ("valid", "task")
     input_length: PositiveInt = 512
-    """Most tokens of an input, with its end mark: the width of the encoder's rows."""
+    """Most tokens of an input, including its end mark: the width of the encoder's rows."""
     target_length: PositiveInt = 114
-    """Most tokens of a target, with its end mark: the width of the decoder's rows. 114 is what span corruption makes of
-    512 at its default rates."""
+    """Most tokens of a target, including its end mark: the width of the decoder's rows. Span corruption at its default
+    rates makes targets of 114 tokens from inputs of 512."""
     task: str | None = None
-    """Name of a task or mixture to train on, in place of token shards in `train`."""
+    """Task or mixture to train on, instead of token shards in `train`."""
     modules: Annotated[Names, IsPath(".py")] = ()
     """Modules that define tasks: dotted names, or paths of .py files."""
     caches: Annotated[Names, IsPath()] = ()
-    """Folders of pretrainkit tasks cache, searched in this order; without one that fits tasks are made as they are
-    read."""
+    """Folders created by pretrainkit tasks cache, searched in this order. Tasks without a matching cache are computed
+    while they are read."""
     tokenizer: Annotated[str | None, IsPath()] = None
-    """Vocabulary of tasks that leave it to the run, as named ones do: a tokenizer folder (ours, or of a T5 of Hugging
-    Face), a run or export, or bytes; null: that of init_from."""
+    """Vocabulary of tasks that leave it to the run, such as the named tasks: a tokenizer folder (of pretrainkit, or of
+    a T5 of Hugging Face), a run or export, or bytes; null: the vocabulary of init_from."""
     task_folders: TaskFolders = Field(default_factory=dict)
-    """Where the data of named tasks lie: {glue: FOLDER, ...}, also one set of a benchmark, {glue/cola: FOLDER}, or all
-    of them in one folder, {all: FOLDER}. What is not named is taken from the hub."""
+    """Folders with the data of named tasks: {glue: FOLDER, ...}, {glue/cola: FOLDER} for one data set of a benchmark,
+    or {all: FOLDER} for all data. Other data is downloaded from the hub."""
     leave_out: Names = ()
-    """Tasks and mixtures that mixtures do without, such as those whose data are missing."""
+    """Tasks and mixtures to leave out of mixtures, such as those without data."""
     train_split: str = "train"
-    """Of the tasks, to train on."""
+    """Split of the tasks to train on."""
     valid_split: str | None = "validation"
-    """Of the tasks, held out; tasks without it are left out. null: nothing is held out."""
+    """Split of the tasks that is held out; tasks without it are not evaluated. null: no held-out data."""
     denoising: DenoisingConfig = DenoisingConfig()
-    """What becomes of unlabelled text."""
+    """Corruption of unlabelled text."""
     packing: bool = False
-    """Lay several examples of a microbatch into one row where they fit, without attention between them. Losses and
-    gradients are the same, for less padding."""
+    """Put several examples of a microbatch into one row if they fit, without attention between them. Losses and
+    gradients stay the same, with less padding."""
     packed_rows: Annotated[PositiveInt | None, ReadBy("packing", (True,))] = None
-    """packing only: rows of every microbatch, so that shapes stay; a microbatch that needs more is an error. null: as
-    many as its examples need, rounded up by an eighth at most so that few shapes occur; `pretrainkit data check` counts
-    them."""
+    """Rows of every microbatch with packing, for constant shapes; a microbatch that needs more rows is an error. null:
+    as many as the examples need, rounded up by at most an eighth so that few shapes occur; `pretrainkit data check`
+    counts them."""
 
 
 class InferConfig(Config):
-    """Tasks judged by their own metrics, on what the model answers."""
+    """Evaluation of tasks by their metrics, on the answers of the model."""
 
     every_steps: PositiveInt | None = None
-    """After every so many updates, and after the last; null: together with the held-out losses."""
+    """Evaluate after this many updates, and after the last; null: together with the held-out losses."""
     split: str | None = None
-    """Of the tasks; null: data.valid_split."""
+    """Split of the tasks; null: data.valid_split."""
     num_examples: PositiveInt | None = None
-    """Of each task, from its beginning; null: all of the split."""
+    """Examples of each task, from the start of the split; null: all."""
     batch_size: PositiveInt = 64
     """Examples per forward pass and rank. Metrics do not depend on it."""
     input_length: PositiveInt | None = None
-    """Most tokens of an input; null: none is cut."""
+    """Most tokens of an input; null: no limit."""
     target_length: PositiveInt | None = None
-    """Most tokens of an answer; null: as many as the longest target of the tasks has."""
+    """Most tokens of an answer; null: the length of the longest target of the tasks."""
     decoding: DecodingConfig = DecodingConfig()
-    """How answers are made."""
+    """Decoding of the answers."""
     num_written: NonNegativeInt | None = 200
     """Examples of each task whose input, target and answer are written to RUN/evaluations/TASK-STEP.jsonl; 0: none;
     null: all."""
@@ -186,10 +186,10 @@ class T5EvaluateConfig(EvaluateConfig):
     """Evaluation on held-out data while training."""
 
     num_examples_per_task: PositiveInt | None = None
-    """Examples for the loss of each task, or denoiser, alone, at most all; null: num_examples divided by how many they
-    are."""
+    """Examples for the loss of each single task or denoiser; null: num_examples divided by the number of tasks or
+    denoisers."""
     infer: InferConfig | None = InferConfig()
-    """Of runs on tasks that have metrics; null: answers are not judged."""
+    """Evaluation of answers, for runs on tasks that have metrics; null: no such evaluation."""
 
     def limited_to(self, num_examples: int) -> Self:
         infer = self.infer and self.infer.model_copy(update={"num_examples": num_examples})
@@ -204,9 +204,9 @@ class T5Run(RunConfig):
     model: T5ModelConfig
     """The architecture."""
     objective: T5ObjectiveConfig = T5ObjectiveConfig()
-    """What is predicted."""
+    """The training objective."""
     data: T5DataConfig
-    """What the model is fed."""
+    """The training and held-out data."""
     evaluate: T5EvaluateConfig = T5EvaluateConfig()
     """Evaluation while training."""
 
@@ -223,31 +223,31 @@ class T5Run(RunConfig):
 
     @property
     def has_training_data(self) -> bool:
-        """True if there is anything to train on."""
+        """True if training data is configured."""
         return self.data.task is not None or bool(self.data.train)
 
     @property
     def has_held_out_data(self) -> bool:
-        """True if there is anything to evaluate on."""
+        """True if held-out data is configured."""
         return bool(self.data.valid) or (self.data.task is not None and self.data.valid_split is not None)
 
     def problems(self, world_size: int = 1) -> list[str]:
-        """Return what the base class finds, and settings of this recipe that cannot work together."""
-        found = super().problems(world_size)
+        """Return the problems of the base class, and settings of this recipe that conflict."""
+        problems = super().problems(world_size)
         if self.precision.compute == "float16":
-            found.append(
-                "precision.compute=float16 is not enough for T5, whose training diverges in it\n"
+            problems.append(
+                "precision.compute=float16 does not work for T5: training diverges\n"
                 "  use bfloat16, or float32 with precision.matmul_tf32=true"
             )
         if self.data.task is None and self.evaluate.infer not in (None, InferConfig()):
-            found.append(
-                "evaluate.infer is only read where data.task names what to train on: token shards have no metrics\n"
-                "  leave it out, or name a task"
+            problems.append(
+                "evaluate.infer has an effect only with data.task: token shards have no metrics\n"
+                "  leave it out, or set data.task"
             )
-        found += self._denoising_problems()
+        problems += self._denoising_problems()
         is_other = self.optimizer.name != "adafactor"
         if is_other and self.objective.normalize_by == "none" and self.optimizer.max_grad_norm:
-            found.append(
+            problems.append(
                 Conflict(
                     "objective.normalize_by=none sums the loss over the batch, and optimizer.name="
                     f"{self.optimizer.name} clips the gradient of that sum\n"
@@ -257,60 +257,60 @@ class T5Run(RunConfig):
                     "optimizer.max_grad_norm",
                 )
             )
-        return found
+        return problems
 
     def _denoising_problems(self) -> list[str]:
-        """Objectives that the kind of model cannot learn, and fields that nothing reads."""
-        found: list[str] = []
+        """Return conflicts between objective and kind of model, and fields without effect."""
+        problems: list[str] = []
         kind, denoising = self.model.kind, self.data.denoising
         if self.data.task is not None:
             if self.data.train or self.data.valid:
-                found.append(
-                    f"data.task={self.data.task} and data.train or data.valid both say what to read\n  give one of them"
+                problems.append(
+                    f"data.task={self.data.task} conflicts with data.train and data.valid\n  use one of them"
                 )
-            return found
+            return problems
         for name in ("tokenizer", "task_folders", "leave_out"):
             if getattr(self.data, name):
-                found.append(
+                problems.append(
                     Conflict(
-                        f"data.{name}={getattr(self.data, name)} is only read where data.task names a task\n"
-                        "  leave it out; token shards bring their tokenizer",
+                        f"data.{name}={getattr(self.data, name)} has an effect only with data.task\n"
+                        "  leave it out; token shards contain their tokenizer",
                         [(f"data.{name}", DEFAULT)],
                         "data.task",
                     )
                 )
         has_inputs = {denoiser.inputs is not None for denoiser in denoising.all}
         if kind != "decoder_only" and False in has_inputs:
-            found.append(
-                f"data.denoising.name={denoising.name} makes no inputs, but model.kind={kind} reads some\n"
+            problems.append(
+                f"data.denoising.name={denoising.name} makes no inputs, but model.kind={kind} needs them\n"
                 "  set model.kind=decoder_only model.num_encoder_layers=null, or another objective such as prefix_lm"
             )
         if kind == "decoder_only" and len(has_inputs) > 1:
-            found.append("data.denoising.denoisers mixes some with inputs and some without\n  use one kind in a run")
+            problems.append("data.denoising.denoisers mixes some with inputs and some without\n  use one kind in a run")
         if any(denoiser.pairs for denoiser in denoising.all) and kind != "decoder_only":
             inputs, targets = self.data.input_length, self.data.target_length
             if len(denoising.all) > 1:
-                found.append("data.denoising.denoisers mixes pairs with others\n  use a denoiser of pairs alone")
+                problems.append("data.denoising.denoisers mixes pairs with others\n  use a denoiser of pairs alone")
             if inputs != targets:
-                found.append(
+                problems.append(
                     Conflict(
-                        f"data.input_length={inputs} and data.target_length={targets} differ, but two examples that "
-                        "fill a row on one side fill it on the other too\n"
+                        f"data.input_length={inputs} and data.target_length={targets} differ, but paired examples need "
+                        "rows of the same width on both sides\n"
                         f"  make them equal: data.target_length={inputs} or data.input_length={targets}",
                         [("data.target_length", inputs), ("data.input_length", targets)],
                         "data.denoising.name",
                     )
                 )
             if self.data.packing:
-                found.append("data.packing=true, but pairs fill their rows already\n  set data.packing=false")
-        wanted = {(denoiser.inputs, denoiser.targets) for denoiser in denoising.all}
-        if kind == "encoder_only" and wanted != {("sentinel_per_token", "keep")}:
-            found.append(
+                problems.append("data.packing=true, but pairs already fill their rows\n  set data.packing=false")
+        replacements = {(denoiser.inputs, denoiser.targets) for denoiser in denoising.all}
+        if kind == "encoder_only" and replacements != {("sentinel_per_token", "keep")}:
+            problems.append(
                 Conflict(
-                    "model.kind=encoder_only says a token for each it reads, which data.denoising.name="
-                    f"{denoising.name} does not ask for\n  set data.denoising.name=mass_style",
+                    "model.kind=encoder_only predicts one token per input token, which does not fit "
+                    f"data.denoising.name={denoising.name}\n  set data.denoising.name=mass_style",
                     [("data.denoising.name", "mass_style")],
                     "model.kind",
                 )
             )
-        return found
+        return problems

@@ -1,5 +1,5 @@
-"""The data of a run before anything is trained: vocabulary, lengths, fill, first loss, first examples; and the score of
-a model that has learned nothing but how frequent each target token is: the plateau to leave."""
+"""Checks of a run's data before training: vocabulary, lengths, fill, expected first loss and examples; and the loss of
+guessing target tokens by their frequency, the plateau that a model must leave."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -22,14 +22,14 @@ from pretrainkit.tokenizers.load import load_tokenizer
 
 _KEY = stream_key(0, "t5", "data check")
 _GOOD_FILL = 0.7
-"""Rows that are less full than this are worth packing."""
+"""Rows that are less full than this benefit from packing."""
 _MOST_SHOWN = 300
-"""Characters of a text."""
+"""Characters of a text that are printed."""
 _MOST_IDS = 32
 _LARGE = 100_000
-"""Examples of a task from which on a cache is worth mentioning."""
+"""Examples of a task above which a note suggests a cache."""
 _NUM_PACKED = 16
-"""Microbatches whose rows are counted."""
+"""Microbatches whose packed rows are counted."""
 MAX_EXAMPLES = {"train": 16_384, "valid": 2_048}
 _BLOCK = 512
 _BASELINE_KEY = stream_key(0, "t5", "baseline")
@@ -42,8 +42,9 @@ def check_data(
     records: Callable[[int], Records],
     num: int,
 ) -> DataCheck:
-    """Figures, notes and the first `num` examples of each component of the training data. `rows` are those of the
-    mixture, from the summary of the source; `records` gives those of the batch of a step."""
+    """Return figures, notes and the first `num` examples of each component of the training data.
+
+    `rows` is the mixture from the summary of the source; `records` returns the records of a step's batch."""
     warn_of_lacking(config, "valid")
     vocab_size, data = int(config.model.vocab_size or 0), config.data
     figures: dict[str, Any] = {"model vocabulary": vocab_size}
@@ -57,12 +58,12 @@ def check_data(
     if data.packing:
         needed = [num_packed_rows(config, *source.examples(records(step).take(first))) for step in range(_NUM_PACKED)]
         figures["packed rows"] = (
-            f"{min(needed)} to {max(needed)} hold the examples of the first {_NUM_PACKED} microbatches"
+            f"{min(needed)} to {max(needed)} for the examples of the first {_NUM_PACKED} microbatches"
         )
     figures["first loss expected"] = f"{math.log(vocab_size) + 0.5:.2f} nats per target token, ln({vocab_size}) + 1/2"
     notes = []
     if not data.packing and fill < _GOOD_FILL:
-        notes.append(f"only {fill:.0%} of the slots are tokens: data.packing=true lays several examples into a row")
+        notes.append(f"only {fill:.0%} of the slots are tokens: data.packing=true puts several examples into a row")
     if isinstance(source, TaskBatches):
         notes += _cut(source)
         notes += _uncached(source)
@@ -88,7 +89,7 @@ def _of_denoisers(source: DenoisingSource) -> dict[str, Any]:
         "sentinels": f"{len(ids.sentinels)}, the first is id {ids.sentinels[0]}" if ids.sentinels else "none",
     }
     plans = []
-    for denoiser in {one.denoiser.config: one.denoiser for one in source.components}.values():
+    for denoiser in {part.denoiser.config: part.denoiser for part in source.components}.values():
         plan = denoiser.plan
         needed = f", up to {plan[2]} sentinels" if plan[2] else ""
         plans.append(
@@ -99,7 +100,7 @@ def _of_denoisers(source: DenoisingSource) -> dict[str, Any]:
 
 
 def _rows(source: DenoisingSource | TaskBatches, records: Records) -> tuple[list[dict[str, np.ndarray]], float]:
-    """The rows of a batch, and the share of their slots that hold tokens."""
+    """Return the rows of a batch, and the share of their slots that hold tokens."""
     batch = source.build(records)
     sides = [side for side in ("encoder", "decoder") if f"{side}_input_tokens" in batch]
     filled = slots = 0
@@ -150,27 +151,27 @@ def _uncached(source: TaskBatches) -> list[str]:
     registry = registry_of(source.config)
     large = [task for task in source.tasks if not task.is_cached and len(task) >= _LARGE]
     names = ", ".join(task.name for task in large if registry.get_task(task.name).cache_marker is not None)
-    told = f"{names}: large, and without a cache, so that examples are made on the fly"
-    return [f"{told}; make one: pretrainkit tasks cache NAME --out DIR, data.caches=DIR"] if names else []
+    message = f"{names}: large and without a cache, so examples are computed while they are read"
+    return [f"{message}; create a cache: pretrainkit tasks cache NAME --out DIR, data.caches=DIR"] if names else []
 
 
 def _cut(source: TaskBatches) -> Iterator[str]:
-    """Say how much the lengths of the run cut off, from some examples of each task."""
+    """Yield notes on how many sequences exceed the lengths of the run, from some examples of each task."""
     data = source.config.data
     limits = {"inputs": data.input_length, "targets": data.target_length}
     registry = registry_of(source.config)
     for task in source.tasks:
-        try:  # examples that nothing cuts
+        try:  # examples without a length limit
             whole = registry.get_task(task.name).bind(task.split)
             some = [whole.example(index) for index in spread(len(whole))]
-        except PretrainKitError:  # a step needs to know the lengths of the run
+        except PretrainKitError:  # a step needs the lengths of the run
             continue
         for name, limit in limits.items():
-            found = np.array([np.size(one.get(name, ())) for one in some])
-            if num := int((found > limit).sum()):
+            lengths = np.array([np.size(example.get(name, ())) for example in some])
+            if num := int((lengths > limit).sum()):
                 yield (
-                    f"{num} of {len(found)} {name} of {task.name} are longer than data.{name[:-1]}_length={limit} and "
-                    f"are cut; the longest has {found.max()} tokens"
+                    f"{num} of {len(lengths)} {name} of {task.name} are longer than data.{name[:-1]}_length={limit} "
+                    f"and are cut; the longest has {lengths.max()} tokens"
                 )
 
 
@@ -184,8 +185,8 @@ def _short(text: str) -> str:
 
 
 def unigram_loss(config: T5Run) -> float:
-    """Cross-entropy of held-out targets under the add-one-smoothed frequencies of training targets, in nats per token,
-    from at most 16 384 training and 2 048 held-out examples, spread over each component."""
+    """Return the cross-entropy of held-out targets under the add-one-smoothed frequencies of training targets, in nats
+    per token, from at most 16 384 training and 2 048 held-out examples, spread over each component."""
     counts = _count(config, "train") + 1
     held_out = _count(config, "valid")
     nll_V = math.log(counts.sum()) - np.log(counts)

@@ -1,4 +1,4 @@
-"""Answers to prompts; and many examples of a task, or rows of a file, and what a model says about them."""
+"""Inference: answers to prompts, and answers or scores for the examples of a task or the rows of a file."""
 
 import logging
 import re
@@ -36,11 +36,11 @@ _INPUT_NAMES, _TARGET_NAMES = ("inputs", "text", "prompt"), ("targets",)
 class T5Inference(Inference):
     request: InferenceRequest
     examples: Sequence[Example]
-    """With `inputs`, `targets` or both as ids."""
+    """Examples with `inputs`, `targets` or both as ids."""
     vocabulary: Vocabulary
     predictor: Predictor
     data: str
-    """Changes whenever the examples would."""
+    """Fingerprint of the examples."""
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -63,26 +63,26 @@ class T5Inference(Inference):
     def lines(self, begin: int, end: int) -> list[dict[str, Any]]:
         examples = [self.examples[index] for index in range(begin, end)]
         answers = self._answers(examples)
-        return [{"inputs": self._shown(one), **answer} for one, answer in zip(examples, answers, strict=True)]
+        return [{"inputs": self._shown(example), **answer} for example, answer in zip(examples, answers, strict=True)]
 
     def _answers(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
         if self.request.mode == "score":
             if any("targets" not in example for example in examples):
                 raise InputError(
-                    "there are no targets to score\n  name their column or a pattern: --targets COLUMN, "
-                    "or a task that has some"
+                    "there are no targets to score\n  pass their column or a pattern as --targets COLUMN, "
+                    "or use a task that has targets"
                 )
             return [{"score": _rounded(score)} for score in self.predictor.score(examples)]
         if self.request.mode == "predict":
-            return [self._said(ids) for ids in self.predictor.predict(examples)]
-        found, values = self.predictor.predict_with_values(examples)
-        scores = zip(found, values["scores"], values["token_scores"], strict=True)
+            return [self._prediction(ids) for ids in self.predictor.predict(examples)]
+        answers, values = self.predictor.predict_with_values(examples)
+        scores = zip(answers, values["scores"], values["token_scores"], strict=True)
         return [
-            {**self._said(ids), "aux": {"scores": _rounded(score), "token_scores": list(map(_rounded, tokens))}}
+            {**self._prediction(ids), "aux": {"scores": _rounded(score), "token_scores": list(map(_rounded, tokens))}}
             for ids, score, tokens in scores
         ]
 
-    def _said(self, ids: np.ndarray) -> dict[str, Any]:
+    def _prediction(self, ids: np.ndarray) -> dict[str, Any]:
         more = {"prediction_tokens": ids.tolist()} if self.request.has_ids else {}
         return {"prediction": decode(ids, self.vocabulary), **more}
 
@@ -95,8 +95,8 @@ class T5Inference(Inference):
             return {"inputs_pretokenized": decode(example["inputs"], self.vocabulary)}
         if missing := [name for name in fields if name not in example]:
             raise InputError(
-                f"an example has no {', '.join(missing)}\n  it has {', '.join(example)}\n"
-                "  in place of --fields, --all-fields writes them all"
+                f"an example has no field {', '.join(missing)}\n  its fields are {', '.join(example)}\n"
+                "  use --all-fields instead of --fields to write all of them"
             )
         return _plain({name: example[name] for name in fields or example})
 
@@ -116,9 +116,9 @@ def open_inference(
     else:
         assert request.rows is not None
         vocabulary = vocabulary_of(config, tokenizer)
-        goes_on, has_end = prompting(config, has_tokenizer=tokenizer is not None)
+        is_continued, has_end = prompting(config, has_tokenizer=tokenizer is not None)
         bound = _row_examples(request, request.rows, vocabulary, has_end=has_end)
-        data, is_prefix = request.rows.fingerprint(request.split), not goes_on
+        data, is_prefix = request.rows.fingerprint(request.split), not is_continued
         data = fingerprint([data, request.inputs, request.targets, has_end])
     options: dict[str, Any] = {"batch_size": request.batch_size, "end_id": vocabulary.eos_id, "is_prefix": is_prefix}
     predictor = Predictor(config, model, decoding, **options, autocast=autocast)
@@ -126,41 +126,41 @@ def open_inference(
 
 
 def tasks_of_mixture(config: T5Run, tokenizer: Path | None, name: str, split: str) -> tuple[str, ...] | None:
-    """See `Recipe.tasks_of_mixture`. Raises InputError where none of its tasks has the split."""
-    config = _asked_of(config, tokenizer, name)
+    """See `Recipe.tasks_of_mixture`. Raises InputError if none of its tasks has the split."""
+    config = _config_with_task(config, tokenizer, name)
     if task_names(config) == [name]:
         return None
     tasks = run_tasks(config)[0]
-    found = tuple(task.name for task in tasks if split in task.splits)
-    if not found:
-        splits = dict.fromkeys(one for task in tasks for one in task.splits)
-        raise InputError(f"no task of {name} has the split {split!r}\n  there are: {', '.join(splits)}")
+    names = tuple(task.name for task in tasks if split in task.splits)
+    if not names:
+        splits = dict.fromkeys(name for task in tasks for name in task.splits)
+        raise InputError(f"no task of {name} has the split {split!r}\n  use one of: {', '.join(splits)}")
     for task in tasks:
         if split not in task.splits:
-            _logger.warning("%s: task %s has no split %s and is not answered", name, task.name, split)
-    return found
+            _logger.warning("%s: task %s has no split %s and is left out", name, task.name, split)
+    return names
 
 
-def _asked_of(config: T5Run, tokenizer: Path | None, name: str) -> T5Run:
-    """The config of a run on that task."""
-    given = {} if tokenizer is None else {"tokenizer": str(tokenizer)}
-    return config.changed(data={"task": name, "train": (), "valid": (), **given})
+def _config_with_task(config: T5Run, tokenizer: Path | None, name: str) -> T5Run:
+    """Return the config of a run on that task."""
+    own = {} if tokenizer is None else {"tokenizer": str(tokenizer)}
+    return config.changed(data={"task": name, "train": (), "valid": (), **own})
 
 
 def _task_examples(
     config: T5Run, tokenizer: Path | None, request: InferenceRequest
 ) -> tuple[BoundTask, Vocabulary, str]:
-    config = _asked_of(config, tokenizer, str(request.task))
+    config = _config_with_task(config, tokenizer, str(request.task))
     tasks, vocabulary, _ = run_tasks(config)
     if len(tasks) > 1:
         raise InputError(
-            f"{request.task} is a mixture\n  give one of its tasks: {', '.join(task.name for task in tasks)}"
+            f"{request.task} is a mixture\n  pass one of its tasks: {', '.join(task.name for task in tasks)}"
         )
     (task,) = tasks
     if config.model.vocab_size is not None and vocabulary.size > config.model.vocab_size:
         raise InputError(
-            f"task {task.name!r} has a vocabulary of {vocabulary.size} ids, the model knows {config.model.vocab_size}\n"
-            "  give the task the tokenizer of the model"
+            f"task {task.name!r} has a vocabulary of {vocabulary.size} ids, the model has {config.model.vocab_size}\n"
+            "  use the tokenizer of the model for the task"
         )
     bound = task.bind(request.split, request.lengths, caches=config.data.caches)
     steps = [identity(step) for step in task.preprocessors]
@@ -168,38 +168,38 @@ def _task_examples(
 
 
 def _row_examples(request: InferenceRequest, rows: TaskSource, vocabulary: Vocabulary, *, has_end: bool) -> BoundTask:
-    """The rows as the examples of a task that nobody knows."""
+    """Return the rows as the examples of an unregistered task."""
     if not rows.num_examples(request.split):
-        raise InputError("there are no rows to ask about\n  give a file that has some")
+        raise InputError("the file has no rows\n  pass a file with rows")
     names = list(rows.example(request.split, 0))
     inputs = _pattern(request.inputs, _INPUT_NAMES, names, "inputs")
-    given = {"inputs": inputs} if inputs is not None else {}
-    wants_targets = request.mode == "score" or request.targets is not None
-    if wants_targets and (targets := _pattern(request.targets, _TARGET_NAMES, names, "targets")) is not None:
-        given["targets"] = targets
+    patterns = {"inputs": inputs} if inputs is not None else {}
+    needs_targets = request.mode == "score" or request.targets is not None
+    if needs_targets and (targets := _pattern(request.targets, _TARGET_NAMES, names, "targets")) is not None:
+        patterns["targets"] = targets
     feature = Feature(vocabulary, required=False)
-    steps = [partial(_texts, patterns=given), partial(_encoded, vocabulary=vocabulary, has_end=has_end)]
+    steps = [partial(_texts, patterns=patterns), partial(_encoded, vocabulary=vocabulary, has_end=has_end)]
     task = Task("rows", rows, {"inputs": feature, "targets": feature}, steps)
     return task.bind(request.split, request.lengths)
 
 
-def _pattern(given: str | None, usual: Sequence[str], columns: Sequence[str], option: str) -> str | None:
-    """A pattern or a column; None where nothing is given and no column has a usual name."""
-    if given is None:
-        found = next((name for name in usual if name in columns), None)
-        if found is None and option == "inputs":
+def _pattern(pattern: str | None, usual: Sequence[str], columns: Sequence[str], option: str) -> str | None:
+    """Return a pattern or a column; None without a pattern if no column has a usual name."""
+    if pattern is None:
+        column = next((name for name in usual if name in columns), None)
+        if column is None and option == "inputs":
             raise InputError(
-                f"the rows have the columns {', '.join(columns)}: which is to be read?\n"
-                "  name one, or give a pattern: --inputs 'summarize: {article}'"
+                f"cannot choose the input column among {', '.join(columns)}\n"
+                "  pass a column or a pattern, such as --inputs 'summarize: {article}'"
             )
-        return found
-    named = [given] if given in columns or "{" not in given else _fields(given, option)
+        return column
+    named = [pattern] if pattern in columns or "{" not in pattern else _fields(pattern, option)
     if missing := [name for name in named if name not in columns]:
         raise InputError(
-            f"the rows have no column {missing[0]!r}\n  there are {', '.join(columns)}; a pattern has them in braces: "
-            "'summarize: {article}'"
+            f"the rows have no column {missing[0]!r}\n  use one of {', '.join(columns)}; a pattern has columns in "
+            "braces: 'summarize: {article}'"
         )
-    return given
+    return pattern
 
 
 def _fields(pattern: str, option: str) -> list[str]:
@@ -207,43 +207,44 @@ def _fields(pattern: str, option: str) -> list[str]:
         return [re.split(r"[.\[]", name)[0] for _, name, _, _ in Formatter().parse(pattern) if name is not None]
     except ValueError as error:
         raise InputError(
-            f"--{option} {pattern!r} is no pattern: {error}\n  it has columns in braces, 'summarize: {{article}}'; a "
-            "brace as such is written twice"
+            f"--{option} {pattern!r} is not a valid pattern: {error}\n  write columns in braces, 'summarize: "
+            "{{article}}', and double a literal brace"
         ) from None
 
 
 def _texts(example: Example, patterns: Mapping[str, str]) -> Example:
-    """Feature to a column, or to a pattern of columns."""
-    columns = {name: str(example[one]) for name, one in patterns.items() if one in example}
-    rest = {name: one for name, one in patterns.items() if name not in columns}
-    made = {name: value for name, value in example.items() if name not in ("inputs", "targets")}
-    return made | columns | {name: format_strings(**{name: one})(example)[name] for name, one in rest.items()}
+    """Fill the features from columns, or from patterns of columns."""
+    columns = {name: str(example[pattern]) for name, pattern in patterns.items() if pattern in example}
+    rest = {name: pattern for name, pattern in patterns.items() if name not in columns}
+    others = {name: value for name, value in example.items() if name not in ("inputs", "targets")}
+    filled = {name: format_strings(**{name: pattern})(example)[name] for name, pattern in rest.items()}
+    return others | columns | filled
 
 
 def _encoded(example: Example, vocabulary: Vocabulary, has_end: bool) -> Example:
-    """Texts to ids, with sentinels spelled out in them. Targets are ended always, inputs where the model expects it."""
-    made = dict(example)
+    """Encode texts with sentinels. Targets always get an end mark, inputs only if the model expects it."""
+    encoded = dict(example)
     for name in ("inputs", "targets"):
         if name in example:
             end = [vocabulary.eos_id] if name == "targets" or has_end else []
-            made[f"{name}_pretokenized"] = example[name]
-            made[name] = np.array([*encode(example[name], vocabulary), *end], np.int32)
-    return made
+            encoded[f"{name}_pretokenized"] = example[name]
+            encoded[name] = np.array([*encode(example[name], vocabulary), *end], np.int32)
+    return encoded
 
 
 def _rounded(value: float) -> float:
-    """Digits beyond these depend on the order of sums."""
+    """Return the value without the digits that depend on the order of sums."""
     return round(float(value), 5)
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it."""
+    """Return the value with JSON's types."""
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): _plain(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
+        return [_plain(part) for part in value]
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
 
 
@@ -257,49 +258,50 @@ def generate(
     batch_size: int = 64,
     **decoding: Any,
 ) -> list[dict[str, Any]]:
-    """Return `num` answers to each prompt, of which `batch_size` are read at a time. Raises InputError where settings
-    do not go together, or a sentinel does not exist.
+    """Return `num` answers to each prompt; a forward pass reads `batch_size` prompts.
+
+    Raises InputError if settings cannot be combined, or a prompt has an unknown sentinel.
 
     Args:
         tokenizer: See `texts.vocabulary_of`.
-        prompts: Inputs as a task would make them; or texts with `<extra_id_0>`, `<extra_id_1>`, … in place of what is
-            to be filled in; or beginnings, for a language model.
+        prompts: Inputs in the form that a task makes; or texts with `<extra_id_0>`, `<extra_id_1>`, … at the spans to
+            fill in; or beginnings, for a language model.
         decoding: See `decoding_of`.
 
     Returns:
-        Per prompt: "prompt"; "answers", the best first, each with "text", "score" (log-probability; of a beam search,
-        over the brevity penalty) and, where the prompt has sentinels, "filled"; "text": what to show people: the
-        answers, the filled prompts, or the prompt gone on with, in lines.
+        Per prompt: "prompt"; "answers", the best first, each with "text", "score" (log-probability; with beam search
+        divided by the brevity penalty) and, if the prompt has sentinels, "filled"; "text": the answers, the filled
+        prompts or the continued prompts for display, one per line.
     """
     vocabulary = vocabulary_of(config, tokenizer)
-    goes_on, has_end = prompting(config, has_tokenizer=tokenizer is not None)
-    options: dict[str, Any] = {"batch_size": batch_size, "end_id": vocabulary.eos_id, "is_prefix": not goes_on}
+    is_continued, has_end = prompting(config, has_tokenizer=tokenizer is not None)
+    options: dict[str, Any] = {"batch_size": batch_size, "end_id": vocabulary.eos_id, "is_prefix": not is_continued}
     predictor = Predictor(config, model, decoding_of(**decoding), **options)
     end = [vocabulary.eos_id] * has_end
     inputs = [[*encode(prompt, vocabulary), *end] for prompt in prompts]
 
-    def described(prompt: str, ids: list[int], answer: Answer) -> dict[str, Any]:
-        found = {"text": decode(answer.ids, vocabulary), "score": answer.score}
+    def describe(prompt: str, ids: list[int], answer: Answer) -> dict[str, Any]:
+        described = {"text": decode(answer.ids, vocabulary), "score": answer.score}
         if SENTINEL.search(prompt):
-            found["filled"] = fill(ids, answer.ids, vocabulary)
-        elif goes_on:
-            found["filled"] = decode([*ids, *answer.ids.tolist()], vocabulary)
-        return found
+            described["filled"] = fill(ids, answer.ids, vocabulary)
+        elif is_continued:
+            described["filled"] = decode([*ids, *answer.ids.tolist()], vocabulary)
+        return described
 
-    made = []
-    found = predictor.answers([{"inputs": ids} for ids in inputs], num)
-    for prompt, ids, answers in zip(prompts, inputs, found, strict=True):
-        shown = [described(prompt, ids, answer) for answer in answers]
-        text = "\n".join(one.get("filled", one["text"]) for one in shown)
-        made.append({"prompt": prompt, "answers": shown, "text": text})
-    return made
+    results = []
+    all_answers = predictor.answers([{"inputs": ids} for ids in inputs], num)
+    for prompt, ids, answers in zip(prompts, inputs, all_answers, strict=True):
+        shown = [describe(prompt, ids, answer) for answer in answers]
+        text = "\n".join(row.get("filled", row["text"]) for row in shown)
+        results.append({"prompt": prompt, "answers": shown, "text": text})
+    return results
 
 
 def score(config: T5Run, model: T5, tokenizer: Path | None, pairs: Sequence[tuple[str, str]]) -> list[float]:
-    """The log-probability of each answer, its end mark too, given its prompt, of `pairs` of both. See `generate`."""
+    """Return the log-probability of each answer with its end mark for (prompt, answer) `pairs`. See `generate`."""
     vocabulary = vocabulary_of(config, tokenizer)
-    goes_on, has_end = prompting(config, has_tokenizer=tokenizer is not None)
-    predictor = Predictor(config, model, end_id=vocabulary.eos_id, is_prefix=not goes_on)
+    is_continued, has_end = prompting(config, has_tokenizer=tokenizer is not None)
+    predictor = Predictor(config, model, end_id=vocabulary.eos_id, is_prefix=not is_continued)
     end = [vocabulary.eos_id]
     examples = [
         {"inputs": [*encode(prompt, vocabulary), *end * has_end], "targets": encode(answer, vocabulary) + end}
@@ -309,13 +311,14 @@ def score(config: T5Run, model: T5, tokenizer: Path | None, pairs: Sequence[tupl
 
 
 def prompting(config: T5Run, *, has_tokenizer: bool) -> tuple[bool, bool]:
-    """(whether prompts are beginnings of what the model says, whether they get an end mark). `has_tokenizer`: the model
-    can be used without the module that its tasks are defined in."""
+    """Return (True if answers continue prompts, True if prompts get an end mark).
+
+    `has_tokenizer`: the model can be used without the module that defines its tasks."""
     is_decoder = config.model.kind == "decoder_only"
     if config.data.task is None:
         first = config.data.denoising.all[0]
-        goes_on = is_decoder and first.inputs is None
-        return goes_on, first.end_of_segment and not goes_on
+        is_continued = is_decoder and first.inputs is None
+        return is_continued, first.end_of_segment and not is_continued
     if has_tokenizer and not is_decoder:
         return False, True
     inputs = declared_features(config).get("inputs")

@@ -1,16 +1,16 @@
-"""From a batch of the data plane to the streams of tokens the model reads.
+"""Conversion of a batch from the data plane into the streams of tokens that the model reads.
 
 Dimensions: R rows, P slots of an encoder row, Q slots of a decoder row, S and T tokens of the encoder's and the
 decoder's stream, K predictions.
 
 A batch has `encoder_input_tokens` (R, P), `decoder_input_tokens` and `decoder_target_tokens` (R, Q) and
-`decoder_loss_weights` (R, Q); a packed one `encoder_segment_ids` and `decoder_segment_ids` too: examples of a row are
-numbered from 1, the same number in both belongs together, 0 is padding. Prefix language models mark their prefix in
+`decoder_loss_weights` (R, Q). A packed batch also has `encoder_segment_ids` and `decoder_segment_ids`: examples of a
+row are numbered from 1 with the same number on both sides; 0 is padding. Prefix language models mark their prefix in
 `decoder_causal_attention`. Without segment ids a row is one example, up to its last id that is not 0. `components`, of
-the shape of the targets, says which part of a mixture an example is of.
+the shape of the targets, has the number of the mixture's component that an example is from.
 
-On a CPU rows lose their padding here and never get it back. On a GPU they keep it, because the number of real tokens
-is not known on the host without waiting for the device.
+On a CPU, padding is removed from the rows here. On a GPU it remains, because the number of real tokens is not known on
+the host without waiting for the device.
 """
 
 from collections.abc import Callable
@@ -38,11 +38,11 @@ class T5Inputs:
     decoder_ids_T: Tensor | None
     """Integer token ids, each target's predecessor; None without decoder."""
     encoder_layout: PairLayout | None
-    """Which tokens of the encoder see each other."""
+    """Pairs of encoder tokens that attend to each other."""
     decoder_layout: PairLayout | None
-    """Which tokens of the decoder see each other."""
+    """Pairs of decoder tokens that attend to each other."""
     cross_layout: PairLayout | None
-    """Which tokens of the encoder those of the decoder see."""
+    """Encoder tokens that each decoder token attends to."""
     predicted_K: Tensor | None
     """int64: index into the last stream of each token to predict; None: all, in order."""
 
@@ -52,20 +52,21 @@ class T5Targets:
     token_K: Tensor
     """int64: the true id of each predicted token."""
     weight_K: Tensor
-    """float32: of its loss; 0 for slots without a prediction."""
+    """float32: the weight of its loss; 0 for slots without a prediction."""
     example_K: Tensor
-    """int64: number of the example it belongs to, below `num_groups`; not all numbers are used."""
+    """int64: number of the token's example, below `num_groups`; not all numbers are used."""
     num_groups: int
-    """How many numbers of examples there can be."""
+    """Upper bound of the example numbers."""
     component_K: Tensor | None = None
-    """int64: number of the component of the mixture that the example is of, where the batch says it."""
+    """int64: number of the mixture's component that the example is from; None if the batch has no `components`."""
 
 
 def read_batch(
     batch: Batch, kind: Kind = "encoder_decoder", *, layout: PairKind | None = None
 ) -> tuple[T5Inputs, T5Targets]:
-    """The inputs and targets of a batch on the model's device. `layout`: of attention; None: tiles on a CPU, else rows,
-    which take heads of any width."""
+    """Return the inputs and targets of a batch on the model's device.
+
+    `layout`: of attention; None: tiles on a CPU, else rows, which support heads of any width."""
     layout = layout or best_pairs(next(iter(batch.values())), head_width=0)
     encoder = None if kind == "decoder_only" else _segments(batch, "encoder", "encoder_input_tokens")
     decoder = None if kind == "encoder_only" else _segments(batch, "decoder", "decoder_target_tokens")
@@ -108,8 +109,8 @@ def _real(ids: Tensor, kept: Tensor | None) -> Tensor:
 
 
 def target_examples(batch: Batch, side: str) -> Tensor:
-    """int64 of the shape of the targets, which are on that side (encoder or decoder): for each position, a number that
-    all positions of its example share."""
+    """Return int64 of the shape of the targets on `side` (encoder or decoder): a number for each position that all
+    positions of its example share."""
     tokens = "encoder_input_tokens" if side == "encoder" else "decoder_target_tokens"
     return _numbered(_segments(batch, side, tokens))
 
@@ -121,11 +122,11 @@ def _numbered(segments: Tensor) -> Tensor:
 
 
 def _segments(batch: Batch, side: str, tokens: str) -> Tensor:
-    """int64 (R, slots): the number of the example in each slot, 0 for padding."""
+    """Return int64 (R, slots): the number of the example in each slot, 0 for padding."""
     if f"{side}_segment_ids" in batch:
         return batch[f"{side}_segment_ids"].long()
     is_token = batch[tokens] != 0
-    # True up to the last token of the row, so that an id 0 inside of it is one.
+    # True up to the last token of the row, so that an id 0 before it counts as a token.
     return is_token.long().flip(1).cumsum(1).flip(1).clamp(max=1)
 
 
@@ -144,20 +145,20 @@ class _Stream:
     """The real tokens of some rows."""
 
     kept_T: Tensor
-    """int64: their slots in the flattened rows."""
+    """int64: slots of the tokens in the flattened rows."""
     examples: dict[tuple[int, int], slice]
-    """(row, number) to tokens of the stream."""
+    """Slice of the stream's tokens by (row, number)."""
 
 
 def _stream(segments: Tensor) -> _Stream:
     host = segments.numpy()
     if not host.any():
-        # A microbatch without examples, which a rank gets when another needs one more: the model reads one slot of
-        # padding, so that every parameter has its (zero) gradient to share. It is no example, as those count from 1.
+        # A rank gets a microbatch without examples if another rank needs one more. The model then reads one slot of
+        # padding, so that every parameter has a (zero) gradient to share. Its number is 0; examples count from 1.
         return _Stream(torch.zeros(1, dtype=torch.int64), {(0, 0): slice(0, 1)})
     length = host.shape[1]
     kept = np.flatnonzero(host)
-    # Row and number of the example as one integer: numbers are at most `length`. It changes where an example ends.
+    # Row and number of the example as one integer, as numbers are at most `length`. It changes where an example ends.
     key = (kept // length) * (length + 1) + host.reshape(-1)[kept]
     starts = np.flatnonzero(np.diff(key, prepend=-1))
     stops = np.append(starts[1:], len(key))
@@ -166,7 +167,7 @@ def _stream(segments: Tensor) -> _Stream:
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
     }
     if len(examples) != len(starts):
-        raise ValueError("the tokens of an example do not lie together in its row: segment ids must not return")
+        raise ValueError("the tokens of an example are not contiguous in its row: each segment id must occur only once")
     return _Stream(torch.from_numpy(kept), examples)
 
 
@@ -174,7 +175,7 @@ _NOTHING = slice(0, 0)
 
 
 def _tiled_pairs(prefix: Tensor | None, query: _Stream, key: _Stream, *, is_causal: bool = False) -> PairLayout:
-    """Each example of the query with its own tokens of the key, or none where it has no inputs."""
+    """Return each example of the query with its tokens of the key; an example without inputs gets none."""
     lengths = [0] * len(query.examples)
     if is_causal and prefix is not None:
         is_prefix = prefix.flatten()[query.kept_T]

@@ -42,13 +42,13 @@ class Family:
     vocab_size: int
     sizes: dict[str, Size]
     is_gated: bool = True
-    """Gated GELU and logits of their own, since 1.1; else ReLU and tied ones."""
+    """Gated GELU and a separate logits matrix, since 1.1; else ReLU and tied logits."""
     dropout: float = 0.0
-    """In pretraining."""
+    """Dropout rate in pretraining."""
     bias_per_layer: bool = False
     batch_size: int = 2048
     lengths: tuple[int, int] = (512, 114)
-    """Of inputs and targets: what span corruption at 15 % makes of the input length."""
+    """Lengths of inputs and targets: span corruption at 15 % makes targets of this length from such inputs."""
 
 
 _T5_1_0 = {
@@ -68,7 +68,7 @@ _T5_1_1 = {
 
 
 def _sizes_of_1_1(*num_parameters: int) -> dict[str, Size]:
-    """The sizes of T5 1.1 with another vocabulary."""
+    """Return the sizes of T5 1.1 with another vocabulary."""
     sizes = zip(_T5_1_1.items(), num_parameters, strict=True)
     return {name: replace(size, num_parameters=num) for (name, size), num in sizes}
 
@@ -90,7 +90,7 @@ FAMILIES: dict[str, Family] = {
     "byt5": Family("ByT5", BYT5_VOCAB_SIZE, _BYT5, batch_size=1024, lengths=(1024, 189)),
     "umt5": Family("umT5", UMT5_VOCAB_SIZE, _UMT5, batch_size=1024, lengths=(1024, 229), bias_per_layer=True),
 }
-"""Families of released models by the name they have in presets."""
+"""Families of released models by their names in presets."""
 
 ADAFACTOR = OptimizerConfig(name="adafactor", peak_lr=1.0, max_grad_norm=0.0)
 RSQRT = ScheduleConfig(name="factors", factors=("constant", "rsqrt_decay"), num_warmup_steps=10_000)
@@ -113,7 +113,7 @@ def model_of(family: Family, size: Size) -> T5ModelConfig:
 
 
 def _released(family: Family, name: str) -> Callable[[], T5Run]:
-    """The preset of one size: its model, and how T5 was pretrained: Adafactor, a million steps."""
+    """Return the preset of one size: its model, and the pretraining of T5 with Adafactor for a million steps."""
     size = family.sizes[name]
 
     def make() -> T5Run:
@@ -137,12 +137,12 @@ def _released(family: Family, name: str) -> Callable[[], T5Run]:
 
 
 def _even(num_layers: int, **sizes: Any) -> T5ModelConfig:
-    """A model with as many layers in its encoder as in its decoder."""
+    """Return a model with equally many layers in encoder and decoder."""
     return T5ModelConfig(num_encoder_layers=num_layers, num_decoder_layers=num_layers, **sizes)
 
 
 def tiny() -> T5Run:
-    """2 + 2 layers x 8, 518 240 parameters: for tests of everything around the model. It learns little."""
+    """2 + 2 layers x 8, 518 240 parameters: for tests of everything except the model. It learns little."""
     return T5Run(
         num_steps=200,
         model=_even(2, vocab_size=T5_VOCAB_SIZE, hidden_size=8, num_heads=4, head_size=3, intermediate_size=16),
@@ -170,7 +170,7 @@ def _small(num_steps: int, model: T5ModelConfig, data: T5DataConfig, num_warmup_
 def micro() -> T5Run:
     """2 + 2 layers x 128, 1.3 M parameters with 2 048 pieces: the model of `pretrainkit demo t5`.
 
-    In the style of T5 1.1; takes the vocabulary of its data. Learns in minutes on a CPU.
+    In the style of T5 1.1, with the vocabulary of its data. It learns in minutes on a CPU.
     """
     return _small(
         num_steps=600,
@@ -184,8 +184,9 @@ def micro() -> T5Run:
 def mini() -> T5Run:
     """4 + 4 layers x 256 in the style of T5 1.1: the smallest model worth fine-tuning.
 
-    6.3 M parameters in the blocks; with the embeddings and logits of 8 192 pieces 10.5 M. Takes the vocabulary of its
-    data. AdamW with steps relative to the parameter, as nanoT5 found better than Adafactor at this length of training.
+    It has 6.3 M parameters in the blocks, 10.5 M with the embeddings and logits of 8 192 pieces, and uses the
+    vocabulary of its data. AdamW takes steps relative to the parameter, which nanoT5 found better than Adafactor for
+    short runs.
     """
     return _small(
         num_steps=6_000,
@@ -226,4 +227,4 @@ PRESETS: dict[str, Callable[[], T5Run]] = {
         for size_name in family.sizes
     },
 }
-"""Preset name, without the recipe, to the function that makes it."""
+"""Functions that return the presets, by name without the recipe."""

@@ -1,7 +1,7 @@
-"""Unlabelled examples of the T5 recipe: token shards in, inputs and targets out, any records in any order.
+"""Unlabelled examples of the T5 recipe: inputs and targets from token shards, for any records in any order.
 
-A component of the mixture is one folder of token shards with one denoiser: denoisers differ in how long their segments
-are, and the order over components already knows how to keep to rates.
+A component of the mixture is one folder of token shards with one denoiser, because segment lengths depend on the
+denoiser. The order over components then keeps the rates.
 
 Dimensions: B examples.
 """
@@ -40,14 +40,14 @@ class Component:
     index: SegmentIndex
     denoiser: Denoiser
     weight: float | None
-    """Share in the mixture; None for all: in proportion to size."""
+    """Share in the mixture; None for all components: in proportion to size."""
 
 
 class DenoisingSource(BatchSource):
     """All segments of all components.
 
-    "valid" ignores the records' keys and epochs: an example is always hidden in the same way, whatever the seed, so
-    that the losses of runs and of steps compare.
+    "valid" ignores the records' keys and epochs: the corruption of an example is always the same, for any seed, so that
+    losses are comparable between runs and steps.
     """
 
     def __init__(self, config: T5Run, split: Split, components: Sequence[Component]) -> None:
@@ -56,7 +56,7 @@ class DenoisingSource(BatchSource):
         folders = [component.shards.folder for component in components]
         self.names = component_names(folders, [component.denoiser.config for component in components])
         self.is_paired = components[0].denoiser.config.pairs
-        """A record is two examples that share a row."""
+        """True if a record is two examples that share a row."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -65,7 +65,7 @@ class DenoisingSource(BatchSource):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes with the tokens and every setting that an example depends on, not with how rows are laid out."""
+        """Hash of the tokens and all settings that examples depend on; it is independent of the layout of rows."""
         denoising = self.config.data.denoising
         parts = [self.split, str(denoising.max_document_tokens)]
         if denoising.chunk_start != "aligned":
@@ -78,7 +78,7 @@ class DenoisingSource(BatchSource):
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
     def summary(self) -> dict[str, Any]:
-        """Figures for logs and the report; mean lengths from some examples of each component."""
+        """Return figures for logs and the report; mean lengths are from some examples of each component."""
         shown: list[dict[str, Any]] = []
         for number, component in enumerate(self.components):
             index = np.array(spread(len(component.index), _SUMMARY_EXAMPLES), np.int64)
@@ -96,37 +96,37 @@ class DenoisingSource(BatchSource):
                     "mean_target_length": float(targets.lengths.mean()),
                 }
             )
-        shards = {component.shards.folder: component.shards for component in self.components}.values()
+        opened = {component.shards.folder: component.shards for component in self.components}.values()
         rates = [float(size) if weight is None else weight for size, weight in zip(self.sizes, self.weights)]
-        lengths = [(one["mean_input_length"], one["mean_target_length"]) for one in shown]
+        lengths = [(row["mean_input_length"], row["mean_target_length"]) for row in shown]
         return {
             **super().summary(),
             "mixture": shares(self.names, rates, self.sizes, lengths),
-            "documents": sum(one.num_documents for one in shards),
-            "tokens": sum(one.num_tokens for one in shards),
+            "documents": sum(shards.num_documents for shards in opened),
+            "tokens": sum(shards.num_tokens for shards in opened),
             "components": shown,
         }
 
     def lengths(self, records: Records) -> NDArray[np.int64]:
-        """(B,) tokens of inputs and targets together; an upper bound where the number of runs is drawn."""
-        found = np.empty(len(records), np.int64)
+        """Return (B,) tokens of inputs and targets together; an upper bound if the number of runs is random."""
+        lengths = np.empty(len(records), np.int64)
         for component, own in self._by_component(records):
-            found[own] = component.denoiser.most_tokens(component.index.lengths(records.index[own]))
-        return found
+            lengths[own] = component.denoiser.most_tokens(component.index.lengths(records.index[own]))
+        return lengths
 
     def examples(self, records: Records) -> tuple[Ragged | None, Ragged]:
-        """Inputs (None: there are none) and targets, before they get rows; two of each for every record where they are
+        """Return inputs (None without inputs) and targets before their layout in rows; two per record if
         `is_paired`."""
         keys = records.key if self.split == "train" else fold(fold(_VALID, records.source), records.index)
         inputs: list[tuple[NDArray[np.int64], Ragged]] = []
         targets: list[tuple[NDArray[np.int64], Ragged]] = []
         for component, own in self._by_component(records):
             text = component.index.read(component.shards, records.index[own])
-            said, wanted = component.denoiser.examples(text, keys[own])
+            own_inputs, own_targets = component.denoiser.examples(text, keys[own])
             if self.is_paired:
                 own = (2 * own[:, None] + np.arange(2)).ravel()
-            inputs.append((own, constant((), len(own)) if said is None else said))
-            targets.append((own, wanted))
+            inputs.append((own, constant((), len(own)) if own_inputs is None else own_inputs))
+            targets.append((own, own_targets))
         num = (1 + self.is_paired) * len(records)
         has_inputs = any(component.denoiser.config.inputs is not None for component in self.components)
         return (merged(inputs, num) if has_inputs else None), merged(targets, num)
@@ -140,25 +140,25 @@ class DenoisingSource(BatchSource):
         )
 
     def _by_component(self, records: Records) -> list[tuple[Component, NDArray[np.int64]]]:
-        """Each component that has examples in the batch, with their rows."""
+        """Return each component that has examples in the batch, with their rows."""
         rows = [np.flatnonzero(records.source == number) for number in range(len(self.components))]
         return [(component, own) for component, own in zip(self.components, rows, strict=True) if len(own)]
 
 
 def component_names(folders: Sequence[object], denoisers: Sequence[DenoiserConfig]) -> list[str]:
-    """Return a name for each component, all different: the number of the folder where there are several, then the
-    denoiser's label, then a number where the same label returns."""
+    """Return a unique name for each component: the number of the folder if there are several, the denoiser's label, and
+    a number if the label occurs again."""
     numbers = {folder: number for number, folder in enumerate(dict.fromkeys(folders))}
-    found: list[str] = []
+    names: list[str] = []
     for folder, denoiser in zip(folders, denoisers, strict=True):
         name = f"{numbers[folder]}-{label(denoiser)}" if len(numbers) > 1 else label(denoiser)
-        again = sum(one == name or one.startswith(f"{name}#") for one in found)
-        found.append(f"{name}#{again + 1}" if again else name)
-    return found
+        again = sum(other == name or other.startswith(f"{name}#") for other in names)
+        names.append(f"{name}#{again + 1}" if again else name)
+    return names
 
 
 def training_components(config: T5Run) -> list[str]:
-    """Names of the components of the training mixture, or nothing where there is only one. Reads no data."""
+    """Return the names of the training mixture's components, or nothing if there is only one. Reads no data."""
     if config.data.task is not None:
         names = task_names(config)
     else:
@@ -168,9 +168,10 @@ def training_components(config: T5Run) -> list[str]:
 
 
 def bind(config: T5Run) -> T5Run:
-    """Fill in `model.vocab_size` from the token shards, and check the config against them. Raises ConfigError where
-    settings, tokenizer and objective do not fit each other; DataError where folders are missing or broken, were made
-    with different tokenizers, hold nothing, or held-out documents are in the training data."""
+    """Fill in `model.vocab_size` from the token shards, and check the config against them.
+
+    Raises ConfigError if settings, tokenizer and objective do not match; DataError if folders are missing, damaged or
+    empty, have different tokenizers, or held-out documents are in the training data."""
     if config.data.task is not None:
         return bind_tasks(config)
     train, valid = (
@@ -178,8 +179,8 @@ def bind(config: T5Run) -> T5Run:
     )
     if not train:
         raise DataError(
-            "there is nothing to train on: data.train names no token shards\n  give it as data.train=FOLDER\n"
-            "  made by: pretrainkit tokenizer encode CORPUS --tokenizer DIR --out FOLDER"
+            "there is no training data: data.train is empty\n  pass token shards as data.train=FOLDER\n"
+            "  create them with: pretrainkit tokenizer encode CORPUS --tokenizer DIR --out FOLDER"
         )
     refuse_different_tokenizers([*train, *valid])
     refuse_shared_documents(train, valid)
@@ -198,60 +199,62 @@ def bind(config: T5Run) -> T5Run:
 
 
 def open_source(config: T5Run, split: Split) -> DenoisingSource | TaskBatches:
-    """The examples of a split of a bound config: of its tasks, or of its token shards. Raises DataError where none were
-    given, files are missing or broken, or they hold nothing to learn from."""
+    """Return the examples of a split of a bound config, from its tasks or its token shards.
+
+    Raises DataError if none are configured, files are missing or damaged, or there are no tokens."""
     if config.data.task is not None:
         return open_tasks(config, split)
     sources = config.data.train if split == "train" else config.data.valid
     if not sources:
-        raise DataError(f"data.{split} names no token shards\n  give it as data.{split}=FOLDER")
+        raise DataError(f"data.{split} is empty\n  pass token shards as data.{split}=FOLDER")
     denoising = config.data.denoising
     shards = [TokenShards.open(source.path) for source in sources]
     refuse_different_tokenizers(shards)
     ids = text_ids(shards[0], denoising)
     if config.model.vocab_size is not None and config.model.vocab_size < shards[0].vocab_size:
         raise DataError(
-            f"{shards[0].folder} was made with a tokenizer of {shards[0].vocab_size} pieces, but the model has "
+            f"{shards[0].folder} was created with a tokenizer of {shards[0].vocab_size} pieces, but the model has "
             f"{config.model.vocab_size}\n  encode the text with the tokenizer of the model"
         )
     total_rate = sum(denoiser.rate for denoiser in denoising.all)
     is_weighted = len(denoising.all) > 1 or any(source.weight is not None for source in sources)
     components = []
-    for source, one in zip(sources, shards, strict=True):
-        if not one.num_tokens:
+    for source, folder in zip(sources, shards, strict=True):
+        if not folder.num_tokens:
             raise DataError(
-                f"{one.folder} holds no tokens, so there are no examples for data.{split}\n"
+                f"{folder.folder} has no tokens, so there are no examples for data.{split}\n"
                 "  leave it out, or encode a corpus that has text"
             )
-        for config_of_one in denoising.all:
-            denoiser = denoiser_of(config, config_of_one, ids)
-            settings = denoising.segment_settings(config_of_one, ids.end)
-            index = segments_of(one, denoiser.segment_length, **settings)
-            # A folder's share, given or by its tokens, is split among the denoisers by their rates.
-            share = source.weight if source.weight is not None else float(one.num_tokens)
-            weight = share * config_of_one.rate / total_rate if is_weighted else None
-            components.append(Component(one, index, denoiser, weight))
+        for denoiser_config in denoising.all:
+            denoiser = denoiser_of(config, denoiser_config, ids)
+            settings = denoising.segment_settings(denoiser_config, ids.end)
+            index = segments_of(folder, denoiser.segment_length, **settings)
+            # A folder's share, configured or by its tokens, is divided among the denoisers by their rates.
+            share = source.weight if source.weight is not None else float(folder.num_tokens)
+            weight = share * denoiser_config.rate / total_rate if is_weighted else None
+            components.append(Component(folder, index, denoiser, weight))
     return DenoisingSource(config, split, components)
 
 
 def denoiser_of(config: T5Run, denoiser: DenoiserConfig, ids: TextIds) -> Denoiser:
-    """For the rows of a run. Raises ConfigError where lengths or sentinels do not suffice."""
+    """Return the denoiser for the rows of a run. Raises ConfigError if lengths or sentinels do not suffice."""
     input_length, target_length = config.data.input_length, config.data.target_length
     if denoiser.pairs and config.model.kind == "decoder_only":
-        # Its row holds prefix and rest together: one text fills it.
+        # Its row holds prefix and remainder together, so one text fills it.
         denoiser = denoiser.model_copy(update={"pairs": False})
         input_length = target_length = input_length + target_length
     return Denoiser(denoiser, input_length, target_length, ids)
 
 
 def text_ids(shards: TokenShards, denoising: DenoisingConfig) -> TextIds:
-    """The ids that the shards' tokenizer gives ends, sentinels and modes. Raises DataError where the modes or the
-    tokenizer's own sentinels are wanted, but the shards lack a copy of the tokenizer."""
+    """Return the tokenizer's ids of end mark, sentinels and modes.
+
+    Raises DataError if the modes need the tokenizer, but the shards lack a copy of it."""
     tokenizer = load_tokenizer(shards.tokenizer_folder) if shards.tokenizer_folder.is_dir() else None
     if denoising.modes and tokenizer is None:
         raise DataError(
-            f"{shards.folder} has no copy of its tokenizer, which data.denoising.modes needs\n"
-            "  make the shards with pretrainkit tokenizer encode, or leave the modes out"
+            f"{shards.folder} has no tokenizer, which data.denoising.modes needs\n"
+            "  create the shards with pretrainkit tokenizer encode, or leave the modes out"
         )
     own: list[int] = []
     if denoising.num_sentinels is None and tokenizer is not None:
@@ -259,7 +262,7 @@ def text_ids(shards: TokenShards, denoising: DenoisingConfig) -> TextIds:
         while (piece := f"<extra_id_{len(own)}>") in place:
             own.append(place[piece])
     num_added = 0 if own else NUM_SENTINELS if denoising.num_sentinels is None else denoising.num_sentinels
-    # Behind the pieces, the last id first, as T5 has them.
+    # After the pieces, with the last id first, as in T5.
     added = range(shards.vocab_size + num_added - 1, shards.vocab_size - 1, -1)
     modes = {}
     if tokenizer is not None:
@@ -272,17 +275,17 @@ _USUAL_VOCABULARY = 32_128
 
 
 def without_data(config: T5Run) -> tuple[T5Run, str]:
-    """The config with a vocabulary, and what `assumed_batch` assumes."""
+    """Return the config with a vocabulary size, and a description of what `assumed_batch` assumes."""
     data = config.data
-    told = f"inputs of data.input_length={data.input_length} and targets of data.target_length={data.target_length}"
+    assumed = f"inputs of data.input_length={data.input_length} and targets of data.target_length={data.target_length}"
     if config.model.vocab_size is None:
-        told += f", a vocabulary of {_USUAL_VOCABULARY:,} ids"
+        assumed += f", a vocabulary of {_USUAL_VOCABULARY:,} ids"
         config = config.changed(model={"vocab_size": _USUAL_VOCABULARY})
-    return config, told
+    return config, assumed
 
 
 def assumed_batch(config: T5Run, num_examples: int) -> dict[str, np.ndarray]:
-    """Examples whose inputs and targets are as long as they may be."""
+    """Return examples whose inputs and targets have the maximum length."""
     data, denoisers = config.data, config.data.denoising.all
     is_paired, has_inputs = denoisers[0].pairs, denoisers[0].inputs is not None
     num = num_examples * (1 + is_paired)

@@ -189,7 +189,7 @@ def _pair_problems(config: T5Run, tasks: Sequence[Task]) -> list[str]:
         others = [task.name for task in tasks if task.name not in paired]
         found.append(f"{paired[0]} makes pairs that share a row, {others[0]} does not\n  train on them one by one")
     if config.data.packing:
-        found.append("data.packing=true, but pairs fill their rows already\n  set data.packing=false")
+        found.append("data.packing=true, but pairs already fill their rows\n  set data.packing=false")
     if config.model.kind != "encoder_decoder":
         found.append(
             f"task {paired[0]!r} makes pairs for an encoder and a decoder, but model.kind={config.model.kind}\n"
