@@ -142,7 +142,7 @@ def test_translations_in_two_files_or_one_table(tmp_path):
     expected = ("translate English to German: Two.", "Zwei.")
     files, table, hub = (supplied("wmt14_ende_v003", wmt=tmp_path / name) for name in "abc")
     assert found(files, "train")[1] == found(table, "train")[0] == found(hub, "train")[0] == expected
-    with pytest.raises(DataError, match="do not have equally many lines: 1 of en, 2 of de"):
+    with pytest.raises(DataError, match="have different numbers of lines: 1 of en, 2 of de"):
         files.bind("validation")[0]
     (tmp_path / "a/wmt14_ende/dev.de").unlink()
     with pytest.raises(DataError, match=r"dev\.de is missing beside"):

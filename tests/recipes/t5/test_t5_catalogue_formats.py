@@ -296,8 +296,12 @@ def test_answers_become_classes_and_numbers():
 @pytest.mark.parametrize(
     ("name", "row", "message"),
     [
-        ("glue_cola_v002", {"sentence": "S", "label": "good"}, "the label 'good' is none of the classes unacceptable"),
-        ("glue_cola_v002", {"sentence": "S", "label": 2}, "the label 2 is none of"),
+        (
+            "glue_cola_v002",
+            {"sentence": "S", "label": "good"},
+            "the label 'good' is not one of the classes unacceptable",
+        ),
+        ("glue_cola_v002", {"sentence": "S", "label": 2}, "the label 2 is not one of"),
         (
             "glue_rte_v002",
             {"sentence1": "S", "label": 1},

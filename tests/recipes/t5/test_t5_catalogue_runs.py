@@ -125,7 +125,7 @@ def test_packed_prefix_language_models_fill_their_rows(folder, tokenizer):
     assert len(set((rows["decoder_target_tokens"] > 0).sum(axis=1).tolist())) == 1
     with pytest.raises(ConfigError, match="pairs already fill their rows"):
         bind(config_of(folder, *words, name.format("encoder_decoder"), "data.packing=true"))
-    with pytest.raises(ConfigError, match="take c4_prefix_lm_objective_decoder_architecture"):
+    with pytest.raises(ConfigError, match="use c4_prefix_lm_objective_decoder_architecture"):
         bind(config_of(folder, *words, *alone, name.format("encoder_decoder")))
 
 
@@ -161,7 +161,7 @@ def test_settings_that_no_task_leaves_to_the_run_are_named(folder, tokenizer, ca
         bind(config_of(folder, f"data.tokenizer={tokenizer}", *words))
     finally:
         REGISTRY.remove("t5_runs_own")
-    told = [message.split(" ")[0].split("=")[0] for message in caplog.messages if "is not read" in message]
+    told = [message.split(" ")[0].split("=")[0] for message in caplog.messages if "has no effect" in message]
     assert told == unread
 
 

@@ -180,7 +180,7 @@ def test_a_classifier_of_transformers_is_named_with_what_to_give(transformers, t
     torch.manual_seed(0)
     sizes = {"vocab_size": 32, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
     getattr(transformers, head)(transformers.T5Config(**sizes)).save_pretrained(tmp_path / "theirs")
-    with pytest.raises(CheckpointError, match=rf"is a {head}.*\n  give the .*it was trained from"):
+    with pytest.raises(CheckpointError, match=rf"is a {head}.*\n  use the .*it was trained from"):
         import_model(tmp_path / "theirs", recipe, tmp_path / "ours")
     assert not (tmp_path / "ours").exists()
 

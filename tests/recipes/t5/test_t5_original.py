@@ -99,7 +99,7 @@ def test_files_of_other_kinds_and_broken_ones_are_refused(tmp_path):
     write_original(whole, random_model(config).state_dict(), config)
     for name, content in (("text.npz", b"garbage"), ("cut.npz", whole.read_bytes()[:-50])):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(CheckpointError, match=r"it is no whole \.npz file of numbers"):
+        with pytest.raises(CheckpointError, match=r"it is not a complete \.npz file of numbers"):
             read_original(tmp_path / name)
     with pytest.raises(CheckpointError, match="No such file"):
         read_original(tmp_path / "absent.npz")

@@ -1,8 +1,8 @@
-"""The same weights for Hugging Face's `T5ForConditionalGeneration`, `MT5…` and `UMT5…`, both ways; and a fine-tuned
-encoder for `T5EncoderModel` (`UMT5…`, `MT5…`), with its linear head in a file beside it: transformers' own
-`T5ForSequenceClassification` asks the decoder, which a fine-tuned encoder has not.
+"""Conversion of weights to and from Hugging Face's `T5ForConditionalGeneration`, `MT5…` and `UMT5…`; and of a
+fine-tuned encoder to `T5EncoderModel` (`UMT5…`, `MT5…`) with its linear head in a separate file, because transformers'
+`T5ForSequenceClassification` needs a decoder.
 
-Tensors are equal in both, one by one; only names differ. transformers is imported only to compare logits.
+Tensors are equal one by one; only names differ. transformers is imported only to compare logits.
 """
 
 import json
@@ -39,15 +39,15 @@ TOKENIZER_FILES = (
 )
 
 _ARCHITECTURES = {"t5": "T5", "mt5": "MT5", "umt5": "UMT5"}
-"""Beginnings of the names of classes by the type of model."""
-_OF_ENCODER = ("embedding.", "encoder.")
-"""What a text encoder has of a T5."""
+"""Prefixes of class names by the type of model."""
+_ENCODER_PARTS = ("embedding.", "encoder.")
+"""Prefixes of the tensors that a text encoder takes from a T5."""
 _FEED_FORWARD: dict[tuple[Activation, ...], str] = {
     ("relu",): "relu",
     ("gelu_tanh",): "gelu_new",
     ("gelu",): "gelu",
     ("swish",): "silu",
-    # What Hugging Face calls gated-gelu is the tanh form; the exact one has no name there.
+    # Hugging Face's gated-gelu is the tanh form; the exact form has no name there.
     ("gelu_tanh", "linear"): "gated-gelu",
     ("swish", "linear"): "gated-silu",
     ("relu", "linear"): "gated-relu",
@@ -69,12 +69,12 @@ _SETTINGS = {
     "dropout_rate": "dropout",
     "layer_norm_epsilon": "norm_epsilon",
 }
-"""Hugging Face's name of what both have, to ours."""
+"""Our names of common settings by Hugging Face's names."""
 _DEFAULTS: dict[str, float] = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}
 _DEFAULTS |= {"dropout_rate": 0.1, "layer_norm_epsilon": 1e-6}
 _MT5_VOCAB_SIZE = 250_112
 _LENGTHS = ((17, 9), (150, 40), (1, 1))
-"""(input, target) tokens of examples to compare logits of: nearby and far positions, and hardly any."""
+"""(input, target) tokens of examples for the comparison of logits: near and far positions, and a minimal example."""
 
 
 def huggingface_names(config: T5ModelConfig) -> dict[str, str]:
@@ -82,51 +82,51 @@ def huggingface_names(config: T5ModelConfig) -> dict[str, str]:
     if config.kind != "encoder_decoder":
         raise InputError(
             f"a model of kind {config.kind} has no Hugging Face form\n"
-            "  only kind encoder_decoder is T5ForConditionalGeneration; use --format safetensors"
+            "  only encoder_decoder models can be a T5ForConditionalGeneration; use --format safetensors"
         )
     return {ours: theirs for ours, _, theirs in tensors(config)}
 
 
 def to_huggingface_state(state: State, config: T5ModelConfig) -> dict[str, Tensor]:
     """Return our state dict in Hugging Face's names. Untied models have both `shared.weight` and `lm_head.weight`,
-    because transformers 5 ties them where one is missing."""
+    because transformers 5 ties them if one is missing."""
     return {theirs: state[ours] for ours, theirs in huggingface_names(config).items()}
 
 
 def from_huggingface_state(state: State, config: T5ModelConfig) -> dict[str, Tensor]:
-    """Return Hugging Face's state dict in our names. Raises CheckpointError where a tensor is missing or left over, or
-    copies of one differ."""
+    """Return Hugging Face's state dict in our names. Raises CheckpointError if a tensor is missing or left over, or
+    copies of a tensor differ."""
     names = huggingface_names(config)
     state = dict(state)
     copies = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight", *["lm_head.weight"] * config.tied_logits]
-    # Some checkpoints have the table under the name of a copy alone.
-    if "shared.weight" not in state and (found := [name for name in copies if name in state]):
-        state["shared.weight"] = state[found[0]]
+    # Some checkpoints have the table only under the name of a copy.
+    if "shared.weight" not in state and (present := [name for name in copies if name in state]):
+        state["shared.weight"] = state[present[0]]
     missing = [name for name in names.values() if name not in state]
     if missing:
         raise CheckpointError(
             f"{len(missing)} of {len(names)} tensors are missing, such as {', '.join(missing[:3])}\n"
-            "  what is read is T5ForConditionalGeneration, MT5… and UMT5…, with the decoder and its head"
+            "  use a T5ForConditionalGeneration, MT5… or UMT5…, with the decoder and its head"
         )
     for name in copies:
         if name in state and not torch.equal(state[name], state["shared.weight"]):
-            raise CheckpointError(f"{name} differs from shared.weight\n  models with several tables are not read")
+            raise CheckpointError(f"{name} differs from shared.weight\n  models with several tables are not supported")
     left_over = sorted(set(state) - set(names.values()) - set(copies))
-    # Old checkpoints carry a bias of the cross-attention that no code has ever read.
+    # Old checkpoints contain a bias of the cross-attention that no code has ever used.
     if left_over := [name for name in left_over if "EncDecAttention.relative_attention_bias" not in name]:
         raise CheckpointError(
             f"{len(left_over)} tensors have no place in this model, such as {', '.join(left_over[:3])}\n"
-            "  the weights belong to another architecture than config.json says"
+            "  the weights belong to another architecture than config.json"
         )
     return {ours: state[theirs] for ours, theirs in names.items()}
 
 
 def to_huggingface_config(config: T5ModelConfig, vocabulary: Vocabulary | None = None) -> dict[str, Any]:
-    """Return the contents of `config.json`, with the end mark of the vocabulary; None: that of T5."""
+    """Return the contents of `config.json` with the vocabulary's end mark; None: the end mark of T5."""
     if config.activations not in _FEED_FORWARD:
         raise InputError(
             f"model.activations {list(config.activations)} have no Hugging Face form\n"
-            f"  it has {'; '.join(', '.join(names) for names in _FEED_FORWARD)}"
+            f"  use one of: {'; '.join(', '.join(names) for names in _FEED_FORWARD)}"
         )
     kind = "umt5" if config.bias_per_layer else "t5"
     if config.vocab_size == _MT5_VOCAB_SIZE and kind == "t5" and not config.tied_logits:
@@ -147,22 +147,22 @@ def to_huggingface_config(config: T5ModelConfig, vocabulary: Vocabulary | None =
 
 
 def from_huggingface_config(values: Mapping[str, Any], *, has_logits: bool | None = None) -> T5ModelConfig:
-    """Return the model config of the `values` of a `config.json`. Raises CheckpointError where it is another model, or
-    has a feature that we lack. `has_logits`: True if the weights have a logits matrix of their own, which decides where
-    it is known: `tie_word_embeddings` is not always right (transformers 5 writes true where the weights are untied)."""
+    """Return the model config of the `values` of a `config.json`. Raises CheckpointError for another kind of model or
+    an unsupported feature. `has_logits`: True if the weights have a separate logits matrix; None: `tie_word_embeddings`
+    decides, which may be wrong (transformers 5 writes true for untied weights)."""
     kind = values.get("model_type")
     if kind not in _ARCHITECTURES:
-        raise CheckpointError(f"config.json has model_type {kind!r}\n  this recipe reads {', '.join(_ARCHITECTURES)}")
+        raise CheckpointError(f"config.json has model_type {kind!r}\n  supported are {', '.join(_ARCHITECTURES)}")
     proj = values.get("feed_forward_proj", "relu" if kind == "t5" else "gated-gelu")
     if proj not in _ACTIVATIONS:
         raise CheckpointError(
-            f"config.json has feed_forward_proj {proj!r}\n  this recipe has {', '.join(sorted(_ACTIVATIONS))}"
+            f"config.json has feed_forward_proj {proj!r}\n  supported are {', '.join(sorted(_ACTIVATIONS))}"
         )
-    # The logits of mT5 and umT5 are never scaled, whatever the flag says.
+    # The logits of mT5 and umT5 are never scaled, whatever the flag is.
     is_tied = values.get("tie_word_embeddings", kind == "t5") if has_logits is None else not has_logits
-    given = {**_DEFAULTS, **values, "num_decoder_layers": values.get("num_decoder_layers") or values["num_layers"]}
+    merged = {**_DEFAULTS, **values, "num_decoder_layers": values.get("num_decoder_layers") or values["num_layers"]}
     return T5ModelConfig(
-        **{ours: given[theirs] for theirs, ours in _SETTINGS.items()},
+        **{ours: merged[theirs] for theirs, ours in _SETTINGS.items()},
         activations=_ACTIVATIONS[proj],
         tied_logits=is_tied,
         bias_per_layer=kind == "umt5",
@@ -177,9 +177,9 @@ def write_huggingface(
     tokenizer: Path | None = None,
     vocabulary: Vocabulary | None = None,
 ) -> None:
-    """Write the new folder `out`, which `from_pretrained` loads, with the files of the folder `tokenizer`, of which the
-    run read `vocabulary`. Raises InputError where the model has no Hugging Face form; `out` exists and is not an empty
-    folder, or cannot be written."""
+    """Write the new folder `out`, which `from_pretrained` loads, with the files of the folder `tokenizer`, from which
+    the run read `vocabulary`. Raises InputError if the model has no Hugging Face form, or `out` is not an empty folder
+    or cannot be written."""
     values = to_huggingface_config(config, vocabulary)
     with new_transformers_folder(out, values, to_huggingface_state(state, config)) as folder:
         generation = {name: values[name] for name in ("decoder_start_token_id", "pad_token_id", "eos_token_id")}
@@ -188,8 +188,8 @@ def write_huggingface(
 
 
 def write_tokenizer(origin: Path | None, vocabulary: Vocabulary | None, folder: Path) -> None:
-    """Copy the files of a tokenizer, if there is one, beside a model, with the sentinels that the run added behind its
-    pieces."""
+    """Copy the files of a tokenizer, if there is one, to a model's folder, with the sentinels that the run added after
+    its pieces."""
     if origin is None or vocabulary is None:
         return
     for name in TOKENIZER_FILES:
@@ -209,16 +209,16 @@ def write_tokenizer(origin: Path | None, vocabulary: Vocabulary | None, folder: 
 
 
 def read_huggingface(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor]]:
-    """Return the config and our state dict of a folder that transformers wrote. Raises CheckpointError where a file is
-    missing or broken, or the model is of another kind."""
+    """Return the config and our state dict of a folder that transformers wrote. Raises CheckpointError if a file is
+    missing or damaged, or the model is of another kind."""
 
     def parse(values: dict[str, Any]) -> tuple[T5ModelConfig, dict[str, Tensor]]:
         state = read_tensors(folder)
         if any(name.startswith("transformer.") for name in state):
             raise CheckpointError(
-                f"{folder} is a {', '.join(values.get('architectures') or ['T5'])}, a T5 without its logits under a "
-                "head that reads the decoder, or the encoder alone\n  give the folder of the model it was trained "
-                "from, a T5ForConditionalGeneration (MT5…, UMT5…); what it learned itself is not read"
+                f"{folder} is a {', '.join(values.get('architectures') or ['T5'])}: a T5 without logits under a "
+                "head that reads the decoder, or an encoder alone\n  use the folder of the model it was trained from, "
+                "a T5ForConditionalGeneration (MT5…, UMT5…); fine-tuned weights of this kind are not supported"
             )
         return from_huggingface_config(values, has_logits=_has_logits(state, values)), state
 
@@ -227,7 +227,7 @@ def read_huggingface(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor]]:
 
 
 def _has_logits(state: State, values: Mapping[str, Any]) -> bool:
-    """Return True if the logits are not those of the scaled table, a copy of which the head's name may hold."""
+    """Return True if the logits are not those of the scaled table, of which `lm_head.weight` may be a copy."""
     if "lm_head.weight" not in state:
         return False
     table = state.get("shared.weight")
@@ -241,8 +241,8 @@ def write_encoder(
     """Write a folder whose encoder `T5EncoderModel.from_pretrained` loads.
 
     `classifier.safetensors` has `weight` and `bias` of the head, which reads the mean over an example's last hidden
-    states; the end mark counts, padding does not. The classes are in `config.json`. Raises InputError where the model
-    has no Hugging Face form; `out` exists and is not an empty folder, or cannot be written.
+    states, including the end mark but no padding. The classes are in `config.json`. Raises InputError if the model has
+    no Hugging Face form, or `out` is not an empty folder or cannot be written.
     """
     state = trained.encoder.state_dict()
     tensors = {theirs: state[ours] for ours, theirs in huggingface_names(config).items() if ours in state}
@@ -255,17 +255,17 @@ def write_encoder(
 
 
 def read_encoder(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor], dict[str, Tensor], tuple[str, ...]]:
-    """Return what `write_encoder` wrote: (config, encoder's tensors, head's, names of the classes). Raises
-    CheckpointError where a file is missing or broken, or the model is of another kind."""
+    """Return (config, encoder's tensors, head's tensors, class names) of a folder from `write_encoder`. Raises
+    CheckpointError if a file is missing or damaged, or the model is of another kind."""
     config, values = read_config(folder, from_huggingface_config)
     if not (folder / HEAD).is_file():
         raise CheckpointError(
-            f"{folder} has no {HEAD}: classifiers of T5 are read as this recipe exports them, an encoder with a head "
-            f"beside it, and this is a {', '.join(values.get('architectures') or ['T5'])}\n"
-            "  give the T5 it was trained from: init_from=FOLDER init.recipe=t5"
+            f"{folder} is a {', '.join(values.get('architectures') or ['T5'])} without {HEAD}, the head of "
+            "a classifier that this recipe exports\n"
+            "  use the T5 it was trained from: init_from=FOLDER init.recipe=t5"
         )
     tensors, head = read_tensors(folder), read_tensors(folder, HEAD.removesuffix(".safetensors"))
-    names = {ours: theirs for ours, theirs in huggingface_names(config).items() if ours.startswith(_OF_ENCODER)}
+    names = {ours: theirs for ours, theirs in huggingface_names(config).items() if ours.startswith(_ENCODER_PARTS)}
     missing = [theirs for theirs in names.values() if theirs not in tensors]
     if missing or set(head) != {"weight", "bias"}:
         raise CheckpointError(f"{folder} lacks tensors, such as {(*missing, HEAD)[0]}\n  copy it again")
@@ -275,22 +275,22 @@ def read_encoder(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor], dict[s
 
 @torch.no_grad()
 def difference_from_huggingface(config: T5ModelConfig, model: nn.Module, folder: Path) -> float:
-    """The largest difference of a logit at a real target position, for examples of random ids, between a model of kind
-    encoder_decoder, on CPU and in float32, and the same weights for transformers in `folder`."""
+    """Return the largest difference of a logit at a real target position, for examples of random ids, between a model
+    of kind encoder_decoder, on CPU and in float32, and the same weights loaded by transformers from `folder`."""
     import transformers
 
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32).eval()
-    # transformers 5 sets the flag of umT5 itself and then scales its logits, which are not tied.
+    # transformers 5 sets the flag of umT5 automatically and then scales its logits, which are not tied.
     is_scaled = config.bias_per_layer and not config.tied_logits and theirs.config.tie_word_embeddings
     rng, lengths = np.random.default_rng(0), list(zip(*_LENGTHS, strict=True))
     inputs, targets = (ragged([rng.integers(2, config.vocab_size, num) for num in nums]) for nums in lengths)
     arrays = encoder_decoder(inputs, targets, *map(max, lengths))
     batch = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    found = model(read_batch(batch)[0])
+    logits = model(read_batch(batch)[0])
     expected = theirs(
         input_ids=batch["encoder_input_tokens"].long(),
         attention_mask=(batch["encoder_input_tokens"] != 0).long(),
         decoder_input_ids=batch["decoder_input_tokens"].long(),
     ).logits[batch["decoder_target_tokens"] != 0]
     scale = config.hidden_size**0.5 if is_scaled else 1.0
-    return float((found - expected * scale).abs().max())
+    return float((logits - expected * scale).abs().max())

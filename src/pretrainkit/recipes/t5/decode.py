@@ -1,13 +1,13 @@
-"""Targets from inputs: greedy, by sampling, by beam search. Keys and values of earlier tokens are kept.
+"""Decoding of targets from inputs, greedily, by sampling or by beam search, with cached keys and values.
 
-A step of decoding is a product of a few tokens with every weight, so its time is that of reading the weights. These are
-made once for all steps of an answer: side by side where the same tokens meet them, in the type of the activations, and
-on a CPU transposed, which products of few tokens read faster.
+A step of decoding multiplies a few tokens with every weight, so its time is that of reading the weights. They are
+prepared once per answer: concatenated if they multiply the same tokens, in the dtype of the activations, and on a CPU
+transposed, which is faster for products of few tokens.
 
 Dimensions: B sequences (of a search N beams for each of I inputs), S slots of the encoder, L slots of the decoder, P of
 the prompt, D width, E widths side by side, F feed-forward width, H heads, C width of one head, V vocabulary, A of the B
 or I that are not finished.
-Source: T5X (`t5x/decoding.py`), whose scores, penalties and rules for stopping these are.
+Source of scores, penalties and stopping rules: T5X (`t5x/decoding.py`).
 """
 
 import functools
@@ -26,16 +26,16 @@ from pretrainkit.recipes.t5.model import T5, Block
 
 START_ID, END_ID = 0, 1
 IMPOSSIBLE = -1e7
-"""Score of what is no hypothesis, as in T5X: finite, so that it can be divided."""
+"""Score of empty hypotheses, as in T5X: finite, so that it can be divided."""
 
 
 class Decoded(NamedTuple):
     ids_BL: Tensor
     """int64, without the start token; 0 after the end mark. (B, N, L) from a beam search, the best beam last."""
     scores_B: Tensor
-    """float32: the log-probability of the sequence with its end mark, without its prompt; from a beam search (B, N),
-    over the brevity penalty, and below `IMPOSSIBLE / 2` where a search that finished some sequences finished fewer than
-    N."""
+    """float32: the log-probability of the sequence with its end mark, without its prompt. From a beam search (B, N),
+    divided by the brevity penalty, and below `IMPOSSIBLE / 2` for the missing ones if fewer than N sequences were
+    finished."""
 
 
 class _BlockWeights:
@@ -53,7 +53,7 @@ class _BlockWeights:
         self._down_FD = _transposed(block.feed_forward.down.weight, dtype)
 
     def feed_forward(self, x_BD: Tensor) -> Tensor:
-        """(B, D) to (B, D), as `FeedForward` where nothing is dropped."""
+        """Return (B, D) from (B, D), as `FeedForward` without dropout."""
         parts = (x_BD @ self._up_DE).chunk(len(self._activations), -1)
         activated = [
             part_BF if name == "linear" else ACTIVATIONS[name](part_BF)
@@ -63,7 +63,7 @@ class _BlockWeights:
 
 
 def _transposed(weight_ED: Tensor, dtype: torch.dtype) -> Tensor:
-    """(D, E)."""
+    """Return the transposed weight, (D, E)."""
     return laid_out(weight_ED.detach().to(dtype).t())
 
 
@@ -71,8 +71,8 @@ class CachedDecoder:
     """The decoder of a model, token by token."""
 
     def __init__(self, model: T5, encoder_ids_BS: Tensor | None, num_sequences: int, max_length: int) -> None:
-        """`encoder_ids_BS`: inputs, padded with 0 at their ends; None for a decoder on its own. `num_sequences`: B.
-        `max_length`: most decoder positions, the start token counted in. The model is in evaluation mode."""
+        """`encoder_ids_BS`: inputs, padded with 0 at their ends; None for a decoder alone. `num_sequences`: B.
+        `max_length`: most decoder positions, including the start token. The model must be in evaluation mode."""
         if model.decoder is None:
             raise ValueError("a model of kind encoder_only cannot decode")
         self.model, self.stack = model, model.decoder
@@ -89,7 +89,7 @@ class CachedDecoder:
         if model.encoder is not None:
             assert encoder_ids_BS is not None
             self._encode(encoder_ids_BS)
-        # Of the distance 0, -1, ... to earlier keys, for each layer, so that a step reads its first `position` + 1.
+        # For the distances 0, -1, ... to earlier keys of each layer, so that a step reads the first `position` + 1.
         self.bias_HL = []
         for block in self.blocks:
             bias = self.stack.relative_bias if block.relative_bias is None else block.relative_bias
@@ -98,7 +98,7 @@ class CachedDecoder:
         self._weights = [_BlockWeights(block, dtype) for block in self.blocks]
         weight_VD = model.embedding.weight if model.logits is None else model.logits.weight
         self.logits_dtype = torch.promote_types(weight_VD.dtype, torch.float32)
-        """float32, or that of a wider model."""
+        """float32, or the dtype of a wider model."""
         self._table_DV = _transposed(weight_VD, self.logits_dtype)
         self._logit_scale = config.hidden_size**-0.5 if model.logits is None else 1.0
         self.kept_B: Tensor | None = None
@@ -114,13 +114,13 @@ class CachedDecoder:
             key_value = block.cross_attention.key_value(encoded_SD).unflatten(0, (num_rows, length))
             key_BHSC, value_BHSC = key_value.permute(2, 0, 3, 1, 4).unbind(0)
             self.cross.append((key_BHSC.contiguous(), value_BHSC.contiguous()))
-        # A sequence without any input reads nothing: its mixture is put to zero in `step`.
+        # A sequence without inputs attends to nothing: `_cross_attend` sets its mixture to zero.
         self.has_input_I = segment_BS.any(1)
         self.cross_mask = ((segment_BS > 0) | ~self.has_input_I[:, None])[:, None, None]
 
     def prefill(self, ids_BP: Tensor, num_prefix_B: Tensor) -> None:
-        """Read prefixes, the first `num_prefix_B` of the start token and the prompt, whose tokens all see each other;
-        `step` leaves what is known of them as it is."""
+        """Read prefixes: the first `num_prefix_B` tokens of start token and prompt, which all attend to each other.
+        `step` does not change their keys and values."""
         num_rows, length = ids_BP.shape
         segment_BP = (torch.arange(length, device=ids_BP.device) < num_prefix_B[:, None]).long()
         layout = RowPairs(num_rows, length, length, visible_pairs(segment_BP, segment_BP))
@@ -134,7 +134,8 @@ class CachedDecoder:
         self.kept_B = num_prefix_B
 
     def step(self, ids_B: Tensor, position: int, out_BV: Tensor | None = None) -> Tensor:
-        """The logits (B, V) of what follows `ids_B`, the decoder's input at `position`; `out_BV`: where they go."""
+        """Return the logits (B, V) after `ids_B`, the decoder's input at `position`; `out_BV`: memory for the
+        result."""
         x_BD = self.model.embed(ids_B)
         for number, block in enumerate(self.blocks):
             x_BD = self._block(number, block, x_BD, position)
@@ -159,10 +160,10 @@ class CachedDecoder:
         x_BD = x_BD + mixed_BH1C[:, :, 0].flatten(1) @ weights.out_ED
         if block.cross_norm is not None:
             q_BHC = (block.cross_norm(x_BD) @ weights.cross_query_DE).unflatten(-1, heads)
-            x_BD = x_BD + self._ask(number, q_BHC) @ weights.cross_out_ED
+            x_BD = x_BD + self._cross_attend(number, q_BHC) @ weights.cross_out_ED
         return x_BD + weights.feed_forward(block.feed_forward_norm(x_BD))
 
-    def _ask(self, number: int, q_BHC: Tensor) -> Tensor:
+    def _cross_attend(self, number: int, q_BHC: Tensor) -> Tensor:
         """Attend to the inputs. The sequences of an input are the queries of one attention."""
         q_INHC = q_BHC.unflatten(0, (-1, self.num_per_input))
         key_IHSC, value_IHSC = self.cross[number]
@@ -173,7 +174,7 @@ class CachedDecoder:
         return mixed_INHC.flatten(0, 1).flatten(1)
 
     def repeat(self, num: int) -> None:
-        """Make `num` sequences of each, beside each other. They share what is known of their input."""
+        """Replace each sequence by `num` adjacent copies, which share the keys and values of their input."""
         self.num_per_input *= num
         self.keys = [key.repeat_interleave(num, 0) for key in self.keys]
         self.values = [value.repeat_interleave(num, 0) for value in self.values]
@@ -181,13 +182,15 @@ class CachedDecoder:
             self.kept_B = self.kept_B.repeat_interleave(num)
 
     def reorder(self, sequence_B: Tensor, num_read: int) -> None:
-        """Go on with these sequences (int64 indices, maybe one several times), each in the place of one with the same
-        input. `num_read`: positions that were read so far, by `prefill` too; nothing else is moved."""
+        """Continue with these sequences (int64 indices, possibly repeated), each in the place of one with the same
+        input.
+
+        `num_read`: positions that were read so far, including `prefill`; only their keys and values are moved."""
         for kept in (*self.keys, *self.values):
             kept[:, :, :num_read] = kept[:, :, :num_read].index_select(0, sequence_B)
 
     def keep(self, input_I: Tensor) -> None:
-        """Go on with the sequences of these inputs (int64 indices, each once) alone."""
+        """Continue with only the sequences of these inputs (unique int64 indices)."""
         own = torch.arange(self.num_per_input, device=input_I.device)
         sequence_B = (input_I[:, None] * self.num_per_input + own).flatten()
         self.keys = [key.index_select(0, sequence_B) for key in self.keys]
@@ -214,21 +217,21 @@ def sample(
     end_id: int = END_ID,
     max_new: int | None = None,
 ) -> Decoded:
-    """One sequence per input, token by token. As in T5X the default is greedy: the best token only.
+    """Generate one sequence per input, token by token. As in T5X the default is greedy: only the best token.
 
     Args:
-        model: Its dropout is switched off meanwhile.
-        encoder_ids_BS: Inputs, padded with 0 at their ends; None for a decoder on its own.
-        max_length: Most tokens of an answer, its prompt and end mark counted in.
-        temperature: Above 0; logits are divided by it.
-        top_k: Draw from so many best tokens; 0: from all.
-        top_p: Draw from the best tokens that have this probability together; 0: from all. Only one of the two.
-        prompt_BP: What the answers begin with, padded with 0 at their ends.
-        is_prefix: The prompt is the prefix of a prefix language model: its tokens all see each other.
-        uniform_BL: Numbers in [0, 1) that decide the draws, so that an answer does not depend on the batch it is made
-            in; None: nothing is drawn.
-        end_id: Of the end mark.
-        max_new: Most tokens behind each prompt, which `max_length` alone would allow short prompts more of.
+        model: It is in evaluation mode meanwhile.
+        encoder_ids_BS: Inputs, padded with 0 at their ends; None for a decoder alone.
+        max_length: Most tokens of an answer, including its prompt and end mark.
+        temperature: Divisor of the logits, above 0.
+        top_k: Draw from this many best tokens; 0: from all.
+        top_p: Draw from the best tokens with this total probability; 0: from all. Only one of the two may be set.
+        prompt_BP: Beginnings of the answers, padded with 0 at their ends.
+        is_prefix: The prompt is the prefix of a prefix language model: its tokens all attend to each other.
+        uniform_BL: Numbers in [0, 1) that decide the draws, so that an answer does not depend on its batch; None for
+            greedy decoding.
+        end_id: Id of the end mark.
+        max_new: Most tokens after each prompt; `max_length` alone would allow more of them after short prompts.
     """
     device = model.embedding.weight.device
     with evaluation_mode(model):
@@ -236,28 +239,28 @@ def sample(
         num = len(prompt_BP)
         ids_BL = torch.zeros(num, max_length, dtype=torch.int64, device=device)
         scores_B = torch.zeros(num, device=device)
-        # What is not finished: A of the B sequences.
+        # The unfinished sequences: A of the B.
         row_A = torch.arange(num, device=device)
         is_done_A = torch.zeros(num, dtype=torch.bool, device=device)
-        # Fresh memory for so many numbers costs more than they do.
-        room_BV = torch.empty(num, model.config.vocab_size or 0, dtype=decoder.logits_dtype, device=device)
+        # Allocated once, because fresh memory would cost more time than the logits.
+        logits_BV = torch.empty(num, model.config.vocab_size or 0, dtype=decoder.logits_dtype, device=device)
         last_B = (prompt_BP != 0).sum(1) + (max_length if max_new is None else max_new)
         current_A = torch.full((num,), START_ID, device=device)
         for position in range(max_length):
-            logits_AV = decoder.step(current_A, position, room_BV[: len(row_A)])
+            logits_AV = decoder.step(current_A, position, logits_BV[: len(row_A)])
             log_probs_AV = torch.log_softmax(logits_AV if temperature == 1 else logits_AV / temperature, -1)
             uniform_A = None if uniform_BL is None else uniform_BL[row_A, position]
             current_A = _draw(log_probs_AV, top_k, top_p, uniform_A)
-            is_given_A = torch.zeros_like(is_done_A)
+            is_prompt_A = torch.zeros_like(is_done_A)
             if position < prompt_BP.shape[1]:
-                given_A = prompt_BP[row_A, position]
-                is_given_A = given_A != 0
-                current_A = torch.where(is_given_A, given_A, current_A)
+                forced_A = prompt_BP[row_A, position]
+                is_prompt_A = forced_A != 0
+                current_A = torch.where(is_prompt_A, forced_A, current_A)
             chosen_log_A = log_probs_AV.gather(1, current_A[:, None])[:, 0]
-            scores_B[row_A] += chosen_log_A.masked_fill(is_done_A | is_given_A, 0.0)
+            scores_B[row_A] += chosen_log_A.masked_fill(is_done_A | is_prompt_A, 0.0)
             current_A = current_A.masked_fill(is_done_A, 0)
             ids_BL[row_A, position] = current_A
-            is_done_A = is_done_A | (current_A == end_id) & ~is_given_A
+            is_done_A = is_done_A | (current_A == end_id) & ~is_prompt_A
             if max_new is not None:
                 is_done_A = is_done_A | (position + 1 >= last_B[row_A])
             num_open = int((~is_done_A).sum())
@@ -273,13 +276,13 @@ def sample(
 def _started(
     model: T5, encoder_ids_BS: Tensor | None, prompt_BP: Tensor | None, max_length: int, *, is_prefix: bool
 ) -> tuple[CachedDecoder, Tensor]:
-    """The decoder, which has read the prefix, and the prompts as int64, of no width where there are none."""
-    given = encoder_ids_BS if encoder_ids_BS is not None else prompt_BP
-    if given is None:
-        raise ValueError("give encoder_ids_BS or prompt_BP: one of them says how many sequences to make")
-    prompt_BP = given.new_zeros(len(given), 0) if prompt_BP is None else prompt_BP
+    """Return the decoder after reading the prefix, and the prompts as int64, of width 0 without prompts."""
+    rows = encoder_ids_BS if encoder_ids_BS is not None else prompt_BP
+    if rows is None:
+        raise ValueError("encoder_ids_BS and prompt_BP are both None; pass one of them")
+    prompt_BP = rows.new_zeros(len(rows), 0) if prompt_BP is None else prompt_BP
     prompt_BP = prompt_BP.to(model.embedding.weight.device, torch.int64)
-    decoder = CachedDecoder(model, encoder_ids_BS, len(given), max_length)
+    decoder = CachedDecoder(model, encoder_ids_BS, len(rows), max_length)
     if is_prefix:
         started_BP = F.pad(prompt_BP, (1, 0), value=START_ID)[:, :max_length]
         decoder.prefill(started_BP, ((prompt_BP != 0).sum(1) + 1).clamp(max=max_length))
@@ -295,15 +298,15 @@ def _draw(log_probs_BV: Tensor, top_k: int, top_p: float, uniform_B: Tensor | No
         log_probs_BV = log_probs_BV.masked_fill(log_probs_BV < least, -torch.inf)
     if top_p:
         ordered_BV, index_BV = log_probs_BV.sort(-1, descending=True)
-        # A token is out where those before it have the probability already; the first never is.
+        # A token is excluded if the tokens before it already have the probability; the first is never excluded.
         before_BV = ordered_BV.exp().cumsum(-1) - ordered_BV.exp()
         is_out_BV = torch.zeros_like(before_BV, dtype=torch.bool).scatter(1, index_BV, before_BV >= top_p)
         log_probs_BV = log_probs_BV.masked_fill(is_out_BV, -torch.inf)
-    # The inverse of the cumulative distribution, in float64: its steps are smaller than those of float32 near 1.
+    # Inverse of the cumulative distribution, in float64, whose steps are smaller than those of float32 near 1.
     cumulative_BV = log_probs_BV.exp().double().cumsum(-1)
     place_B1 = (uniform_B.double()[:, None] * cumulative_BV[:, -1:]).contiguous()
     index_B = torch.searchsorted(cumulative_BV, place_B1, right=True)[:, 0]
-    # A product that is rounded up may lie behind the last token that can be drawn.
+    # A product that is rounded up may be beyond the last token that can be drawn.
     last_B = (cumulative_BV < cumulative_BV[:, -1:]).sum(-1)
     return torch.minimum(index_B, last_B)
 
@@ -325,44 +328,44 @@ def beam_search(
     is_prefix: bool = False,
     end_id: int = END_ID,
 ) -> Decoded:
-    """The best sequences of a search that keeps `num_beams` (N) unfinished ones, from worst to best. Arguments are
-    those of `sample`; `alpha` is the exponent of the brevity penalty, 0: none.
+    """Return the best sequences of a beam search with `num_beams` (N) unfinished sequences, from worst to best.
+    Arguments are those of `sample`; `alpha` is the exponent of the brevity penalty, 0: no penalty.
 
-    Finished and unfinished ones are kept apart. The search ends when no unfinished one can become better than the worst
-    finished one, or at `max_length`.
+    Finished and unfinished sequences are stored separately. The search ends when no unfinished one can become better
+    than the worst finished one, or at `max_length`.
     """
     device = model.embedding.weight.device
     with evaluation_mode(model):
         decoder, prompt_BP = _started(model, encoder_ids_BS, prompt_BP, max_length, is_prefix=is_prefix)
         num, num_read = len(prompt_BP), (prompt_BP.shape[1] + 1) * is_prefix
         decoder.repeat(num_beams)
-        found, beams = (_Beams.empty(num, num_beams, max_length, device) for _ in range(2))
+        results, beams = (_Beams.empty(num, num_beams, max_length, device) for _ in range(2))
         row_A = torch.arange(num, device=device)
         current = torch.full((num * num_beams,), START_ID, device=device)
         for position in range(max_length):
             log_probs = torch.log_softmax(decoder.step(current, position), -1).view(len(row_A), num_beams, -1)
-            is_given_A = torch.zeros_like(row_A, dtype=torch.bool)
+            is_prompt_A = torch.zeros_like(row_A, dtype=torch.bool)
             if position < prompt_BP.shape[1]:
-                is_given_A = prompt_BP[row_A, position] != 0
-                # Where there is a prompt, its token is certain.
+                is_prompt_A = prompt_BP[row_A, position] != 0
+                # Within a prompt, its token is certain.
                 forced_AV = torch.full_like(log_probs[:, 0], IMPOSSIBLE)
                 forced_AV = forced_AV.scatter(1, prompt_BP[row_A, position][:, None], 0.0)
-                log_probs = torch.where(is_given_A[:, None, None], forced_AV[:, None], log_probs)
-            beams, sequence = beams.extended(log_probs, position, alpha, end_id, is_given_A)
+                log_probs = torch.where(is_prompt_A[:, None, None], forced_AV[:, None], log_probs)
+            beams, sequence = beams.extended(log_probs, position, alpha, end_id, is_prompt_A)
             is_done_A = beams.done_score[:, -1] >= beams.live_log[:, 0] / brevity_penalty(alpha, max_length)
             num_open = int((~is_done_A).sum())
             if not num_open:
                 break
             decoder.reorder(sequence, max(num_read, position + 1))
             if 2 * num_open <= len(row_A):
-                # What is finished cannot change any more.
-                found.put(row_A, beams)
+                # Finished searches cannot change any more.
+                results.put(row_A, beams)
                 kept = (~is_done_A).nonzero()[:, 0]
                 beams, row_A = _Beams(*(part[kept] for part in beams)), row_A[kept]
                 decoder.keep(kept)
             current = beams.live[:, :, position].flatten()
-        found.put(row_A, beams)
-    return found.best(alpha, max_length)
+        results.put(row_A, beams)
+    return results.best(alpha, max_length)
 
 
 class _Beams(NamedTuple):
@@ -375,29 +378,29 @@ class _Beams(NamedTuple):
     done: Tensor
     """int64 (A, N, L)."""
     done_score: Tensor
-    """float32 (A, N): log-probabilities over the brevity penalty."""
+    """float32 (A, N): log-probabilities divided by the brevity penalty."""
 
     @classmethod
     def empty(cls, num: int, num_beams: int, max_length: int, device: torch.device) -> "_Beams":
         live = torch.zeros(num, num_beams, max_length, dtype=torch.int64, device=device)
         impossible = torch.full((num, num_beams), IMPOSSIBLE, device=device)
         live_log = impossible.clone()
-        live_log[:, 0] = 0.0  # all begin alike: only one of them counts
+        live_log[:, 0] = 0.0  # all beams are equal at first: only one of them counts
         return cls(live, live_log, torch.zeros_like(live), impossible)
 
     def extended(
-        self, log_probs_ANV: Tensor, position: int, alpha: float, end_id: int, is_given_A: Tensor
+        self, log_probs_ANV: Tensor, position: int, alpha: float, end_id: int, is_prompt_A: Tensor
     ) -> tuple["_Beams", Tensor]:
-        """Return the beams with a token more, which ends nothing where it is given, and which sequences (A * N) the
-        unfinished ones go on from."""
+        """Return the beams with one more token, and the parent sequences (A * N) of the unfinished ones. A token of the
+        prompt ends no sequence."""
         num, num_beams, vocab_size = log_probs_ANV.shape
         length = self.live.shape[-1]
-        # Twice as many as beams: at most half of them end here.
+        # Twice as many as beams, because at most half of them end here.
         top_log, top_index = (self.live_log[:, :, None] + log_probs_ANV).flatten(1).topk(2 * num_beams, -1)
         parent, token = top_index // vocab_size, top_index % vocab_size
         candidates = self.live.gather(1, parent[:, :, None].expand(-1, -1, length))
         candidates[:, :, position] = token
-        is_end = (token == end_id) & ~is_given_A[:, None]
+        is_end = (token == end_id) & ~is_prompt_A[:, None]
 
         score = (top_log / brevity_penalty(alpha, position + 1)).masked_fill(~is_end, IMPOSSIBLE)
         done_score, kept = torch.cat((self.done_score, score), 1).topk(num_beams, -1)
@@ -409,12 +412,13 @@ class _Beams(NamedTuple):
         return _Beams(live, live_log, done, done_score), (first_A1 + parent.gather(1, kept)).flatten()
 
     def put(self, row_A: Tensor, other: "_Beams") -> None:
-        """Replace those of some inputs."""
+        """Replace the beams of some inputs."""
         for own, others in zip(self, other, strict=True):
             own[row_A] = others
 
     def best(self, alpha: float, max_length: int) -> Decoded:
-        """Return the finished ones, or where an input has none, the unfinished ones; from worst to best."""
+        """Return the finished sequences, or the unfinished ones of an input without finished ones; from worst to
+        best."""
         has_done_B1 = self.done_score[:, :1] > IMPOSSIBLE / 2
         ids = torch.where(has_done_B1[:, :, None], self.done, self.live)
         scores = torch.where(has_done_B1, self.done_score, self.live_log / brevity_penalty(alpha, max_length))

@@ -111,9 +111,9 @@ class DenoiserConfig(Config):
         whole = input_length - num_before - end
         if self.mask == "random_spans" and self.inputs in ("sentinels", "shared_sentinel", "drop"):
             # A rotated mask may have one more run, and therefore one more sentinel on each side.
-            room = input_length - num_before - self.random_roll - self.reserved_for_packing
+            num_slots = input_length - num_before - self.random_roll - self.reserved_for_packing
             marks = {"extra_inputs": int(self.inputs != "drop"), "extra_targets": int(self.targets != "drop")}
-            plan = spans.plan_lengths(room, self.noise_density, self.mean_span_length, **marks)
+            plan = spans.plan_lengths(num_slots, self.noise_density, self.mean_span_length, **marks)
             num_targets = plan.num_tokens + 1 if self.targets == "keep" else plan.num_targets + self.random_roll
             return plan.num_tokens, num_targets, (plan.num_spans + self.random_roll) * self.hides_runs
         if self.targets == "keep":

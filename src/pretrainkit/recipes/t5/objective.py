@@ -1,8 +1,8 @@
-"""Target tokens given inputs: cross-entropy with label smoothing, and the z-loss; two sums with weights.
+"""Training objective: cross-entropy of targets given inputs, with label smoothing, and the z-loss, as weighted sums.
 
 Dimensions: R rows, Q slots of a decoder row, K target tokens, G numbers of examples, V vocabulary.
-Source of the losses: T5X (`t5x/losses.py`). The constant that it subtracts with label smoothing makes a perfect
-prediction score 0.
+Source of the losses: T5X (`t5x/losses.py`). With label smoothing it subtracts a constant so that a perfect prediction
+scores 0.
 """
 
 import math
@@ -33,25 +33,25 @@ class TokenLosses(NamedTuple):
 
     @property
     def both_K(self) -> Tensor:
-        """The training loss, without gradient."""
+        """The training loss of each token, without gradient."""
         return (self.cross_entropy_K + self.z_K).detach()
 
 
 def token_losses(scores: TokenScores, vocab_size: int, *, label_smoothing: float, z_loss: float) -> TokenLosses:
-    """Both losses of each token; the training loss is their sum.
+    """Return both losses of each token; the training loss is their sum.
 
     With probability 1 - s on the target and q = s / (V - 1) on every other token, the cross-entropy is logsumexp(x) -
-    (1 - s - q) x_target - q sum(x), less the entropy of that distribution. s is `label_smoothing`, in [0, 1); where it
-    is not 0, `scores` have `logit_sum_K`. `z_loss` is the factor of logsumexp(x) ** 2.
+    (1 - s - q) x_target - q sum(x), minus the entropy of that distribution. s is `label_smoothing`, in [0, 1); if it is
+    not 0, `scores` must have `logit_sum_K`. `z_loss` is the factor of logsumexp(x) ** 2.
     """
     log_sum_K = scores.loss.log_sum_K
     z_K = z_loss * log_sum_K.square() if z_loss else torch.zeros_like(log_sum_K)
     if not label_smoothing:
         return TokenLosses(scores.loss.nll_K, z_K)
     if scores.logit_sum_K is None:
-        raise ValueError(f"label_smoothing is {label_smoothing}, but the model was not asked for the sum of its logits")
+        raise ValueError(f"label_smoothing is {label_smoothing}, but the scores have no logit_sum_K")
     other = label_smoothing / (vocab_size - 1)
-    # nll = logsumexp - x_target, so that no logits have to be kept.
+    # nll = logsumexp - x_target, so no logits have to be stored.
     target_logit_K = log_sum_K - scores.loss.nll_K
     soft_K = log_sum_K - (1 - label_smoothing - other) * target_logit_K - other * scores.logit_sum_K
     return TokenLosses(soft_K - smoothed_entropy(label_smoothing, vocab_size), z_K)
@@ -68,18 +68,18 @@ def _sum_by_example(value: Tensor, example: Tensor, num_groups: int) -> Tensor:
 
 
 class T5Objective(SeparableObjective):
-    """The loss is (cross-entropy + z-loss) / what `objective.normalize_by` says, over the global batch."""
+    """The training loss: (cross-entropy + z-loss) / the divisor `objective.normalize_by`, over the global batch."""
 
     def __init__(self, config: T5Run, components: Sequence[str] = ()) -> None:
-        """`components`: names of those of the training mixture, whose losses and target tokens are logged one by one;
-        batches then have `components`."""
+        """`components`: names of the training mixture's components, whose losses and target tokens are logged
+        separately; batches then have `components`."""
         assert config.model.vocab_size is not None
         self._config = config
         self._vocab_size = config.model.vocab_size
         self._side = "encoder" if config.model.kind == "encoder_only" else "decoder"
         self._components = tuple(components)
         self._component_losses = tuple(f"loss/{name}" for name in components)
-        # The weights count the examples of a step where nothing or a number divides the sum: this makes up for it.
+        # The weights count the examples of a step if the divisor is "none" or a number; the scale corrects for that.
         normalize_by, num_examples = config.objective.normalize_by, config.data.batch_size
         self._scale = float(num_examples) if normalize_by == "none" else 1.0
         if isinstance(normalize_by, float):
@@ -99,21 +99,21 @@ class T5Objective(SeparableObjective):
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
         scores, targets, losses = self._scored(model, batch)
-        found = self._loss_sums(losses, targets, batch)
+        sums = self._loss_sums(losses, targets, batch)
         with torch.no_grad():
             notes = self._per_token(losses, scores, targets)
             if self._components:
                 notes |= self._by_component(losses, targets)
-        return found | {name: notes[name] for name in self.logged}
+        return sums | {name: notes[name] for name in self.logged}
 
     @torch.no_grad()
     def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
-        """The losses, and per target token: their sum, the negative log-likelihood, and the share of right guesses."""
+        """Return the losses, and per target token: their sum, the negative log-likelihood, and the accuracy."""
         scores, targets, losses = self._scored(model, batch)
-        found = self._loss_sums(losses, targets, batch) | self._per_token(losses, scores, targets)
+        sums = self._loss_sums(losses, targets, batch) | self._per_token(losses, scores, targets)
         weight_K = targets.weight_K
-        found["nll_per_target_token"] = LossSum((scores.loss.nll_K * weight_K).sum(), weight_K.sum())
-        return found
+        sums["nll_per_target_token"] = LossSum((scores.loss.nll_K * weight_K).sum(), weight_K.sum())
+        return sums
 
     def cost(self, batch: HostBatch) -> Cost:
         cost = count_cost(self._config.model, batch)
@@ -139,8 +139,9 @@ class T5Objective(SeparableObjective):
         return scores, targets, losses
 
     def _loss_sums(self, losses: TokenLosses, targets: T5Targets, batch: Batch) -> dict[str, LossSum]:
-        """Both losses, to be added over microbatches and ranks; the training loss of a step is the sum of their means,
-        over `data.batch_size` examples in all microbatches and ranks."""
+        """Return both losses, to be summed over microbatches and ranks.
+
+        The training loss of a step is the sum of their means over its `data.batch_size` examples."""
         weight, weight_K = self._weight(batch), targets.weight_K
         if self._config.objective.normalize_by == "average_per_sequence":  # the weights of each example add up to 1
             sums = _sum_by_example(weight_K, targets.example_K, targets.num_groups)
@@ -151,7 +152,7 @@ class T5Objective(SeparableObjective):
         }
 
     def _per_token(self, losses: TokenLosses, scores: TokenScores, targets: T5Targets) -> dict[str, LossSum]:
-        """Per target token, without gradient: both losses together, and the share of right guesses."""
+        """Return both losses together and the accuracy, per target token and without gradient."""
         weight_K = targets.weight_K
         total = weight_K.sum()
         return {
@@ -160,16 +161,16 @@ class T5Objective(SeparableObjective):
         }
 
     def _by_component(self, losses: TokenLosses, targets: T5Targets) -> dict[str, LossSum]:
-        """Both losses together per target token of each component, by the name of its metric; without gradient."""
+        """Return both losses together per target token of each component, by metric name and without gradient."""
         names = self._component_losses
         if targets.component_K is None:
-            raise ValueError(f"the batch does not say which of {len(names)} components its examples are of")
+            raise ValueError(f"the batch has no components, but {len(names)} of them are logged")
         totals = _sum_by_example(losses.both_K * targets.weight_K, targets.component_K, len(names))
         weights = _sum_by_example(targets.weight_K, targets.component_K, len(names))
         return {name: LossSum(*pair) for name, *pair in zip(names, totals.unbind(), weights.unbind(), strict=True)}
 
     def _weight(self, batch: Batch) -> Tensor:
-        """Return what a microbatch adds to the divisor of the loss, a float32 scalar."""
+        """Return the contribution of a microbatch to the divisor of the loss, a float32 scalar."""
         normalize_by, weight_RQ = self._config.objective.normalize_by, batch[f"{self._side}_loss_weights"]
         if normalize_by == "real_target_tokens":
             return weight_RQ.sum(dtype=torch.float32)
@@ -179,13 +180,14 @@ class T5Objective(SeparableObjective):
             sums = _sum_by_example(weight_RQ.float().flatten(), example_RQ.flatten(), num_groups)
             return (sums > 0).sum(dtype=torch.float32)
         if "num_examples" in batch and normalize_by != "total_target_tokens":
-            return batch["num_examples"].sum(dtype=torch.float32)  # rows hold several; a step has a known number
+            return batch["num_examples"].sum(dtype=torch.float32)  # packed rows hold several examples
         num = weight_RQ.numel() if normalize_by == "total_target_tokens" else len(weight_RQ)
         return torch.full((), num, dtype=torch.float32, device=weight_RQ.device)
 
 
 def count_cost(model: T5ModelConfig, batch: HostBatch) -> Cost:
-    """Matmul FLOPs of forward and backward over real tokens: 6 per weight and token, 12 x inner width per pair."""
+    """Return matmul FLOPs of forward and backward over real tokens: 6 per weight and token, 12 x inner width per
+    pair."""
     width, inner = model.hidden_size, model.num_heads * model.head_size
     assert model.vocab_size is not None
     feed_forward = (len(model.activations) + 1) * width * model.intermediate_size
@@ -195,14 +197,14 @@ def count_cost(model: T5ModelConfig, batch: HostBatch) -> Cost:
     flops = 0.0
     for side, own in lengths.items():
         flops += 6 * num_layers[side] * (4 * width * inner + feed_forward) * float(own.sum())
-        # A decoder's tokens see half of the pairs: those before them.
+        # A decoder's tokens attend to half of the pairs: the earlier tokens.
         seen = float((own**2).sum()) / (2 if side == "decoder" else 1)
         flops += 12 * num_layers[side] * inner * seen
     if len(lengths) == 2:
-        asked, asking = lengths["encoder"], lengths["decoder"]
-        crossed = float((asked * asking).sum())
-        # Of the cross-attention: queries and output over the decoder's tokens, keys and values over the encoder's.
-        both = 2 * width * inner * float(asked.sum() + asking.sum())
+        keys, queries = lengths["encoder"], lengths["decoder"]
+        crossed = float((keys * queries).sum())
+        # Cross-attention: queries and output over the decoder's tokens, keys and values over the encoder's.
+        both = 2 * width * inner * float(keys.sum() + queries.sum())
         flops += num_layers["decoder"] * (6 * both + 12 * inner * crossed)
     last = list(lengths)[-1]
     flops += 6.0 * np.count_nonzero(batch[f"{last}_loss_weights"]) * width * model.vocab_size
@@ -215,16 +217,16 @@ def count_cost(model: T5ModelConfig, batch: HostBatch) -> Cost:
 
 
 def _lengths(batch: HostBatch, side: str) -> NDArray[np.float64]:
-    """(rows, examples of a row): real tokens of each; 0 where a row has fewer examples."""
+    """Return (rows, examples of a row): real tokens of each example; 0 if a row has fewer examples."""
     if f"{side}_segment_ids" in batch:
         segments = np.asarray(batch[f"{side}_segment_ids"])
-        # As many columns for both sides, so that an example stands at the same place.
+        # Equally many columns for both sides, so that an example has the same column on both.
         num = 1 + max(int(batch[name].max(initial=0)) for name in batch if name.endswith("_segment_ids"))
         numbers = segments + num * np.arange(len(segments))[:, None]
         counts = np.bincount(numbers.ravel(), minlength=num * len(segments)).reshape(-1, num)
         return counts[:, 1:].astype(np.float64)
     name = f"{side}_target_tokens" if f"{side}_target_tokens" in batch else f"{side}_input_tokens"
     is_token = np.asarray(batch[name]) != 0
-    # An example reaches up to the last id of its row that is not 0.
+    # An example extends to the last id of its row that is not 0.
     last = np.where(is_token.any(1), is_token.shape[1] - np.argmax(is_token[:, ::-1], axis=1), 0)
     return last[:, None].astype(np.float64)

@@ -1,8 +1,8 @@
-"""Weights in the names of T5X, both ways: trees of arrays, flattened with "/"; and checkpoints of T5X and Mesh
-TensorFlow as our models.
+"""Conversion between our weights and T5X's names (trees of arrays, flattened with "/"), and import of T5X and Mesh
+TensorFlow checkpoints.
 
-Its kernels are input x output, the transpose of torch's, fused over heads; the table of relative positions is (heads,
-buckets). The embedding table is as ours. In the "scalable" variant the layers of a stack lie in one array along dim 1.
+T5X's kernels are input x output, the transpose of torch's, fused over heads; the table of relative positions is (heads,
+buckets). The embedding table is equal. The "scalable" variant stacks the layers of a stack in one array along dim 1.
 """
 
 import re
@@ -24,7 +24,7 @@ from pretrainkit.recipes.t5.config import T5ModelConfig
 State = Mapping[str, Tensor]
 
 _SCAN_DIM = 1
-"""Where T5X puts the layers (`param_scan_axis`)."""
+"""Dimension along which T5X stacks the layers (`param_scan_axis`)."""
 _LAYER = re.compile(r"(encoder|decoder)/layers_(\d+)/")
 _ATTENTION = ("query", "key", "value", "out")
 
@@ -36,17 +36,17 @@ _MESH_NORMS = {
     "decoder": ("self_attention", "cross_attention", "mlp"),
     "transformer": ("self_attention", "mlp"),
 }
-"""What a norm stands before, by the number of its layer. A decoder alone is called transformer there."""
+"""The sublayer that follows each norm, by layer number. Mesh TensorFlow calls a decoder alone `transformer`."""
 _MESH_PARTS = {
     **{f"SelfAttention/{part[0]}": f"{{own}}/{part}/kernel" for part in _ATTENTION},
     **{f"EncDecAttention/{part[0]}": f"encoder_decoder_attention/{part}/kernel" for part in _ATTENTION},
     **{f"DenseReluDense/{name}/kernel": f"mlp/{name}/kernel" for name in ("wi", "wi_0", "wi_1", "wo")},
 }
-"""T5X's names of the other parts of a block; `own`: that of self-attention."""
+"""T5X's names of the other parts of a block; `own` stands for its name of self-attention."""
 
 
 def tensors(config: T5ModelConfig) -> Iterator[tuple[str, str, str]]:
-    """Our name, T5X's, and Hugging Face's of every tensor."""
+    """Yield our name, T5X's and Hugging Face's of every tensor."""
     yield "embedding.weight", "token_embedder/embedding", "shared.weight"
     if not config.tied_logits:
         yield "logits.weight", "decoder/logits_dense/kernel", "lm_head.weight"
@@ -58,7 +58,8 @@ def tensors(config: T5ModelConfig) -> Iterator[tuple[str, str, str]]:
         if num_layers is None:
             continue
         own = "attention" if stack == "encoder" else "self_attention"
-        # Our names of the norm and what follows it, T5X's, Hugging Face's of what follows, and the tensors of that.
+        # Our names of the norm and its sublayer, T5X's of both, Hugging Face's of the sublayer, and the sublayer's
+        # tensors.
         sublayers = [("attention_norm", "attention", own, own, "SelfAttention", attention)]
         if stack == "decoder" and config.kind == "encoder_decoder":
             cross = ("cross_norm", "cross_attention", "cross_attention", "encoder_decoder_attention", "EncDecAttention")
@@ -68,7 +69,7 @@ def tensors(config: T5ModelConfig) -> Iterator[tuple[str, str, str]]:
         for layer in range(num_layers):
             ours, t5x, hf = f"{stack}.layers.{layer}", f"{stack}/layers_{layer}", f"{stack}.block.{layer}.layer"
             if config.bias_per_layer or layer == 0:
-                # A table that layers share is that of the stack, but of the first layer in Hugging Face.
+                # A table that layers share belongs to the stack, in Hugging Face to the first layer.
                 place, their_place = (ours, t5x) if config.bias_per_layer else (stack, stack)
                 table = f"{hf}.0.SelfAttention.relative_attention_bias.weight"
                 yield f"{place}.relative_bias.weight", f"{their_place}/relpos_bias/rel_embedding", table
@@ -81,76 +82,75 @@ def tensors(config: T5ModelConfig) -> Iterator[tuple[str, str, str]]:
 
 
 def names(config: T5ModelConfig) -> dict[str, str]:
-    """Our name to T5X's, of every tensor."""
+    """Return T5X's name by our name, of every tensor."""
     return {ours: t5x for ours, t5x, _ in tensors(config)}
 
 
 def _turn(name: str, tensor: Tensor) -> Tensor:
-    """Between our shape and T5X's, in either direction."""
+    """Convert between our shape and T5X's, in either direction."""
     return tensor.t() if name.endswith(("/kernel", "/rel_embedding")) else tensor
 
 
 def to_original(state: State, config: T5ModelConfig) -> dict[str, Tensor]:
-    """Our state dict in T5X's names and shapes."""
+    """Return our state dict with T5X's names and shapes."""
     return {theirs: _turn(theirs, state[ours]).contiguous() for ours, theirs in names(config).items()}
 
 
 def from_original(arrays: State, config: T5ModelConfig) -> dict[str, Tensor]:
-    """Return T5X's parameters as our state dict. Names may begin with `target/`; the optimizer's `state/` is not read.
-    Raises CheckpointError where a tensor is missing or left over."""
+    """Return T5X's parameters as our state dict. Names may begin with `target/`; the optimizer's `state/` is ignored.
+    Raises CheckpointError if a tensor is missing or left over."""
     rest = parameters_of(arrays)
     if not config.bias_per_layer and "encoder/layers_0/relpos_bias/rel_embedding" in rest:
         raise CheckpointError(
             "the checkpoint has one table of relative positions per layer\n  set model.bias_per_layer=true"
         )
-    wanted = names(config)
+    expected = names(config)
     differing = {
-        "tensors that the model has are missing": sorted(set(wanted.values()) - set(rest)),
-        "tensors have no place in the model": sorted(set(rest) - set(wanted.values())),
+        "tensors of the model are missing": sorted(set(expected.values()) - set(rest)),
+        "tensors have no place in the model": sorted(set(rest) - set(expected.values())),
     }
-    if lines := [_listed(what, found) for what, found in differing.items() if found]:
+    if lines := [_listed(problem, listed) for problem, listed in differing.items() if listed]:
         raise CheckpointError(
             "\n".join(["the checkpoint belongs to another model", *lines])
-            + "\n  give the config that belongs to the checkpoint"
+            + "\n  use the config that belongs to the checkpoint"
         )
-    return {ours: _turn(theirs, rest[theirs]).contiguous() for ours, theirs in wanted.items()}
+    return {ours: _turn(theirs, rest[theirs]).contiguous() for ours, theirs in expected.items()}
 
 
-def _listed(what: str, found: list[str], num_shown: int = 4) -> str:
-    more = f" and {len(found) - num_shown} more" if len(found) > num_shown else ""
-    return f"  {len(found)} {what}: {', '.join(found[:num_shown])}{more}"
+def _listed(problem: str, tensor_names: list[str], num_shown: int = 4) -> str:
+    more = f" and {len(tensor_names) - num_shown} more" if len(tensor_names) > num_shown else ""
+    return f"  {len(tensor_names)} {problem}: {', '.join(tensor_names[:num_shown])}{more}"
 
 
 def parameters_of(arrays: State) -> dict[str, Tensor]:
-    """Return the parameters among T5X's arrays, without `target/`, with a name for each layer where they are
-    stacked."""
-    found = {}
+    """Return the parameters among T5X's arrays, without `target/`, with separate names for stacked layers."""
+    parameters = {}
     for name, array in arrays.items():
         name = name.removeprefix("target/")
         stack = name.split("/")[0]
         inner = f"{stack}/{stack}/"  # the scalable variant: one array of all layers, as `jax.lax.scan` reads it
         if name.startswith(inner):
             for layer, part in enumerate(array.unbind(_SCAN_DIM)):
-                found[f"{stack}/layers_{layer}/{name.removeprefix(inner)}"] = part
+                parameters[f"{stack}/layers_{layer}/{name.removeprefix(inner)}"] = part
         elif stack != "state":
-            found[name] = array
-    return found
+            parameters[name] = array
+    return parameters
 
 
 def model_of(parameters: State) -> T5ModelConfig:
-    """The architecture that T5X's parameters belong to, as `parameters_of` gives them.
+    """Return the architecture of T5X's parameters, as `parameters_of` returns them.
 
-    What no shape tells is what T5 has: ReLU without a gate, GELU with one, distances up to 128, no dropout. Raises
-    CheckpointError where they are no T5.
+    Settings that do not follow from shapes are those of T5: ReLU without a gate, GELU with a gate, distances up to 128,
+    no dropout. Raises CheckpointError if these are not the parameters of a T5.
     """
     num_layers: dict[str, int] = {}
     for name in parameters:
-        if found := _LAYER.match(name):
-            num_layers[found[1]] = max(num_layers.get(found[1], 0), int(found[2]) + 1)
+        if match := _LAYER.match(name):
+            num_layers[match[1]] = max(num_layers.get(match[1], 0), int(match[2]) + 1)
     if "decoder" not in num_layers or "token_embedder/embedding" not in parameters:
         raise CheckpointError(
-            f"these are not the parameters of a T5: no decoder or no embedding among {len(parameters)}, such as "
-            f"{sorted(parameters)[:3]}\n  give a checkpoint of T5 1.0, 1.1, mT5, ByT5 or umT5"
+            f"not the parameters of a T5: no decoder or no embedding among {len(parameters)} tensors, such as "
+            f"{sorted(parameters)[:3]}\n  use a checkpoint of T5 1.0, 1.1, mT5, ByT5 or umT5"
         )
     stack, own = ("encoder", "attention") if "encoder" in num_layers else ("decoder", "self_attention")
     layer = f"{stack}/layers_0"
@@ -181,48 +181,47 @@ def model_of(parameters: State) -> T5ModelConfig:
 
 
 def read_original(path: Path) -> dict[str, Tensor]:
-    """All arrays of an .npz or .safetensors file. Raises CheckpointError where it cannot be read."""
+    """Return all arrays of an .npz or .safetensors file. Raises CheckpointError if it cannot be read."""
     if path.suffix == ".safetensors":
         return read_tensors(path.parent, path.stem)
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return {name: torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in arrays.files}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
-        reason = getattr(error, "strerror", None) or "it is no whole .npz file of numbers"
-        raise CheckpointError(f"{path} cannot be read: {reason}\n  give an .npz or .safetensors file") from None
+        reason = getattr(error, "strerror", None) or "it is not a complete .npz file of numbers"
+        raise CheckpointError(f"{path} cannot be read: {reason}\n  use an .npz or .safetensors file") from None
 
 
 def write_original(path: Path, state: State, config: T5ModelConfig) -> None:
-    """Our weights for T5X, in an .npz or .safetensors file. Raises InputError where the name ends otherwise."""
+    """Write our weights for T5X to an .npz or .safetensors file. Raises InputError for other file extensions."""
     if path.suffix not in (".npz", ".safetensors"):
-        raise InputError(f"{path.name} ends in {path.suffix!r}\n  give a file whose name ends in .npz or .safetensors")
+        raise InputError(f"{path.name} ends in {path.suffix!r}\n  use a file name that ends in .npz or .safetensors")
     arrays = to_original(state, config)
     if path.suffix == ".safetensors":
         write_tensors(path, arrays)
     else:
-        found: dict[str, Any] = {name: array.numpy(force=True) for name, array in arrays.items()}
-        np.savez(path, **found)
+        numbers: dict[str, Any] = {name: array.numpy(force=True) for name, array in arrays.items()}
+        np.savez(path, **numbers)
 
 
 class Foreign(NamedTuple):
     model: T5ModelConfig
     state: dict[str, Tensor]
-    """float32, by our names."""
+    """float32 tensors by our names."""
     names: dict[str, str]
-    """Our name to that in the checkpoint."""
+    """Names in the checkpoint by our names."""
     step: int | None
-    """Updates it was trained for, where the checkpoint says."""
+    """Number of training updates, if the checkpoint has it."""
 
 
 def read_foreign(path: Path, format: str, model: T5ModelConfig | None = None) -> Foreign:
-    """Return a checkpoint's model. Raises CheckpointError where it cannot be read, or is of another architecture than
-    `model`.
+    """Return a checkpoint's model. Raises CheckpointError if it cannot be read, or its architecture is not `model`.
 
     Args:
         path: t5x: the folder of a checkpoint, or an .npz or .safetensors file of parameters with names joined by "/".
             mesh_tf: the prefix or folder of a checkpoint of TensorFlow.
-        format: Who wrote it.
-        model: The architecture; None: as the shapes say. One without vocab_size takes that of the checkpoint.
+        format: "t5x" or "mesh_tf", the library that wrote it.
+        model: The architecture; None: it follows from the shapes. Without vocab_size it gets that of the checkpoint.
     """
     checkpoint: Mapping[str, Any]
     if format == "mesh_tf":
@@ -242,56 +241,56 @@ def read_foreign(path: Path, format: str, model: T5ModelConfig | None = None) ->
 
 
 def _as_float(array: Any) -> Tensor:
-    """Return a tensor in float32, of an array a copy."""
+    """Return a tensor in float32; an array is copied."""
     return array.float() if isinstance(array, Tensor) else torch.from_numpy(np.array(array, np.float32))
 
 
 def _agreed(model: T5ModelConfig | None, seen: T5ModelConfig) -> T5ModelConfig:
-    """Return `model`, unless the shapes say otherwise."""
+    """Return `model`. Raises CheckpointError if the architecture of the checkpoint differs."""
     if model is None:
         return seen
     if model.vocab_size is None:
         model = model.model_copy(update={"vocab_size": seen.vocab_size})
-    # How many activations there are is seen; which ones they are is not.
-    told = {"activations", "max_distance", "dropout", "norm_epsilon", "init_style"}
+    # Shapes determine the number of activations, but not which functions they are.
+    unseen = {"activations", "max_distance", "dropout", "norm_epsilon", "init_style"}
     differing = [
         f"\n  model.{name}: {getattr(seen, name)} in the checkpoint, {getattr(model, name)} in the config"
         for name in T5ModelConfig.model_fields
-        if name not in told and getattr(seen, name) != getattr(model, name)
+        if name not in unseen and getattr(seen, name) != getattr(model, name)
     ]
     if len(seen.activations) != len(model.activations):
         num = len(seen.activations)
-        differing.append(f"\n  model.activations: {num} in the checkpoint, {list(model.activations)} here")
+        differing.append(f"\n  model.activations: {num} in the checkpoint, {list(model.activations)} in the config")
     if differing:
         raise CheckpointError(
-            f"the checkpoint is of another architecture{''.join(differing)}\n"
-            "  leave --config out, or give the one that belongs to it"
+            f"the checkpoint has another architecture{''.join(differing)}\n"
+            "  leave --config out, or pass the config of the checkpoint"
         )
     return model
 
 
 def _stacked(name: str) -> str:
-    """The name that a layer's tensor has in the scalable variant."""
+    """Return the name of a layer's tensor in the scalable variant."""
     stack, _, rest = name.partition("/")
     return f"{stack}/{stack}/{rest.partition('/')[2]}"
 
 
 def mesh_names(variables: Iterable[str]) -> dict[str, str]:
-    """Return T5X's name of each variable that is a parameter; the optimizer's slots and the step are left out. Raises
-    CheckpointError where a variable has no place in a T5."""
-    given = [name for name in variables if not _MESH_SLOT.search(name) and name != "global_step"]
-    bias_per_layer = any(name.endswith(_MESH_BIAS) and "/block_000/" not in name for name in given)
-    found = {name: theirs for name in given if (theirs := _mesh_name(name, bias_per_layer)) is not None}
-    if unknown := sorted(set(given) - set(found)):
+    """Return T5X's name of each variable that is a parameter, without the optimizer's slots and the step. Raises
+    CheckpointError if a variable does not belong to a T5."""
+    own = [name for name in variables if not _MESH_SLOT.search(name) and name != "global_step"]
+    bias_per_layer = any(name.endswith(_MESH_BIAS) and "/block_000/" not in name for name in own)
+    converted = {name: theirs for name in own if (theirs := _mesh_name(name, bias_per_layer)) is not None}
+    if unknown := sorted(set(own) - set(converted)):
         raise CheckpointError(
-            f"{len(unknown)} variables are none of a T5, such as {', '.join(unknown[:3])}\n"
-            "  give a checkpoint of T5 1.0, 1.1, mT5 or ByT5"
+            f"{len(unknown)} variables do not belong to a T5, such as {', '.join(unknown[:3])}\n"
+            "  use a checkpoint of T5 1.0, 1.1, mT5 or ByT5"
         )
-    return found
+    return converted
 
 
 def _mesh_name(name: str, bias_per_layer: bool) -> str | None:
-    """T5X's name; None: there is none."""
+    """Return T5X's name; None if it has no such parameter."""
     if name == "shared/embedding":
         return "token_embedder/embedding"
     stack, _, rest = name.partition("/")
@@ -302,10 +301,10 @@ def _mesh_name(name: str, bias_per_layer: bool) -> str | None:
         return "decoder/logits_dense/kernel"
     if rest in ("final_layer_norm/scale", "rms_norm/scale"):
         return f"{tower}/{tower}_norm/scale"
-    found = _MESH_LAYER.fullmatch(rest)
-    if found is None:
+    match = _MESH_LAYER.fullmatch(rest)
+    if match is None:
         return None
-    layer, number, part, norms = f"{tower}/layers_{int(found[1])}", int(found[2]), found[3], _MESH_NORMS[stack]
+    layer, number, part, norms = f"{tower}/layers_{int(match[1])}", int(match[2]), match[3], _MESH_NORMS[stack]
     if part == _MESH_BIAS:
         return f"{layer if bias_per_layer else tower}/relpos_bias/rel_embedding"
     if part in ("layer_norm/scale", "rms_norm/scale") and number < len(norms):

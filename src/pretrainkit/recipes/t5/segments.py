@@ -1,12 +1,12 @@
-"""Segments: the stretches of tokens that unlabelled examples are made of, found from stored lengths alone.
+"""Segments: the spans of tokens that unlabelled examples are made from, computed from stored lengths alone.
 
-Consecutive documents form groups; the tokens of a group lie end to end, as they do in the token shards, and are cut
-into segments of one length; the last of a group may be shorter. Documents longer than a limit contribute one chunk, as
-in the released T5: there a new one each time, here always the same, so that a segment has a number.
+Consecutive documents form groups. The tokens of a group are concatenated, as in the token shards, and cut into segments
+of one length; the last segment of a group may be shorter. Documents longer than a limit contribute one chunk, as in the
+released T5, which draws a new one each time. Here it is always the same, so that segments can be numbered.
 
-With `ends` every document is followed by the end mark. The *stream* counts the tokens that are left, end marks too.
+With `end_mark`, it follows every document. The *stream* counts the tokens that are used, including end marks.
 
-Dimensions: B segments, G groups, P pieces: stretches of the shards without a cut or an end mark inside.
+Dimensions: B segments, G groups, P pieces: spans of the shards without a cut or an end mark inside.
 """
 
 import hashlib
@@ -31,16 +31,16 @@ from pretrainkit.tokenizers.shards import TokenShards
 Ints = NDArray[np.int64]
 
 GROUP_SIZE = 128
-"""Documents that are laid end to end in the released T5."""
+"""Documents that the released T5 concatenates."""
 MAX_DOCUMENT_TOKENS = 65_536
-"""Tokens of the chunk of a longer document in the released T5."""
+"""Tokens of the chunk that the released T5 uses of a longer document."""
 SHORTEST_RANDOM_LENGTH = 8
-"""Tokens of the shortest segments where their lengths are random."""
+"""Tokens of the shortest segments of random length."""
 _BLOCK = 1 << 20
-"""Documents that are looked at together."""
+"""Documents that are processed together."""
 _NONE = np.empty(0, np.int64)
 MIN_DOCUMENTS = 2_000_000
-"""The segments of fewer documents are not worth a cache."""
+"""Number of documents from which on segments are cached."""
 _FORMAT = "pretrainkit segment index 1"
 _logger = logging.getLogger(__name__)
 _CHUNK, _LENGTH = stream_key(0, "t5", "chunk of a document"), stream_key(0, "t5", "length of segments")
@@ -51,28 +51,28 @@ class SegmentIndex:
     """All segments of some token shards, in stored order."""
 
     group_ends: Ints
-    """(G,) where each group ends in the stream."""
+    """(G,) end of each group in the stream."""
     segment_ends: Ints
-    """(G,) segments up to the end of each group."""
+    """(G,) number of segments up to the end of each group."""
     lengths_G: Ints
-    """(G,) tokens of each group's segments but the last."""
+    """(G,) tokens of each group's segments except its last."""
     piece_ends: Ints
-    """(P,) where each piece ends in the stream, its end mark included."""
+    """(P,) end of each piece in the stream, including its end mark."""
     piece_starts: Ints
-    """(P,) global offset of its first token in the shards."""
+    """(P,) global offset of the piece's first token in the shards."""
     end_mark: int | None
-    """Ends every piece; None: nothing does."""
+    """Id that ends every piece; None: no end marks."""
 
     def __len__(self) -> int:
         return int(self.segment_ends[-1]) if len(self.segment_ends) else 0
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all segments, end marks too."""
+        """Tokens of all segments, including end marks."""
         return int(self.group_ends[-1]) if len(self.group_ends) else 0
 
     def spans(self, index: Ints) -> tuple[Ints, Ints]:
-        """(B,) first token in the stream and (B,) length of segments by number."""
+        """Return (B,) first tokens in the stream and (B,) lengths of segments by number."""
         group = np.searchsorted(self.segment_ends, index, side="right")
         before = group - 1
         first_segment = np.where(group > 0, self.segment_ends[before], 0)
@@ -82,7 +82,7 @@ class SegmentIndex:
         return starts, np.minimum(length, self.group_ends[group] - starts)
 
     def lengths(self, index: Ints) -> Ints:
-        """(B,) tokens of segments by number."""
+        """Return (B,) tokens of segments by number."""
         return self.spans(index)[1]
 
     def read(self, shards: TokenShards, index: Ints) -> Ragged:
@@ -94,13 +94,13 @@ class SegmentIndex:
             piece_begins = np.where(first > 0, self.piece_ends[first - 1], 0)
             offsets = self.piece_starts[first] + starts - piece_begins
             return Ragged(shards.gather_flat(offsets, lengths).astype(np.int32), lengths)
-        # One stretch for every piece of every segment, cut to the segment.
+        # One span for every piece of every segment, limited to the segment.
         num_pieces = last - first + 1
         piece = np.repeat(first, num_pieces) + slots(num_pieces)
         piece_begins = np.where(piece > 0, self.piece_ends[piece - 1], 0)
         begins = np.maximum(np.repeat(starts, num_pieces), piece_begins)
         ends = np.minimum(np.repeat(starts + lengths, num_pieces), self.piece_ends[piece])
-        # The end mark of a piece is not stored: a stretch up to its end reads one token less.
+        # The end mark of a piece is not stored: a span up to its end reads one token less.
         has_mark = (ends == self.piece_ends[piece]) & (self.end_mark is not None)
         num_stored = ends - begins - has_mark
         stored = shards.gather_flat(self.piece_starts[piece] + begins - piece_begins, num_stored)
@@ -114,7 +114,7 @@ class SegmentIndex:
 
 
 _COLUMNS = ("group_ends", "segment_ends", "lengths", "piece_ends", "piece_starts")
-"""Of the index, as files name them; lengths are stored where those of groups differ, else the column is empty."""
+"""Columns of the index, which are also file names; `lengths` is empty if all groups have the same length."""
 Columns = tuple[Ints, ...]
 
 
@@ -126,7 +126,7 @@ def segment_index(shards: TokenShards, length: int, *, end_mark: int | None = No
 
 def _index_of(columns: Sequence[Ints], length: int, end_mark: int | None) -> SegmentIndex:
     group_ends, segment_ends, lengths, piece_ends, piece_starts = columns
-    # Where every group has the same length, one number serves for all.
+    # If all groups have the same length, one number serves for all.
     lengths_G = lengths if len(lengths) else np.broadcast_to(np.int64(length), len(group_ends))
     return SegmentIndex(group_ends, segment_ends, lengths_G, piece_ends, piece_starts, end_mark)
 
@@ -141,17 +141,17 @@ def index_blocks(
     is_random_length: bool = False,
     is_uniform_start: bool = False,
 ) -> Iterator[Columns]:
-    """Yield the columns of the index in the order of the documents, some at a time.
+    """Yield the columns of the index in the order of the documents, in blocks.
 
     Args:
-        length: Tokens of a segment, end marks included.
+        length: Tokens of a segment, including end marks.
         group_size: Documents of a group; with 1 no segment has tokens of two documents.
-        max_document_tokens: Longer documents contribute one chunk of so many tokens, or their shorter last one; None:
-            all of every document is used.
-        end_mark: Id that follows every document; None: nothing does.
-        is_uniform_start: The chunk of every document begins anywhere from `max_document_tokens` - 1 places before it to
-            its last token; it ends with the document.
+        max_document_tokens: Longer documents contribute one chunk of this many tokens, or their shorter last chunk;
+            None: documents are used whole.
+        end_mark: Id that follows every document; None: no end marks.
         is_random_length: Each group's length is log-uniform from 8 to `length`, drawn once.
+        is_uniform_start: The chunk of every document begins anywhere from `max_document_tokens` - 1 positions before
+            it to its last token; it ends with the document.
     """
     groups = _Groups(length, is_random_length)
     num_documents = num_stream = 0
@@ -168,14 +168,14 @@ def index_blocks(
 
 @dataclass
 class _Groups:
-    """Counts groups and their segments."""
+    """Counter of groups and their segments."""
 
     length: int
     is_random_length: bool
     num_groups: int = 0
     num_segments: int = 0
     begin: int = 0
-    """Of the group that has not ended, in the stream."""
+    """Begin of the unfinished group in the stream."""
 
     def ended(self, ends: Ints) -> tuple[Ints, Ints, Ints]:
         """Return the first three columns for groups that end at `ends`, ascending."""
@@ -183,8 +183,8 @@ class _Groups:
             return _NONE, _NONE, _NONE
         numbers = self.num_groups + np.arange(len(ends))
         lengths = _random_lengths(numbers, self.length) if self.is_random_length else _NONE
-        of_segment = lengths if len(lengths) else np.int64(self.length)
-        num_segments: Ints = -(-np.diff(ends, prepend=self.begin) // of_segment)
+        length = lengths if len(lengths) else np.int64(self.length)
+        num_segments: Ints = -(-np.diff(ends, prepend=self.begin) // length)
         segment_ends: Ints = self.num_segments + np.cumsum(num_segments)
         self.num_groups, self.num_segments = self.num_groups + len(ends), int(segment_ends[-1])
         self.begin = int(ends[-1])
@@ -192,7 +192,7 @@ class _Groups:
 
 
 def _random_lengths(group: Ints, longest: int) -> Ints:
-    """Log-uniform from 8 to `longest`, for groups by number."""
+    """Return lengths that are log-uniform from 8 to `longest`, for groups by number."""
     if longest <= SHORTEST_RANDOM_LENGTH:
         return np.full(len(group), longest, np.int64)
     share = (fold(_LENGTH, group) >> np.uint64(11)).astype(np.float64) * 2.0**-53
@@ -201,7 +201,7 @@ def _random_lengths(group: Ints, longest: int) -> Ints:
 
 
 def _documents(shards: TokenShards) -> Iterator[tuple[Ints, Ints]]:
-    """(documents,) global offsets of first tokens and (documents,) lengths, some documents at a time, none empty."""
+    """Yield (documents,) global offsets of first tokens and (documents,) lengths, in blocks without empty documents."""
     for shard in range(shards.num_shards):
         document_ends, sentence_ends = shards.document_ends(shard), shards.sentence_ends(shard)
         begin = 0
@@ -215,7 +215,7 @@ def _documents(shards: TokenShards) -> Iterator[tuple[Ints, Ints]]:
 
 
 def _cut(starts: Ints, sizes: Ints, first: int, most: int | None, *, is_uniform: bool) -> tuple[Ints, Ints]:
-    """Return the part of each document that is used; `first` is the number of the first one."""
+    """Return the used part of each document; `first` is the number of the first document."""
     if is_uniform and most is not None:
         begin = below(fold(_CHUNK, first + np.arange(len(sizes))), sizes + most - 1) - (most - 1)
         end = np.minimum(begin + most, sizes)
@@ -224,7 +224,7 @@ def _cut(starts: Ints, sizes: Ints, first: int, most: int | None, *, is_uniform:
     if most is None or int(sizes.max()) <= most:
         return starts, sizes
     starts, sizes = starts.copy(), sizes.copy()
-    is_long = np.flatnonzero(sizes > most)  # one of its chunks that begin at multiples of `most`
+    is_long = np.flatnonzero(sizes > most)  # use one of the chunks that begin at multiples of `most`
     num_chunks = -(-sizes[is_long] // most)
     begin = most * below(fold(_CHUNK, first + is_long), num_chunks)
     starts[is_long] += begin
@@ -233,8 +233,8 @@ def _cut(starts: Ints, sizes: Ints, first: int, most: int | None, *, is_uniform:
 
 
 def _joined(starts: Ints, sizes: Ints, ends: Ints, *, is_joined: bool) -> Ints:
-    """(pieces, 2): where they end in the stream and start in the shards. Documents without a gap between them become
-    one piece where `is_joined`."""
+    """Return (pieces, 2): their ends in the stream and starts in the shards. With `is_joined`, adjacent documents
+    without a gap become one piece."""
     is_first = np.ones(len(starts), np.bool_)
     if is_joined:
         is_first[1:] = starts[1:] != starts[:-1] + sizes[:-1]
@@ -245,11 +245,11 @@ def _joined(starts: Ints, sizes: Ints, ends: Ints, *, is_joined: bool) -> Ints:
 def segments_of(
     shards: TokenShards, length: int, *, min_documents: int = MIN_DOCUMENTS, **settings: Any
 ) -> SegmentIndex:
-    """The segments of `shards`, from the cache where there is one; `settings` are those of `index_blocks`, all of them.
+    """Return the segments of `shards`, from the cache if present; `settings` are all those of `index_blocks`.
 
-    Those of a large corpus are kept on disk beside its token shards and memory-mapped, so that they are found once: 365
-    million documents with an end mark after each would cost every rank a minute and 6 GB at every start. A folder that
-    cannot be written only costs the time again. Raises OSError where files cannot be read.
+    The segments of a large corpus are stored beside its token shards and memory-mapped. Computing those of 365 million
+    documents with end marks would take every rank a minute and 6 GB at every start. If the folder cannot be written,
+    they are computed at every start. Raises OSError if files cannot be read.
     """
     if shards.num_documents < min_documents:
         return segment_index(shards, length, **settings)
@@ -261,8 +261,8 @@ def segments_of(
             _write(index_blocks(shards, length, **settings), folder)
         except (InputError, RunError) as error:
             if not folder.is_dir():  # else another rank was faster; its columns are the same
-                told = "the segments of %s are not kept, so the next start finds them again: %s"
-                _logger.warning(told, shards.folder, error)
+                message = "the segments of %s cannot be stored, so the next start computes them again: %s"
+                _logger.warning(message, shards.folder, error)
                 return segment_index(shards, length, **settings)
     paths = [folder / f"{name}.bin" for name in _COLUMNS]
     columns = [np.asarray(np.memmap(path, np.int64, "r")) if path.stat().st_size else _NONE for path in paths]
@@ -270,7 +270,7 @@ def segments_of(
 
 
 def _write(blocks: Iterator[Columns], folder: Path) -> None:
-    """All columns or none, in little memory."""
+    """Write all columns or none, in little memory."""
     with new_folder(folder) as aside, ExitStack() as stack:
         files = [stack.enter_context(open(aside / f"{name}.bin", "wb")) for name in _COLUMNS]
         for block in blocks:

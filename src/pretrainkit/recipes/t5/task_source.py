@@ -33,21 +33,21 @@ from pretrainkit.training.folder import CONFIG, RunFolder
 
 _FEATURES = {"inputs", "targets"}
 _COMPARABLE = (SentencePieceVocabulary, ByteVocabulary)
-"""Kinds of vocabularies that differ where their fingerprints do; a tokenizer.json may have the ids of another kind."""
+"""Vocabularies that are equal if their fingerprints are. A tokenizer.json may have the ids of another kind."""
 _logger = logging.getLogger(__name__)
 
 
 class TaskBatches(BatchSource):
-    """All examples of the tasks of a mixture, or of one task.
+    """All examples of one task, or of the tasks of a mixture.
 
-    An example's randomness is that of its task: a function of the seed, the task's name, the epoch and the index. The
-    epoch of held-out examples is always the first, and their seed 0.
+    The randomness of an example is a function of the seed, the task's name, the epoch and the index. Held-out examples
+    always have the first epoch and seed 0.
     """
 
     def __init__(
         self, config: T5Run, split: Split, tasks: Sequence[BoundTask], weights: Sequence[float], identity_of_tasks: str
     ) -> None:
-        """`identity_of_tasks` changes whenever their examples would."""
+        """`identity_of_tasks`: fingerprint of the tasks' steps and data."""
         self.config, self.split, self.tasks = config, split, tuple(tasks)
         self.names, self.weights = [task.name for task in self.tasks], list(weights)
         self._identity = identity_of_tasks
@@ -64,28 +64,27 @@ class TaskBatches(BatchSource):
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
     def summary(self) -> dict[str, Any]:
-        """Figures for logs and the report; mean lengths from some examples of each task."""
-        found = [mean_lengths(task, ("inputs", "targets")) for task in self.tasks]
-        lengths = [(mean["inputs"], mean["targets"]) for mean in found]
+        """Return figures for logs and the report; mean lengths are from some examples of each task."""
+        means = [mean_lengths(task, ("inputs", "targets")) for task in self.tasks]
+        lengths = [(mean["inputs"], mean["targets"]) for mean in means]
         rows = shares(self.names, self.weights, self.sizes, lengths)
         return {**super().summary(), "split": self.tasks[0].split, "mixture": rows}
 
     def lengths(self, records: Records) -> NDArray[np.int64]:
-        """(B,) upper bound: how long an example is comes out when it is made."""
+        """Return a (B,) upper bound, because the length of an example is known only after it is computed."""
         data = self.config.data
         return np.full(len(records), data.input_length * self.has_inputs + data.target_length, np.int64)
 
     def examples(self, records: Records) -> tuple[Ragged | None, Ragged]:
-        """Inputs (None: the tasks have none) and targets, before they get rows; two of each for every record where they
-        are pairs that share a row."""
+        """Return inputs (None without inputs) and targets before their layout in rows; two per record for pairs."""
         epochs = records.epoch.tolist() if self.split == "train" else [0] * len(records)
-        found = [
+        examples = [
             self.tasks[source].example(index, epoch)
             for source, index, epoch in zip(records.source.tolist(), records.index.tolist(), epochs, strict=True)
         ]
-        found = [part for one in found for part in ((one, one[PARTNER]) if PARTNER in one else (one,))]
-        targets = ragged([one["targets"] for one in found])
-        return (ragged([one.get("inputs", ()) for one in found]) if self.has_inputs else None), targets
+        examples = [part for row in examples for part in ((row, row[PARTNER]) if PARTNER in row else (row,))]
+        targets = ragged([example["targets"] for example in examples])
+        return (ragged([example.get("inputs", ()) for example in examples]) if self.has_inputs else None), targets
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
         component = None if self.split != "train" or self._numbers is None else self._numbers[records.source]
@@ -96,14 +95,14 @@ class TaskBatches(BatchSource):
 
     @cached_property
     def _numbers(self) -> NDArray[np.int64] | None:
-        """The numbers of the tasks among all of the mixture; None: it has one alone."""
-        everyone = task_names(self.config)
-        return np.array([everyone.index(name) for name in self.names]) if len(everyone) > 1 else None
+        """The numbers of the tasks in the whole mixture; None if it has a single task."""
+        names = task_names(self.config)
+        return np.array([names.index(name) for name in self.names]) if len(names) > 1 else None
 
 
 def with_vocabulary(config: T5Run, size: int, owner: str, origin: str) -> tuple[T5Run, list[str]]:
-    """Return the config with `model.vocab_size`, where it leaves that open, for the `size` ids of `owner`, which come
-    from `origin`; and its problems."""
+    """Return the config with `model.vocab_size`, and its problems. An open size becomes that of the `size` ids of
+    `owner`, which come from `origin`."""
     if config.model.vocab_size is None:
         config = config.changed(model={"vocab_size": round_vocab(size)})
     problems = config.problems()
@@ -116,34 +115,34 @@ def with_vocabulary(config: T5Run, size: int, owner: str, origin: str) -> tuple[
 
 
 def task_names(config: T5Run) -> list[str]:
-    """Return the names of all tasks of the mixture that are not left out, those of rate 0 too."""
+    """Return the names of all tasks of the mixture except those left out, including those of rate 0."""
     _import_modules(config)
     registry = REGISTRY.supplied(Supply(left_out=frozenset(config.data.leave_out)))
     return list(registry.task_names(str(config.data.task)))
 
 
 def bind_tasks(config: T5Run) -> T5Run:
-    """Fill in `model.vocab_size` from the tasks' vocabulary, and check the config against them. Raises ConfigError
-    where there is no such task, or model and tasks do not fit each other; DataError where the tasks lack the split to
-    train on."""
+    """Fill in `model.vocab_size` from the tasks' vocabulary, and check the config against them.
+
+    Raises ConfigError for an unknown task or if model and tasks do not match; DataError without the training split."""
     data = config.data
     if data.tokenizer is None and config.init_from is not None and leaves_vocabulary_open(config):
         config = config.changed(data={"tokenizer": _tokenizer_of(Path(config.init_from))})
     tasks, vocabulary, _ = run_tasks(config)
     _check_model(config, tasks[0], vocabulary)
-    _warn_of_unread(config)
+    _warn_of_unused(config)
     warn_of_lacking(config, "train")
     config, problems = with_vocabulary(config, vocabulary.size, "the tasks' vocabulary has", "the tasks")
     for task in tasks:
         names = set(task.features)
         if not names <= _FEATURES or "targets" not in names:
             problems.append(
-                f"task {task.name!r} has the features {', '.join(sorted(names))}; T5 reads inputs and targets\n"
-                "  rekey them in a step of the task"
+                f"task {task.name!r} has the features {', '.join(sorted(names))}, but T5 needs inputs and targets\n"
+                "  rename them in a step of the task"
             )
         if "inputs" not in names and config.model.kind != "decoder_only":
             problems.append(
-                f"task {task.name!r} has no inputs, but model.kind={config.model.kind} reads some\n"
+                f"task {task.name!r} has no inputs, but model.kind={config.model.kind} needs them\n"
                 "  set model.kind=decoder_only model.num_encoder_layers=null"
             )
     problems += _pair_problems(config, tasks)
@@ -153,80 +152,80 @@ def bind_tasks(config: T5Run) -> T5Run:
 
 
 def warn_of_lacking(config: T5Run, split: Split) -> None:
-    """Names the tasks without the split; data are opened many times in a run, so this is not said where they are."""
+    """Warn of tasks without the split; only here, because data is opened many times in a run."""
     data = config.data
-    wanted, effect = (data.train_split, "left out") if split == "train" else (data.valid_split, "not evaluated")
-    tasks = () if data.task is None or wanted is None else run_tasks(config)[0]
-    lacking = [task.name for task in tasks if wanted not in task.splits]
-    if len(lacking) < len(tasks):  # it is an error that none has it
-        for name in lacking:
-            _logger.warning("%s: task %s has no split %s and is %s", data.task, name, wanted, effect)
+    name, effect = (data.train_split, "left out") if split == "train" else (data.valid_split, "not evaluated")
+    tasks = () if data.task is None or name is None else run_tasks(config)[0]
+    lacking = [task.name for task in tasks if name not in task.splits]
+    if len(lacking) < len(tasks):  # if all lack it, that is an error
+        for task_name in lacking:
+            _logger.warning("%s: task %s has no split %s and is %s", data.task, task_name, name, effect)
 
 
-def _warn_of_unread(config: T5Run) -> None:
-    """Names the settings that none of the tasks leaves to the run."""
+def _warn_of_unused(config: T5Run) -> None:
+    """Warn of settings that have no effect, because none of the tasks leaves them to the run."""
     data, default = config.data, DenoisingConfig()
     if not leaves_vocabulary_open(config) and data.tokenizer is not None:
-        _logger.warning("data.tokenizer=%s is not read: the tasks of %s have their own", data.tokenizer, data.task)
+        message = "data.tokenizer=%s has no effect: the tasks of %s have their own vocabulary"
+        _logger.warning(message, data.tokenizer, data.task)
     steps = [step for name in task_names(config) for step in REGISTRY.get_task(name).preprocessors]
     if any(isinstance(step, RunSteps) for step in steps):
         return
     names = DenoisingConfig.model_fields.keys() - {"num_sentinels"}
     for name in sorted(name for name in names if getattr(data.denoising, name) != getattr(default, name)):
-        told = "data.denoising.%s is not read: the tasks of %s say themselves what becomes of their text"
-        _logger.warning(told, name, data.task)
+        message = "data.denoising.%s has no effect: the tasks of %s define their own objective"
+        _logger.warning(message, name, data.task)
 
 
 def _pair_problems(config: T5Run, tasks: Sequence[Task]) -> list[str]:
-    """Return the settings and tasks that do not suit tasks whose examples share rows in pairs."""
+    """Return the settings and tasks that conflict with tasks whose examples share rows in pairs."""
     paired = [
         task.name for task in tasks if any(isinstance(step, Denoise) and step.is_paired for step in task.preprocessors)
     ]
     if not paired:
         return []
-    found = []
+    problems = []
     if len(paired) < len(tasks):
         others = [task.name for task in tasks if task.name not in paired]
-        found.append(f"{paired[0]} makes pairs that share a row, {others[0]} does not\n  train on them one by one")
+        problems.append(f"{paired[0]} makes pairs that share a row, {others[0]} does not\n  train on one of them alone")
     if config.data.packing:
-        found.append("data.packing=true, but pairs already fill their rows\n  set data.packing=false")
+        problems.append("data.packing=true, but pairs already fill their rows\n  set data.packing=false")
     if config.model.kind != "encoder_decoder":
-        found.append(
+        problems.append(
             f"task {paired[0]!r} makes pairs for an encoder and a decoder, but model.kind={config.model.kind}\n"
-            "  take c4_prefix_lm_objective_decoder_architecture, or another objective"
+            "  use c4_prefix_lm_objective_decoder_architecture, or another objective"
         )
-    return found
+    return problems
 
 
 def open_tasks(config: T5Run, split: Split) -> TaskBatches:
-    """The examples of a split of a config bound by `bind_tasks`. Held out are all tasks that have the split, also those
-    of rate 0. Raises DataError where no task has the split, or files are missing."""
+    """Return the examples of a split of a config bound by `bind_tasks`. Held-out data is of all tasks with the split,
+    including those of rate 0. Raises DataError if no task has the split, or files are missing."""
     tasks, _, registry = run_tasks(config)
     data, name = config.data, str(config.data.task)
-    wanted = data.train_split if split == "train" else data.valid_split
+    split_name = data.train_split if split == "train" else data.valid_split
     lengths = {"inputs": data.input_length, "targets": data.target_length}
-    if wanted is None:
-        raise DataError("data.valid_split=null: nothing is held out\n  name a split of the tasks")
+    if split_name is None:
+        raise DataError("data.valid_split=null, so there is no held-out data\n  set it to a split of the tasks")
     if split == "train":
-        bound = registry.bind(name, wanted, lengths, seed=config.seed, caches=data.caches, is_told=True)
+        bound = registry.bind(name, split_name, lengths, seed=config.seed, caches=data.caches, is_told=True)
         members, weights = bound.tasks, bound.weights
     else:
-        with_split = [task for task in tasks if wanted in task.splits]
-        members = tuple(task.bind(wanted, lengths, caches=data.caches) for task in with_split)
+        with_split = [task for task in tasks if split_name in task.splits]
+        members = tuple(task.bind(split_name, lengths, caches=data.caches) for task in with_split)
         weights = (1.0,) * len(members)
     if not members:
-        or_none = ", or to null: nothing is held out then" if split == "valid" else ""
+        or_none = ", or to null for no held-out data" if split == "valid" else ""
         raise DataError(
-            f"no task of {name!r} has the split {wanted!r}\n  set data.{split}_split to one that they have{or_none}"
+            f"no task of {name!r} has the split {split_name!r}\n  set data.{split}_split to one that they have{or_none}"
         )
     if empty := [member.name for member in members if not len(member)]:
         raise DataError(
-            f"task {empty[0]!r} has no examples in {wanted!r}\n"
-            "  check its files and the steps that filter, or leave it out"
+            f"task {empty[0]!r} has no examples in {split_name!r}\n  check its files and its filters, or leave it out"
         )
     kept = {member.name for member in members}
     parts = [
-        f"{task.name} {task.fingerprint(wanted)} {[identity(step) for step in task.preprocessors]}"
+        f"{task.name} {task.fingerprint(split_name)} {[identity(step) for step in task.preprocessors]}"
         for task in tasks
         if task.name in kept
     ]
@@ -234,30 +233,30 @@ def open_tasks(config: T5Run, split: Split) -> TaskBatches:
 
 
 def run_tasks(config: T5Run) -> tuple[tuple[Task, ...], Vocabulary, TaskRegistry]:
-    """Return the tasks of a run, also those of rate 0, the vocabulary of all their features, and the registry."""
+    """Return the tasks of a run, including those of rate 0, the vocabulary of their features, and the registry."""
     registry = registry_of(config)
     tasks = registry.tasks(str(config.data.task))
     check_alike(tasks)
     vocabularies = {name: feature.vocabulary for name, feature in tasks[0].features.items() if name in _FEATURES}
     if len(set(vocabularies.values())) > 1:
         raise ConfigError(
-            f"inputs and targets of {tasks[0].name!r} have different vocabularies, but a T5 has one table for both\n"
+            f"inputs and targets of {tasks[0].name!r} have different vocabularies, but a T5 has one embedding table\n"
             "  give both features the same vocabulary"
         )
     if "targets" not in vocabularies:
-        raise ConfigError(f"task {tasks[0].name!r} has no feature 'targets'\n  rekey one to it")
+        raise ConfigError(f"task {tasks[0].name!r} has no feature 'targets'\n  rename a feature to targets")
     return tasks, vocabularies["targets"], registry
 
 
 def declared_features(config: T5Run) -> Mapping[str, Feature]:
-    """The features that the tasks of a run have, with what they leave open: nothing is read."""
+    """Return the features of a run's tasks without reading data; the vocabulary may be left open."""
     _import_modules(config)
     return REGISTRY.get_task(REGISTRY.task_names(str(config.data.task))[0]).features
 
 
 def registry_of(config: T5Run) -> TaskRegistry:
-    """All tasks and mixtures, those of the recipe and of the user, with what the run supplies. Raises DataError where
-    the tokenizer is not there."""
+    """Return all tasks and mixtures, of the recipe and of the user, with the run's settings. Raises DataError if the
+    tokenizer is missing."""
     _import_modules(config)
     data = config.data
     vocabulary = None if data.tokenizer is None else open_vocabulary(data.tokenizer, data.denoising.num_sentinels)
@@ -282,18 +281,18 @@ def _tokenizer_of(model: Path) -> str:
 
 
 def _check_model(config: T5Run, task: Task, vocabulary: Vocabulary) -> None:
-    """Raises ConfigError where the model that the run starts from was trained with another vocabulary. Nothing is known
-    of one without a tokenizer beside it."""
+    """Raise ConfigError if the initial model of the run was trained with another vocabulary. A model without a
+    tokenizer beside it is not checked."""
     if config.init_from is None:
         return
     try:
         place = _tokenizer_of(Path(config.init_from))
     except DataError:
         return
-    of_model = open_vocabulary(place, config.data.denoising.num_sentinels)
-    is_known = isinstance(vocabulary, _COMPARABLE) and isinstance(of_model, _COMPARABLE)
-    if is_known or type(of_model) is type(vocabulary):
-        check_equal(task.name, vocabulary, of_model)
+    model_vocabulary = open_vocabulary(place, config.data.denoising.num_sentinels)
+    is_known = isinstance(vocabulary, _COMPARABLE) and isinstance(model_vocabulary, _COMPARABLE)
+    if is_known or type(model_vocabulary) is type(vocabulary):
+        check_equal(task.name, vocabulary, model_vocabulary)
 
 
 def _import_modules(config: T5Run) -> None:

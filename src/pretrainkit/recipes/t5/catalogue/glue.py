@@ -23,7 +23,7 @@ def _classes(
 
 
 def _mnli(name: str, metrics: Metrics = (accuracy,)) -> Task:
-    """A set of rows with the columns and classes of MNLI."""
+    """Return a task of rows with the columns and classes of MNLI."""
     fields, columns = ("hypothesis", "premise"), {"hypothesis": "sentence2", "premise": "sentence1"}
     return class_task(f"glue_{name}_v002", glue_data(name), "mnli", fields, _ENTAILMENT, metrics, columns)
 
@@ -67,4 +67,4 @@ RATES = {
     "glue_mnli_matched_v002": 0.0,
     "glue_ax_v002": 0.0,
 }
-"""Examples of the official training sets; 0 for what is only evaluated. WNLI is trained on as WSC and DPR are."""
+"""Examples of the official training sets; 0 for tasks that are only evaluated. WNLI is trained as WSC and DPR."""

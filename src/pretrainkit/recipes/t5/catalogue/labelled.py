@@ -1,5 +1,5 @@
-"""Rows of fields with a label, as text: `rte sentence1: A sentence2: B` and `entailment`; and what all named tasks are
-made of: their features, the steps around their own, and `postprocess`, from decoded texts to what metrics compare.
+"""Labelled rows as text: `rte sentence1: A sentence2: B` and `entailment`; and the parts of all named tasks: features,
+common steps, and `postprocess`, which converts decoded texts for metrics.
 
 Source: appendix D of Raffel et al. 2020, https://arxiv.org/abs/1910.10683, and the released `t5`.
 """
@@ -22,17 +22,17 @@ from pretrainkit.tasks.task import Feature, Task
 
 Row = Mapping[str, Any]
 FEATURES = {"inputs": Feature(RunVocabulary(), required=False), "targets": Feature(RunVocabulary())}
-"""Of all of them, but for those of language models alone."""
+"""Features of all named tasks except language models."""
 Metrics = Sequence[Callable[..., Mapping[str, Any]]]
 Postprocess = Callable[..., Any]
 NO_CLASS = -1
-"""What a text is that names no class."""
+"""Class number of a text that is not the name of a class."""
 UNKNOWN = "<unk>"
-"""Target of a row without a label, as those of test sets are."""
+"""Target of a row without a label, such as in test sets."""
 INDEX = ("idx", "index", "id")
 """Columns that number rows."""
 LABEL = ("label", "gold_label", "is_duplicate", "Quality")
-"""Columns that hold the class; the first that a row has counts."""
+"""Columns that hold the class; the first one in a row is used."""
 _SCORE = ("label", "score")
 _UNLABELLED = -1
 _BOLD = re.compile("</?b>")
@@ -41,27 +41,27 @@ _STEPS_PER_POINT = np.float32(5)
 
 @dataclass(frozen=True)
 class LabelledFields:
-    """`inputs` of named fields, `targets` of the class's name, and `idx` where rows are numbered."""
+    """Make `inputs` from named fields, `targets` from the class's name, and `idx` if rows are numbered."""
 
     benchmark: str
-    """The first word."""
+    """First word of the inputs."""
     fields: Mapping[str, Sequence[str]]
-    """Field, in the order of the text, to the columns that may hold it."""
+    """Fields in the order of the text, with the columns that may contain them."""
     classes: Sequence[str]
     """Names of the classes by number."""
 
     def __call__(self, row: Row) -> Example:
         label = class_of(row, self.classes)
-        found: Example = {
+        example: Example = {
             "inputs": f"{self.benchmark} {_joined(row, self.fields)}",
             "targets": UNKNOWN if label == _UNLABELLED else self.classes[label],
         }
-        return found | _numbered(row)
+        return example | _numbered(row)
 
 
 def similarity(row: Row) -> Example:
-    """STS-B: the score to the nearest 0.2 as text. 3.25 becomes 3.2 and 4.9 becomes 4.8: halves go to the even side,
-    in float32."""
+    """Make an example of STS-B, with the score rounded to 0.2 as text. 3.25 becomes 3.2 and 4.9 becomes 4.8: halves are
+    rounded to even, in float32."""
     value = _first(row, _SCORE)
     score = np.float32(_UNLABELLED if value is None else value)
     rounded = np.rint(score * _STEPS_PER_POINT) / _STEPS_PER_POINT
@@ -70,8 +70,8 @@ def similarity(row: Row) -> Example:
 
 
 def multirc_answers(row: Row) -> Iterator[Example]:
-    """A row for every answer of MultiRC, from a passage with all of its questions, as it is distributed, or from one
-    answer, as the hub has it."""
+    """Yield a row for every answer of MultiRC, from a passage with all of its questions (the distributed form) or from
+    one answer (the form of the hub)."""
     if "passage" not in row:
         yield dict(row)
         return
@@ -87,17 +87,18 @@ def multirc_answers(row: Row) -> Iterator[Example]:
 
 
 def multirc(row: Row) -> Example:
-    """One answer of MultiRC, without markup, with the numbers of paragraph and question for the metric."""
+    """Make an example of one answer of MultiRC, without markup, with the paragraph and question numbers for the
+    metric."""
     fields = {name: (name,) for name in ("question", "answer", "paragraph")}
-    found = LabelledFields("multirc", fields, ("False", "True"))(row)
-    numbers = found.pop("idx")
-    found["inputs"] = _BOLD.sub("", found["inputs"].replace("<br>", " "))
-    return found | {f"idx/{part}": numbers[part] for part in ("paragraph", "question", "answer")}
+    example = LabelledFields("multirc", fields, ("False", "True"))(row)
+    numbers = example.pop("idx")
+    example["inputs"] = _BOLD.sub("", example["inputs"].replace("<br>", " "))
+    return example | {f"idx/{part}": numbers[part] for part in ("paragraph", "question", "answer")}
 
 
 def class_of(row: Row, classes: Sequence[str]) -> int:
-    """Number of a row's class, from its number, its name, or a bool; -1 where there is none. Raises DataError where the
-    label is none of the classes."""
+    """Return the number of a row's class, from its number, its name, or a bool; -1 without a label. Raises DataError if
+    the label is not one of the classes."""
     value = _first(row, LABEL)
     if value is None or value in (-1, "-1", "", "-"):
         return _UNLABELLED
@@ -107,7 +108,7 @@ def class_of(row: Row, classes: Sequence[str]) -> int:
     if is_number and 0 <= int(value) < len(classes):
         return int(value)
     raise DataError(
-        f"the label {value!r} is none of the classes {', '.join(classes)}\n"
+        f"the label {value!r} is not one of the classes {', '.join(classes)}\n"
         f"  write one of them, or its number from 0, into the column {' or '.join(LABEL)}"
     )
 
@@ -130,7 +131,7 @@ def _numbered(row: Row) -> Example:
 
 @dataclass(frozen=True)
 class ClassNumber:
-    """Text to the number of the class of that name."""
+    """Convert the name of a class to its number."""
 
     classes: Sequence[str]
 
@@ -139,7 +140,7 @@ class ClassNumber:
 
 
 def number(decoded: str, *, example: Row | None = None, is_target: bool = False) -> float:
-    """Text to the number it spells; -1 where it spells none, or one that no score is, such as nan."""
+    """Convert a text to its number; -1 if it is not a finite number."""
     try:
         value = float(decoded)
     except ValueError:
@@ -148,30 +149,30 @@ def number(decoded: str, *, example: Row | None = None, is_target: bool = False)
 
 
 def judged_answer(decoded: str, *, example: Row, is_target: bool = False) -> dict[str, Any]:
-    """MultiRC: whether an answer is right; of targets also which question it belongs to."""
-    found: dict[str, Any] = {"value": ClassNumber(("False", "True"))(decoded)}
-    return found | ({"group": (example["idx/paragraph"], example["idx/question"])} if is_target else {})
+    """MultiRC: return 1 for a right answer, 0 for a wrong one, -1 else; for targets also the question's number."""
+    judged: dict[str, Any] = {"value": ClassNumber(("False", "True"))(decoded)}
+    return judged | ({"group": (example["idx/paragraph"], example["idx/question"])} if is_target else {})
 
 
 def entity(decoded: str, *, example: Row, is_target: bool = False) -> dict[str, Any]:
-    """ReCoRD: an answer; of targets all that are right, and which query they belong to."""
+    """ReCoRD: return an answer; for targets all right answers and the query's number."""
     if not is_target:
         return {"value": decoded}
     return {"value": list(example["answers"]), "group": (example["idx/passage"], example["idx/query"])}
 
 
 def all_answers(decoded: str, *, example: Row, is_target: bool = False) -> str | list[str]:
-    """An answer, or all that are right."""
+    """Return an answer; for targets all right answers."""
     return list(example["answers"]) if is_target else decoded
 
 
 def span(decoded: str, *, example: Row, is_target: bool = False) -> str | dict[str, Any]:
-    """A place in the text, or the text and all answers that are right."""
+    """Return a span as text; for targets the context and all right answers."""
     return {"answers": list(example["answers"]), "context": example["context"]} if is_target else decoded
 
 
 def referent(decoded: str, *, example: Row, is_target: bool = False) -> int:
-    """Whether an answer means the noun of the example, or whether it should."""
+    """Return 1 if an answer refers to the noun of the example, else 0; for targets the label."""
     return int(example["label"]) if is_target else same_referent(decoded, example["targets_pretokenized"])
 
 
@@ -184,8 +185,7 @@ def class_task(
     metrics: Metrics = (accuracy,),
     columns: Mapping[str, str] | None = None,
 ) -> Task:
-    """Return a task of rows of `fields` with one of `classes`. `columns`: field to the other name that its column may
-    have."""
+    """Return a task of rows of `fields` with one of `classes`. `columns`: other names of the fields' columns."""
     others = columns or {}
     places = {name: (name, others[name]) if name in others else (name,) for name in fields}
     step = LabelledFields(benchmark, places, tuple(classes))
@@ -200,8 +200,8 @@ def text_task(
     metrics: Metrics = (),
     after: Sequence[Step] = (),
 ) -> Task:
-    """A task whose `steps` make texts, `inputs` and `targets`, of rows; they are tokenized, kept, and ended. `after`:
-    steps behind the cache marker, before EOS is appended."""
+    """Return a task whose `steps` make the texts `inputs` and `targets` from rows, which are then tokenized and ended
+    with EOS. `after`: steps after the cache marker, before EOS is appended."""
     return Task(
         name,
         source,

@@ -1,4 +1,4 @@
-"""The files in which benchmarks are distributed, by split, and their readers."""
+"""Layouts of the files in which benchmarks are distributed: file patterns and readers by split."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,7 +12,7 @@ from pretrainkit.tasks.sources import Example, Files, JsonLines, TaskSource, Tex
 
 
 def _packed(names: Sequence[str], reader: Reader, suffix: str) -> list[LocalFiles]:
-    """Files of these names, plain or packed."""
+    """Return files of these names, plain or compressed."""
     return [LocalFiles(f"{name}{packed}", reader) for name in names for packed in ("", suffix)]
 
 
@@ -30,7 +30,7 @@ _CORPUS = {"train": ("train/*.jsonl",), "validation": ("valid/*.jsonl", "validat
 
 
 def text(split_files: Mapping[str, str]) -> Layout:
-    """JSON lines with `text`, or a corpus folder of ours; `split_files`: split to the pattern of C4's own files."""
+    """Return JSON lines with `text`, or a pretrainkit corpus; `split_files`: the pattern of C4's files by split."""
     return {
         split: [LocalFiles(pattern, JsonLines), *_packed(_CORPUS[split], JsonLines, ".zst")]
         for split, pattern in split_files.items()
@@ -38,32 +38,32 @@ def text(split_files: Mapping[str, str]) -> Layout:
 
 
 def translations(source: str, target: str) -> Layout:
-    """Two files of lines, one for each language, or one table whose name tells the languages."""
+    """Return two files of lines, one for each language, or one table whose name contains the languages."""
     read = partial(aligned, languages=(source, target))
     names = {"train": ("train",), "validation": ("validation", "valid", "dev"), "test": ("test",)}
-    found: dict[str, list[LocalFiles]] = {split: [] for split in names}
+    files: dict[str, list[LocalFiles]] = {split: [] for split in names}
     for split, stems in names.items():
         for stem in stems:
-            found[split] += [LocalFiles(f"{name}.{source}", read) for name in (stem, f"{stem}.*")]
+            files[split] += [LocalFiles(f"{name}.{source}", read) for name in (stem, f"{stem}.*")]
             for pair in (f"{source}-{target}", f"{target}-{source}"):
-                found[split].append(LocalFiles(f"*.{pair}.{stem}.tsv", Tsv))
-    return found
+                files[split].append(LocalFiles(f"*.{pair}.{stem}.tsv", Tsv))
+    return files
 
 
 class AlignedLines(TaskSource):
-    """Text whose lines lie side by side in several files, one for each language: `{key: line n of its file, …}`."""
+    """Parallel text in several files with equally many lines, one per language: `{key: line n of its file, …}`."""
 
     def __init__(self, files: Mapping[str, Files]) -> None:
-        """`files`: key, such as a language, to its files by split; as many lines for every key."""
-        self.lines = {key: TextLines(of_key, key=key) for key, of_key in files.items()}
+        """`files`: for each key, such as a language, the files by split. All keys have equally many lines."""
+        self.lines = {key: TextLines(key_files, key=key) for key, key_files in files.items()}
         self.splits = next(iter(self.lines.values())).splits
 
     def file_sizes(self, split: str) -> tuple[int, ...]:
         sizes = {key: lines.file_sizes(split) for key, lines in self.lines.items()}
         if len(set(sizes.values())) > 1:
-            told = ", ".join(f"{sum(size):,} of {key}" for key, size in sizes.items())
+            counts = ", ".join(f"{sum(size):,} of {key}" for key, size in sizes.items())
             raise DataError(
-                f"the files of {split} do not have equally many lines: {told}\n"
+                f"the files of {split} have different numbers of lines: {counts}\n"
                 "  line n of one must be the translation of line n of the other"
             )
         return next(iter(sizes.values()))
@@ -77,13 +77,14 @@ class AlignedLines(TaskSource):
 
 
 def aligned(files: Files, *, languages: Sequence[str]) -> AlignedLines:
-    """The files of the first language, and beside each the same name with that of another at its end."""
-    found: dict[str, dict[str, list[Path]]] = {language: {} for language in languages}
-    for split, given in files.items():
-        paths = [Path(one) for one in ((given,) if isinstance(given, (str, Path)) else given)]
+    """Return lines of the given files in the first language, and of files with another language's suffix beside
+    them."""
+    by_language: dict[str, dict[str, list[Path]]] = {language: {} for language in languages}
+    for split, names in files.items():
+        paths = [Path(name) for name in ((names,) if isinstance(names, (str, Path)) else names)]
         for language in languages:
             own = [path.with_name(path.name.removesuffix(f".{languages[0]}") + f".{language}") for path in paths]
             if missing := [str(path) for path in own if not path.is_file()]:
-                raise DataError(f"{', '.join(missing)} is missing beside {paths[0]}\n  give both languages")
-            found[language][split] = own
-    return AlignedLines(found)
+                raise DataError(f"{', '.join(missing)} is missing beside {paths[0]}\n  add the files of both languages")
+            by_language[language][split] = own
+    return AlignedLines(by_language)

@@ -1,6 +1,6 @@
-"""The mixtures of the T5 paper and of the released `t5`, by their names there.
+"""The mixtures of the T5 paper and of the released `t5`, with the same names.
 
-Rates are numbers of official training examples, written out, so that a part of the data keeps the proportions.
+Rates are numbers of official training examples, as constants, so that a part of the data keeps the proportions.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from pretrainkit.tasks.task import Mixture
 
 C4 = "c4_v020_unsupervised"
 UNSUPERVISED_RATE = 1e6
-"""Examples that C4 counts as beside supervised tasks."""
+"""Rate of C4 beside supervised tasks, as a number of examples."""
 _BY_SIZE = proportional()
 _OTHERS = (
     "cnn_dailymail_v002",
@@ -30,21 +30,21 @@ _RATES = glue.RATES | super_glue.RATES
 
 
 def _rated(names: Iterable[str], *, shares_rte: bool) -> list[tuple[str, Rate | None]]:
-    """Official numbers of examples, or those there are; RTE, which GLUE and SuperGLUE have, halved in each of them
-    where both are there."""
-    found: list[tuple[str, Rate | None]] = []
+    """Return tasks with official numbers of examples, or with the actual size. The rate of RTE, which is in both GLUE
+    and SuperGLUE, is halved in each if `shares_rte`."""
+    rated: list[tuple[str, Rate | None]] = []
     for name in names:
         rate: Rate = _RATES.get(name, _BY_SIZE)
         if shares_rte and isinstance(rate, float) and "_rte_" in name:
             rate *= 0.5
-        found.append((name, rate))
-    return found
+        rated.append((name, rate))
+    return rated
 
 
 def _leave_one_out(name: str) -> Mixture:
-    gone = _GROUPS.get(name, (name,))
-    left = [one for one in (*_SUPERVISED, C4) if one not in gone]
-    return Mixture(f"leave_one_out_{name}", _rated(left, shares_rte=name not in _GROUPS))
+    removed = _GROUPS.get(name, (name,))
+    remaining = [task for task in (*_SUPERVISED, C4) if task not in removed]
+    return Mixture(f"leave_one_out_{name}", _rated(remaining, shares_rte=name not in _GROUPS))
 
 
 MIXTURES = (

@@ -1,8 +1,8 @@
-"""Questions with a text that holds the answer, SQuAD and TriviaQA, as text; and Winograd schemas: a sentence with
-`*it*`, and the noun that it stands for.
+"""Questions about a text, SQuAD and TriviaQA, as text-to-text examples; and Winograd schemas: a sentence with `*it*`,
+and the noun that it refers to.
 
-In questions and their texts punctuation of ASCII gets a space on both sides and runs of white space become one space,
-so that a text that ends with a mark ends with a space.
+In questions and their texts, ASCII punctuation gets a space on both sides and runs of white space become one space.
+Therefore a text that ends with a punctuation mark ends with a space.
 
 Source: section 2.4 and appendix D.15 of Raffel et al. 2020, https://arxiv.org/abs/1910.10683, and the released `t5`.
 """
@@ -29,38 +29,40 @@ _MARKS = ".,?!"
 
 
 def spaced(text: str) -> str:
-    """`text` with spaces around its punctuation."""
+    """Return `text` with spaces around its punctuation."""
     return _SPACE.sub(" ", _PUNCTUATION.sub(r" \1 ", text))
 
 
 @dataclass(frozen=True)
 class Squad:
-    """`question: Q context: C` and the first answer, with all answers and the spaced texts for the metrics."""
+    """Make `question: Q context: C` and the first answer, with all answers and the spaced texts for the metrics."""
 
     has_context: bool = True
-    """False: `squad trivia question: Q`, to be answered from memory."""
+    """False: `squad trivia question: Q`, without the context."""
 
     def __call__(self, row: Row) -> Example:
         answers = [spaced(text) for text in row["answers"]["text"]]
         if not answers:
-            raise DataError(f"question {row.get('id')!r} has no answer\n  give SQuAD 1.1, where all of them have one")
+            raise DataError(f"question {row.get('id')!r} has no answer\n  use SQuAD 1.1, where every question has one")
         question, context = spaced(row["question"]), spaced(row["context"])
-        asked = f"question: {question} context: {context}" if self.has_context else f"squad trivia question: {question}"
+        inputs = (
+            f"question: {question} context: {context}" if self.has_context else f"squad trivia question: {question}"
+        )
         more = {"question": question, "context": context, "answers": answers}
-        return {"inputs": _SPACE.sub(" ", asked), "targets": answers[0], "id": row.get("id"), **more}
+        return {"inputs": _SPACE.sub(" ", inputs), "targets": answers[0], "id": row.get("id"), **more}
 
 
 def squad_spans(row: Row) -> Iterator[Example]:
-    """As `Squad`, with the place of the first answer as target, `start: 3 end: 5`: numbers of its first and last word
-    in the context. A question whose answer is not made of whole words is left out."""
-    found = Squad()(row)
-    place = _place(_words(found["targets"]), _words(found["context"]))
+    """Yield the example of `Squad` with the first answer's span as target, `start: 3 end: 5`: the numbers of its first
+    and last word in the context. A question whose answer is not made of whole words is left out."""
+    example = Squad()(row)
+    place = _place(_words(example["targets"]), _words(example["context"]))
     if place is not None:
-        yield {**found, "targets": f"start: {place[0]} end: {place[1]}"}
+        yield {**example, "targets": f"start: {place[0]} end: {place[1]}"}
 
 
 def trivia_qa(row: Row) -> Iterator[Example]:
-    """An example for every text of TriviaQA and every answer that it holds."""
+    """Yield an example for every text of TriviaQA and every answer that occurs in it."""
     contexts = [
         *row.get("entity_pages", {}).get("wiki_context", ()),
         *row.get("search_results", {}).get("search_context", ()),
@@ -69,14 +71,14 @@ def trivia_qa(row: Row) -> Iterator[Example]:
     answers = [spaced(answer) for answer in row["answer"]["normalized_aliases"]]
     for context in map(spaced, contexts):
         small = context.lower()
-        asked = _SPACE.sub(" ", f"question: {question} context: {context}")
-        yield from ({"inputs": asked, "targets": answer} for answer in answers if answer.lower() in small)
+        inputs = _SPACE.sub(" ", f"question: {question} context: {context}")
+        yield from ({"inputs": inputs, "targets": answer} for answer in answers if answer.lower() in small)
 
 
 def window_with_answer(example: Mapping[str, Any], lengths: Lengths | None, rng: np.random.Generator) -> Example:
-    """Cuts inputs that are too long to a stretch, drawn anew in every epoch, in which the targets stand.
+    """Cut inputs that are too long to a window that contains the targets, drawn again in every epoch.
 
-    Inputs in which no such tokens stand keep their beginning; the released code drops them.
+    Inputs that do not contain the targets keep their beginning; the released code drops them.
     """
     inputs, answer = np.asarray(example["inputs"]), np.asarray(example["targets"])
     most = None if lengths is None else lengths.get("inputs")
@@ -93,68 +95,70 @@ def window_with_answer(example: Mapping[str, Any], lengths: Lengths | None, rng:
 
 
 def _words(text: str) -> list[str]:
-    """What lies between characters that are no letters or digits, as the metric counts them. The released code counts
-    the empty words between two marks when it makes targets, but not when it judges answers."""
+    """Return the runs of letters and digits, as the metric counts them. The released code also counts the empty words
+    between two marks when it makes targets, but not when it evaluates answers."""
     return _NO_WORD.sub(" ", text).split()
 
 
 def _place(words: list[str], within: list[str]) -> tuple[int, int] | None:
-    """First and last number of `words` in `within`."""
+    """Return the first and last index of `words` in `within`; None if they do not occur."""
     num = len(words)
     if not num:
         return None
-    found = (start for start in range(len(within) - num + 1) if within[start : start + num] == words)
-    start = next(found, None)
+    starts = (start for start in range(len(within) - num + 1) if within[start : start + num] == words)
+    start = next(starts, None)
     return None if start is None else (start, start + num - 1)
 
 
 def wsc_row(row: Row) -> Example:
-    """A row of WSC with the keys of the hub, from one as SuperGLUE distributes it, with its spans in `target`."""
+    """Return a row of WSC with the keys of the hub, from the SuperGLUE form with spans in `target`."""
     return {**{key: value for key, value in row.items() if key != "target"}, **row.get("target", {})}
 
 
 def is_right_referent(row: Row) -> bool:
-    """Whether the noun of a row of WSC is the right one."""
+    """Return True if the noun of a row of WSC is the right one."""
     return row.get("label") in (True, 1)
 
 
 def wsc(row: Row) -> Example:
-    """The text of WSC with its pronoun between asterisks, and the noun, be it right or not, with `label`."""
-    found: Example = {
+    """Make an example of WSC: the text with its pronoun between asterisks, and the noun, right or not, with `label`."""
+    example: Example = {
         "inputs": f"{PREFIX} {_with_pronoun_marked(row['text'], row['span2_text'], int(row['span2_index']))}",
         "targets": row["span1_text"],
         "label": int(row.get("label") or 0),
     }
-    return found | ({"idx": row["idx"]} if "idx" in row else {})
+    return example | ({"idx": row["idx"]} if "idx" in row else {})
 
 
 def definite_pronoun(row: Row) -> Example:
-    """A sentence of DPR with its first such pronoun marked, and the right one of two candidates."""
+    """Make an example of DPR: a sentence with the pronoun's first occurrence marked, and the right one of two
+    candidates."""
     pronoun = re.escape(row["pronoun"])
     text = re.sub(rf" ({pronoun})([ .,])", r" *\1*\2", row["sentence"], count=1)
     return {"inputs": f"{PREFIX} {text}", "targets": row["candidates"][int(row["label"])]}
 
 
 def wnli(row: Row) -> Example:
-    """The premise of WNLI with a pronoun marked, and what stands in its place in the hypothesis, with `label`.
+    """Make an example of WNLI: the premise with a pronoun marked, its replacement in the hypothesis, and `label`.
 
-    The pronoun is the one whose surroundings the hypothesis repeats best. For evaluation only: made for the development
-    and test sets.
+    The pronoun is the one whose surrounding words agree best with the hypothesis. The method is designed for the
+    development and test sets, so it is for evaluation only.
 
     Raises:
-        DataError: No pronoun of the premise is replaced in the hypothesis.
+        DataError: The hypothesis replaces no pronoun of the premise.
     """
     premise, hypothesis = row["sentence1"], row["sentence2"]
-    said, asked = _bare_words(premise), _bare_words(hypothesis)
-    matches = [_Match.of(said, asked, place) for place, word in enumerate(said) if word in _PRONOUNS]
+    premise_words, hypothesis_words = _bare_words(premise), _bare_words(hypothesis)
+    places = [place for place, word in enumerate(premise_words) if word in _PRONOUNS]
+    matches = [_Match.of(premise_words, hypothesis_words, place) for place in places]
     best = max(matches, key=lambda match: match.num_shared, default=None)
     noun = _as_written(best.candidate, hypothesis) if best is not None and best.candidate else None
     if best is None or noun is None:
         raise DataError(
             f"no pronoun of {premise!r} is replaced in {hypothesis!r}\n"
-            "  glue_wnli_v002_simple_eval is made for WNLI; evaluate glue_wnli_v002 on other rows"
+            "  use glue_wnli_v002_simple_eval only for WNLI, and glue_wnli_v002 for other rows"
         )
-    found: Example = {
+    example: Example = {
         "inputs": f"{PREFIX} {_with_word_marked(premise, best.place)}",
         "targets": noun,
         "premise": premise,
@@ -162,39 +166,39 @@ def wnli(row: Row) -> Example:
         "label": int(row.get("label", 0)),
     }
     number = row.get("idx", row.get("index"))
-    return found | ({} if number is None else {"idx": int(number)})
+    return example | ({} if number is None else {"idx": int(number)})
 
 
 def _with_pronoun_marked(text: str, pronoun: str, place: int) -> str:
-    """`text` with word number `place` between asterisks. Where that is not the pronoun, as in two rows of WSC, it is
-    the nearest word that holds it."""
+    """Return `text` with word number `place` between asterisks. If that is not the pronoun, as in two rows of WSC, the
+    nearest word that contains it is marked."""
     words = text.split(" ")
     if place < len(words) and words[place] == pronoun:
         return " ".join([*words[:place], f"*{pronoun}*", *words[place + 1 :]])
     alike = re.compile(rf"(\W*)({re.escape(pronoun)})(\W*)", re.IGNORECASE)
-    found = [(abs(at - place), at, match) for at, word in enumerate(words) if (match := alike.fullmatch(word))]
-    if not found:
-        raise DataError(f"the pronoun {pronoun!r} is not in {text!r}\n  mend span2_text of this row")
-    _, at, match = min(found, key=lambda one: one[:2])
+    matches = [(abs(at - place), at, match) for at, word in enumerate(words) if (match := alike.fullmatch(word))]
+    if not matches:
+        raise DataError(f"the pronoun {pronoun!r} is not in {text!r}\n  correct span2_text of this row")
+    _, at, match = min(matches, key=lambda item: item[:2])
     parts = (match[1], f"*{match[2]}*", match[3])
     return " ".join([*words[:at], *(part for part in parts if part), *words[at + 1 :]]).strip()
 
 
 def _bare_words(text: str) -> list[str]:
-    """Small words without a mark at their end."""
+    """Return the words in lower case, without punctuation marks at their ends."""
     bare = (word[:-1] if word[-1:] and word[-1] in _MARKS else word for word in text.strip().lower().split(" "))
     return [word for word in bare if word]
 
 
 @dataclass(frozen=True)
 class _Match:
-    """How well a hypothesis fits a premise around one of its pronouns."""
+    """Agreement of a hypothesis with a premise around one of its pronouns."""
 
     place: int
     num_shared: int
-    """Words before and behind the pronoun that the hypothesis has, too."""
+    """Words before and after the pronoun that also occur in the hypothesis."""
     candidate: str
-    """What it has between them."""
+    """Words of the hypothesis between them."""
 
     @classmethod
     def of(cls, premise: Sequence[str], hypothesis: Sequence[str], place: int) -> "_Match":
@@ -206,15 +210,15 @@ class _Match:
             return cls(place, 0, "")
         left = re.escape(" ".join(before[-num_before:] if num_before else []))
         right = re.escape(" ".join(behind[:num_behind]))
-        # The words before may be left out where the noun begins the hypothesis, those behind where it ends it.
+        # The words before may be missing if the noun begins the hypothesis, those after if it ends the hypothesis.
         patterns = ((left, "(.+)", right), ("^(.+)", right), (left, "(.+)$"))
-        tried = (re.search(" ".join(part for part in pattern if part), text) for pattern in patterns)
-        match = next((one for one in tried if one), None)
+        attempts = (re.search(" ".join(part for part in pattern if part), text) for pattern in patterns)
+        match = next((attempt for attempt in attempts if attempt), None)
         return cls(place, num_before + num_behind, match[1] if match else "")
 
 
 def _num_repeated(text: Sequence[str], words: Sequence[str]) -> int:
-    """The most first `words` that stand side by side in `text`."""
+    """Return the largest number of first `words` that are adjacent in `text`."""
     whole = " ".join(text)
     return next((num for num in range(len(words)) if " ".join(words[: num + 1]) not in whole), len(words))
 
@@ -227,7 +231,8 @@ def _with_word_marked(text: str, place: int) -> str:
 
 
 def _as_written(candidate: str, hypothesis: str) -> str | None:
-    """The candidate from its last article on as the hypothesis writes it, without a possessive; None: not there."""
+    """Return the candidate, from its last article on, as the hypothesis writes it, without a possessive; None if
+    absent."""
     words = candidate.split(" ")
     first = max((words.index(article) for article in _ARTICLES if article in words), default=0)
     pattern = " ".join(rf"{re.escape(word)}[.,?!]?" for word in words[first:])

@@ -1,6 +1,6 @@
-"""Twins of tasks whose answers are asked for as in span corruption: `... <extra_id_0>` to `<extra_id_0> ...`.
+"""Variants of tasks with sentinels in the format of span corruption: `... <extra_id_0>` to `<extra_id_0> ...`.
 
-They help models that were pretrained by span corruption on small tasks. Source: the released `seqio`.
+They help models that were pretrained by span corruption with small tasks. Source: the released `seqio`.
 """
 
 import re
@@ -23,19 +23,19 @@ _ENDS = (append_eos, append_eos_after_trim)
 
 
 def add_task_with_sentinels(task: str | Task, num_sentinels: int = 1, registry: TaskRegistry = REGISTRY) -> Task:
-    """Makes the twin of a task known, and returns it.
+    """Register the sentinel variant of a task, and return it.
 
-    Its first sentinels follow the inputs, which are cut before them where they are too long, and begin the targets;
-    they are taken from what is judged. `_1_sentinel` is put behind the name, before `_train`, `_dev`, `_test` or
-    `_eval`. Raises ConfigError where the task does not tokenize before it appends EOS, or the twin is there already.
+    Its first sentinels follow the inputs, which are shortened to fit, and begin the targets; they are removed before
+    evaluation. `_1_sentinel` is inserted into the name before a final `_train`, `_dev`, `_test` or `_eval`. Raises
+    ConfigError if the task does not tokenize before it appends EOS, or the name exists already.
     """
     return registry.add(with_sentinels(registry.get_task(task) if isinstance(task, str) else task, num_sentinels))
 
 
 def with_sentinels(task: Task, num_sentinels: int = 1) -> Task:
-    """The twin of a task; see `add_task_with_sentinels`."""
+    """Return the sentinel variant of a task; see `add_task_with_sentinels`."""
     if num_sentinels < 1:
-        raise ConfigError(f"num_sentinels is {num_sentinels}; a twin has at least 1")
+        raise ConfigError(f"num_sentinels is {num_sentinels}; it must be at least 1")
     steps = list(task.preprocessors)
     if tokenize_and_append_eos in steps:
         raise ConfigError(
@@ -48,7 +48,7 @@ def with_sentinels(task: Task, num_sentinels: int = 1) -> Task:
 
 
 def twin_name(name: str, num_sentinels: int = 1) -> str:
-    """Name of the twin of a task."""
+    """Return the name of a task's sentinel variant."""
     match = _SUFFIX.search(name)
     place = match.start() if match else len(name)
     return f"{name[:place]}_{num_sentinels}_sentinel{name[place:]}"
@@ -56,38 +56,38 @@ def twin_name(name: str, num_sentinels: int = 1) -> str:
 
 @dataclass(frozen=True)
 class AddSentinels:
-    """Sentinels behind the inputs and before the targets, within their lengths."""
+    """Append sentinels to the inputs and prepend them to the targets, within their lengths."""
 
     num: int
 
     def __call__(
         self, example: Mapping[str, Any], features: "Mapping[str, Feature]", lengths: Lengths | None
     ) -> Example:
-        made = dict(example)
+        extended = dict(example)
         for name in ("inputs", "targets"):
-            if name not in made:
+            if name not in extended:
                 continue
             feature = features[name]
             sentinels = feature.vocabulary.sentinel_ids[: self.num]
             if len(sentinels) < self.num:
                 raise DataError(
-                    f"the vocabulary has {len(sentinels)} sentinels, {self.num} are put around {name}\n"
-                    f"  take a tokenizer with more, or data.denoising.num_sentinels={max(100, self.num)}; "
-                    f"of pretrainkit tasks: --sentinels {max(100, self.num)}"
+                    f"the vocabulary has {len(sentinels)} sentinels, but {self.num} are needed for {name}\n"
+                    f"  use a tokenizer with more, or data.denoising.num_sentinels={max(100, self.num)}; "
+                    f"with pretrainkit tasks: --sentinels {max(100, self.num)}"
                 )
-            marks, ids = np.array(sentinels, feature.numpy_dtype), np.asarray(made[name], feature.numpy_dtype)
+            marks, ids = np.array(sentinels, feature.numpy_dtype), np.asarray(extended[name], feature.numpy_dtype)
             if name == "targets":
-                made[name] = np.concatenate([marks, ids])
+                extended[name] = np.concatenate([marks, ids])
                 continue
             if lengths is not None and name in lengths:
                 ids = ids[: max(0, lengths[name] - self.num - feature.add_eos)]
-            made[name] = np.concatenate([ids, marks])
-        return made
+            extended[name] = np.concatenate([ids, marks])
+        return extended
 
 
 @dataclass(frozen=True)
 class WithoutSentinels:
-    """Takes the sentinels from the beginning of a text before it is judged."""
+    """Remove the sentinels at the beginning of a text before it is evaluated."""
 
     num: int
     postprocess: Any

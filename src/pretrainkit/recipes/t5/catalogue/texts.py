@@ -1,8 +1,8 @@
-"""Translation, questions and summaries as text-to-text tasks; and text without labels, C4 and Wikipedia, with
+"""Translation, question answering and summarization as text-to-text tasks; and unlabelled text, C4 and Wikipedia, with
 objectives of the T5 paper or with that of the run.
 
-Documents are tokenized before the cache marker, so make a cache of large data: without one all of them are tokenized at
-the start of every run. Millions of documents of your own are better encoded once as token shards (`data.train`).
+Documents are tokenized before the cache marker, so create a cache of large data; otherwise every run tokenizes them at
+its start. For millions of documents of your own, encode token shards (`data.train`) instead.
 
 Source of names and formats: the released `t5`, https://arxiv.org/abs/1910.10683.
 """
@@ -37,25 +37,25 @@ LANGUAGES = dict(language.split() for language in _LANGUAGES.split(","))
 
 @dataclass(frozen=True)
 class Translate:
-    """`translate English to German: S` and the translation, of rows with a column for each language."""
+    """Make `translate English to German: S` and the translation from rows with a column for each language."""
 
     source: str
     target: str
 
     def __post_init__(self) -> None:
         if unknown := [code for code in (self.source, self.target) if code not in LANGUAGES]:
-            raise ConfigError(f"there is no language {', '.join(unknown)}\n  there are: {', '.join(LANGUAGES)}")
+            raise ConfigError(f"unknown language {', '.join(unknown)}\n  use one of: {', '.join(LANGUAGES)}")
 
     def __call__(self, row: Row) -> Example:
         both = row.get("translation", row)
         if missing := [code for code in (self.source, self.target) if code not in both]:
             raise DataError(f"a row has no {', '.join(missing)}\n  its columns are: {', '.join(map(str, both))}")
-        asked = f"translate {LANGUAGES[self.source]} to {LANGUAGES[self.target]}: {both[self.source]}"
-        return {"inputs": asked, "targets": both[self.target]}
+        inputs = f"translate {LANGUAGES[self.source]} to {LANGUAGES[self.target]}: {both[self.source]}"
+        return {"inputs": inputs, "targets": both[self.target]}
 
 
 def summarize(row: Row) -> Example:
-    """`summarize: ARTICLE` and its highlights."""
+    """Make `summarize: ARTICLE` and its highlights."""
     return {"inputs": f"summarize: {row['article']}", "targets": row["highlights"]}
 
 
