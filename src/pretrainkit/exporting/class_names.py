@@ -1,4 +1,4 @@
-"""What a `config.json` of transformers says about a head: its kind, and the names of its classes. Torch-free."""
+"""Kind of a head and names of its classes in a `config.json` of transformers. Torch-free."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -12,17 +12,17 @@ HEADS: dict[Reads, str] = {
     "words": "ForTokenClassification",
     "spans": "ForQuestionAnswering",
 }
-"""By what a head reads, how transformers calls models with it in every family."""
+"""End of the name of a transformers class, in every model family, by what its head reads."""
 
 
 def read_by_head(values: Mapping[str, Any]) -> Reads | None:
-    """What the head reads of the model that a config.json names; None: it has none of these heads."""
+    """Return what the head of the model in a config.json reads, or None if the model has none of these heads."""
     names = values.get("architectures") or ()
     return next((reads for reads, end in HEADS.items() if any(name.endswith(end) for name in names)), None)
 
 
 def class_settings(classes: Sequence[str]) -> dict[str, Any]:
-    """What a classifier's config.json says about its classes; none: it gives a number."""
+    """Return the entries of a config.json for these classes; without classes, the head is a regression."""
     names = classes or ("LABEL_0",)
     return {
         "id2label": {str(number): name for number, name in enumerate(names)},
@@ -32,12 +32,12 @@ def class_settings(classes: Sequence[str]) -> dict[str, Any]:
 
 
 def class_names(values: Mapping[str, Any], num_outputs: int) -> tuple[str, ...]:
-    """The classes by number, from the contents of a config.json; none where its one output is a number. Raises
-    CheckpointError where several classes may hold at once."""
+    """Return the names of the classes in a config.json, in the order of their numbers; none for a single output, which
+    is a regression. Raises CheckpointError for multi-label classification."""
     if values.get("problem_type") == "multi_label_classification":
         raise CheckpointError(
-            "config.json says that several classes may hold at once (multi_label_classification)\n"
-            "  give a classifier of one class per example, or the encoder it was trained from"
+            "config.json has the problem type multi_label_classification, which is not supported\n"
+            "  use a classifier with one class per example, or the encoder that this model was trained from"
         )
     names = values.get("id2label") or {}
     return tuple(str(names.get(str(n), f"LABEL_{n}")) for n in range(num_outputs)) if num_outputs > 1 else ()

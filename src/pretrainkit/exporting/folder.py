@@ -1,7 +1,7 @@
 """Output folders and files that are complete or absent.
 
-They are written in `.OUT-xxxxxxxx` beside them. Whoever writes there holds a lock on that folder, so that the next one
-who writes to OUT can remove what a process that was killed left.
+They are written in a folder `.OUT-xxxxxxxx` beside OUT. The process that writes holds a lock on that folder, so that
+the next process that writes to OUT can remove what a killed process left.
 """
 
 import os
@@ -20,11 +20,11 @@ from pretrainkit.files.work import lock as lock_file
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """A folder to fill beside `out`; at the end it is flushed to disk and becomes `out`, after an error it is removed.
-    Raises InputError where `out` exists and is not an empty folder, or cannot be written, RunError where the disk is
-    full."""
+    """Create a temporary folder beside `out` to fill. At the end it is flushed to disk and renamed to `out`; after an
+    error it is removed. Raises InputError if `out` exists and is not an empty folder, or cannot be written; RunError if
+    the disk is full."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out} exists and is not an empty folder\n  give another place, or remove it first")
+        raise InputError(f"{out} exists and is not an empty folder\n  choose another --out, or remove it first")
     with _aside(out) as folder:
         mode = stat.S_IMODE(folder.stat().st_mode)
         yield folder
@@ -39,10 +39,10 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_file(out: Path) -> Iterator[Path]:
-    """A path with the suffix of `out` to write to; at the end it is flushed to disk and becomes `out`. Raises
-    InputError where `out` exists or cannot be written, RunError where the disk is full."""
+    """Yield a temporary path with the suffix of `out` to write to. At the end flush the file to disk and rename it to
+    `out`. Raises InputError if `out` exists or cannot be written, and RunError if the disk is full."""
     if out.exists():
-        raise InputError(f"{out} exists\n  give another place, or remove it first")
+        raise InputError(f"{out} exists\n  choose another --out, or remove it first")
     with _aside(out) as folder:
         file = folder / out.name
         yield file
@@ -54,14 +54,14 @@ def new_file(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def _aside(out: Path) -> Iterator[Path]:
-    """A new folder beside `out`, of which nothing is left in the end, also after Ctrl-C and what the caller raises."""
+    """Create a temporary folder beside `out`, and remove it in the end, also after Ctrl-C and exceptions."""
     folder, lock = _folder_beside(out)
     try:
         yield folder
     except OSError as error:
         raise _unwritable(out, error) from None
     except (InputError, RunError) as error:
-        error.args = (str(error).replace(str(folder), str(out)),)  # of folders made in this one
+        error.args = (str(error).replace(str(folder), str(out)),)  # folders that were created in the temporary one
         raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -69,18 +69,20 @@ def _aside(out: Path) -> Iterator[Path]:
 
 
 def _unwritable(out: Path, error: OSError) -> InputError | RunError:
-    """What to say of a folder or file that is absent now."""
+    """Return the error to raise after `out` could not be written; a partial result is already removed."""
     number, reason = error.errno, error.strerror or str(error)
-    if isinstance(error, shutil.Error):  # of several files: what was said of the first
+    if isinstance(error, shutil.Error):  # lists several files: use the message of the first
         reason = error.args[0][0][2]
-        number = next((one for one in NO_SPACE if os.strerror(one) in reason), None)
-    message = f"cannot write {out}: {reason}\n  make room, or give another place; nothing was left behind"
+        number = next((code for code in NO_SPACE if os.strerror(code) in reason), None)
+    message = (
+        f"cannot write {out}: {reason}\n  free some disk space, or choose another --out; no partial output is left"
+    )
     return RunError(message) if number in NO_SPACE else InputError(message)
 
 
 def _folder_beside(out: Path) -> tuple[Path, int]:
-    """A new folder of a name of its own in that of `out`, with the mode that the umask gives to folders, and the
-    descriptor that holds the lock on it. Those that killed processes left are removed."""
+    """Create a locked folder with a random name beside `out`, with the mode that the umask sets. Return it and the
+    descriptor that holds its lock. Remove such folders of killed processes."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         for left in os.listdir(out.parent):
@@ -91,7 +93,7 @@ def _folder_beside(out: Path) -> tuple[Path, int]:
             aside.mkdir()
             try:
                 lock = os.open(aside, os.O_RDONLY)
-            except FileNotFoundError:  # another process took it for one that was left
+            except FileNotFoundError:  # another process removed it as abandoned
                 continue
             if lock_file(lock) is not False and aside.exists():
                 return aside, lock
@@ -100,15 +102,15 @@ def _folder_beside(out: Path) -> tuple[Path, int]:
         if error.errno in NO_SPACE:
             raise _unwritable(out, error) from None
         raise InputError(
-            f"cannot write to {out.parent}: {error.strerror}\n  give a folder that can be written"
+            f"cannot write to {out.parent}: {error.strerror}\n  choose a folder that you can write to"
         ) from None
 
 
 def _remove_unlocked(folder: Path) -> None:
-    """Remove a folder that no process holds the lock of; where there are no locks, nobody knows, and it stays."""
+    """Remove a folder that no process has locked. Without support for locks, the folder stays."""
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:  # gone, a file or a link, or of another user
+    except OSError:  # already removed, a file or a link, or owned by another user
         return
     try:
         if lock_file(lock):
@@ -118,6 +120,6 @@ def _remove_unlocked(folder: Path) -> None:
 
 
 def _follow_umask(path: Path, folder_mode: int) -> None:
-    """Give a file or folder the mode that the umask says, whatever wrote it: safetensors makes private files, and
-    copies may be as private as their origin."""
+    """Set the mode of a file or folder as the umask says: safetensors creates private files, and copies keep the mode
+    of their source."""
     path.chmod(folder_mode if path.is_dir() else folder_mode & 0o666)

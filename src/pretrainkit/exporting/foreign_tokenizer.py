@@ -1,5 +1,5 @@
-"""Tokenizers beside models of transformers: what lies in a folder, its form as `tokenizer.json`, and what
-`AutoTokenizer` makes of it. Torch-free; transformers is imported where it has to read something.
+"""Tokenizers beside models of transformers: find them, convert them to `tokenizer.json`, and compare ids with those of
+`AutoTokenizer`. Torch-free; transformers is imported only when needed.
 """
 
 import hashlib
@@ -21,14 +21,14 @@ _VOCABULARIES: Mapping[str, Callable[[Path], set[str]]] = {
     "spiece.model": lambda path: _sentencepieces(path),
     "tokenizer.model": lambda path: _sentencepieces(path),
 }
-"""Files that a vocabulary may consist of where there is no tokenizer.json, and the pieces of each."""
+"""Vocabulary files of folders without a tokenizer.json, each with a function that returns its pieces."""
 _OTHERS = ("merges.txt", "added_tokens.json", "special_tokens_map.json", CONFIG_JSON, "config.json")
 
 
 def tokenizer_beside(folder: Path) -> Path | None:
-    """The folder of the tokenizer, or renderer, of a model that transformers wrote to `folder`: that folder itself, or
-    a copy in the user's cache with the `tokenizer.json` that it lacks. None: there is none. Raises DataError where
-    there is one in a form that cannot be read."""
+    """Return the folder of the tokenizer or renderer of a transformers model in `folder`: that folder itself, or a copy
+    in the user's cache with the missing `tokenizer.json`. Return None if the model has neither. Raises DataError if
+    the tokenizer cannot be read."""
     about = _json(folder / CONFIG_JSON)
     is_own = is_renderer(folder) or about.get("tokenizer_class") == "ByT5Tokenizer"
     if is_own or any((folder / name).is_file() for name in (TOKENIZER_JSON, MODEL)):
@@ -38,7 +38,7 @@ def tokenizer_beside(folder: Path) -> Path | None:
 
 
 def _converted(folder: Path, names: list[str]) -> Path:
-    """A copy with a `tokenizer.json`, made by transformers' own conversion; made once for each content."""
+    """Return a cached copy with a `tokenizer.json`, which transformers converts once for each content."""
     files = [folder / name for name in (*names, *_OTHERS) if (folder / name).is_file()]
     digest = hashlib.blake2b(digest_size=16)
     for path in files:
@@ -46,36 +46,36 @@ def _converted(folder: Path, names: list[str]) -> Path:
     out = cache_folder() / "tokenizers" / digest.hexdigest()
     if out.is_dir():
         return out
-    found = _auto_tokenizer(folder)
-    if not getattr(found, "is_fast", False):
-        raise _unreadable(folder, names, f"{type(found).__name__} has no form as a {TOKENIZER_JSON}")
-    pieces = found.get_vocab().keys()
+    tokenizer = _auto_tokenizer(folder)
+    if not getattr(tokenizer, "is_fast", False):
+        raise _unreadable(folder, names, f"{type(tokenizer).__name__} cannot be converted to a {TOKENIZER_JSON}")
+    pieces = tokenizer.get_vocab().keys()
     for name in names:
         try:
             own = _VOCABULARIES[name](folder / name)
-        except (RuntimeError, ValueError, AttributeError) as error:  # of SentencePiece and of JSON
+        except (RuntimeError, ValueError, AttributeError) as error:  # raised by SentencePiece and JSON
             raise _unreadable(folder, names, f"{name} is damaged: {error}") from error
         if lost := own - pieces:
-            raise _unreadable(folder, names, f"transformers reads {len(lost)} pieces of {name} as text")
+            raise _unreadable(folder, names, f"transformers does not recognize {len(lost)} pieces of {name}")
     with new_folder(out) as aside:
         for path in files:
             if path.name != "config.json":
                 shutil.copyfile(path, aside / path.name)
-        found.save_pretrained(str(aside))
+        tokenizer.save_pretrained(str(aside))
     return out
 
 
 def _auto_tokenizer(folder: Path) -> Any:
-    """Raises DataError where transformers is missing or cannot read it."""
+    """Load a tokenizer with transformers. Raises DataError if transformers is missing or cannot read the folder."""
     from pretrainkit.exporting.torchvision_shim import import_transformers
 
-    is_said = "tokenizer_class" in _json(folder / CONFIG_JSON) or "model_type" in _json(folder / "config.json")
-    is_bert = not is_said and (folder / "vocab.txt").is_file()  # as it was published, a list of pieces alone
+    has_type = "tokenizer_class" in _json(folder / CONFIG_JSON) or "model_type" in _json(folder / "config.json")
+    is_bert = not has_type and (folder / "vocab.txt").is_file()  # BERT was published as a list of pieces alone
     try:
         transformers = import_transformers()
         kind = transformers.BertTokenizerFast if is_bert else transformers.AutoTokenizer
         return kind.from_pretrained(str(folder), local_files_only=True)
-    except Exception as error:  # of the library, or of the parsers of each kind of file
+    except Exception as error:  # any type: the library and its parsers raise many
         names = [name for name in _VOCABULARIES if (folder / name).is_file()]
         raise _unreadable(folder, names, f"{type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
 
@@ -88,15 +88,15 @@ def _unreadable(folder: Path, names: list[str], reason: str) -> DataError:
 
 
 def difference_of_ids(folder: Path, expected: Mapping[str, list[int]]) -> str | None:
-    """The first text that `AutoTokenizer` reads from `folder` as other ids than expected, described in one line; None:
-    there is none, or transformers is not installed."""
+    """Describe in one line the first text whose ids from `AutoTokenizer` differ from `expected`. Return None if all ids
+    agree or transformers is not installed."""
     try:
-        found = _auto_tokenizer(folder)
+        tokenizer = _auto_tokenizer(folder)
     except DataError as error:
         return None if isinstance(error.__cause__, ImportError) else str(error).splitlines()[0]
     for text, ids in expected.items():
-        # verbose=False: no warning of texts beyond the trained length, which no model sees here
-        if (theirs := list(found(text, verbose=False)["input_ids"])) != ids:
+        # verbose=False: no warning about texts beyond the trained length; no model reads them here
+        if (theirs := list(tokenizer(text, verbose=False)["input_ids"])) != ids:
             return f"AutoTokenizer reads {text!r} as {_shown(theirs)}, the model was trained on {_shown(ids)}"
     return None
 
@@ -114,7 +114,7 @@ def _sentencepieces(path: Path) -> set[str]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
+        values = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return values if isinstance(values, dict) else {}

@@ -1,5 +1,5 @@
-"""Our own export: config.yaml, pretrainkit.json, model.safetensors and tokenizer/, which may be a renderer, in one
-folder. No pickle."""
+"""Export in pretrainkit's own format: a folder with config.yaml, pretrainkit.json, model.safetensors and tokenizer/,
+which may hold a renderer. No pickle."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ WEIGHTS = "model.safetensors"
 def write_native(
     config: RunConfig, model: nn.Module, tokenizer: Path | None, out: Path, trained_length: int | None = None
 ) -> None:
-    """Write a model with its config and the folder of its tokenizer or renderer into the new folder `out`. Raises
-    InputError where `out` exists or cannot be written."""
+    """Write a model with its config and its tokenizer or renderer to the new folder `out`. Raises InputError if `out`
+    exists or cannot be written."""
     with new_folder(out) as folder:
         (folder / "config.yaml").write_text(dump_yaml(config.model_dump(mode="json")), encoding="utf-8")
         write_tensors(folder / WEIGHTS, model.state_dict())

@@ -1,5 +1,5 @@
-"""Files of published models: weights as safetensors, with a config in the header or beside them, or a checkpoint of
-training.
+"""Files of published models: weights as safetensors, with the config in the header or in a file beside them, or a
+training checkpoint.
 
 Source: section 3.14 of the specification; the hub's format of `apple/ml-4m`.
 """
@@ -17,32 +17,32 @@ from pretrainkit.exporting.safetensors import write_tensors
 
 _WEIGHTS = "model.safetensors"
 _LONGEST = 10_000
-"""Longer texts of a header are not parsed, as in the original."""
+"""Most characters of a header value that is parsed, as in the original."""
 
 
 def write_published(path: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
-    """Write a `.safetensors` file with the config in its header, whole or not at all.
+    """Write a `.safetensors` file with the config in its header. After an error there is no file.
 
     Raises:
-        InputError: `path` exists or is named otherwise.
+        InputError: `path` exists or does not end in `.safetensors`.
     """
     if path.suffix != ".safetensors":
-        raise InputError(f"{path.name} ends in {path.suffix!r}\n  give a file whose name ends in .safetensors")
+        raise InputError(f"{path.name} ends in {path.suffix!r}\n  choose a file name that ends in .safetensors")
     with new_file(path) as aside:
         write_tensors(aside, tensors, {name: str(value) for name, value in config.items()})
 
 
 def read_published(path: Path, marker: str, *, needs_config: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """float32 weights by their names there, and the config; empty where there is none.
+    """Return the weights as float32 under their names in the file, and the config, which is empty if there is none.
 
     Args:
-        path: A `.safetensors` file, a folder with `model.safetensors`, or a checkpoint of training (`.pth`), of which
-            nothing is executed.
+        path: A `.safetensors` file, a folder with `model.safetensors`, or a training checkpoint (`.pth`), whose code
+            is never executed.
         marker: A key that every config has; without it in the header, `config.json` beside the file is read.
-        needs_config: Whether to refuse what has no config.
+        needs_config: True to refuse files without a config.
 
     Raises:
-        CheckpointError: It cannot be read, or does not say what it is.
+        CheckpointError: The file cannot be read, or a required config is missing.
     """
     file = path / _WEIGHTS if path.is_dir() else path
     if file.suffix == ".safetensors":
@@ -54,8 +54,8 @@ def read_published(path: Path, marker: str, *, needs_config: bool) -> tuple[dict
         header = _read_json(beside)
     if needs_config and marker not in header:
         raise CheckpointError(
-            f"{path} does not say which model it is: neither its header nor a config.json beside it has {marker}\n"
-            "  give --config with the model"
+            f"{path} has no model config: neither its header nor a config.json beside it has {marker}\n"
+            "  pass the config of the model with --config"
         )
     return {name: tensor.float() for name, tensor in tensors.items()}, header
 
@@ -69,12 +69,12 @@ def _read_safetensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             return {name: content.get_tensor(name) for name in content.keys()}, header  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
-            f"{file} cannot be read: {error}\n  give the file or folder of a model, copied whole"
+            f"{file} cannot be read: {error}\n  it may be incomplete: copy it again, or pass another file or folder"
         ) from None
 
 
 def _parsed(text: str) -> Any:
-    """A value of the header as the original reads it."""
+    """Parse a header value as the original does."""
     import yaml
 
     if len(text) > _LONGEST:
@@ -92,15 +92,15 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}\n  copy it again") from None
     if not isinstance(values, dict):
-        raise CheckpointError(f"{path} holds no table of settings\n  copy it again")
+        raise CheckpointError(f"{path} does not contain a JSON object\n  copy it again")
     return values
 
 
-def read_pickle(file: Path, keys: Sequence[str], wanted: str) -> dict[str, Tensor]:
-    """The weights of a training checkpoint, maybe under one of `keys`. Nothing in it is executed.
+def read_pickle(file: Path, keys: Sequence[str], expected: str) -> dict[str, Tensor]:
+    """Return the weights of a training checkpoint, which may be under one of `keys`. No code in the file is executed.
 
     Raises:
-        CheckpointError: It is no such file, of which `wanted` is an example.
+        CheckpointError: The file is not a checkpoint with weights. The message suggests `expected` instead.
     """
     import argparse
 
@@ -110,17 +110,17 @@ def read_pickle(file: Path, keys: Sequence[str], wanted: str) -> dict[str, Tenso
         with torch.serialization.safe_globals([argparse.Namespace]):
             content = torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
-        raise CheckpointError(f"there is no file {file}\n  give {wanted}") from None
-    except Exception as error:  # torch raises what the pickle's bytes provoke
+        raise CheckpointError(f"there is no file {file}\n  pass {expected}") from None
+    except Exception as error:  # damaged pickles raise exceptions of any type
         raise CheckpointError(
-            f"{file} cannot be read without running what it holds: {str(error).splitlines()[0][:200]}\n"
-            "  copy it again; if you trust who made it, save its weights alone with torch.save"
+            f"{file} cannot be read without executing code in it: {str(error).splitlines()[0][:200]}\n"
+            "  copy it again; if you trust its author, save only its weights with torch.save"
         ) from None
-    found = content
+    weights = content
     if isinstance(content, Mapping):
-        found = next((content[key] for key in keys if isinstance(content.get(key), Mapping)), content)
-    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
+        weights = next((content[key] for key in keys if isinstance(content.get(key), Mapping)), content)
+    if not isinstance(weights, Mapping) or not all(isinstance(value, Tensor) for value in weights.values()):
         raise CheckpointError(
-            f"{file} holds no weights: none of {', '.join(keys)} is a table of tensors\n  give {wanted}"
+            f"{file} has no weights: none of {', '.join(keys)} is a mapping of tensors\n  pass {expected}"
         )
-    return dict(found)
+    return dict(weights)

@@ -1,4 +1,4 @@
-"""Tensors in safetensors files: read without running any code that others wrote."""
+"""Tensors in safetensors files, which cannot execute code when they are read."""
 
 import json
 import os
@@ -12,22 +12,22 @@ from pretrainkit.errors import CheckpointError
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write contiguous copies on the CPU of `tensors` to one file; transformers asks for metadata {"format": "pt"}.
-    Raises OSError where the file cannot be written."""
+    """Write contiguous CPU copies of `tensors` to one file; transformers requires the metadata {"format": "pt"}.
+    Raises OSError if the file cannot be written."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    found = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     try:
-        save_file(found, path, metadata={"format": "pt", **(metadata or {})})
-    except SafetensorError as error:  # tells of a full disk in its own way
+        save_file(copies, path, metadata={"format": "pt", **(metadata or {})})
+    except SafetensorError as error:  # its message contains the OS error, such as a full disk
         number = re.search(r"os error (\d+)", str(error))
         raise (OSError(int(number[1]), os.strerror(int(number[1]))) if number else OSError(str(error))) from error
 
 
 def read_tensors(folder: Path, stem: str = "model") -> dict[str, Tensor]:
-    """All tensors of `stem`.safetensors, or of the parts that `stem`.safetensors.index.json lists. Raises
-    CheckpointError where there is no such file, a part is missing, or one is broken."""
+    """Return all tensors of `stem`.safetensors, or of the parts that `stem`.safetensors.index.json lists. Raises
+    CheckpointError if neither file exists, or a part is missing or damaged."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -39,14 +39,14 @@ def read_tensors(folder: Path, stem: str = "model") -> dict[str, Tensor]:
     else:
         raise CheckpointError(
             f"{folder} has neither {single.name} nor {index.name}\n"
-            "  weights in other formats are not read: save them with transformers' save_pretrained first"
+            "  other formats of weights are not supported: first save them with save_pretrained of transformers"
         )
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name in names:
         if Path(name).name != name or not (folder / name).is_file():
-            raise CheckpointError(f"{index} names the part {name!r}, which is not in {folder}\n  copy all parts")
+            raise CheckpointError(f"{index} lists the part {name!r}, which is not in {folder}\n  copy all parts")
         try:
-            found |= load_file(folder / name)
+            tensors |= load_file(folder / name)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{folder / name} cannot be read: {error}\n  copy it again") from None
-    return found
+    return tensors

@@ -1,6 +1,6 @@
-"""`pretrainkit.json`: what an export carries beside its weights, to be evaluated and trained further as the run was.
+"""`pretrainkit.json`: settings beside the weights of an export, to evaluate and train the model further like its run.
 
-It holds the resolved config of the run without data and without paths of the machine it was trained on. Torch-free.
+The file holds the resolved config of the run without data and without paths of its machine. Torch-free.
 """
 
 import hashlib
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 SETTINGS = "pretrainkit.json"
 REST = "pretrainkit"
-"""Name, without `.safetensors`, of a file beside it with the tensors that the format of the weights has no place for,
-or holds in another form, rounded."""
+"""Name, without `.safetensors`, of a file beside it with the tensors that the format of the weights cannot hold, or
+stores rounded in another form."""
 ROUNDED = "rounded."
-"""In front of names of tensors there that the weights have too, but for their last digits."""
+"""Prefix of tensors in that file whose rounded values are also among the weights."""
 _FORMAT = "pretrainkit settings 1"
 
 
@@ -33,17 +33,17 @@ class Settings:
     config: dict[str, Any]
     """The run's config as nested plain values; `data.train` and `data.valid` are empty."""
     trained_length: int | None
-    """Most tokens of an example in training; None: not known, or not counted in tokens."""
+    """Most tokens of an example in training; None if unknown or not counted in tokens."""
     has_own_model: bool
-    """Whether the model in `config` is that of the weights: nobody has changed `config.json` since."""
+    """True if the model in `config` matches the weights: `config.json` is unchanged since the export."""
     held_out: tuple[str, ...] = ()
-    """Overrides that name the run's held-out sets, with FOLDER and FILE for paths; empty where paths say it all."""
+    """Overrides for the held-out sets, with FOLDER and FILE for paths; empty if they are only paths of `data.valid`."""
 
 
 def write_settings(path: Path, config: RunConfig, trained_length: int | None) -> None:
-    """Write the settings of a bound run to `path`, in the folder of an export or beside the file of one."""
+    """Write the settings of a bound run to `path`, in the folder of an export or beside its single file."""
     data = config.data.model_copy(update={"train": (), "valid": ()})
-    # Whoever goes on from the export starts elsewhere, with data of their own.
+    # Another run that continues from the export has its own start and data.
     start = {"init_from": None, "init": InitConfig(), "first_step": 0}
     kept = without_paths(config.model_copy(update={"data": data, **start}))
     values = {
@@ -57,8 +57,8 @@ def write_settings(path: Path, config: RunConfig, trained_length: int | None) ->
 
 
 def read_settings(path: Path) -> Settings | None:
-    """Return what `write_settings` wrote to `path`; None: there is no such file. Raises CheckpointError where it is
-    damaged, or of a later version."""
+    """Return what `write_settings` wrote to `path`, or None if there is no such file. Raises CheckpointError if it is
+    damaged or of a later version."""
     if not path.is_file():
         return None
     try:
@@ -70,7 +70,8 @@ def read_settings(path: Path) -> Settings | None:
         return Settings(dict(values["config"]), values["trained_length"], is_same, held_out)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
-            f"{path} cannot be read: {error}\n  copy the export again; without that file it is read as a foreign one"
+            f"{path} cannot be read: {error}\n"
+            "  copy the export again; without this file it is read like a model of another tool"
         ) from None
 
 
@@ -78,8 +79,8 @@ def _held_out(config: RunConfig) -> list[str]:
     """Return the overrides of `Settings.held_out`."""
     sets = {"data.valid": config.data.valid}
     sets |= {f"evaluate.{name}": value for name, value in config.evaluate if _is_list_of_paths(value)}
-    named = {name: [_without_folders(one) for one in value] for name, value in sets.items() if value}
-    if all(name == "data.valid" and one == {"path": "FOLDER"} for name in named for one in named[name]):
+    named = {name: [_without_folders(source) for source in value] for name, value in sets.items() if value}
+    if all(name == "data.valid" and source == {"path": "FOLDER"} for name in named for source in named[name]):
         return []
     return [f"{name}={json.dumps(value)}" for name, value in named.items()]
 
@@ -89,19 +90,19 @@ def _is_list_of_paths(value: Any) -> bool:
 
 
 def _without_folders(source: Config) -> dict[str, Any]:
-    """The settings of a held-out set that metrics depend on."""
-    said = source.model_dump(mode="json", exclude_defaults=True, exclude={"weight"})
-    files = {name: "FILE" for name, value in said.items() if is_local(value)}
-    return {**said, **files, "path": "FOLDER"}
+    """Return the settings of a held-out set that metrics depend on."""
+    settings = source.model_dump(mode="json", exclude_defaults=True, exclude={"weight"})
+    files = {name: "FILE" for name, value in settings.items() if is_local(value)}
+    return {**settings, **files, "path": "FOLDER"}
 
 
 def is_rounded(tensor: "Tensor", exact: "Tensor") -> bool:
-    """True if two tensors are the same but for their last digits."""
+    """True if two tensors are equal except for rounding."""
     return tensor.shape == exact.shape and bool((tensor - exact).abs().max() <= 1e-6 * (1 + exact.abs().max()))
 
 
 def settings_beside(file: Path) -> Path:
-    """Where the settings of an export are that is a single file."""
+    """Return the path of the settings of an export that is a single file."""
     return file.with_name(f"{file.name}.{SETTINGS}")
 
 

@@ -1,12 +1,12 @@
 """torchvision beside a CPU-only torch.
 
-Some package indexes have torchvision for CUDA builds of torch alone. Beside a CPU build its compiled library does not
-load, and `import torchvision`, which timm, OpenCLIP and transformers need, ends with "operator torchvision::nms does
-not exist". Declaring two operators is all that is missing. Then all but boxes (`torchvision.ops`) and image decoders
-works; those say so when they are called. Public reports: pytorch/vision issues 9077, 9085, 8985.
+Some package indexes have torchvision only for CUDA builds of torch. Beside a CPU build its compiled library does not
+load, and `import torchvision`, which timm, OpenCLIP and transformers need, fails with "operator torchvision::nms does
+not exist". Declaring two operators is enough to fix this. Then everything works except boxes (`torchvision.ops`) and
+image decoders, which raise an error when called. Public reports: pytorch/vision issues 9077, 9085, 8985.
 
-`import_torchvision` declares them for this process, `python -m pretrainkit.exporting.torchvision_shim` in the installed
-package, for every program of this environment. Where the compiled operators load, neither does anything.
+`import_torchvision` declares them for this process. `python -m pretrainkit.exporting.torchvision_shim` declares them in
+the installed package, for every program of this environment. Both do nothing if the compiled operators load.
 """
 
 import os
@@ -22,7 +22,7 @@ _MISSING = ("nms", "qnms")
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _ADDED = f"""
 
-# Added by pretrainkit.exporting.torchvision_shim, which says why.
+# Added by pretrainkit.exporting.torchvision_shim, which explains why.
 if not _has_ops():
     for _name in {_MISSING}:
         torch.library.define(f"torchvision::{{_name}}", "{_SCHEMA}")
@@ -30,8 +30,8 @@ if not _has_ops():
 
 
 def import_torchvision() -> ModuleType:
-    """torchvision, also beside a CPU-only torch. Call it before anything that imports torchvision itself. Raises
-    ImportError where it is not installed."""
+    """Import torchvision, also beside a CPU-only torch. Call this before importing packages that import torchvision.
+    Raises ImportError if torchvision is not installed."""
     try:
         import torchvision
     except RuntimeError as error:
@@ -47,8 +47,8 @@ def import_torchvision() -> ModuleType:
 
 
 def import_timm(purpose: str) -> ModuleType:
-    """timm, with torchvision in working order. Raises MissingPackageError where one of them is not installed, which
-    `purpose` needs."""
+    """Import timm with a working torchvision. Raises MissingPackageError, with `purpose` in the message, if one of them
+    is not installed."""
     try:
         import_torchvision()
         import timm
@@ -58,7 +58,7 @@ def import_timm(purpose: str) -> ModuleType:
 
 
 def import_transformers() -> ModuleType:
-    """transformers, whose models import torchvision wherever it is installed."""
+    """Import transformers, whose models import torchvision if it is installed."""
     if find_spec("torchvision") is not None:
         import_torchvision()
     import transformers
@@ -67,13 +67,12 @@ def import_transformers() -> ModuleType:
 
 
 def lacks_operators(error: str) -> bool:
-    """Whether this is what an import of torchvision says beside a torch that it was not built for."""
+    """True if this is the error of importing torchvision beside a torch that it was not built for."""
     return any(f"operator torchvision::{name} does not exist" in error for name in _MISSING)
 
 
-def mend_installed() -> bool:
-    """Declare the two operators in the installed torchvision, if its import fails for want of them; returns whether
-    that was so."""
+def fix_installed() -> bool:
+    """Declare the two operators in the installed torchvision if its import fails without them; return True if so."""
     spec = find_spec("torchvision")
     if spec is None or spec.origin is None:
         return False
@@ -81,7 +80,7 @@ def mend_installed() -> bool:
     if not lacks_operators(subprocess.run(plain, capture_output=True, text=True, check=False).stderr):
         return False
     path = Path(spec.origin).with_name("extension.py")
-    # Written anew: some installers share a file between environments.
+    # Replace the file instead of changing it: some installers share files between environments.
     aside = path.with_name("extension.py.incomplete")
     aside.write_text(path.read_text(encoding="utf-8") + _ADDED, encoding="utf-8")
     os.replace(aside, path)
@@ -90,5 +89,5 @@ def mend_installed() -> bool:
 
 
 if __name__ == "__main__":
-    if mend_installed():
-        print("torchvision can be imported now; what it compiled (torchvision.ops, its image decoders) does not work")
+    if fix_installed():
+        print("torchvision can be imported now; its compiled parts (torchvision.ops, image decoders) do not work")

@@ -1,4 +1,4 @@
-"""Folders of transformers: `config.json` beside `model.safetensors`, whose tensors are ours under other names."""
+"""Model folders of transformers: `config.json` and `model.safetensors`, with our tensors under their names there."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -16,20 +16,19 @@ from pretrainkit.exporting.safetensors import write_tensors
 T = TypeVar("T")
 A = TypeVar("A", bound=str)
 Same = Mapping[str, str]
-"""Our name of a tensor to theirs."""
+"""Our name of a tensor to its name in transformers."""
 Split = Mapping[str, tuple[str, ...]]
-"""Our name of a tensor to theirs of its parts, equally many rows each, one below the other."""
+"""Our name of a tensor to the transformers names of its parts, which have equally many rows and are stacked."""
 
 
 def read_config(
     folder: Path, parse: Callable[[dict[str, Any]], T], kind: str = "written by save_pretrained"
 ) -> tuple[T, dict[str, Any]]:
-    """Return what `parse` makes of the `config.json` of a folder, and its contents; `kind` says which folder to give
-    instead of one that has none. Raises CheckpointError where it is missing or broken, or `parse` raised that, or a
-    KeyError."""
+    """Return the result of `parse` for the `config.json` of a folder, and its contents. Raises CheckpointError if the
+    file is missing or damaged, or `parse` raised that or a KeyError; `kind` describes the expected folder."""
     path = folder / "config.json"
     if not path.is_file():
-        raise CheckpointError(f"{folder} has no config.json\n  give a folder {kind}")
+        raise CheckpointError(f"{folder} has no config.json\n  pass a folder {kind}")
     try:
         values = json.loads(path.read_bytes())
         return parse(values), values
@@ -38,23 +37,25 @@ def read_config(
 
 
 def only(values: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Raises CheckpointError where a `config.json` has another value than the only one that we have, if it has any."""
+    """Raise CheckpointError if a field of a `config.json` is present and differs from its only supported value."""
     for name, value in known.items():
         if values.get(name, value) != value:
-            raise CheckpointError(f"config.json has {name} {values[name]!r}\n  this recipe only has {value!r}")
+            raise CheckpointError(f"config.json has {name} {values[name]!r}\n  this recipe only supports {value!r}")
 
 
 def our_activation(theirs: str, ours: Mapping[str, A]) -> A:
-    """Our name of an activation. Raises CheckpointError where we have none."""
+    """Return our name of an activation. Raises CheckpointError for an unsupported activation."""
     if theirs not in ours:
-        raise CheckpointError(f"config.json has the activation {theirs!r}\n  this recipe has {', '.join(sorted(ours))}")
+        raise CheckpointError(
+            f"config.json has activation {theirs!r}\n  this recipe supports {', '.join(sorted(ours))}"
+        )
     return ours[theirs]
 
 
 @contextmanager
 def new_transformers_folder(out: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator[Path]:
-    """The new folder `out` with a config and weights, complete or absent, to add files to. Raises InputError where
-    `out` exists and is not an empty folder, or cannot be written."""
+    """Create the folder `out` with a config and weights, and yield it to add files; after an error it is removed.
+    Raises InputError if `out` exists and is not an empty folder, or cannot be written."""
     with new_folder(out) as folder:
         write_tensors(folder / "model.safetensors", tensors)
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
@@ -62,19 +63,19 @@ def new_transformers_folder(out: Path, config: Mapping[str, Any], tensors: Mappi
 
 
 def their_names(same: Same, split: Split) -> list[str]:
-    """All names that `to_ours` reads."""
+    """Return all names that `to_ours` reads."""
     return [*same.values(), *(name for names in split.values() for name in names)]
 
 
 def to_theirs(state: Mapping[str, Tensor], same: Same, split: Split) -> dict[str, Tensor]:
-    """Tensors under their names."""
-    found = {theirs: state[ours] for ours, theirs in same.items()}
+    """Rename and split our tensors for transformers."""
+    tensors = {theirs: state[ours] for ours, theirs in same.items()}
     for ours, names in split.items():
-        found |= zip(names, state[ours].chunk(len(names)), strict=True)
-    return found
+        tensors |= zip(names, state[ours].chunk(len(names)), strict=True)
+    return tensors
 
 
 def to_ours(state: Mapping[str, Tensor], same: Same, split: Split) -> dict[str, Tensor]:
-    """Tensors under our names."""
-    found = {ours: state[theirs] for ours, theirs in same.items()}
-    return found | {ours: torch.cat([state[name] for name in names]) for ours, names in split.items()}
+    """Rename and join the tensors of transformers to ours."""
+    whole = {ours: state[theirs] for ours, theirs in same.items()}
+    return whole | {ours: torch.cat([state[name] for name in names]) for ours, names in split.items()}

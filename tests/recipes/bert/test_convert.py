@@ -216,5 +216,5 @@ def test_tensors_in_parts_and_broken_files(tmp_path):
     with pytest.raises(CheckpointError, match="cannot be read"):
         read_tensors(tmp_path)
     (tmp_path / "b.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"names the part 'b\.safetensors'"):
+    with pytest.raises(CheckpointError, match=r"lists the part 'b\.safetensors'"):
         read_tensors(tmp_path)
