@@ -97,9 +97,11 @@ def test_stats_count_what_is_there_and_rates_use_them(task, tmp_path):
     assert known.rates("examples", caches=[tmp_path / "out"]) == {task.name: 14.0}
     rate = known.rates("characters", caches=[tmp_path / "out"])[task.name]
     assert rate == pytest.approx(stats["inputs_chars"] ** 0.5)
-    with pytest.raises(DataError, match="how many characters 'inputs' of task 'group:lines' has is not known") as error:
+    with pytest.raises(
+        DataError, match="the number of characters of 'inputs' in task 'group:lines' is unknown"
+    ) as error:
         known.rates("characters")  # with the cache of above they are known
-    followed(error.value, "tasks/rates.py: how many characters")
+    followed(error.value, "tasks/rates.py: the number of characters")
 
 
 def test_a_feature_of_the_cache_is_a_folder_of_token_shards(task, tmp_path):
@@ -152,9 +154,7 @@ def test_a_stale_cache_is_passed_over_and_can_be_made_anew(task, tmp_path, caplo
     assert not edited.bind("train", caches=[out]).is_cached
     advice = followed(caplog.messages[-2], "tasks/cache.py: task …: the cache in … is stale")
     assert advice.split()[-5:] == ["cache", task.name, "--out", str(out), "--overwrite"]  # done below
-    with pytest.raises(
-        DataError, match="was made of other data or splits, or by other steps: train, validation do not"
-    ):
+    with pytest.raises(DataError, match="from other data, splits or steps: train, validation do not"):
         cache_task(edited, out)
     cache_task(edited, out, overwrite=True)
     assert edited.bind("train", caches=[out]).is_cached
@@ -185,7 +185,7 @@ def test_what_cannot_be_cached_is_refused(task, tmp_path):
     with pytest.raises(ConfigError, match="cannot be cached\n  put a CacheMarker"):
         cache_task(task.replace(preprocessors=(tokenize(),)), tmp_path)
     rows = FunctionSource(lambda split: [{"inputs": [300], "targets": [5]}], ["train"])
-    with pytest.raises(DataError, match="'inputs' is no row of ids below 259"):
+    with pytest.raises(DataError, match="'inputs' must be a row of ids below 259"):
         cache_task(task.replace(source=rows, preprocessors=(CacheMarker(),)), tmp_path)
     rows = FunctionSource(lambda split: [{"inputs": [3], "targets": [5], "thing": object()}], ["train"])
     with pytest.raises(DataError, match="type object cannot be kept in a cache\n  leave it out"):

@@ -78,7 +78,7 @@ def test_data_of_users_are_found_by_name_as_well(tmp_path):
     (tmp_path / "dev.tsv").write_text("targets\na\n")
     data = NamedData("mine", hub=Hub("me/mine"))
     assert data.supplied(Supply(folders={"mine": str(tmp_path)})).splits == ("validation",)
-    with pytest.raises(DataError, match=r"no data of mine in .*\n  looked for train\.jsonl, .*\n  give its folder"):
+    with pytest.raises(DataError, match=r"no data of mine in .*\n  expected train\.jsonl, .*\n  pass its folder"):
         data.supplied(Supply(folders={"mine": str(tmp_path.parent)}))
 
 
@@ -87,5 +87,5 @@ def test_a_folder_of_data_that_no_task_names_is_refused():
     registry.add(OPEN.replace(name="pairs", source=NamedData("pairs/short", hub=Hub("nobody/pairs"))))
     for name in ("pairs", "pairs/short", "all"):
         registry.supplied(Supply(folders={name: "here"}))
-    with pytest.raises(ConfigError, match=r"no task has data of the name 'pears', for which here is given\n.*: pairs"):
+    with pytest.raises(ConfigError, match=r"no task uses data named 'pears', for which here is configured\n.*: pairs"):
         registry.supplied(Supply(folders={"pears": "here"}))

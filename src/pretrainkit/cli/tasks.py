@@ -131,7 +131,7 @@ def show(
     else:
         found = _drawn(mixture, seed)
     shown = list(islice(found, num))
-    rates = registry.rates(name, split=split, caches=folders, lengths=limits, is_told=True)
+    rates = registry.rates(name, split=split, caches=folders, lengths=limits, is_quiet=True)
     rows = [] if isinstance(entry, Task) else _shares(mixture, rates)
     if json_output:
         examples = [

@@ -1,7 +1,7 @@
-"""Writes the cache of a task (the format is in `cache.py`): shard by shard, by any number of processes.
+"""Writing of a task's cache (the format is in `cache.py`): shard by shard, by any number of processes.
 
-Every shard holds the examples of a stretch of the source, so that memory is bounded by a thousand examples per process
-and an interrupted run goes on with the shards that are missing.
+Every shard holds the examples of a range of the source. Memory is therefore bounded by a thousand examples per process,
+and an interrupted run continues with the missing shards.
 """
 
 import json
@@ -28,31 +28,31 @@ from pretrainkit.tokenizers.shard_writer import ShardWriter, finish_shards
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet, num_processes, run_tasks
 
 EXAMPLES_PER_SHARD = 50_000
-"""Of the source, unless the number of shards is given."""
+"""Source examples of a shard, unless the number of shards is configured."""
 _BATCH = 1000
 _WORK = ".work"
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One shard to be written; goes to worker processes."""
+    """One shard to write, as sent to worker processes."""
 
     task: bytes
-    """Pickled `Task`, or its name."""
+    """Pickled `Task`, or the task's name."""
     modules: tuple[str, ...]
     split: str
     number: int
     num_shards: int
     begin: int
-    """First example of the source."""
+    """Index of the first source example."""
     end: int
-    """Behind the last one."""
+    """Index after the last source example."""
     folder: Path
-    """Of the task in the cache."""
+    """Folder of the task in the cache."""
 
     @property
     def done(self) -> Path:
-        """What says that the shard is whole."""
+        """The file that marks the shard as complete."""
         return self.folder / _WORK / f"{self.split}-{self.number:05d}" / "task.json"
 
 
@@ -67,29 +67,29 @@ def cache_task(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Path:
-    """Writes the cache of a task below `out` and returns its folder; what is there and fits is kept.
+    """Write the cache of a task below `out` and return its folder; a matching cache is left unchanged.
 
     Args:
-        task: With a cache marker, else a ConfigError.
+        task: A task with a cache marker; otherwise a ConfigError is raised.
         out: Folder of caches.
-        splits: None: all.
-        num_shards: Of each split; None: one for every 50,000 examples of the source.
-        workers: Processes; None: the cores.
-        modules: Of the user, which worker processes import.
-        overwrite: Remove a cache that does not fit, else a DataError.
+        splits: Splits to cache; None: all.
+        num_shards: Shards of each split; None: one for every 50,000 examples of the source.
+        workers: Number of processes; None: the number of cores.
+        modules: Modules of the user that worker processes import.
+        overwrite: Remove an outdated cache instead of raising DataError.
     """
     progress = progress or Quiet()
     if task.cache_marker is None:
         raise ConfigError(
-            f"task {task.name!r} cannot be cached\n  put a CacheMarker() between its steps, behind what is to be cached"
+            f"task {task.name!r} cannot be cached\n  put a CacheMarker() after the steps whose result should be cached"
         )
     chosen = tuple(splits or task.splits)
     folder = task_folder(out, task.name)
     for split in chosen:
         task.source.check_split(split)
     fingerprints = {split: task.fingerprint(split) for split in chosen}
-    if _is_there(folder, fingerprints, task.name, overwrite):
-        progress.note(f"{folder}: there already")
+    if _is_cached(folder, fingerprints, task.name, overwrite):
+        progress.note(f"{folder}: exists already")
         return folder
     counts = {split: task.source.num_examples(split) for split in chosen}
     plan = {"fingerprints": fingerprints, "num_shards": num_shards}
@@ -102,10 +102,12 @@ def cache_task(
         missing = [shard for shard in shards if not shard.done.is_file()]
         progress.stage(f"caching {task.name}", sum(shard.end - shard.begin for shard in missing), "example")
         can_spawn = bool(payload)
-        # What reading and tokenizing cost is not known, so bytes are made up to be worth processes if there are some.
+        # The cost of reading and tokenizing is unknown, so pretend that the data is large enough for several processes.
         processes = num_processes(workers, len(missing), 1 << 40, DEFAULT_MEMORY) if can_spawn and missing else 1
         if not can_spawn and workers != 1:
-            progress.note(f"task {task.name} cannot be sent to other processes: define it in a module and name that")
+            progress.note(
+                f"task {task.name} cannot be sent to other processes: define it in a module and pass the module"
+            )
         write = write_shard if can_spawn else partial(_write, task)
         for num_written in run_tasks(write, missing, processes):
             progress.advance(num_written)
@@ -118,12 +120,12 @@ def cache_task(
 
 
 def write_shard(shard: Shard) -> int:
-    """Writes one shard in whichever process, and returns the examples of the source in it."""
+    """Write one shard in any process, and return the number of its source examples."""
     return _write(_loaded(shard.task, shard.modules), shard)
 
 
 def _write(task: Task, shard: Shard) -> int:
-    made = task.uncached(shard.split)
+    examples = task.uncached(shard.split)
     place = shard.folder / shard.split
     names = _stored_features(task)
     counts: dict[str, int] = {"examples": 0}
@@ -137,8 +139,8 @@ def _write(task: Task, shard: Shard) -> int:
         extras = stack.enter_context(atomic_file(place / extras_name(shard.number, shard.num_shards, "jsonl")))
         ends = stack.enter_context(atomic_file(place / extras_name(shard.number, shard.num_shards, "ends")))
         position = 0
-        stretch = (example for index in range(shard.begin, shard.end) for example in made.of_source(index))
-        while batch := list(islice(stretch, _BATCH)):
+        own = (example for index in range(shard.begin, shard.end) for example in examples.of_source(index))
+        while batch := list(islice(own, _BATCH)):
             records = [_record(example, names, task.name) for example in batch]
             _count(counts, batch, names)
             for name, writer in writers.items():
@@ -160,7 +162,7 @@ def _record(example: Example, names: Sequence[str], task_name: str) -> bytes:
     try:
         return encoded_extras(rest) + b"\n"
     except (TypeError, ValueError) as error:
-        raise DataError(f"task {task_name!r}: {error}\n  leave it out before the cache marker, with rekey") from error
+        raise DataError(f"task {task_name!r}: {error}\n  remove it before the cache marker, with rekey") from error
 
 
 def _add_documents(writer: ShardWriter, name: str, values: Sequence[Any], task: Task) -> None:
@@ -171,8 +173,8 @@ def _add_documents(writer: ShardWriter, name: str, values: Sequence[Any], task: 
             array.size and (array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= vocabulary.size)
         ):
             raise DataError(
-                f"task {task.name!r}: feature {name!r} is no row of ids below {vocabulary.size} at the cache marker\n"
-                "  tokenize it before the marker"
+                f"task {task.name!r}: feature {name!r} must be a row of ids below {vocabulary.size} at its marker\n"
+                "  tokenize it before the cache marker"
             )
     sizes = np.array([array.size for array in arrays], np.int64)
     tokens = np.concatenate([np.empty(0, np.int64), *arrays]).astype(np.int64)
@@ -192,7 +194,7 @@ def _count(counts: dict[str, int], batch: Sequence[Example], names: Sequence[str
 
 
 def _finish(task: Task, folder: Path, shards: Sequence[Shard], fingerprint: str) -> None:
-    """Manifests, `info` and `stats` of a split."""
+    """Write manifests, `info` and `stats` of a split."""
     split = shards[0].split
     results = [json.loads(shard.done.read_bytes()) for shard in shards]
     stats: dict[str, int] = {}
@@ -223,7 +225,7 @@ def _finish(task: Task, folder: Path, shards: Sequence[Shard], fingerprint: str)
 
 
 def _stored_features(task: Task) -> list[str]:
-    """Features kept as token shards: rows of ids. The others are among the extras."""
+    """Return the features that are stored as token shards: rows of ids. The others are stored in the extras."""
     return [name for name, feature in task.features.items() if feature.rank == 1 and feature.numpy_dtype.kind in "iu"]
 
 
@@ -232,12 +234,12 @@ def _shards(
 ) -> Iterator[Shard]:
     number = max(1, min(num_shards or -(-num_examples // EXAMPLES_PER_SHARD), num_examples))
     edges = [num_examples * edge // number for edge in range(number + 1)]
-    for one, (begin, end) in enumerate(pairwise(edges)):
-        yield Shard(payload, modules, split, one, number, begin, end, folder)
+    for shard, (begin, end) in enumerate(pairwise(edges)):
+        yield Shard(payload, modules, split, shard, number, begin, end, folder)
 
 
 def _payload(task: Task, modules: tuple[str, ...]) -> bytes:
-    """What a worker makes the task of; nothing where it cannot."""
+    """Return the bytes from which a worker gets the task; empty if it cannot."""
     try:
         return pickle.dumps(task)
     except (pickle.PicklingError, AttributeError, TypeError):  # a lambda, or a function within a function
@@ -248,13 +250,13 @@ def _payload(task: Task, modules: tuple[str, ...]) -> bytes:
 @lru_cache(maxsize=1)
 def _loaded(payload: bytes, modules: tuple[str, ...]) -> Task:
     import_modules(modules)
-    if payload.startswith(b"\x80"):  # every pickle does, and no name
+    if payload.startswith(b"\x80"):  # true for every pickle and no name
         return pickle.loads(payload)
     return REGISTRY.get_task(payload.decode())
 
 
-def _is_there(folder: Path, fingerprints: dict[str, str], task_name: str, overwrite: bool) -> bool:
-    """Whether a whole cache fits; one that does not is removed if that is wanted."""
+def _is_cached(folder: Path, fingerprints: dict[str, str], task_name: str, overwrite: bool) -> bool:
+    """Return True if there is a complete matching cache; with `overwrite` another one is removed."""
     if not (folder / COMPLETED).is_file():
         return False
     cache = TaskCache(folder)
@@ -264,7 +266,7 @@ def _is_there(folder: Path, fingerprints: dict[str, str], task_name: str, overwr
             for split, expected in fingerprints.items()
             if not cache.has(split) or cache.info(split)["fingerprint"] != expected
         ]
-    except DataError:  # it is torn
+    except DataError:  # the cache is damaged
         if not overwrite:
             raise
         differing = list(fingerprints)
@@ -272,9 +274,9 @@ def _is_there(folder: Path, fingerprints: dict[str, str], task_name: str, overwr
         return True
     if not overwrite:
         raise DataError(
-            f"{folder} holds a cache of task {task_name!r} that was made of other data or splits, or by other steps: "
-            f"{', '.join(differing)} {'do' if len(differing) > 1 else 'does'} not fit\n"
-            "  make it anew with --overwrite, or name another --out"
+            f"{folder} is a cache of task {task_name!r} from other data, splits or steps: "
+            f"{', '.join(differing)} {'do' if len(differing) > 1 else 'does'} not match\n"
+            "  create it again with --overwrite, or choose another --out"
         )
     (folder / COMPLETED).unlink()
     shutil.rmtree(folder)

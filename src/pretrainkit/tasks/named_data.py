@@ -1,7 +1,7 @@
-"""Data sets known by name, such as `glue/cola`: in a folder in the layout they are distributed in, else on the hub.
+"""Named data sets, such as `glue/cola`: in a folder with the layout of their distribution, or else on the hub.
 
-In every folder also these are read, with the columns of the hub's data set: `SPLIT.jsonl` (`.gz`, `.zst`),
-`SPLIT.parquet`, `SPLIT.tsv` with a header, the same as `SPLIT-*`, and what `save_to_disk` of `datasets` made.
+Every folder may also contain these files, with the columns of the hub's data set: `SPLIT.jsonl` (`.gz`, `.zst`),
+`SPLIT.parquet`, `SPLIT.tsv` with a header, `SPLIT-*` with the same endings, and a `save_to_disk` folder of `datasets`.
 
 At the end the data sets of GLUE: Wang et al. 2018, https://arxiv.org/abs/1804.07461.
 """
@@ -30,13 +30,13 @@ class LocalFiles:
     """Files of a split in the layout of a benchmark."""
 
     pattern: str
-    """Within the folder of the data set; `*` stands for anything within a name."""
+    """Pattern within the folder of the data set; `*` matches any part of a name."""
     read: Reader
-    """Such as `Tsv`."""
+    """Reader of the files, such as `Tsv`."""
 
 
 Layout = Mapping[str, Sequence[LocalFiles]]
-"""Split to files."""
+"""Files by split."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Hub:
 
     path: str
     name: str | None = None
-    """Of the configuration."""
+    """Name of the configuration."""
     splits: Mapping[str, str] | None = None
-    """Ours to theirs, where they are called otherwise."""
+    """The hub's names of splits by ours, if they differ."""
 
 
 class NamedData(OpenSource):
@@ -64,11 +64,11 @@ class NamedData(OpenSource):
     ) -> None:
         """
         Args:
-            name: `benchmark/set`, or `benchmark` where it is one set.
-            splits: Those it has.
-            folders: Names that the folder of the set may have within that of the benchmark; none: it is that folder.
-            layout: Split to files, the first of which that are there count; then those named at the top of the file.
-            hub: Where it is when no folder is given; None: nowhere.
+            name: `benchmark/set`, or `benchmark` if it is a single set.
+            splits: The set's splits.
+            folders: Possible names of the set's folder within the benchmark's; none: the benchmark's folder itself.
+            layout: Files by split; the first existing ones are used, then those at the top of the file.
+            hub: Data set of the hub, without a folder; None: a folder is required.
         """
         self.name, self.splits, self.folders = name, tuple(splits), tuple(folders)
         self.benchmark = name.split("/")[0]
@@ -79,19 +79,19 @@ class NamedData(OpenSource):
         if (places := self._places(supply.folders)) is not None:
             return self._local(places)
         if self.hub is None:
-            raise DataError(f"the data of {self.name} has to be given as files\n  {self._mend}")
+            raise DataError(f"the data of {self.name} has to be passed as files\n  {self._fix}")
         splits = self.hub.splits or {split: split for split in self.splits}
-        return _HubData(self.hub.path, self.hub.name, splits=splits, mend=self._mend)
+        return _HubData(self.hub.path, self.hub.name, splits=splits, fix=self._fix)
 
     @property
-    def _mend(self) -> str:
+    def _fix(self) -> str:
         return (
-            f"give its folder: data.task_folders.{self.benchmark}=DIR, or --data {self.benchmark}=DIR where the data "
-            "are named so, as in pretrainkit tasks"
+            f"pass its folder: data.task_folders.{self.benchmark}=DIR, or --data {self.benchmark}=DIR for commands "
+            "with --data, such as pretrainkit tasks"
         )
 
     def _places(self, folders: Mapping[str, str]) -> list[Path] | None:
-        """Where the set may lie; None: nothing is said about it."""
+        """Return the possible folders of the set; None without a configured folder."""
         if self.name in folders and self.name != self.benchmark:
             return [_folder(folders[self.name], self.name)]
         if self.benchmark in folders:
@@ -100,7 +100,7 @@ class NamedData(OpenSource):
             inside = _folder(folders[ALL], ALL) / self.benchmark
             if not inside.is_dir():
                 raise DataError(
-                    f"{folders[ALL]} has no folder {self.benchmark} with the data of {self.name}\n  {self._mend}"
+                    f"{folders[ALL]} has no folder {self.benchmark} with the data of {self.name}\n  {self._fix}"
                 )
             return self._within(inside)
         return None
@@ -111,21 +111,21 @@ class NamedData(OpenSource):
     def _local(self, places: Sequence[Path]) -> TaskSource:
         for place in places:
             if (place / "dataset_dict.json").is_file():
-                return HuggingFaceDataset(place, splits=[one for one in self.splits if (place / one).is_dir()])
-            found = {split: one for split in self.splits if (one := self._split(place, split)) is not None}
-            if found:
-                return BySplit(found)
+                return HuggingFaceDataset(place, splits=[split for split in self.splits if (place / split).is_dir()])
+            sources = {split: source for split in self.splits if (source := self._split(place, split)) is not None}
+            if sources:
+                return BySplit(sources)
         own = dict.fromkeys(files.pattern for split in self.splits for files in self.layout.get(split, ()))
-        looked = ", ".join([*own, *(f"{split}.jsonl" for split in self.splits)])
+        expected = ", ".join([*own, *(f"{split}.jsonl" for split in self.splits)])
         raise DataError(
             f"no data of {self.name} in {' or '.join(map(str, places))}\n"
-            f"  looked for {looked}, also .parquet and .tsv\n  {self._mend}"
+            f"  expected {expected}, or .parquet or .tsv\n  {self._fix}"
         )
 
     def _split(self, place: Path, split: str) -> TaskSource | None:
         for files in self._files(split):
-            if found := sorted(place.glob(files.pattern)):
-                return files.read({split: found})
+            if paths := sorted(place.glob(files.pattern)):
+                return files.read({split: paths})
         return None
 
     def _files(self, split: str) -> Iterator[LocalFiles]:
@@ -138,43 +138,43 @@ class NamedData(OpenSource):
 
 
 class _HubData(HuggingFaceDataset):
-    """One of the hub, of which errors say how to do without."""
+    """A data set of the hub whose errors also recommend local files."""
 
-    def __init__(self, path: str, name: str | None, *, splits: Mapping[str, str], mend: str) -> None:
+    def __init__(self, path: str, name: str | None, *, splits: Mapping[str, str], fix: str) -> None:
         super().__init__(path, name, splits=splits)
-        self._mend = mend
+        self._fix = fix
 
     def _load(self, split: str) -> Any:
         try:
             return super()._load(split)
         except (DataError, MissingPackageError) as error:
-            raise DataError(f"{error}\n  or {self._mend}") from error
+            raise DataError(f"{error}\n  or {self._fix}") from error
 
 
-def task_folders(words: Sequence[str]) -> dict[str, str]:
-    """Folders by name from what people write: `glue=DIR`, or a folder alone for `all`."""
-    found = {}
-    for word in words:
-        match = re.fullmatch(r"([A-Za-z0-9_/.-]+)=(.+)", word)
-        found[match[1] if match else ALL] = match[2] if match else word
-    return found
+def task_folders(arguments: Sequence[str]) -> dict[str, str]:
+    """Return folders by name from command-line arguments: `glue=DIR`, or a folder alone for `all`."""
+    folders = {}
+    for argument in arguments:
+        match = re.fullmatch(r"([A-Za-z0-9_/.-]+)=(.+)", argument)
+        folders[match[1] if match else ALL] = match[2] if match else argument
+    return folders
 
 
-def _folder(given: str, name: str) -> Path:
-    folder = Path(given).expanduser()
+def _folder(path: str, name: str) -> Path:
+    folder = Path(path).expanduser()
     if not folder.is_dir():
-        raise DataError(f"there is no folder {given}, where the data of {name} are said to be\n  check the path")
+        raise DataError(f"{path}, configured for the data of {name}, is not a folder\n  check the path")
     return folder
 
 
 class WholeRows(Tsv):
-    """As `Tsv`; rows that have not as many fields as the header are passed over."""
+    """A `Tsv` that skips rows with another number of fields than the header."""
 
     def _rows(self, index: LineIndex) -> NDArray[np.int64] | None:
         rows = super()._rows(index)
         content = np.fromfile(index.path, np.uint8)
         tabs = np.flatnonzero(content == ord(self.delimiter))
-        # Tabs before the end of each line, less those before its beginning.
+        # Tabs before the end of each line, minus those before its beginning.
         num_tabs = np.searchsorted(tabs, index.ends) - np.searchsorted(tabs, index.begins)
         is_whole = num_tabs == (num_tabs[0] if len(num_tabs) else 0)
         assert rows is not None  # there is a header
@@ -185,7 +185,7 @@ _STEMS = {"train": "train", "validation": "dev", "test": "test"}
 
 
 def _tables(*readers: Callable[[Files], TaskSource]) -> dict[str, list[LocalFiles]]:
-    """train.tsv, dev.tsv and test.tsv with what reads each."""
+    """Return the layout train.tsv, dev.tsv and test.tsv with a reader for each."""
     return {
         split: [LocalFiles(f"{stem}.tsv", read)] for (split, stem), read in zip(_STEMS.items(), readers, strict=True)
     }
@@ -194,13 +194,13 @@ def _tables(*readers: Callable[[Files], TaskSource]) -> dict[str, list[LocalFile
 GLUE = _tables(Tsv, Tsv, Tsv)
 _COLA = partial(Tsv, columns=("source", "label", "mark", "sentence"))
 COLA = _tables(_COLA, _COLA, Tsv)
-"""No header, but that of the test set."""
+"""Layout of CoLA: only the test set has a header."""
 MRPC = {
     split: [*files, *([LocalFiles(f"msr_paraphrase_{split}.txt", Tsv)] if split != "validation" else [])]
     for split, files in GLUE.items()
 }
 QQP = _tables(WholeRows, WholeRows, WholeRows)
-"""Some of its rows lack columns."""
+"""Layout of QQP, of which some rows lack columns."""
 MNLI_PARTS = ("matched", "mismatched")
 MNLI = {"train": [LocalFiles("train.tsv", Tsv)]} | {
     f"{split}_{part}": [LocalFiles(f"{file}_{part}.tsv", Tsv)]
@@ -228,8 +228,8 @@ _SETS: Mapping[str, tuple[Layout, tuple[str, ...]]] = {
 
 
 def glue_data(name: str, splits: Sequence[str] = ()) -> NamedData:
-    """The data set `name` with these splits, or all of its own; those of MNLI are train and `validation_` or `test_`
-    with `matched` or `mismatched`."""
+    """Return the data set `name` with these splits or all; those of MNLI are train and `validation_` or `test_` with
+    `matched` or `mismatched`."""
     layout, folders = _SETS[name]
     hub = Hub("nyu-mll/glue", name)
     return NamedData(f"glue/{name}", splits=splits or tuple(layout), folders=(*folders, name), layout=layout, hub=hub)

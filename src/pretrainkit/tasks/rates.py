@@ -1,5 +1,5 @@
-"""Rates of tasks in a mixture: numbers, or functions of how much data there is; and how much of a training each
-component of a mixture is: of its examples, and of the tokens that these have.
+"""Rates of tasks in a mixture: numbers, or functions of the amount of data; and the share of each component of a
+mixture in a training's examples and tokens.
 
 Sources: T5's examples-proportional mixing with an artificial limit and a temperature, section 3.5.2 of
 https://arxiv.org/abs/1910.10683; UniMax, https://openreview.net/forum?id=kXwdL1cWOAi.
@@ -18,14 +18,14 @@ from pretrainkit.tasks.cache import find_cache
 from pretrainkit.tasks.steps import Lengths
 
 Task: TypeAlias = Any
-"""A `Task` of task.py, which imports this file."""
+"""A `Task` of task.py, which this file cannot import."""
 NUM_MEASURED = 64
-"""Examples of each component that lengths are measured on."""
+"""Examples of each component on which lengths are measured."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much data tasks have: from the statistics of their caches, else from their sources."""
+    """Amounts of data of tasks, from the statistics of their caches or else from their sources."""
 
     split: str = "train"
     caches: tuple[str | Path, ...] = ()
@@ -33,30 +33,30 @@ class Sizes:
     """Tokens to which features are trimmed."""
 
     def examples(self, task: Task) -> int:
-        """Examples of the cache at the marker, else of the source."""
+        """Return the number of examples at the cache marker, or else of the source."""
         cache = find_cache(task, self.split, self.caches)
         return task.source.num_examples(self.split) if cache is None else int(cache.stats(self.split)["examples"])
 
     def characters(self, task: Task, feature: str = "targets") -> int:
-        """Characters of a feature's text; only caches know them."""
+        """Return the number of characters of a feature's text, which only caches contain."""
         cache = find_cache(task, self.split, self.caches)
-        found = None if cache is None else cache.stats(self.split).get(f"{feature}_chars")
-        if found is None:
+        num_characters = None if cache is None else cache.stats(self.split).get(f"{feature}_chars")
+        if num_characters is None:
             raise DataError(
-                f"how many characters {feature!r} of task {task.name!r} has is not known\n"
-                f"  make a cache (pretrainkit tasks cache {task.name} --out DIR) of a task that tokenizes {feature!r}"
+                f"the number of characters of {feature!r} in task {task.name!r} is unknown\n"
+                f"  create a cache (pretrainkit tasks cache {task.name} --out DIR) of a task that tokenizes {feature!r}"
             )
-        return int(found)
+        return int(num_characters)
 
     def mean_tokens(self, task: Task) -> float:
-        """Tokens of an example, inputs and targets together, as the model gets it: the mean of some examples. Raises
-        DataError where they have none."""
+        """Return the mean tokens of an example, inputs and targets together, over some examples as the model gets them.
+        Raises DataError if they are empty."""
         bound = task.bind(self.split, self.lengths, caches=self.caches)
         mean = sum(mean_lengths(bound, ("inputs", "targets")).values())
         if not mean:
             raise DataError(
-                f"the first examples of task {task.name!r} have neither inputs nor targets, so its rate cannot be one "
-                "of tokens\n  give rates of examples: rates_of='examples'"
+                f"the first examples of task {task.name!r} have neither inputs nor targets, so it cannot have a rate "
+                "of tokens\n  use rates of examples: rates_of='examples'"
             )
         return mean
 
@@ -70,26 +70,26 @@ class GroupRate(ABC):
 
     @abstractmethod
     def rates(self, tasks: Sequence[Task], sizes: Sizes) -> list[float]:
-        """One rate per task."""
+        """Return one rate per task."""
 
 
 @dataclass(frozen=True)
 class Proportional:
-    """A rate in proportion to the number of examples: `min(examples * scale, maximum) ** (1 / temperature)`."""
+    """Rate in proportion to the number of examples: `min(examples * scale, maximum) ** (1 / temperature)`."""
 
     maximum: float | None = None
     """The artificial limit K of T5, which uses 2**21 examples; None: no limit."""
     scale: float = 1.0
-    """Multiplies the number of examples before the limit is applied."""
+    """Factor of the number of examples, before the limit."""
     temperature: float = 1.0
-    """Above 1 evens out; mT5's exponent 0.3 is temperature 1 / 0.3."""
+    """Temperature; above 1 makes rates more equal. mT5's exponent 0.3 is temperature 1 / 0.3."""
 
     def __post_init__(self) -> None:
         if self.temperature <= 0:
-            raise ConfigError(f"temperature is {self.temperature}; it must be above 0, and is 1 for plain proportions")
+            raise ConfigError(f"temperature is {self.temperature}; it must be above 0 (1: plain proportions)")
 
     def of(self, amount: float) -> float:
-        """The rate of so many examples."""
+        """Return the rate of this number of examples."""
         scaled = amount * self.scale
         return (scaled if self.maximum is None else min(scaled, self.maximum)) ** (1 / self.temperature)
 
@@ -99,7 +99,7 @@ class Proportional:
 
 @dataclass(frozen=True)
 class ProportionalToCharacters(Proportional):
-    """As `Proportional`, of the characters that a cache counted in the text of `feature`."""
+    """Rate in proportion to the characters of the text of `feature`, as counted by a cache."""
 
     feature: str = "targets"
 
@@ -108,37 +108,38 @@ class ProportionalToCharacters(Proportional):
 
 
 proportional, proportional_to_characters = Proportional, ProportionalToCharacters
-"""Their names in mixtures, where they stand among functions of users."""
+"""Names for mixtures, where they are used like functions of users."""
 
 
 @dataclass(frozen=True)
 class UniMax(GroupRate):
-    """A budget of examples, spent as evenly as possible without going over any task more than `max_epochs` times."""
+    """Rates that spend a budget of examples as evenly as possible, with at most `max_epochs` passes over each task."""
 
     budget: float
     """Examples of the whole training, before packing."""
     max_epochs: float = 1.0
-    """Passes over the data of a task at most; umT5 uses 1."""
+    """Largest number of passes over the data of a task; umT5 uses 1."""
 
     def rates(self, tasks: Sequence[Task], sizes: Sizes) -> list[float]:
         return unimax([sizes.examples(task) for task in tasks], self.budget, self.max_epochs)
 
 
 def unimax(amounts: Sequence[float], budget: float, max_epochs: float) -> list[float]:
-    """What each of `amounts` gets of `budget`: equal shares, except that none gets more than `max_epochs` times its
-    amount; what it leaves is shared by those that are larger. Adds up to the budget, or to all there is."""
+    """Return the part of `budget` for each of `amounts`: equal shares, but at most `max_epochs` times the amount.
+    Larger amounts share the remainder. The sum is the budget, or all data if that is less."""
     shares = [0.0] * len(amounts)
-    order = sorted(range(len(amounts)), key=lambda one: amounts[one])
-    left = budget
-    # From the smallest on: what is left is shared equally by those to come, and the capped ones come first.
-    for rank, one in enumerate(order):
-        shares[one] = min(left / (len(order) - rank), amounts[one] * max_epochs)
-        left -= shares[one]
+    order = sorted(range(len(amounts)), key=lambda index: amounts[index])
+    remainder = budget
+    # From the smallest: the remainder is divided equally among the larger ones, and the capped ones come first.
+    for rank, index in enumerate(order):
+        shares[index] = min(remainder / (len(order) - rank), amounts[index] * max_epochs)
+        remainder -= shares[index]
     return shares
 
 
 def combined(parts: Sequence[tuple[Mapping[str, float], float]]) -> dict[str, float]:
-    """Rate per task of (rates within a member, rate of the member): a member's rate is split in proportion."""
+    """Return the rate of each task from pairs (rates within a member, rate of the member): rates are split in
+    proportion."""
     rates: dict[str, float] = {}
     for inside, rate in parts:
         total = sum(inside.values())
@@ -148,46 +149,46 @@ def combined(parts: Sequence[tuple[Mapping[str, float], float]]) -> dict[str, fl
 
 
 class Share(TypedDict):
-    """One component."""
+    """Share of one component in a mixture."""
 
     name: str
     rate: float
     share: float
-    """Of the examples that are drawn."""
+    """Share of the drawn examples."""
     examples: int
-    """That there are."""
+    """Number of existing examples."""
     mean_input_length: float
-    """Tokens."""
+    """Mean tokens of an input."""
     mean_target_length: float
     share_of_input_tokens: float
     share_of_target_tokens: float
 
 
 def spread(size: int, num: int = NUM_MEASURED) -> list[int]:
-    """`num` indices (or all, if there are fewer) spread evenly over `size` examples."""
+    """Return `num` indices (or all, if there are fewer) spread evenly over `size` examples."""
     return np.unique(np.linspace(0, size - 1, min(size, num), dtype=np.int64)).tolist() if size else []
 
 
 def mean_lengths(examples: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, float]:
-    """Mean tokens of sequences in some of the examples; 0 for those that none has."""
+    """Return mean tokens of sequences in some of the examples; 0 for missing sequences."""
     some = [examples[index] for index in spread(len(examples))]
-    return {name: float(np.mean([np.size(one.get(name, ())) for one in some] or [0])) for name in names}
+    return {name: float(np.mean([np.size(example.get(name, ())) for example in some] or [0])) for name in names}
 
 
 def shares(
     names: Sequence[str], rates: Sequence[float], sizes: Sequence[int], lengths: Sequence[tuple[float, float]]
 ) -> list[Share]:
-    """A row for each component.
+    """Return a row for each component.
 
     Args:
-        rates: In any unit, 0 for what is never drawn.
-        sizes: Examples of each.
-        lengths: Mean tokens of the inputs and of the targets.
+        rates: Rates in any unit; 0 for components that are never drawn.
+        sizes: Examples of each component.
+        lengths: Mean tokens of inputs and targets.
     """
     share_C = np.array(rates, np.float64) / sum(rates)
     # Tokens of each component per draw from the mixture.
     tokens_C2 = share_C[:, None] * np.array(lengths, np.float64).reshape(-1, 2)
-    of_tokens_C2 = tokens_C2 / np.maximum(tokens_C2.sum(0), np.finfo(np.float64).tiny)
+    token_share_C2 = tokens_C2 / np.maximum(tokens_C2.sum(0), np.finfo(np.float64).tiny)
     return [
         {
             "name": name,
@@ -196,22 +197,23 @@ def shares(
             "examples": int(size),
             "mean_input_length": length[0],
             "mean_target_length": length[1],
-            "share_of_input_tokens": float(of_tokens[0]),
-            "share_of_target_tokens": float(of_tokens[1]),
+            "share_of_input_tokens": float(token_share[0]),
+            "share_of_target_tokens": float(token_share[1]),
         }
-        for name, rate, share, size, length, of_tokens in zip(
-            names, rates, share_C, sizes, lengths, of_tokens_C2, strict=True
+        for name, rate, share, size, length, token_share in zip(
+            names, rates, share_C, sizes, lengths, token_share_C2, strict=True
         )
     ]
 
 
 def epochs(row: Share, num_drawn: int) -> float:
-    """Passes over a component's examples when `num_drawn` of the mixture are drawn; 0 where it has none."""
+    """Return the passes over a component's examples after `num_drawn` draws from the mixture; 0 for an empty
+    component."""
     return num_drawn * row["share"] / row["examples"] if row["examples"] else 0.0
 
 
 def table(rows: Sequence[Share], num_drawn: int | None = None) -> Iterator[str]:
-    """Lines for people. `num_drawn`: examples of the training; None: epochs are not shown."""
+    """Yield lines for display. `num_drawn`: examples of the training; None: without epochs."""
     width = max(len("mixture"), *(len(row["name"]) for row in rows))
     for number, row in enumerate(rows):
         cells = {
@@ -229,5 +231,5 @@ def table(rows: Sequence[Share], num_drawn: int | None = None) -> Iterator[str]:
 
 
 def _short(number: float) -> str:
-    """Three digits at least, never a power of ten where all digits fit."""
+    """Format a number with at least three digits, and without a power of ten if all digits fit."""
     return f"{number:,.0f}" if 999.5 <= number < 1e8 else f"{number:.3g}"

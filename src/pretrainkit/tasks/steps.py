@@ -86,7 +86,7 @@ def callable_of(step: Step) -> Callable[..., Any] | None:
     return step
 
 
-def wanted(step: Step) -> frozenset[str]:
+def requested_arguments(step: Step) -> frozenset[str]:
     """Which of `rng`, `lengths`, `features` a step asks for."""
     function = callable_of(step)
     if function is None:
@@ -127,7 +127,7 @@ class Steps:
         offered = {"lengths": lengths, "features": features}
         self._calls = []
         for step in self.steps:
-            asked = wanted(step)
+            asked = requested_arguments(step)
             more = {name: value for name, value in offered.items() if name in asked}
             self._calls.append((step, callable_of(step), "rng" in asked, more))
 
@@ -290,7 +290,7 @@ class BoundTask(Examples):
         for number, step in enumerate(steps):
             if isinstance(step, Regroup):
                 before = self._steps(steps[first:number], num_steps_before + first, seed)
-                if random := [name_of(one) for one in before.steps if "rng" in wanted(one)]:
+                if random := [name_of(one) for one in before.steps if "rng" in requested_arguments(one)]:
                     raise ConfigError(
                         f"task {self.name!r}: its random step {random[0]!r} stands before {name_of(step)!r}"
                     )
@@ -350,7 +350,7 @@ def split_steps(task_name: str, steps: Sequence[Step]) -> tuple[tuple[Step, ...]
     cut = markers[0] if markers else (many[-1] + 1 if many else 0)
     before, after = tuple(steps[:cut]), tuple(steps[cut + bool(markers) :])
     for step in before:
-        if "lengths" in wanted(step):
+        if "lengths" in requested_arguments(step):
             problems.append(
                 f"task {task_name!r}: its step {name_of(step)!r} depends on lengths, so it cannot stand before the "
                 "cache marker or before a step that filters or multiplies; move it behind"

@@ -1,11 +1,11 @@
-"""Tasks and mixtures: what to read, how to make features of it, how to judge a model by it; found by name.
+"""Tasks and mixtures: data sources, steps that make features, and metrics for evaluation; registered by name.
 
 A *task* is a source, steps, output features with vocabularies, and for evaluation a postprocessor and metrics. A
-*mixture* is tasks and mixtures with rates. Defining them reads no file and loads no tokenizer. Modules of users take
+*mixture* is tasks and mixtures with rates. Defining them reads no file and loads no tokenizer. Modules of users import
 everything from here.
 
-The contract follows SeqIO (https://arxiv.org/abs/2203.17189); what differs: examples are found by index and shuffled as
-a whole, and vocabularies are compared by content.
+The contract follows SeqIO (https://arxiv.org/abs/2203.17189), with two differences: examples are accessed by index and
+shuffled globally, and vocabularies are compared by content.
 """
 
 import dataclasses
@@ -34,8 +34,8 @@ from pretrainkit.tasks.steps import (
     Step,
     Steps,
     name_of,
+    requested_arguments,
     split_steps,
-    wanted,
 )
 from pretrainkit.tasks.supply import ALL, OpenSource, RunSteps, RunVocabulary, Supply
 from pretrainkit.tasks.vocabulary import Feature
@@ -54,24 +54,25 @@ _METRIC_KINDS: dict[tuple[str, ...], MetricKind] = {
 
 @dataclass(frozen=True)
 class Task:
-    """A source with all that makes examples of it."""
+    """A source with everything that makes examples from it."""
 
     name: str
-    """Word characters, `.`, `:` and `#`; a colon makes a folder in the cache."""
+    """Name of word characters, `.`, `:` and `#`; a colon makes a folder in the cache."""
     source: TaskSource
     features: Mapping[str, Feature]
-    """Output features, kept sorted by name."""
+    """Output features, sorted by name."""
     preprocessors: Sequence[Step] = ()
-    """Done one after another; see `steps.py`."""
+    """Steps that are applied one after another; see `steps.py`."""
     postprocess: Callable[..., Any] | None = None
-    """`postprocess(decoded, example=..., is_target=...)`, of predictions and of targets. None: as decoded."""
+    """`postprocess(decoded, example=..., is_target=...)` of predictions and targets. None: the decoded text."""
     metrics: Sequence[Callable[..., Mapping[str, Any]]] = ()
-    """Each of `(targets, predictions)`, `(targets, scores)` or `(targets, predictions, aux_values)`."""
+    """Metrics with the parameters `(targets, predictions)`, `(targets, scores)` or `(targets, predictions,
+    aux_values)`."""
 
     def __post_init__(self) -> None:
         problems = _name_problems(self.name)
         if not self.features:
-            problems.append(f"task {self.name!r} has no output feature; name at least one")
+            problems.append(f"task {self.name!r} has no output feature; add at least one")
         for metric in self.metrics:
             try:
                 metric_kind(metric)
@@ -83,18 +84,18 @@ class Task:
         object.__setattr__(self, "preprocessors", tuple(self.preprocessors))
         object.__setattr__(self, "metrics", tuple(self.metrics))
         for step in split_steps(self.name, self.preprocessors)[0]:
-            if "rng" in wanted(step):
-                told = "task %s: its step %s is random but comes before the cache marker: no epoch differs"
-                _logger.warning(told, self.name, name_of(step))
+            if "rng" in requested_arguments(step):
+                message = "task %s: its random step %s comes before the cache marker, so all epochs are equal"
+                _logger.warning(message, self.name, name_of(step))
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Names of the splits that the source has."""
+        """Names of the source's splits."""
         return self.source.splits
 
     @property
     def cache_marker(self) -> CacheMarker | None:
-        """Where the task can be cached; None: it cannot."""
+        """The step at which the task can be cached; None: it cannot be cached."""
         return split_steps(self.name, self.preprocessors)[2]
 
     def replace(self, **changes: Any) -> "Task":
@@ -102,9 +103,10 @@ class Task:
         return dataclasses.replace(self, **changes)
 
     def supplied(self, supply: Supply) -> "Task":
-        """The task with what it leaves open, itself where that is nothing; see `supply.py`. Raises ConfigError where it
-        leaves open what is not supplied; DataError where its data are not where they are said to be."""
-        has_open_vocabulary = any(isinstance(one.vocabulary, RunVocabulary) for one in self.features.values())
+        """Return the task with open parts filled in, itself without open parts; see `supply.py`.
+
+        Raises ConfigError if an open part is not supplied; DataError if its data is not in the supplied folder."""
+        has_open_vocabulary = any(isinstance(feature.vocabulary, RunVocabulary) for feature in self.features.values())
         has_open_steps = any(isinstance(step, RunSteps) for step in self.preprocessors)
         if not (isinstance(self.source, OpenSource) or has_open_vocabulary or has_open_steps):
             return self
@@ -117,8 +119,8 @@ class Task:
         return self.replace(source=source, features=features, preprocessors=steps)
 
     def fingerprint(self, split: str) -> str:
-        """Changes whenever the examples before the cache marker would: data, steps, or vocabularies. Raises DataError
-        where the source cannot be read."""
+        """Return a hash of the data, steps and vocabularies before the cache marker. Raises DataError if the source
+        cannot be read."""
         before = split_steps(self.name, self.preprocessors)[0]
         features = {
             name: [feature.vocabulary.fingerprint, feature.add_eos, feature.required, feature.dtype, feature.rank]
@@ -135,28 +137,27 @@ class Task:
         seed: int = 0,
         caches: Sequence[str | Path] = (),
     ) -> BoundTask:
-        """The examples of a split. Raises DataError where there is no such split, or the task needs a cache and there
-        is none.
+        """Return the examples of a split. Raises DataError if there is no such split, or a required cache is missing.
 
         Args:
-            lengths: Tokens per feature, to which examples are trimmed; None: not at all.
-            seed: Of the random steps.
-            caches: Folders of `pretrainkit tasks cache`, searched in this order. A cache that is not there, or was made
-                of other data or by other steps, is passed over with a note.
+            lengths: Tokens per feature to which examples are trimmed; None: no trimming.
+            seed: Seed of the random steps.
+            caches: Folders of `pretrainkit tasks cache`, searched in this order. Missing or outdated caches are skipped
+                with a warning.
         """
         marker = self.cache_marker
         cache = find_cache(self, split, caches) if marker is not None else None
         if cache is None and marker is not None and marker.required:
             raise DataError(
-                f"task {self.name!r} needs a cache of {split!r} and there is none that fits"
+                f"task {self.name!r} needs a cache of {split!r}, but there is no matching one"
                 f"{''.join(f' in {folder}' for folder in caches)}\n"
-                f"  make one: pretrainkit tasks cache {self.name} --out DIR"
+                f"  create it: pretrainkit tasks cache {self.name} --out DIR"
             )
         stored = self.uncached(split, seed) if cache is None else cache.examples(split)
         return BoundTask(self, split, stored, lengths, seed, is_cached=cache is not None)
 
     def uncached(self, split: str, seed: int = 0) -> SourceExamples:
-        """The examples of a split as they are at the cache marker, made from the source."""
+        """Return the examples of a split at the cache marker, computed from the source."""
         self.source.check_split(split)
         before = split_steps(self.name, self.preprocessors)[0]
         steps = Steps(self.name, before, first=0, seed=seed, lengths=None, features=self.features)
@@ -168,22 +169,22 @@ class Mixture:
     """Tasks and mixtures with rates. An example's task is drawn in proportion to its rate."""
 
     name: str
-    """As of a task."""
+    """Name with the characters of a task's name."""
     members: "Sequence[Member | tuple[Member, Rate | None]]"
-    """Names, or tasks and mixtures, which stand for theirs; alone or with a rate: a number, or a function of the task
-    and `Sizes`. Mixtures have numbers."""
+    """Names, or tasks and mixtures, alone or with a rate: a number, or a function of the task and `Sizes`. Rates of
+    mixtures are numbers."""
     default_rate: Rate | GroupRate | None = None
-    """Of members without a rate of their own; a `GroupRate` such as `UniMax` looks at all of them together."""
+    """Rate of members without their own; a `GroupRate` such as `UniMax` depends on all of them together."""
     rates_of: Literal["examples", "tokens"] = "examples"
-    """What rates are shares of. tokens: of inputs and targets together, as some examples of each task have them."""
+    """Unit of the rates. tokens: of inputs and targets together, measured on some examples of each task."""
 
     def __post_init__(self) -> None:
         problems = _name_problems(self.name)
         wrong = [member for member in self.members if not _is_member(member)]
         if wrong:
             problems.append(
-                f"mixture {self.name!r} has the member {wrong[0]!r}\n  give a name, or (name, rate) with a number or a "
-                "function of the task and its sizes as rate"
+                f"mixture {self.name!r} has the invalid member {wrong[0]!r}\n  use a name, or (name, rate) with a "
+                "number or a function of the task and its sizes as rate"
             )
             raise ConfigError(problems)
         pairs = self.pairs
@@ -191,7 +192,8 @@ class Mixture:
             problems.append(f"mixture {self.name!r} has no members")
         names = [name for name, _ in pairs]
         problems += [
-            f"mixture {self.name!r} names {name!r} twice" for name in sorted({n for n in names if names.count(n) > 1})
+            f"mixture {self.name!r} contains {name!r} twice"
+            for name in sorted({n for n in names if names.count(n) > 1})
         ]
         for name, rate in pairs:
             if rate is None and self.default_rate is None:
@@ -200,8 +202,8 @@ class Mixture:
                 problems.append(f"mixture {self.name!r}: the rate of {name!r} is {rate}; it must be a number from 0 up")
         if self.rates_of == "tokens" and isinstance(self.default_rate, GroupRate):
             problems.append(
-                f"mixture {self.name!r}: {type(self.default_rate).__name__} gives rates of examples, but rates_of is "
-                "'tokens'; leave that out, or give numbers"
+                f"mixture {self.name!r}: {type(self.default_rate).__name__} returns rates of examples, but rates_of is "
+                "'tokens'; leave it out, or use numbers"
             )
         if problems:
             raise ConfigError(problems)
@@ -209,12 +211,12 @@ class Mixture:
 
     @property
     def pairs(self) -> "tuple[tuple[str, Rate | None], ...]":
-        """Names of the members and the rates of their own."""
-        found: list[tuple[str, Rate | None]] = []
-        for given in self.members:
-            member, rate = (given, None) if isinstance(given, (str, Task, Mixture)) else given
-            found.append((member if isinstance(member, str) else member.name, rate))
-        return tuple(found)
+        """Names of the members, with their own rates."""
+        pairs: list[tuple[str, Rate | None]] = []
+        for entry in self.members:
+            member, rate = (entry, None) if isinstance(entry, (str, Task, Mixture)) else entry
+            pairs.append((member if isinstance(member, str) else member.name, rate))
+        return tuple(pairs)
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,7 @@ class BoundMixture:
     name: str
     tasks: tuple[BoundTask, ...]
     weights: tuple[float, ...]
-    """For `data.order.Order`, one per task; they need not add up to 1."""
+    """Weights for `data.order.Order`, one per task; any sum."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -232,16 +234,16 @@ class BoundMixture:
         return tuple(map(len, self.tasks))
 
     def example(self, source: int, index: int, epoch: int = 0) -> Example:
-        """Example `index` of task number `source`, of an epoch of that task."""
+        """Return example `index` of task number `source`, in an epoch of that task."""
         return self.tasks[source].example(index, epoch)
 
 
 Member: TypeAlias = str | Task | Mixture
-"""Of a mixture."""
+"""Member of a mixture."""
 
 
 def check_alike(tasks: Sequence[Task]) -> None:
-    """Raises ConfigError where tasks that are to be mixed differ in the vocabulary, dtype or rank of a feature."""
+    """Raise ConfigError if tasks of a mixture differ in the vocabulary, dtype or rank of a feature."""
     first = tasks[0]
     problems = []
     for task in tasks[1:]:
@@ -262,37 +264,37 @@ def check_alike(tasks: Sequence[Task]) -> None:
 
 
 def own_rates(mixture: Mixture, members: Sequence[tuple[Task | Mixture, Rate | None]], sizes: Sizes) -> list[float]:
-    """The rate of each member within the mixture, before anything is said about tasks within mixtures. Raises
-    ConfigError where a mixture among the members has a rate that is no number, a rate is below 0, or a function
-    failed."""
+    """Return the rate of each member within the mixture; a member that is a mixture counts as a whole.
+
+    Raises ConfigError if the rate of a mixture is not a number, a rate is below 0, or a function failed."""
     default = mixture.default_rate
-    found: list[float] = []
+    rates: list[float] = []
     in_group: list[int] = []
-    for number, (member, given) in enumerate(members):
-        rate = default if given is None else given
+    for number, (member, own) in enumerate(members):
+        rate = default if own is None else own
         if isinstance(rate, (int, float)):
-            found.append(float(rate))
+            rates.append(float(rate))
         elif isinstance(member, Mixture):
             raise ConfigError(
                 f"mixture {mixture.name!r}: the rate of the mixture {member.name!r} must be a number\n"
-                "  give one, or name its tasks one by one"
+                "  use a number, or list its tasks"
             )
         elif isinstance(rate, GroupRate):
             in_group.append(number)
-            found.append(0.0)  # until all of the group are known
+            rates.append(0.0)  # until the whole group is known
         else:
             assert rate is not None
-            found.append(_called(rate, mixture, member, sizes))
+            rates.append(_called(rate, mixture, member, sizes))
     if isinstance(default, GroupRate) and in_group:
         tasks = [member for number in in_group if not isinstance(member := members[number][0], Mixture)]
         for number, rate in zip(in_group, default.rates(tasks, sizes), strict=True):
-            found[number] = rate
-    for (member, _), rate in zip(members, found, strict=True):
+            rates[number] = rate
+    for (member, _), rate in zip(members, rates, strict=True):
         if not 0 <= rate < float("inf"):
             raise ConfigError(
                 f"mixture {mixture.name!r}: the rate of {member.name!r} is {rate}; it must be a number from 0 up"
             )
-    return found
+    return rates
 
 
 def _called(rate: Callable[..., float], mixture: Mixture, task: Task, sizes: Sizes) -> float:
@@ -302,24 +304,23 @@ def _called(rate: Callable[..., float], mixture: Mixture, task: Task, sizes: Siz
         raise
     except Exception as error:
         raise ConfigError(
-            f"mixture {mixture.name!r}: the function that gives the rate of {task.name!r} failed\n"
-            f"  {type(error).__name__}: {error}"
+            f"mixture {mixture.name!r}: the rate function of {task.name!r} failed\n  {type(error).__name__}: {error}"
         ) from error
 
 
 def metric_kind(metric: Callable[..., Any]) -> MetricKind:
-    """What a metric is called with, from the names of its parameters without default. Raises ConfigError where they are
-    none of the three lists that there are."""
+    """Return the arguments of a metric, from the names of its parameters without default. Raises ConfigError if they
+    are not one of the three supported lists."""
     parameters = inspect.signature(metric).parameters.values()
-    given = tuple(parameter.name for parameter in parameters if parameter.default is parameter.empty)
-    if given not in _METRIC_KINDS:
-        choices = "; ".join(f"({', '.join(names)})" for names in _METRIC_KINDS)
-        raise ConfigError(f"a metric takes {choices}\n  this one takes ({', '.join(given)})")
-    return _METRIC_KINDS[given]
+    names = tuple(parameter.name for parameter in parameters if parameter.default is parameter.empty)
+    if names not in _METRIC_KINDS:
+        choices = "; ".join(f"({', '.join(choice)})" for choice in _METRIC_KINDS)
+        raise ConfigError(f"a metric takes {choices}\n  this metric takes ({', '.join(names)})")
+    return _METRIC_KINDS[names]
 
 
-def _is_member(given: object) -> bool:
-    member, rate = given if isinstance(given, (tuple, list)) and len(given) == 2 else (given, None)
+def _is_member(entry: object) -> bool:
+    member, rate = entry if isinstance(entry, (tuple, list)) and len(entry) == 2 else (entry, None)
     is_rate = rate is None or isinstance(rate, (int, float)) or callable(rate)
     return isinstance(member, (str, Task, Mixture)) and is_rate
 
@@ -327,7 +328,7 @@ def _is_member(given: object) -> bool:
 def _name_problems(name: str) -> list[str]:
     if _NAME.fullmatch(name):
         return []
-    return [f"{name!r} is no name for a task or mixture; use letters, digits, and the characters _ . : #"]
+    return [f"{name!r} is not a valid name of a task or mixture; use letters, digits, and the characters _ . : #"]
 
 
 Entry = TypeVar("Entry", Task, Mixture)
@@ -343,14 +344,14 @@ class TaskRegistry:
     _supplied: dict[str, Task] = field(default_factory=dict)
 
     def supplied(self, supply: Supply) -> "TaskRegistry":
-        """The same tasks and mixtures with what they leave open, found out when they are asked for. Raises ConfigError
-        where there is no task or mixture of a name that is to be left out, or a folder is given to data that no task
-        names."""
+        """Return the same tasks and mixtures with their open parts filled in when they are used.
+
+        Raises ConfigError if a name to leave out is unknown, or a folder is for data that no task uses."""
         sources = (task.source for task in self._tasks.values())
         places = {ALL, *(name for source in sources if isinstance(source, OpenSource) for name in source.names)}
         if unknown := sorted(supply.folders.keys() - places):
             raise ConfigError(
-                f"no task has data of the name {unknown[0]!r}, for which {supply.folders[unknown[0]]} is given\n"
+                f"no task uses data named {unknown[0]!r}, for which {supply.folders[unknown[0]]} is configured\n"
                 f"  the nearest names are: {', '.join(nearest(unknown[0], sorted(places)))}"
             )
         left_out = set(supply.left_out)
@@ -359,20 +360,18 @@ class TaskRegistry:
         return TaskRegistry(self._tasks, self._mixtures, dataclasses.replace(supply, left_out=frozenset(left_out)))
 
     def add(self, entry: Entry) -> Entry:
-        """Makes a task or mixture known, and returns it. Raises ConfigError where the name is taken by another of its
-        kind, a member is unknown, members have other features, or a mixture would be a part of itself."""
+        """Register a task or mixture, and return it. Raises ConfigError if the name is taken, a member is unknown,
+        members have different features, or a mixture would contain itself."""
         kind, known = ("task", self._tasks) if isinstance(entry, Task) else ("mixture", self._mixtures)
         if entry.name in known:
-            raise ConfigError(
-                f"there is a {kind} {entry.name!r} already\n  give this one another name, or remove it first"
-            )
+            raise ConfigError(f"there is a {kind} {entry.name!r} already\n  choose another name, or remove it first")
         if isinstance(entry, Task):
             self._tasks[entry.name] = entry
             return entry
         if entry.name in self._names_within(entry):
             raise ConfigError(
-                f"mixture {entry.name!r} would be a part of itself: one of its members, or theirs, has that name\n"
-                "  give it another name"
+                f"mixture {entry.name!r} would contain itself: one of its members, or theirs, has that name\n"
+                "  choose another name"
             )
         names = {name: sorted(self._tasks[name].features) for name in self._names_of(entry)}
         if len(set(map(tuple, names.values()))) > 1:
@@ -382,25 +381,25 @@ class TaskRegistry:
         return entry
 
     def get(self, name: str) -> Task | Mixture:
-        """The mixture or task of that name; a mixture comes before a task of the same name, with a warning. Raises
-        ConfigError where there is none; the message has the nearest names."""
+        """Return the mixture or task of that name. A mixture precedes a task of the same name, with a warning. Raises
+        ConfigError for an unknown name; the message has the nearest names."""
         if name in self._mixtures:
             if name in self._tasks:
-                _logger.warning("there is a task and a mixture %s; the mixture is taken", name)
+                _logger.warning("%s is the name of a task and of a mixture; the mixture is used", name)
             return self._mixtures[name]
         if name in self._tasks:
             return self._task(name)
         near = nearest(name, self.names())
-        hint = f"the nearest names are: {', '.join(near)}" if near else "none is known"
+        hint = f"the nearest names are: {', '.join(near)}" if near else "no task is registered"
         raise ConfigError(
             f"there is no task or mixture {name!r}\n"
-            f"  {hint}\n  all of them: pretrainkit tasks; those of your own module: name the module, too"
+            f"  {hint}\n  list all: pretrainkit tasks; for tasks of your own module, add the module"
         )
 
     def get_task(self, name: str) -> Task:
-        """The task of that name. Raises ConfigError where there is none, or a mixture only."""
+        """Return the task of that name. Raises ConfigError if it is unknown or a mixture."""
         if name not in self._tasks:
-            self.get(name)  # says so where there is nothing of that name
+            self.get(name)  # raises for an unknown name
             raise ConfigError(f"{name!r} is a mixture, not a task\n  its tasks are: {', '.join(self.task_names(name))}")
         return self._task(name)
 
@@ -409,7 +408,7 @@ class TaskRegistry:
         return tuple(sorted({*self._tasks, *self._mixtures}))
 
     def remove(self, name: str) -> None:
-        """Forgets the task and the mixture of that name. Raises ConfigError where there is neither."""
+        """Remove the task and the mixture of that name. Raises ConfigError if both are unknown."""
         self.get(name)
         self._tasks.pop(name, None)
         self._mixtures.pop(name, None)
@@ -420,12 +419,12 @@ class TaskRegistry:
         self._mixtures.clear()
 
     def tasks(self, name: str) -> tuple[Task, ...]:
-        """The task of that name, or the tasks of the mixture, each once."""
+        """Return the task of that name, or the unique tasks of the mixture."""
         entry = self.get(name)
         return (entry,) if isinstance(entry, Task) else self._tasks_of(entry)
 
     def task_names(self, name: str) -> tuple[str, ...]:
-        """Names of `tasks(name)`; needs nothing that tasks leave open."""
+        """Return the names of `tasks(name)`, without filling in open parts."""
         if name in self._mixtures:
             return self._names_of(self._mixtures[name])
         return (name,) if name in self._tasks else (self.get_task(name).name,)
@@ -437,24 +436,25 @@ class TaskRegistry:
         split: str = "train",
         caches: Sequence[str | Path] = (),
         lengths: Lengths | None = None,
-        is_told: bool = False,
+        is_quiet: bool = False,
     ) -> dict[str, float]:
-        """Rate of every task of a mixture that has `split`, in examples by its name: its own and its shares of mixtures
-        within. A task has rate 1. Raises ConfigError where no member has the split, a rate function failed, or a
-        mixture has a rate that is no number.
+        """Return the rate of every task of a mixture that has `split`, in examples: its own and its shares of inner
+        mixtures. A single task has rate 1.
+
+        Raises ConfigError if no member has the split, a rate function failed, or the rate of a mixture is not a number.
 
         Args:
-            split: Whose sizes rate functions look at; members without it are left out, with a warning.
-            caches: Folders whose statistics rate functions look at; without, the source is asked.
+            split: The split whose sizes rate functions use; members without it are left out, with a warning.
+            caches: Folders whose statistics rate functions use; otherwise they use the source.
             lengths: Tokens per feature, for rates of tokens.
-            is_told: Whoever asks knows which members lack the split: no warning.
+            is_quiet: Do not warn of members that lack the split.
         """
         entry = self.get(name)
         if isinstance(entry, Task):
             entry.source.check_split(split)
             return {entry.name: 1.0}
         lacking = [task.name for task in self._tasks_of(entry) if split not in task.splits]
-        for task_name in () if is_told else lacking:
+        for task_name in () if is_quiet else lacking:
             _logger.warning("mixture %s: task %s has no split %s and is left out", name, task_name, split)
         rates = self._rates(entry, Sizes(split, tuple(caches), lengths), frozenset(lacking))
         if not rates:
@@ -469,15 +469,15 @@ class TaskRegistry:
         *,
         seed: int = 0,
         caches: Sequence[str | Path] = (),
-        is_told: bool = False,
+        is_quiet: bool = False,
     ) -> BoundMixture:
-        """The tasks of a mixture (or the one task) with their weights; arguments are those of `Task.bind` and `rates`.
+        """Return the tasks of a mixture (or one task) with weights; arguments are those of `Task.bind` and `rates`.
 
-        Tasks of rate 0 are left out: they are for evaluation, where they are bound by themselves. Raises ConfigError
-        where all rates are 0, or tasks have different vocabularies or dtypes; DataError as `Task.bind` does.
+        Tasks of rate 0 are left out: they are only for evaluation, which binds them separately. Raises ConfigError if
+        all rates are 0, or tasks have different vocabularies or dtypes; DataError like `Task.bind`.
         """
-        found = self.rates(name, split=split, caches=caches, lengths=lengths, is_told=is_told)
-        rates = {task: rate for task, rate in found.items() if rate > 0}
+        all_rates = self.rates(name, split=split, caches=caches, lengths=lengths, is_quiet=is_quiet)
+        rates = {task: rate for task, rate in all_rates.items() if rate > 0}
         if not rates:
             raise ConfigError(f"all tasks of mixture {name!r} with the split {split!r} have rate 0")
         tasks = [self.get_task(task) for task in rates]
@@ -499,51 +499,51 @@ class TaskRegistry:
         return self._supplied[name]
 
     def _pairs(self, mixture: Mixture) -> tuple[tuple[str, Rate | None], ...]:
-        """Those of its members that are not left out."""
+        """Return the members that are not left out."""
         left_out = self._supply.left_out if self._supply is not None else frozenset()
         return tuple(pair for pair in mixture.pairs if pair[0] not in left_out)
 
     def _names_of(self, mixture: Mixture) -> tuple[str, ...]:
-        """Names of the tasks of a mixture, each once."""
-        found: dict[str, None] = {}
+        """Return the unique names of a mixture's tasks."""
+        tasks: dict[str, None] = {}
         for name, _ in self._pairs(mixture):
             if name in self._mixtures:
-                found |= dict.fromkeys(self._names_of(self._mixtures[name]))
+                tasks |= dict.fromkeys(self._names_of(self._mixtures[name]))
             elif name in self._tasks:
-                found[name] = None
+                tasks[name] = None
             else:
                 self._member(name, mixture.name)
-        if not found:
-            raise ConfigError(f"nothing of mixture {mixture.name!r} is left\n  leave out less of it")
-        return tuple(found)
+        if not tasks:
+            raise ConfigError(f"all of mixture {mixture.name!r} is left out\n  leave out less of it")
+        return tuple(tasks)
 
     def _names_within(self, mixture: Mixture) -> set[str]:
-        """Names of its members, and of theirs."""
-        found: set[str] = set()
+        """Return the names of its members, and of theirs."""
+        within: set[str] = set()
         waiting = [mixture]
         while waiting:
-            own = {name for name, _ in waiting.pop().pairs} - found
-            found |= own
+            own = {name for name, _ in waiting.pop().pairs} - within
+            within |= own
             waiting += [self._mixtures[name] for name in own if name in self._mixtures]
-        return found
+        return within
 
     def _tasks_of(self, mixture: Mixture) -> tuple[Task, ...]:
-        found, problems, lacking = [], [], []
+        tasks, problems, lacking = [], [], []
         for name in self._names_of(mixture):
             try:
-                found.append(self._task(name))
+                tasks.append(self._task(name))
             except DataError as error:
                 problems.append(str(error))
                 lacking.append(name)
         if problems:
-            mends = dict.fromkeys(problem.splitlines()[-1] for problem in problems)
-            told = [line for problem in problems for line in problem.splitlines() if line not in mends]
+            fixes = dict.fromkeys(problem.splitlines()[-1] for problem in problems)
+            lines = [line for problem in problems for line in problem.splitlines() if line not in fixes]
             raise DataError(
-                "\n".join(dict.fromkeys([*told, *mends]))
-                + f"\n  or do without: data.leave_out={','.join(lacking)} in a "
+                "\n".join(dict.fromkeys([*lines, *fixes]))
+                + f"\n  or leave them out: data.leave_out={','.join(lacking)} in a "
                 f"config, {' '.join(f'--leave-out {name}' for name in lacking)} of pretrainkit tasks"
             )
-        return tuple(found)
+        return tuple(tasks)
 
     def _rates(self, mixture: Mixture, sizes: Sizes, lacking: frozenset[str]) -> dict[str, float]:
         present: list[tuple[Task | Mixture, Rate | None]] = []
@@ -562,15 +562,15 @@ class TaskRegistry:
         return combined(parts)
 
     def _mean_tokens(self, rates: Mapping[str, float], sizes: Sizes) -> float:
-        """Of an example of a mixture with these rates."""
+        """Return the mean tokens of an example of a mixture with these rates."""
         total = sum(rates.values())
         drawn = {name: rate for name, rate in rates.items() if rate > 0}
         return sum(rate / total * sizes.mean_tokens(self.get_task(name)) for name, rate in drawn.items())
 
 
 REGISTRY = TaskRegistry()
-"""Where the functions below look. The one thing of the package that importing a module changes: tasks are defined by
-the modules of users, which have no other way to make them known."""
+"""The registry of the functions below. It is the only global state of the package: modules of users register their
+tasks here when they are imported."""
 
 
 add_task = add_mixture = REGISTRY.add
@@ -578,5 +578,5 @@ get, names = REGISTRY.get, REGISTRY.names
 
 
 def nearest(name: str, known: Sequence[str], count: int = 3) -> list[str]:
-    """The `count` of `known` that are spelled most like `name`."""
+    """Return the `count` names of `known` with the most similar spelling to `name`."""
     return difflib.get_close_matches(name, known, count, cutoff=0.0)

@@ -1,4 +1,4 @@
-"""Modules of users, which make their tasks known when they are imported, and objects in them by name."""
+"""Import of users' modules, which register their tasks, and access to objects in them by name."""
 
 import hashlib
 import importlib
@@ -13,28 +13,28 @@ from pretrainkit.errors import ConfigError
 
 
 def import_modules(modules: Iterable[str]) -> None:
-    """Imports each of `modules`, a dotted name or the path of a `.py` file, once per process.
+    """Import each of `modules`, a dotted name or the path of a `.py` file, once per process.
 
-    The folder of a file is put at the end of Python's search path, as a script's is at its beginning: a file imports
-    those beside it. Raises ConfigError where there is no such module, or it fails.
+    The folder of a file is added to the end of Python's search path, so that the file can import its neighbours. Raises
+    ConfigError if a module does not exist or its import fails.
     """
     for module in modules:
         _import(module)
 
 
 def user_object(spec: str) -> Any:
-    """What `module:NAME` or `path/of/a/file.py:NAME` names; the module is imported as by `import_modules`. Raises
-    ConfigError where there is no such module or nothing of that name in it, or it fails."""
+    """Return the object `module:NAME` or `path/of/a/file.py:NAME`; `import_modules` describes the import. Raises
+    ConfigError if the module or the name does not exist, or the import fails."""
     module, colon, name = spec.rpartition(":")
     if not colon:
-        raise ConfigError(f"{spec!r} names nothing in a module\n  write module:NAME or path/of/a/file.py:NAME")
-    found = vars(_import(module))
-    if name not in found:
+        raise ConfigError(f"{spec!r} has no name after a colon\n  write module:NAME or path/of/a/file.py:NAME")
+    objects = vars(_import(module))
+    if name not in objects:
         raise ConfigError(
-            f"the module {module} has nothing called {name!r}\n"
-            f"  it has {', '.join(key for key in found if not key.startswith('_')) or 'nothing'}"
+            f"the module {module} has no {name!r}\n"
+            f"  it has {', '.join(key for key in objects if not key.startswith('_')) or 'no public names'}"
         )
-    return found[name]
+    return objects[name]
 
 
 def _import(module: str) -> ModuleType:
@@ -52,13 +52,13 @@ def _import(module: str) -> ModuleType:
             ) from error
         raise ConfigError(
             f"the module {module} cannot be imported: {type(error).__name__}: {error}\n"
-            "  give a dotted name that Python finds, or the path of a .py file; --debug shows where it failed"
+            "  pass a dotted name that Python can import, or the path of a .py file; --debug shows where it failed"
         ) from error
 
 
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise ConfigError(f"there is no module {path}\n  check the path; it is relative to where you are")
+        raise ConfigError(f"there is no module {path}\n  check the path; it is relative to the current folder")
     digest = hashlib.blake2b(str(path).encode(), digest_size=6).hexdigest()
     name = f"_pretrainkit_user_{path.stem}_{digest}"
     if name in sys.modules:
@@ -69,10 +69,10 @@ def _import_file(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # first, so that what it defines can be pickled
+    sys.modules[name] = module  # before its execution, so that its objects can be pickled
     try:
         spec.loader.exec_module(module)
-    except BaseException:  # Ctrl-C too: a module half made must not be found by the next import; it is raised on
+    except BaseException:  # also Ctrl-C: the next import must not get an incomplete module
         del sys.modules[name]
         raise
     return module

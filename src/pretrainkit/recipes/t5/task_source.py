@@ -208,7 +208,7 @@ def open_tasks(config: T5Run, split: Split) -> TaskBatches:
     if split_name is None:
         raise DataError("data.valid_split=null, so there is no held-out data\n  set it to a split of the tasks")
     if split == "train":
-        bound = registry.bind(name, split_name, lengths, seed=config.seed, caches=data.caches, is_told=True)
+        bound = registry.bind(name, split_name, lengths, seed=config.seed, caches=data.caches, is_quiet=True)
         members, weights = bound.tasks, bound.weights
     else:
         with_split = [task for task in tasks if split_name in task.splits]
