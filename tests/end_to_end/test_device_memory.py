@@ -109,5 +109,5 @@ def test_a_plan_names_the_largest_microbatch_that_fits(source: str, device: str)
     assert found.memory["ddp"].total < 0.9 * found.device_bytes
     assert not planned(f"data.microbatch_size={2 * size}").fits("ddp")
     assert planned("parallel.fit=auto").memory == found.memory
-    shown = succeed("plan", source, "--device", device, "--no-dry-run")
+    shown = succeed("plan", source, "--hardware", device, "--no-dry-run")
     assert f"DOES NOT FIT; data.microbatch_size={size} would" in shown

@@ -62,7 +62,7 @@ def test_data_of_this_machine_are_not_sent_to_look_for_on_another(
 
 
 def test_a_plan_names_memory_time_cost_and_what_does_not_divide(settings: list[str]) -> None:
-    shown = succeed("plan", *settings, "--gpus", 4, "--device", "h200", "--price", 3)
+    shown = succeed("plan", *settings, "--gpus", 4, "--hardware", "h200", "--price", 3)
     assert "4 x NVIDIA H200" in shown
     assert [line.split()[0] for line in shown.splitlines() if line.endswith("fits")] == ["ddp", "fsdp2", "hsdp"]
     assert "dry run of fsdp2 on 4 ranks" in shown
@@ -71,8 +71,8 @@ def test_a_plan_names_memory_time_cost_and_what_does_not_divide(settings: list[s
     assert "8 devices are no whole number of machines with 3" in refused("plan", *settings, *hsdp, "--gpus-per-node", 3)
     assert "one of: 2, 4, 8" in refused("plan", *settings, *hsdp, "parallel.shard_ranks=3")
     assert "at that price" in shown
-    refusal = pretrainkit("plan", *settings, "--gpus", 3, "--device", "h200", "--no-dry-run")
+    refusal = pretrainkit("plan", *settings, "--gpus", 3, "--hardware", "h200", "--no-dry-run")
     assert refusal.code == 2
     assert "data.batch_size=6 or 9" in refusal.err
-    assert "h100" in refused("plan", *settings, "--device", "h1000")
+    assert "h100" in refused("plan", *settings, "--hardware", "h1000")
     assert "--price 3.5" in refused("plan", *settings, "--price", -1)

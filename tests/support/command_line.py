@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -42,7 +43,8 @@ def pretrainkit(*words: object) -> Answer:
     out, err = io.StringIO(), io.StringIO()
     argv = ["pretrainkit", *map(str, words)]
     code: Any = 0
-    with mock.patch.object(sys, "argv", argv), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    scope = mock.patch.dict(os.environ), mock.patch.object(sys, "argv", argv)
+    with scope[0], scope[1], contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             main()
         except SystemExit as end:

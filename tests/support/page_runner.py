@@ -198,7 +198,7 @@ def run_here(words: Sequence[str], given: str | None = None) -> Ended:
     before = signal.signal(signal.SIGALRM, _too_long)
     signal.alarm(LONGEST)
     stdin = mock.patch.object(sys, "stdin", io.StringIO(given or ""))
-    with argv, stdin, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with mock.patch.dict(os.environ), argv, stdin, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             main()
         except SystemExit as end:

@@ -121,8 +121,8 @@ CASES = [
     Case("corpus shards text/part-0.txt --out held --heldout 0", "--out", {"--out": "{out}"}),
     Case(
         "corpus wikipedia articles.txt --out {out}",
-        "extracted <doc> files are --wiki of `corpus shards`",
-        {"extracted <doc> files are --wiki of `corpus shards`": EXTRACTED},
+        "extracted <doc> files to `corpus shards --wiki`",
+        {"extracted <doc> files to `corpus shards --wiki`": EXTRACTED},
     ),
     Case("corpus hub hub-set --revision main --out {out} --heldout 0", "leave out --revision"),
     Case("corpus hub hub-set --column number --out {out} --heldout 0", "--column", {"--column": "text"}),

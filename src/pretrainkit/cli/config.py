@@ -58,11 +58,15 @@ def check(
     source: Source,
     settings: Settings = None,
     nproc: Annotated[int, Option(min=1, help="How many ranks it is meant for.")] = 1,
+    json: Annotated[bool, Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Check a config without starting anything; reports every problem at once."""
     resolved = api.resolve_config(source, settings or [])
     api.check_config(resolved.config, nproc, resolved.origins)
     check_initial(resolved.config)
+    if json:
+        print(dumps({"source": source, "ranks": nproc, "notes": list(resolved.notes())}))
+        return
     for note in resolved.notes():
         print(note)
     print(f"{source}: all right on {nproc} rank{'s' if nproc > 1 else ''}")

@@ -22,7 +22,7 @@ from pretrainkit.cli.corpus_options import (
     shown_progress,
 )
 from pretrainkit.cli.corpus_stats import stats
-from pretrainkit.cli.options import Averaged, Device, Execution, Json, MaxBad, TextKey, shard_of
+from pretrainkit.cli.options import Averaged, Device, Execution, Json, MaxBad, TextKey, print_path, shard_of
 from pretrainkit.cli.settings_options import changed, with_settings
 from pretrainkit.cli.stages import amount, shown_stages
 from pretrainkit.corpus.books import BookCleaning
@@ -392,6 +392,7 @@ def corrupt_words(
     typos: Annotated[
         Path | None, Option(help="For natural-typo: lines of a word and what people wrote instead.")
     ] = None,
+    json_output: Json = False,
 ) -> None:
     """Write labelled examples again with errors in their words, to see how much a model minds. Labels stay."""
     from pretrainkit.recipes.capabilities import CorruptsWords
@@ -399,7 +400,10 @@ def corrupt_words(
 
     recipe = first_able(CorruptsWords)
     num = recipe.write_noisy(file, out, attack, severity, columns=column or (), seed=seed, typos=typos)
-    typer.echo(f"{out}: {amount(num, 'text')}, {attack} of {severity:.0%} of the words")
+    if json_output:
+        print_path(out, True, texts=num)
+    else:
+        typer.echo(f"{out}: {amount(num, 'text')}, {attack} of {severity:.0%} of the words")
 
 
 @app.command()
@@ -450,6 +454,7 @@ def bert_text(
     format: Format = "auto",
     text_key: TextKey = "text",
     max_bad: MaxBad = 0,
+    json_output: Json = False,
 ) -> None:
     """Write documents as BERT text: one sentence per line, a blank line between documents. It is read as such, too."""
     from pretrainkit.corpus.bert_text import write_bert_text
@@ -462,6 +467,9 @@ def bert_text(
     documents = read_documents(find_sources(named(inputs), format), skips, text_key=text_key)
     splitter = load_splitter("punkt", punkt) if punkt else load_splitter("regex")
     num_documents, num_sentences = write_bert_text(documents, splitter, out)
+    if json_output:
+        print_path(out, True, documents=num_documents, sentences=num_sentences, skipped=skips.for_manifest())
+        return
     typer.echo(f"{out}: {amount(num_documents, 'document')}, {amount(num_sentences, 'sentence')}")
     echo_skipped(skips.for_manifest())
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from pretrainkit.cli.options import Json
+from pretrainkit.cli.options import Json, print_path
 from pretrainkit.cli.stages import shown_stages
 from pretrainkit.errors import DataError
 
@@ -193,10 +193,14 @@ def captions(
     split: SplitOption = "train",
     format: FormatOption = "auto",
     caption_key: CaptionKey = None,
+    json_output: Json = False,
 ) -> None:
     """Write captions as documents, for pretrainkit corpus count-words and then tokenizer train."""
     parts = [pairs for path in sets for pairs in _open(path, split, format, None, caption_key).values()]
     number = _reader().write_captions(parts, out)
+    if json_output:
+        print_path(out, True, captions=number)
+        return
     typer.echo(f"{out}: {number:,} captions\n  next: pretrainkit corpus count-words {out} --out words.tsv")
 
 

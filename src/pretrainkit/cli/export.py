@@ -6,7 +6,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from pretrainkit import api
-from pretrainkit.cli.options import Averaged
+from pretrainkit.cli.options import Averaged, Json, print_path
 
 
 def export(
@@ -25,6 +25,7 @@ def export(
         ),
     ] = "huggingface",
     averaged: Averaged = False,
+    as_json: Json = False,
 ) -> None:
     """Write a run's weights, config and tokenizer for others to use."""
-    print(api.export(path, format, out, averaged=averaged))
+    print_path(api.export(path, format, out, averaged=averaged), as_json)

@@ -25,7 +25,9 @@ def generate(
     ] = None,
     num: Annotated[
         int | None,
-        Option(min=1, help="T5: answers per prompt, the best of --beams or as many draws. 4M: variations. Default: 1."),
+        Option(
+            min=1, help="T5, 4M: Answers per prompt: of T5 the best of --beams, or draws; of 4M variations. Default: 1."
+        ),
     ] = None,
     decoding: Decoding,
     given: Annotated[

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
 from pretrainkit import api
+from pretrainkit.cli.options import Json, print_path
 from pretrainkit.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,21 +37,30 @@ def import_(
     check: Annotated[
         bool, Option("--check", help="Compare with transformers on random inputs afterwards (recipe t5).")
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Read a model of another library into ours, for `init_from=`, `evaluate` and `generate`."""
     if dry_run:
-        _show(api.read_foreign_model(path, recipe, format=format, config=config))
+        _show(api.read_foreign_model(path, recipe, format=format, config=config), as_json)
         return
     if out is None:
         raise InputError("there is no place for the model\n  give --out FOLDER, or --dry-run to write nothing")
-    print(api.import_model(path, recipe, out, format=format, config=config, tokenizer=tokenizer, pooling=pooling))
-    if check:
-        difference = api.difference_from_huggingface(out)
+    written = api.import_model(path, recipe, out, format=format, config=config, tokenizer=tokenizer, pooling=pooling)
+    difference = api.difference_from_huggingface(out) if check else None
+    print_path(written, as_json, difference=difference)
+    if difference is not None and not as_json:
         print(f"random inputs: the outputs differ from those of transformers by {difference:.1e} at most")
 
 
-def _show(found: ImportedModel) -> None:
-    """One line for each tensor: its name there, its shape and name here; then the architecture."""
+def _show(found: ImportedModel, as_json: bool) -> None:
+    """Print a line for each tensor, with its name there, its name here and its shape, and then the architecture."""
+    if as_json:
+        tensors = {
+            ours: {"name": theirs, "shape": list(found.state[ours].shape)} for ours, theirs in found.names.items()
+        }
+        model = found.config.model_dump(mode="json")["model"]
+        print(json.dumps({"tensors": tensors, "step": found.step, "model": model}))
+        return
     width = max((len(name) for name in found.names.values()), default=0)
     for ours, theirs in found.names.items():
         print(f"{theirs:{width}}  {ours} {list(found.state[ours].shape)}")

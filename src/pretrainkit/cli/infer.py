@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from typer import Argument, Option
 
 from pretrainkit import api
@@ -12,10 +11,12 @@ from pretrainkit.cli.options import (
     Data,
     Decoding,
     Device,
+    Json,
     Lengths,
     Module,
     data_settings,
     lengths_of,
+    print_path,
     shard_of,
 )
 from pretrainkit.cli.settings_options import with_settings
@@ -62,6 +63,7 @@ def infer(
     module: Module = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace what another command wrote.")] = False,
     device: Device = None,
+    as_json: Json = False,
     averaged: Averaged = False,
 ) -> None:
     """Ask a trained model about all examples of a task, or all rows of a file, and write JSON lines.
@@ -97,4 +99,4 @@ def infer(
             batch_size=batch_size,
             decoding=decoding.given(),
         )
-    typer.echo(str(written))
+    print_path(written, as_json)

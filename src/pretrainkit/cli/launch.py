@@ -75,12 +75,17 @@ def logs(
     run: Run,
     rank: Annotated[int | None, Option(min=0, help="Of this rank alone.")] = None,
     lines: Annotated[int, Option(min=1, help="Last lines of each.")] = 20,
+    as_json: Annotated[bool, Option("--json", help="As JSON.")] = False,
 ) -> None:
     """The last lines of each rank's log, and where the whole logs are."""
     found = [path for folder in launched_runs(run) for path in folder.rank_logs(rank)]
-    for path in found:
+    shown = {str(path): path.read_text(errors="replace").splitlines()[-lines:] for path in found}
+    if as_json and found:
+        print(json.dumps(shown))
+        return
+    for path, last in shown.items():
         print(f"== {path}")
-        print("\n".join(path.read_text(errors="replace").splitlines()[-lines:]))
+        print("\n".join(last))
     if not found:
         raise InputError(f"{run} has no such log yet\n  does it run? pretrainkit launch status {shlex.quote(str(run))}")
     if (run / "launch/jobs").is_dir():

@@ -2,10 +2,12 @@
 
 import difflib
 import importlib
+import logging
 import os
+import re
 import sys
 import traceback
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer import Option
@@ -13,6 +15,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from pretrainkit import __version__
+from pretrainkit.cli.stages import VERBOSITY
 from pretrainkit.errors import InputError, PretrainKitError
 
 VERBS = {
@@ -44,6 +47,15 @@ VERBS = {
 _WITH_APPS = frozenset(("config", "corpus", "data", "demo", "launch", "sweep", "tasks", "tokenizer"))
 """Verbs whose file holds a Typer app: those with commands below them, and with ways of their own to read words."""
 
+_PANELS = {
+    "Reading": ("format", "text_key", "max_bad", "image_key", "caption_key"),
+    "Processes": ("workers", "memory", "engine", "ray", "slurm"),
+    "Launching": ("launch", "nodes", "nproc", "gpus_per_node", "max_restarts", "slurm", "cloud", "sweep", "dry_run"),
+    "Printing": ("json", "as_json", "json_output", "quiet", "verbose", "debug"),
+}
+"""Panel of a command's help to the names of the options in it; all others are in `Options`."""
+_OF_RECIPES = re.compile(r"((?:BERT|CLIP|T5|4M)(?:, (?:CLIP|4M))?): ")
+
 
 def app_of(verb: str) -> typer.Typer:
     """The app of a verb; where its file has none, of the function that is called as the file."""
@@ -69,17 +81,71 @@ class LazyGroup(TyperGroup):
             ctx.fail(f"No such command {cmd_name!r}.{hint}")
         command = get_command(app_of(cmd_name))
         command.name = cmd_name
-        for one in (command, *getattr(command, "commands", {}).values()):
-            _explain_errors(one)
+        subcommands = list(getattr(command, "commands", {}).values())
+        for leaf in subcommands or [command]:
+            leaf.params += _common_options()
+            _group_options(leaf)
+        for explained in (command, *subcommands):
+            _explain_errors(explained)
         return command
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        print("Usage: pretrainkit [--debug] VERB ...\n")
+        print("Usage: pretrainkit VERB ...\n")
         print("From raw data to an evaluated, exported model trained from scratch.\n")
         width = max(map(len, VERBS))
         print("\n".join(f"  {verb:<{width}}  {line}" for verb, line in VERBS.items()))
-        print("\n  pretrainkit VERB --help tells more; --version the version; --debug shows tracebacks of errors.")
-        print("  Start with: pretrainkit demo")
+        print("\n  pretrainkit VERB --help shows the options of a verb.")
+        print("Each verb takes -q (only results and errors), -v (details) and --debug (tracebacks of errors).")
+        print("--version prints the version; --install-completion sets up the Tab key of your shell.")
+        print("Start with: pretrainkit demo")
+
+
+def _set_verbosity(param: typer.CallbackParam, is_given: bool) -> None:
+    """Tell this process and those that it starts how much to print."""
+    if is_given and os.environ.setdefault(VERBOSITY, str(param.name)) != param.name:
+        raise InputError("-q and -v exclude each other\n  give one of them")
+    if is_given and param.name == "verbose":
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
+
+
+def _set_debug(is_given: bool) -> None:
+    if is_given:
+        os.environ["PRETRAINKIT_DEBUG"] = "1"
+
+
+Quiet = Annotated[
+    bool,
+    Option("--quiet", "-q", callback=_set_verbosity, expose_value=False, help="Print results and errors, no progress."),
+]
+Verbose = Annotated[
+    bool,
+    Option("--verbose", "-v", callback=_set_verbosity, expose_value=False, help="Print every logged step, and logs."),
+]
+Debug = Annotated[bool, Option("--debug", callback=_set_debug, expose_value=False, help="Show tracebacks of errors.")]
+
+
+def _common_options() -> list[Any]:
+    """Return the options that every command has; they change only what it prints."""
+    holder = typer.Typer(add_completion=False)
+
+    @holder.command()
+    def common(quiet: Quiet = False, verbose: Verbose = False, debug: Debug = False) -> None:
+        """Hold the options."""
+
+    return list(get_command(holder).params)
+
+
+def _group_options(command: Any) -> None:
+    """Show options that belong together in one panel of the help; `4M: ...` is shown in the panel of 4M."""
+    names = {param.name for param in command.params}
+    panels = dict(_PANELS) if "launch" in names else {**_PANELS, "Launching": ()}
+    by_name = {name: panel for panel, members in panels.items() for name in members}
+    for param in command.params:
+        panel = by_name.get(param.name)
+        if recipes := _OF_RECIPES.match(getattr(param, "help", None) or ""):
+            panel, param.help = recipes[1], param.help[recipes.end() :]
+        if panel:
+            param.rich_help_panel = panel
 
 
 def _explain_errors(command: Any) -> None:
@@ -142,7 +208,7 @@ def _preference(path: str) -> tuple[int, int]:
     return path.count("."), order.index(first) if first in order else len(order)
 
 
-app = typer.Typer(cls=LazyGroup, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(cls=LazyGroup, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def _print_version(wanted: bool) -> None:

@@ -105,6 +105,11 @@ class Execution:
         return RayEngine(self.ray)
 
 
+def print_path(path: Path | str, as_json: bool, **more: Any) -> None:
+    """Print what a command wrote: the path, or with `--json` an object with `out` and what else there is to report."""
+    print(json.dumps({"out": str(path), **more}) if as_json else path)
+
+
 def data_settings(data: list[str] | None) -> list[str]:
     """The words of `--data` as settings."""
     from pretrainkit.tasks.named_data import task_folders

@@ -21,9 +21,10 @@ def plan(
     source: Annotated[str, Argument(metavar="PRESET|FILE.yaml", help="A preset, or a YAML file.")],
     settings: Annotated[list[str] | None, Argument(metavar="PATH=VALUE", help="Such as data.train=FOLDER.")] = None,
     gpus: Annotated[int, Option(min=1, help="Devices of the whole run, one per rank.")] = 1,
-    device: Annotated[
+    hardware: Annotated[
         str, Option(help="b200, h200, h100, h20, a100, a100-40, l40s, a10, l4, rtx5090, rtx4090, rtx3090 or cpu.")
     ] = "h200",
+    device: Annotated[str | None, Option(hidden=True)] = None,
     gpus_per_node: Annotated[int, Option(min=1, help="Devices of a machine, for HSDP.")] = 8,
     mfu: Annotated[float, Option(help="Share of the datasheet's rate that you expect, in (0, 1].")] = 0.4,
     price: Annotated[float | None, Option(help="Of one device for an hour.")] = None,
@@ -31,13 +32,16 @@ def plan(
     as_json: Annotated[bool, Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Say what a run needs before it is paid for: memory per device, FLOPs, time and cost, and what does not divide."""
+    if device is not None:
+        print(f"note: --device of plan is now called --hardware; write --hardware {device}", file=sys.stderr)
+        hardware = device
     atexit.register(gc.freeze)  # at the end of the process nothing is looked through
     with without_collector(), _left_out("scipy", "wandb"):
         from pretrainkit import api
 
         config = api.load_config(source, settings or [])
         found = api.make_plan(
-            config, num_gpus=gpus, device=device, gpus_per_node=gpus_per_node, mfu=mfu, price=price, dry_run=dry_run
+            config, num_gpus=gpus, device=hardware, gpus_per_node=gpus_per_node, mfu=mfu, price=price, dry_run=dry_run
         )
     if as_json:
         print(json.dumps(asdict(found)))

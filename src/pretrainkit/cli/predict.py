@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from typer import Argument, Option
 
 from pretrainkit import api
-from pretrainkit.cli.options import Data, Device, data_settings
+from pretrainkit.cli.options import Data, Device, Json, data_settings, print_path
 from pretrainkit.cli.stages import shown_stages
 
 
@@ -24,6 +23,7 @@ def predict(
     batch_size: Annotated[int, Option(min=1, help="Examples per forward pass.")] = 64,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace what another command wrote.")] = False,
     device: Device = None,
+    as_json: Json = False,
 ) -> None:
     """Write what a fine-tuned model answers: a JSON object per row with its index, label and probabilities, or value.
 
@@ -42,4 +42,4 @@ def predict(
             device=device,
             progress=progress,
         )
-    typer.echo(str(written))
+    print_path(written, as_json)

@@ -1,11 +1,13 @@
 """What a training prints: a live bar on a terminal, plain lines elsewhere, JSON lines for machines."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
+from pretrainkit.cli.stages import VERBOSITY
 from pretrainkit.training.watch import Watcher
 
 
@@ -13,7 +15,12 @@ def make_watcher(as_json: bool = False) -> Watcher:
     """The watcher that fits where the output goes."""
     if as_json:
         return JsonWatcher()
-    return BarWatcher() if sys.stderr.isatty() else LineWatcher()
+    verbosity = os.environ.get(VERBOSITY)
+    if verbosity == "quiet":
+        return Watcher()
+    if verbosity == "verbose" or not sys.stderr.isatty():
+        return LineWatcher(shows_all=verbosity == "verbose")
+    return BarWatcher()
 
 
 def headline(info: Mapping[str, Any]) -> str:
@@ -52,17 +59,17 @@ def evaluation_line(metrics: Mapping[str, float]) -> str:
 
 
 class LineWatcher(Watcher):
-    """Plain lines, not more than one every other second."""
+    """Plain lines, at most one in two seconds; with `shows_all` one for each logged step and each checkpoint."""
 
-    def __init__(self) -> None:
-        self._last = 0.0
+    def __init__(self, shows_all: bool = False) -> None:
+        self._last, self._shows_all = 0.0, shows_all
 
     def started(self, info: Mapping[str, Any]) -> None:
         self._say(headline(info))
 
     def logged(self, step: int, metrics: Mapping[str, float]) -> None:
         now = time.monotonic()
-        if now - self._last >= 2:
+        if self._shows_all or now - self._last >= 2:
             self._last = now
             self._say(f"step {step:>7,}  {metrics_line(metrics)}")
 
@@ -70,7 +77,7 @@ class LineWatcher(Watcher):
         self._say(f"step {step:>7,}  held out: {evaluation_line(metrics)}")
 
     def event(self, step: int, kind: str, text: str) -> None:
-        if kind != "checkpoint":
+        if self._shows_all or kind != "checkpoint":
             self._say(f"step {step:>7,}  {kind}: {text}")
 
     def _say(self, text: str) -> None:
@@ -81,6 +88,7 @@ class BarWatcher(LineWatcher):
     """A live bar with rate, time left and the newest metrics; above it the lines of what happens seldom."""
 
     def __init__(self) -> None:
+        super().__init__()
         from rich import progress
         from rich.console import Console
 

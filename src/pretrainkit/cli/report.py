@@ -5,16 +5,21 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from pretrainkit.cli.options import Json, print_path
+
 
 def report(
     run: Annotated[Path, Argument(metavar="RUN", help="Run folder, such as runs/demo.")],
     out: Annotated[Path | None, Option(metavar="FILE", help="File to write; default: RUN/report.html.")] = None,
     curve: Annotated[Path | None, Option(metavar="FILE", help="Also draw the main loss curve: an SVG file.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Write the report of a run: curves, samples, config with origins, data, environment."""
     from pretrainkit.report.curve import write_curve
     from pretrainkit.report.page import write_report
 
-    print(write_report(run, out))
-    if curve is not None:
-        print(write_curve(run, curve))
+    page = write_report(run, out)
+    drawn = None if curve is None else write_curve(run, curve)
+    print_path(page, as_json, curve=None if drawn is None else str(drawn))
+    if drawn is not None and not as_json:
+        print(drawn)

@@ -1,5 +1,6 @@
 """Shows the stages of long work on standard error: a bar on a terminal, plain lines elsewhere."""
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from pretrainkit.errors import Interrupted
 if TYPE_CHECKING:
     from pretrainkit.workers.processes import Progress
 
+VERBOSITY = "PRETRAINKIT_VERBOSITY"
+"""Environment variable with `quiet` or `verbose`, which `-q` and `-v` set, for the processes of a command too."""
 _SECONDS_BETWEEN_LINES = 10
 
 
@@ -20,6 +23,9 @@ _SECONDS_BETWEEN_LINES = 10
 def shown_stages() -> "Iterator[Progress]":
     """Give what is passed as `progress`. An interrupt says how to resume."""
     try:
+        if os.environ.get(VERBOSITY) == "quiet":
+            yield _Hidden()
+            return
         if not sys.stderr.isatty():
             yield _Shown()
             return
@@ -32,6 +38,19 @@ def shown_stages() -> "Iterator[Progress]":
             yield _Shown(bars)
     except KeyboardInterrupt as error:
         raise Interrupted("stopped\n  finished parts are kept: run the same command again to go on") from error
+
+
+class _Hidden:
+    """No progress at all."""
+
+    def stage(self, name: str, total: int, unit: str) -> None:
+        """Ignore a stage."""
+
+    def advance(self, number: int) -> None:
+        """Ignore a step within a stage."""
+
+    def note(self, message: str) -> None:
+        """Ignore a note on the way."""
 
 
 class _Shown:

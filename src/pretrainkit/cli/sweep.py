@@ -1,7 +1,9 @@
 """`pretrainkit sweep`."""
 
+import json
 import re
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +12,7 @@ import typer
 from typer import Argument, Option
 from typer.core import TyperCommand
 
-from pretrainkit.cli.options import Data, Device, Origin
+from pretrainkit.cli.options import Data, Device, Json, Origin
 from pretrainkit.errors import InputError, Interrupted
 
 app = typer.Typer(add_completion=False)
@@ -57,6 +59,7 @@ def sweep(
     keep_all: Annotated[bool, Option("--keep-all", help="Keep the weights of runs that were not chosen, too.")] = False,
     submission: Annotated[bool, Option(help="Answer the test sets and write the leaderboard's zip.")] = True,
     device: Device = None,
+    json_output: Json = False,
 ) -> None:
     """Fine-tune an encoder on all tasks of GLUE, or on files of your own, choose the learning rate on the held-out data
     (median over seeds), and write tables and, of GLUE, the submission. The same command goes on where an interrupted
@@ -64,7 +67,7 @@ def sweep(
     import signal
 
     from pretrainkit.sweep.plan import BENCHMARK, Plan
-    from pretrainkit.sweep.results import as_markdown
+    from pretrainkit.sweep.results import as_json, as_markdown
     from pretrainkit.sweep.runs import Sweep
 
     if what not in (BENCHMARK.name, *BENCHMARK.own):
@@ -83,14 +86,19 @@ def sweep(
         device=device,
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the runs save and end before this does
-    runs = Sweep(plan, out.resolve(), jobs, keep_all, typer.echo)
+    runs = Sweep(plan, out.resolve(), jobs, keep_all, partial(typer.echo, err=json_output))
     try:
         choices = runs.run()
     except KeyboardInterrupt as error:
         raise Interrupted("stopped\n  finished runs are kept: the same command goes on from here") from error
-    typer.echo(as_markdown(choices), nl=False)
-    if submission and what == BENCHMARK.name:
-        path, missing = runs.submit(choices, device)
+    if not json_output:
+        typer.echo(as_markdown(choices), nl=False)
+    path, missing = runs.submit(choices, device) if submission and what == BENCHMARK.name else (None, ())
+    if json_output:
+        result = as_json(choices)
+        typer.echo(json.dumps({**result, "submission": path and str(path), "would_be_refused": list(missing)}))
+        return
+    if path is not None:
         typer.echo(str(path))
-        for one in missing:
-            typer.echo(f"  would be refused: {one}")
+    for reason in missing:
+        typer.echo(f"  would be refused: {reason}")

@@ -1,0 +1,75 @@
+"""What people expect of every command: completion, --json, -q and -v, and options with one meaning."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.main import get_command
+
+from pretrainkit.cli import main
+from support.command_line import pretrainkit, refused, succeed
+from support.page_data import BERT, QUICK, copy
+
+NO_ANSWER = {"config schema", "config import", *(f"launch {verb}" for verb in ("cancel", "resume"))} | {
+    f"launch {verb}" for verb in ("create", "provision", "run", "ssh-config", "delete")
+}
+"""Commands that act or print a file, and have nothing to report as JSON."""
+
+
+def leaves():
+    group = get_command(main.app)
+    for verb in main.VERBS:
+        command = group.get_command(None, verb)
+        for name, leaf in (getattr(command, "commands", None) or {"": command}).items():
+            yield f"{verb} {name}".strip(), {option for param in leaf.params for option in param.opts}
+
+
+def test_every_command_has_the_common_options_and_those_that_answer_have_json():
+    options = dict(leaves())
+    assert not [name for name, own in options.items() if not {"--quiet", "-q", "--verbose", "-v", "--debug"} <= own]
+    assert {name for name, own in options.items() if "--json" not in own} == NO_ANSWER
+
+
+@pytest.fixture
+def training(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    copy("tokens", tmp_path / "tokens")
+    return ["train", "bert/mini", "data.train=tokens/train", *BERT.split(), *QUICK.split(), "num_steps=4"]
+
+
+def test_quiet_prints_no_progress_and_verbose_every_step(training):
+    assert pretrainkit(*training, "--out", "quiet", "-q").err == ""
+    shown = pretrainkit(*training, "--out", "verbose", "--verbose", "checkpoint.every_steps=2").err
+    assert [f"step {step:>7,}  loss" in shown for step in (1, 2, 3, 4)] == [True] * 4
+    assert "step       2  checkpoint: " in shown
+    message = refused(*training, "--out", "both", "-q", "-v")
+    assert message == "error: -q and -v exclude each other\n  give one of them\n"
+    succeed(*training, "--out", "both", "-q")
+
+
+def test_what_is_written_is_reported_as_json(training):
+    succeed(*training, "--out", "run", "-q")
+    assert json.loads(succeed("export", "run", "--out", "exported", "--json")) == {"out": "exported"}
+    assert json.loads(succeed("report", "run", "--json", "--curve", "c.svg")) == {
+        "out": "run/report.html",
+        "curve": "c.svg",
+    }
+    assert json.loads(succeed("config", "check", "bert/tiny", "data.train=tokens/train", "--json"))["ranks"] == 1
+
+
+def test_plan_takes_hardware_and_still_its_former_name():
+    words = ("plan", "bert/mini", "num_steps=5", "--no-dry-run", "--json")
+    former = pretrainkit(*words, "--device", "l4")
+    assert former.err == "note: --device of plan is now called --hardware; write --hardware l4\n"
+    assert json.loads(former.out) == json.loads(succeed(*words, "--hardware", "l4"))
+
+
+@pytest.mark.parametrize(("words", "answer"), [("tra", "train"), ("train --la", "--launch"), ("config sc", "schema")])
+def test_the_shell_completes_verbs_and_options(words, answer):
+    own = {"COMP_WORDS": f"pretrainkit {words}", "COMP_CWORD": str(len(words.split()))}
+    environment = os.environ | own | {"_PRETRAINKIT_COMPLETE": "complete_bash"}
+    command = [sys.executable, "-c", "from pretrainkit.cli.main import main; main()"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == [answer]
