@@ -44,16 +44,16 @@ os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["
 
 
 def pages() -> dict[Path, str]:
-    """Every page of the repository that the site has, to its address there."""
+    """Return the pages of the repository that the site has, with their addresses there."""
     docs, recipes = ROOT / "docs", ROOT / "src/pretrainkit/recipes"
-    found = {page: str(page.relative_to(docs)) for page in sorted(docs.rglob("*.md"))}
-    found |= {page: f"recipes/{page.parent.name}.md" for page in sorted(recipes.glob("*/README.md"))}
-    found |= {page: page.name.lower() for page in sorted(ROOT.glob("*.md")) if page.name != "README.md"}
-    return found | {ROOT / "benchmarks/RESULTS.md": "benchmarks.md"}
+    addresses = {page: str(page.relative_to(docs)) for page in sorted(docs.rglob("*.md"))}
+    addresses |= {page: f"recipes/{page.parent.name}.md" for page in sorted(recipes.glob("*/README.md"))}
+    addresses |= {page: page.name.lower() for page in sorted(ROOT.glob("*.md")) if page.name != "README.md"}
+    return addresses | {ROOT / "benchmarks/RESULTS.md": "benchmarks.md"}
 
 
 def copied(page: Path, addresses: dict[Path, str], out: Path) -> str:
-    """The text of a page with its links as the site needs them. Pictures are copied."""
+    """Return the text of a page with links that work on the site, and copy its pictures to `out`."""
 
     def moved(match: re.Match[str]) -> str:
         target = (page.parent / match[1]).resolve()
@@ -107,7 +107,7 @@ def toctree(addresses: list[str]) -> str:
 
 
 def navigation(home: str, generated: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """The home page and one page for each of its lists of more than one link, from the text of `docs/index.md`."""
+    """Yield the home page and a page for each of its lists with several links, from the text of `docs/index.md`."""
     intro, *sections = re.split(r"^## ", home, flags=re.MULTILINE)
     top, shown = [], [intro]
     for section in sections:
@@ -126,21 +126,20 @@ def navigation(home: str, generated: list[tuple[str, str]]) -> Iterator[tuple[st
 
 
 def public_modules() -> list[str]:
-    """Modules whose names a reader is told to use: those that Python snippets of the pages import, and what a recipe
-    can be besides."""
-    found = {"pretrainkit.recipes.capabilities", "pretrainkit.recipes.exchange"}
+    """Return the modules that snippets of the pages import, and those with the interfaces of a recipe."""
+    modules = {"pretrainkit.recipes.capabilities", "pretrainkit.recipes.exchange"}
     for page in pages():
         for snippet in re.findall(r"^```python\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL):
             for node in ast.walk(ast.parse(snippet)):
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pretrainkit."):
-                    found.add(str(node.module))
+                    modules.add(str(node.module))
                 elif isinstance(node, ast.ImportFrom) and node.module == "pretrainkit":
-                    found |= {f"pretrainkit.{alias.name}" for alias in node.names}
-    return sorted(found)
+                    modules |= {f"pretrainkit.{alias.name}" for alias in node.names}
+    return sorted(modules)
 
 
 def public_names(module: Any) -> dict[str, Any]:
-    """What a module offers: its `__all__`, or all that it defines without a leading underscore."""
+    """Return the public classes and functions of a module: those in `__all__`, or those without an underscore."""
     names = getattr(module, "__all__", None) or [
         name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__
     ]
@@ -149,8 +148,7 @@ def public_names(module: Any) -> dict[str, Any]:
 
 
 def undocumented(value: Any, path: str) -> Iterator[str]:
-    """The dotted names of a function, or of a class and its methods, that have no docstring of their own or of the
-    class they come from."""
+    """Yield `path` if a function or class has no docstring, and the dotted names of methods that have none."""
     if not inspect.getdoc(value) or (
         dataclasses.is_dataclass(value) and value.__doc__.startswith(value.__name__ + "(")
     ):
@@ -164,7 +162,7 @@ def undocumented(value: Any, path: str) -> Iterator[str]:
 
 
 def api_pages() -> Iterator[tuple[str, str]]:
-    """The Python API: one page for the functions of `pretrainkit`, one for each further module."""
+    """Yield the pages of the Python API: one for `pretrainkit`, one for each other public module."""
     missing, links = [], []
     for name in ["pretrainkit", *public_modules()]:
         module = importlib.import_module(name)
@@ -183,7 +181,7 @@ def api_pages() -> Iterator[tuple[str, str]]:
 
 
 def command_text(command: Any, name: str) -> Iterator[str]:
-    """Usage, description, arguments and options of one command."""
+    """Yield the description, usage, arguments and options of a command."""
     context = command.context_class(command, info_name=name)
     lead = inspect.cleandoc((command.callback and command.callback.__doc__) or command.help or "")
     if not lead:
@@ -200,7 +198,7 @@ def command_text(command: Any, name: str) -> Iterator[str]:
 
 
 def escaped(text: str) -> str:
-    """Plain text as Markdown: what stands outside of backticks means itself."""
+    """Return plain text as Markdown that shows it unchanged, except for code between backticks."""
     parts = re.split(r"(`[^`]+`)", " ".join(text.split()))
     parts[::2] = [re.sub(r"[*_<>\[\]{}$|\\]", r"\\\g<0>", part) for part in parts[::2]]
     return "".join(parts)
@@ -221,7 +219,7 @@ def cli_pages() -> Iterator[tuple[str, str]]:
 
 
 def fields_text(config_class: type[Config], path: str, level: int, shared: type[Config] = Config) -> Iterator[str]:
-    """Every field of a config class that `shared` does not have, then the fields of the settings that these hold."""
+    """Yield the fields of a config class that `shared` does not have, then the fields of their own config classes."""
     types, parts = field_types(config_class), []
     for name, info in config_class.model_fields.items():
         full = f"{path}.{name}" if path else name
@@ -236,21 +234,21 @@ def fields_text(config_class: type[Config], path: str, level: int, shared: type[
         shown = "" if isinstance(default, dict) else f", default `{scalar(default)}`"
         yield f"`{full}`\n: {escaped(info.description or '')}\n  *{escaped(types[name])}*{shown}\n"
         tag = tag_of(classes)
-        for one in classes:
+        for part in classes:
             value = (
-                next((f" with {tag[0]}={value}" for value, member in tag[1].items() if member is one), "")
+                next((f" with {tag[0]}={value}" for value, member in tag[1].items() if member is part), "")
                 if tag
                 else ""
             )
-            parts.append((full, value, one))
-    for full, value, one in parts:
-        if one.model_fields:
-            yield f"{'#' * level} {full}{value}\n\n{escaped(inspect.getdoc(one) or '')}\n"
-            yield from fields_text(one, full, min(level + 1, 5))
+            parts.append((full, value, part))
+    for full, value, part in parts:
+        if part.model_fields:
+            yield f"{'#' * level} {full}{value}\n\n{escaped(inspect.getdoc(part) or '')}\n"
+            yield from fields_text(part, full, min(level + 1, 5))
 
 
 def settings_pages() -> Iterator[tuple[str, str]]:
-    """Every field of every config: those that all recipes share on one page, the others by recipe."""
+    """Yield the pages of settings: one with the fields that all recipes share, one for each recipe."""
     lead = "# Settings of every run\n\nEach recipe has its own `model`, `objective` and `data` besides.\n"
     yield "reference/settings/run.md", "\n".join([lead, *fields_text(RunConfig, "", 2)])
     names = sorted(entries())
@@ -277,15 +275,15 @@ GENERATED = [
 def make(out: Path) -> None:
     shutil.rmtree(out, ignore_errors=True)
     addresses = pages()
-    made = {address: copied(page, addresses, out) for page, address in addresses.items()}
-    about = "".join(f"\n- [{title_of(made[a])}]({a})" for page, a in addresses.items() if page.parent == ROOT)
-    home = f"{made['index.md'].rstrip()}\n\n## Project\n{about}\n" if about else made["index.md"]
-    made |= dict(navigation(home, GENERATED))
+    texts = {address: copied(page, addresses, out) for page, address in addresses.items()}
+    about = "".join(f"\n- [{title_of(texts[a])}]({a})" for page, a in addresses.items() if page.parent == ROOT)
+    home = f"{texts['index.md'].rstrip()}\n\n## Project\n{about}\n" if about else texts["index.md"]
+    texts |= dict(navigation(home, GENERATED))
     for generate in (api_pages, cli_pages, settings_pages):
-        made |= dict(generate())
+        texts |= dict(generate())
     tutorials = [page for page in addresses if page.parent.name == "tutorials"]
-    made |= {f"tutorials/{page.stem}.ipynb": json.dumps(notebook(page), indent=1) for page in tutorials}
-    for address, text in made.items():
+    texts |= {f"tutorials/{page.stem}.ipynb": json.dumps(notebook(page), indent=1) for page in tutorials}
+    for address, text in texts.items():
         (out / address).parent.mkdir(parents=True, exist_ok=True)
         (out / address).write_text(text, "utf-8")
 
