@@ -117,7 +117,7 @@ def test_a_cache_is_invisible_until_it_is_completed(task, tmp_path, caplog):
     assert task.bind("train", caches=[tmp_path / "out"]).is_cached
     (folder / "COMPLETED").unlink()
     assert not task.bind("train", caches=[tmp_path / "out"]).is_cached
-    assert "no cache of train is used; examples are made on the fly" in caplog.text
+    assert "no cache of train is used; examples are computed while they are read" in caplog.text
 
 
 def test_an_interrupted_cache_goes_on_with_what_is_missing(task, tmp_path):
@@ -188,7 +188,7 @@ def test_what_cannot_be_cached_is_refused(task, tmp_path):
     with pytest.raises(DataError, match="'inputs' must be a row of ids below 259"):
         cache_task(task.replace(source=rows, preprocessors=(CacheMarker(),)), tmp_path)
     rows = FunctionSource(lambda split: [{"inputs": [3], "targets": [5], "thing": object()}], ["train"])
-    with pytest.raises(DataError, match="type object cannot be kept in a cache\n  leave it out"):
+    with pytest.raises(DataError, match="type object cannot be stored in a cache\n  remove it"):
         cache_task(task.replace(source=rows, preprocessors=(CacheMarker(),)), tmp_path)
 
 

@@ -123,7 +123,7 @@ def test_the_fingerprint_is_that_of_the_content(cache):
         ("COMPLETED", "no file COMPLETED"),
         ("train.tfrecord-00001-of-00003", "lacks 1 of 3 files"),
         ("info.train.json", "no split 'train'"),
-        ("stats", "its stats.train.json says 8"),
+        ("stats", "but 8 in its stats.train.json"),
         ("cut", "ends within the record"),
         ("flipped", "has a wrong checksum"),
     ],

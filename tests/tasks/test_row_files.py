@@ -27,5 +27,5 @@ def test_every_kind_of_file_gives_its_rows(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.csv", "a.gz", "noend", "a.parquet.txtx"])
 def test_other_names_are_refused(name):
-    with pytest.raises(DataError, match=r"a file of rows ends in \.jsonl"):
+    with pytest.raises(DataError, match=r"a file of rows must end in \.jsonl"):
         open_rows(name, "rows")

@@ -37,7 +37,7 @@ def test_a_task_is_used_with_what_the_run_supplies():
     ("supply", "message"),
     [
         (Supply(steps=tuple), r"leaves its vocabulary to the run.*\n.*--tokenizer DIR"),
-        (Supply(ByteVocabulary()), r"leaves steps to the run, and none are given\n  say how"),
+        (Supply(ByteVocabulary()), r"leaves steps to the run, but none are configured\n  say how"),
     ],
 )
 def test_what_is_not_supplied_is_told(supply, message):

@@ -123,7 +123,7 @@ def test_regrouping_steps_make_other_examples_by_index():
     bound = task(preprocessors=steps).bind("train")
     assert len(bound) == 3
     assert ByteVocabulary().decode(bound.example(1)["inputs"]) == "train 2train 3"
-    with pytest.raises(ConfigError, match="'noisy' stands before 'Pairs'"):
+    with pytest.raises(ConfigError, match="'noisy' is before 'Pairs'"):
         task(preprocessors=(*steps[:3], noisy, Pairs())).bind("train")
 
 
@@ -134,7 +134,7 @@ def test_regrouping_steps_make_other_examples_by_index():
         ((append_eos_after_trim, CacheMarker()), "'append_eos_after_trim' depends on lengths"),
         ((append_eos_after_trim, keep_if(is_even)), "'append_eos_after_trim' depends on lengths"),
         ((CacheMarker(), keep_if(is_even)), "'is_even' filters or multiplies"),
-        ((Pairs(), CacheMarker()), "'Pairs' must stand behind the cache marker"),
+        ((Pairs(), CacheMarker()), "'Pairs' must be after the cache marker"),
     ],
 )
 def test_steps_that_do_not_fit_together_are_refused_when_the_task_is_made(steps, message):
@@ -153,7 +153,7 @@ def test_a_random_step_before_the_marker_is_told(caplog):
         ((rekey({"inputs": "nothing"}),), "'Rekey' failed for example 0: no key 'nothing'"),
         ((rekey({"inputs": "text"}), tokenize()), "lacks the feature 'targets'"),
         ((rekey({"inputs": "text", "targets": "text"}),), "'inputs' of example 0 of train is <U7 of rank 0"),
-        ((rekey({"inputs": "number", "targets": "number"}),), "rank 0, declared is int32 of rank 1"),
+        ((rekey({"inputs": "number", "targets": "number"}),), "rank 0, but it is declared as int32 of rank 1"),
     ],
 )
 def test_an_example_that_is_not_what_the_features_say_is_refused(steps, message):
@@ -433,5 +433,5 @@ def twice_forgetful(example):
     ids=["without a cache", "before the marker", "behind it", "several"],
 )
 def test_a_step_that_gives_no_example_is_named(steps):
-    with pytest.raises(DataError, match=r"its step '(twice_)?forgetful' failed for example 0: .* it gave None"):
+    with pytest.raises(DataError, match=r"its step '(twice_)?forgetful' failed for example 0: .* it returned None"):
         task(preprocessors=steps).bind("train").example(0)

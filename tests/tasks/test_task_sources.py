@@ -146,7 +146,7 @@ def test_a_saved_data_set_of_hugging_face(tmp_path):
     assert source.num_examples("train") == 3
     assert source.example("train", 2) == {"text": "c", "label": 0}
     assert pickle.loads(pickle.dumps(source)).fingerprint("train") == source.fingerprint("train")
-    with pytest.raises(DataError, match="has no split 'validation'"):
+    with pytest.raises(DataError, match="split 'validation' cannot be read"):
         source.num_examples("validation")
 
 
@@ -168,7 +168,7 @@ def test_a_saved_data_set_without_splits_is_not_held_out_from_itself(tmp_path):
     datasets.Dataset.from_dict({"n": [0, 1, 2]}).save_to_disk(str(tmp_path / "saved"))
     source = HuggingFaceDataset(tmp_path / "saved")
     assert source.num_examples("train") == 3
-    with pytest.raises(DataError, match="has no split 'validation'"):
+    with pytest.raises(DataError, match="split 'validation' cannot be read"):
         source.num_examples("validation")
 
 

@@ -88,7 +88,7 @@ def test_sentencepiece_vocabularies_are_equal_by_content(model, tmp_path):
 
 def test_making_a_vocabulary_reads_no_file_and_using_it_names_what_is_missing(tmp_path):
     vocabulary = SentencePieceVocabulary(tmp_path / "none")
-    with pytest.raises(DataError, match="holds no SentencePiece model"):
+    with pytest.raises(DataError, match="has no SentencePiece model"):
         vocabulary.encode("a")
     (tmp_path / "broken.model").write_bytes(b"not a model")
     with pytest.raises(DataError, match="is not a SentencePiece model"):
@@ -155,5 +155,5 @@ def test_a_tokenizer_json_has_the_sentinels_it_names_or_those_added(json_file, t
     assert (added.size, added.sentinel_ids) == (11, (10, 9, 8))
     (tmp_path / "tokenizer.json").write_bytes(json_file.read_bytes())
     assert TokenizerJsonVocabulary(tmp_path) == vocabulary != added
-    with pytest.raises(DataError, match=r"has no piece '\[EOS\]'\n  name its eos piece"):
+    with pytest.raises(DataError, match=r"has no piece '\[EOS\]'\n  set its eos piece"):
         assert TokenizerJsonVocabulary(json_file, eos="[EOS]").eos_id

@@ -1,11 +1,11 @@
-"""The offline cache of a task: its examples as they are at the cache marker, with random access.
+"""The offline cache of a task: its examples at the cache marker, with random access.
 
 CACHE/task_name/             a colon in the name makes a folder
   train/inputs/ …            token shards of every output feature, one document per example
   train/extras-00000-of-00004.jsonl, .ends    everything else: JSON lines and int64 offsets
-  info.train.json            shards, shapes and dtypes, fingerprint of what made it
+  info.train.json            shards, shapes and dtypes, fingerprint of data and steps
   stats.train.json           examples, <feature>_tokens, <feature>_max_tokens, <feature>_chars
-  COMPLETED                  empty, written last: only then is there a cache
+  COMPLETED                  empty, written last: without it the cache is incomplete
 """
 
 import base64
@@ -28,38 +28,38 @@ from pretrainkit.tokenizers.special import SpecialIds
 
 COMPLETED = "COMPLETED"
 MISSING = "\x00missing"
-"""Key of an extras record that lists the features an example does not have."""
+"""Key of an extras record that lists the features that an example lacks."""
 _logger = logging.getLogger(__name__)
 
 
 def task_folder(cache: str | Path, task_name: str) -> Path:
-    """Where a cache folder has a task."""
+    """Return the folder of a task in a cache folder."""
     return Path(cache, *task_name.split(":"))
 
 
 def special_ids(vocabulary: Vocabulary) -> SpecialIds:
-    """Of token shards that a vocabulary made: T5 has one end mark, and no mask."""
+    """Return the special ids of token shards of a vocabulary: T5 has one end mark, and no mask."""
     eos, pad = vocabulary.eos_id, vocabulary.pad_id
     return SpecialIds(unk=vocabulary.unk_id, cls=eos, sep=eos, mask=pad, pad=pad)
 
 
 def extras_name(shard: int, num_shards: int, suffix: str) -> str:
-    """Name of a file such as `extras-00000-of-00004.jsonl`."""
+    """Return the name of a file such as `extras-00000-of-00004.jsonl`."""
     return f"extras-{shard:05d}-of-{num_shards:05d}.{suffix}"
 
 
 class TaskCache:
-    """A cache that is whole. What cannot be read is a DataError."""
+    """A complete cache. Raises DataError for unreadable files."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` is that of the task, with `COMPLETED` in it."""
+        """`folder`: the task's, with `COMPLETED` in it."""
         self.folder = folder
 
     def has(self, split: str) -> bool:
         return (self.folder / f"info.{split}.json").is_file()
 
     def info(self, split: str) -> dict[str, Any]:
-        """Shards, features, fingerprint."""
+        """Return shards, features and fingerprint."""
         return _json(self.folder / f"info.{split}.json")
 
     def stats(self, split: str) -> dict[str, int]:
@@ -70,7 +70,7 @@ class TaskCache:
 
 
 def find_cache(task: Any, split: str, caches: Sequence[str | Path]) -> TaskCache | None:
-    """The first of `caches` that holds a split of the `Task` as it is now; others are passed over with a note."""
+    """Return the first of `caches` with a split of the current `Task`; outdated ones are skipped with a warning."""
     for folder in caches:
         path = task_folder(folder, task.name)
         cache = TaskCache(path)
@@ -86,12 +86,12 @@ def find_cache(task: Any, split: str, caches: Sequence[str | Path]) -> TaskCache
         if cache.info(split)["fingerprint"] == expected:
             return cache
         _logger.warning(
-            "task %s: the cache in %s is stale, its data, steps or vocabularies have changed; examples of %s are made "
-            "anew\n  make the cache again: pretrainkit tasks cache %s --out %s --overwrite",
+            "task %s: the cache in %s is stale, its data, steps or vocabularies have changed; examples of %s are "
+            "computed while they are read\n  create the cache again: pretrainkit tasks cache %s --out %s --overwrite",
             task.name, path, split, task.name, folder,
         )  # fmt: skip
     if caches:
-        _logger.warning("task %s: no cache of %s is used; examples are made on the fly", task.name, split)
+        _logger.warning("task %s: no cache of %s is used; examples are computed while they are read", task.name, split)
     return None
 
 
@@ -101,7 +101,7 @@ class CachedExamples(Examples):
     def __init__(self, folder: Path, split: str, info: Mapping[str, Any]) -> None:
         self._folder, self._split, self._info = folder, split, dict(info)
         self.shards = {name: TokenShards.open(folder / split / name) for name in info["features"]}
-        """Token shards of each feature: one document per example, empty where the feature is."""
+        """Token shards of each feature: one document per example, empty if the example lacks the feature."""
         self._ends: list[int] = np.cumsum(info["shard_examples"]).tolist()
         num_shards = info["num_shards"]
         names = [extras_name(shard, num_shards, "jsonl") for shard in range(num_shards)]
@@ -115,46 +115,47 @@ class CachedExamples(Examples):
 
     @cached_property
     def _readers(self) -> list[tuple[str, np.dtype, list[tuple[NDArray, NDArray]]]]:
-        """Of each feature: name, dtype, and per shard its tokens and (examples + 1,) where each example begins."""
-        found = []
+        """For each feature: name, dtype, and per shard its tokens and (examples + 1,) begins of the examples."""
+        readers = []
         for name, shards in self.shards.items():
             parts = []
             for shard in range(shards.num_shards):
-                # An example is one sentence or none, so documents end at ends of sentences.
+                # An example has one sentence or none, so documents end at ends of sentences.
                 ends = np.concatenate([[0], shards.sentence_ends(shard)])
                 begins = ends[np.concatenate([[0], shards.document_ends(shard)])]
                 parts.append((shards.tokens(shard), begins))
-            found.append((name, np.dtype(self._info["features"][name]["dtype"]), parts))
-        return found
+            readers.append((name, np.dtype(self._info["features"][name]["dtype"]), parts))
+        return readers
 
     def example(self, index: int) -> Example:
         shard = bisect_right(self._ends, index)
         own = index - (self._ends[shard - 1] if shard else 0)
-        made: Example = {}
+        example: Example = {}
         for name, dtype, parts in self._readers:
             tokens, begins = parts[shard]
-            made[name] = tokens[begins[own] : begins[own + 1]].astype(dtype)
+            example[name] = tokens[begins[own] : begins[own + 1]].astype(dtype)
         ends = self._extra_ends[shard]
         begin = ends[own - 1] if own else 0
         if ends[own] - begin > 2:  # more than "{}"
-            made.update(decoded_extras(self._extras[shard][begin : ends[own]].tobytes()))
-            for name in made.pop(MISSING, ()):
-                del made[name]
-        return made
+            example.update(decoded_extras(self._extras[shard][begin : ends[own]].tobytes()))
+            for name in example.pop(MISSING, ()):
+                del example[name]
+        return example
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CachedExamples, (self._folder, self._split, self._info)
 
 
 def encoded_extras(example: Mapping[str, Any]) -> bytes:
-    """A line of JSON; arrays become objects with their bytes in base64. Raises TypeError for other kinds of values."""
+    """Return a line of JSON; arrays become objects with their bytes in base64. Raises TypeError for unsupported
+    values."""
     if not example:
         return b"{}"
     return json.dumps(example, ensure_ascii=False, separators=(",", ":"), default=_encoded).encode()
 
 
 def decoded_extras(line: bytes) -> Example:
-    """The values of `encoded_extras`; tuples have become lists."""
+    """Return the values of `encoded_extras`; tuples have become lists."""
     if b'"\\u0000array"' not in line:
         return json.loads(line)
     return json.loads(line, object_hook=_decoded)
@@ -166,7 +167,7 @@ def _encoded(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
         return {"\x00array": [value.dtype.str, list(value.shape), data]}
-    raise TypeError(f"a value of type {type(value).__name__} cannot be kept in a cache")
+    raise TypeError(f"a value of type {type(value).__name__} cannot be stored in a cache")
 
 
 def _decoded(content: dict[str, Any]) -> Any:
@@ -179,7 +180,7 @@ def _decoded(content: dict[str, Any]) -> Any:
 
 def _map(path: Path, dtype: type) -> NDArray:
     if not path.is_file():
-        raise _torn(f"{path} is missing")
+        raise _damaged(f"{path} is missing")
     return np.asarray(np.memmap(path, dtype, "r")) if path.stat().st_size else np.empty(0, dtype)
 
 
@@ -187,8 +188,8 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise _torn(f"{path} cannot be read: {error}") from error
+        raise _damaged(f"{path} cannot be read: {error}") from error
 
 
-def _torn(what: str) -> DataError:
-    return DataError(f"{what}\n  make the cache again: pretrainkit tasks cache TASK --out DIR --overwrite")
+def _damaged(problem: str) -> DataError:
+    return DataError(f"{problem}\n  create the cache again: pretrainkit tasks cache TASK --out DIR --overwrite")

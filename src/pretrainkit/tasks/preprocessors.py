@@ -1,4 +1,4 @@
-"""Steps that most tasks need. Each is picklable, pure, and part of a cache's fingerprint.
+"""Common steps. Each is picklable, pure, and part of a cache's fingerprint.
 
 Source of the names and rules: SeqIO, https://arxiv.org/abs/2203.17189.
 """
@@ -20,7 +20,7 @@ Features = Mapping[str, Feature]
 
 @dataclass(frozen=True)
 class Rekey:
-    """New key from old: `rekey({"inputs": None, "targets": "text"})`. None gives an empty string; other keys go."""
+    """Rename keys: `rekey({"inputs": None, "targets": "text"})`. None makes an empty string; other keys are dropped."""
 
     key_map: Mapping[str, str | None]
 
@@ -33,7 +33,7 @@ rekey = Rekey
 
 @dataclass(frozen=True)
 class FormatStrings:
-    """Texts from patterns; see `format_strings`."""
+    """Make texts from patterns; see `format_strings`."""
 
     patterns: Mapping[str, str]
 
@@ -43,12 +43,12 @@ class FormatStrings:
 
 def format_strings(**patterns: str) -> FormatStrings:
     """Make texts from the values of an example: `format_strings(inputs="translate to German: {en}", targets="{de}")`.
-    Raises ConfigError where a pattern is not one of `str.format`, or has fields without a name."""
+    Raises ConfigError if a pattern is not valid for `str.format`, or has fields without a name."""
     for key, pattern in patterns.items():
         try:
             fields = [name for _, name, _, _ in string.Formatter().parse(pattern) if name is not None]
         except ValueError as error:
-            raise ConfigError(f"pattern {key}={pattern!r}: {error}\n  write a brace that is text twice") from error
+            raise ConfigError(f"pattern {key}={pattern!r}: {error}\n  double a literal brace") from error
         if any(not name or name[0].isdigit() for name in fields):
             raise ConfigError(f"pattern {key}={pattern!r} has a field without a name\n  write {{name}}")
     return FormatStrings(patterns)
@@ -56,7 +56,7 @@ def format_strings(**patterns: str) -> FormatStrings:
 
 @dataclass(frozen=True)
 class Tokenize:
-    """Texts of output features to ids; see `tokenize`."""
+    """Encode texts of output features; see `tokenize`."""
 
     keeps_text: bool
 
@@ -69,18 +69,18 @@ class Tokenize:
                     made[f"{name}_pretokenized"] = value
                 made[name] = np.array(feature.vocabulary.encode(value), np.int32)
             elif isinstance(value, (list, tuple)) and value and isinstance(value[0], str):
-                raise DataError(f"feature {name!r} is a list of texts\n  choose or join them before they are tokenized")
+                raise DataError(f"feature {name!r} is a list of texts\n  select or join them before they are tokenized")
         return made
 
 
 def tokenize(keep_text: bool = True) -> Tokenize:
-    """Output features that are texts become int32 ids, without EOS; where `keep_text` is true the text stays as
+    """Encode output features that are texts as int32 ids, without EOS. With `keep_text` the text is stored as
     `<feature>_pretokenized`."""
     return Tokenize(keep_text)
 
 
 def append_eos(example: Mapping[str, Any], features: Features) -> Example:
-    """Ends the features that have `add_eos` with EOS. Where they are too long for the model it is cut off again."""
+    """Append EOS to features with `add_eos`. It is cut off again from features that are too long for the model."""
     made = dict(example)
     for name, feature in features.items():
         if name in made and feature.add_eos:
@@ -89,8 +89,8 @@ def append_eos(example: Mapping[str, Any], features: Features) -> Example:
 
 
 def append_eos_after_trim(example: Mapping[str, Any], features: Features, lengths: Lengths | None) -> Example:
-    """Ends the features that have `add_eos` with EOS, which takes the place of the last token where they are too long.
-    Without lengths nothing is trimmed; the other features are never trimmed here."""
+    """Append EOS to features with `add_eos`; it replaces the last token of a feature that is too long. Without lengths
+    nothing is trimmed; other features are never trimmed here."""
     made = dict(example)
     for name, feature in features.items():
         if name in made and feature.add_eos:
@@ -99,13 +99,13 @@ def append_eos_after_trim(example: Mapping[str, Any], features: Features, length
 
 
 def tokenize_and_append_eos(example: Mapping[str, Any], features: Features) -> Example:
-    """`tokenize` and then `append_eos`."""
+    """Apply `tokenize` and then `append_eos`."""
     return append_eos(Tokenize(keeps_text=True)(example, features), features)
 
 
 @dataclass(frozen=True)
 class TruncateLeft:
-    """Keeps the end of features; see `truncate_inputs_left`."""
+    """Keep the end of features; see `truncate_inputs_left`."""
 
     keys: Sequence[str]
 
@@ -121,13 +121,13 @@ class TruncateLeft:
 
 
 def truncate_inputs_left(*keys: str) -> TruncateLeft:
-    """Where a feature of `keys` (none: `inputs`) is too long its beginning goes, not its end; room for EOS is left
-    where the feature has one. Stands before the step that appends EOS."""
+    """Trim the beginning of each feature of `keys` (default: `inputs`) that is too long, with space for EOS if the
+    feature has it. Use it before the step that appends EOS."""
     return TruncateLeft(keys or ("inputs",))
 
 
 def keep_if(condition: Callable[[Mapping[str, Any]], bool]) -> Filter:
-    """Keeps the examples for which `condition` is true. Before the cache marker only."""
+    """Keep the examples for which `condition` is true. Only before the cache marker."""
     return Filter(condition)
 
 

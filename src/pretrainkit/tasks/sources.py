@@ -1,7 +1,7 @@
-"""Where the raw examples of a task come from: every source has random access, by split and index.
+"""Sources of the raw examples of a task, with random access by split and index.
 
-Making a source reads nothing; files are listed and indexed when they are first used, and again (from the kept index) in
-every process it is sent to.
+Creating a source reads nothing. Files are listed and indexed at their first use, and again (from the stored index) in
+every process that gets the source.
 
 Dimensions: N examples of a split.
 """
@@ -27,11 +27,11 @@ from pretrainkit.tasks.identity import identity
 from pretrainkit.tasks.vocabulary import PickledUnloaded
 from pretrainkit.tokenizers.shards import TokenShards
 
-Made = TypeVar("Made")
+Value = TypeVar("Value")
 Keys = TypeVarTuple("Keys")
 Example = dict[str, Any]
 Files = Mapping[str, str | Path | Sequence[str | Path]]
-"""Split to a file, a glob or a folder, or several of them."""
+"""Files by split: a file, a glob or a folder, or several of them."""
 
 _KEPT_ROW_GROUPS = 4
 
@@ -40,56 +40,56 @@ class TaskSource(ABC):
     """Raw examples, by split and index."""
 
     splits: tuple[str, ...]
-    """Names of those there are."""
+    """Names of the splits."""
 
     @abstractmethod
     def file_sizes(self, split: str) -> tuple[int, ...]:
-        """Examples of each part: files, usually."""
+        """Return the number of examples of each part, usually a file."""
 
     @abstractmethod
     def example(self, split: str, index: int) -> Example:
-        """The raw example `index`, a new dict."""
+        """Return the raw example `index` as a new dict."""
 
     @abstractmethod
     def fingerprint(self, split: str) -> str:
-        """Changes whenever the examples would; files are told apart by content, not by name."""
+        """Return a hash of the examples. It depends on the content of files, not on their names."""
 
     def num_examples(self, split: str) -> int:
-        """Number of examples of a split."""
+        """Return the number of examples of a split."""
         return sum(self.file_sizes(split))
 
     def check_split(self, split: str) -> None:
-        """Raises DataError where there is no such split."""
+        """Raise DataError if there is no such split."""
         if split not in self.splits:
             raise DataError(f"there is no split {split!r}\n  there are: {', '.join(self.splits) or 'none'}")
 
 
 class _Lazy(PickledUnloaded, TaskSource):
-    """A source that opens its data when they are first asked for."""
+    """A source that opens its data at their first use."""
 
     @cached_property
     def _opened(self) -> dict[tuple[Any, ...], Any]:
         return {}
 
 
-def once(method: Callable[[Any, *Keys], Made]) -> Callable[[Any, *Keys], Made]:
-    """A method of a source that is called once for the same arguments, such as a split, in each process."""
+def once(method: Callable[[Any, *Keys], Value]) -> Callable[[Any, *Keys], Value]:
+    """Cache the results of a source's method by its arguments, such as a split, in each process."""
 
     @wraps(method)
-    def kept(self: _Lazy, *arguments: *Keys) -> Made:
+    def cached(self: _Lazy, *arguments: *Keys) -> Value:
         key = (method, arguments)
         if key not in self._opened:
             self._opened[key] = method(self, *arguments)
         return self._opened[key]
 
-    return kept
+    return cached
 
 
 class BySplit(_Lazy):
-    """Every split from a source of its own."""
+    """A source that has a separate source for every split."""
 
     def __init__(self, sources: Mapping[str, TaskSource]) -> None:
-        """`sources`: by split, each with that split."""
+        """`sources`: by split; each must have that split."""
         self.sources, self.splits = dict(sources), tuple(sources)
 
     def _of(self, split: str) -> TaskSource:
@@ -107,12 +107,12 @@ class BySplit(_Lazy):
 
 
 class FileSource(_Lazy):
-    """Splits that are lists of files."""
+    """A source whose splits are lists of files."""
 
     def __init__(self, files: Files) -> None:
-        """`files`: see `Files`; addresses of fsspec (`s3://`, `hf://`) are copied once."""
+        """`files`: see `Files`; files at fsspec addresses (`s3://`, `hf://`) are copied once."""
         self.files = {
-            split: (given,) if isinstance(given, (str, Path)) else tuple(given) for split, given in files.items()
+            split: (names,) if isinstance(names, (str, Path)) else tuple(names) for split, names in files.items()
         }
         self.splits = tuple(files)
 
@@ -123,14 +123,14 @@ class FileSource(_Lazy):
 
 
 class FilesInMemory(FileSource):
-    """Splits that are lists of files, all of whose examples are kept in memory."""
+    """A source whose splits are lists of files, with all examples in memory."""
 
     kind = ""
-    """In fingerprints; empty: the name of the class."""
+    """Name of the kind in fingerprints; empty: the name of the class."""
 
     @abstractmethod
     def _read(self, content: bytes, path: str) -> list[Example]:
-        """The examples of a file, which is no longer compressed."""
+        """Return the examples of a file from its uncompressed content."""
 
     @once
     def _files(self, split: str) -> list[list[Example]]:
@@ -153,17 +153,17 @@ class FilesInMemory(FileSource):
 
 @dataclass(frozen=True)
 class _OpenLines:
-    """The files of a split, indexed."""
+    """The indexed files of a split."""
 
     indexes: list[LineIndex]
     rows: list[NDArray[np.int64] | None]
-    """Of each file the lines that are examples; None: all of them."""
+    """For each file the lines that are examples; None: all lines."""
     ends: NDArray[np.int64]
-    """(files,) cumulative examples."""
+    """(files,) cumulative numbers of examples."""
     reader: TarReader
 
     def locate(self, index: int) -> tuple[int, int]:
-        """(file, line in it) of an example."""
+        """Return (file, line in it) of an example."""
         if not 0 <= index < self.ends[-1]:
             raise IndexError(f"example {index} of {self.ends[-1]}")
         file = int(np.searchsorted(self.ends, index, side="right"))
@@ -172,19 +172,19 @@ class _OpenLines:
         return file, own if rows is None else int(rows[own])
 
     def line(self, file: int, row: int) -> bytes:
-        """A line without its end."""
+        """Return a line without its line end."""
         place = self.indexes[file]
         begin = int(place.begins[row])
         try:
             return self.reader.read(file, begin, int(place.ends[row]) - begin)
         except OSError as error:
             raise DataError(
-                f"{place.path} cannot be read: {error}\n  was it changed while it was in use? start anew"
+                f"{place.path} cannot be read: {error}\n  do not change it while it is in use; start again"
             ) from error
 
 
 class LineSource(FileSource):
-    """Files, compressed or not, of which every line is an example; subclasses may find other pieces than lines."""
+    """Files, compressed or not, in which every line is an example; subclasses may use other pieces than lines."""
 
     def __init__(self, files: Files, *, skip_header_lines: int = 0, skip_blank_lines: bool = False) -> None:
         super().__init__(files)
@@ -213,7 +213,7 @@ class LineSource(FileSource):
         return json_fingerprint([identity(settings), [index.sha256 for index in self._lines(split).indexes]])
 
     def _text(self, split: str, index: int) -> tuple[str, str]:
-        """(line, where it stands)."""
+        """Return (line, description of its position)."""
         lines = self._lines(split)
         file, row = lines.locate(index)
         raw = lines.line(file, row)
@@ -228,10 +228,10 @@ class LineSource(FileSource):
 
 
 class TextLines(LineSource):
-    """Every line of text files, empty ones too, as `{"text": line}`."""
+    """Every line of text files, including empty ones, as `{"text": line}`."""
 
     def __init__(self, files: Files, *, key: str = "text", skip_header_lines: int = 0) -> None:
-        """`key`: name of the line in the example; `skip_header_lines`: left out at the start of each file."""
+        """`key`: name of the line in the example; `skip_header_lines`: lines to skip at the start of each file."""
         super().__init__(files, skip_header_lines=skip_header_lines)
         self.key = key
 
@@ -240,10 +240,10 @@ class TextLines(LineSource):
 
 
 class JsonLines(LineSource):
-    """Every line of `.jsonl` files, also `.gz` and `.zst`, is a JSON object; blank lines are passed over."""
+    """Every line of `.jsonl` files, also `.gz` and `.zst`, is a JSON object; blank lines are skipped."""
 
     def __init__(self, files: Files, *, keys: Sequence[str] | None = None) -> None:
-        """`keys`: those to keep; None: all."""
+        """`keys`: keys to keep; None: all."""
         super().__init__(files, skip_blank_lines=True)
         self.keys = None if keys is None else tuple(keys)
 
@@ -252,14 +252,14 @@ class JsonLines(LineSource):
         try:
             value = json.loads(text)
         except ValueError as error:
-            raise DataError(f"{place} is not JSON: {error}\n  mend or remove it") from error
+            raise DataError(f"{place} is not JSON: {error}\n  correct or remove it") from error
         if not isinstance(value, dict):
-            raise DataError(f"{place} is a JSON {type(value).__name__}, not an object\n  mend or remove it")
+            raise DataError(f"{place} is a JSON {type(value).__name__}, not an object\n  correct or remove it")
         return value if self.keys is None else _kept(value, self.keys, place)
 
 
 class Tsv(LineSource):
-    """Rows of tables with tabs between the columns and no quoting, as GLUE has them; all values are strings."""
+    """Rows of tables with tabs between the columns and no quoting, as in GLUE; all values are strings."""
 
     def __init__(
         self,
@@ -272,12 +272,12 @@ class Tsv(LineSource):
     ) -> None:
         """
         Args:
-            files: By split.
-            columns: Names of the columns, None for those to leave out. Default: the first line of each file.
-            skip_header_lines: Left out at the start of each file. Default: 1 without `columns`, else 0.
-            delimiter: Between the columns.
-            may_be_ragged: Rows may have fewer fields than columns (the missing ones are left out of the example) or
-                more (they are dropped).
+            files: Files by split.
+            columns: Names of the columns; None for columns to ignore. Default: the first line of each file.
+            skip_header_lines: Lines to skip at the start of each file. Default: 1 without `columns`, else 0.
+            delimiter: Separator of the columns.
+            may_be_ragged: Rows may have fewer fields than columns (the example lacks the missing ones) or more (they
+                are dropped).
         """
         header_lines = (1 if columns is None else 0) if skip_header_lines is None else skip_header_lines
         super().__init__(files, skip_header_lines=header_lines, skip_blank_lines=True)
@@ -297,7 +297,7 @@ class Tsv(LineSource):
         if len(fields) != len(names) and not self.may_be_ragged:
             raise DataError(
                 f"{place} has {len(fields)} fields instead of {len(names)}\n"
-                "  mend it, name other columns, or allow it with may_be_ragged=True"
+                "  correct it, set other columns, or allow it with may_be_ragged=True"
             )
         return {name: field for name, field in zip(names, fields, strict=False) if name is not None}
 
@@ -307,10 +307,10 @@ class Tsv(LineSource):
 
 
 class Parquet(FileSource):
-    """Rows of parquet files. Random access reads whole row groups: for files with large ones, make a cache first."""
+    """Rows of parquet files. Random access reads whole row groups: for files with large ones, create a cache first."""
 
     def __init__(self, files: Files, *, columns: Sequence[str] | None = None) -> None:
-        """`columns`: those to read; None: all."""
+        """`columns`: columns to read; None: all."""
         super().__init__(files)
         self.columns = None if columns is None else list(columns)
 
@@ -331,7 +331,7 @@ class Parquet(FileSource):
 
 
 class _ParquetFiles:
-    """Some row groups of some files in memory."""
+    """Parquet files with some of their row groups in memory."""
 
     def __init__(self, addresses: Sequence[str], columns: list[str] | None) -> None:
         import fsspec
@@ -347,7 +347,7 @@ class _ParquetFiles:
                 opened = pyarrow.parquet.ParquetFile(fsspec.open(address).open() if "://" in address else address)
             except (pyarrow.ArrowException, OSError) as error:
                 raise DataError(
-                    f"{address}: not a parquet file, or damaged: {error}\n  fetch or make it again"
+                    f"{address}: not a parquet file, or damaged: {error}\n  download it again or create it again"
                 ) from error
             names = opened.schema_arrow.names
             missing = sorted(set(columns or ()) - set(names))
@@ -359,7 +359,7 @@ class _ParquetFiles:
                 self._groups.append((number, group))
                 group_sizes.append(opened.metadata.row_group(group).num_rows)
         self.sizes = tuple(sizes)
-        self._ends = np.cumsum(group_sizes)  # of all row groups of all files
+        self._ends = np.cumsum(group_sizes)  # over all row groups of all files
         self._read = lru_cache(maxsize=_KEPT_ROW_GROUPS)(self._read_group)
 
     def _read_group(self, number: int) -> Any:
@@ -375,7 +375,7 @@ class _ParquetFiles:
 
 
 class HuggingFaceDataset(_Lazy):
-    """A data set of the `datasets` library: saved by `save_to_disk`, a folder of data files, or one of the hub."""
+    """A data set of the `datasets` library: from `save_to_disk`, a folder of data files, or from the hub."""
 
     def __init__(
         self,
@@ -387,10 +387,10 @@ class HuggingFaceDataset(_Lazy):
     ) -> None:
         """
         Args:
-            path: Folder, or name on the hub. What `save_to_disk` made of a set without splits is its split "train".
-            name: Of the configuration, such as "cola" of "glue".
-            splits: Those there are, or our name to theirs, which may be a slice: `{"validation": "train[:1%]"}`.
-            revision: Of the data set on the hub; pin it, so that the data stays the same.
+            path: Folder, or name on the hub. A `save_to_disk` folder without splits has the split "train".
+            name: Name of the configuration, such as "cola" of "glue".
+            splits: Names of splits, or the hub's names by ours, which may be slices: `{"validation": "train[:1%]"}`.
+            revision: Revision of the data set on the hub; set it so that the data does not change.
         """
         self.path, self.name, self.revision = str(path), name, revision
         self._splits = dict(splits) if isinstance(splits, Mapping) else {split: split for split in splits}
@@ -410,23 +410,23 @@ class HuggingFaceDataset(_Lazy):
             return datasets.load_dataset(self.path, self.name, split=split, revision=self.revision)
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise DataError(
-                f"data set {self.path!r} has no split {split!r} that can be read: {type(error).__name__}: {error}\n"
-                "  check its name, configuration and splits; without network, give a folder"
+                f"data set {self.path!r}: split {split!r} cannot be read: {type(error).__name__}: {error}\n"
+                "  check its name, configuration and splits; without network, use a folder"
             ) from error
 
     def _saved(self, split: str) -> Any:
-        """A split, or slices of splits, of what `save_to_disk` made."""
+        """Return a split, or slices of splits, of a `save_to_disk` folder."""
         import datasets
 
         saved = datasets.load_from_disk(self.path)
         parts = saved if isinstance(saved, datasets.DatasetDict) else {str(saved.split or "train"): saved}
-        wanted = datasets.ReadInstruction.from_spec(split).to_absolute({name: len(one) for name, one in parts.items()})
-        found = []
-        for one in wanted:
-            part = parts[one.splitname]
-            is_whole = (one.from_, one.to) == (0, len(part))
-            found.append(part if is_whole else part.select(range(one.from_, one.to)))
-        return found[0] if len(found) == 1 else datasets.concatenate_datasets(found)
+        spec = datasets.ReadInstruction.from_spec(split)
+        slices = []
+        for part in spec.to_absolute({name: len(rows) for name, rows in parts.items()}):
+            rows = parts[part.splitname]
+            is_whole = (part.from_, part.to) == (0, len(rows))
+            slices.append(rows if is_whole else rows.select(range(part.from_, part.to)))
+        return slices[0] if len(slices) == 1 else datasets.concatenate_datasets(slices)
 
     def file_sizes(self, split: str) -> tuple[int, ...]:
         return (len(self._dataset(split)),)
@@ -442,12 +442,12 @@ class TokenShardSource(_Lazy):
     """Documents of token shards (`pretrainkit tokenizer encode`), as `{"targets": int32 ids}`."""
 
     def __init__(self, folders: Mapping[str, str | Path], *, key: str = "targets") -> None:
-        """`folders`: split to the folder with its `manifest.json`; `key`: name of the ids in the example."""
+        """`folders`: folders with `manifest.json` by split; `key`: name of the ids in the example."""
         self.folders, self.key, self.splits = dict(folders), key, tuple(folders)
 
     @once
     def shards(self, split: str) -> TokenShards:
-        """The token shards of a split. Raises DataError if there is no such split."""
+        """Return the token shards of a split. Raises DataError if there is no such split."""
         self.check_split(split)
         return TokenShards.open(self.folders[split])
 
@@ -463,7 +463,7 @@ class TokenShardSource(_Lazy):
 
 
 class FunctionSource(_Lazy):
-    """Examples that a Python function gives. What is no sequence is read into memory as a whole."""
+    """Examples from a Python function. A result that is not a sequence is read into memory."""
 
     def __init__(
         self,
@@ -474,8 +474,8 @@ class FunctionSource(_Lazy):
     ) -> None:
         """
         Args:
-            function: Of the name of a split, to its examples; the same ones every time.
-            splits: Those it knows.
+            function: Returns the examples of a split by its name; always the same.
+            splits: Names of the splits.
             version: Change it when the examples change but the code of the function does not.
         """
         self.function, self.splits, self.version = function, tuple(splits), version
@@ -483,8 +483,8 @@ class FunctionSource(_Lazy):
     @once
     def _examples(self, split: str) -> Sequence[Mapping[str, Any]]:
         self.check_split(split)
-        given = self.function(split)
-        return given if isinstance(given, Sequence) else list(given)
+        examples = self.function(split)
+        return examples if isinstance(examples, Sequence) else list(examples)
 
     def file_sizes(self, split: str) -> tuple[int, ...]:
         return (len(self._examples(split)),)
@@ -504,5 +504,5 @@ def _kept(value: Example, keys: Sequence[str], place: str) -> Example:
 
 
 def _sha256_of(address: str, stamp: str) -> str:
-    """Of content where the file is local; else what the file system says about it."""
+    """Return the hash of a local file's content, or the file system's stamp of another file."""
     return f"{address} {stamp}" if "://" in address else file_sha256(address)

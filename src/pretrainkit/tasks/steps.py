@@ -1,13 +1,13 @@
-"""The kinds of steps of a task, how they are called, and a task bound to a split, lengths and a seed: an indexable
-collection of examples without state.
+"""The kinds of steps of a task, their calls, and a task bound to a split, lengths and a seed: an indexable collection
+of examples without state.
 
-A step that is a plain callable makes one example from one: it takes the example and, where it has parameters of these
+A step that is a plain callable makes one example from one. It takes the example and, if it has parameters of these
 names, `rng` (numpy.random.Generator, a function of seed, task, epoch, example and step), `lengths` (tokens per feature,
 or None) and `features` (the task's output features).
 
-`BoundTask.example(index, epoch)` is a pure function, so any number of workers, ranks or batches sees the same examples,
-and resuming needs nothing but the position. The steps before the cache marker are done on the fly, or were done when
-the cache was written; those after it are done anew for every epoch.
+`BoundTask.example(index, epoch)` is a pure function. Therefore any number of workers, ranks or batches gets the same
+examples, and resuming needs only the position. The steps before the cache marker are applied while reading, or were
+applied when the cache was written; those after it are applied again in every epoch.
 
 Dimensions: N examples of the source, M examples after the steps before the cache marker.
 """
@@ -34,48 +34,49 @@ Lengths: TypeAlias = Mapping[str, int]
 
 _OFFERED = frozenset({"rng", "lengths", "features"})
 _KEPT_EXAMPLES = 10_000
-"""Splits with fewer examples are kept in memory as they are before the cache marker."""
+"""Splits with fewer examples are held in memory as they are before the cache marker."""
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Keeps the examples for which `keep` is true. Before the cache marker only."""
+    """Step that keeps the examples for which `keep` is true. Only before the cache marker."""
 
     keep: Callable[..., bool]
 
 
 @dataclass(frozen=True)
 class FlatMap:
-    """Makes any number of examples from one. Before the cache marker only."""
+    """Step that makes any number of examples from one. Only before the cache marker."""
 
     function: Callable[..., Iterable[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
 class CacheMarker:
-    """What comes before can be kept on disk (`pretrainkit tasks cache`), what comes after is done anew every epoch."""
+    """Results of earlier steps can be stored (`pretrainkit tasks cache`); later steps are applied again in every
+    epoch."""
 
     required: bool = False
     """Refuse to run without a cache."""
 
 
 class Regroup(ABC):
-    """Makes other examples from all of them, by index: segments of the laid out tokens of documents, for instance.
-    After the cache marker only, and no step between the marker and it may be random."""
+    """Step that makes other examples from all of them, by index, such as segments of concatenated documents. Only after
+    the cache marker, without random steps between the marker and this step."""
 
     @abstractmethod
     def regroup(
         self, examples: Sequence[Example], *, lengths: Lengths | None, features: Mapping[str, Feature]
     ) -> Sequence[Example]:
-        """The new examples, with random access and without state. Both are picklable."""
+        """Return the new examples, with random access and without state. Input and result are picklable."""
 
 
 Step: TypeAlias = Callable[..., Mapping[str, Any]] | Filter | FlatMap | CacheMarker | Regroup
 
 
 def callable_of(step: Step) -> Callable[..., Any] | None:
-    """What is called for each example, where there is such."""
+    """Return the function that is called for each example; None if the step has none."""
     match step:
         case Filter():
             return step.keep
@@ -87,16 +88,16 @@ def callable_of(step: Step) -> Callable[..., Any] | None:
 
 
 def requested_arguments(step: Step) -> frozenset[str]:
-    """Which of `rng`, `lengths`, `features` a step asks for."""
+    """Return which of `rng`, `lengths`, `features` a step takes."""
     function = callable_of(step)
     if function is None:
         return frozenset()
-    given = function.keywords if isinstance(function, functools.partial) else {}
-    return _OFFERED & inspect.signature(function).parameters.keys() - given.keys()
+    bound = function.keywords if isinstance(function, functools.partial) else {}
+    return _OFFERED & inspect.signature(function).parameters.keys() - bound.keys()
 
 
 def name_of(step: Step) -> str:
-    """Name of a step's function, or of its class."""
+    """Return the name of a step's function, or of its class."""
     function = callable_of(step)
     while isinstance(function, functools.partial):
         function = function.func
@@ -104,12 +105,12 @@ def name_of(step: Step) -> str:
 
 
 def random_generator(key: int, epoch: int, index: int, step: int) -> np.random.Generator:
-    """The generator of one step for one example; no draw depends on any other example."""
+    """Return the generator of one step for one example; no draw depends on other examples."""
     return keys.generator(keys.fold_one(keys.fold_one(keys.fold_one(key, epoch), index), step))
 
 
 class Steps:
-    """Steps of a task that are done one after another for single examples."""
+    """Steps of a task that are applied one after another to single examples."""
 
     def __init__(
         self,
@@ -121,34 +122,34 @@ class Steps:
         lengths: Lengths | None,
         features: Mapping[str, Feature],
     ) -> None:
-        """`first`: number of the first of `steps` within the task, which keys its randomness."""
+        """`first`: index within the task of the first of `steps`, which is a part of the key of its randomness."""
         self.task_name, self.steps, self._first = task_name, tuple(steps), first
         self._key = keys.stream_key(seed, "task", task_name)
         offered = {"lengths": lengths, "features": features}
         self._calls = []
         for step in self.steps:
-            asked = requested_arguments(step)
-            more = {name: value for name, value in offered.items() if name in asked}
-            self._calls.append((step, callable_of(step), "rng" in asked, more))
+            requested = requested_arguments(step)
+            more = {name: value for name, value in offered.items() if name in requested}
+            self._calls.append((step, callable_of(step), "rng" in requested, more))
 
     def one(self, example: Mapping[str, Any], epoch: int, index: int) -> Example:
-        """The example after steps that are all one to one."""
+        """Return the example after steps that all make one example from one."""
         for number, (step, function, is_random, more) in enumerate(self._calls):
             assert function is not None
             try:
                 if is_random:
                     rng = random_generator(self._key, epoch, index, self._first + number)
-                    made = function(example, rng=rng, **more)
+                    result = function(example, rng=rng, **more)
                 else:
-                    made = function(example, **more)
-                example = _checked(made)
+                    result = function(example, **more)
+                example = _checked(result)
             except Exception as error:
                 raise self._explained(error, step, index) from error
         return dict(example)
 
     def several(self, example: Mapping[str, Any], index: int) -> list[Example]:
-        """What becomes of one example of the source: none, one or more."""
-        found = [dict(example)]
+        """Return the examples that follow from one example of the source: none, one or more."""
+        examples = [dict(example)]
         for number, (step, function, is_random, more) in enumerate(self._calls):
             assert function is not None
             arguments: dict[str, Any] = dict(more)
@@ -156,16 +157,16 @@ class Steps:
                 arguments["rng"] = random_generator(self._key, 0, index, self._first + number)
             try:
                 if isinstance(step, Filter):
-                    found = [one for one in found if function(one, **arguments)]
+                    examples = [part for part in examples if function(part, **arguments)]
                 elif isinstance(step, FlatMap):
-                    found = [dict(_checked(new)) for one in found for new in function(one, **arguments)]
+                    examples = [dict(_checked(new)) for part in examples for new in function(part, **arguments)]
                 else:
-                    found = [dict(_checked(function(one, **arguments))) for one in found]
+                    examples = [dict(_checked(function(part, **arguments))) for part in examples]
             except Exception as error:
                 raise self._explained(error, step, index) from error
-            if not found:
+            if not examples:
                 break
-        return found
+        return examples
 
     def _explained(self, error: Exception, step: Step, index: int) -> Exception:
         if isinstance(error, PretrainKitError):
@@ -173,14 +174,14 @@ class Steps:
         reason = f"no key {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
         return DataError(
             f"task {self.task_name!r}: its step {name_of(step)!r} failed for example {index}: {reason}\n"
-            "  mend the step or the data; --debug shows where it happened"
+            "  correct the step or the data; --debug shows where it failed"
         )
 
 
-def _checked(made: object) -> Mapping[str, Any]:
-    if not isinstance(made, Mapping):
-        raise TypeError(f"it gave {made!r:.80}, which is no mapping of keys to values")
-    return made
+def _checked(result: object) -> Mapping[str, Any]:
+    if not isinstance(result, Mapping):
+        raise TypeError(f"it returned {result!r:.80}, which is not a mapping of keys to values")
+    return result
 
 
 class Examples(Sequence[Example]):
@@ -188,7 +189,7 @@ class Examples(Sequence[Example]):
 
     @abstractmethod
     def example(self, index: int) -> Example:
-        """Example `index`, from 0; the caller may change the dict, but not the arrays in it."""
+        """Return example `index`, from 0; the caller may change the dict, but not its arrays."""
 
     def __getitem__(self, index: int | slice) -> Any:  # an example, or a list of them
         if isinstance(index, slice):
@@ -203,9 +204,9 @@ class Examples(Sequence[Example]):
 
 
 class SourceExamples(Examples):
-    """The examples of a source after the steps before the cache marker, made when they are asked for.
+    """The examples of a source after the steps before the cache marker, computed on access.
 
-    Where steps filter or multiply, one pass counts what becomes of every example of the source.
+    If steps filter or multiply, one pass counts the examples that follow from every example of the source.
     """
 
     def __init__(self, source: TaskSource, split: str, steps: Steps) -> None:
@@ -216,7 +217,7 @@ class SourceExamples(Examples):
 
     @cached_property
     def ends(self) -> NDArray[np.int64]:
-        """(N,) cumulative examples."""
+        """(N,) cumulative numbers of examples."""
         if self._kept is None:
             _logger.info("task %s: counting the examples of %s", self._steps.task_name, self._split)
         counts = (len(self.of_source(index)) for index in range(self._num_raw))
@@ -228,13 +229,13 @@ class SourceExamples(Examples):
         return int(self.ends[-1])
 
     def of_source(self, index: int) -> list[Example]:
-        """What becomes of example `index` of the source."""
+        """Return the examples that follow from example `index` of the source."""
         if self._kept is not None and index in self._kept:
             return self._kept[index]
-        made = self._steps.several(self._source.example(self._split, index), index)
+        examples = self._steps.several(self._source.example(self._split, index), index)
         if self._kept is not None:
-            self._kept[index] = made
-        return made
+            self._kept[index] = examples
+        return examples
 
     def example(self, index: int) -> Example:
         if self._is_one_to_one:
@@ -248,7 +249,7 @@ class SourceExamples(Examples):
 
 
 class StepsOver(Examples):
-    """Examples after further steps that are one to one; those of epoch 0, or of any by `at`."""
+    """Examples after further steps that make one example from one, in epoch 0, or any epoch with `at`."""
 
     def __init__(self, base: Sequence[Example], steps: Steps) -> None:
         self._base, self._steps = base, steps
@@ -260,7 +261,7 @@ class StepsOver(Examples):
         return self.at(index, 0)
 
     def at(self, index: int, epoch: int) -> Example:
-        """Example `index` of an epoch."""
+        """Return example `index` of an epoch."""
         return self._steps.one(self._base[index], epoch, index)
 
 
@@ -277,12 +278,12 @@ class BoundTask(Examples):
         *,
         is_cached: bool,
     ) -> None:
-        """`stored` are the examples of the `Task` as they are at its cache marker, from a cache where `is_cached`; see
-        `Task.bind` for the rest."""
+        """`stored`: examples of the `Task` at its cache marker, from a cache if `is_cached`; see `Task.bind` for the
+        other arguments."""
         self.name, self.split, self.features, self.is_cached = task.name, split, dict(task.features), is_cached
         self.lengths = None if lengths is None else dict(lengths)
         self.stored = stored
-        """Examples as they are at the cache marker."""
+        """Examples at the cache marker."""
         _, steps, _ = split_steps(task.name, task.preprocessors)
         num_steps_before = len(task.preprocessors) - len(steps)
         base: Sequence[Example] = stored
@@ -290,10 +291,9 @@ class BoundTask(Examples):
         for number, step in enumerate(steps):
             if isinstance(step, Regroup):
                 before = self._steps(steps[first:number], num_steps_before + first, seed)
-                if random := [name_of(one) for one in before.steps if "rng" in requested_arguments(one)]:
-                    raise ConfigError(
-                        f"task {self.name!r}: its random step {random[0]!r} stands before {name_of(step)!r}"
-                    )
+                random = [name_of(earlier) for earlier in before.steps if "rng" in requested_arguments(earlier)]
+                if random:
+                    raise ConfigError(f"task {self.name!r}: its random step {random[0]!r} is before {name_of(step)!r}")
                 view = StepsOver(base, before) if before.steps else base
                 base = step.regroup(view, lengths=self.lengths, features=self.features)
                 first = number + 1
@@ -306,8 +306,8 @@ class BoundTask(Examples):
         return len(self._last)
 
     def example(self, index: int, epoch: int = 0) -> Example:
-        """Example `index` of an epoch: output features checked, as arrays, and trimmed; other keys as they are. Raises
-        DataError where a step failed, a required feature is missing, or one has another rank or kind of values."""
+        """Return example `index` of an epoch: output features are checked, converted to arrays and trimmed. Raises
+        DataError if a step failed, a required feature is missing, or a feature has another rank or kind of values."""
         example = self._last.at(index, epoch)
         for name, feature in self.features.items():
             if name in example:
@@ -318,7 +318,7 @@ class BoundTask(Examples):
                 keys = ", ".join(example) or "none"
                 raise DataError(
                     f"task {self.name!r}: example {index} of {self.split} lacks the feature {name!r}\n"
-                    f"  after all steps its keys are: {keys}; rekey one of them, or declare the feature required=False"
+                    f"  after all steps its keys are: {keys}; rename one with rekey, or set required=False"
                 )
         return example
 
@@ -330,37 +330,37 @@ class BoundTask(Examples):
         if array.ndim != feature.rank or not np.can_cast(array.dtype, dtype, "same_kind"):
             raise DataError(
                 f"task {self.name!r}: feature {name!r} of example {index} of {self.split} is {array.dtype} of rank "
-                f"{array.ndim}, declared is {feature.dtype} of rank {feature.rank}\n"
-                "  tokenize it, or declare what it is"
+                f"{array.ndim}, but it is declared as {feature.dtype} of rank {feature.rank}\n"
+                "  tokenize it, or correct the declaration"
             )
         return array.astype(dtype, copy=False)
 
 
 def split_steps(task_name: str, steps: Sequence[Step]) -> tuple[tuple[Step, ...], tuple[Step, ...], CacheMarker | None]:
-    """(steps before the cache marker, steps after it, the marker).
+    """Return (steps before the cache marker, steps after it, the marker).
 
-    Without a marker, everything up to the last step that filters or multiplies comes before. Raises ConfigError with
-    all steps that do not fit together.
+    Without a marker, the steps up to the last one that filters or multiplies are before. Raises ConfigError with all
+    conflicts between steps.
     """
     problems = []
     markers = [number for number, step in enumerate(steps) if isinstance(step, CacheMarker)]
     if len(markers) > 1:
-        problems.append(f"task {task_name!r} has {len(markers)} cache markers; it may have one")
+        problems.append(f"task {task_name!r} has {len(markers)} cache markers; only one is allowed")
     many = [number for number, step in enumerate(steps) if isinstance(step, (Filter, FlatMap))]
     cut = markers[0] if markers else (many[-1] + 1 if many else 0)
     before, after = tuple(steps[:cut]), tuple(steps[cut + bool(markers) :])
     for step in before:
         if "lengths" in requested_arguments(step):
             problems.append(
-                f"task {task_name!r}: its step {name_of(step)!r} depends on lengths, so it cannot stand before the "
-                "cache marker or before a step that filters or multiplies; move it behind"
+                f"task {task_name!r}: its step {name_of(step)!r} depends on lengths, so it must be after the cache "
+                "marker and after steps that filter or multiply; move it back"
             )
         if isinstance(step, Regroup):
-            problems.append(f"task {task_name!r}: {name_of(step)!r} must stand behind the cache marker")
+            problems.append(f"task {task_name!r}: {name_of(step)!r} must be after the cache marker")
     for number in many:
         if number >= cut:
             problems.append(
-                f"task {task_name!r}: its step {name_of(steps[number])!r} filters or multiplies, so it must stand "
+                f"task {task_name!r}: its step {name_of(steps[number])!r} filters or multiplies, so it must be "
                 "before the cache marker"
             )
     if problems:

@@ -1,8 +1,8 @@
-"""What tasks leave open and the run that uses them supplies: a vocabulary, where data lie, steps.
+"""Open parts of tasks, which the run supplies: a vocabulary, folders of data, steps.
 
-A task that everybody may use cannot know the tokenizer of a run or the folders of a machine. It names a
-`RunVocabulary`, an `OpenSource` or `RunSteps` in their place; `Task.supplied(Supply(...))` is the same task with what
-was left open.
+A task for general use cannot contain the tokenizer of a run or the folders of a machine. It has a `RunVocabulary`, an
+`OpenSource` or `RunSteps` in their place; `Task.supplied(Supply(...))` returns the same task with these parts filled
+in.
 """
 
 from abc import abstractmethod
@@ -16,50 +16,50 @@ from pretrainkit.tasks.steps import Regroup, Step
 from pretrainkit.tasks.vocabulary import Vocabulary
 
 ALL = "all"
-"""Name of a folder with one for each benchmark."""
+"""Name of a folder that contains a folder for each benchmark."""
 
 
 @dataclass(frozen=True)
 class Supply:
-    """What a run, or a command, gives the tasks that it uses."""
+    """Settings of a run, or a command, for the open parts of its tasks."""
 
     vocabulary: Vocabulary | None = None
-    """In place of `RunVocabulary`; None: tasks that need one are refused."""
+    """Replacement of `RunVocabulary`; None: tasks that need a vocabulary are refused."""
     folders: Mapping[str, str] = field(default_factory=dict)
-    """Name of a benchmark (`glue`) or of a data set of it (`glue/cola`) to its folder; `all`: a folder with one for
-    each benchmark."""
+    """Folders by the name of a benchmark (`glue`) or of one of its data sets (`glue/cola`); `all`: a folder that
+    contains a folder for each benchmark."""
     steps: Callable[[], Sequence[Step]] | None = None
-    """What to put in place of `RunSteps`, asked only where there are such; None: tasks that need some are refused."""
+    """Returns the replacement of `RunSteps`, if there are any; None: tasks that need steps are refused."""
     left_out: frozenset[str] = frozenset()
-    """Tasks and mixtures that mixtures do without."""
+    """Tasks and mixtures to leave out of mixtures."""
 
-    def vocabulary_of(self, task_name: str, given: Vocabulary) -> Vocabulary:
-        """`given`, or that of the run. Raises ConfigError where there is none."""
-        if not isinstance(given, RunVocabulary):
-            return given
+    def vocabulary_of(self, task_name: str, vocabulary: Vocabulary) -> Vocabulary:
+        """Return `vocabulary`, or that of the run. Raises ConfigError if the run has none."""
+        if not isinstance(vocabulary, RunVocabulary):
+            return vocabulary
         if self.vocabulary is None:
             raise ConfigError(
-                f"task {task_name!r} leaves its vocabulary to the run, and none is given\n"
-                "  name a tokenizer folder, or bytes: data.tokenizer=DIR in a config, --tokenizer DIR of pretrainkit "
+                f"task {task_name!r} leaves its vocabulary to the run, but none is configured\n"
+                "  pass a tokenizer folder, or bytes: data.tokenizer=DIR in a config, --tokenizer DIR of pretrainkit "
                 "tasks"
             )
         return self.vocabulary
 
-    def steps_of(self, task_name: str, given: Sequence[Step]) -> tuple[Step, ...]:
-        """`given` with the steps of the run. Raises ConfigError where there are none."""
-        found: list[Step] = []
-        for step in given:
+    def steps_of(self, task_name: str, own: Sequence[Step]) -> tuple[Step, ...]:
+        """Return the task's steps with those of the run. Raises ConfigError if the run has none."""
+        steps: list[Step] = []
+        for step in own:
             if not isinstance(step, RunSteps):
-                found.append(step)
+                steps.append(step)
             elif self.steps is None:
-                raise ConfigError(f"task {task_name!r} leaves steps to the run, and none are given\n  {step.mend}")
+                raise ConfigError(f"task {task_name!r} leaves steps to the run, but none are configured\n  {step.fix}")
             else:
-                found += self.steps()
-        return tuple(found)
+                steps += self.steps()
+        return tuple(steps)
 
 
 class RunVocabulary(Vocabulary):
-    """Stands for the vocabulary of the run. All of these are equal; nothing is known about their ids."""
+    """Placeholder for the vocabulary of the run. All instances are equal; their ids are unknown."""
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise ConfigError(
@@ -81,18 +81,18 @@ class RunVocabulary(Vocabulary):
 
 
 class OpenSource(TaskSource):
-    """A source that is known by name; where it lies is supplied."""
+    """A named source whose folder is supplied by the run."""
 
     names: tuple[str, ...]
-    """Those of `Supply.folders` that say where it is."""
+    """Keys of `Supply.folders` that may contain its folder."""
 
     @abstractmethod
     def supplied(self, supply: Supply) -> TaskSource:
-        """The source itself. Raises DataError where it is not there."""
+        """Return the source with its data. Raises DataError if the data is missing."""
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise ConfigError(
-            "a task leaves open where its data lie and is used as it is\n"
+            "a task leaves open where its data is stored and is used without data\n"
             "  in Python: task.supplied(Supply(folders={NAME: FOLDER}))"
         )
 
@@ -101,10 +101,10 @@ class OpenSource(TaskSource):
 
 @dataclass(frozen=True)
 class RunSteps(Regroup):
-    """Stands for steps of the run, behind the cache marker."""
+    """Placeholder for steps of the run, after the cache marker."""
 
-    mend: str = "give the settings that they are made of"
-    """What a user who gave none is told."""
+    fix: str = "configure the settings that they depend on"
+    """Advice in the error message if the run has no steps."""
 
     def regroup(self, examples: Sequence[Example], **_: object) -> Sequence[Example]:
-        raise ConfigError(f"a task leaves steps to the run and is used without any\n  {self.mend}")
+        raise ConfigError(f"a task leaves steps to the run and is used without any\n  {self.fix}")

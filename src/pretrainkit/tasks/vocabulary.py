@@ -1,11 +1,11 @@
-"""Vocabularies of tasks: text to ids and back, with sentinels, compared by content and never by where they lie.
+"""Vocabularies of tasks: conversion between text and ids, with sentinels; compared by content.
 
-Making one reads no file; the model is loaded when it is first used, and again in every process it is sent to.
+Creating one reads no file; the model is loaded at its first use, and again in every process that gets the vocabulary.
 
 Source of the ids: T5's vocabularies, https://arxiv.org/abs/1910.10683, and ByT5's, https://arxiv.org/abs/2105.13626.
 """
 
-# What a vocabulary says is an attribute; those from files find it out when it is first read, by cached properties.
+# Properties of a vocabulary are attributes; for vocabularies from files they are cached properties.
 # mypy: disable-error-code="override"
 
 import hashlib
@@ -32,46 +32,46 @@ _NUM_NEVER_USED_BYTES = 11
 
 
 class Vocabulary(ABC):
-    """Text to ids and back. Equal vocabularies have equal content, wherever they were loaded from."""
+    """Conversion between text and ids. Vocabularies with the same content are equal, even from different files."""
 
     size: int
-    """Number of ids, sentinels included. A model may have more rows."""
+    """Number of ids, including sentinels. A model may have more rows."""
     pad_id: int
-    """Fills rows; 0 in all vocabularies of T5."""
+    """Id that fills rows; 0 in all vocabularies of T5."""
     eos_id: int
-    """Ends a sequence; 1 in all vocabularies of T5."""
+    """Id that ends a sequence; 1 in all vocabularies of T5."""
     unk_id: int
-    """Stands for what has no id; 2 in all vocabularies of T5."""
+    """Id of unknown text; 2 in all vocabularies of T5."""
     sentinel_ids: tuple[int, ...]
-    """Ids that stand for hidden runs, in the order they are used: as a rule from the last id downwards."""
+    """Ids that replace hidden runs, in the order of use: usually from the last id downwards."""
     fingerprint: str
-    """32 hexadecimal digits of everything that decides ids."""
+    """32 hexadecimal digits: a hash of everything that determines ids."""
     word_prefix: str = ""
-    """What stands in front of a word behind another for it to be seen as one."""
+    """Prefix of a word that follows another word, so that it is encoded as a word."""
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, without EOS."""
+        """Return the ids of a text, without EOS."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text, without EOS."""
+        """Return the ids of each text, without EOS."""
         return [self.encode(text) for text in texts]
 
     def encode_with_offsets(self, texts: Sequence[str]) -> Placed:
-        """Ids of all texts, without EOS, and where they stand in them."""
+        """Return the ids of all texts, without EOS, and their positions in the texts."""
         raise InputError(
-            f"{type(self).__name__} does not say where tokens stand in a text\n  use a SentencePiece model, "
+            f"{type(self).__name__} does not support positions of tokens in a text\n  use a SentencePiece model, "
             "a tokenizer.json or bytes"
         )
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of `ids` up to the first EOS; ids outside the vocabulary are read as UNK."""
+        """Return the text of `ids` up to the first EOS; ids outside the vocabulary are read as UNK."""
         before_end = takewhile(self.eos_id.__ne__, map(int, ids))
         return self._decode([index if 0 <= index < self.size else self.unk_id for index in before_end])
 
     @abstractmethod
     def _decode(self, ids: list[int]) -> str:
-        """Text of ids that are all below `size`."""
+        """Return the text of `ids` that are all below `size`."""
 
     def describe(self) -> str:
         """Describe the vocabulary in one line, for messages."""
@@ -90,7 +90,7 @@ class Vocabulary(ABC):
 
 
 class PickledUnloaded:
-    """What cached properties hold, such as a model from a file, stays behind when an object is pickled."""
+    """An object whose pickle omits cached properties, such as a model from a file."""
 
     def __getstate__(self) -> dict[str, Any]:
         kinds = type(self).__mro__
@@ -99,21 +99,21 @@ class PickledUnloaded:
 
 
 class SentencePieceVocabulary(PickledUnloaded, Vocabulary):
-    """A SentencePiece model, with `extra_ids` sentinels behind its pieces.
+    """A SentencePiece model, with `extra_ids` sentinels after its pieces.
 
-    Those added are `▁<extra_id_N>`, in reverse: the last id of the vocabulary is `<extra_id_0>`. In text they are found
-    at the start of a word only. A model's own have these names, with or without `▁`, and any ids.
-    """
+    Added sentinels are named `▁<extra_id_N>`, in reverse: the last id of the vocabulary is `<extra_id_0>`. In text they
+    are recognized only at the start of a word. A model's own sentinels have these names, with or without `▁`, and any
+    ids."""
 
     def __init__(self, path: str | Path, extra_ids: int = 0) -> None:
-        """`path`: a SentencePiece model or a folder with one, such as `pretrainkit tokenizer train` makes. `extra_ids`:
+        """`path`: a SentencePiece model or a folder with one, such as from `pretrainkit tokenizer train`. `extra_ids`:
         sentinels to add; a model that already has `<extra_id_0>` needs none."""
         _check_extra_ids(extra_ids)
         self.path, self.extra_ids = Path(path), extra_ids
 
     @cached_property
     def _content(self) -> bytes:
-        """The model with the sentinels in it. Repeated fields of a protocol buffer may simply be appended."""
+        """The model including the sentinels. Repeated fields of a protocol buffer can be appended."""
         path = self.path
         if path.is_dir():
             path = next((path / name for name in _SENTENCEPIECE_NAMES if (path / name).is_file()), path)
@@ -121,8 +121,8 @@ class SentencePieceVocabulary(PickledUnloaded, Vocabulary):
             content = path.read_bytes()
         except OSError as error:
             raise DataError(
-                f"{self.path} holds no SentencePiece model: {error.strerror}\n"
-                f"  name the file, or a folder with one of {', '.join(_SENTENCEPIECE_NAMES)}"
+                f"{self.path} has no SentencePiece model: {error.strerror}\n"
+                f"  pass the file, or a folder with one of {', '.join(_SENTENCEPIECE_NAMES)}"
             ) from error
         from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
 
@@ -141,7 +141,7 @@ class SentencePieceVocabulary(PickledUnloaded, Vocabulary):
             raise DataError(f"{self.path} is not a SentencePiece model: {str(error)[:200]}") from error
         if model.eos_id() < 0:
             raise DataError(
-                f"the SentencePiece model {self.path} has no EOS piece\n  train it with one: text-to-text tasks need it"
+                f"the SentencePiece model {self.path} has no EOS piece\n  train it with EOS: text-to-text tasks need it"
             )
         return model
 
@@ -163,19 +163,19 @@ class SentencePieceVocabulary(PickledUnloaded, Vocabulary):
 
     @cached_property
     def sentinel_ids(self) -> tuple[int, ...]:
-        found: list[int] = []
+        sentinels: list[int] = []
         for number in range(self.size):
             ids = (self._model.piece_to_id(f"{prefix}<extra_id_{number}>") for prefix in ("▁", ""))
             index = next((index for index in ids if index != self.unk_id), None)
             if index is None:
                 break
-            found.append(index)
-        return tuple(found)
+            sentinels.append(index)
+        return tuple(sentinels)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of pieces, scores, kinds and normaliser. A model with sentinels in its file equals the same model to which
-        they are added here, so scores of user-defined pieces, which decide nothing, do not count."""
+        """Hash of pieces, scores, kinds and normaliser. Scores of user-defined pieces have no effect and are left out,
+        so that a model file with sentinels equals the same model with added sentinels."""
         state = hashlib.blake2b(digest_size=16)
         model = self._model
         for index in range(self.size):
@@ -203,7 +203,7 @@ class SentencePieceVocabulary(PickledUnloaded, Vocabulary):
 
 
 class ByteVocabulary(Vocabulary):
-    """ByT5's: the bytes of UTF-8 behind pad 0, EOS 1 and UNK 2.
+    """ByT5's vocabulary: the bytes of UTF-8 after pad 0, EOS 1 and UNK 2.
 
     Without extra ids the sentinels count down from 258, as in the released models, and reuse the ids of the 11 bytes
     that UTF-8 never uses.
@@ -231,7 +231,7 @@ class ByteVocabulary(Vocabulary):
 
 
 class TokenizerJsonVocabulary(PickledUnloaded, Vocabulary):
-    """A `tokenizer.json` of Hugging Face. Control pieces spelled out in a text are text, sentinels are sentinels."""
+    """A Hugging Face `tokenizer.json`. Names of control pieces in a text are text, names of sentinels are sentinels."""
 
     def __init__(
         self,
@@ -246,16 +246,16 @@ class TokenizerJsonVocabulary(PickledUnloaded, Vocabulary):
         """
         Args:
             path: `tokenizer.json`, or a folder with one.
-            extra_ids: Ids to add behind the vocabulary as sentinels; text never encodes to them.
+            extra_ids: Ids to add after the vocabulary as sentinels; text is never encoded to them.
             pad: Piece that fills rows.
             eos: Piece that ends a sequence.
-            unk: Piece for what has no id; where there is none, that of `pad` serves.
+            unk: Piece of unknown text; if it does not exist, `pad` is used.
             sentinels: Pieces of the vocabulary that serve as sentinels, in the order of use. Default: `<extra_id_0>`,
-                `<extra_id_1>`, … as far as there are such.
+                `<extra_id_1>`, … as far as they exist.
         """
         _check_extra_ids(extra_ids)
         if extra_ids and sentinels:
-            raise ConfigError("give extra_ids or sentinels, not both: it would not be clear which are used first")
+            raise ConfigError("extra_ids and sentinels are both set, but only one is allowed; leave one of them out")
         self.path, self.extra_ids, self.sentinels = Path(path), extra_ids, tuple(sentinels)
         self.pad, self.eos, self.unk = pad, eos, unk
 
@@ -265,7 +265,7 @@ class TokenizerJsonVocabulary(PickledUnloaded, Vocabulary):
         try:
             return path.read_bytes()
         except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror}\n  name a tokenizer.json") from error
+            raise DataError(f"{path} cannot be read: {error.strerror}\n  pass a tokenizer.json") from error
 
     @cached_property
     def _model(self) -> Any:
@@ -285,7 +285,7 @@ class TokenizerJsonVocabulary(PickledUnloaded, Vocabulary):
 
     def _id_of(self, piece: str, role: str) -> int:
         if piece not in self._ids:
-            raise DataError(f"{self.path} has no piece {piece!r}\n  name its {role} piece by {role}=...")
+            raise DataError(f"{self.path} has no piece {piece!r}\n  set its {role} piece with {role}=...")
         return self._ids[piece]
 
     @cached_property
@@ -314,10 +314,10 @@ class TokenizerJsonVocabulary(PickledUnloaded, Vocabulary):
             return tuple(range(self.size - 1, self._base_size - 1, -1))
         if self.sentinels:
             return tuple(self._id_of(piece, "sentinels") for piece in self.sentinels)
-        found: list[int] = []
-        while (piece := f"<extra_id_{len(found)}>") in self._ids:
-            found.append(self._ids[piece])
-        return tuple(found)
+        ids: list[int] = []
+        while (piece := f"<extra_id_{len(ids)}>") in self._ids:
+            ids.append(self._ids[piece])
+        return tuple(ids)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -348,13 +348,13 @@ _NOT_OF_IDS = ("version", "truncation", "padding", "post_processor", "decoder")
 
 
 class PassThroughVocabulary(Vocabulary):
-    """For features that are ids or numbers already. `encode` takes ids spelled out, "3 14 15"."""
+    """Vocabulary of features that are already ids or numbers. `encode` takes written ids, such as "3 14 15"."""
 
     pad_id = unk_id = 0
     sentinel_ids = ()
 
     def __init__(self, size: int, eos_id: int = 1) -> None:
-        """`size`: ids are below this."""
+        """`size`: upper bound of the ids."""
         self.size, self.eos_id = size, eos_id
         self.fingerprint = _digest(["pass-through", size, eos_id])
 
@@ -377,13 +377,13 @@ class Feature:
 
     vocabulary: Vocabulary
     add_eos: bool = True
-    """The steps that append EOS do so."""
+    """True if steps that append EOS apply to it."""
     required: bool = True
-    """Every example has it."""
+    """True if every example must have it."""
     dtype: str = "int32"
-    """NumPy's name."""
+    """NumPy's name of the dtype."""
     rank: int = 1
-    """Dimensions; 1 is a sequence."""
+    """Number of dimensions; 1 is a sequence."""
 
     @cached_property
     def numpy_dtype(self) -> np.dtype:
@@ -391,19 +391,19 @@ class Feature:
 
 
 def check_equal(task_name: str, of_task: Vocabulary, of_model: Vocabulary) -> None:
-    """Raises ConfigError with both descriptions where a task's vocabulary is not that of the model."""
+    """Raise ConfigError with both descriptions if the vocabularies of a task and the model differ."""
     if of_task != of_model:
         raise ConfigError(
             f"task {task_name!r} and the model have different vocabularies\n"
             f"  task:  {of_task.describe()}\n"
             f"  model: {of_model.describe()}\n"
-            "  give both the same tokenizer and the same number of extra ids"
+            "  use the same tokenizer and the same number of extra ids for both"
         )
 
 
 def _check_extra_ids(extra_ids: int) -> None:
     if extra_ids < 0:
-        raise ConfigError(f"extra_ids is {extra_ids}; it is a number of sentinels, at least 0")
+        raise ConfigError(f"extra_ids is {extra_ids}; it must be a number of sentinels, at least 0")
 
 
 def _digest(content: Any) -> str:
@@ -412,14 +412,14 @@ def _digest(content: Any) -> str:
 
 
 def _model_settings(content: bytes) -> Iterator[tuple[str, Any]]:
-    """What a ModelProto says besides its pieces and decides ids: the algorithm, and the normaliser but for its name.
-    Numbers of fields, and values as they are stored: texts as bytes, truth values as integers."""
+    """Yield the settings of a ModelProto that determine ids, without pieces: the algorithm, and the normaliser without
+    its name. Fields are numbers, and values are as stored: texts as bytes, truth values as integers."""
     from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
 
     proto = ModelProto.FromString(content)
-    of_trainer = ("model_type", "treat_whitespace_as_suffix", "byte_fallback")
-    fields = [("trainer", *given) for given in proto.trainer_spec.ListFields() if given[0].name in of_trainer]
-    fields += [("normalizer", *given) for given in proto.normalizer_spec.ListFields() if given[0].name != "name"]
+    used = ("model_type", "treat_whitespace_as_suffix", "byte_fallback")
+    fields = [("trainer", *item) for item in proto.trainer_spec.ListFields() if item[0].name in used]
+    fields += [("normalizer", *item) for item in proto.normalizer_spec.ListFields() if item[0].name != "name"]
     for spec, field, value in fields:
         stored = value.encode() if isinstance(value, str) else value
         yield f"{spec} {field.number}", stored if isinstance(stored, bytes) else int(stored)

@@ -1,4 +1,4 @@
-"""The vocabulary of a run from what names it: a tokenizer folder, a model, or `bytes`."""
+"""The vocabulary of a run from a tokenizer folder, a model, or `bytes`."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from pretrainkit.tokenizers.folder import copy_tokenizer
 BYTES = "bytes"
 """ByT5's vocabulary, which needs no files."""
 NUM_SENTINELS = 100
-"""Of T5: added to a tokenizer that has none of its own."""
+"""Number of sentinels that T5 adds to a tokenizer without any."""
 _SENTENCEPIECE = ("sentencepiece.model", "spiece.model", "tokenizer.model")
 _JSON = "tokenizer.json"
 _ABOUT = "tokenizer_config.json"
@@ -19,14 +19,14 @@ _BYT5 = "ByT5Tokenizer"
 
 
 def open_vocabulary(place: str | Path, num_sentinels: int | None = None) -> Vocabulary:
-    """The vocabulary that `place` names. Raises DataError where there is nothing of the kind.
+    """Return the vocabulary at `place`. Raises DataError if there is none.
 
     Args:
-        place: A tokenizer folder (ours, or a Hugging Face one with spiece.model or tokenizer.json), a run or export
-            that has one in `tokenizer/`, a SentencePiece model, a tokenizer.json, or `bytes`.
-        num_sentinels: Ids behind the vocabulary for sentinels; None: the tokenizer's own where it has pieces named
-            `<extra_id_0>` and so on (also where a tokenizer.json adds them to a SentencePiece model), else 100 (of
-            bytes: the 11 that text never uses).
+        place: A tokenizer folder (pretrainkit's, or a Hugging Face one with spiece.model or tokenizer.json), a run or
+            export with a `tokenizer/`, a SentencePiece model, a tokenizer.json, or `bytes`.
+        num_sentinels: Ids after the vocabulary for sentinels; None: the tokenizer's pieces `<extra_id_0>` and so on if
+            it has them (or a tokenizer.json adds them to a SentencePiece model), else 100 (for bytes: the 11 that text
+            never uses).
     """
     if str(place) == BYTES:
         return ByteVocabulary(num_sentinels or 0)
@@ -39,12 +39,12 @@ def open_vocabulary(place: str | Path, num_sentinels: int | None = None) -> Voca
     if num_sentinels is None:
         return plain if plain.sentinel_ids else _with_sentinels(plain)
     if is_json and plain.sentinel_ids == tuple(range(plain.size - 1, plain.size - 1 - num_sentinels, -1)):
-        return plain  # an export has them in its file
+        return plain  # the file of an export contains them
     return kind(path, num_sentinels)
 
 
 def _with_sentinels(plain: SentencePieceVocabulary | TokenizerJsonVocabulary) -> Vocabulary:
-    """With those that the tokenizer.json beside a SentencePiece model adds to it, else 100."""
+    """Return the vocabulary with the sentinels of a tokenizer.json beside the SentencePiece model, or else 100."""
     added = TokenizerJsonVocabulary(plain.path)
     if isinstance(plain, TokenizerJsonVocabulary) or not (plain.path / _JSON).is_file() or not added.sentinel_ids:
         return type(plain)(plain.path, NUM_SENTINELS)
@@ -53,21 +53,21 @@ def _with_sentinels(plain: SentencePieceVocabulary | TokenizerJsonVocabulary) ->
 
 
 def tokenizer_place(path: Path) -> Path:
-    """Where the tokenizer of `path` lies: in it, in `tokenizer/` of a run or export, or beside the checkpoints. Raises
-    DataError where it is in none of these."""
-    of_run = [path.parent.parent / "tokenizer"] if path.parent.name == "checkpoints" else []
-    for place in (path, path / "tokenizer", *of_run):
+    """Return the location of `path`'s tokenizer: `path`, `tokenizer/` of a run or export, or beside the checkpoints.
+    Raises DataError if there is none."""
+    run_folders = [path.parent.parent / "tokenizer"] if path.parent.name == "checkpoints" else []
+    for place in (path, path / "tokenizer", *run_folders):
         if place.is_file() or any((place / name).is_file() for name in (*_SENTENCEPIECE, _JSON)) or _is_byt5(place):
             return place
     raise DataError(
-        f"{path} holds no tokenizer: {', '.join((*_SENTENCEPIECE, _JSON))} are not there\n"
-        "  make one with pretrainkit tokenizer train --layout t5, name the folder of a T5 of Hugging Face, or bytes"
+        f"{path} has no tokenizer: no file {', '.join((*_SENTENCEPIECE, _JSON))}\n"
+        "  create one with pretrainkit tokenizer train --layout t5, or use the folder of a T5 of Hugging Face, or bytes"
     )
 
 
 def save_vocabulary(vocabulary: Vocabulary, out: Path) -> bool:
-    """Write the new folder `out`, from which `open_vocabulary` and transformers read the same ids; False: such a
-    vocabulary has no files."""
+    """Write the new folder `out`, from which `open_vocabulary` and transformers read the same ids. Return False for a
+    vocabulary without files."""
     if isinstance(vocabulary, ByteVocabulary):
         out.mkdir()
         (out / _ABOUT).write_text(json.dumps(_byte_tokenizer(vocabulary), indent=2) + "\n", "utf-8")
@@ -79,8 +79,8 @@ def save_vocabulary(vocabulary: Vocabulary, out: Path) -> bool:
 
 
 def _byte_tokenizer(vocabulary: ByteVocabulary) -> dict[str, Any]:
-    """The tokenizer_config.json of `ByT5Tokenizer`. Sentinels are named one by one, as ours count down from the last
-    id, and those that transformers adds by itself count up."""
+    """Return the tokenizer_config.json of `ByT5Tokenizer`. Every sentinel is listed, as ours count down from the last
+    id, while those that transformers adds automatically count up."""
     named = {vocabulary.pad_id: "<pad>", vocabulary.eos_id: "</s>", vocabulary.unk_id: "<unk>"}
     named |= {index: f"<extra_id_{number}>" for number, index in enumerate(vocabulary.sentinel_ids)}
     plain = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)
@@ -101,8 +101,8 @@ def _is_byt5(folder: Path) -> bool:
 
 
 def _extra_bytes(folder: Path) -> int:
-    """Sentinels behind the bytes, as `save_vocabulary` wrote them: the first one is the last id. Those of the released
-    ByT5, which transformers adds from 259 up, were never trained."""
+    """Return the number of sentinels after the bytes, as `save_vocabulary` wrote them: the first one is the last id.
+    The released ByT5's, which transformers adds from 259 up, were never trained."""
     tokens = _about(folder).get("added_tokens_decoder", {})
     first = next((int(index) for index, token in tokens.items() if token.get("content") == "<extra_id_0>"), 0)
     is_last = all(int(index) <= first for index in tokens)

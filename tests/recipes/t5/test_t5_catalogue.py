@@ -108,7 +108,7 @@ def test_what_is_left_open_is_asked_for_by_name(tmp_path):
         ConfigError, match=r"'glue_cola_v002' leaves its vocabulary to the run.*\n.*data\.tokenizer=DIR"
     ):
         task.supplied(Supply())
-    with pytest.raises(ConfigError, match="where its data lie and is used as it is") as error:
+    with pytest.raises(ConfigError, match="where its data is stored and is used without data") as error:
         task.bind("train")[0]
     assert "folders={NAME: FOLDER}" in followed(error.value, "tasks/supply.py: a task leaves open where its data")
     (tmp_path / "CoLA").mkdir()

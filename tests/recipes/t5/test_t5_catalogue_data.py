@@ -128,7 +128,7 @@ def test_squad_and_xquad(tmp_path):
         assert len(texts) == 4
         assert texts[1] == ("question: Why ? context: Tom did . ", "Tom")
     write(tmp_path / "train-v1.1.json", json.dumps({"data": [{"paragraphs": [{"qas": [question]}]}]}))
-    with pytest.raises(DataError, match="is not JSON as SQuAD has it: it has no 'context'"):
+    with pytest.raises(DataError, match="is not SQuAD's JSON: it has no 'context'"):
         supplied("squad_v010", squad=tmp_path).bind("train")[0]
 
 
@@ -231,14 +231,14 @@ def test_a_folder_that_is_not_there_is_told_and_the_hub_is_asked_only_without_on
     with pytest.raises(DataError, match=r"nowhere, configured for the data of glue, is not a folder"):
         supplied("glue_rte_v002", glue=tmp_path / "nowhere")
     with pytest.raises(
-        DataError, match=r"has to be given as files\n  give its folder: data\.task_folders\.wikipedia=DIR"
+        DataError, match=r"has to be passed as files\n  pass its folder: data\.task_folders\.wikipedia=DIR"
     ):
         REGISTRY.get_task("wikipedia_20190301.en_v003_unsupervised").supplied(Supply(BYTES, {}, tuple))
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
     task = supplied("glue_rte_v002")
     assert task.splits == ("train", "validation", "test")
     with pytest.raises(
-        DataError, match=r"(?s)needs the package 'datasets'.*or give its folder: data\.task_folders\.glue=DIR"
+        DataError, match=r"(?s)needs the package 'datasets'.*or pass its folder: data\.task_folders\.glue=DIR"
     ):
         task.bind("train")
     with pytest.raises(DataError, match=r"no folder glue with the data of glue/rte\n.*data\.task_folders\.glue=DIR"):

@@ -132,8 +132,12 @@ def test_packed_prefix_language_models_fill_their_rows(folder, tokenizer):
 @pytest.mark.parametrize(
     ("words", "error", "message"),
     [
-        (("data.task=glue_rte_v002",), ConfigError, r"leaves its vocabulary to the run, and none is given\n.*bytes"),
-        (("data.task=glue_rte_v002", "data.tokenizer=nowhere"), DataError, "nowhere holds no tokenizer"),
+        (
+            ("data.task=glue_rte_v002",),
+            ConfigError,
+            r"leaves its vocabulary to the run, but none is configured\n.*bytes",
+        ),
+        (("data.task=glue_rte_v002", "data.tokenizer=nowhere"), DataError, "nowhere has no tokenizer"),
         (("data.task=glue_cola_v002", "data.tokenizer=bytes"), DataError, "no data of glue/cola in"),
         (("data.task=glue_rte_v002", "data.task_folders.gleu=x"), ConfigError, r"data named 'gleu'.*\n.*: glue"),
         (("data.train=x", "data.tokenizer=bytes"), ConfigError, r"data\.tokenizer=bytes has an effect only with data"),

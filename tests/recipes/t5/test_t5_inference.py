@@ -182,7 +182,7 @@ def test_other_weights_are_another_question(export, tmp_path):
     ("settings", "message"),
     [
         ({}, "give either a task or an input"),
-        ({"input": "a.csv"}, r"a\.csv: a file of rows ends in \.jsonl"),
+        ({"input": "a.csv"}, r"a\.csv: a file of rows must end in \.jsonl"),
         ({"input": "a.jsonl"}, "cannot choose the input column among x, y"),
         ({"input": "a.jsonl", "inputs": "z"}, "the rows have no column 'z'"),
         ({"input": "a.jsonl", "inputs": "say {z}"}, "the rows have no column 'z'\n  use one of x, y"),

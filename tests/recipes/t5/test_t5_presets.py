@@ -55,7 +55,7 @@ def test_the_twin_of_the_worked_example_trains_on_a_cpu_and_asks_for_what_is_ope
         """
     )
     with pytest.raises(
-        ConfigError, match=r"leaves its vocabulary to the run, and none is given\n.*data\.tokenizer=DIR"
+        ConfigError, match=r"leaves its vocabulary to the run, but none is configured\n.*data\.tokenizer=DIR"
     ):
         pretrainkit.train(pretrainkit.load_config(tmp_path / "twin.yaml"), tmp_path / "run")
     config = pretrainkit.load_config(
