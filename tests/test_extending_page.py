@@ -78,7 +78,7 @@ def test_the_capability_of_the_page_is_asked_for_and_then_there(settings, tmp_pa
     config = pretrainkit.load_config("bigram/tiny")
     with pytest.raises(InputError, match="cannot be planned without data") as error:
         make_plan(config)
-    assert "recipes that can: bert," in str(error.value)
+    assert "recipes with this capability: bert," in str(error.value)
     more = re.search(r"^```python\n# added to bigram.py\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     with open(tmp_path / "bigram.py", "a", encoding="utf-8") as file:
         file.write(more[1])

@@ -208,7 +208,7 @@ def test_what_a_recipe_cannot_do_is_said(tmp_path: Path) -> None:
     run = tmp_path / "run"
     succeed("train", SORTING, "--out", run)
     message = refused("export", run, "--out", tmp_path / "export")
-    assert "use --format safetensors\n  recipes that can: bert," in message
+    assert "use --format safetensors\n  recipes with this capability: bert," in message
     succeed("export", run, "--format", "safetensors", "--out", tmp_path / "export")
     assert pk.load_model(tmp_path / "export").state_dict().keys() == pk.load_model(run).state_dict().keys()
 

@@ -88,5 +88,5 @@ def test_a_stride_that_leaves_nothing_new_is_refused():
 
 
 def test_a_tokenizer_without_places_reads_no_passages():
-    with pytest.raises(InputError, match="stand in a text"):
+    with pytest.raises(InputError, match="map its slots to positions in a text"):
         TokenReader(encode, CONTROL, "letters").read_passages([("a", "x")], 12, 1, 4)

@@ -1,4 +1,4 @@
-"""Names of errors in words, which the command line offers before any recipe is imported."""
+"""Names of word errors for the command line, without an import of the recipes."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ Attack = Literal[
     "visual",
     "segmentation",
 ]
-"""full-swap: the letters in any order. inner-swap: all but the first and the last. disemvowel: without vowels.
-truncate: without the last letter. keyboard-typo: one letter is its neighbour on a keyboard. natural-typo: as somebody
-wrote it, from a list. intrude: a sign between all letters. phonetic: as it sounds. confusable: letters of other scripts
-that look alike. visual: with accents. segmentation: without the space after the word."""
+"""full-swap: shuffle all letters. inner-swap: shuffle all letters except the first and the last. disemvowel: remove
+the vowels. truncate: remove the last letter. keyboard-typo: replace a letter by its neighbour on a keyboard.
+natural-typo: use a typo from a list. intrude: insert a sign between all letters. phonetic: spell it as it sounds.
+confusable: use similar letters of other scripts. visual: add accents. segmentation: remove the space after the word."""

@@ -1,10 +1,10 @@
-"""What a recipe may be able to do besides training; the base classes of a recipe say what it is.
+"""Optional capabilities of recipes besides training; a recipe declares them as base classes.
 
-Callers ask `registry.able(recipe, Generates)`, which has the one message for recipes that are not. Torch-free to
-import, as `recipe`.
+Callers use `registry.able(recipe, Generates)`, which raises one common error for recipes without the capability. This
+module imports no torch.
 
-Unless said otherwise `config` is bound to its data, `source` has the training examples, `world` are the ranks and
-`precision` is the run's; `progress` is told how far the work is.
+Unless documented otherwise, `config` is bound to its data, `source` has the training examples, `world` describes the
+ranks, `precision` is the run's precision, and `progress` receives the progress of the work.
 """
 
 from __future__ import annotations
@@ -38,82 +38,82 @@ if TYPE_CHECKING:
     from pretrainkit.workers.processes import Progress
 
 Evaluator = Callable[["nn.Module"], dict[str, float]]
-"""Held-out metrics of a model, by name; a collective, the same on all ranks."""
+"""Function that returns held-out metrics of a model by name. All ranks call it and get the same result."""
 
 
 class Capability(ABC, Generic[Run]):
-    """Something that only some recipes can do."""
+    """Base class of the optional capabilities of a recipe."""
 
     does: ClassVar[str]
-    """As in: recipe 'bert' cannot DOES."""
+    """Verb phrase for the message "recipe 'bert' cannot DOES"."""
     instead: ClassVar[str] = ""
-    """What to do with a recipe that cannot."""
+    """Advice for users of a recipe without the capability."""
 
 
 class PlansWithoutData(Capability[Run]):
-    """For `pretrainkit plan` of a preset alone."""
+    """Supports `pretrainkit plan` for a preset without data."""
 
-    does = "be planned without data, as its examples say how much a step computes"
-    instead = "give the data, or a sample of them: data.train=PATH"
+    does = "be planned without data, because the cost of a step depends on its examples"
+    instead = "pass the data or a sample of it as data.train=PATH"
 
     @abstractmethod
     def without_data(self, config: Run) -> tuple[Run, str]:
-        """The bound config for a plan without data, with usual values where the data would decide, and a text that
-        names what was assumed. Raises ConfigError where there is no usual value."""
+        """Return the bound config for a plan without data, and a text that lists the assumed values. Raises ConfigError
+        if a value that depends on the data has no usual default."""
 
     @abstractmethod
     def assumed_batch(self, config: Run, num_examples: int) -> HostBatch:
-        """Return a batch for a plan without data, its examples as long as the config of `without_data` allows."""
+        """Return a batch whose examples have the maximum length of the config from `without_data`."""
 
 
 @dataclass(frozen=True)
 class DataCheck:
-    """What the training data of a run are, before anything is trained."""
+    """Summary of the training data of a run, shown before training."""
 
     figures: dict[str, Any]
-    """By name, for people and JSON."""
+    """Statistics by name, for people and JSON."""
     notes: list[str]
-    """What may not be meant, each with what to do."""
+    """Possible mistakes, each with advice."""
     examples: list[dict[str, str]]
-    """The first ones, by name of what is shown."""
+    """Values of the first examples by name."""
     problems: list[str] = field(default_factory=list)
-    """What cannot be used, of a check of every file; then there is nothing else."""
+    """Unusable files, after a check of every file; the other fields are then empty."""
 
 
 class ChecksData(Capability[Run]):
-    """Has more to say about the training data than every recipe."""
+    """Adds its own checks and statistics to the summary of the training data."""
 
-    does = "say more about its data"
+    does = "check its data beyond the common checks"
 
     @abstractmethod
     def check_data(
         self, config: Run, source: BatchSource, summary: Mapping[str, Any], records: Callable[[int], Records], num: int
     ) -> DataCheck:
-        """More about the training data than every recipe has to say: `records` are those of the whole batch of a step,
-        `num` is how many examples to show of each component."""
+        """Return checks and statistics beyond those of every recipe. `records` returns the records of a step's batch;
+        `num` is the number of examples to show per component."""
 
 
 class ChecksFiles(Capability[Run]):
-    """Has data of separate files."""
+    """Reads data that consist of separate files."""
 
-    does = "check every file: it reads no separate ones"
+    does = "check every file, because its data have no separate files"
     instead = "leave out --deep"
 
     @abstractmethod
     def check_files(self, config: Run, progress: Progress) -> list[str]:
-        """Read every file of the data, training and held out, and return what cannot be used, each with its file.
-        `config` is not bound: data that do not fit it are reported, too."""
+        """Read every file of the training and held-out data and return a message for each unusable file. `config` is
+        not bound: data that do not match it are reported, too."""
 
     @abstractmethod
     def check_new_run(self, config: Run, source: BatchSource) -> None:
-        """Refuse training data that a new run must not be started with, though an older run may be resumed with them.
-        Raises ConfigError, DataError."""
+        """Raise ConfigError or DataError for training data that a new run must not use, although an older run may be
+        resumed with them."""
 
 
 class CachesFeatures(Capability[Run]):
-    """Has models with parts that never change."""
+    """Caches the features of frozen parts of its models."""
 
-    does = "keep features"
+    does = "cache features"
 
     @abstractmethod
     def with_cached_features(
@@ -125,52 +125,52 @@ class CachesFeatures(Capability[Run]):
         world: World,
         precision: Precision,
     ) -> BatchSource:
-        """What to train on instead of `source`, where parts of the model never change: a collective, before training.
-        `model` gives the model at the start of training, or as it was saved last, on the device; `cache` is a folder of
-        the run for what is computed, in which what an earlier start left may be used."""
+        """Return the source to train on instead of `source`, with features of frozen parts of the model. All ranks call
+        this before training. `model` returns the model on the device, as initialised or last saved. `cache` is a folder
+        of the run for the features; features that an earlier start stored there may be used again."""
 
 
 class KeepsTokenizer(Capability[Run]):
-    """Says itself where its tokenizer lies; of other recipes it lies beside the first component of the data."""
+    """Defines the folder of its tokenizer; other recipes use the one beside the first component of the data."""
 
-    does = "say where its tokenizer lies"
+    does = "define the folder of its tokenizer"
 
     @abstractmethod
     def tokenizer_folder(self, config: Run) -> Path | None:
-        """The tokenizer that the data of a run was made with, which the run keeps a copy of."""
+        """Return the folder of the tokenizer that created the data of a run. The run stores a copy of it."""
 
     @abstractmethod
     def with_tokenizer(self, config: Run, tokenizer: Path) -> Run:
-        """The config for use with the copy of the tokenizer that lies beside a model, wherever the original may be."""
+        """Return the config with the copy of the tokenizer beside a model in place of the original."""
 
     def has_own_vocabulary(self, config: Run) -> bool:
-        """Whether a model can be used without a tokenizer beside it. Then `tokenizer` may be None in what follows."""
+        """Return True if a model works without a tokenizer; other methods then accept `tokenizer=None`."""
         return False
 
 
 class Evaluates(Capability[Run]):
-    """Has metrics of its own, besides sums over batches."""
+    """Has metrics that are not sums over batches."""
 
-    does = "evaluate by itself"
+    does = "compute its own metrics"
 
     def build_evaluator(self, config: Run, world: World, precision: Precision) -> Evaluator | None:
-        """For metrics that are no sums over batches, such as retrieval. Default: none; then those of the
-        objective are added up over `open_data(config, "valid")`."""
+        """Return an evaluator for metrics that are not sums over batches, such as retrieval. Default: None, which sums
+        the metrics of the objective over `open_data(config, "valid")`."""
         return None
 
     def more_evaluations(
         self, config: Run, world: World, precision: Precision, folder: Path | None
     ) -> Sequence[Evaluation]:
-        """What is evaluated besides, at times of its own, such as answers by the metrics of tasks. `folder` is the
-        run's, for files that people look at; None: there is none to write to. Default: nothing."""
+        """Return additional evaluations with their own schedule, such as the metrics of tasks. `folder` is the run
+        folder for files that people read, or None if nothing can be written. Default: none."""
         return ()
 
 
 class GenerateOptions(TypedDict, total=False):
-    """Options of `pretrainkit.generate`. A recipe takes those that its `generate_options` name."""
+    """Options of `pretrainkit.generate`. A recipe accepts the options in its `generate_options`."""
 
     top: int  # BERT, CLIP: answers per masked word, or images per prompt
-    images: str | Path  # CLIP: folder of the images to find what the prompts say in
+    images: str | Path  # CLIP: folder of the images to search
     num: int  # T5: answers per prompt. 4M: variations of each example
     # T5 and 4M: how answers are drawn; see `DecodingConfig` and `GenerationPlan`.
     beams: int
@@ -181,14 +181,14 @@ class GenerateOptions(TypedDict, total=False):
     seed: int
     max_length: int
     batch_size: int  # examples of a forward pass
-    given: Sequence[str]  # 4M: NAME=TEXT or NAME=FILE; with `from_data` names of what the samples give
+    given: Sequence[str]  # 4M: NAME=TEXT or NAME=FILE; with `from_data`: names of the inputs
     to: Sequence[str]  # 4M: names of targets, in order
-    from_data: int  # 4M: so many held-out samples of the run's data as examples
+    from_data: int  # 4M: number of held-out samples of the run's data to use as examples
     plan: str | Path  # 4M: a YAML file of a `GenerationPlan`
     settings: Sequence[str]  # 4M: NAME.FIELD=VALUE of a target, or FIELD=VALUE of the plan
     out: str | Path  # 4M: a new folder for pictures, JSON and the sheet
-    then: Sequence[str | Path]  # 4M: further models, which make what those before them have not
-    image_tokenizers: Sequence[str]  # 4M: NAME=RUN of what makes pictures of tokens
+    then: Sequence[str | Path]  # 4M: further models for the remaining targets
+    image_tokenizers: Sequence[str]  # 4M: NAME=RUN of tokenizers that decode tokens to pictures
     device: str  # 4M; None: the CPU
 
 
@@ -200,117 +200,117 @@ class Generates(Capability[Run]):
 
     @property
     def generate_options(self) -> tuple[str, ...]:
-        """The options that `generate` takes, by name."""
+        """Names of the options that `generate` accepts."""
         return ("top",)
 
     @abstractmethod
     def generate(
         self, config: Run, model: nn.Module, tokenizer: Any, prompts: list[str], **options: Any
     ) -> list[dict[str, Any]]:
-        """One answer per prompt, as plain values for people and JSON; "text" is what people are shown. The model is in
-        evaluation mode; `tokenizer` is its folder, None only where `has_own_vocabulary`; `options` are those of
-        `generate_options` that were given."""
+        """Return one answer per prompt, as plain values for people and JSON; people are shown "text". The model is in
+        evaluation mode. `tokenizer` is its folder, None only if `has_own_vocabulary`. `options` has the options from
+        `generate_options` that the user set."""
 
 
 class Scores(Capability[Run]):
-    """Says how likely texts are."""
+    """Computes log-probabilities of texts."""
 
     does = "score texts"
 
     @abstractmethod
     def score(self, config: Run, model: nn.Module, tokenizer: Any, pairs: list[tuple[str, str]]) -> list[float]:
-        """The log-probability of each second text given the first. Arguments are those of `generate`."""
+        """Return the log-probability of each second text given the first. Arguments are as in `generate`."""
 
 
 class Infers(Capability[Run]):
-    """Answers files of examples."""
+    """Runs inference on files of examples."""
 
-    does = "answer files of examples"
+    does = "run inference on files of examples"
     instead = "try pretrainkit generate"
 
     def open_rows(self, config: Run, path: str, split: str) -> TaskSource:
-        """A file of examples for `open_inference`, as the only split of a source. Default: a file of rows."""
+        """Return a source with a file of examples as its only split. Default: a file of rows."""
         from pretrainkit.tasks.row_files import open_rows
 
         return open_rows(path, split)
 
     def tasks_of_mixture(self, config: Run, tokenizer: Any, name: str, split: str) -> tuple[str, ...] | None:
-        """The tasks of a mixture that have the split, for `open_inference` one by one; None where it is no mixture."""
+        """Return the tasks of the mixture `name` that have the split; None if `name` is not a mixture."""
         return None
 
     @abstractmethod
     def open_inference(
         self, config: Run, model: nn.Module, tokenizer: Any, request: InferenceRequest, precision: Precision
     ) -> Inference:
-        """What `pretrainkit infer` asks about. Model, which is on its device, and tokenizer are as for `generate`."""
+        """Return the inference for `pretrainkit infer`. The model is on its device; `tokenizer` is as in `generate`."""
 
 
 class EncodesImages(Capability[Run]):
-    """Has a part that turns images into features."""
+    """Has an image encoder."""
 
     does = "encode images"
 
     @abstractmethod
     def image_encoder(self, config: Run, model: nn.Module) -> ImageEncoder:
-        """The image tower of a trained model, to be probed."""
+        """Return the image tower of a trained model for a probe."""
 
     def published_image_encoder(self, name: str) -> ImageEncoder | None:
-        """An encoder of a library with its published weights, such as timm:NAME; None: not one that is known here."""
+        """Return an encoder of a library with its published weights, such as timm:NAME; None if the name is unknown."""
         return None
 
 
 class DecodeOptions(TypedDict, total=False):
     """Options of a diffusion decoder."""
 
-    num_steps: int | None  # None: as the model says
-    guidance: float  # how much more than an unconditional model; 1: not at all
-    seed: int  # of the noise that it begins with
+    num_steps: int | None  # None: the default of the model
+    guidance: float  # classifier-free guidance scale; 1: no guidance
+    seed: int  # of the initial noise
 
 
 class ImageTokenOptions(TypedDict, total=False):
     """Options of writing the tokens of a data set's images."""
 
-    num_parts: int  # of each image: the largest centre square, and random parts after it; 1 unless given
-    min_scale: float  # smallest share of the area of a random part; 0.8 unless given
-    seed: int  # of random parts
-    folder: str | None  # of the images; None: as the tokenizer's domain says
-    out: str | None  # folder of tokens; None: tok_DOMAIN@PIXELS, of published domains as their modality is called
-    shard: tuple[int, int]  # this part of so many, from 0: of all images, or of all archives
+    num_parts: int  # crops per image: the largest centre square, then random crops; default 1
+    min_scale: float  # smallest share of the area of a random crop; default 0.8
+    seed: int  # of random crops
+    folder: str | None  # of the images; None: the domain of the tokenizer
+    out: str | None  # folder of tokens; None: the name of a published modality, or tok_DOMAIN@PIXELS
+    shard: tuple[int, int]  # (index from 0, number of shards), of all images or all archives
 
 
 class ImageCodec(Protocol):
-    """An image tokenizer in use. NumPy in and out."""
+    """Loaded image tokenizer with NumPy inputs and outputs."""
 
     def encode(self, images: NDArray[Any], /) -> NDArray[np.integer]:
-        """Ids, integers (B, tokens), row by row, of images as their files hold them."""
+        """Return integer ids (B, tokens), in row-major order, of images as stored in their files."""
         ...
 
     def decode(self, ids: NDArray[np.integer], /, **options: Unpack[DecodeOptions]) -> NDArray[Any]:
-        """Images of ids; see `pretrainkit.decode_tokens`."""
+        """Return images of ids; see `pretrainkit.decode_tokens`."""
         ...
 
 
 class TokenizesImages(Capability[Run]):
-    """Turns images into tokens, and back."""
+    """Converts images to tokens and back."""
 
     does = "turn images into tokens"
-    instead = "train one that can: pretrainkit train image_tokenizer/tiny data.train=FOLDER --out RUN"
+    instead = "train an image tokenizer: pretrainkit train image_tokenizer/tiny data.train=FOLDER --out RUN"
 
     @abstractmethod
     def image_codec(self, model: nn.Module, device: torch.device, batch_size: int) -> ImageCodec:
-        """A model of this recipe in use, with so many images per forward pass."""
+        """Return a codec of a trained model, with `batch_size` images per forward pass."""
 
     @abstractmethod
     def write_image_tokens(
         self, codec: Any, place: str, fingerprint: str, settings: Mapping[str, Any], progress: Progress | None
     ) -> dict[str, Any]:
-        """Write the tokens of images beside them; returns the manifest. `place` is a folder with a folder for each
-        modality, or tar files as in `ROOT/[rgb]/{00..09}.tar`; `fingerprint` is of the model's weights; `settings` are
-        those of `ImageTokenOptions` that were given."""
+        """Write the tokens of images beside the images and return the manifest. `place` is a folder with a folder for
+        each modality, or tar files as in `ROOT/[rgb]/{00..09}.tar`; `fingerprint` identifies the weights; `settings`
+        has the set options of `ImageTokenOptions`."""
 
 
 class ReadsPairs(Capability[Run]):
-    """Has sets of image-text pairs as data: `pretrainkit data`."""
+    """Reads sets of image-text pairs, for `pretrainkit data`."""
 
     does = "read image-text pairs"
 
@@ -318,31 +318,31 @@ class ReadsPairs(Capability[Run]):
     def open_pairs(
         self, path: str, split: Split, *, format: str, image_key: str | None, caption_key: str | None
     ) -> Any:
-        """A split of a set, with its `fingerprint`. Raises DataError where it has none."""
+        """Return a split of a set, with its `fingerprint`. Raises DataError if the set lacks the split."""
 
     @abstractmethod
     def scan_pairs(self, pairs: Any, *, tokenizer: str | None, **settings: Any) -> dict[str, Any]:
-        """Decode every image and read every caption; returns what there is and what is bad."""
+        """Decode every image, read every caption, and return statistics and the bad pairs."""
 
     @abstractmethod
     def require_held_out(self, train: Sequence[Any], valid: Sequence[Any]) -> None:
-        """Raises DataError where held-out images are in the training data."""
+        """Raise DataError if held-out images are in the training data."""
 
     @abstractmethod
     def pack_pairs(
         self, parts: Mapping[Split, Any], out: Path, *, shard_bytes: int, max_bad: int, progress: Progress
     ) -> dict[str, dict[str, Any]]:
-        """Write a set as tars, whole or not at all; returns the manifest of each split."""
+        """Write a set as tar files, completely or not at all, and return the manifest of each split."""
 
     @abstractmethod
     def write_captions(self, sets: Sequence[Any], out: Path) -> int:
-        """Write captions as JSON lines; returns how many."""
+        """Write captions as JSON lines and return their number."""
 
 
 class CorruptsWords(Capability[Run]):
-    """Has kinds of errors in words, to see how much a model minds: `pretrainkit corpus corrupt`."""
+    """Adds errors to words, to measure the robustness of a model: `pretrainkit corpus corrupt`."""
 
-    does = "make errors in words"
+    does = "add errors to words"
 
     @abstractmethod
     def write_noisy(
@@ -356,37 +356,37 @@ class CorruptsWords(Capability[Run]):
         seed: int,
         typos: Path | None,
     ) -> int:
-        """Write a file of labelled examples again with errors in that share of its words; returns how many texts."""
+        """Write a copy of a labelled file with errors in the share `severity` of its words; return the text count."""
 
 
 class EncodesText(Capability[Run]):
-    """Has a part that turns texts into features, on which a model of `StandsOnEncoder` can stand."""
+    """Has a text encoder, on which a model of a `StandsOnEncoder` recipe can be built."""
 
     does = "encode texts"
 
     @abstractmethod
     def text_reader(self, config: Run, tokenizer: Path) -> TextReader:
-        """How the encoder of `build_text_encoder` wants its texts; `tokenizer` is the folder of the model's."""
+        """Return the reader for the encoder of `build_text_encoder`; `tokenizer` is the model's tokenizer folder."""
 
     def as_text_encoder(self, config: Run, tokenizer: Path | None, max_length: int) -> tuple[Run, Path | None]:
-        """The config of an encoder for texts of at most `max_length` slots, and the folder of what its reader needs, as
-        a run that trains it further keeps them. Default: as they are."""
+        """Return the config and the tokenizer folder of an encoder for texts of at most `max_length` slots, as a
+        fine-tuning run stores them. Default: both unchanged."""
         return config, tokenizer
 
     @abstractmethod
     def build_text_encoder(self, config: Run, model: nn.Module) -> TextEncoder:
-        """The parts of a model of this recipe that turn texts into features; they stay shared with `model`, but for
-        what is trained here alone. What the model lacks, such as a pooler, is drawn from torch's global generator (on
-        "meta": has no values). `config` may be one of `as_text_encoder`, another than the model was built from."""
+        """Return the text encoder of a model of this recipe. It shares its parameters with `model`. Layers that the
+        model lacks, such as a pooler, are initialised from torch's global generator (on "meta" without values).
+        `config` may be a config from `as_text_encoder`, different from the one that `model` was built from."""
 
     def text_encoder_flops(self, config: Run, lengths_B: np.ndarray) -> float:
-        """Matmul FLOPs of a forward and backward pass of the text encoder over examples of so many tokens; 0: they are
-        not counted."""
+        """Return the matmul FLOPs of a forward and backward pass of the text encoder over examples of `lengths_B`
+        tokens; 0 if they are not counted."""
         return 0.0
 
     def assumed_texts(self, config: Run, num_examples: int, length: int) -> HostBatch:
-        """What `ReadExamples.build` would give for a plan without data: texts that all fill `length` slots. Default:
-        tokens."""
+        """Return a batch like that of `ReadExamples.build`, for a plan without data: every text fills `length` slots.
+        Default: tokens."""
         import numpy as np
 
         positions = np.tile(np.arange(length, dtype=np.int32), num_examples)
@@ -402,59 +402,59 @@ class EncodesText(Capability[Run]):
     def fitted_text_encoder(
         self, config: Run, given: Run, weights: Mapping[str, Tensor], fresh: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
-        """Weights of a fine-tuned text encoder of config `given` for one of config `config`, whose fresh weights are
-        `fresh`: for texts of another length, or with what is new in it as it was drawn. Default: as they are."""
+        """Convert weights of a fine-tuned text encoder from config `given` to config `config`, for example to another
+        text length. New parameters get their values from `fresh`. Default: unchanged."""
         return weights
 
 
 Answers = Callable[[str, str, str, str], list[dict[str, Any]]]
-"""Task that was trained on, task that is asked, split and file to the answers, each with its index."""
+"""Function of (training task, evaluated task, split, file) that returns the answers, each with its index."""
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """The tasks that a sweep of fine-tunings goes over."""
+    """Tasks of a sweep of fine-tunings."""
 
     name: str
     tasks: tuple[str, ...]
-    """Those that can be trained on."""
+    """Tasks with training data."""
     usual: tuple[str, ...]
-    """Of these, those that a sweep goes over unless others are named."""
+    """Default tasks of a sweep."""
     own: tuple[str, ...]
-    """Fine-tunings on files of one's own, which settings name."""
+    """Tasks on the user's own files, whose paths are settings."""
     intermediate: str
-    """A large task whose model small ones may start from."""
+    """A large task whose model can initialise the small tasks."""
     after_it: tuple[str, ...]
-    """The small ones."""
+    """Small tasks that can start from the model of `intermediate`."""
     num_rows: Mapping[str, int]
-    """Answers of each file of a submission to the leaderboard."""
+    """Number of answers in each file of a leaderboard submission."""
     submit: Callable[[Path, Container[str], Answers, Mapping[str, int]], tuple[Path, list[str]]]
-    """Write the zip of a submission into a folder, given the tasks that were trained on, what answers a file, and how
-    many rows files should have; returns the zip, and what the leaderboard would refuse."""
+    """Function of (folder, trained tasks, answers, expected rows per file) that writes the zip of a submission. Returns
+    the zip and the reasons for which the leaderboard would reject it."""
 
 
 class StandsOnEncoder(Capability[Run]):
-    """Its models are an encoder of another recipe, which `init_from` names, under a new head."""
+    """Builds models from the encoder of another recipe, set by `init_from`, and a new head."""
 
-    does = "stand on an encoder"
+    does = "build a model on an encoder of another recipe"
 
     @abstractmethod
     def has_encoder(self, config: Run) -> bool:
-        """Whether the config says what the encoder is."""
+        """Return True if the config describes the encoder."""
 
     @abstractmethod
     def with_encoder(self, config: Run, recipe: str, encoder_config: RunConfig, tokenizer: Path | None) -> Run:
-        """The config of a run on top of a model of `recipe` with that config."""
+        """Return the config of a run on a model of `recipe` with the config `encoder_config`."""
 
     @abstractmethod
     def load_encoder(
         self, config: Run, model: nn.Module, recipe: str, encoder_config: RunConfig, trained: nn.Module
     ) -> None:
-        """Copy what `model` stands on from the trained model of `with_encoder`."""
+        """Copy the encoder of `model` from the trained model of `with_encoder`."""
 
     @abstractmethod
     def import_classifier(self, folder: Path, pooling: str) -> tuple[Run, Mapping[str, Tensor]]:
-        """As `import_huggingface`, of a classifier whose files do not say how it makes one vector of a text."""
+        """Import a classifier like `import_huggingface`, with the pooling that its files do not specify."""
 
     @abstractmethod
     def open_probe(
@@ -467,25 +467,24 @@ class StandsOnEncoder(Capability[Run]):
         world: World,
         precision: Precision,
     ) -> Evaluator:
-        """A task with its rows read, to be asked of one model of `recipe` with that config after another, whose encoder
-        may change. Raises ConfigError or DataError where there is no such task or its data are not there, InputError
-        where `recipe` has no encoder."""
+        """Read the rows of a task and return an evaluator for successive models of `recipe` with `encoder_config`,
+        whose encoder may change. Raises ConfigError or DataError if the task or its data do not exist, and InputError
+        if `recipe` has no encoder."""
 
     @property
     @abstractmethod
     def benchmark(self) -> Benchmark:
-        """What sweeps go over."""
+        """Benchmark of `pretrainkit sweep`."""
 
 
 class FitsWeights(Capability[Run]):
-    """Can start from weights of another length or form."""
+    """Can start from weights of another length or layout."""
 
-    does = "fit weights"
+    does = "convert weights to another length or layout"
 
     @abstractmethod
     def fitted_weights(
         self, config: Run, given: Run, weights: Mapping[str, Tensor]
     ) -> tuple[Run, Mapping[str, Tensor]]:
-        """Config and weights of a checkpoint of this recipe, as a run of `config` starts from them: for texts of
-        another length, where nothing has to be trained for it. Raises ConfigError where a setting would mend that they
-        are not for each other."""
+        """Return config and weights of a checkpoint converted for a run of `config`, such as to another text length, if
+        that needs no training. Raises ConfigError if they do not match and a setting would fix it."""

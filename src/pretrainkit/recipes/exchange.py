@@ -1,4 +1,4 @@
-"""What a recipe may be able to exchange with other systems: configs, weights, classifiers. Torch-free to import."""
+"""Capabilities of recipes to exchange configs, weights and classifiers with other systems. Imports no torch."""
 
 from __future__ import annotations
 
@@ -20,66 +20,66 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TextClassifier:
-    """A text encoder with a linear head, as it is exported."""
+    """Text encoder with a linear head, for export."""
 
     encoder: TextEncoder
     head: nn.Linear
-    """From the encoder's width to as many logits as there are classes, or to one number."""
+    """Maps the encoder's width to one logit per class, or to one number."""
     classes: tuple[str, ...]
     """Names by number; empty where the head gives a number."""
     dropout: float
-    """In front of the head."""
+    """Dropout rate before the head."""
     reads: Literal["examples", "words", "spans"] = "examples"
-    """What the head reads: the encoder's vector of an example, the features of a word's first slot, or those of every
-    slot, for which it gives scores that an answer begins and ends there."""
+    """Input of the head: the pooled vector of an example, the features of each word's first slot, or the features of
+    every slot, with scores for the start and the end of an answer."""
 
 
 @dataclass(frozen=True)
 class ImportedTextClassifier:
-    """A text encoder with a linear head, as transformers saved it."""
+    """Text encoder with a linear head, read from files of transformers."""
 
     config: RunConfig
-    """Of the encoder."""
+    """Config of the encoder."""
     encoder: Mapping[str, Tensor]
     """The state dict of the text encoder of a model with that config."""
     head: Mapping[str, Tensor]
-    """weight and bias."""
+    """Tensors `weight` and `bias`."""
     classes: tuple[str, ...]
     """Names by number; empty where the head gives a number."""
     max_positions: int | None
-    """Most tokens of an example."""
+    """Maximum number of tokens of an example."""
     reads: Literal["examples", "words", "spans"] = "examples"
-    """What the head reads."""
+    """Input of the head, as in `TextClassifier`."""
     length: int | None = None
-    """Tokens of an example as it was trained, where that is known."""
+    """Tokens per example in training; None if unknown."""
 
 
 class ConvertsClassifiers(Capability[Run]):
-    """Exchanges its text encoder with a head on it with transformers."""
+    """Exchanges text encoders with a head with transformers."""
 
-    does = "exchange its encoder under a head with transformers"
+    does = "exchange its encoder with a head with transformers"
     instead = "use --format safetensors"
     chooses_pooling: ClassVar[bool] = False
-    """Whether files do not always say how a classifier makes one vector of a text."""
+    """True if some files do not specify the pooling of a classifier."""
 
     @abstractmethod
     def export_text_classifier(self, config: Run, model: TextClassifier, tokenizer: Path | None, out: Path) -> None:
-        """Write the new folder `out`, complete or absent, for `transformers`: text encoder and head."""
+        """Write text encoder and head for `transformers` to the new folder `out`, completely or not at all."""
 
     @abstractmethod
     def import_text_classifier(self, folder: Path, pooling: str | None = None) -> ImportedTextClassifier:
-        """Read a folder that `export_text_classifier` wrote, or transformers. `pooling`: how it makes one vector of a
-        text, where its files do not say so."""
+        """Read a folder written by `export_text_classifier` or transformers. `pooling` is needed if its files do not
+        specify it."""
 
 
 class TellsIds(Capability[Run]):
-    """Reads ids of texts."""
+    """Reports the token ids that its models read for texts."""
 
-    does = "tell the ids of texts"
+    does = "report the token ids of texts"
 
     def input_ids(self, config: Run, tokenizer: Path, texts: Sequence[str]) -> list[list[int]] | None:
-        """What the model reads of each text, control tokens included, to be compared with what transformers makes of
-        an export; None: it does not read ids of texts. Default: what the reader of its text encoder gives."""
+        """Return the ids of each text, with control tokens, for a comparison with transformers; None if the model does
+        not read token ids. Default: the ids from the reader of its text encoder."""
         from pretrainkit.recipes.token_reader import ids_of_singles
 
         assert isinstance(self, EncodesText)
@@ -88,18 +88,18 @@ class TellsIds(Capability[Run]):
 
 @dataclass(frozen=True)
 class ImportedConfig:
-    """A config file of another system in our terms: a run, or a command where no run is meant."""
+    """Config file of another system, converted to a run or, if it describes no run, to a command."""
 
     config: RunConfig | None
     notes: list[str]
-    """What someone who uses it should know."""
+    """Remarks for the user."""
     command: tuple[str, ...] = ()
-    """Words of a command line; empty where there is a config."""
+    """Arguments of a command line; empty if there is a config."""
     without_effect: Mapping[str, str] = field(default_factory=dict)
-    """Keys of the file that change nothing here, and why."""
+    """Keys of the file without effect here, each with its reason."""
     weights_command: tuple[str, ...] = ()
-    """Words of the command line that reads the weights which the run starts from, or `command` is about; empty where
-    there are none. Of a config it wants `--config` with the file that the config is written to."""
+    """Arguments of the command line that imports the initial weights of the run or the weights for `command`; empty if
+    there are none. For a config, append `--config` with the file that the config is written to."""
 
 
 class ReadsConfigs(Capability[Run]):
@@ -107,36 +107,36 @@ class ReadsConfigs(Capability[Run]):
 
     does = "read config files of other systems"
     reads_configs_of: ClassVar[str]
-    """The system."""
+    """Name of the system."""
 
     @property
     @abstractmethod
     def keys_of_other_configs(self) -> frozenset[str]:
-        """Top-level keys of those files, by which they are recognised."""
+        """Top-level keys that identify such files."""
 
     @abstractmethod
     def import_config(self, path: Path, settings: Iterable[str], nproc: int) -> ImportedConfig:
-        """A config file of another system as ours."""
+        """Convert a config file of another system."""
 
 
 class ReadsHuggingFace(Capability[Run]):
-    """Reads folders that transformers wrote."""
+    """Reads folders written by transformers."""
 
     does = "read folders of transformers"
     huggingface_types: ClassVar[tuple[str, ...]] = ()
-    """The values of `model_type` in config.json that it reads."""
+    """Supported values of `model_type` in config.json."""
     reads_other_huggingface: ClassVar[bool] = False
-    """Whether it reads folders of a `model_type` that no recipe names."""
+    """True if it reads folders with a `model_type` that no recipe lists."""
     reads_unnamed_huggingface: ClassVar[bool] = False
-    """Whether it reads folders whose config.json names no `model_type`."""
+    """True if it reads folders whose config.json has no `model_type`."""
 
     @abstractmethod
     def import_huggingface(self, folder: Path) -> tuple[Run, Mapping[str, Tensor]]:
-        """Read a folder written by `transformers`: a complete config and the state dict of `build_model(config)`."""
+        """Read a folder of `transformers`; return a complete config and the state dict of `build_model(config)`."""
 
     def carried_weights(self, carried: Run, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """What `import_huggingface` read from an export, as the model of the `carried` config of the run has it.
-        Default: as they are; a recipe that writes something in another form turns it back."""
+        """Convert weights that `import_huggingface` read from an export to the layout of the run's config `carried`.
+        Default: unchanged; a recipe whose exports have another layout reverses the conversion."""
         return weights
 
 
@@ -148,40 +148,40 @@ class WritesHuggingFace(Capability[Run]):
 
     @abstractmethod
     def export_huggingface(self, config: Run, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
-        """Write the new folder `out`, complete or absent, for `transformers`: weights, config, tokenizer."""
+        """Write weights, config and tokenizer for `transformers` to the new folder `out`, completely or not at all."""
 
     def own_tokenizer(self, config: Run, out: Path) -> bool:
-        """Write the tokenizer of a model that was trained with none beside it, such as one of bytes, to the new folder
-        `out`; returns False where there is none to write. Default: there is none."""
+        """Write the built-in tokenizer of a model, such as one of bytes, to the new folder `out`. Return False if there
+        is none, which is the default."""
         return False
 
 
 class ComparesWithHuggingFace(Capability[Run]):
-    """Can be held against transformers."""
+    """Can be compared with transformers."""
 
     does = "be compared with transformers"
     instead = "leave --check out"
 
     @abstractmethod
     def difference_from_huggingface(self, config: Run, model: nn.Module, folder: Path) -> float:
-        """The largest difference between the model's outputs on random inputs and those of transformers for `folder`,
-        which `export_huggingface` wrote."""
+        """Return the largest difference, on random inputs, between the outputs of the model and those of transformers
+        for `folder`, written by `export_huggingface`."""
 
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """A model of another system in our terms."""
+    """Model of another system, converted."""
 
     config: RunConfig
-    """Complete but for its data."""
+    """Config, complete except for the data."""
     state: Mapping[str, Tensor]
     """The state dict of `build_model(config)`."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """Our name of each tensor to that in the file, where they are one by one the same."""
+    """Tensor names in the file by our names, for tensors that are copied unchanged."""
     step: int | None = None
-    """Updates it was trained for, where the file says."""
+    """Number of training updates; None if the file does not record it."""
     trained_length: int | None = None
-    """Most tokens of an example in training, where that is known."""
+    """Maximum number of tokens of an example in training; None if unknown."""
 
 
 class ReadsFiles(Capability[Run]):
@@ -193,8 +193,8 @@ class ReadsFiles(Capability[Run]):
 
     @abstractmethod
     def import_file(self, path: Path, format: str, config: Run | None) -> ImportedModel:
-        """Read a file or folder of one of `file_formats`. `config` says the architecture; None: the one that the file
-        is of, or the usual one."""
+        """Read a file or folder of one of `file_formats`. `config` defines the architecture; None: the architecture in
+        the file, or the default."""
 
 
 class WritesFiles(Capability[Run]):

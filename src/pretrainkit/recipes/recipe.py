@@ -1,6 +1,6 @@
-"""What every recipe is to the rest of pretrainkit. Torch-free to import: methods import what they need.
+"""Base class of recipes. It imports no torch: methods import what they need.
 
-What a recipe may do besides training is in `capabilities`.
+Optional features besides training are in `capabilities`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Split = Literal["train", "valid"]
 
 
 def tokenizer_beside(config: RunConfig) -> Path:
-    """The folder of the tokenizer that token shards were made with, of the first component of the data."""
+    """Return the tokenizer folder of the token shards in the first component of the data."""
     return Path(config.data.train[0].path) / "tokenizer"
 
 
@@ -33,26 +33,26 @@ class Recipe(ABC, Generic[Run]):
     """One folder of `recipes/`, or a third party's entry point in the group `pretrainkit.recipes`."""
 
     name: ClassVar[str]
-    """As in preset names: `name/preset`."""
+    """First part of preset names: `name/preset`."""
     summary: ClassVar[str]
     """One line for `pretrainkit recipes`."""
     config_class: ClassVar[type[RunConfig]]
     presets: ClassVar[Mapping[str, Callable[[], RunConfig]]]
     """Preset name (without the recipe) to a function that returns a complete config; its docstring describes it."""
     samples_on_cpu: ClassVar[bool] = False
-    """Whether the model is on the CPU for `sample`, or a copy of it: then training goes on meanwhile."""
+    """True if `sample` uses the model, or a copy of it, on the CPU; training then continues in parallel."""
 
     @abstractmethod
     def bind(self, config: Run) -> Run:
-        """Fill in what only the data can say (such as the vocabulary size) and check config against data. Raises
-        ConfigError, DataError where they do not fit each other."""
+        """Fill in settings that depend on the data, such as the vocabulary size. Raises ConfigError or DataError if
+        config and data do not match."""
 
     @abstractmethod
     def open_data(self, config: Run, split: Split) -> BatchSource:
-        """The examples of a split. For "valid" with fixed randomness: the same masks at every evaluation."""
+        """Return the examples of a split. "valid" has fixed randomness: every evaluation uses the same masks."""
 
     def build_order(self, config: Run, source: BatchSource) -> Order:
-        """In which order training goes over the examples of `source`. Default: as `data.order` says."""
+        """Return the order of the examples of `source` in training. Default: the order set by `data.order`."""
         from pretrainkit.data.order import Order
 
         data = config.data
@@ -67,20 +67,20 @@ class Recipe(ABC, Generic[Run]):
 
     @abstractmethod
     def build_model(self, config: Run) -> nn.Module:
-        """The model on the current default device (maybe "meta"), initialised from torch's global generator.
+        """Return the model on the current default device (maybe "meta"), initialised from torch's global generator.
 
-        It has a method `blocks()`, which lists the submodules to compile and shard one by one.
+        Its method `blocks()` lists the submodules to compile and shard one by one.
         """
 
     @abstractmethod
     def build_objective(self, config: Run) -> AnyObjective:
-        """What turns a batch into the terms of the loss. What is learned belongs to the model, not to it."""
+        """Return the objective, which computes the loss terms of a batch. Trainable parameters belong to the model."""
 
     def sample(self, config: Run, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
-        """Held-out examples for the report: what the model saw, predicted, and the truth, each a `Sample` of
-        `training.watch`. Default: none."""
+        """Return held-out examples for the report: input, prediction and target, each a `Sample` of `training.watch`.
+        Default: none."""
         return []
 
     def baselines(self, config: Run) -> dict[str, float]:
-        """Losses of models that learn nothing but frequencies, to compare a run with. Default: none."""
+        """Return losses of models that learn only frequencies, as baselines for a run. Default: none."""
         return {}

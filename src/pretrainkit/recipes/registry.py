@@ -1,6 +1,6 @@
-"""Finds recipes: built-in ones by folder, third parties' through the entry-point group `pretrainkit.recipes`.
+"""Registry of recipes: built-in ones by folder, third-party ones by the entry-point group `pretrainkit.recipes`.
 
-A recipe that cannot be imported is listed as broken and fails when it is named; it is never skipped.
+A recipe that cannot be imported is listed as broken and raises an error when used.
 """
 
 import difflib
@@ -28,16 +28,16 @@ C = TypeVar("C", bound=Capability[Any])
 
 @dataclass(frozen=True)
 class Entry:
-    """One known recipe."""
+    """Registered recipe."""
 
     name: str
     target: str
     """`module:attribute` of a `Recipe` instance."""
     rival: str = ""
-    """The target of another recipe of this name."""
+    """Target of another recipe with the same name."""
 
     def load(self) -> Recipe[Any]:
-        """The recipe. Raises ConfigError when its module is broken, or two recipes have this name."""
+        """Import the recipe. Raises ConfigError if its module is broken or two recipes have this name."""
         if self.rival:
             raise ConfigError(
                 f"two recipes are called {self.name!r}: {self.target} and {self.rival}\n  uninstall one of them"
@@ -60,20 +60,20 @@ class Entry:
 
 @cache
 def entries() -> dict[str, Entry]:
-    """All recipes by name. A name given twice is an error when it is used, so both stay visible here."""
-    found = {
+    """Return all recipes by name. Two recipes with one name are an error only when that name is used."""
+    by_name = {
         info.name: Entry(info.name, f"pretrainkit.recipes.{info.name}.recipe:RECIPE")
         for info in pkgutil.iter_modules(pretrainkit.recipes.__path__)
         if info.ispkg
     }
     for point in importlib.metadata.entry_points(group=GROUP):
-        known = found.get(point.name)
-        found[point.name] = replace(known, rival=point.value) if known else Entry(point.name, point.value)
-    return found
+        known = by_name.get(point.name)
+        by_name[point.name] = replace(known, rival=point.value) if known else Entry(point.name, point.value)
+    return by_name
 
 
 def find_recipe(name: str) -> Recipe[Any]:
-    """The recipe `name`, or the one at `module:attribute`. Raises ConfigError with the known names."""
+    """Return the recipe `name` or `module:attribute`. Raises ConfigError with the known names."""
     if ":" in name:
         return Entry(name, name).load()
     known = entries()
@@ -85,36 +85,36 @@ def find_recipe(name: str) -> Recipe[Any]:
 
 
 def sound_recipes() -> dict[str, Recipe[Any]]:
-    """All recipes by name, without those that are broken: whoever names these is told."""
-    found = {}
+    """Return all recipes that can be imported, by name; `find_recipe` raises an error for the others."""
+    recipes = {}
     for name, entry in entries().items():
         with suppress(ConfigError):
-            found[name] = entry.load()
-    return found
+            recipes[name] = entry.load()
+    return recipes
 
 
 def recipes_able(capability: type[C]) -> dict[str, C]:
-    """All recipes that have a capability, by name."""
+    """Return all recipes with a capability, by name."""
     recipes: dict[str, Any] = sound_recipes()
     return {name: recipe for name, recipe in recipes.items() if isinstance(recipe, capability)}
 
 
 def first_able(capability: type[C]) -> C:
-    """The recipe behind verbs that belong to a capability, which one recipe has: the first that has it."""
+    """Return the first recipe with a capability, for commands that only one recipe implements."""
     return next(iter(recipes_able(capability).values()))
 
 
 def able(recipe: Recipe[Any], capability: type[C]) -> C:
-    """The recipe as one that has a capability. Raises InputError with the recipes that have it."""
+    """Return the recipe, typed as a capability. Raises InputError, which lists the recipes with the capability."""
     if isinstance(recipe, capability):
         return recipe
-    advice = [capability.instead, f"recipes that can: {', '.join(recipes_able(capability)) or 'none'}"]
+    advice = [capability.instead, f"recipes with this capability: {', '.join(recipes_able(capability)) or 'none'}"]
     raise InputError("\n  ".join([f"recipe {recipe.name!r} cannot {capability.does}", *filter(None, advice)]))
 
 
 def recipe_of_huggingface(model_type: str | None, origin: str) -> str:
-    """The recipe that reads folders of transformers with this `model_type`; None: with none. Raises DataError where
-    there is no such recipe; `origin` is the folder."""
+    """Return the recipe that reads folders of transformers with this `model_type` (None: without one). Raises DataError
+    if there is no such recipe; `origin` is the folder."""
     recipes = recipes_able(ReadsHuggingFace)
     for name, recipe in recipes.items():
         if model_type in recipe.huggingface_types or (model_type is None and recipe.reads_unnamed_huggingface):
@@ -122,24 +122,24 @@ def recipe_of_huggingface(model_type: str | None, origin: str) -> str:
     others = (name for name, recipe in recipes.items() if recipe.reads_other_huggingface)
     if model_type is not None and (other := next(others, None)):
         return other
-    raise DataError(f"{origin}/config.json says model_type {model_type!r}, which no recipe reads")
+    raise DataError(f"{origin}/config.json has model_type {model_type!r}, which no recipe reads")
 
 
 class Recipes:
-    """The catalog of presets and config classes that `config.loader` asks."""
+    """Catalog of presets and config classes for `config.loader`."""
 
     def preset(self, name: str) -> BaseModel:
         recipe_name, _, preset_name = name.rpartition("/")
         if recipe_name not in entries() and (Path(name) / "config.yaml").is_file():
             raise ConfigError(
-                f"{name} is a run, not a preset\n  to go on with it: pretrainkit resume {quote(name)}; to train anew "
+                f"{name} is a run, not a preset\n  to resume it: pretrainkit resume {quote(name)}; to start a new run "
                 f"with its settings: pretrainkit train {quote(f'{name}/config.yaml')}"
             )
         if not recipe_name:
             every = {
-                f"{r}/{p}".replace("/", "-"): f"{r}/{p}" for r, one in sound_recipes().items() for p in one.presets
+                f"{r}/{p}".replace("/", "-"): f"{r}/{p}" for r, known in sound_recipes().items() for p in known.presets
             }
-            near = "".join(f"; did you mean {every[one]}?" for one in difflib.get_close_matches(name, every, n=1))
+            near = "".join(f"; did you mean {every[close]}?" for close in difflib.get_close_matches(name, every, n=1))
             raise ConfigError(
                 f"there is no preset {name!r}{near}\n"
                 "  presets are written recipe/preset, like bert/tiny; files end in yaml\n"
@@ -147,9 +147,9 @@ class Recipes:
             )
         recipe = find_recipe(recipe_name)
         if preset_name not in recipe.presets:
-            close: Any = [one for one in recipe.presets if one.endswith(f"-{preset_name}")][:3]
+            close: Any = [preset for preset in recipe.presets if preset.endswith(f"-{preset_name}")][:3]
             close = close or difflib.get_close_matches(preset_name, recipe.presets, n=1)
-            hint = f"; did you mean {' or '.join(f'{recipe_name}/{one}' for one in close)}?" if close else ""
+            hint = f"; did you mean {' or '.join(f'{recipe_name}/{preset}' for preset in close)}?" if close else ""
             raise ConfigError(
                 f"recipe {recipe_name!r} has no preset {preset_name!r}{hint}\n  presets: {', '.join(recipe.presets)}"
             )

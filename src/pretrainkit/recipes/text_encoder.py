@@ -1,4 +1,4 @@
-"""The part of a trained model that turns texts into features, to be trained further under another head.
+"""Text encoder of a trained model, for fine-tuning with a new head.
 
 Dimensions: B examples, T slots (tokens or patches) of all examples together, D width.
 """
@@ -11,41 +11,41 @@ from pretrainkit.training.objective import Batch
 
 
 class TextEncoder(nn.Module, ABC):
-    """Examples without padding to one vector each, or to one for each slot.
+    """Encodes examples without padding to one vector per example or per slot.
 
-    A batch is what `ReadExamples.build` of its recipe's `TextReader` gives: always with `cu_seqlens` (B + 1,), where
-    examples begin and end.
+    A batch comes from `ReadExamples.build` of the recipe's `TextReader`. It always has `cu_seqlens` (B + 1,), the
+    boundaries of the examples.
     """
 
     width: int
-    """D."""
+    """Width of the features, D."""
     dropout_rate: float
-    """Of its hidden states: what a head in front of which nothing else is said drops, too."""
+    """Dropout rate of the hidden states, and the default for heads."""
 
     @property
     def pooled_dropout_rate(self) -> float:
-        """The same for the vectors of `forward`."""
+        """Dropout rate of the vectors from `forward`."""
         return self.dropout_rate
 
     @abstractmethod
     def blocks(self) -> list[nn.Module]:
-        """The submodules to compile, shard and recompute one by one."""
+        """Return the submodules to compile, shard and recompute one by one."""
 
     @abstractmethod
     def forward(self, batch: Batch, max_length: int) -> Tensor:
-        """(B, D): each example as one vector. No example is longer than `max_length`."""
+        """Return (B, D), one vector per example. No example is longer than `max_length`."""
 
     @abstractmethod
     def tokens(self, batch: Batch, max_length: int) -> Tensor:
-        """(T, D): the hidden states of the slots."""
+        """Return (T, D), the hidden states of the slots."""
 
     def token_features(self, batch: Batch, max_length: int) -> Tensor:
-        """(T, D): what a head on words or places in the text reads. Default: `tokens`."""
+        """Return (T, D), the input of heads that classify words or find spans. Default: `tokens`."""
         return self.tokens(batch, max_length)
 
     def vectors_and_tokens(self, batch: Batch, max_length: int) -> tuple[Tensor, Tensor]:
-        """`forward` and `tokens` of a batch. Default: one after the other."""
+        """Return `forward` and `tokens` of a batch. Default: two separate passes."""
         return self(batch, max_length), self.tokens(batch, max_length)
 
     def freeze_pooling(self) -> None:
-        """Called where `forward` is not used: what it alone needs is not trained. Default: there is no such thing."""
+        """Freeze the parameters that only `forward` uses, for heads without it. Default: nothing to freeze."""

@@ -1,7 +1,7 @@
-"""How a text encoder wants its texts. Torch-free.
+"""Conversion of texts to the inputs of a text encoder, without torch.
 
-What an encoder reads is counted in slots: tokens with the control tokens around them, or patches of rendered text.
-Nothing is padded: slots of a batch lie one after another.
+The unit of an input is a slot: a token, which may be a control token, or a patch of rendered text. Batches have no
+padding: they are the concatenated slots of their examples.
 
 Dimensions: N examples, B examples of a batch, S slots of an example, W words of an example.
 """
@@ -19,79 +19,79 @@ Ints = NDArray[np.int64]
 
 
 class ReadExamples(ABC):
-    """Texts as an encoder reads them, with random access: in memory, or made when a batch asks for them."""
+    """Encoder inputs of texts with random access, either in memory or created on demand."""
 
     @abstractmethod
     def lengths(self) -> Ints:
-        """(N,) slots of each example, with all that stands around its texts."""
+        """Return (N,) slots of each example, with control tokens."""
 
     @abstractmethod
     def build(self, index_B: Ints) -> dict[str, np.ndarray]:
-        """Return the batch of these examples under the names that the encoder knows; always with `cu_seqlens` (B + 1,),
-        `lengths` (B,) and `slot_numbers`, 0, 1, ... of the longest example: how many there are is known without asking
-        the device. Of pairs also `second_begins` (B,), the slot within the example at which the second text begins. All
-        int32. `index_B` may be empty."""
+        """Return the batch of these examples by the encoder's names of inputs. It always has `cu_seqlens` (B + 1,),
+        `lengths` (B,) and `slot_numbers`, 0, 1, ... of the longest example, whose shape gives the maximum length
+        without a device sync. Pairs also have `second_begins` (B,), the first slot of the second text within its
+        example. All arrays are int32. `index_B` may be empty."""
 
 
 class ReadWords(ReadExamples):
-    """Texts that were given word by word."""
+    """Texts that are split into words."""
 
     @abstractmethod
     def word_starts(self, index: int) -> Ints:
-        """(W + 1,) the first slot, within the example, of each word that is read, and the slot behind the last one."""
+        """Return (W + 1,) the first slot of each word that is read, and the slot after the last word."""
 
     @abstractmethod
     def num_cut(self) -> Ints:
-        """(N,) words at the end of each example that are not read, as they do not fit."""
+        """Return (N,) the number of words cut from the end of each example because they do not fit."""
 
 
 class ReadPassages(ReadExamples):
-    """Windows of contexts, each behind its question; a long context has several, which overlap."""
+    """Windows of contexts, each after its question; a long context has several overlapping windows."""
 
     cuts_words: bool = False
-    """Whether a slot may hold parts of several words, so that answers are to be rounded to whole ones."""
+    """True if a slot may hold parts of several words; answers are then rounded to whole words."""
 
     @abstractmethod
     def example_of(self) -> Ints:
-        """(N,) the number of the pair that each window belongs to, ascending."""
+        """Return (N,) the index of each window's pair, ascending."""
 
     @abstractmethod
     def has_cut_question(self) -> NDArray[np.bool_]:
-        """(N,) whether the window shows a question without its end, which did not fit."""
+        """Return (N,) True for windows whose question was cut because it did not fit."""
 
     @abstractmethod
     def offsets(self, window: int) -> Ints:
-        """(S, 2) where each slot begins and ends in its context, in characters; -1 in slots that show none of it."""
+        """Return (S, 2) begin and end of each slot in its context, in characters; -1 for slots outside the context."""
 
     @abstractmethod
     def no_answer_slot(self, window: int) -> int:
-        """The slot that stands for an answer which is not in the window."""
+        """Return the slot that represents "no answer in this window"."""
 
 
 class TextReader(ABC):
-    """Texts to what an encoder reads."""
+    """Converts texts to the inputs of an encoder."""
 
     fingerprint: str
-    """Changes whenever what is read could."""
+    """Hash of everything that affects the inputs."""
     max_positions: int | None
-    """Most slots that the encoder can read; None: any number."""
+    """Maximum number of slots of an example; None: no limit."""
 
     @abstractmethod
     def read(self, texts: Sequence[Sequence[str]], max_length: int) -> ReadExamples:
-        """Read one text of all examples, or the first texts of all pairs and then the second ones, into at most
-        `max_length` slots each. What is too long is cut at its end, of a pair the longer text."""
+        """Convert examples to at most `max_length` slots each. `texts` has one list of texts, or two for pairs: the
+        first and the second texts. Long texts are cut at their end; in a pair, the longer text is cut."""
 
     def read_words(self, words: Sequence[Sequence[str]], max_length: int) -> ReadWords:
-        """Read the words of each example into at most `max_length` slots. Words that do not fit are left out as a
-        whole, and all behind them."""
-        raise InputError("this encoder reads no texts word by word\n  give another one, such as a BERT")
+        """Convert the words of each example to at most `max_length` slots. The first word that does not fit completely
+        and all later words are dropped."""
+        raise InputError("this encoder cannot read texts word by word\n  use another encoder, such as BERT")
 
     def read_passages(
         self, pairs: Sequence[tuple[str, str]], max_length: int, stride: int, max_first: int
     ) -> ReadPassages:
-        """Read (question, context) pairs in windows of at most `max_length` slots, each of which repeats `stride` slots
-        of the context of the one before. Questions are cut at their end after `max_first` slots. Raises ConfigError
-        where a window has no room for more than it repeats."""
+        """Convert (question, context) pairs to windows of at most `max_length` slots. Each window repeats the last
+        `stride` context slots of the previous window. Questions are cut after `max_first` slots. Raises ConfigError if
+        a window cannot hold more than `stride` context slots."""
         raise InputError(
-            "this encoder does not say where its slots stand in a text\n  give another one, such as a BERT"
+            "this encoder cannot map its slots to positions in a text\n  use another encoder, such as BERT"
         )

@@ -1,4 +1,4 @@
-"""Encoders that read ids of a tokenizer: texts with control tokens around them. Torch-free.
+"""Text readers for encoders of token ids, with control tokens around the texts. Imports no torch.
 
 Dimensions: N examples, B examples of a batch, T tokens of a batch, M tokens of all texts, S tokens of an example, W
 words.
@@ -15,64 +15,66 @@ from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.text_reader import Ids, Ints, ReadExamples, ReadPassages, ReadWords, TextReader
 
 Encoded = tuple[Ids, Ints]
-"""(M,) the ids of all texts one after another, and (N,) how many each has; no control tokens."""
+"""(M,) concatenated ids of all texts and (N,) the number of ids per text, without control tokens."""
 
 
 @dataclass(frozen=True)
 class ControlTokens:
-    """What stands around texts."""
+    """Control tokens around the texts of an example."""
 
     before: tuple[int, ...] = ()
-    """Ids in front of the first text, such as [CLS]."""
+    """Ids before the first text, such as [CLS]."""
     between: tuple[int, ...] = ()
-    """Ids between the two texts of a pair, such as [SEP]; they count to the first."""
+    """Ids between the two texts of a pair, such as [SEP]; they belong to the first text."""
     after: tuple[int, ...] = ()
-    """Ids behind the last text."""
+    """Ids after the last text."""
 
     def count(self, *, is_pair: bool) -> int:
-        """Control tokens of an example."""
+        """Return the number of control tokens of an example."""
         return len(self.before) + len(self.after) + (len(self.between) if is_pair else 0)
 
 
 @dataclass(frozen=True)
 class TokenReader(TextReader):
-    """A tokenizer and its control tokens."""
+    """Text reader with a tokenizer and its control tokens."""
 
     encode: Callable[[Sequence[str]], Encoded]
     control: ControlTokens
     fingerprint: str
     max_positions: int | None = None
     word_prefix: str = ""
-    """In front of all words but the first, where the tokenizer tells by a space that a word begins."""
+    """Prefix of all words except the first, for tokenizers that mark the start of a word by a space."""
     unknown: int | None = None
-    """The id of a word that has no tokens, such as one of invisible characters; None: words are not read."""
+    """Id for words without tokens, such as invisible characters; None: `read_words` is not supported."""
     encode_with_offsets: Callable[[Sequence[str]], tuple[Ids, Ints, Ints]] | None = None
-    """As `encode`, and (M, 2) where each token begins and ends in its text, in characters; None: passages are not
-    read."""
+    """Like `encode`, also with (M, 2) begin and end of each token in its text, in characters; None: `read_passages` is
+    not supported."""
 
     def read(self, texts: Sequence[Sequence[str]], max_length: int) -> "TokenExamples":
         is_pair = len(texts) == 2
-        found = [self.encode(column) for column in texts]
-        room = max_length - self.control.count(is_pair=is_pair)
-        kept = pair_lengths(found[0][1], found[1][1], room) if is_pair else (np.minimum(found[0][1], room),)
+        encoded = [self.encode(column) for column in texts]
+        max_tokens = max_length - self.control.count(is_pair=is_pair)
+        first = encoded[0][1]
+        kept = pair_lengths(first, encoded[1][1], max_tokens) if is_pair else (np.minimum(first, max_tokens),)
         texts_read = [
-            TokenTexts(ids, np.cumsum(lengths) - lengths, own) for (ids, lengths), own in zip(found, kept, strict=True)
+            TokenTexts(ids, np.cumsum(lengths) - lengths, own)
+            for (ids, lengths), own in zip(encoded, kept, strict=True)
         ]
         return TokenExamples(tuple(texts_read), self.control)
 
     def read_words(self, words: Sequence[Sequence[str]], max_length: int) -> "TokenWords":
         if self.unknown is None:
             return super().read_words(words, max_length)  # type: ignore[return-value]  # it raises
-        spelled = [self.word_prefix * (place > 0) + word for one in words for place, word in enumerate(one)]
+        spelled = [self.word_prefix * (place > 0) + word for example in words for place, word in enumerate(example)]
         ids, sizes = with_filler(*self.encode(spelled), self.unknown)
         num_words = np.fromiter(map(len, words), np.int64, len(words))
         ends = np.concatenate([[0], np.cumsum(sizes)])
-        room = max_length - self.control.count(is_pair=False)
+        max_tokens = max_length - self.control.count(is_pair=False)
         first_words = np.cumsum(num_words) - num_words
-        # `ends` has a 0 in front, so the entry of a word is where it begins.
+        # `ends` starts with 0, so entry i is the begin of word i.
         begins = ends[first_words]
-        # Of each example as many words as end within its room.
-        last_words = np.searchsorted(ends, begins + room, side="right") - 1
+        # Keep the words of each example that end within `max_tokens`.
+        last_words = np.searchsorted(ends, begins + max_tokens, side="right") - 1
         kept = np.minimum(last_words - first_words, num_words)
         texts = TokenTexts(ids, begins, ends[first_words + kept] - begins)
         return TokenWords((texts,), self.control, ends, first_words, kept, num_words)
@@ -82,7 +84,7 @@ class TokenReader(TextReader):
     ) -> "TokenPassages":
         if self.encode_with_offsets is None:
             return super().read_passages(pairs, max_length, stride, max_first)  # type: ignore[return-value]  # it raises
-        # Many questions share a context, which is read once.
+        # Encode each context once, because many questions share it.
         contexts = list(dict.fromkeys(context for _, context in pairs))
         ids, sizes, offsets_M2 = self.encode_with_offsets(contexts)
         begins = np.cumsum(sizes) - sizes
@@ -91,21 +93,21 @@ class TokenReader(TextReader):
         question_ids, question_sizes = self.encode([question for question, _ in pairs])
         question_begins, is_cut_N = np.cumsum(question_sizes) - question_sizes, question_sizes > max_first
         question_sizes = np.minimum(question_sizes, max_first)
-        room_N = max_length - self.control.count(is_pair=True) - question_sizes
-        if len(pairs) and room_N.min() <= stride:
+        max_context_N = max_length - self.control.count(is_pair=True) - question_sizes
+        if len(pairs) and max_context_N.min() <= stride:
             raise ConfigError(
-                f"a window of {max_length} tokens with a question of {int(question_sizes.max())} has room for "
-                f"{int(room_N.min())} of the context, of which it repeats {stride}\n"
+                f"a window of {max_length} tokens with a question of {int(question_sizes.max())} can hold "
+                f"{int(max_context_N.min())} tokens of the context, of which it repeats {stride}\n"
                 "  use longer windows, shorter questions or a smaller stride"
             )
-        begin_W, size_W, example_W = windows_of(sizes[context_N], room_N, stride)
+        begin_W, size_W, example_W = windows_of(sizes[context_N], max_context_N, stride)
         question = TokenTexts(question_ids, question_begins[example_W], question_sizes[example_W])
         context = TokenTexts(ids, begins[context_N][example_W] + begin_W, size_W)
         return TokenPassages((question, context), self.control, offsets_M2, example_W, is_cut_N[example_W])
 
 
 def ids_of_singles(reader: TextReader, texts: Sequence[str]) -> list[list[int]]:
-    """What an encoder reads of each text alone, uncut: its ids with the control tokens around them."""
+    """Return the ids of each text as a single example, uncut, with control tokens."""
     assert isinstance(reader, TokenReader)
     ids, lengths = reader.encode(texts)
     parts = np.split(ids, np.cumsum(lengths)[:-1])
@@ -114,27 +116,27 @@ def ids_of_singles(reader: TextReader, texts: Sequence[str]) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class TokenTexts:
-    """One text of every example: a stretch of ids each, which may overlap."""
+    """One text of every example, as a span of ids; spans may overlap."""
 
     ids: Ids
     """(M,) int32."""
     begins: Ints
-    """(N,)"""
+    """(N,) begin of each span."""
     sizes: Ints
-    """(N,)"""
+    """(N,) length of each span."""
 
     def of(self, index: int) -> Ids:
-        """The ids of an example."""
+        """Return the ids of an example."""
         begin = self.begins[index]
         return self.ids[begin : begin + self.sizes[index]]
 
 
 @dataclass(frozen=True)
 class TokenExamples(ReadExamples):
-    """Single texts or pairs, all of them in memory."""
+    """Single texts or pairs in memory."""
 
     texts: tuple[TokenTexts, ...]
-    """The first text of every example and, of pairs, the second."""
+    """First texts of all examples and, for pairs, the second texts."""
     control: ControlTokens
 
     def lengths(self) -> Ints:
@@ -142,8 +144,8 @@ class TokenExamples(ReadExamples):
         return np.stack([text.sizes for text in self.texts]).sum(axis=0) + added
 
     def build(self, index_B: Ints) -> dict[str, np.ndarray]:
-        """Return `input_ids`, `token_type_ids` (0, and 1 from the second text of a pair on) and `positions` (T,) int32,
-        and what `ReadExamples.build` says."""
+        """Return `input_ids`, `token_type_ids` (1 for the second text of a pair, else 0) and `positions`, (T,) int32,
+        and the arrays of `ReadExamples.build`."""
         examples = [self._example(int(index)) for index in index_B]
         firsts = np.array([first for _, first in examples], np.int64)
         lengths = np.array([len(ids) for ids, _ in examples], np.int64)
@@ -160,7 +162,7 @@ class TokenExamples(ReadExamples):
         }
 
     def _example(self, index: int) -> tuple[Ids, int]:
-        """(ids, how many of them have type 0)."""
+        """Return (ids, number of ids of type 0)."""
         control, texts = self.control, [text.of(index) for text in self.texts]
         if len(texts) == 1:
             ids = np.concatenate([control.before, texts[0], control.after])
@@ -171,16 +173,16 @@ class TokenExamples(ReadExamples):
 
 @dataclass(frozen=True)
 class TokenWords(TokenExamples, ReadWords):
-    """Texts that were given word by word."""
+    """Texts that are split into words."""
 
     ends: Ints
-    """(words + 1,) among the ids: 0, and where each word of all examples ends."""
+    """(words + 1,) 0, and the end of each word of all examples in the ids."""
     first_words: Ints
-    """(N,) the number of each example's first word."""
+    """(N,) index of each example's first word."""
     kept: Ints
-    """(N,) words that are read."""
+    """(N,) number of words that are read."""
     num_words: Ints
-    """(N,) words that there are."""
+    """(N,) number of words before cutting."""
 
     def word_starts(self, index: int) -> Ints:
         first = self.first_words[index]
@@ -193,14 +195,14 @@ class TokenWords(TokenExamples, ReadWords):
 
 @dataclass(frozen=True)
 class TokenPassages(TokenExamples, ReadPassages):
-    """Windows of contexts, each behind its question."""
+    """Windows of contexts, each after its question."""
 
     places: Ints
-    """(M, 2) where each token of all contexts begins and ends, in characters."""
+    """(M, 2) begin and end of each token in its context, in characters."""
     pair_numbers: Ints
-    """(N,) of each window."""
+    """(N,) index of each window's pair."""
     is_cut: NDArray[np.bool_]
-    """(N,) whether the question of a window is."""
+    """(N,) True for windows with a cut question."""
 
     def example_of(self) -> Ints:
         return self.pair_numbers
@@ -212,41 +214,41 @@ class TokenPassages(TokenExamples, ReadPassages):
         question, context = self.texts
         before = len(self.control.before) + int(question.sizes[window]) + len(self.control.between)
         begin, size = int(context.begins[window]), int(context.sizes[window])
-        found = np.full((before + size + len(self.control.after), 2), -1, np.int64)
-        found[before : before + size] = self.places[begin : begin + size]
-        return found
+        offsets_S2 = np.full((before + size + len(self.control.after), 2), -1, np.int64)
+        offsets_S2[before : before + size] = self.places[begin : begin + size]
+        return offsets_S2
 
     def no_answer_slot(self, window: int) -> int:
-        """The first control token; where none stands in front, the last one."""
+        """Return the slot of the first control token, or the last slot if the text has no control tokens before it."""
         return 0 if self.control.before else int(self.lengths()[window]) - 1
 
 
-def pair_lengths(first: Ints, second: Ints, room: int) -> tuple[Ints, Ints]:
-    """(N,) tokens of first and second texts, and what is left of each when the longer one (of equal ones the second)
-    loses its last token until both together have `room`."""
-    half = room - room // 2
-    fits = first + second <= room
-    # A text shorter than its half stays whole; of two longer ones the first gets the odd token.
-    kept_first = np.minimum(first, np.maximum(half, room - second))
-    kept_second = np.minimum(second, room - kept_first)
+def pair_lengths(first: Ints, second: Ints, max_tokens: int) -> tuple[Ints, Ints]:
+    """Return the (N,) tokens to keep of the first and of the second texts. The longer text (if equal, the second) loses
+    its last token until both together have at most `max_tokens`."""
+    half = max_tokens - max_tokens // 2
+    fits = first + second <= max_tokens
+    # A text shorter than its half is not cut; if both are longer, the first gets the odd token.
+    kept_first = np.minimum(first, np.maximum(half, max_tokens - second))
+    kept_second = np.minimum(second, max_tokens - kept_first)
     return np.where(fits, first, kept_first), np.where(fits, second, kept_second)
 
 
-def windows_of(sizes: Ints, rooms: Ints, stride: int) -> tuple[Ints, Ints, Ints]:
-    """Stretches that cover texts of `sizes` (N,) tokens, each repeating the last `stride` tokens of the one before,
-    with at most `rooms` (N,) tokens, more than `stride`. Of every window of all texts, in order: where it begins in its
-    text, its tokens, the number of its text."""
-    # A stretch after the first adds rooms - stride tokens: the excess sizes - rooms over that, rounded up.
-    counts = 1 + np.maximum(0, -((rooms - sizes) // (rooms - stride)))
+def windows_of(sizes: Ints, max_sizes: Ints, stride: int) -> tuple[Ints, Ints, Ints]:
+    """Return windows that cover texts of `sizes` (N,) tokens, as (begin in the text, size, index of the text), in
+    order. A window has at most `max_sizes` (N,) tokens, more than `stride`, and repeats the last `stride` tokens of the
+    previous window of its text."""
+    # A window after the first adds max_sizes - stride tokens: divide the excess sizes - max_sizes by that, round up.
+    counts = 1 + np.maximum(0, -((max_sizes - sizes) // (max_sizes - stride)))
     example = np.repeat(np.arange(len(sizes)), counts)
-    begins = slots(counts) * (rooms - stride)[example]
-    return begins, np.minimum(rooms[example], sizes[example] - begins), example
+    begins = slots(counts) * (max_sizes - stride)[example]
+    return begins, np.minimum(max_sizes[example], sizes[example] - begins), example
 
 
 def with_filler(ids: Ids, sizes: Ints, filler: int) -> Encoded:
-    """Words that have no ids get the id `filler`."""
+    """Insert the id `filler` for words without ids."""
     missing = np.flatnonzero(sizes == 0)
     if not len(missing):
         return ids, sizes
-    places = np.cumsum(sizes)[missing]  # where the word would begin; `insert` counts in the array as it was
+    places = np.cumsum(sizes)[missing]  # begin of the missing word; `insert` uses indices of the original array
     return np.insert(ids, places, filler).astype(np.int32), np.maximum(sizes, 1)
