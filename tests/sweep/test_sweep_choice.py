@@ -47,7 +47,7 @@ def test_every_learning_rate_has_every_seed():
 def test_small_tasks_wait_for_mnli_where_they_start_from_it():
     plan = Plan(origin="run", tasks=("rte", "mnli", "cola"), has_intermediate=True)
     assert plan.stages == [("mnli", "cola"), ("rte",)]
-    assert "--from other" in " ".join(plan.words(next(plan.cells("rte")), Path("out"), "other"))
+    assert "--from other" in " ".join(plan.arguments(next(plan.cells("rte")), Path("out"), "other"))
 
 
 @pytest.mark.parametrize(
@@ -61,5 +61,5 @@ def test_plans_that_cannot_be_carried_out_are_refused(settings):
 
 @pytest.mark.parametrize("lrs", [(1e-4, 1e-4), (1e-4, 1.0000001e-4)])
 def test_learning_rates_that_would_share_a_folder_are_refused(lrs):
-    with pytest.raises(ConfigError, match="named twice"):
+    with pytest.raises(ConfigError, match="listed twice"):
         Plan(origin="run", lrs=lrs)

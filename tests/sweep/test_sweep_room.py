@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from pretrainkit.sweep import runs
-from pretrainkit.sweep.memory import ALONE_SECONDS, Machine, Room, Usage, gpu_of
+from pretrainkit.sweep.memory import ALONE_SECONDS, Machine, MemoryBudget, Usage, gpu_of
 from pretrainkit.sweep.plan import Plan
 from pretrainkit.sweep.runs import Sweep, Worker
 
@@ -82,7 +82,7 @@ class StandIn(Worker):
     ],
 )
 def test_no_more_runs_than_fit_run_at_a_time(machine, most, tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(runs, "_MEASURE_SECONDS", 0.01)
     told = []
     plan = Plan(origin=str(tmp_path), tasks=("rte",), num_seeds=8, lrs=(1e-3,))
     worker = StandIn(machine, most, 8)
@@ -96,23 +96,23 @@ def test_no_more_runs_than_fit_run_at_a_time(machine, most, tmp_path, monkeypatc
 
 def test_a_second_run_waits_until_it_is_known_what_the_first_takes():
     now, machine = [0.0], Small(100 * GB, GB)
-    room = Room(machine, print, 4, clock=lambda: now[0])
-    assert room.has([], 0)
-    room.begin()
+    memory = MemoryBudget(machine, print, 4, clock=lambda: now[0])
+    assert memory.fits([], 0)
+    memory.begin()
     machine.pids.add(1)
-    room.look([1])
-    assert not room.has([1], 1)
+    memory.measure([1])
+    assert not memory.fits([1], 1)
     now[0] = ALONE_SECONDS
-    assert room.has([1], 1)
+    assert memory.fits([1], 1)
 
 
 def test_a_machine_that_says_nothing_runs_as_many_as_asked_for(tmp_path):
     machine = Machine(proc=tmp_path, groups=tmp_path)
     assert (machine.free_bytes(), machine.free_gpu_bytes(), machine.usage(1)) == (None, None, Usage(0, 0))
-    room = Room(machine, print, 4)
-    room.begin()
-    room.end()
-    assert room.has([1, 2, 3], 3)
+    memory = MemoryBudget(machine, print, 4)
+    memory.begin()
+    memory.end()
+    assert memory.fits([1, 2, 3], 3)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc of Linux")

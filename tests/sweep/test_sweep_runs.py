@@ -14,7 +14,7 @@ from pretrainkit.cli.main import main
 from pretrainkit.errors import InputError, RunError
 from pretrainkit.recipes.glue.leaderboard import NUM_ROWS, problems_of
 from pretrainkit.sweep.plan import Plan
-from pretrainkit.sweep.runs import Sweep, Worker, only_one
+from pretrainkit.sweep.runs import Sweep, Worker, exclusive_folder
 
 sys.path.append(str(Path(__file__).parents[1] / "recipes" / "glue"))
 from support.glue_toys import QUICK, write_encoder, write_glue
@@ -124,16 +124,16 @@ def test_runs_from_an_mnli_that_is_no_longer_chosen_are_trained_again(toys, tmp_
         "lr0.001/rte/seed-0",
         "lr0.002/rte/seed-0",
     ]
-    assert "began from lr0.001/mnli/seed-0, lr0.002/mnli/seed-0 is chosen now" in "\n".join(said)
+    assert "began from lr0.001/mnli/seed-0, not lr0.002/mnli/seed-0" in "\n".join(said)
 
 
 def test_runs_that_outlive_their_sweep_keep_others_out_of_its_folder(toys, tmp_path):
     plan, out, worker = plan_of(toys, tasks=("rte",)), tmp_path / "out", Here()
     out.mkdir()
-    with only_one(out) as lock:
+    with exclusive_folder(out) as lock:
         orphan = subprocess.Popen(["sleep", "60"], pass_fds=[lock])
     try:
-        with pytest.raises(InputError, match="still at work"):
+        with pytest.raises(InputError, match="still running"):
             Sweep(plan, out, worker=worker).run()
     finally:
         orphan.kill()
@@ -145,7 +145,10 @@ def test_runs_that_outlive_their_sweep_keep_others_out_of_its_folder(toys, tmp_p
 
 def test_processes_of_runs_hold_the_lock_of_their_sweep(tmp_path):
     worker = Worker()
-    with only_one(tmp_path) as worker.lock, mock.patch.object(subprocess, "Popen", wraps=subprocess.Popen) as started:
+    with (
+        exclusive_folder(tmp_path) as worker.lock,
+        mock.patch.object(subprocess, "Popen", wraps=subprocess.Popen) as started,
+    ):
         worker.run(["--version"], tmp_path / "log")
     assert started.call_args.kwargs["pass_fds"] == (worker.lock,)
 

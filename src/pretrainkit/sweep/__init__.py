@@ -1,1 +1,1 @@
-"""Many fine-tunings of one encoder: what to run, which of them counts, tables and a submission to the leaderboard."""
+"""Many fine-tunings of one encoder: plan, runs, choice of the best, tables and a submission to the leaderboard."""

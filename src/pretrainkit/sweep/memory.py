@@ -1,8 +1,8 @@
-"""Free memory, memory that runs take, and room for one more. Torch-free.
+"""Free memory, memory usage of runs, and whether another run fits. Torch-free.
 
-Numbers are Linux's own accounts, and those of NVIDIA's driver; elsewhere nothing is known, which is said as None.
-What a run takes is learned from those before: the first runs alone until it ends, or for a while. Then a run may start
-while all that run would still fit if each took as much as the largest so far.
+Numbers come from Linux and from NVIDIA's driver; on other systems they are None. The usage of a run is estimated from
+earlier runs: the first run is alone until it ends, or for a while. Then another run may start if all runs would still
+fit with the largest usage so far.
 """
 
 import os
@@ -16,20 +16,20 @@ from typing import NamedTuple
 
 _KIB, _MIB, _GB = 1 << 10, 1 << 20, 1e9
 ALONE_SECONDS = 120.0
-"""So long a first run runs alone. Reading the data, updates and an evaluation lie within it but for large data; what
-a run takes later still counts for those that start later."""
+"""Time that the first run is alone: enough to read the data, train and evaluate unless the data is large. Usage
+measured later still counts for runs that start later."""
 _SPARE = 1.1
-"""A run may take this many times what the largest so far took."""
+"""A run may use this many times the largest usage so far."""
 _GROUP_FILES = {
     "": ("memory.max", "memory.current", "inactive_file"),
     "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
-"""By the name of the controller (none in version 2): the limit, what is used, and the entry of `memory.stat` for files
-that are cached, which the system drops when memory is asked for."""
+"""By name of the controller (empty in version 2): the files with the limit and the usage, and the entry of
+`memory.stat` for cached files, which the system drops when memory is needed."""
 
 
 class Usage(NamedTuple):
-    """Memory of a run, its process and all that it started, in bytes."""
+    """Memory in bytes of a run: its process and all processes it started."""
 
     now: int
     peak: int
@@ -41,7 +41,7 @@ class Machine:
     """The machine this process runs on."""
 
     gpu: str | None = None
-    """The GPU that runs use, as nvidia-smi names it; None: none."""
+    """The GPU of the runs, as an id for nvidia-smi; None if they use no GPU."""
     proc: Path = Path("/proc")
     groups: Path = Path("/sys/fs/cgroup")
 
@@ -54,23 +54,23 @@ class Machine:
         return min([available, *self._left_in_groups()])
 
     def usage(self, pid: int) -> Usage:
-        """0 where the process has ended."""
+        """Return the memory usage of a process and its children; 0 if the process fits ended."""
         now = peak = 0
-        for one in self._tree(pid):
-            fields = dict(line.split(":", 1) for line in _lines(self.proc / str(one) / "status"))
+        for process in self._tree(pid):
+            fields = dict(line.split(":", 1) for line in _lines(self.proc / str(process) / "status"))
             now += int(fields.get("VmRSS", "0").split()[0]) * _KIB
             peak += int(fields.get("VmHWM", "0").split()[0]) * _KIB
         return Usage(now, peak)
 
     def free_gpu_bytes(self) -> int | None:
-        """Free bytes of the GPU of the runs; None: there is none, or its driver does not say."""
+        """Return the free bytes of the GPU of the runs; None without a GPU or an answer of its driver."""
         program = shutil.which("nvidia-smi") if self.gpu is not None else None
         if program is None:
             return None
         query = ["--query-gpu=memory.free", "--format=csv,noheader,nounits"]
-        said = subprocess.run([program, "-i", str(self.gpu), *query], capture_output=True, text=True, check=False)
-        word = said.stdout.strip()
-        return int(word) * _MIB if word.isdecimal() else None
+        reply = subprocess.run([program, "-i", str(self.gpu), *query], capture_output=True, text=True, check=False)
+        mebibytes = reply.stdout.strip()
+        return int(mebibytes) * _MIB if mebibytes.isdecimal() else None
 
     def _left_in_groups(self) -> Iterator[int]:
         for line in _lines(self.proc / "self" / "cgroup"):
@@ -93,7 +93,7 @@ class Machine:
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a file; none where there is no such file, as of a process that ended."""
+    """Return the lines of a file; none if the file does not exist, for example because its process ended."""
     try:
         return path.read_text().splitlines()
     except OSError:
@@ -101,9 +101,8 @@ def _lines(path: Path) -> list[str]:
 
 
 def gpu_of(device: str | None) -> str | None:
-    """The GPU that `--device` means, as nvidia-smi names it; None: no GPU of NVIDIA. What CUDA_VISIBLE_DEVICES leaves
-    is numbered anew.
-    """
+    """Return the GPU of `--device` as an id for nvidia-smi, or None if it is not an NVIDIA GPU. The number in
+    `--device` is an index into CUDA_VISIBLE_DEVICES."""
     if device is not None and device.split(":")[0] != "cuda":
         return None
     number = int(device.split(":")[1]) if device is not None and ":" in device else 0
@@ -114,58 +113,59 @@ def gpu_of(device: str | None) -> str | None:
     return names[number] if number < len(names) and names[number] != "-1" else None
 
 
-class Room:
-    """Room for the runs of a sweep, by what is known about them."""
+class MemoryBudget:
+    """Decides whether another run of a sweep fits into memory."""
 
     def __init__(
-        self, machine: Machine, say: Callable[[str], None], num_asked: int, clock: Callable[[], float] = time.monotonic
+        self, machine: Machine, say: Callable[[str], None], num_jobs: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`say` is told once when fewer run at a time than `num_asked`; `clock` is in seconds."""
-        self._machine, self._say, self._num_asked, self._clock = machine, say, num_asked, clock
+        """Call `say` once if fewer than `num_jobs` runs fit at a time; `clock` returns seconds."""
+        self._machine, self._say, self._num_jobs, self._clock = machine, say, num_jobs, clock
         self._largest = self._largest_on_gpu = 0
         self._gpu_bytes: int | None = None
         self._num_ended = 0
         self._began: float | None = None
         self._num_refused_at = 0
-        self._has_told = False
+        self._has_reported = False
 
     def begin(self) -> None:
         if self._began is None:
             self._began = self._clock()
-            # The GPU tells of all its processes together: what is free before the first is what there is for all.
+            # The driver reports all processes together: the memory that is free before the first run is for all runs.
             self._gpu_bytes = self._machine.free_gpu_bytes()
 
     def end(self) -> None:
         self._num_ended += 1
 
-    def look(self, pids: Sequence[int]) -> None:
-        """See what the runs of these processes take."""
+    def measure(self, pids: Sequence[int]) -> None:
+        """Update the largest usage from the runs of these processes."""
         self._largest = max([self._largest, *(self._machine.usage(pid).peak for pid in pids)])
         if not self._is_learned and self._gpu_bytes is not None:
             free = self._machine.free_gpu_bytes()
             if free is not None:
                 self._largest_on_gpu = max(self._largest_on_gpu, self._gpu_bytes - free)
 
-    def has(self, pids: Sequence[int], num_running: int) -> bool:
-        """True if one more fits beside those, of which `pids` have a process by now. A single one always may run."""
+    def fits(self, pids: Sequence[int], num_running: int) -> bool:
+        """True if another run fits beside `num_running` runs, of which `pids` already have a process. A run may always
+        start when no other is running."""
         if not num_running:
             return True
         if not self._is_learned:
             return False
-        # What all runs together may take: what is free, and what they have.
+        # All runs together may use the free memory and the memory that they already have.
         free_bytes, taken = self._machine.free_bytes(), sum(self._machine.usage(pid).now for pid in pids)
-        for what, free, need in (
+        for kind, free, need in (
             ("memory", None if free_bytes is None else free_bytes + taken, self._largest * _SPARE),
             ("GPU memory", self._gpu_bytes, self._largest_on_gpu * _SPARE),
         ):
             if free is not None and need * (num_running + 1) > free:
-                # Once may be a run that has just begun, which is among `num_running` but not yet among the processes.
+                # A first refusal may be due to a run that has just begun and has no process yet; report the second.
                 is_lasting, self._num_refused_at = self._num_refused_at == num_running, num_running
-                if is_lasting and not self._has_told:
-                    self._has_told = True
+                if is_lasting and not self._has_reported:
+                    self._has_reported = True
                     self._say(
-                        f"{num_running} of {self._num_asked} runs at a time: each may take {need / _GB:.2f} GB of "
-                        f"{what}, and there are {free / _GB:.2f} GB for all"
+                        f"{num_running} of {self._num_jobs} runs at a time: each may need {need / _GB:.2f} GB of "
+                        f"{kind}, and {free / _GB:.2f} GB are available for all runs"
                     )
                 return False
         return True

@@ -1,4 +1,4 @@
-"""What a sweep consists of. Torch-free."""
+"""The plan of a sweep: its tasks, learning rates and seeds. Torch-free."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ BENCHMARK = first_able(StandsOnEncoder).benchmark
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One fine-tuning."""
+    """One fine-tuning run of a sweep."""
 
     task: str
     lr: float
@@ -22,13 +22,13 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Its folder within that of the sweep."""
+        """Path of the run folder within the folder of the sweep."""
         return f"lr{self.lr:g}/{self.task}/seed-{self.seed}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All of them."""
+    """All fine-tuning runs of a sweep."""
 
     origin: str
     """The encoder: a run, a checkpoint or an export."""
@@ -37,24 +37,24 @@ class Plan:
     num_seeds: int = 3
     """Seeds 0, 1, ..."""
     folders: tuple[str, ...] = ()
-    """`NAME=DIR`: where the data of named tasks lie."""
+    """Data folders of named tasks, as `NAME=DIR`."""
     settings: tuple[str, ...] = ()
-    """Others of every run, such as data.num_epochs=10."""
+    """Overrides for every run, such as data.num_epochs=10."""
     has_intermediate: bool = False
-    """Small tasks start from the chosen run of a large one."""
+    """True if small tasks start from the chosen run of a large task."""
     device: str | None = None
-    """None: the best there is."""
+    """Device of all runs; None for the best available device."""
 
     def __post_init__(self) -> None:
         known = (*BENCHMARK.tasks, *BENCHMARK.own)
         unknown = [task for task in self.tasks if task not in known]
-        problems = [f"{task} is no task to train on\n  there are: {', '.join(known)}" for task in unknown]
+        problems = [f"{task} is not a task to train on\n  choose from: {', '.join(known)}" for task in unknown]
         if not self.tasks or not self.lrs or self.num_seeds < 1:
             problems.append("a sweep needs at least one task, one learning rate and one seed")
         if len(set(self.tasks)) < len(self.tasks) or len({f"{lr:g}" for lr in self.lrs}) < len(self.lrs):
             problems.append(
-                "a task or a learning rate is named twice (rates that agree in six digits count as one)\n"
-                "  name each once"
+                "a task or a learning rate is listed twice (rates that agree in six digits are the same)\n"
+                "  list each once"
             )
         if self.has_intermediate and BENCHMARK.intermediate not in self.tasks:
             problems.append(f"an intermediate start needs the task {BENCHMARK.intermediate}\n  add it to --tasks")
@@ -62,22 +62,22 @@ class Plan:
             raise ConfigError(problems)
 
     def cells(self, task: str) -> Iterator[Cell]:
-        """Of a task: learning rates in their order, and of each all seeds."""
+        """Yield the runs of a task: all seeds for each learning rate."""
         for lr in self.lrs:
             for seed in range(self.num_seeds):
                 yield Cell(task=task, lr=lr, seed=seed)
 
     @property
     def stages(self) -> list[tuple[str, ...]]:
-        """Tasks that may run at a time; those of a stage need what came out of the one before."""
+        """Groups of tasks that may run at the same time; each group needs the results of the group before."""
         if not self.has_intermediate:
             return [self.tasks]
         later = tuple(task for task in self.tasks if task in BENCHMARK.after_it)
         return [tuple(task for task in self.tasks if task not in later), later]
 
-    def words(self, cell: Cell, out: Path, origin: str) -> list[str]:
-        """The command line of a run, from `finetune` on."""
-        data = [word for folder in self.folders for word in ("--data", folder)]
+    def arguments(self, cell: Cell, out: Path, origin: str) -> list[str]:
+        """Return the command line of a run, from `finetune` on."""
+        data = [argument for folder in self.folders for argument in ("--data", folder)]
         own = [f"optimizer.peak_lr={cell.lr!r}", f"seed={cell.seed}"]
         start = ["finetune", cell.task, *self.settings, *own, "--from", origin, *data]
         start += ["--device", self.device] if self.device is not None else []

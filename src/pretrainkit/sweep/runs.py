@@ -1,4 +1,4 @@
-"""Runs a sweep: each fine-tuning in a process of its own, several at a time; what is finished is not repeated.
+"""Run a sweep: each fine-tuning in a separate process, several at a time. Finished runs are not repeated.
 docs/architecture.md lists its files."""
 
 import json
@@ -17,29 +17,30 @@ from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import InputError, RunError
 from pretrainkit.files.manifest import atomic_file
 from pretrainkit.files.work import lock
-from pretrainkit.sweep.memory import Machine, Room, gpu_of
+from pretrainkit.sweep.memory import Machine, MemoryBudget, gpu_of
 from pretrainkit.sweep.plan import BENCHMARK, Cell, Plan
 from pretrainkit.sweep.results import Choice, Metrics, as_html, as_json, as_markdown, choose
 
 SUMMARY = "summary.json"
 _LAST_LINES = 4
-_LOOK_SECONDS = 1.0
-"""Time between looks at what runs take."""
+_MEASURE_SECONDS = 1.0
+"""Time between two measurements of memory usage."""
 
 
 class Worker:
-    """Runs command lines of ours, each in a process of its own."""
+    """Runs `pretrainkit` commands, each in a separate process."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[bytes]] = set()
         self.lock: int | None = None
         """File descriptor that the processes keep open as long as they live."""
 
-    def run(self, words: Sequence[str], log: Path) -> int:
-        """The exit code of `pretrainkit WORDS`, whose output goes to `log`. May be called from several threads."""
+    def run(self, arguments: Sequence[str], log: Path) -> int:
+        """Run `pretrainkit ARGUMENTS`, write its output to `log`, and return its exit code. Safe to call from several
+        threads."""
         with open(log, "wb") as file:
             process = subprocess.Popen(
-                [sys.executable, "-m", "pretrainkit", *words],
+                [sys.executable, "-m", "pretrainkit", *arguments],
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 pass_fds=() if self.lock is None else (self.lock,),
@@ -53,22 +54,22 @@ class Worker:
         return [process.pid for process in list(self._running)]
 
     def stop(self) -> None:
-        """Let those that still run save and end."""
+        """Ask running processes to save and end."""
         for process in list(self._running):
             process.terminate()
 
 
 @contextmanager
-def only_one(folder: Path) -> Iterator[int | None]:
-    """Keep everybody else from working in this folder: another sweep, or a run whose sweep was killed. Yields the
-    descriptor of the lock's file, for the processes of all runs: what inherits it holds the lock while it lives. None
-    where the system has no such locks. Raises InputError where somebody works there."""
+def exclusive_folder(folder: Path) -> Iterator[int | None]:
+    """Lock this folder against other sweeps. Yield the descriptor of the lock file, or None if the system has no such
+    locks. Processes that inherit the descriptor hold the lock while they live. Raises InputError if another sweep, or a
+    run of a killed sweep, is still running in the folder."""
     with open(folder / ".lock", "a") as file:
         is_locked = lock(file)
         if is_locked is False:
             raise InputError(
-                f"a sweep, or a run of one that was killed, is still at work in {folder}\n"
-                "  wait until it ends, or end it; then the same command goes on"
+                f"a sweep, or a run of a killed sweep, is still running in {folder}\n"
+                "  wait until it ends, or end it; then repeat the command to continue"
             )
         yield file.fileno() if is_locked else None
 
@@ -80,38 +81,38 @@ class Sweep:
     plan: Plan
     out: Path
     num_jobs: int = 1
-    """Most runs at a time; fewer where memory is short."""
+    """Most runs at a time; fewer if memory is short."""
     keeps_all: bool = False
-    """True if runs that were not chosen keep their weights."""
+    """True to keep the weights of runs that were not chosen."""
     say: Callable[[str], None] = field(default=lambda text: None)
-    """Told of every run that ended."""
+    """Called with a line of text for every run that ended."""
     worker: Worker = field(default_factory=Worker)
     num_rows: Mapping[str, int] = field(default_factory=lambda: BENCHMARK.num_rows)
     """Rows of the test sets, by file of the submission."""
     machine: Machine | None = None
-    """Whose memory the runs share; None: this one."""
+    """The machine whose memory the runs share; None for this machine."""
 
     def run(self) -> list[Choice]:
-        """Do everything but the submission: runs, choice, tables. Raises InputError where the encoder is not there, the
-        folder is of another sweep, or one is still at work there; RunError where runs failed: the others are done, and
-        the same call tries those again."""
+        """Train all runs, choose the best, and write the tables; the submission is separate. Raises InputError if the
+        encoder does not exist, or the folder belongs to another sweep or is in use. Raises RunError if runs failed: all
+        other runs are done, and the same call repeats the failed runs."""
         self._claim()
-        with only_one(self.out) as self.worker.lock:
+        with exclusive_folder(self.out) as self.worker.lock:
             return self._run()
 
     def _run(self) -> list[Choice]:
         chosen: dict[str, Choice] = {}
-        room = Room(self.machine or Machine(gpu_of(self.plan.device)), self.say, self.num_jobs)
+        memory = MemoryBudget(self.machine or Machine(gpu_of(self.plan.device)), self.say, self.num_jobs)
         for stage in self.plan.stages:
             cells = [cell for task in stage for cell in self.plan.cells(task)]
             if BENCHMARK.intermediate in chosen:
                 self._remove_other_starts(cells, chosen[BENCHMARK.intermediate].cell)
-            self._train([cell for cell in cells if not self._is_finished(cell)], chosen, room)
+            self._train([cell for cell in cells if not self._is_finished(cell)], chosen, memory)
             for task in stage:
                 chosen[task] = choose(task, {cell: self._metrics(cell) for cell in self.plan.cells(task)})
                 best = chosen[task].cell
-                if not any(self._weights(best).glob("step-*")):  # runs were added, and one that was discarded is best
-                    self._train([best], chosen, room)
+                if not any(self._weights(best).glob("step-*")):  # runs were added, and the best has no weights left
+                    self._train([best], chosen, memory)
                 for cell in self.plan.cells(task):
                     if cell != best and not self.keeps_all:
                         shutil.rmtree(self._weights(cell), ignore_errors=True)
@@ -122,13 +123,13 @@ class Sweep:
         return choices
 
     def submit(self, choices: Iterable[Choice], device: str | None = None) -> tuple[Path, list[str]]:
-        """Let the chosen runs answer the test sets, and write the zip. Return it, and what the leaderboard would
-        refuse: files that are missing, for want of data or of a run, and files that are wrong, such as of a test set
-        that is not whole."""
+        """Predict the test sets with the chosen runs, and write the zip. Return its path, and the problems that the
+        leaderboard would refuse: files that are missing because data or a run is missing, and wrong files, such as
+        those of an incomplete test set."""
         from pretrainkit import api
         from pretrainkit.tasks.named_data import task_folders
 
-        by_task = {one.task: one for one in choices}
+        by_task = {choice.task: choice for choice in choices}
         folders = [f"data.task_folders={json.dumps(task_folders(self.plan.folders))}"] if self.plan.folders else []
 
         def answers(trained: str, task: str, split: str, name: str) -> list[dict[str, Any]]:
@@ -141,10 +142,10 @@ class Sweep:
         return BENCHMARK.submit(self.out, by_task, answers, self.num_rows)
 
     def _claim(self) -> None:
-        """Write what all runs share, or compare it with what is there."""
+        """Write the settings that all runs share, or compare them with the stored settings."""
         origin = self.plan.origin
         if not Path(origin).exists():
-            raise InputError(f"there is no folder {origin}\n  give a run, a checkpoint or an export: --from RUN")
+            raise InputError(f"there is no folder {origin}\n  pass a run, a checkpoint or an export: --from RUN")
         path = self.out / "sweep.json"
         shared = {"from": origin, "settings": [*self.plan.settings], "intermediate_mnli": self.plan.has_intermediate}
         if path.is_file():
@@ -153,23 +154,23 @@ class Sweep:
                 names = [name for name in shared if earlier.get(name) != shared[name]]
                 raise InputError(
                     f"{self.out} holds another sweep: {', '.join(names)} differ\n"
-                    "  tasks, learning rates and seeds may be added; for other runs give another --out"
+                    "  only tasks, learning rates and seeds may be added; for other settings choose another --out"
                 )
             return
         self.out.mkdir(parents=True, exist_ok=True)
         _write(path, json.dumps(shared, indent=2) + "\n")
 
-    def _train(self, cells: list[Cell], chosen: Mapping[str, Choice], room: Room) -> None:
+    def _train(self, cells: list[Cell], chosen: Mapping[str, Choice], memory: MemoryBudget) -> None:
         def train(cell: Cell) -> int:
             folder = self.out / cell.name
             folder.parent.mkdir(parents=True, exist_ok=True)
             origin = self.plan.origin
             if self.plan.has_intermediate and cell.task in BENCHMARK.after_it:
                 origin = str(self.out / chosen[BENCHMARK.intermediate].cell.name)
-            return self.worker.run(self.plan.words(cell, self.out, origin), Path(f"{folder}.log"))
+            return self.worker.run(self.plan.arguments(cell, self.out, origin), Path(f"{folder}.log"))
 
         failed = []
-        for number, (cell, code) in enumerate(self._ended(cells, train, room), 1):
+        for number, (cell, code) in enumerate(self._ended(cells, train, memory), 1):
             if code or not self._is_finished(cell):
                 failed.append(cell)
                 self.say(f"{number}/{len(cells)} {cell.name} FAILED, see {self.out / cell.name}.log")
@@ -180,35 +181,37 @@ class Sweep:
             last = "\n".join(f"  {line}" for line in log.read_text("utf-8", "replace").splitlines()[-_LAST_LINES:])
             raise RunError(
                 f"{len(failed)} of {len(cells)} runs failed, the first: {failed[0].name}\n{last}\n"
-                "  the same command tries them again; all others are done"
+                "  all other runs are done; repeat the command to try the failed runs again"
             )
 
-    def _ended(self, cells: Iterable[Cell], train: Callable[[Cell], int], room: Room) -> Iterator[tuple[Cell, int]]:
-        """Every cell with its exit code, in the order in which they end; as many at a time as asked for and as fit."""
+    def _ended(
+        self, cells: Iterable[Cell], train: Callable[[Cell], int], memory: MemoryBudget
+    ) -> Iterator[tuple[Cell, int]]:
+        """Run all cells, at most `num_jobs` at a time and as many as fit into memory. Yield each with its exit code."""
         waiting, running = deque(cells), dict[Future[int], Cell]()
         with ThreadPoolExecutor(self.num_jobs) as pool:
             try:
                 while waiting or running:
                     pids = self.worker.pids()
-                    while waiting and len(running) < self.num_jobs and room.has(pids, len(running)):
-                        room.begin()
+                    while waiting and len(running) < self.num_jobs and memory.fits(pids, len(running)):
+                        memory.begin()
                         cell = waiting.popleft()
                         running[pool.submit(train, cell)] = cell
-                    # Alone in its place, a run is not in question.
+                    # Runs that are always alone need no measurement.
                     is_watched = self.num_jobs > 1
-                    done, _ = wait(running, _LOOK_SECONDS if is_watched else None, FIRST_COMPLETED)
+                    done, _ = wait(running, _MEASURE_SECONDS if is_watched else None, FIRST_COMPLETED)
                     if is_watched:
-                        room.look(self.worker.pids())
+                        memory.measure(self.worker.pids())
                     for job in done:
-                        room.end()
+                        memory.end()
                         yield running.pop(job), job.result()
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
                 self.worker.stop()
 
     def _remove_other_starts(self, cells: Iterable[Cell], right: Cell) -> None:
-        """Remove runs that began from an intermediate run that is no longer the chosen one, as when learning rates were
-        added: a table must not mix starts."""
+        """Remove runs that began from an intermediate run that is no longer chosen, for example after learning rates
+        were added: a table must not mix starts."""
         for cell in cells:
             folder = self.out / cell.name
             config = folder / "config.yaml"
@@ -217,7 +220,7 @@ class Sweep:
             values = parse_yaml(config.read_text("utf-8"), str(config))
             start = Path(values["init_from"]).parts[-len(Path(right.name).parts) :]
             if start != Path(right.name).parts:
-                self.say(f"{cell.name} began from {'/'.join(start)}, {right.name} is chosen now: it is trained again")
+                self.say(f"{cell.name} is trained again: it began from {'/'.join(start)}, not {right.name}")
                 shutil.rmtree(folder)
 
     def _is_finished(self, cell: Cell) -> bool:
@@ -227,9 +230,9 @@ class Sweep:
         return self.out / cell.name / "checkpoints"
 
     def _metrics(self, cell: Cell) -> Metrics:
-        """Held-out metrics at the end of a run."""
-        found = json.loads((self.out / cell.name / SUMMARY).read_bytes())
-        return {name.removeprefix("valid_"): value for name, value in found.items() if name.startswith("valid_")}
+        """Return the held-out metrics at the end of a run."""
+        summary = json.loads((self.out / cell.name / SUMMARY).read_bytes())
+        return {name.removeprefix("valid_"): value for name, value in summary.items() if name.startswith("valid_")}
 
 
 def _write(path: Path, text: str) -> None:
