@@ -95,7 +95,7 @@ CASES = [
     ),
     Case(
         f"tasks show marked {TASKS} --tokenizer tokenizer --sentinels 1",
-        "of pretrainkit tasks: --sentinels 100",
+        "with pretrainkit tasks: --sentinels 100",
         {"of pretrainkit tasks: ": ""},
     ),
     Case(

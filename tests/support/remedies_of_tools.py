@@ -201,8 +201,8 @@ CASES = [
     ),
     Case(
         f"tasks show failing {TASKS}",
-        "mend the step or the data; --debug",
-        {"mend the step or the data; --debug": f"pretrainkit --debug tasks show failing {TASKS}"},
+        "correct the step or the data; --debug",
+        {"correct the step or the data; --debug": f"pretrainkit --debug tasks show failing {TASKS}"},
         ends=2,
     ),
     Case(f"tasks show marked {TASKS} --tokenizer tokenizer --sentinels 1", "--sentinels 100"),

@@ -61,16 +61,16 @@ class Tokenize:
     keeps_text: bool
 
     def __call__(self, example: Mapping[str, Any], features: Features) -> Example:
-        made = dict(example)
+        changed = dict(example)
         for name, feature in features.items():
-            value = made.get(name)
+            value = changed.get(name)
             if isinstance(value, str):
                 if self.keeps_text:
-                    made[f"{name}_pretokenized"] = value
-                made[name] = np.array(feature.vocabulary.encode(value), np.int32)
+                    changed[f"{name}_pretokenized"] = value
+                changed[name] = np.array(feature.vocabulary.encode(value), np.int32)
             elif isinstance(value, (list, tuple)) and value and isinstance(value[0], str):
                 raise DataError(f"feature {name!r} is a list of texts\n  select or join them before they are tokenized")
-        return made
+        return changed
 
 
 def tokenize(keep_text: bool = True) -> Tokenize:
@@ -81,21 +81,21 @@ def tokenize(keep_text: bool = True) -> Tokenize:
 
 def append_eos(example: Mapping[str, Any], features: Features) -> Example:
     """Append EOS to features with `add_eos`. It is cut off again from features that are too long for the model."""
-    made = dict(example)
+    changed = dict(example)
     for name, feature in features.items():
-        if name in made and feature.add_eos:
-            made[name] = _with_eos(made[name], feature, None)
-    return made
+        if name in changed and feature.add_eos:
+            changed[name] = _with_eos(changed[name], feature, None)
+    return changed
 
 
 def append_eos_after_trim(example: Mapping[str, Any], features: Features, lengths: Lengths | None) -> Example:
     """Append EOS to features with `add_eos`; it replaces the last token of a feature that is too long. Without lengths
     nothing is trimmed; other features are never trimmed here."""
-    made = dict(example)
+    changed = dict(example)
     for name, feature in features.items():
-        if name in made and feature.add_eos:
-            made[name] = _with_eos(made[name], feature, None if lengths is None else lengths.get(name))
-    return made
+        if name in changed and feature.add_eos:
+            changed[name] = _with_eos(changed[name], feature, None if lengths is None else lengths.get(name))
+    return changed
 
 
 def tokenize_and_append_eos(example: Mapping[str, Any], features: Features) -> Example:
@@ -110,14 +110,14 @@ class TruncateLeft:
     keys: Sequence[str]
 
     def __call__(self, example: Mapping[str, Any], lengths: Lengths | None, features: Features) -> Example:
-        made = dict(example)
+        changed = dict(example)
         for key in self.keys:
-            if lengths is None or key not in lengths or key not in made:
+            if lengths is None or key not in lengths or key not in changed:
                 continue
-            room = lengths[key] - int(key in features and features[key].add_eos)
-            value = np.asarray(made[key])
-            made[key] = value[max(0, len(value) - room) :]
-        return made
+            num_tokens = lengths[key] - int(key in features and features[key].add_eos)
+            value = np.asarray(changed[key])
+            changed[key] = value[max(0, len(value) - num_tokens) :]
+        return changed
 
 
 def truncate_inputs_left(*keys: str) -> TruncateLeft:
