@@ -1,4 +1,4 @@
-"""The errors a user can meet. Each message says what was given, what is wrong with it and what to do."""
+"""Errors for users. Each message states the given value, the problem and how to fix it."""
 
 import importlib
 from collections.abc import Iterable
@@ -6,19 +6,19 @@ from typing import Any
 
 
 class PretrainKitError(Exception):
-    """Base of all errors that are meant to be read by a user."""
+    """Base class of all errors whose message is meant for users."""
 
     exit_code = 1
 
 
 class InputError(PretrainKitError):
-    """What was given cannot be used. Nothing was computed and nothing half-written."""
+    """The input cannot be used. Nothing was computed, and no file was partly written."""
 
     exit_code = 2
 
 
 class ConfigError(InputError):
-    """One or more problems in a config; `problems` lists each as a text of its own."""
+    """One or more problems in a config; `problems` holds one message for each."""
 
     def __init__(self, problems: str | Iterable[str]) -> None:
         self.problems = [problems] if isinstance(problems, str) else list(problems)
@@ -30,19 +30,19 @@ class DataError(InputError):
 
 
 class CheckpointError(InputError):
-    """A checkpoint is missing, torn, or belongs to another model or other data."""
+    """A checkpoint is missing, damaged, or belongs to another model or other data."""
 
 
 class MissingPackageError(InputError):
-    """An optional package is needed here."""
+    """An optional package is not installed."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs the package {package!r}\n  install it: pip install 'pretrainkit[{extra}]'")
 
 
 def import_optional(module: str, extra: str, purpose: str, *, package: str = "") -> Any:
-    """Return a module of an optional package, whose name is `package` where it differs from the module's. Raises
-    MissingPackageError, which says that `purpose` needs it, where it is not installed."""
+    """Import and return a module of an optional package; `package` is the package's name if it differs from the
+    module's. Raises MissingPackageError, which states that `purpose` needs the package, if it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -50,7 +50,7 @@ def import_optional(module: str, extra: str, purpose: str, *, package: str = "")
 
 
 class RunError(PretrainKitError):
-    """The work itself failed; the message says what was saved."""
+    """The computation failed; the message states what was saved."""
 
 
 class Interrupted(PretrainKitError):

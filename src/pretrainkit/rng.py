@@ -1,8 +1,8 @@
-"""Randomness as a function of (seed, stream, index), never of history.
+"""Random numbers that depend only on (seed, stream, index), not on earlier draws.
 
 A *key* is a uint64. `stream_key` makes one from a seed and names; `example_keys` derives one per example; `uniform`
 and `bits` draw from it. All functions are pure and vectorised: the draw for an example does not depend on which batch,
-worker or rank asks for it, nor on how many draws were made before.
+worker or rank computes it, nor on how many draws were made before.
 
 The mixer is SplitMix64's finaliser (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators"),
 used as a counter-based generator: draw j of key k is mix(k + (j + 1) * golden).
@@ -27,38 +27,38 @@ Keys = NDArray[np.uint64]
 
 
 def stream_key(seed: int, *names: str | int) -> int:
-    """A 64-bit key for the stream `names` under `seed`. Different names give independent streams."""
+    """Return a 64-bit key for the stream `names` under `seed`. Different names yield independent streams."""
     text = "\x1f".join([str(int(seed)), *(f"{type(n).__name__}:{n}" for n in names)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def mix(values: Keys) -> Keys:
-    """SplitMix64's finaliser: a bijection of uint64 in which every input bit changes about half of the output bits."""
+    """Apply SplitMix64's finaliser, a bijection of uint64 in which each input bit flips about half of the output."""
     z = np.array(values, np.uint64, copy=True)
     _mix_into(z, np.empty_like(z))
     return z
 
 
 def fold(keys: Keys | int, values: NDArray[np.integer] | int) -> Keys:
-    """New keys from `keys` and integer `values` (broadcast), e.g. one per (stream, epoch, index)."""
-    # ufuncs rather than operators: these wrap around silently for arrays without dimensions, too
+    """Derive new keys from `keys` and integer `values` (broadcast), such as one per (stream, epoch, index)."""
+    # ufuncs rather than operators: ufuncs wrap around without a warning for zero-dimensional arrays, too
     counters = np.multiply(np.add(np.asarray(values).astype(np.uint64), np.uint64(1)), _GOLDEN)
     return mix(np.add(np.asarray(keys, np.uint64), counters))
 
 
 def fold_one(key: int, value: int) -> int:
-    """`fold` of one key and one integer, without what an array costs."""
+    """Apply `fold` to one key and one integer, without the overhead of an array."""
     return _mix_one(key + (value + 1) * int(_GOLDEN))
 
 
 def generator(key: int) -> np.random.Generator:
-    """NumPy's generator (PCG64) for one key, which is all that its draws depend on. A tenth of the time of
-    `numpy.random.default_rng`, because the key is mixed already."""
+    """Return NumPy's PCG64 generator, seeded by `key` alone. It takes a tenth of the time of
+    `numpy.random.default_rng`, because the key is already mixed."""
     return np.random.Generator(np.random.PCG64(_State(key)))  # type: ignore[arg-type]
 
 
 class _State(np.random.bit_generator.ISeedSequence):
-    """Hands the first draws of a key to a bit generator as its state."""
+    """Seed sequence that uses the first draws of a key as the state of a bit generator."""
 
     def __init__(self, key: int) -> None:
         self._key = key
@@ -76,7 +76,7 @@ def _mix_one(value: int) -> int:
 
 
 def bits(keys: Keys, num: int) -> NDArray[np.uint64]:
-    """uint64 (...) to uint64 (..., num): `num` independent draws of 64 bits per key."""
+    """Draw `num` independent 64-bit integers per key: uint64 (...) to uint64 (..., num)."""
     keys = np.asarray(keys, np.uint64)
     out = np.empty((keys.size, num), np.uint64)
     for rows, drawn in _blocks(keys.reshape(-1), num):
@@ -85,7 +85,7 @@ def bits(keys: Keys, num: int) -> NDArray[np.uint64]:
 
 
 def uniform(keys: Keys, num: int) -> NDArray[np.float64]:
-    """uint64 (...) to float64 (..., num) in [0, 1), 53 bits each."""
+    """Draw `num` floats in [0, 1) with 53 bits per key: uint64 (...) to float64 (..., num)."""
     keys = np.asarray(keys, np.uint64)
     out = np.empty((keys.size, num), np.float64)
     for rows, drawn in _blocks(keys.reshape(-1), num):
@@ -95,7 +95,7 @@ def uniform(keys: Keys, num: int) -> NDArray[np.float64]:
 
 
 def _blocks(keys: Keys, num: int) -> Iterator[tuple[slice, Keys]]:
-    """The first `num` draws of (B,) keys, some rows at a time, always in the same buffer (R, num)."""
+    """Yield the first `num` draws of (B,) keys in blocks of rows, always in the same buffer (R, num)."""
     num_rows = max(1, _BLOCK_DRAWS // max(1, num))
     buffer, scratch = np.empty((2, min(num_rows, len(keys)), num), np.uint64)
     counters = np.arange(1, num + 1, dtype=np.uint64) * _GOLDEN

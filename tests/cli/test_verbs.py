@@ -62,7 +62,7 @@ def test_every_verb_has_help(helped, verb):
         (["train", "tiny"], "presets are written recipe/preset"),
         (["train", "nosuch.yaml"], "there is no config file nosuch.yaml"),
         (["train", "bert/tiny", "data.batchsize=3"], "closest: data.batch_size"),
-        (["train", "bert/tiny", "seed"], "settings are given as dotted.path=value"),
+        (["train", "bert/tiny", "seed"], "write settings as dotted.path=value"),
         (["train", "bert/tiny", "--launch", "mars"], "ways to launch: none, local"),
         (["train", "bert/tiny", "--launch", "local", "--nproc", "7"], "cannot be split over 7 ranks"),
         (["train", "bert/tiny", "--out", "OUT"], "data.train"),

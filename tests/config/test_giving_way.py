@@ -100,7 +100,7 @@ def check_every_choice(recipe: str, preset: str) -> None:
             known = [MUST_SUPPLY[key] for key in ((path, value), (path, "*")) if key in MUST_SUPPLY]
             for problem in problems(source, [f"{path}={value}"]):
                 parent = path.rpartition(".")[0]
-                is_own = f"given:   {parent}={{" in problem and "has it: set that" in problem  # of another member
+                is_own = f"given:   {parent}={{" in problem and "exists only with" in problem  # another member
                 is_own |= problem.startswith(f"{path}={value} ") or f"given:   {path}={value}" in problem
                 is_known = any(name in problem for name in known)
                 assert problem in usual or is_own or is_known, (source, f"{path}={value}", problem)
@@ -224,7 +224,9 @@ def test_another_member_of_a_union_keeps_what_both_need_and_what_the_user_wrote(
     assert resolved.origins["model.layer_norm_epsilon"].startswith("default, because model.arch was overridden")
     file = tmp_path / "mine.yaml"
     file.write_text("extends: bert/mini\nmodel:\n  type_vocab_size: 3\n  num_layers: 3\n")
-    with pytest.raises(ConfigError, match=r"line 3 of file .*mine.yaml\)\n  only model.arch=bert has it"):
+    with pytest.raises(
+        ConfigError, match=r"line 3 of file .*mine.yaml\)\n  the field exists only with model.arch=bert"
+    ):
         resolve_config(file, ["model.arch=modern"])
     file.write_text("extends: bert/mini\nmodel:\n  num_layers: 3\n")
     assert resolve_config(file, ["model.arch=modern"]).config.model.num_layers == 3
@@ -259,5 +261,5 @@ def test_what_a_run_recorded_and_nothing_reads_does_not_stop_it_and_what_a_user_
     assert resolved.config.problems() == []
     assert resolved.config.objective.swap_probability == 0.5
     (problem,) = recorded_config(tree, ["objective.swap_probability=0.75"]).config.problems()
-    assert "objective.swap_probability=0.75 is only read by objective.sentence_order=true" in problem
+    assert "objective.swap_probability=0.75 has an effect only with objective.sentence_order=true" in problem
     assert recorded_config(tree, ["objective.sentence_order=true"]).config.objective.swap_probability == 0.25

@@ -87,7 +87,7 @@ def test_a_tab_is_named_and_the_fix_works(tmp_path: Path, text: str, line: int) 
         pk.load_config(file)
     message = str(caught.value)
     assert f"line {line} begins with a tab" in message
-    subprocess.run(message.partition("each tab: ")[2], shell=True, check=True)
+    subprocess.run(message.partition("two spaces: ")[2], shell=True, check=True)
     assert pk.load_config(file).model.hidden_size == 64
 
 

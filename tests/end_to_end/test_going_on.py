@@ -127,7 +127,9 @@ def test_settings_that_nothing_would_read_are_refused(settings: list[str], finis
     assert "init.missing is only read" in refused("train", *settings, "init.missing=random", *out)
     words = [*going_on(settings, finished), "num_extra_steps=1", "init.unexpected=ignore"]
     assert "goes on with a whole state" in refused("train", *words, *out)
-    assert "is no regular expression" in refused("train", *settings, f"init_from={finished}", "init.grow=['(']", *out)
+    assert "is not a valid regular expression" in refused(
+        "train", *settings, f"init_from={finished}", "init.grow=['(']", *out
+    )
 
 
 OTHER_OPTIMIZER = ("optimizer.name=adafactor", "optimizer.beta2=0.999", "optimizer.epsilon=1e-6", "optimizer.beta1=0.9")

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pretrainkit.cli.launch import app
-from pretrainkit.config.loader import config_of_words
+from pretrainkit.config.loader import config_from_overrides
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.launch import cloud
@@ -26,7 +26,7 @@ VALIDATE = "import sys, sky\nfor path in sys.argv[1:]: print(sky.Task.from_yaml(
 
 
 def task_of(*words: str, **options):
-    config = config_of_words(CloudConfig, words, "--cloud")
+    config = config_from_overrides(CloudConfig, words, "--cloud")
     return cloud.task_of(config, **{"name": "try", "command": ["doctor"], **options})
 
 

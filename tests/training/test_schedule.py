@@ -156,6 +156,8 @@ def test_settings_of_the_factors_are_refused_elsewhere():
         optimizer=OptimizerConfig(peak_lr=1.0),
         schedule=ScheduleConfig(min_lr=0.1),
     )
-    assert any("schedule.min_lr=0.1 is only read by schedule.name=factors" in problem for problem in run.problems())
+    assert any(
+        "schedule.min_lr=0.1 has an effect only with schedule.name=factors" in problem for problem in run.problems()
+    )
     without = run.model_copy(update={"schedule": ScheduleConfig(name="factors")})
     assert any("needs schedule.factors" in problem for problem in without.problems())

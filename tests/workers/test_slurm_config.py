@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from pretrainkit.config.loader import config_of_words
+from pretrainkit.config.loader import config_from_overrides
 from pretrainkit.errors import ConfigError
 from pretrainkit.workers.slurm_config import SlurmConfig
 from support.remedies import followed
@@ -23,20 +23,20 @@ from support.remedies import followed
     ],
 )
 def test_a_duration_is_read_as_slurm_reads_it(text, minutes):
-    assert config_of_words(SlurmConfig, [f"time={text}"], "--slurm").time == minutes
+    assert config_from_overrides(SlurmConfig, [f"time={text}"], "--slurm").time == minutes
 
 
 def test_a_job_lasts_until_it_can_be_told_to_end():
     with pytest.raises(ConfigError) as refused:
-        config_of_words(SlurmConfig, ["time=3", "signal_seconds=300"], "--slurm")
+        config_from_overrides(SlurmConfig, ["time=3", "signal_seconds=300"], "--slurm")
     advice = followed(refused.value, "workers/slurm_config.py: time=… minutes and signal_seconds=…")
     time = re.search(r"time=\d+", advice)[0]
-    assert config_of_words(SlurmConfig, [time, "signal_seconds=300"], "--slurm").time == 7
+    assert config_from_overrides(SlurmConfig, [time, "signal_seconds=300"], "--slurm").time == 7
 
 
 def test_words_become_settings():
     words = ["partition=gpu", "setup=[module load cuda, ulimit -n 4096]", "sbatch={reservation: night}", "mem_gb=64"]
-    found = config_of_words(SlurmConfig, words, "--slurm")
+    found = config_from_overrides(SlurmConfig, words, "--slurm")
     assert found.partition == "gpu"
     assert found.setup == ("module load cuda", "ulimit -n 4096")
     assert found.sbatch == {"reservation": "night"}
@@ -56,5 +56,5 @@ def test_words_become_settings():
 )
 def test_what_cannot_be_is_refused_by_name(word, named):
     with pytest.raises(ConfigError, match="--slurm") as caught:
-        config_of_words(SlurmConfig, [word], "--slurm")
+        config_from_overrides(SlurmConfig, [word], "--slurm")
     assert named in str(caught.value)

@@ -12,7 +12,7 @@ import typer
 from typer import Argument, Option
 
 from pretrainkit.cli.launching import launch_again, resume_sweep, show_dry_run
-from pretrainkit.config.loader import config_of_words
+from pretrainkit.config.loader import config_from_overrides
 from pretrainkit.errors import InputError
 from pretrainkit.launch import cloud as sky
 from pretrainkit.launch import slurm
@@ -142,7 +142,7 @@ _FOLDER = Path(".pretrainkit") / "cloud"
 
 def _task(name: str, cloud: list[str] | None, nodes: int | None, command: list[str]) -> tuple[Any, Any]:
     sky.require_name(name)
-    config = config_of_words(sky.CloudConfig, cloud or [], "--cloud")
+    config = config_from_overrides(sky.CloudConfig, cloud or [], "--cloud")
     return config, sky.task_of(config, name=name, command=command, num_nodes=nodes)
 
 

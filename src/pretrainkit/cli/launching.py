@@ -13,7 +13,7 @@ import typer
 
 from pretrainkit import api
 from pretrainkit.cli.options import Asked
-from pretrainkit.config.loader import config_of_words
+from pretrainkit.config.loader import config_from_overrides
 from pretrainkit.config.paths import absolute_paths, paths_here
 from pretrainkit.config.yaml import dump_yaml
 from pretrainkit.errors import ConfigError, InputError
@@ -46,9 +46,9 @@ def start(asked: Asked, words: list[str], again: list[str], run: Path) -> None:
     """
     settings: dict[str, Any] = {}
     if asked.launch == "slurm":
-        settings = config_of_words(SlurmConfig, asked.slurm, "--slurm").model_dump(mode="json")
+        settings = config_from_overrides(SlurmConfig, asked.slurm, "--slurm").model_dump(mode="json")
     elif asked.launch == "cloud":
-        settings = config_of_words(CloudConfig, asked.cloud, "--cloud").model_dump(mode="json")
+        settings = config_from_overrides(CloudConfig, asked.cloud, "--cloud").model_dump(mode="json")
     launch = _new_launch(asked, words, again, settings)
     if not asked.dry_run:
         launch_again(run, launch)
@@ -156,7 +156,7 @@ def sweep_settings(sweep: Sequence[str]) -> list[tuple[str, list[str]]]:
 
 def start_sweep(asked: Asked, source: str, settings: list[str], out: Path, device: str | None) -> None:
     """Submit a run for each combination of values as an array of jobs; each has a folder of its own in `out`."""
-    slurm = config_of_words(SlurmConfig, asked.slurm, "--slurm").model_dump(mode="json")
+    slurm = config_from_overrides(SlurmConfig, asked.slurm, "--slurm").model_dump(mode="json")
     chosen = [
         (out / name, api.resolve_config(source, [*settings, *more])) for name, more in sweep_settings(asked.sweep)
     ]

@@ -95,11 +95,11 @@ class Execution:
             return LOCAL
         import_optional("datatrove", self.engine, f"--engine {self.engine}")
         if self.engine == "slurm":
-            from pretrainkit.config.loader import config_of_words
+            from pretrainkit.config.loader import config_from_overrides
             from pretrainkit.workers.slurm_config import SlurmJob
             from pretrainkit.workers.slurm_engine import SlurmEngine
 
-            return SlurmEngine(config_of_words(SlurmJob, self.slurm, "--slurm"))
+            return SlurmEngine(config_from_overrides(SlurmJob, self.slurm, "--slurm"))
         from pretrainkit.workers.ray_engine import RayEngine
 
         return RayEngine(self.ray)

@@ -9,13 +9,13 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
 DEFAULT: Any = object()
-"""As a remedy: the default of a field."""
+"""Remedy value that resets a field to its default."""
 
 
 class Conflict(str):
-    """A problem, as a message, of several settings that cannot be together; one of them can give way.
+    """Message about several settings that contradict each other, with changes that resolve the conflict.
 
-    The loader lets those give way that no user wrote, so that a preset's values follow what the user overrides.
+    The loader only changes settings that no user wrote, so a preset's values adapt to the user's overrides.
     """
 
     settings: tuple[str, ...]
@@ -24,7 +24,7 @@ class Conflict(str):
     """(Dotted path, value as in JSON or DEFAULT); each alone solves the problem, and the first is preferred."""
 
     def __new__(cls, message: str, remedies: Iterable[tuple[str, Any]], *others: str) -> "Conflict":
-        """`others` are involved, too, but cannot give way."""
+        """Create a conflict; `others` are further settings involved in it, which are never changed."""
         conflict = super().__new__(cls, message)
         conflict.remedies = tuple(remedies)
         conflict.settings = (*others, *(path for path, _ in conflict.remedies))
@@ -32,7 +32,7 @@ class Conflict(str):
 
 
 class ConflictError(ValueError):
-    """For validators of a config: a conflict among its fields, whose paths begin at that config."""
+    """Raised by validators of a config: a conflict among its fields, with paths relative to that config."""
 
     def __init__(self, conflict: Conflict) -> None:
         super().__init__(conflict)
@@ -40,7 +40,7 @@ class ConflictError(ValueError):
 
 
 class ReadBy(NamedTuple):
-    """Marks a field that is read only where another field of the same class has one of some values:
+    """Marks a field that has an effect only if another field of the same class has one of the given values:
     `Annotated[float, ReadBy("name", ("sgd", "lars"))]`."""
 
     field: str
@@ -60,37 +60,37 @@ class Config(BaseModel):
     )
 
     neutral_fields: ClassVar[frozenset[str]] = frozenset()
-    """Of a model's config: fields that change nothing of what trained weights compute, such as rates of dropout."""
+    """Fields of a model's config that do not affect the output of trained weights, such as dropout rates."""
 
     def neutral(self) -> frozenset[str]:
-        """`neutral_fields`, and those that are neutral because of what another field says."""
+        """Return `neutral_fields` and the fields that are neutral because of another field's value."""
         return self.neutral_fields
 
     def changed(self, **values: Any) -> Self:
-        """A copy with other values, which are not checked; of a field that is a config, a dict changes fields in it."""
+        """Return a copy with new values, which are not validated. A dict changes fields inside a nested config."""
         for name, value in values.items():
             if isinstance(value, dict) and isinstance(old := getattr(self, name), Config):
                 values[name] = old.changed(**value)
         return self.model_copy(update=values)
 
     def conflicts(self) -> Sequence[Conflict]:
-        """Problems for which the loader looks for a setting that can give way."""
+        """Return conflicts that the loader tries to resolve by changing a setting."""
         return ()
 
     def unsuited(self, preset: Any) -> Iterable[Conflict]:
-        """Values of `preset`, which this config was made from, that do not suit other choices than those of the preset.
+        """Return values of `preset`, the base of this config, that do not suit choices that differ from the preset's.
 
-        They are no problems: what a user wrote stays.
+        They are not errors, and values that a user wrote never change.
         """
         return ()
 
 
 class Unread(Conflict):
-    """Of a value that nothing reads."""
+    """Conflict about a value that has no effect."""
 
 
 def shown(value: Any) -> str:
-    """A value as it is written on the command line."""
+    """Format a value as on the command line."""
     if isinstance(value, str):
         return value
     if isinstance(value, BaseModel):
@@ -99,7 +99,7 @@ def shown(value: Any) -> str:
 
 
 def unread(config: Config, prefix: str = "") -> Iterator[Conflict]:
-    """A conflict for each field at any depth that is marked `ReadBy`, is not read, and has not its default."""
+    """Yield a conflict for each non-default field, at any depth, whose `ReadBy` mark says that it has no effect."""
     for name, info, mark in marked(type(config), ReadBy):
         value, path = getattr(config, name), f"{prefix}{name}"
         if mark is None or getattr(config, mark.field) in mark.values:
@@ -111,8 +111,8 @@ def unread(config: Config, prefix: str = "") -> Iterator[Conflict]:
             choice, others = f"{prefix}{mark.field}", " or ".join(map(shown, mark.values))
             current = shown(getattr(config, mark.field))
             yield Unread(
-                f"{leaf}={shown(given)} is only read by {choice}={others}, not by {current}\n"
-                f"  leave it out, which is {leaf}={shown(usual)}, or set {choice}={shown(mark.values[0])}",
+                f"{leaf}={shown(given)} has an effect only with {choice}={others}, not with {current}\n"
+                f"  remove the setting (default: {leaf}={shown(usual)}), or set {choice}={shown(mark.values[0])}",
                 [(leaf, DEFAULT)],
                 choice,
             )
@@ -120,7 +120,7 @@ def unread(config: Config, prefix: str = "") -> Iterator[Conflict]:
 
 @cache
 def marked(config_class: type[Config], kind: type[Any]) -> list[tuple[str, FieldInfo, Any]]:
-    """(Name, field, its mark of this kind or None) of every field."""
+    """List (name, field, its mark of type `kind` or None) for every field."""
     return [
         (name, info, next((mark for mark in info.metadata if isinstance(mark, kind)), None))
         for name, info in config_class.model_fields.items()
@@ -128,7 +128,7 @@ def marked(config_class: type[Config], kind: type[Any]) -> list[tuple[str, Field
 
 
 def _changed(path: str, value: Any, default: Any) -> Iterator[tuple[str, Any, Any]]:
-    """(Path, value, default) of what differs from the default; of settings each field alone."""
+    """Yield (path, value, default) of every value that differs from its default; nested configs field by field."""
     if isinstance(value, Config) and type(value) is type(default):
         for name in type(value).model_fields:
             yield from _changed(f"{path}.{name}", getattr(value, name), getattr(default, name))
@@ -137,8 +137,8 @@ def _changed(path: str, value: Any, default: Any) -> Iterator[tuple[str, Any, An
 
 
 def architecture(config: Config) -> dict[str, Any]:
-    """Dotted path to JSON value of every field of a model's config that decides what given weights compute."""
-    found: dict[str, Any] = {}
+    """Map the dotted path of each field that affects the output of a model's weights to its JSON value."""
+    fields: dict[str, Any] = {}
     dumped = config.model_dump(mode="json")
     for name in type(config).model_fields.keys() - config.neutral():
         value = getattr(config, name)
@@ -147,7 +147,7 @@ def architecture(config: Config) -> dict[str, Any]:
             parts = {f"{name}.{number}": part for number, part in enumerate(value)}
         if all(isinstance(part, Config) for part in parts.values()):
             for path, part in parts.items():
-                found |= {f"{path}.{below}": leaf for below, leaf in architecture(part).items()}
+                fields |= {f"{path}.{below}": leaf for below, leaf in architecture(part).items()}
         else:
-            found[name] = dumped[name]
-    return dict(sorted(found.items()))
+            fields[name] = dumped[name]
+    return dict(sorted(fields.items()))

@@ -1,5 +1,5 @@
-"""Configs explained: every field with its type, value and documentation, as YAML with comments that loads back to the
-same config, and as a JSON schema for editors."""
+"""Documentation of configs: commented YAML with the type, value and description of every field, which loads back to the
+same config, and a JSON schema for editors."""
 
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pretrainkit.config.yaml import dump_yaml
 
 _WIDTH = 100
-_GLUE = "\x1f"  # stands for a space at which a line must not end
+_GLUE = "\x1f"  # placeholder for a space at which a line must not break
 _NAMES = {
     "integer": "whole number",
     "number": "number",
@@ -26,35 +26,35 @@ _LIMITS = (("exclusiveMinimum", "> {}"), ("minimum", ">= {}"), ("exclusiveMaximu
 
 @cache
 def field_types(config_class: type[BaseModel]) -> dict[str, str]:
-    """Field name to what it takes, in words."""
+    """Map each field name to a readable description of its type."""
     schema = config_class.model_json_schema(by_alias=False)
     return {name: _type_text(field, schema.get("$defs", {})) for name, field in schema["properties"].items()}
 
 
 def to_commented_yaml(config: BaseModel) -> str:
-    """The config as YAML that loads back to the same config, each field below a comment with documentation and type.
+    """Format the config as YAML that loads back to the same config, with documentation and type above each field.
 
-    Fields of the items of a list are explained at the first item.
+    Fields of list items are documented at the first item only.
     """
     return "".join(line.rstrip() + "\n" for line in _yaml_lines(config, indent="", with_docs=True))
 
 
 def scalar(value: Any) -> str:
-    """A JSON value as one line of YAML that YAML 1.1 and 1.2 readers read alike; mappings and lists in flow style."""
-    # In a list, so that what flow style takes for something else is quoted; its brackets are cut off.
+    """Format a JSON value as one line of YAML that means the same in YAML 1.1 and 1.2; collections in flow style."""
+    # Dumped inside a list, so that characters with a meaning in flow style are quoted; the brackets are cut off.
     return dump_yaml([value], in_flow=True)[1:-2]
 
 
 def json_schema(config_class: type[BaseModel]) -> dict[str, Any]:
-    """The JSON schema of a recipe's YAML files, for editors.
+    """Return the JSON schema of a recipe's YAML files, for editors.
 
-    A file holds a difference from what it extends, so no field is required, and `extends` is a field.
+    A file only holds differences from its base, so no field is required, and `extends` is a field.
     """
     schema = _without_required(config_class.model_json_schema(by_alias=False))
     name = {"type": "string"}
     extends = {
         "anyOf": [name, {"type": "array", "items": name}],
-        "description": "Preset or YAML file to start from, or several of which later ones win.",
+        "description": "Preset or YAML file to start from, or a list of them; later entries override earlier ones.",
         "title": "Extends",
     }
     return {
@@ -86,7 +86,7 @@ def _yaml_lines(config: BaseModel, indent: str, with_docs: bool) -> Iterator[str
 
 
 def _item_lines(item: BaseModel, indent: str, with_docs: bool) -> Iterator[str]:
-    """An item of a list: its first field behind the dash, comments of that field above it."""
+    """Yield the lines of a list item: the dash precedes the first field, whose comments are above."""
     lines = list(_yaml_lines(item, f"{indent}  ", with_docs)) or [f"{indent}  {{}}"]
     first = next(i for i, line in enumerate(lines) if not line.lstrip().startswith("#"))
     for i, line in enumerate(lines):
@@ -102,12 +102,12 @@ def _comment(words: str, indent: str) -> list[str]:
 
 
 def _unbroken(type_text: str) -> str:
-    """The type in brackets, on one line if it is short."""
+    """Put the type in parentheses, without line breaks if it is short."""
     return f"({type_text})".replace(" ", _GLUE if len(type_text) <= 50 else " ")
 
 
 def _type_text(schema: Mapping[str, Any], definitions: Mapping[str, Any], *, is_item: bool = False) -> str:
-    """What a JSON schema allows, in words; settings are named by their fields when they are items of a list."""
+    """Describe the values that a JSON schema allows. Configs in a list are described by their field names."""
     if "$ref" in schema:
         target = definitions.get(schema["$ref"].rpartition("/")[2], {})
         if "properties" not in target:
@@ -132,7 +132,7 @@ def _type_text(schema: Mapping[str, Any], definitions: Mapping[str, Any], *, is_
 
 
 def _without_required(schema: Any) -> Any:
-    """A copy for differences: nothing is required, and where one of several must fit, any may."""
+    """Copy a schema for partial configs: no field is required, and `oneOf` becomes `anyOf`."""
     if isinstance(schema, Mapping):
         is_class = "properties" in schema
         kept = {

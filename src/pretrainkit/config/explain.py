@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with a config, in words: what was given, what is accepted, what to do."""
+"""Readable messages for pydantic's validation errors: the given value, the accepted values and how to fix it."""
 
 import difflib
 import re
@@ -12,20 +12,20 @@ from pretrainkit.config.base import ConflictError, shown
 from pretrainkit.config.docs import field_types
 
 _LABEL = re.compile(r"(constrained-)?(str|int|float|bool|bytes|none)|.*\[.*|function-.*|is-instance.*|lax-or-strict.*")
-"""Pydantic's names for members of unions and for validators, which stand between the names of fields."""
+"""Pydantic's labels for union members and validators, which occur between field names in error locations."""
 
 
 class _Place(NamedTuple):
-    """Where an error is."""
+    """Location of an error."""
 
     path: str
-    """Dotted, as the user writes it."""
+    """Dotted path, as the user writes it."""
     owners: list[type[BaseModel]]
-    """Classes of the settings that hold the last field of `path`."""
+    """Config classes that contain the last field of `path`."""
     field: str
-    """That field; empty where the error is of all settings, or of a field that is not known."""
+    """Last field of `path`; empty if the error concerns a whole config or an unknown field."""
     members: list[type[BaseModel]]
-    """Classes that the value may have; empty unless it is settings."""
+    """Config classes that the value may have; empty if the value is not a config."""
 
 
 def explain(
@@ -35,15 +35,16 @@ def explain(
     origin: Callable[[str], str] = lambda path: "",
     all_fields: Callable[[str], str] = lambda parent: "",
 ) -> list[str]:
-    """Every problem, as a message each; several of one field are one problem. `origin` gives of a dotted path where its
-    value comes from, such as "line 3 of file my.yaml", or nothing; `all_fields` of that of settings a command that
-    shows what they have."""
+    """Return one message for each field with problems.
+
+    `origin` returns the origin of the value at a dotted path, such as "line 3 of file my.yaml", or "". `all_fields`
+    returns a command that lists the fields of the config at a dotted path."""
     problems: dict[str, str] = {}
-    for one in error.errors():
-        place = _place(one["loc"], config_class)
-        if place.path in problems and one["type"] not in ("value_error", "missing", "extra_forbidden"):
+    for detail in error.errors():
+        place = _place(detail["loc"], config_class)
+        if place.path in problems and detail["type"] not in ("value_error", "missing", "extra_forbidden"):
             continue
-        problems[place.path] = _message(one, place, config_class, origin, all_fields)
+        problems[place.path] = _message(detail, place, config_class, origin, all_fields)
     return list(problems.values())
 
 
@@ -75,7 +76,7 @@ def _message(
         if not path and isinstance(given, Mapping):
             words = " ".join(f"{name}={_short(value)}" for name, value in given.items())
             return f"{message}\n  given:   {words or 'nothing'}"
-        if isinstance(given, Mapping | BaseModel):  # of several fields together, which the message names
+        if isinstance(given, Mapping | BaseModel):  # about several fields, which the message already lists
             return f"{path}: {message}{where}"
         return f"{path}: {message}\n  given:   {path}={_short(given)}{where}{meaning}"
     if error["type"] in ("union_tag_invalid", "union_tag_not_found") and isinstance(given, Mapping):
@@ -97,7 +98,7 @@ def _message(
 
 
 def _accepted(place: _Place) -> str:
-    """What a field takes, in words; of settings the names of their fields."""
+    """Describe the values that a field accepts; for a config, list its fields."""
     words = next((field_types(owner)[place.field] for owner in place.owners if place.field in owner.model_fields), "")
     if not place.members:
         return words
@@ -109,12 +110,12 @@ def _accepted(place: _Place) -> str:
 def _unknown(
     path: str, given: str, owners: Sequence[type[BaseModel]], config_class: type[BaseModel], where: str, all_fields: str
 ) -> str:
-    """A field that is not there: of another member of a union, or misspelled."""
+    """Return the message for an unknown field: a misspelled one, or one of another member of a union."""
     parent, _, leaf = path.rpartition(".")
     known = fields_under(config_class)
-    told = f"{parent or 'the config'} has no field {leaf!r}\n  given:   {path}={given}{where}"
+    message = f"{parent or 'the config'} has no field {leaf!r}\n  given:   {path}={given}{where}"
     if path in known and (choice := _choice_with(path, config_class)) is not None:
-        return f"{told}\n  only {choice} has it: set that, or leave it out"
+        return f"{message}\n  the field exists only with {choice}: set {choice}, or remove the field"
     here = {f"{parent}.{name}" if parent else name for owner in owners for name in owner.model_fields}
     near = {name: doc for name, doc in known.items() if name in here or not name.startswith(f"{parent}.")}
     close = nearest(path, near if parent else known)
@@ -123,12 +124,12 @@ def _unknown(
     if habit and (not parent or habit.startswith(f"{parent}.")):
         advice = f"\n  write: {habit}"
     if not all_fields and owners:
-        return f"{told}{advice}\n  there are {', '.join(owners[0].model_fields)}"
-    return f"{told}{advice}" + (f"\n  all fields: {all_fields}" if all_fields else "")
+        return f"{message}{advice}\n  fields: {', '.join(owners[0].model_fields)}"
+    return f"{message}{advice}" + (f"\n  all fields: {all_fields}" if all_fields else "")
 
 
 def _choice_with(path: str, config_class: type[BaseModel]) -> str | None:
-    """The choice, as `path=value`, under which the field at `path` is there."""
+    """Return the choice, as `path=value`, with which the field at `path` exists."""
     for union, tag, members in unions_of(config_class):
         if path.startswith(f"{union}."):
             part = path.removeprefix(f"{union}.").partition(".")[0]
@@ -139,8 +140,7 @@ def _choice_with(path: str, config_class: type[BaseModel]) -> str | None:
 
 
 def _place(location: Sequence[Any], config_class: type[BaseModel]) -> _Place:
-    """Find the field that pydantic's location means. It also has tags of unions and names of types, which no user
-    wrote."""
+    """Return the field at pydantic's location, which also contains union tags and type names that no user wrote."""
     classes: list[type[BaseModel]] = [config_class]
     owners: list[type[BaseModel]] = []
     field, path, has_keys = "", list[Any](), False
@@ -151,15 +151,15 @@ def _place(location: Sequence[Any], config_class: type[BaseModel]) -> _Place:
         elif any(part in c.model_fields for c in classes):
             owners = [c for c in classes if part in c.model_fields]
             field, annotations = part, [c.model_fields[part].annotation for c in owners]
-            classes = [sub for one in annotations for sub in config_classes_in(one, in_lists=True)]
-            has_keys = any(_has_keys(one) for one in annotations)
+            classes = [sub for annotation in annotations for sub in config_classes_in(annotation, in_lists=True)]
+            has_keys = any(map(_has_keys, annotations))
             path.append(part)
         elif (narrowed := [c for c in classes if part in _literals(c) or part == c.__name__]) and path:
             classes = narrowed
         elif has_keys and not _LABEL.fullmatch(part):
             path.append(part)
             has_keys = False
-        elif is_last and classes and not _LABEL.fullmatch(part):  # a field that is not known
+        elif is_last and classes and not _LABEL.fullmatch(part):  # an unknown field
             path.append(part)
             owners, field, classes = classes, "", []
     return _Place(".".join(map(str, path)), owners, field, classes if field else [])
@@ -170,14 +170,14 @@ def _has_keys(annotation: Any) -> bool:
 
 
 def _keys(annotation: Any) -> tuple[Any, ...]:
-    """The keys that a mapping may have, where they are given one by one."""
+    """Return the keys that a mapping may have, if its type lists them."""
     if getattr(annotation, "__origin__", None) is dict:
         return get_args(get_args(annotation)[0])
-    return tuple(key for one in get_args(annotation) for key in _keys(one))
+    return tuple(key for argument in get_args(annotation) for key in _keys(argument))
 
 
 def tag_of(members: Sequence[type[BaseModel]]) -> tuple[str, dict[str, type[BaseModel]]] | None:
-    """Of a union of configs the field that tells its members apart, and value of that to member."""
+    """Return the discriminating field of a union of configs, and a mapping from its value to the member."""
     if len(members) < 2:
         return None
     for field in set.intersection(*(set(member.model_fields) for member in members)):
@@ -189,30 +189,31 @@ def tag_of(members: Sequence[type[BaseModel]]) -> tuple[str, dict[str, type[Base
 
 @cache
 def unions_of(config_class: type[BaseModel], prefix: str = "") -> list[tuple[str, str, dict[str, type[BaseModel]]]]:
-    """Of each union of configs: its dotted path, the field that tells its members apart, and the members."""
-    found = []
+    """List the dotted path, the discriminating field and the members of each union of configs."""
+    unions = []
     for name, info in config_class.model_fields.items():
         members, path = config_classes_in(info.annotation), f"{prefix}{name}"
         if (tag := tag_of(members)) is not None:
-            found.append((path, *tag))
+            unions.append((path, *tag))
         for member in members:
-            found += unions_of(member, f"{path}.")
-    return found
+            unions += unions_of(member, f"{path}.")
+    return unions
 
 
 def fields_under(config_class: type[BaseModel], prefix: str = "") -> dict[str, str]:
-    """Dotted path of every field below a config class, to its documentation."""
-    found: dict[str, str] = {}
+    """Map the dotted path of every field below a config class to its documentation."""
+    docs: dict[str, str] = {}
     for name, info in config_class.model_fields.items():
         path = f"{prefix}.{name}" if prefix else name
-        found[path] = info.description or ""
+        docs[path] = info.description or ""
         for sub in config_classes_in(info.annotation):
-            found |= fields_under(sub, path)
-    return found
+            docs |= fields_under(sub, path)
+    return docs
 
 
 def config_classes_in(annotation: Any, *, in_lists: bool = False) -> list[type[BaseModel]]:
-    """The config classes that an annotation allows: through Optional, unions and Annotated, not through lists."""
+    """List the config classes in an annotation, also inside Optional, unions and Annotated, and with `in_lists` in
+    collections."""
     if isinstance(annotation, type) and not get_args(annotation):
         return [annotation] if issubclass(annotation, BaseModel) else []
     if getattr(annotation, "__origin__", None) in (list, tuple, dict) and not in_lists:
@@ -270,18 +271,18 @@ _NAMES_ELSEWHERE = {
     "--out {}": "output-dir output logs",
 }
 _HABITS = {name: here for here, names in _NAMES_ELSEWHERE.items() for name in names.split()}
-"""Options of Hugging Face's trainer, timm and open_clip, to what says the same here."""
+"""Options of Hugging Face's trainer, timm and open_clip, mapped to the equivalent settings of pretrainkit."""
 
 
 def in_our_words(name: str, value: str, fields: Container[str]) -> str | None:
-    """The setting or option that says what `name` says to other trainers; None: none, or this recipe lacks it."""
+    """Return the setting or option equivalent to `name` of another trainer; None if this recipe has no equivalent."""
     habit = _HABITS.get(name.replace("_", "-"), "").format(value)
     paths = [word.partition("=")[0] for word in habit.split() if "=" in word]
     return habit if habit and all(path in fields for path in paths) else None
 
 
 def nearest(path: str, known: Mapping[str, str]) -> str | None:
-    """The known dotted path that `path` most likely meant: by spelling, place, and the words of the documentation."""
+    """Return the known dotted path most similar to `path` in spelling, parent and documentation; None if none is."""
     parent, _, leaf = path.rpartition(".")
     words = set(re.findall(r"[a-z]{2,}", leaf.lower()))
 
@@ -291,7 +292,7 @@ def nearest(path: str, known: Mapping[str, str]) -> str | None:
         doc_words = set(re.findall(r"[a-z]{2,}", known[candidate].lower()))
         described = len(words & doc_words) / len(words) if words else 0.0
         named = len(words & set(other_leaf.split("_"))) / len(words) if words else 0.0
-        # Spelling counts most; a word in a name more than one in a text; the same parent breaks ties.
+        # Spelling counts most; words in field names count more than words in documentation; the parent breaks ties.
         likeness = max(spelling, 0.9 * named, 0.8 * described)
         return likeness + (0.15 if other_parent == parent and likeness > 0.5 else 0.0)
 
@@ -300,13 +301,13 @@ def nearest(path: str, known: Mapping[str, str]) -> str | None:
 
 
 def conflicts_in(error: ValidationError, config_class: type[BaseModel]) -> Iterable[tuple[str, ConflictError]]:
-    """(Dotted path of the settings, conflict) of those that validators of the config found among their fields."""
-    for one in error.errors():
-        found = one.get("ctx", {}).get("error")
-        if isinstance(found, ConflictError):
-            yield _place(one["loc"], config_class).path, found
+    """Yield (dotted path of the config, conflict) for each conflict that a validator reported."""
+    for detail in error.errors():
+        cause = detail.get("ctx", {}).get("error")
+        if isinstance(cause, ConflictError):
+            yield _place(detail["loc"], config_class).path, cause
 
 
 def refused_in(error: ValidationError, config_class: type[BaseModel]) -> list[str]:
-    """Dotted path of each value that is refused by itself."""
-    return [_place(one["loc"], config_class).path for one in error.errors() if one["type"] != "value_error"]
+    """List the dotted path of each value that is invalid regardless of other fields."""
+    return [_place(detail["loc"], config_class).path for detail in error.errors() if detail["type"] != "value_error"]

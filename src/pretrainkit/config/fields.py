@@ -1,4 +1,4 @@
-"""Kinds of values that many configs have."""
+"""Field types that several configs share."""
 
 import re
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 Rate = Annotated[float, Field(ge=0, le=1)]
-"""A share."""
+"""Fraction between 0 and 1."""
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 
 
@@ -14,7 +14,7 @@ def _is_pattern(pattern: str) -> str:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+        raise ValueError(f"{pattern!r} is not a valid regular expression: {error}") from None
     return pattern
 
 

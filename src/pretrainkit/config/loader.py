@@ -1,8 +1,8 @@
-"""From a preset or YAML file and `path=value` words to a checked config that knows where each value came from.
+"""Loading of configs: a preset or YAML file and `path=value` overrides become a validated config with origins.
 
-A config source is a preset (`bert/tiny`), a YAML file, or a mapping. A YAML file holds a difference: `extends:` names
-one preset or file, or several of which later ones win; the other keys are laid over that. Command-line words come last.
-All problems are reported together.
+A config source is a preset (`bert/tiny`), a YAML file, or a mapping. In a YAML file, `extends:` lists one or several
+presets or files; later ones override earlier ones, and the other keys override all of them. Command-line overrides are
+applied last. All problems are reported together.
 """
 
 import copy
@@ -25,26 +25,26 @@ C = TypeVar("C", bound=BaseModel)
 
 
 class Catalog(Protocol):
-    """Where presets and config classes come from; the recipes provide it."""
+    """Source of presets and config classes; implemented by the recipes."""
 
     def preset(self, name: str) -> BaseModel:
-        """The config of a preset. Raises ConfigError with the nearest names."""
+        """Return the config of a preset. Raises ConfigError, with the nearest names, for an unknown name."""
 
     def config_class(self, recipe: str) -> type[BaseModel]:
-        """The config class of a recipe. Raises ConfigError with the known ones."""
+        """Return the config class of a recipe. Raises ConfigError, with the known recipes, for an unknown name."""
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A checked config and the origin of each of its values."""
+    """Validated config with the origin of each value."""
 
     config: Any
     origins: Origins
-    """Dotted path of each leaf to 'preset bert/tiny', 'line 3 of file x.yaml', 'command line', or 'default'; where a
-    value of a preset gave way, 'default, because optimizer.name was overridden (command line)'."""
+    """Dotted path of each leaf to 'preset bert/tiny', 'line 3 of file x.yaml', 'command line', or 'default'; if a
+    preset's value was replaced, 'default, because optimizer.name was overridden (command line)'."""
 
     def notes(self) -> list[str]:
-        """What gave way, a line each."""
+        """Return one line for each value that was changed to resolve a conflict."""
         values = flatten(self.config.model_dump(mode="json"))
         return [f"note: {path}={shown(values[path])} ({why})" for path, why in self.origins.items() if "because" in why]
 
@@ -52,14 +52,15 @@ class Resolved:
 def resolve(
     source: str | Path | Mapping[str, Any], overrides: Iterable[str], catalog: Catalog, *, is_recorded: bool = False
 ) -> Resolved:
-    """Build the config of `source` (preset, file or settings) with `overrides` (each `dotted.path=value`) on top.
-    `is_recorded`: `source` is what a run recorded, every field of it: what nothing reads is no mistake there. Raises
-    ConfigError (unknown preset or file, unknown keys, wrong types) with every problem found, each with its mend."""
+    """Build the config of `source` (preset, file or mapping) and apply `overrides` (each `dotted.path=value`).
+
+    With `is_recorded`, `source` is the complete config of a run, in which fields without effect are allowed. Raises
+    ConfigError (unknown preset or file, unknown keys, wrong types) with every problem and how to fix each."""
     tree, origins = _load(source, catalog, ())
     problems: list[str] = []
-    for word in overrides:
+    for override in overrides:
         try:
-            path, value = parse_override(word)
+            path, value = parse_override(override)
         except ConfigError as error:
             problems += error.problems
             continue
@@ -76,7 +77,7 @@ def resolve(
     base = next((origin.removeprefix("preset ") for origin in origins.values() if origin.startswith("preset ")), None)
 
     def all_fields(parent: str) -> str:
-        """A command that works whatever is wrong here: it shows the preset, or the schema."""
+        """Return a command that shows the preset or the schema, and so works even though this config is invalid."""
         if base is not None and (not parent or isinstance(_at(catalog.preset(base).model_dump(), parent), Mapping)):
             return f"pretrainkit config show {base}{f' --under {parent}' if parent else ''}"
         return f"pretrainkit config schema {recipe}"
@@ -84,8 +85,8 @@ def resolve(
     try:
         config = _settled(tree, origins, config_class, catalog, is_recorded)
     except ValidationError as error:
-        found = explain(error, config_class, origin=lambda path: _place_of(path, origins), all_fields=all_fields)
-        raise ConfigError(problems + found) from None
+        problems += explain(error, config_class, origin=lambda path: _place_of(path, origins), all_fields=all_fields)
+        raise ConfigError(problems) from None
     if problems:
         raise ConfigError(problems)
     leaves = flatten(config.model_dump(mode="json"))
@@ -97,8 +98,8 @@ _MAPPING = "given mapping"
 
 
 def _settled(tree: Tree, origins: Origins, config_class: type[C], catalog: Catalog, is_recorded: bool) -> C:
-    """The config of `tree`. In a conflict, a value that no user wrote gives way to what a user wrote. Raises
-    ValidationError where there is more to it than conflicts."""
+    """Return the config of `tree`, after resolving conflicts by changing values that no user wrote. Raises
+    ValidationError if problems remain."""
     done = set()
     while True:
         error, config, conflicts = None, None, list[Conflict]()
@@ -108,7 +109,7 @@ def _settled(tree: Tree, origins: Origins, config_class: type[C], catalog: Catal
                 conflicts = [*config.conflicts(), *_unsuited(config, origins, catalog)]
         except ValidationError as caught:
             error = caught
-            conflicts = [_below(prefix, found.conflict) for prefix, found in conflicts_in(error, config_class)]
+            conflicts = [_below(prefix, cause.conflict) for prefix, cause in conflicts_in(error, config_class)]
         has_changed = False
         for conflict in conflicts:
             for path, value in conflict.remedies:
@@ -118,7 +119,7 @@ def _settled(tree: Tree, origins: Origins, config_class: type[C], catalog: Catal
                 if path in done or not (is_old or (cause and not _is_written(path, origins))):
                     continue
                 done.add(path)
-                # A remedy that is itself refused is none: try it on a copy.
+                # A remedy may itself be invalid, so try it on a copy.
                 changed = copy.deepcopy(tree)
                 _put(changed, path.split("."), value)
                 if path in _refused(changed, config_class):
@@ -141,7 +142,7 @@ def _settled(tree: Tree, origins: Origins, config_class: type[C], catalog: Catal
 
 
 def _unsuited(config: Config, origins: Origins, catalog: Catalog) -> Iterator[Conflict]:
-    """Values of presets that do not suit the config's choices."""
+    """Yield a conflict for each preset value that does not suit the config's choices."""
     for origin in sorted({origin for origin in origins.values() if origin.startswith("preset ")}):
         for conflict in config.unsuited(catalog.preset(origin.removeprefix("preset "))):
             if _origin_of(conflict.remedies[0][0], origins) == origin:
@@ -149,7 +150,7 @@ def _unsuited(config: Config, origins: Origins, catalog: Catalog) -> Iterator[Co
 
 
 def _refused(tree: Tree, config_class: type[BaseModel]) -> list[str]:
-    """Dotted paths of values that cannot be, whatever the others are."""
+    """List dotted paths of values that are invalid regardless of the other values."""
     try:
         config_class.model_validate(tree)
     except ValidationError as error:
@@ -164,27 +165,27 @@ def _below(prefix: str, conflict: Conflict) -> Conflict:
 
 
 def with_origins(problem: str, origins: Origins) -> str:
-    """The message of a conflict, with the places where its settings are written."""
+    """Append to the message of a conflict the places where its settings are written."""
     paths = dict.fromkeys(problem.settings if isinstance(problem, Conflict) else ())
-    found = [f"{path} ({_place_of(path, origins)})" for path in paths if _is_written(path, origins)]
-    return f"{problem}\n  written: {', '.join(found)}" if found else problem
+    places = [f"{path} ({_place_of(path, origins)})" for path in paths if _is_written(path, origins)]
+    return f"{problem}\n  written: {', '.join(places)}" if places else problem
 
 
 def _place_of(path: str, origins: Origins) -> str:
-    """The origin of a value, or of the first value of a part."""
+    """Return the origin of a value, or of the first value inside a nested config."""
     return _origin_of(next((leaf for leaf in origins if f"{leaf}.".startswith(f"{path}.")), path), origins)
 
 
 def _cause(path: str, origins: Origins) -> str | None:
-    """The setting of a user to which the value at `path` is due: this one, or the one for which it gave way."""
+    """Return the user's setting that determined the value at `path`: `path` itself, or the cause of its change."""
     if _is_written(path, origins):
         return path
-    found = re.match(rf"(?:{'|'.join(_GAVE_WAY)}) (\S+) was overridden", _origin_of(path, origins))
-    return None if found is None else found[1]
+    match = re.match(rf"(?:{'|'.join(_GAVE_WAY)}) (\S+) was overridden", _origin_of(path, origins))
+    return None if match is None else match[1]
 
 
 def _is_written(path: str, origins: Origins) -> bool:
-    """True where a user wrote the setting, a part of it, or what holds it."""
+    """True if a user wrote the setting, a part of it, or a config that contains it."""
     return any(
         not origin.startswith(("preset ", "default", *_GAVE_WAY))
         and (f"{leaf}.".startswith(f"{path}.") or f"{path}.".startswith(f"{leaf}."))
@@ -203,41 +204,40 @@ def _put(tree: Tree, path: Sequence[str], value: Any) -> None:
         tree[leaf] = value
 
 
-def parse_override(word: str) -> tuple[list[str], Any]:
-    """'a.b=1e-4' to (['a', 'b'], 0.0001). The value is YAML; a text that is not valid YAML is taken as it stands."""
-    path, equals, text = word.partition("=")
+def parse_override(override: str) -> tuple[list[str], Any]:
+    """Parse 'a.b=1e-4' to (['a', 'b'], 0.0001). The value is YAML; invalid YAML is used as plain text."""
+    path, equals, text = override.partition("=")
     parts = path.strip().split(".")
     if not equals or not all(re.fullmatch(r"\w+", part) for part in parts):
         raise ConfigError(
-            f"cannot read {word!r}\n  settings are given as dotted.path=value, e.g. optimizer.peak_lr=1e-4"
+            f"cannot read {override!r}\n  write settings as dotted.path=value, such as optimizer.peak_lr=1e-4"
         )
     try:
-        return parts, parse_yaml(text, word)
+        return parts, parse_yaml(text, override)
     except ConfigError:
         return parts, text
 
 
-def config_of_words(config_class: type[C], words: Iterable[str], option: str) -> C:
-    """A config without layers from the `NAME=VALUE` words of an option such as `--slurm`. Values are texts, but for
-    lists [a, b], mappings {a: 1} and null. Raises ConfigError with every problem found."""
+def config_from_overrides(config_class: type[C], overrides: Iterable[str], option: str) -> C:
+    """Build a flat config from the `NAME=VALUE` arguments of an option such as `--slurm`. Values are strings, except
+    lists [a, b], mappings {a: 1} and null. Raises ConfigError with every problem."""
     tree: Tree = {}
-    for word in words:
-        name, equals, text = word.partition("=")
+    for override in overrides:
+        name, equals, text = override.partition("=")
         if not equals:
-            raise ConfigError(f"cannot read {option} {word!r}\n  write it like {option} NAME=VALUE")
-        tree[name.strip()] = parse_yaml(text, word) if text.startswith(("[", "{")) or text == "null" else text
+            raise ConfigError(f"cannot read {option} {override!r}\n  write it like {option} NAME=VALUE")
+        tree[name.strip()] = parse_yaml(text, override) if text.startswith(("[", "{")) or text == "null" else text
     try:
         return config_class.model_validate(tree)
     except ValidationError as error:
         fields = f"\n  fields of {option}: {', '.join(config_class.model_fields)}"
-        found = explain(error, config_class)
-        raise ConfigError(
-            [f"{option}: {problem}" for problem in found[:-1]] + [f"{option}: {found[-1]}{fields}"]
-        ) from None
+        problems = [f"{option}: {problem}" for problem in explain(error, config_class)]
+        problems[-1] += fields
+        raise ConfigError(problems) from None
 
 
 def flatten(tree: Any) -> dict[str, Any]:
-    """Nested mappings to {dotted path: leaf}; lists and empty mappings are leaves."""
+    """Flatten nested mappings to {dotted path: leaf}; lists and empty mappings are leaves."""
     leaves: dict[str, Any] = {}
 
     def gather(path: str, below: Any) -> None:
@@ -264,7 +264,7 @@ def _load(source: str | Path | Mapping[str, Any], catalog: Catalog, trail: tuple
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"there is no config file {name}\n  presets are listed by: pretrainkit recipes") from None
+        raise ConfigError(f"there is no config file {name}\n  to list all presets: pretrainkit recipes") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the config file {name}\n  {error}") from None
     tree = parse_yaml(text, name)
@@ -293,10 +293,10 @@ def _extend(
 
 
 def _lay_over(tree: Tree, origins: Origins, overlay: Tree, overlay_origins: Origins, catalog: Catalog) -> None:
-    """Put `overlay` over `tree`, key by key. In place.
+    """Merge `overlay` into `tree` in place; values of `overlay` win.
 
-    Where it names another member of a union, the fields of the old member go, but for those that a user wrote and that
-    the new member has or that were not the default, and those without a default that both members have.
+    If `overlay` selects another member of a union, the old member's fields are dropped, except required fields that
+    both members have, and fields that a user wrote and that the new member has or whose value is not the default.
     """
     is_preset = all(origin.startswith("preset ") for origin in overlay_origins.values())
     recipe = tree.get("recipe")
@@ -322,7 +322,7 @@ def _lay_over(tree: Tree, origins: Origins, overlay: Tree, overlay_origins: Orig
 
 
 def _stays(path: str, name: str, value: Any, before: type[BaseModel], after: type[BaseModel], origins: Origins) -> bool:
-    """True where a field of a union's old member is kept for the new one."""
+    """True if a field of a union's old member is kept for the new one."""
     was, will = before.model_fields.get(name), after.model_fields.get(name)
     if _is_written(f"{path}.{name}", origins):
         usual = None if was is None else was.get_default(call_default_factory=True)
@@ -346,7 +346,7 @@ def _at(tree: Any, path: str) -> Any:
 
 
 def _origin_of(path: str, origins: Origins) -> str:
-    """The origin of the longest given path that holds `path`, else it is the class's default."""
+    """Return the origin of the longest known path that contains `path`, or "default"."""
     while path:
         if path in origins:
             return origins[path]

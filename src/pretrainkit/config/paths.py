@@ -1,4 +1,4 @@
-"""Fields of a config that name files or folders, and how they stop depending on the working directory."""
+"""Config fields that hold paths: making them absolute, and removing them from configs that are shared."""
 
 import os
 import re
@@ -17,36 +17,36 @@ class IsPath:
     """Marks a field that holds paths of files or folders of this machine: `Annotated[str, IsPath()]`."""
 
     ending: str = ""
-    """Ending of those values that are paths, such as ".py" where others are names of modules."""
+    """Suffix of the values that are paths, such as ".py" if other values are module names."""
 
 
 def absolute_paths(config: C) -> C:
-    """The config with every field marked `IsPath`, at any depth, made absolute and with `~` filled in.
+    """Return the config with the paths in every field marked `IsPath`, at any depth, made absolute and `~` expanded.
 
-    A run records it, so that it can be resumed and evaluated from anywhere. Addresses (`s3://…`) and what is not there,
-    such as the name of something on a hub, stay as they are.
+    A run records this config, so it can be resumed and evaluated from any directory. Addresses (`s3://…`) and paths
+    that do not exist, such as names on a hub, do not change.
     """
-    found = {name: _absolute(getattr(config, name), mark) for name, _, mark in marked(type(config), IsPath)}
-    changed = {name: value for name, value in found.items() if value != getattr(config, name)}
+    values = {name: _absolute(getattr(config, name), mark) for name, _, mark in marked(type(config), IsPath)}
+    changed = {name: value for name, value in values.items() if value != getattr(config, name)}
     return config.changed(**changed) if changed else config
 
 
 def paths_here(config: Config, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """(dotted name, value) of every relative path in fields marked `IsPath` that is there on this machine."""
+    """Yield (dotted field, path) for each existing relative path in fields marked `IsPath`."""
     for name, _, mark in marked(type(config), IsPath):
         value = getattr(config, name)
-        for one in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,):
-            if mark is None and isinstance(one, Config):
-                yield from paths_here(one, f"{prefix}{name}.")
-            elif mark is not None and isinstance(one, str) and not is_local(one) and _absolute(one, mark) != one:
-                yield f"{prefix}{name}", one
+        for item in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,):
+            if mark is None and isinstance(item, Config):
+                yield from paths_here(item, f"{prefix}{name}.")
+            elif mark is not None and isinstance(item, str) and not is_local(item) and _absolute(item, mark) != item:
+                yield f"{prefix}{name}", item
 
 
 def without_paths(config: C) -> C:
-    """The config as it can be handed on: without paths of this machine, at any depth.
+    """Return a config that can be shared: without absolute paths of this machine, at any depth.
 
-    A field marked `IsPath` that names one gets its default; an entry of a list that cannot be without it is left out.
-    Names, such as those on a hub or of modules, stay.
+    Fields marked `IsPath` that hold such a path get their default; list items that require the path are dropped.
+    Hub names and module names do not change.
     """
     changed = {}
     for name, info, mark in marked(type(config), IsPath):
@@ -57,13 +57,13 @@ def without_paths(config: C) -> C:
             changed[name] = _without_local(value)  # unmarked: settings of another recipe
         elif isinstance(value, Config):
             changed[name] = without_paths(value)
-        elif isinstance(value, tuple) and any(isinstance(one, Config) for one in value):
-            changed[name] = tuple(without_paths(one) for one in value if not needs_path(one))
+        elif isinstance(value, tuple) and any(isinstance(item, Config) for item in value):
+            changed[name] = tuple(without_paths(item) for item in value if not needs_path(item))
     return config.changed(**changed)
 
 
 def needs_path(config: Config) -> bool:
-    """True if a field that must be given names a path of this machine."""
+    """True if a required field holds an absolute path."""
     return isinstance(config, Config) and any(
         mark is not None and info.is_required() and is_local(getattr(config, name))
         for name, info, mark in marked(type(config), IsPath)
@@ -71,7 +71,7 @@ def needs_path(config: Config) -> bool:
 
 
 def _without_local(value: Any) -> Any:
-    """Plain values without paths of this machine; a mapping in a list that had one is left out."""
+    """Remove absolute paths from plain values; list items that are mappings with such a path are dropped."""
     if isinstance(value, dict):
         return {key: _without_local(item) for key, item in value.items() if not is_local(item)}
     if isinstance(value, (list, tuple)):
@@ -84,7 +84,7 @@ def _without_local(value: Any) -> Any:
 
 
 def is_local(value: Any) -> bool:
-    """True for a path of this machine."""
+    """True for an absolute path."""
     return isinstance(value, str) and os.path.isabs(value)
 
 

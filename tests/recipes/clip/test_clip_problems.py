@@ -22,7 +22,7 @@ def test_presets_have_no_problem(name):
         ({"loss": "siglip", "mixup": {}}, {}, "objective.mixup"),
         ({"loss": "siglip", "gather_gradient": False}, {}, "objective.gather_gradient=false"),
         ({"siglip_bias": -3.0}, {}, "siglip_bias=-3.0"),
-        ({"gather": False, "gather_group_size": 2}, {}, "is only read by objective.gather=true"),
+        ({"gather": False, "gather_group_size": 2}, {}, "has an effect only with objective.gather=true"),
         ({"gather_group_size": 2}, {}, "3 ranks cannot be split into groups"),
         ({}, {"debias_exponent": 0.5}, "data.debias_exponent=0.5"),
         ({}, {"order": "sequential", "debias_draw": "balanced"}, "data.debias_draw=balanced"),

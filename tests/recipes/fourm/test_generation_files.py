@@ -211,7 +211,7 @@ def test_tokens_of_an_image_tokenizer_are_pictures_where_it_is_given(setup: Setu
         ({"to": ["depth"], "given": ["caption=" + "red " * 40]}, "has 121 tokens with its end mark.*at most 32"),
         ({"to": ["depth"], "given": ["caption=a [S_2]"]}, "not numbered in order"),
         ({"to": ["caption"], "given": ["caption=a red ball"]}, "caption is given and asked for"),
-        ({"to": ["depth"], "settings": ["depth.steps=3"]}, "no field 'steps'.*there are modality, scheme, num_steps"),
+        ({"to": ["depth"], "settings": ["depth.steps=3"]}, "no field 'steps'.*fields: modality, scheme, num_steps"),
         ({"to": ["depth"], "settings": ["seg.num_steps=3"]}, "there is no target 'seg'"),
         ({"to": ["depth"], "settings": ["depth.guidance={caption: 2}"]}, "guided by caption, which is not known"),
         ({"to": ["depth"], "settings": ["depth.scheme=autoregressive"]}, "it is an image"),

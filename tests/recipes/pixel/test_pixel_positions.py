@@ -100,8 +100,8 @@ def test_blank_patches_have_the_bias_alone_where_paper_is_zero() -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"positions": "rotary", "grid_width": 4}, "model.grid_width=4 is only read by model.positions=grid"),
-        ({"rotary_theta": 100.0}, "model.rotary_theta=100.0 is only read by model.positions=rotary"),
+        ({"positions": "rotary", "grid_width": 4}, "model.grid_width=4 has an effect only with model.positions=grid"),
+        ({"rotary_theta": 100.0}, "model.rotary_theta=100.0 has an effect only with model.positions=rotary"),
         ({"positions": "rotary", "decoder_hidden_size": 12, "decoder_num_heads": 4}, "has 3 values"),
     ],
 )

@@ -73,7 +73,7 @@ def test_settings_that_cannot_work_are_named() -> None:
     assert "leaves no text" in problems(data__min_text_patches=144)
     random = PixelObjectiveConfig(masking="random", spacing=2)
     config = tiny().model_copy(update={"objective": random})
-    assert any("objective.spacing=2 is only read by" in problem for problem in config.problems())
+    assert any("objective.spacing=2 has an effect only with" in problem for problem in config.problems())
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_pairs_need_equal_rows_and_no_other_packing(folders):
 def test_packed_rows_are_of_a_fixed_number(folders):
     config = bind(run_of(folders, data={"packing": True, "packed_rows": 9}))
     assert open_source(config, "train").build(records(8))["encoder_input_tokens"].shape == (9, 64)
-    with pytest.raises(ConfigError, match="is only read by"):
+    with pytest.raises(ConfigError, match="has an effect only with"):
         bind(run_of(folders, data={"packed_rows": 9}))
 
 
