@@ -19,6 +19,8 @@ CHECKED = ("src", "docs", "benchmarks", "README.md", "CONTRIBUTING.md")
 RIDDLES = re.compile(r"(Of|What|Whether|How|That|Where|Who|Whose|Which|As|So|To)\b")
 """First words of docstrings that are fragments: "Of the batch.", "What was read.", "Whether it is known."."""
 MAX_COLUMNS = 120
+VALUES = re.compile(r"`[^`\n]*`|^[\"'][\w.-]+[\"']$")
+"""Code between backquotes, and a string that is a single word: values of settings, which are no prose."""
 
 Place = tuple[int, str]
 """Number of a line, and what is wrong there."""
@@ -38,7 +40,7 @@ def check_python(text: str, avoided: re.Pattern[str], names: frozenset[str]) -> 
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type in (tokenize.COMMENT, tokenize.STRING) or "FSTRING" in tokenize.tok_name[token.type]:
             for number, line in enumerate(token.string.splitlines(), token.start[0]):
-                yield from ((number, f"avoided word: {word}") for word in avoided.findall(line))
+                yield from ((number, f"avoided word: {word}") for word in avoided.findall(VALUES.sub("", line)))
     for node in ast.walk(ast.parse(text)):
         match node:
             case ast.Expr(value=ast.Constant(value=str(docstring))) if first := RIDDLES.match(docstring.lstrip()):
@@ -53,7 +55,7 @@ def check_markdown(text: str, avoided: re.Pattern[str]) -> Iterator[Place]:
     for number, line in enumerate(text.splitlines(), 1):
         is_code ^= line.lstrip().startswith("```")
         if not is_code:
-            yield from ((number, f"avoided word: {word}") for word in avoided.findall(line))
+            yield from ((number, f"avoided word: {word}") for word in avoided.findall(VALUES.sub("", line)))
             if len(line) > MAX_COLUMNS and not line.startswith(("|", "[", "![", "<")):
                 yield number, f"{len(line)} characters in a line; wrap at 100"
 

@@ -48,7 +48,7 @@ def test_settings_that_fit_have_none():
     [
         ({"kind": "constant", "value": 2.0}, "value=2 is beyond .*smallest=0.01 and .*largest=0.5"),
         ({"kind": "parameter", "value": 0.005}, "value=0.005 is beyond"),
-        ({"kind": "parameter", "smallest": 0.5, "largest": 0.1}, "smallest=0.5 and .*largest=0.1 leave no temperature"),
+        ({"kind": "parameter", "smallest": 0.5, "largest": 0.1}, "smallest=0.5 and .*largest=0.1 allow no temperature"),
         ({"kind": "log_parameter", "value": 0.001}, r"value=0.001 is beyond model.temperature.smallest=0.01\n"),
     ],
 )
@@ -65,7 +65,7 @@ def test_a_model_of_which_nothing_learns_is_one_problem():
         "projection": {"image_trainable": False, "text_trainable": False},
         "temperature": {"kind": "constant"},
     }
-    assert "nothing of the model learns" in tiny(frozen).problems()[0]
+    assert "the model has no trainable part" in tiny(frozen).problems()[0]
     assert tiny({**frozen, "text": {"trainable": True}}).problems() == []
 
 

@@ -19,7 +19,7 @@ TemperatureKind = Literal["constant", "parameter", "log_parameter"]
 
 
 class TowerConfig(Config):
-    """What all four towers have."""
+    """Settings that all four towers have."""
 
     neutral_fields: ClassVar[frozenset[str]] = frozenset(
         {
@@ -31,7 +31,7 @@ class TowerConfig(Config):
     trainable: bool = True
     """false: the tower keeps its weights; only its projection learns (locked tower, LiT)."""
     num_trainable_layers: NonNegativeInt | None = None
-    """Of a trainable tower: only its last so many blocks (and the final norm) learn; null: everything."""
+    """Train only this many last blocks and the final norm of a trainable tower; null: train everything."""
 
 
 class VitConfig(TowerConfig):
@@ -39,7 +39,7 @@ class VitConfig(TowerConfig):
     learned positions, norm before and after the blocks."""
 
     kind: Literal["vit"] = "vit"
-    """Tells the image towers apart."""
+    """Kind of the image tower."""
     image_size: PositiveInt = 224
     """Pixels of each side."""
     patch_size: PositiveInt = 16
@@ -55,7 +55,7 @@ class VitConfig(TowerConfig):
     activation: Literal["gelu", "quick_gelu"] = "gelu"
     """quick_gelu is that of OpenAI's weights."""
     pool: Literal["cls", "mean"] = "cls"
-    """What stands for the image: the class token, or the mean over patches."""
+    """Vector of the image: the class token, or the mean over patches."""
     patch_dropout: DropoutRate = 0.0
     """Share of the patches left out in training (FLIP, Li et al. 2022, https://arxiv.org/abs/2212.00794)."""
     attention_dropout: DropoutRate = 0.0
@@ -68,20 +68,20 @@ class TimmConfig(TowerConfig):
     """Any image encoder of timm (extra [vision])."""
 
     kind: Literal["timm"] = "timm"
-    """Tells the image towers apart."""
+    """Kind of the image tower."""
     name: str = "vit_base_patch16_224.augreg_in21k"
-    """Of `timm.create_model`, also `local-dir:FOLDER` and `hf-hub:NAME`."""
+    """Model name for `timm.create_model`, also `local-dir:FOLDER` and `hf-hub:NAME`."""
     pretrained: bool = True
     """Start from its published weights."""
     architecture: dict[str, Any] | None = None
-    """Of a folder or a name on the hub: the contents of its config.json; null: filled in when a run starts, so that the
-    run can be used without it."""
+    """Contents of config.json of a folder or hub model; null: filled in when a run starts, so that the run can be used
+    without the original."""
     image_size: PositiveInt | None = None
-    """Handed to encoders that take one; null: their own."""
+    """Pixels of each side, for encoders with variable size; null: the encoder's default."""
     options: dict[str, bool | int | float | str | tuple[int | float | str, ...]] = Field(default_factory=dict)
     """More arguments of `timm.create_model`, such as {drop_path_rate: 0.1}."""
     patch_dropout: DropoutRate = 0.0
-    """Share of the patches left out in training; only for encoders that can."""
+    """Share of the patches left out in training, for encoders that support it."""
     freeze_batch_norm: bool = False
     """Keep batch-norm layers in evaluation mode while training."""
     sync_batch_norm: bool = False
@@ -92,9 +92,9 @@ class TextTransformerConfig(TowerConfig):
     """Our own text transformer, as CLIP's: learned positions, norm before each layer, read at the end token."""
 
     kind: Literal["transformer"] = "transformer"
-    """Tells the text towers apart."""
+    """Kind of the text tower."""
     vocab_size: PositiveInt | None = None
-    """Rows of the embedding table; null: as many as the tokenizer has pieces."""
+    """Rows of the embedding table; null: the number of pieces of the tokenizer."""
     max_positions: PositiveInt = 77
     """Rows of the position table: the longest caption in tokens."""
     hidden_size: PositiveInt = 512
@@ -108,9 +108,9 @@ class TextTransformerConfig(TowerConfig):
     activation: Literal["gelu", "quick_gelu"] = "gelu"
     """quick_gelu is that of OpenAI's weights."""
     causal: bool = True
-    """Tokens see only what stands before them."""
+    """Each token attends only to itself and earlier tokens."""
     pool: Literal["eos", "cls", "mean"] = "eos"
-    """What stands for the caption: its last real token, its first, or the mean over real tokens."""
+    """Vector of the caption: its last real token, its first token, or the mean over real tokens."""
     attention_dropout: DropoutRate = 0.0
     """On attention probabilities."""
     layer_norm_epsilon: PositiveFloat = 1e-5
@@ -123,15 +123,16 @@ class HuggingFaceTextConfig(TowerConfig):
     neutral_fields: ClassVar[frozenset[str]] = TowerConfig.neutral_fields | {"name", "architecture"}
 
     kind: Literal["huggingface"] = "huggingface"
-    """Tells the text towers apart."""
+    """Kind of the text tower."""
     name: Annotated[str, IsPath()] = "bert-base-uncased"
     """A folder written by transformers, or a name on the hub."""
     pretrained: bool = True
     """Start from its weights; false: from its config alone."""
     architecture: dict[str, Any] | None = None
-    """The contents of its config.json; null: filled in when a run starts, so that the run can be used without it."""
+    """Contents of its config.json; null: filled in when a run starts, so that the run can be used without the
+    folder."""
     pool_token: NonNegativeInt = 0
-    """Which token's last hidden state stands for the caption; 0 is [CLS]."""
+    """Index of the token whose last hidden state represents the caption; 0 is [CLS]."""
 
 
 ImageTower = Annotated[VitConfig | TimmConfig, Field(discriminator="kind")]
@@ -139,7 +140,7 @@ TextTower = Annotated[TextTransformerConfig | HuggingFaceTextConfig, Field(discr
 
 
 class ProjectionConfig(Config):
-    """From the width of a tower to that of the embeddings."""
+    """Projection from the width of a tower to that of the embeddings."""
 
     neutral_fields: ClassVar[frozenset[str]] = frozenset({"dropout", "image_trainable", "text_trainable"})
 
@@ -148,9 +149,9 @@ class ProjectionConfig(Config):
     dim: PositiveInt = 512
     """Width of the embeddings."""
     dropout: Annotated[DropoutRate, ReadBy("kind", ("residual",))] = 0.1
-    """residual only."""
+    """Dropout rate; has an effect only with kind=residual."""
     normalize: bool = True
-    """Embeddings of length 1."""
+    """Scale embeddings to length 1."""
     image_trainable: bool = True
     """false: the projection of images keeps its initial weights."""
     text_trainable: bool = True
@@ -158,7 +159,7 @@ class ProjectionConfig(Config):
 
 
 class TemperatureConfig(Config):
-    """Logits are cosines / temperature."""
+    """Temperature of the logits: logits are cosines / temperature."""
 
     neutral_fields: ClassVar[frozenset[str]] = frozenset({"project_back"})
 
@@ -166,26 +167,27 @@ class TemperatureConfig(Config):
     """constant: a number. parameter: learned. log_parameter: the logarithm of the logit scale (1 / temperature) is
     learned, as in CLIP."""
     value: PositiveFloat = 0.07
-    """To start with."""
+    """Initial temperature."""
     smallest: PositiveFloat = 0.01
-    """Smaller ones are used as this and get no gradient."""
+    """Lower limit; smaller temperatures are clamped to it and get no gradient."""
     largest: Annotated[PositiveFloat, ReadBy("kind", ("constant", "parameter"))] = 0.5
-    """Larger ones are used as this and get no gradient (constant and parameter only)."""
+    """Upper limit, for constant and parameter; larger temperatures are clamped to it and get no gradient."""
     project_back: bool = True
-    """A learned temperature beyond a limit is set to it after each update, or its gradient would vanish for good."""
+    """Set a learned temperature beyond a limit to it after each update; otherwise its gradient would remain zero."""
 
     def neutral(self) -> frozenset[str]:
-        """A learned temperature is in the weights: where it starts and where it may go to belong to the training."""
+        """Return the neutral fields. A learned temperature is in the weights; its start and limits belong to
+        training."""
         limits = {"smallest", "largest"}
         return self.neutral_fields | (set() if self.kind == "constant" else {"value", *limits})
 
     def problems(self) -> list[str]:
-        """Limits in the wrong order, or a first temperature beyond them, which would be used as the limit."""
+        """Return problems: limits in the wrong order, or an initial temperature outside the limits."""
         limits, largest = f"model.temperature.smallest={self.smallest:g}", math.inf
         if self.kind != "log_parameter":
             limits, largest = f"{limits} and model.temperature.largest={self.largest:g}", self.largest
         if self.smallest > largest:
-            return [f"{limits} leave no temperature between them\n  exchange them"]
+            return [f"{limits} allow no temperature\n  swap them"]
         if not self.smallest <= self.value <= largest:
             return [
                 f"model.temperature.value={self.value:g} is beyond {limits}\n  start within the limits, or move them"
@@ -201,9 +203,9 @@ class ClipModelConfig(Config):
     text: TextTower
     """The text tower."""
     projection: ProjectionConfig = ProjectionConfig()
-    """To the common space."""
+    """Projections to the common space."""
     temperature: TemperatureConfig = TemperatureConfig()
-    """Of the logits."""
+    """Temperature of the logits."""
 
 
 class MixupConfig(Config):
@@ -213,39 +215,39 @@ class MixupConfig(Config):
     beta: PositiveFloat = 0.1
     """The share of each pair is drawn from Beta(beta, beta)."""
     seed: NonNegativeInt = 2021
-    """Of the sequence of shares and coins, the same on every rank."""
+    """Seed of the shares and coin flips, the same on every rank."""
 
 
 _IS_INFONCE = ReadBy("loss", ("infonce",))
 
 
 class ClipObjectiveConfig(Config):
-    """Pairs belong together, all others do not."""
+    """Contrastive loss: image and caption of a pair match, all other combinations do not."""
 
     loss: Literal["infonce", "siglip"] = "infonce"
     """infonce: softmax over the batch in both directions. siglip: a sigmoid for each pair (Zhai et al. 2023,
     https://arxiv.org/abs/2303.15343)."""
     gather_gradient: Annotated[bool, _IS_INFONCE] = True
-    """Gradient also through the embeddings a row is compared with, those of other ranks too: the true gradient. false:
-    those are constants, as ZeroVL's `gather_backward: False`."""
+    """Compute the full gradient, also through the embeddings that a row is compared with, including other ranks. false:
+    treat these as constants, as ZeroVL's `gather_backward: False`."""
     gather: bool = True
-    """Compare with the pairs of all ranks; false: with those of this rank alone."""
+    """Compare with the pairs of all ranks; false: only with the pairs of this rank."""
     gather_group_size: Annotated[PositiveInt | None, ReadBy("gather", (True,))] = None
-    """Compare within groups of so many consecutive ranks; null: all."""
+    """Number of consecutive ranks in a group that compares its pairs; null: all ranks."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1), _IS_INFONCE] = 0.0
-    """infonce only: share of the target spread over all columns."""
+    """Share of the target spread over all columns; has an effect only with loss=infonce."""
     mixup: Annotated[MixupConfig | None, _IS_INFONCE] = None
-    """infonce only; null: off."""
+    """Mixup, which has an effect only with loss=infonce; null: off."""
     duplicates: Literal["negatives", "ignore", "positives"] = "negatives"
-    """What pairs with the same image or caption in one batch are to each other: as any other, left out of the
-    comparison, or further positives."""
+    """Treatment of pairs with the same image or caption in one batch: negatives like all others, ignored in the
+    comparison, or additional positives."""
     siglip_bias: Annotated[float, ReadBy("loss", ("siglip",))] = -10.0
-    """siglip only: initial bias of the logits."""
+    """Initial bias of the logits; has an effect only with loss=siglip."""
     logits_megabytes: PositiveInt = 256
-    """Logits are computed in chunks of at most so many megabytes."""
+    """Maximum size of the chunks in which logits are computed, in megabytes."""
 
     def problems(self, world_size: int) -> list[str]:
-        """Groups of ranks that the ranks cannot be split into."""
+        """Return a problem if the ranks cannot be split into groups."""
         size = self.gather_group_size
         if size is None or not self.gather or world_size == 1 or world_size % size == 0:
             return []
@@ -256,14 +258,14 @@ class ClipObjectiveConfig(Config):
 
 
 class TextAugmentConfig(Config):
-    """Caption pieces to change in training (ZeroVL, section 4.2 of its code's behaviour)."""
+    """Random changes of caption pieces in training, as in ZeroVL's code."""
 
     probability: Rate = 0.2
     """Share of the pieces to change."""
     mask_share: Rate = 0.5
-    """Of those, how many become the mask token."""
+    """Share of the changed pieces that become the mask token."""
     random_share: Rate = 0.1
-    """How many become a random piece; the rest is removed."""
+    """Share of the changed pieces that become a random piece; the rest is removed."""
 
 
 class ClipSourceConfig(SourceConfig):
@@ -273,17 +275,17 @@ class ClipSourceConfig(SourceConfig):
     """A folder with train_anno.csv and valid_anno.csv (ZeroVL), a folder or pattern of webdataset tars, an img2dataset
     output folder, or a folder or hub name of Hugging Face datasets."""
     format: Literal["auto", "csv", "webdataset", "img2dataset", "huggingface"] = "auto"
-    """auto: by what the folder holds."""
+    """Format of the set; auto: detect it from the files."""
     image_key: str | None = None
     """Column, or the extension inside tars; null: the usual ones (image, jpg, png, webp)."""
     caption_key: str | Annotated[dict[str, PositiveFloat], Field(min_length=1)] | None = None
     """Column, or the extension inside tars (json:KEY is a value inside the sample's .json); null: the usual ones
-    (caption, text, txt). Several as {KEY: WEIGHT}: each time one of those an image has is drawn; evaluation takes the
-    first."""
+    (caption, text, txt). Several as {KEY: WEIGHT}: training draws one of the existing captions each time; evaluation
+    uses the first."""
     split: str | None = None
-    """Of the set; null: train for data.train, valid (or validation, or test) for data.valid."""
+    """Split of the set; null: train for data.train, valid (or validation, or test) for data.valid."""
     name: str | None = None
-    """What the set is called in metrics; null: the last part of its path, without what varies in a pattern."""
+    """Name of the set in metrics; null: the last fixed part of its path."""
 
 
 ClipSources = Annotated[
@@ -296,15 +298,15 @@ _IS_DEBIASED = ReadBy("order", ("debias",))
 
 
 class ClipDataConfig(DataConfig):
-    """How pairs become batches."""
+    """Data and batches of image-text pairs."""
 
     train: ClipSources = ()
     """Sets of pairs to train on: one path, several separated by commas, or a list of {path, weight, ...}."""
     valid: ClipSources = ()
     """Sets of pairs to evaluate on, each under its own name."""
     tokenizer: Annotated[str | None, IsPath()] = None
-    """Folder of a tokenizer of ours or of transformers, or a name on the hub; null: that of a huggingface text
-    tower."""
+    """Folder of a tokenizer of pretrainkit or transformers, or a name on the hub; null: the tokenizer of a huggingface
+    text tower."""
     max_length: Annotated[int, Field(ge=3)] = 25
     """Tokens of a caption with its first and last special token; longer ones are cut."""
     pad_captions: Literal["longest", "max_length"] = "longest"
@@ -314,16 +316,15 @@ class ClipDataConfig(DataConfig):
     """shuffle: all sets as one. sequential: one set after another, shuffled inside. debias: each batch from one set,
     drawn in proportion to its size or weight."""
     debias_exponent: Annotated[float, Field(ge=0), _IS_DEBIASED] = 1.0
-    """debias only: a set of N pairs is drawn in proportion to N ** this (1: size, 0: all alike)."""
+    """Draw a set of N pairs in proportion to N ** this (1: by size, 0: uniformly); only for order=debias."""
     debias_draw: Annotated[Literal["random", "balanced"], _IS_DEBIASED] = "random"
-    """debias only. random: drawn anew for every batch. balanced: in each epoch exactly as often as it has batches."""
+    """Draw a set independently for every batch (random), or per epoch exactly as often as it has batches (balanced)."""
     debias_seed: Annotated[NonNegativeInt, _IS_DEBIASED] = 2021
-    """debias only: of the sequence of sets, the same on every rank."""
+    """Seed of the sequence of sets, the same on every rank; only for order=debias."""
     small_set: Literal["error", "wrap"] = "error"
     """A set with fewer pairs than a batch: refuse it, or let pairs occur several times in a batch."""
     compat_static_order: bool = False
-    """The order of ZeroVL, the same in every epoch, which never sees the pairs after the last whole batch of each
-    set."""
+    """Use the order of ZeroVL: the same in every epoch, without the pairs after the last whole batch of each set."""
     train_transforms: tuple[ImageTransform, ...]
     """Applied in this order in training."""
     valid_transforms: tuple[ImageTransform, ...]
@@ -332,7 +333,7 @@ class ClipDataConfig(DataConfig):
     """Let libjpeg-turbo round coarsely in training: a tenth faster, and 1 to 2 of 255 off on average, less than any
     augmentation. Evaluation is always exact: decoded whole and resized by Pillow."""
     normalize: tuple[tuple[float, float, float], tuple[float, float, float]] | None = None
-    """Mean and deviation of red, green and blue in [0, 1]; null: those of the image tower."""
+    """Mean and deviation of red, green and blue in [0, 1]; null: the values of the image tower."""
     text_augment: TextAugmentConfig | None = None
     """Changes captions in training; null: off."""
     on_bad_sample: Literal["error", "replace"] = "replace"
@@ -346,9 +347,9 @@ class ClipDataConfig(DataConfig):
     on those. Only where the tower's inputs never change: no random transforms or mixed images, no changed captions.
     Bad rows are then errors, whatever on_bad_sample says."""
     workers: Literal["threads", "processes"] = "threads"
-    """What decodes images ahead."""
+    """Kind of the workers that decode images in advance."""
     num_workers: NonNegativeInt = 2
-    """How many per rank."""
+    """Number of workers per rank."""
 
     @property
     def loader_workers(self) -> tuple[Literal["threads", "processes"], int]:
@@ -366,16 +367,16 @@ TEMPLATES = (
     "several {} side by side.",
     "{}",
 )
-"""Captions for zero-shot classification where none are given. Our own words."""
+"""Default captions for zero-shot classification, written for this project."""
 
 
 class ClassificationConfig(Config):
     """Zero-shot classification of a folder with one folder of images for each class."""
 
     path: Annotated[str, IsPath()]
-    """FOLDER/CLASS/IMAGE."""
+    """Folder with files CLASS/IMAGE."""
     name: str | None = None
-    """In the names of metrics; null: the last part of the path that is not train, valid, val or test."""
+    """Name of the set in metrics; null: the last part of the path that is not train, valid, val or test."""
     class_names: Annotated[str | None, IsPath()] = None
     """JSON file {folder name: class name}; null: folder names, with spaces for underscores."""
     templates: tuple[str, ...] = TEMPLATES
@@ -388,19 +389,19 @@ class ClipEvaluateConfig(EvaluateConfig):
     """Zero-shot retrieval in both directions, exact on all of `data.valid`, and zero-shot classification."""
 
     num_examples: PositiveInt | None = None  # type: ignore[assignment]
-    """Only the first so many rows of each set; null: all."""
+    """Evaluate only this many first rows of each set; null: all."""
     max_captions_per_image: PositiveInt | None = None
-    """Only the first so many captions of an image; null: all. (COCO is often scored with 5.)"""
+    """Use only this many first captions of an image; null: all. (COCO is often scored with 5.)"""
     num_folds: PositiveInt = 1
-    """Average over so many equal parts of the images (5 of COCO's 5,000 images give "COCO 1k")."""
+    """Average over this number of equal parts of the images (5 parts of COCO's 5,000 images give "COCO 1k")."""
     ranks: bool = False
-    """Also the mean and the median rank of the first right answer; 1 is best."""
+    """Also report the mean and median rank of the first right answer; 1 is best."""
     classification: tuple[ClassificationConfig, ...] = ()
     """Class folders to classify."""
     precision: Literal["float32", "as_training"] = "float32"
-    """Number format of the forward passes. ZeroVL validates in float32. as_training: what `precision.compute` says."""
+    """Number format of the forward passes. ZeroVL validates in float32. as_training: `precision.compute`."""
     scores_megabytes: PositiveInt = 64
-    """Scores are computed in chunks of at most so many megabytes. The numbers are the same."""
+    """Maximum size of the chunks in which scores are computed, in megabytes. Results do not depend on it."""
 
 
 class ClipRun(RunConfig):
@@ -411,9 +412,9 @@ class ClipRun(RunConfig):
     model: ClipModelConfig
     """The towers."""
     objective: ClipObjectiveConfig = ClipObjectiveConfig()
-    """What the loss is."""
+    """The loss."""
     data: ClipDataConfig
-    """What the model is fed."""
+    """The training and held-out data."""
     evaluate: ClipEvaluateConfig = ClipEvaluateConfig()
     """Evaluation while training."""
 
@@ -422,18 +423,18 @@ class ClipRun(RunConfig):
         return self.data.max_length
 
     def problems(self, world_size: int = 1) -> list[str]:
-        found = [*super().problems(world_size), *self.objective.problems(world_size)]
-        found += self.model.temperature.problems()
+        problems = [*super().problems(world_size), *self.objective.problems(world_size)]
+        problems += self.model.temperature.problems()
         model, projection = self.model, self.model.projection
         has_tower = model.image.trainable or model.text.trainable
         has_projection = projection.image_trainable or projection.text_trainable
         has_scalar = model.temperature.kind != "constant" or self.objective.loss == "siglip"  # whose bias is learned
         if not (has_tower or has_projection or has_scalar):
-            found.append(
-                "nothing of the model learns: both towers and both projections are kept as they are, and the "
-                "temperature is constant\n  let one learn, such as model.projection.image_trainable=true"
+            problems.append(
+                "the model has no trainable part: both towers and both projections are frozen, and the "
+                "temperature is constant\n  make one trainable, such as model.projection.image_trainable=true"
             )
-        return found
+        return problems
 
     @property
     def has_held_out_data(self) -> bool:

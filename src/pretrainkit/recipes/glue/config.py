@@ -15,66 +15,66 @@ from pretrainkit.training.run import RunConfig
 
 
 class EncoderConfig(Config):
-    """What the head stands on, as its own recipe describes it."""
+    """The encoder below the head, as configured by its own recipe."""
 
     recipe: str
-    """Of the encoder."""
+    """Recipe of the encoder."""
     config: dict[str, Any]
-    """That recipe's config of the run that the encoder comes from."""
+    """Config of the run that trained the encoder."""
 
 
 class GlueModelConfig(Config):
-    """An encoder and a linear head on its vector of each example."""
+    """An encoder and a head for the task."""
 
     neutral_fields: ClassVar[frozenset[str]] = frozenset({"start", "encoder_settings", "dropout", "initializer_range"})
 
     encoder: EncoderConfig | None = None
     """Filled in from init_from when the run starts."""
     encoder_settings: dict[str, Any] = Field(default_factory=dict)
-    """Settings of the encoder that are other than in the run it comes from, by the names of its recipe, such as {model:
-    {hidden_dropout: 0.1}} or, of pixel, {text: {pooling: max}}. Read when fine-tuning starts."""
+    """Changed settings of the encoder, by the field names of its recipe, such as {model: {hidden_dropout: 0.1}} or, for
+    pixel, {text: {pooling: max}}. Read when fine-tuning starts."""
     classes: tuple[str, ...] | None = None
-    """Names of the classes by number, filled in from the task or found in the training data; empty: the model gives one
-    number."""
+    """Names of the classes in the order of their ids, filled in from the task or the training data; empty: the model
+    predicts one number."""
     start: Literal["trained", "random"] = "trained"
-    """Where the encoder's weights come from. random: drawn anew, to see what pretraining is worth."""
+    """Initial weights of the encoder: from the pretrained model, or random, to measure the benefit of pretraining."""
     pooling: Literal["cls", "mean", "max", "texts"] | None = None
-    """Tasks of a class or number per example: what stands for an example. null: the encoder's own vector, such as that
-    of BERT's pooler. cls: the first token's hidden state. mean, max: over all its tokens. texts: of pairs the means u
-    and v over either text, |u - v| and u v, so that the head can compare them; of single texts the mean."""
+    """Vector of an example, for tasks with one class or number per example. null: the encoder's own vector, such as
+    BERT's pooler output. cls: the first token's hidden state. mean, max: over all its tokens. texts: for pairs, the
+    means u and v of the two texts, |u - v| and u v; for single texts, the mean."""
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """On the vector in front of the head; null: the encoder's rate for hidden states. Encoders of recipe huggingface
-    have a dropout of their own there, which stays: their rate counts as 0."""
+    """Dropout rate of the input of the head; null: the encoder's rate for hidden states. For encoders of recipe
+    huggingface that is 0, because they already apply their own dropout before the head."""
     initializer_range: Annotated[float, Field(gt=0)] = 0.02
-    """The head starts from a normal distribution of this scale, cut at two scales."""
+    """Standard deviation of the head's initial weights, from a normal distribution truncated at two deviations."""
 
 
 def encoder_of(config: GlueModelConfig) -> tuple[Recipe, Any]:
-    """The recipe of the encoder, and its config."""
+    """Return the recipe of the encoder and its config."""
     if config.encoder is None:
-        raise ConfigError("there is no encoder to train further\n  name a run, checkpoint or export: init_from=RUN")
+        raise ConfigError("fine-tuning needs an encoder\n  choose a run, checkpoint or export: init_from=RUN")
     recipe = find_recipe(config.encoder.recipe)
     return recipe, recipe.config_class.model_validate(config.encoder.config)
 
 
 class GlueObjectiveConfig(Config):
-    """Cross-entropy of classes, squared error of numbers."""
+    """Loss of the task: cross-entropy for classes, squared error for numbers."""
 
 
 class SpanConfig(Config):
-    """How contexts are read in windows, and how answers are found in them."""
+    """Windows over long contexts, and the search for answers in them."""
 
     stride: Annotated[int, Field(ge=0)] = 128
-    """Slots (tokens or patches) of a context that each window repeats of the one before."""
+    """Overlap of consecutive windows of a context, in slots (tokens or patches)."""
     max_question_length: PositiveInt = 64
-    """Most slots of a question, which is cut at its end."""
+    """Maximum number of slots of a question; longer questions are cut at their end."""
     max_answer_length: PositiveInt = 30
-    """Most slots of an answer."""
+    """Maximum number of slots of an answer."""
     num_best: PositiveInt = 20
-    """Likeliest first slots, and last ones, that are tried together; as many candidates are kept."""
+    """Number of first slots and of last slots with the best scores that are combined; this many answers are kept."""
     null_threshold: float | None = None
-    """A question is left without answer where the score of that exceeds the best answer's by more. null: 0 where the
-    training data have such questions, else every question is answered."""
+    """Predict "no answer" if its score exceeds that of the best answer by more than this. null: 0 if the training data
+    have unanswerable questions, else every question is answered."""
 
 
 class GlueDataConfig(DataConfig):
@@ -83,30 +83,29 @@ class GlueDataConfig(DataConfig):
     batch_size: PositiveInt = 32
     """Examples of one step over all ranks and microbatches."""
     task: str | None = None
-    """A task of GLUE: cola, mrpc, qqp, sst2, stsb, mnli, qnli, rte, wnli; null: data.train says what is trained on."""
+    """A task of GLUE: cola, mrpc, qqp, sst2, stsb, mnli, qnli, rte, wnli; null: train on the files of data.train."""
     task_folders: TaskFolders = Field(default_factory=dict)
-    """Where the data of named tasks lie: {glue: FOLDER}, also one set alone, {glue/cola: FOLDER}, or a folder with one
-    for each benchmark, {all: FOLDER}. What is not named is taken from the hub."""
+    """Folders with the data of tasks: {glue: FOLDER} for a benchmark, {glue/cola: FOLDER} for one task, or {all:
+    FOLDER} for a folder with a subfolder per benchmark. Other data are downloaded from the hub."""
     texts: Annotated[Names, ReadBy("kind", ("classes", "numbers"))] = ()
-    """Files of your own: the column of the text, or the two of a pair."""
+    """For your own files: the column of the text, or the two columns of a pair."""
     label: Annotated[str | None, ReadBy("kind", ("classes", "numbers", "tags"))] = None
-    """Files of your own: the column of the label; null: label, or of tags the first of tags, upos, ner_tags, pos_tags
-    that there is. Of columns with a word in each line: column2, column3 and so on; null: the last."""
+    """For your own files: the column of the label; null: label, or for tags the first existing column of tags, upos,
+    ner_tags, pos_tags. In files with one word per line: column2, column3 and so on; null: the last column."""
     kind: Kind = "classes"
-    """Files of your own: classes (any values; each that occurs in training is one), numbers, tags (a class for each
-    word) or spans (answers to questions as stretches of a text, as SQuAD has them), or tree (a
-    head and a relation for each word)."""
+    """For your own files: classes (each label of the training data is a class), numbers, tags (a class for each word),
+    spans (answers to questions as spans of a text, as in SQuAD) or tree (a head and a relation for each word)."""
     labels: Annotated[str | None, IsPath()] = None
-    """A file with the name of a class in each line, in the order of their numbers; null: those of the training data."""
+    """A file with one class name per line, in the order of the class ids; null: the classes of the training data."""
     spans: Annotated[SpanConfig, ReadBy("kind", ("spans",))] = SpanConfig()
-    """Only for kind=spans."""
+    """Settings for kind=spans."""
     heads: Annotated[Literal["likeliest", "tree"], ReadBy("kind", ("tree",))] = "likeliest"
-    """Only for kind=tree, when the model is asked: likeliest: of each word the likeliest head, as published numbers
-    have it, so that answers need not be trees; tree: those of the likeliest tree with one word at its root."""
+    """Predicted heads for kind=tree. `likeliest`: the most probable head of each word, as in published results; the
+    heads may not form a tree. tree: the heads of the most probable tree with one word at its root."""
     max_seq_length: PositiveInt = 128
-    """Most tokens of an example. A single text loses its end, a pair token by token the end of its longer text."""
+    """Maximum number of tokens of an example. Texts are cut at their end; in a pair, the longer text is cut first."""
     tokenizer: Annotated[str | None, IsPath()] = None
-    """Folder of the encoder's tokenizer; null: the one beside init_from."""
+    """Folder of the encoder's tokenizer; null: the tokenizer beside init_from."""
 
 
 class GlueRun(RunConfig):
@@ -117,9 +116,9 @@ class GlueRun(RunConfig):
     model: GlueModelConfig = GlueModelConfig()
     """The encoder and its head."""
     objective: GlueObjectiveConfig = GlueObjectiveConfig()
-    """What is predicted follows from the task."""
+    """The loss, which depends on the task."""
     data: GlueDataConfig
-    """What the model is fed."""
+    """The training and held-out data."""
 
     @property
     def trained_length(self) -> int:
@@ -127,7 +126,7 @@ class GlueRun(RunConfig):
 
     @property
     def has_held_out_examples(self) -> bool:
-        """Named tasks bring theirs."""
+        """True if there are held-out data, which named tasks always have."""
         return self.has_held_out_data
 
     @property
@@ -139,26 +138,26 @@ class GlueRun(RunConfig):
         return self.data.task is not None or bool(self.data.valid)
 
     def problems(self, world_size: int = 1) -> list[str]:
-        found = super().problems(world_size)
+        problems = super().problems(world_size)
         data = self.data
         if data.task is not None:
             own = [name for name in ("train", "texts", "label") if getattr(data, name)]
             own += ["kind"] if data.kind != "classes" else []
-            found += [
+            problems += [
                 Conflict(
-                    f"data.{name} is for files of your own, but data.task={data.task} is a task of GLUE\n"
+                    f"data.{name} is for your own files, but data.task={data.task} is a task of GLUE\n"
                     "  leave one out: data.task=null to read your own files",
                     [("data.task", DEFAULT), (f"data.{name}", DEFAULT)],
                 )
                 for name in own
             ]
         elif data.kind in ("classes", "numbers") and len(data.texts) not in (1, 2):
-            found.append(
-                f"data.texts names {len(data.texts)} columns; an example has one text, or two\n"
-                "  name a task, data.task=cola, or the columns of your files: data.texts=[premise,hypothesis]"
+            problems.append(
+                f"data.texts lists {len(data.texts)} columns, but an example has one or two texts\n"
+                "  choose a task, data.task=cola, or the columns of your files: data.texts=[premise,hypothesis]"
             )
         if data.labels is not None and (data.task is not None or data.kind in NAMELESS_KINDS):
-            found.append("data.labels is for classes of your own files\n  leave it out")
+            problems.append("data.labels has an effect only with classes of your own files\n  leave it out")
         if data.order == "lanes":
-            found.append("data.order=lanes is for documents\n  use data.order=shuffle")
-        return found
+            problems.append("data.order=lanes is for documents\n  use data.order=shuffle")
+        return problems

@@ -11,35 +11,35 @@ from pretrainkit.training.run import RunConfig
 
 
 class HuggingFaceModelConfig(Config):
-    """Everything that transformers needs to build the encoder, so that a run does not need the folder any more."""
+    """Everything that transformers needs to build the encoder without its original folder."""
 
     architecture: dict[str, Any]
     """The contents of its config.json."""
     max_positions: PositiveInt | None
-    """Most tokens of an example, control tokens too; null: any number."""
+    """Maximum number of tokens of an example, with control tokens; null: no limit."""
     second_type: Literal[0, 1] = 1
-    """Type of the second text of a pair, as its tokenizer says; the first one's is 0."""
+    """Token type of the second text of a pair, from the tokenizer; the first text has type 0."""
     drawn: tuple[str, ...] = ()
-    """Layers between the encoder and its classifier that the folder has no weights for, by name: they are drawn anew
-    where the encoder is trained further."""
+    """Names of layers between the encoder and its classifier without weights in the folder. Fine-tuning initialises
+    them randomly."""
 
 
 class HuggingFaceObjectiveConfig(Config):
-    """None: this recipe lends its encoders to others."""
+    """Empty: this recipe only provides encoders to other recipes."""
 
 
 class HuggingFaceRun(RunConfig):
-    """An encoder of transformers. Nothing is trained under this recipe itself."""
+    """Config of an encoder of transformers, which other recipes fine-tune."""
 
     recipe: Literal["huggingface"] = "huggingface"
     """Name of the recipe this config belongs to."""
     num_steps: PositiveInt | None = None
-    """Not read: nothing is trained under this recipe itself."""
+    """Unused: this recipe itself trains nothing."""
     model: HuggingFaceModelConfig
     """The encoder."""
     objective: HuggingFaceObjectiveConfig = HuggingFaceObjectiveConfig()
-    """Not read: nothing is trained under this recipe itself."""
+    """Unused: this recipe itself trains nothing."""
     data: DataConfig = DataConfig(batch_size=1)
-    """Not read: nothing is trained under this recipe itself."""
+    """Unused: this recipe itself trains nothing."""
     optimizer: OptimizerConfig = OptimizerConfig(peak_lr=1e-4)
-    """Not read: nothing is trained under this recipe itself."""
+    """Unused: this recipe itself trains nothing."""
