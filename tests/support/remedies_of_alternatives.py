@@ -96,7 +96,7 @@ CASES = [
     Case(
         f"tasks show marked {TASKS} --tokenizer tokenizer --sentinels 1",
         "with pretrainkit tasks: --sentinels 100",
-        {"of pretrainkit tasks: ": ""},
+        {"with pretrainkit tasks: ": ""},
     ),
     Case(
         "tasks show good --module nothing",
