@@ -30,7 +30,7 @@ def test_a_histogram_says_what_lies_in_a_bin():
     svg = histogram([0, 1, 2, 5], [3, 0, 1], title="T", x_label="words")
     assert "0 words: 3 documents, 75" in svg
     assert "2 to 5 words: 1 documents, 25" in svg
-    with pytest.raises(ValueError, match="3 edges of 3 bins"):
+    with pytest.raises(ValueError, match="3 edges for 3 bins"):
         histogram([0, 1, 2], [1, 2, 3], title="T", x_label="words")
     assert "no data" in histogram([], [], title="T", x_label="words")
 

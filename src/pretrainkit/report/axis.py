@@ -1,4 +1,4 @@
-"""Where an axis has its ticks, and which of many points a curve needs."""
+"""Axes and their ticks, and thinning and smoothing of curves."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis: values in [low, high] lie on pixels in [start, end]."""
+    """One axis, which maps values in [low, high] to pixels in [start, end]."""
 
     low: float
     high: float
@@ -24,11 +24,11 @@ class Axis:
     log: bool = False
 
     def pixel(self, value: float) -> float:
-        """The place of `value`, which for a log axis must be positive."""
+        """Return the pixel of `value`, which must be positive for a log axis."""
         return float(self.pixels(np.array([value]))[0])
 
     def pixels(self, values: Floats) -> Floats:
-        """The places of `values`, at an end for what lies beyond it; NaN where there is none (0 on a log axis)."""
+        """Return the pixels of `values`, clipped to the axis; NaN for values that are not positive on a log axis."""
         low, high = self.low, self.high
         if self.log:
             values = np.log(np.where(values > 0, values, np.nan))
@@ -39,23 +39,23 @@ class Axis:
 
 
 def widened(low: float, high: float) -> tuple[float, float]:
-    """`low` and `high`, moved apart where they are so close that a float could not hold ticks between them."""
+    """Return `low` and `high`, moved apart if they are too close for distinct ticks in floating point."""
     low, high = max(low, -1e300), min(high, 1e300)
     size = max(abs(low), abs(high))
     if size > 1e-100 and high - low > 1e-9 * size:
         return low, high
     middle = low / 2 + high / 2
-    room = 0.05 * size if size > 1e-100 else 1.0
-    return middle - room, middle + room
+    margin = 0.05 * size if size > 1e-100 else 1.0
+    return middle - margin, middle + margin
 
 
 def ticks(low: float, high: float, target: int = 5, *, whole: bool = False) -> list[float]:
-    """Multiples of 1, 2, 2.5 or 5 times a power of ten within [low, high], about `target` of them.
+    """Return about `target` multiples of 1, 2, 2.5 or 5 times a power of ten within [low, high].
 
     Args:
         low: Finite, below `high`; far enough apart for floats (see `widened`).
-        target: How many are wanted; between half and about twice as many come.
-        whole: Only whole numbers; there may be fewer then.
+        target: Approximate number of ticks; the result has between half and about twice as many.
+        whole: True for whole numbers only; the result may then have fewer ticks.
     """
     rough = (high - low) / max(target, 1)
     power = 10.0 ** math.floor(math.log10(rough))
@@ -66,25 +66,25 @@ def ticks(low: float, high: float, target: int = 5, *, whole: bool = False) -> l
     slack = 1e-9 * (high - low)
     first, last = math.ceil((low - slack) / step), math.floor((high + slack) / step)
     values = [i * step for i in range(first, last + 1)]
-    # Without the last bits of noise: 0.30000000000000004 to 0.3.
+    # Remove rounding errors: 0.30000000000000004 becomes 0.3.
     digits = max(0, 2 - math.floor(math.log10(step)))
     return [round(value, digits) + 0.0 for value in values] if 1e-300 < step < 1e15 else values
 
 
 def log_ticks(low: float, high: float, target: int = 5) -> list[float]:
-    """Ticks of a log axis, 0 < low < high: powers of ten (some of them, if many), with 2 and 5 between if few."""
+    """Return ticks of a log axis, 0 < low < high: powers of ten, fewer if there are many, with 2 and 5 if few."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     if last - first <= target:
         per_decade: tuple[float, ...] = (1, 2, 5) if last - first <= max(target // 2, 1) else (1,)
-        found = [float(f"{m}e{e}") for e in range(first, last + 1) for m in per_decade]
-        inside = [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
+        candidates = [float(f"{m}e{e}") for e in range(first, last + 1) for m in per_decade]
+        inside = [value for value in candidates if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
         return inside if len(inside) >= 2 else ticks(low, high, target)
     every = -(-(last - first) // target)
     return [float(f"1e{e}") for e in range(first, last + 1) if e % every == 0 and low <= float(f"1e{e}") <= high]
 
 
 def tick_labels(values: Sequence[float]) -> list[str]:
-    """One text per tick, all written alike: '0.25', '1,000', '20k', '1.5M', '2e-5'."""
+    """Return one label per tick, all in the same format: '0.25', '1,000', '20k', '1.5M', '2e-5'."""
     largest = max((abs(v) for v in values), default=0.0)
     from_ = ((1e12, 1e12, "T"), (1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
     unit, suffix = next(((unit, suffix) for least, unit, suffix in from_ if least <= largest < 1e16), (0.0, ""))
@@ -101,21 +101,21 @@ def tick_labels(values: Sequence[float]) -> list[str]:
 
 
 def log_labels(values: Sequence[float]) -> list[str]:
-    """One text per tick of a log axis, each written by itself: '0.01', '1', '100', '1e6'."""
+    """Return one label per tick of a log axis, each in its own format: '0.01', '1', '100', '1e6'."""
     return [_plain(v) if 1e-3 <= v < 1e5 else scientific(v, 6) for v in values]
 
 
 def thin(xs: Floats, ys: Floats, num_buckets: int) -> tuple[Floats, Floats]:
-    """The points that a line over `num_buckets` columns needs: of each column the first, last, lowest and highest.
+    """Return the points that a line over `num_buckets` columns needs: first, last, lowest and highest of each column.
 
-    Points with a non-finite x or y are gaps; each run of them stays as one point with y = NaN.
+    Points with a non-finite x or y are gaps; consecutive gaps become one point with y = NaN.
     (Jugel et al. 2014, "M4: a visualization-oriented time series data aggregation".)
 
     Args:
         xs: float64 (N,), not decreasing where finite.
 
     Returns:
-        At most 4 points per bucket and gap, in order, and all of them if N is no more than that.
+        At most 4 points per bucket and gap, in order; all points if N is not greater.
     """
     is_real = np.isfinite(xs) & np.isfinite(ys)
     ys = np.where(is_real, ys, np.nan)
@@ -141,12 +141,12 @@ def thin(xs: Floats, ys: Floats, num_buckets: int) -> tuple[Floats, Floats]:
 
 
 def smooth(xs: Floats, ys: Floats, num_points: int) -> Floats:
-    """A straight line fitted to the `num_points` points around each point, at that point: no lag, no pull at the ends.
+    """Fit a straight line to the `num_points` points around each point and return its values, without lag at the ends.
 
     Args:
         xs: float64 (N,), increasing.
-        ys: float64 (N,); non-finite ones count for nothing, and are NaN in the result.
-        num_points: Width of the window, at the ends too, where it lies to one side.
+        ys: float64 (N,); non-finite values are ignored and NaN in the result.
+        num_points: Width of the window, which is shifted to one side at the ends.
     """
     is_real = np.isfinite(ys) & np.isfinite(xs)
     result = np.full(len(ys), np.nan)

@@ -1,4 +1,4 @@
-"""The page of a corpus: how many documents, how long, in which languages, how many twice, and what they read like."""
+"""The HTML page of a corpus: numbers, lengths, languages and duplicates of documents, and a random sample."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,13 +18,13 @@ _WIDTH, _HEIGHT = 500, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 50, 42
 _ROW = 24
 _NAME, _COUNT = 210, 130
-_TICK_ROOM = 64
+_TICK_SPACING = 64
 
 
 def write_corpus_page(stats: Mapping[str, Any], out: Path, *, title: str) -> Path:
-    """Write the page of what `corpus_stats` found: its result with "sample". It may also hold "num_near_duplicates",
-    and under "languages" what was counted ("language" or "script") and the counts among the documents drawn. Raises
-    DataError where `out` cannot be written; nothing is half-written."""
+    """Write the page for a result of `corpus_stats` with "sample". The result may also have "num_near_duplicates", and
+    under "languages" the counted kind ("language" or "script") with its counts in the sample. Raises DataError if `out`
+    cannot be written; no partial file is left."""
     with atomic_file(out) as file:
         file.write(render_corpus(stats, title).encode())
     return out
@@ -53,14 +53,14 @@ def _cards(stats: Mapping[str, Any]) -> Markup:
     if near is not None:
         share = percent(near / total) if total else DASH
         cards.append((share, "near duplicates", f"{number(near)} documents besides copies, by MinHash"))
-    return tag("div", *(card(*one) for one in cards), class_="cards")
+    return tag("div", *(card(*texts) for texts in cards), class_="cards")
 
 
 def _lengths(stats: Mapping[str, Any]) -> Markup:
     panels, rows = [], []
     for key, unit, name in (("words", "words", "words"), ("text_bytes", "bytes", "bytes of text")):
-        found, title = stats[f"{key}_histogram"], f"{unit.capitalize()} per document"
-        bars = histogram(found["edges"], found["counts"], title=title, x_label=unit)
+        bins, title = stats[f"{key}_histogram"], f"{unit.capitalize()} per document"
+        bars = histogram(bins["edges"], bins["counts"], title=title, x_label=unit)
         panels.append(tag("div", Markup(bars), class_="panel"))
         values = stats[f"{key}_per_document"].values()
         cells = [number(round(value) if value >= 10 else value) for value in values]
@@ -74,10 +74,10 @@ def _lengths(stats: Mapping[str, Any]) -> Markup:
 
 def _kinds(stats: Mapping[str, Any]) -> Markup:
     panels = []
-    if found := stats.get("languages"):
-        drawn = number(sum(found["counts"].values()))
-        title = f"{found['of'].capitalize()}s of {drawn} documents drawn at random"
-        panels.append(tag("div", Markup(share_bars(found["counts"], title=title)), class_="panel"))
+    if languages := stats.get("languages"):
+        drawn = number(sum(languages["counts"].values()))
+        title = f"{languages['of'].capitalize()}s of {drawn} documents drawn at random"
+        panels.append(tag("div", Markup(share_bars(languages["counts"], title=title)), class_="panel"))
     sets = share_bars(stats["datasets"], title="Documents by data set", most=6)
     copies, near = stats["num_duplicates"], stats.get("num_near_duplicates", 0)
     counts = {"there once, or the first": stats["num_documents"] - copies - near, "copies of an earlier one": copies}
@@ -118,12 +118,12 @@ def _skipped(stats: Mapping[str, Any]) -> Markup | None:
 
 
 def histogram(edges: Sequence[float], counts: Sequence[int], *, title: str, x_label: str) -> str:
-    """Numbers of documents as one `<svg>` element: a bar per bin, all as wide, with some of the edges written below.
+    """Draw numbers of documents as one `<svg>` element: a bar per bin, equally wide, with labels at some edges.
 
-    `edges` rise and are one more than `counts`; the last bin holds its upper edge, too.
+    `edges` ascend and are one more than `counts`; the last bin includes its upper edge.
     """
     if len(edges) != len(counts) + bool(len(counts)):
-        raise ValueError(f"{len(edges)} edges of {len(counts)} bins: expected one more than bins")
+        raise ValueError(f"{len(edges)} edges for {len(counts)} bins: expected {len(counts) + 1} edges")
     if not any(counts):
         return svg([], title, _WIDTH, _HEIGHT)
     parts: list[Content] = [tag("text", "documents", x=_LEFT - 44, y=39)]
@@ -134,21 +134,21 @@ def histogram(edges: Sequence[float], counts: Sequence[int], *, title: str, x_la
         y = round(bottom - value / high * (bottom - _TOP), 1)
         parts.append(tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y, class_="grid"))
         parts.append(tag("text", name, x=_LEFT - 8, y=y + 4, text_anchor="end"))
-    room = (_WIDTH - _RIGHT - _LEFT) / len(counts)
+    slot = (_WIDTH - _RIGHT - _LEFT) / len(counts)
     total = sum(counts)
     for index, count in enumerate(counts):
         size = count / high * (bottom - _TOP)
         last = edges[index + 1] - (index < len(counts) - 1)
         span = number(int(edges[index])) + (f" to {number(int(last))}" if last > edges[index] else "")
-        said = f"{span} {x_label}: {number(count)} documents, {percent(count / total)}"
-        x, bar_width = round(_LEFT + index * room, 1), round(max(room - 1.5, 0.5), 1)
+        tooltip = f"{span} {x_label}: {number(count)} documents, {percent(count / total)}"
+        x, bar_width = round(_LEFT + index * slot, 1), round(max(slot - 1.5, 0.5), 1)
         area = tag("rect", x=x, y=_TOP, width=bar_width, height=bottom - _TOP, class_="area", fill="transparent")
         bar = tag("rect", x=x, y=round(bottom - size, 1), width=bar_width, height=round(size, 1), class_="f0")
-        parts.append(tag("g", tag("title", said), area, bar))
+        parts.append(tag("g", tag("title", tooltip), area, bar))
     parts.append(tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=bottom, y2=bottom, class_="base"))
-    every = max(1, -(-_TICK_ROOM // max(int(room), 1)))
+    every = max(1, -(-_TICK_SPACING // max(int(slot), 1)))
     for index in range(0, len(edges), every):
-        x = round(_LEFT + index * room, 1)
+        x = round(_LEFT + index * slot, 1)
         parts.append(tag("line", x1=x, x2=x, y1=bottom, y2=bottom + 4, class_="base"))
         parts.append(tag("text", short(edges[index]), x=x, y=bottom + 18, text_anchor="middle"))
     parts.append(tag("text", x_label, x=_WIDTH - _RIGHT, y=_HEIGHT - 6, text_anchor="end"))
@@ -156,7 +156,7 @@ def histogram(edges: Sequence[float], counts: Sequence[int], *, title: str, x_la
 
 
 def share_bars(counts: Mapping[str, int], *, title: str, most: int = 12) -> str:
-    """A row per kind with its bar, count and share, in the order given; what is behind the first `most` is one row."""
+    """Draw a row per kind with its bar, count and share, in the given order. All after the first `most` share a row."""
     shown = dict(list(counts.items())[:most])
     if len(counts) > most:
         shown[f"{len(counts) - most} others"] = sum(list(counts.values())[most:])
@@ -169,9 +169,9 @@ def share_bars(counts: Mapping[str, int], *, title: str, most: int = 12) -> str:
         y = 36 + place * _ROW
         cut = name if len(name) <= 28 else name[:27] + "…"
         size = round(max(count / largest, 0.002) * (_WIDTH - _NAME - _COUNT - _RIGHT), 1)
-        said = tag("title", f"{name}: {number(count)}, {percent(count / total)}")
+        tooltip = tag("title", f"{name}: {number(count)}, {percent(count / total)}")
         key = tag("text", cut, x=_LEFT - 44, y=y + 15, class_="key")
         bar = tag("rect", x=_NAME, y=y + 3, width=size, height=_ROW - 8, class_="f2" if place >= most else "f0")
         share = tag("text", f"{number(count)} · {percent(count / total)}", x=_NAME + size + 8, y=y + 15)
-        parts.append(tag("g", said, key, bar, share))
+        parts.append(tag("g", tooltip, key, bar, share))
     return svg(parts, title, _WIDTH, height)

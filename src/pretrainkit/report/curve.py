@@ -1,4 +1,4 @@
-"""Which curves a run has, as charts; and the main one as a file."""
+"""The curves of a run as charts, and its main curve as a file."""
 
 import math
 from collections import defaultdict
@@ -22,7 +22,7 @@ _ORDER = (
     *("data_wait", "padding_share", "padding", "mfu", "flops_per_second"),
 )
 _COUNTS = "target_tokens/"
-"""Begins the names of counts of single tasks."""
+"""Prefix of the names of counts of single tasks."""
 _EMA = "ema_"
 _SHOWN_EVENTS = ("stopped", "resumed", "skipped")
 _LOG_RATIO = 20.0  # a gradient norm with peaks this many times its median is drawn on a log axis
@@ -37,7 +37,7 @@ class Curve(NamedTuple):
 
 
 def loss_curves(run: Run) -> list[Curve]:
-    """The losses, the most telling first: one with a reference line, else the training loss, else what there is."""
+    """Return the losses in order of importance: first those with a reference line, then the training loss."""
     keys = [key for key in _drawn_keys(run.metrics.keys, run.evaluations.keys) if _is_loss(key)]
     references = reference_levels(run)
     keys.sort(key=lambda key: (key not in references, key != "loss"))
@@ -50,7 +50,7 @@ def loss_curves(run: Run) -> list[Curve]:
 
 
 def other_curves(run: Run) -> list[Curve]:
-    """Everything else that was logged or evaluated; nothing is left out but what only counts along with the steps."""
+    """Return all other logged or evaluated metrics, except counters that only follow the steps."""
     keys = [key for key in _drawn_keys(run.evaluations.keys, run.metrics.keys) if not _is_loss(key)]
     keys = [key for key in keys if key not in _NOT_CURVES and not key.startswith(_COUNTS)]
     place = {key: i for i, key in enumerate(_ORDER)}
@@ -60,29 +60,29 @@ def other_curves(run: Run) -> list[Curve]:
 
 
 def reference_levels(run: Run) -> dict[str, tuple[Level, ...]]:
-    """Metric to the values it is to be compared with, from `summary.json`.
+    """Return the reference values of each metric, from `summary.json`.
 
     `unigram_loss` and `uniform_loss` belong to the language-modelling loss; `references` may hold
-    {metric: {text: value}} for others.
+    {metric: {text: value}} for other metrics.
     """
-    found: defaultdict[str, tuple[Level, ...]] = defaultdict(tuple)
+    levels_by_metric: defaultdict[str, tuple[Level, ...]] = defaultdict(tuple)
     for name, words in (("unigram_loss", "unigram plateau"), ("uniform_loss", "all words equal")):
         level = as_number(run.summary.get(name))
         if level is not None:
             term = next((k for k in (*run.metrics.keys, *run.evaluations.keys) if k.endswith("lm_loss")), "loss")
-            found[term] += (Level(level, f"{words} {metric(term, level)}"),)
+            levels_by_metric[term] += (Level(level, f"{words} {metric(term, level)}"),)
     references = run.summary.get("references")
     for key, levels in references.items() if isinstance(references, dict) else ():
         for name, value in levels.items() if isinstance(levels, dict) else ():
             y = as_number(value)
             if y is not None:
-                found[str(key)] += (Level(y, f"{name} {metric(str(key), y)}"),)
-    return dict(found)
+                levels_by_metric[str(key)] += (Level(y, f"{name} {metric(str(key), y)}"),)
+    return dict(levels_by_metric)
 
 
 def write_curve(run_folder: Path, out: Path) -> Path:
-    """Draw the main loss curve of a run as an SVG file of its own, for a README. Raises DataError where there is no
-    run, no loss among its metrics, or `out` cannot be written."""
+    """Draw the main loss curve of a run as an SVG file, for example for a README. Raises DataError if the run does not
+    exist or has no loss, or `out` cannot be written."""
     curves = loss_curves(read_run(run_folder))
     if not curves:
         raise DataError(
@@ -94,7 +94,7 @@ def write_curve(run_folder: Path, out: Path) -> Path:
 
 
 def _drawn_keys(*groups: list[str]) -> list[str]:
-    """All keys once; those of averaged weights are drawn with their plain ones."""
+    """Return all keys once, without metrics of averaged weights that are drawn in the chart of the plain metric."""
     keys = dict.fromkeys(key for group in groups for key in group)
     return [key for key in keys if not (key.startswith(_EMA) and key.removeprefix(_EMA) in keys)]
 
@@ -137,7 +137,7 @@ def _curve(run: Run, key: str, levels: Sequence[Level]) -> Curve:
 
 
 def _smoothed(xs: Floats, ys: Floats, log: bool) -> Floats:
-    """Smoothed over about a twelfth of the run; for a log axis the logarithms are, so that no peak lifts all."""
+    """Smooth twice over a twentieth of the run; for a log axis, smooth logarithms, so that peaks count less."""
     num_points = max(7, len(xs) // 20)
     values = np.log(np.where(ys > 0, ys, np.nan)) if log else ys
     values = smooth(xs, smooth(xs, values, num_points), num_points)

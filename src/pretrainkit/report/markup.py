@@ -1,4 +1,4 @@
-"""HTML and SVG text, escaped by construction: only `Markup` is taken as it stands, every other value is escaped."""
+"""HTML and SVG text, escaped by construction: every value that is not `Markup` is escaped."""
 
 import html
 import re
@@ -10,7 +10,7 @@ _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Markup(str):
-    """Text that is already HTML or SVG. Made by `tag`, `text` and `join` only."""
+    """Text that is already HTML or SVG. Only `tag`, `text` and `join` create it."""
 
     __slots__ = ()
 
@@ -19,19 +19,19 @@ Content = Markup | str | int | float | None
 
 
 def text(value: object) -> Markup:
-    """`value` as visible text: special characters escaped, characters that XML forbids replaced; Markup unchanged."""
+    """Escape `value` as visible text, and replace characters that XML forbids. Return Markup unchanged."""
     if isinstance(value, Markup):
         return value
     return Markup(html.escape(_NOT_XML.sub("\ufffd", str(value))))
 
 
 def join(parts: Iterable[Content], between: str = "") -> Markup:
-    """All parts one after another, without those that are None."""
+    """Join all parts that are not None."""
     return Markup(text(between).join(text(part) for part in parts if part is not None))
 
 
 def tag(name: str, /, *children: Content, **attributes: Content) -> Markup:
-    """An element. An attribute of None is left out; `class_` is class, and other underscores become hyphens."""
+    """Return an element. Attributes that are None are omitted; `class_` is class; other underscores become hyphens."""
     words = [name]
     for key, value in attributes.items():
         if value is not None:
@@ -43,5 +43,5 @@ def tag(name: str, /, *children: Content, **attributes: Content) -> Markup:
 
 
 def row(*cells: Content, classes: Sequence[str | None] = (), class_: str | None = None) -> Markup:
-    """A row of a table; `classes` are those of its first cells."""
+    """Return a row of a table; `classes` are the CSS classes of its first cells."""
     return tag("tr", *(tag("td", cell, class_=name) for cell, name in zip_longest(cells, classes)), class_=class_)

@@ -1,4 +1,4 @@
-"""Numbers and names as people read them."""
+"""Numbers and names formatted for people."""
 
 import math
 
@@ -17,7 +17,7 @@ _SHARES = frozenset({"padding", "data_wait", "mfu"})
 
 
 def number(value: float | None) -> str:
-    """Whole numbers with thousands separators, others to four significant digits."""
+    """Format whole numbers with thousands separators, other numbers with four significant digits."""
     if value is None:
         return DASH
     if isinstance(value, int):
@@ -35,14 +35,14 @@ def number(value: float | None) -> str:
 
 
 def scientific(value: float, digits: int) -> str:
-    """'1.5e-5', without needless zeros; at most `digits` significant digits."""
+    """Format a number like '1.5e-5', with at most `digits` significant digits and without trailing zeros."""
     mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
     mantissa = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
     return f"{mantissa}e{int(exponent)}"
 
 
 def short(value: float) -> str:
-    """Three significant digits with k, M, B or T, for cards and axes."""
+    """Format a number with three significant digits and k, M, B or T, for cards and axes."""
     if not math.isfinite(value):
         return number(value)
     size = abs(value)
@@ -55,14 +55,14 @@ def short(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """0.4321 to '43.2 %', with a space that does not break."""
+    """Format 0.4321 as '43.2 %', with a non-breaking space."""
     if not math.isfinite(share):
         return number(share)
     return f"{100 * share:.3g}\u00a0%" if abs(share) < 0.9995 else f"{100 * share:.0f}\u00a0%"
 
 
 def duration(seconds: float) -> str:
-    """'850 ms', '12.3 s', '3 min 5 s', '2 h 5 min', '3 d 4 h'."""
+    """Format a time as '850 ms', '12.3 s', '3 min 5 s', '2 h 5 min' or '3 d 4 h'."""
     if not math.isfinite(seconds):
         return number(seconds)
     if seconds < 1:
@@ -78,19 +78,19 @@ def duration(seconds: float) -> str:
 
 
 def label(key: str) -> str:
-    """'masked_lm_loss' to 'masked LM loss'. Names with a slash hold that of a task, and stay."""
+    """Convert 'masked_lm_loss' to 'masked LM loss'. Names with a slash contain a task's name and are not changed."""
     if "/" in key:
         return key
     return " ".join(_WORDS.get(word, word) for word in key.split("_") if word) or key
 
 
 def is_share(key: str) -> bool:
-    """Whether a metric of this name lies in [0, 1] and is read as per cent."""
+    """True if a metric of this name has values in [0, 1] and is shown in per cent."""
     return key in _SHARES or key.endswith(("_accuracy", "_share", "_rate")) or key == "accuracy"
 
 
 def metric(key: str, value: float) -> str:
-    """A metric's value in the unit that its name says."""
+    """Format a metric's value in the unit that its name implies."""
     if is_share(key):
         return percent(value)
     if key.endswith("_per_second"):

@@ -1,7 +1,7 @@
-"""Cells of samples that hold several things: pictures, or texts, each maybe marked right or wrong.
+"""Cells of samples with several pictures or texts, which may be marked right or wrong.
 
 In `samples.json` such a cell is a list of {"text": ..., "image": ..., "is_right": ...}, all of them optional. An image
-is a data URI, so that the page stays complete in itself; only raster formats are taken, which cannot hold markup.
+is a data URI, so that the page needs no other file. Only raster formats are allowed, because they cannot hold markup.
 """
 
 import re
@@ -18,15 +18,15 @@ _MAX_ITEMS = 30
 
 class Shown(NamedTuple):
     text: str
-    """Maybe empty."""
+    """The text, or an empty string."""
     picture: str
     """A data URI, or empty."""
     is_right: bool | None
-    """None where there is nothing to be right about."""
+    """True if right, False if wrong, None if the item cannot be either."""
 
 
 def read_shown(value: list[Any], notes: list[str]) -> tuple[Shown, ...]:
-    """Read a list in `samples.json`. What is not a valid picture is left out, with a note."""
+    """Read a list in `samples.json`. Omit invalid pictures and append a note to `notes`."""
     return tuple(_read_one(item, notes) for item in value[:_MAX_ITEMS])
 
 
@@ -36,14 +36,14 @@ def _read_one(item: Any, notes: list[str]) -> Shown:
     picture, is_right = item.get("image"), item.get("is_right")
     text = item.get("text")
     if picture and not (isinstance(picture, str) and len(picture) <= _MAX_CHARACTERS and _PICTURE.fullmatch(picture)):
-        note = "samples.json: left out a picture that is no small JPEG, PNG or WebP as a data URI"
+        note = "samples.json: left out a picture that is not a small JPEG, PNG or WebP as a data URI"
         notes += [note] if note not in notes else []
         picture = ""
     return Shown("" if text is None else str(text), picture or "", is_right if isinstance(is_right, bool) else None)
 
 
 def shown_cell(items: tuple[Shown, ...]) -> Markup:
-    """The things of a cell: pictures side by side, texts one below the other."""
+    """Return the items of a cell: pictures side by side, texts below each other."""
     return tag("div", *map(_figure, items), class_="shown")
 
 
