@@ -197,7 +197,7 @@ def test_comments_hold_documentation_and_type():
     assert above[-2].startswith("# Optimizer updates; null:")
     assert above[-1].endswith("(whole number > 0 | null)")
     assert lines[lines.index("  width: 8") - 1] == "  # Width of the model, in units. (whole number > 0)"
-    assert lines[lines.index("optimizer:") - 1] == "# How gradients become updates."
+    assert lines[lines.index("optimizer:") - 1] == "# Optimizer."
     assert max(map(len, lines)) <= 120
 
 

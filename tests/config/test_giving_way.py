@@ -29,7 +29,7 @@ MUST_SUPPLY = {
     ("checkpoint.keep_best.mode", "*"): "checkpoint.keep_best.metric",
     ("evaluate.early_stopping.mode", "*"): "evaluate.early_stopping.metric",
     ("evaluate.before_training", "true"): "data.valid",
-    ("evaluate.infer.decoding.method", "*"): "name a task",
+    ("evaluate.infer.decoding.method", "*"): "set data.task",
     # The setting itself is the problem.
     ("init.restore", "*"): "init.restore",
     ("init.averaged", "*"): "init.averaged",

@@ -126,7 +126,7 @@ def test_settings_that_nothing_would_read_are_refused(settings: list[str], finis
     out = ("--out", tmp_path / "run")
     assert "init.missing is only read" in refused("train", *settings, "init.missing=random", *out)
     words = [*going_on(settings, finished), "num_extra_steps=1", "init.unexpected=ignore"]
-    assert "goes on with a whole state" in refused("train", *words, *out)
+    assert "continues with a complete state" in refused("train", *words, *out)
     assert "is not a valid regular expression" in refused(
         "train", *settings, f"init_from={finished}", "init.grow=['(']", *out
     )

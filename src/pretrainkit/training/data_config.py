@@ -1,4 +1,4 @@
-"""What a run is fed: the settings that all recipes have. Torch-free."""
+"""Data settings that all recipes share. This module does not import torch."""
 
 import re
 from typing import Annotated, ClassVar, Literal
@@ -10,7 +10,7 @@ from pretrainkit.config.paths import IsPath
 
 
 class SourceConfig(Config):
-    """One component of a mixture. On the command line a plain path stands for {path: PATH}."""
+    """One component of a mixture. On the command line a plain path means {path: PATH}."""
 
     path: Annotated[str, IsPath()]
     """Folder of token shards, as written by `pretrainkit tokenizer encode`."""
@@ -19,12 +19,12 @@ class SourceConfig(Config):
 
 
 _COMMA = re.compile(r",(?![^\[]*\])(?![^{]*\})")
-"""Those outside of the brackets and braces of paths of tar files."""
+"""Commas outside the brackets and braces in paths of tar files."""
 
 
 def as_mappings(value: object, key: str) -> object:
-    """Read what people write for a list of mappings: one text, several with commas between, or a list of texts and
-    mappings. A text stands for {key: text}."""
+    """Convert a string, a comma-separated string, or a list of strings and mappings to a list of mappings. A string
+    becomes {key: string}."""
     if isinstance(value, str):
         value = [part for part in _COMMA.split(value) if part]
     if isinstance(value, (list, tuple)):
@@ -33,7 +33,7 @@ def as_mappings(value: object, key: str) -> object:
 
 
 def as_sources(value: object) -> object:
-    """Read what people write for data: paths, or nothing, as in data.valid=null on the command line."""
+    """Convert paths, or None (data.valid=null on the command line), to sources."""
     return () if value is None else as_mappings(value, "path")
 
 
@@ -43,12 +43,12 @@ Sources = Annotated[
 
 
 def as_names(value: object) -> object:
-    """Names separated by commas, or a list of them."""
+    """Convert a comma-separated string to a tuple of names; other values do not change."""
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
 def as_folders(value: object) -> object:
-    """A mapping, or one folder for `all`."""
+    """Convert a single folder to {"all": folder}; other values do not change."""
     return {"all": value} if isinstance(value, str) else value
 
 
@@ -59,29 +59,29 @@ TaskFolders = Annotated[
 
 
 class DataConfig(Config):
-    """What the model is fed. Recipes add their own fields."""
+    """Training and held-out data. Recipes add fields."""
 
     held_out_fields: ClassVar[tuple[str, ...]] = ("valid",)
-    """Fields that say what is held out; `evaluate --data` comes in the place of all of them."""
+    """Fields that define the held-out data; `evaluate --data` replaces all of them."""
 
     train: Sources = ()
     """Token shards to train on: one path, several separated by commas, or a list of {path, weight}."""
     valid: Sources = ()
     """Held-out token shards. Documents that also occur in `train` are refused."""
     order: Literal["shuffle", "lanes", "sequential"] = "shuffle"
-    """shuffle: every example independently permuted, anew each epoch. lanes: documents permuted, and each row of the
-    batch reads on in its document from step to step (Sabertooth). sequential: as stored."""
+    """shuffle: a random order of all examples, different in each epoch. lanes: a random order of documents, where each
+    row of the batch continues its document from step to step (Sabertooth). sequential: the stored order."""
     batch_size: PositiveInt
     """Examples of one step over all ranks and microbatches."""
     microbatch_size: PositiveInt | None = None
     """Examples of one forward pass on one rank; null: all of the rank's examples at once."""
     num_epochs: PositiveFloat | None = None
-    """With num_steps null: train for so many passes over the data. Else: refuse a run whose num_steps needs more than
-    so many; null: no limit."""
+    """If num_steps is null: number of passes over the data to train for. Otherwise: maximum number of passes; a run
+    whose num_steps needs more is refused. null: no limit."""
     prefetch: NonNegativeInt = 2
-    """Steps to prepare ahead in a background thread; 0: none."""
+    """Steps to prepare in advance in a background thread; 0: no thread."""
 
     @property
     def loader_workers(self) -> tuple[Literal["threads", "processes"], int]:
-        """What prepares batches ahead, and how many; 0: one thread. Recipes whose examples take long to make say so."""
+        """Kind and number of workers that prepare batches; 0: one thread. Recipes with slow transforms override it."""
         return "threads", 0

@@ -1,4 +1,4 @@
-"""Evaluation while training, and the tasks that an encoder is tried on. Torch-free."""
+"""Settings of evaluation during training and of probes of the encoder. This module does not import torch."""
 
 from functools import partial
 from typing import Annotated, Literal, Self
@@ -12,48 +12,49 @@ from pretrainkit.training.data_config import as_mappings
 
 
 class EarlyStoppingConfig(Config):
-    """When to end a run before num_steps."""
+    """Conditions for ending a run before num_steps."""
 
     metric: str
     """Name of a held-out metric as in eval.jsonl, such as loss, accuracy or glue_rte_v002/accuracy."""
     mode: Literal["min", "max"] = "min"
-    """Whether small or large values are good."""
+    """min: smaller values are better. max: larger values are better."""
     patience: PositiveInt = 3
-    """Stop after so many evaluations in a row without a better value than ever before."""
+    """Stop after this many consecutive evaluations without a new best value."""
     atol: NonNegativeFloat = 0.0
-    """Better means better by more than atol + rtol x the size of the best value."""
+    """Absolute part of the minimum improvement, which is atol + rtol x the absolute best value."""
     rtol: NonNegativeFloat = 0.0
-    """Relative to the best value; see atol."""
+    """Relative part of the minimum improvement; see atol."""
 
 
 class TaskProbeConfig(Config):
-    """What an encoder that is being pretrained is worth for a task of recipe glue: a copy of it is asked, so that the
-    training stays bit for bit the same. On the command line a name stands for {task: NAME}."""
+    """Probe of an encoder during pretraining on a task of recipe glue. The probe uses a copy, so training stays
+    bitwise the same. On the command line a name means {task: NAME}."""
 
     task: str
-    """Such as sst2. Metrics are called probe_TASK/NAME, such as probe_sst2/accuracy."""
+    """Task, such as sst2. Metrics are called probe_TASK/NAME, such as probe_sst2/accuracy."""
     every_steps: PositiveInt | None = None
-    """After every so many updates, and after the last; null: only after the last."""
+    """Probe each time after this many updates, and after the last; null: only after the last."""
     method: Literal["linear", "finetune"] = "linear"
-    """linear: a linear layer on the features of the frozen encoder, fitted to the end. finetune: all of a copy of the
-    encoder, for a short time."""
+    """linear: fit a linear layer on the features of the frozen encoder until convergence. finetune: train all
+    parameters of a copy of the encoder for a few updates."""
     num_train_examples: PositiveInt = 4096
-    """Examples to learn from, spread over the task's, at most all."""
+    """Maximum number of training examples, evenly spread over the task's training set."""
     num_examples: PositiveInt = 2048
-    """Held-out examples of each set, at most all."""
+    """Maximum number of held-out examples of each set."""
     pooling: Literal["own", "cls", "mean", "max", "texts"] = "mean"
-    """What stands for an example: the encoder's own vector, its first token, the mean or maximum over its tokens, or
-    means over either text of a pair, with their difference and product."""
+    """Feature vector of an example. own: the encoder's pooled vector. cls: its first token. mean, max: over its tokens.
+    texts: the means of the two texts of a pair, with their difference and product."""
     max_seq_length: PositiveInt = 128
-    """Most tokens of an example; at most those that the encoder reads."""
+    """Maximum number of tokens of an example, limited by the encoder's own maximum."""
     l2: PositiveFloat = 1e-3
-    """linear: half of this times the squared weights is added to the mean loss; features have deviation 1."""
+    """linear: strength of L2 regularization; l2 / 2 x squared weights is added to the mean loss of standardized
+    features."""
     num_steps: PositiveInt = 200
-    """finetune: updates."""
+    """finetune: number of updates."""
     batch_size: PositiveInt = 32
-    """finetune: examples of an update over all ranks."""
+    """finetune: examples per update over all ranks."""
     peak_lr: PositiveFloat = 1e-4
-    """finetune: learning rate after a warm-up over a tenth of the updates; then linearly to 0."""
+    """finetune: learning rate after a warm-up over a tenth of the updates; then it decays linearly to 0."""
 
 
 Probes = Annotated[
@@ -63,30 +64,30 @@ Probes = Annotated[
 
 
 class EvaluateConfig(Config):
-    """Evaluation on held-out data while training, always with the same examples and masks."""
+    """Evaluation on held-out data during training, always with the same examples and masks."""
 
     every_steps: PositiveInt | None = None
-    """Evaluate after every so many updates, and after the last; null: only after the last."""
+    """Number of updates between evaluations; the last update is always followed by one. null: only after the last."""
     every_epochs: PositiveFloat | None = None
-    """Instead of every_steps: after every so many passes over the data."""
+    """Number of passes over the data between evaluations, instead of every_steps."""
     before_training: bool = False
-    """Also before the first update."""
+    """Also evaluate before the first update."""
     early_stopping: EarlyStoppingConfig | None = None
-    """Stop when a held-out metric gets no better; null: never."""
+    """Stop when a held-out metric no longer improves; null: never."""
     num_examples: PositiveInt = 4096
-    """Examples of `data.valid` to use, at most all."""
+    """Maximum number of examples of `data.valid` to use."""
     batch_size: PositiveInt = 64
     """Examples per forward pass and rank."""
     num_samples: NonNegativeInt = 0
-    """Held-out examples that are shown with the model's answers after every evaluation: in TensorBoard and Weights &
-    Biases where those are on, and over time in the report. After the last step some are shown in any case. Not while a
-    model is sharded (fsdp2, hsdp)."""
+    """Number of held-out examples to show with the model's answers after each evaluation: in the report, and in
+    TensorBoard and Weights & Biases if enabled. Some are always shown after the last step. Sharded models (fsdp2, hsdp)
+    show none."""
     probes: Probes = ()
-    """Tasks of recipe glue to try the encoder on while it is trained."""
+    """Tasks of recipe glue on which to probe the encoder during training."""
     probe_folders: Annotated[dict[str, str], IsPath()] = Field(default_factory=dict)
-    """Where their data lie, {glue: FOLDER}, as data.task_folders of recipe glue. What is not named is taken from the
-    hub."""
+    """Data folders of the probes, {glue: FOLDER}, as in data.task_folders of recipe glue. Other tasks are loaded from
+    the hub."""
 
     def limited_to(self, num_examples: int) -> Self:
-        """The same with at most so many examples of each set."""
+        """Return a copy with at most `num_examples` examples of each set."""
         return self.changed(num_examples=num_examples)

@@ -1,4 +1,4 @@
-"""The root config: one run of one recipe. Torch-free.
+"""The root config: one run of one recipe. This module does not import torch.
 
 A recipe subclasses `RunConfig` and narrows `model`, `objective` and `data` to its own classes.
 """
@@ -21,48 +21,48 @@ class PrecisionConfig(Config):
     """Number formats. Master weights and optimiser state are always float32."""
 
     compute: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """auto: bfloat16 on GPUs that have it, on back ends out of torch's tree that name it, and on CPUs with AVX512_BF16
-    or AMX, else float32. float16 scales the loss."""
+    """auto: bfloat16 on GPUs, out-of-tree back ends and CPUs (AVX512_BF16 or AMX) that support it, otherwise float32.
+    float16 uses loss scaling."""
     matmul_tf32: bool = True
-    """Let float32 matrix products use TF32 on GPUs that have it."""
+    """Use TF32 for float32 matrix products on GPUs that support it."""
     residual: Literal["auto", "float32", "compute"] = "auto"
-    """Number format of the sums between the layers of a block, which a GPU reads and writes most. compute: that of
-    `compute`, with norms, logits and losses in float32; T5 always computes so, as T5X does. auto: compute on GPUs in
-    bfloat16, else float32."""
+    """Number format of the residual stream, which causes most of a GPU's memory traffic. compute: the format of
+    `compute`, with norms, logits and losses in float32; T5 always does this, as T5X does. auto: compute on GPUs in
+    bfloat16, otherwise float32."""
 
 
 class ParallelConfig(Config):
-    """How the model is spread. The number of ranks is the launcher's."""
+    """Distribution of the model over the ranks. The launcher decides the number of ranks."""
 
     strategy: Literal["auto", "ddp", "fsdp2", "hsdp"] = "auto"
-    """ddp: the whole model on every rank. fsdp2: a shard of it on each. hsdp: fsdp2 within a group of ranks, copies in
-    the other groups, so that weights travel within a machine and only gradients between machines. auto: ddp when there
-    is more than one rank."""
+    """ddp: every rank holds the whole model. fsdp2: parameters are sharded over all ranks. hsdp: fsdp2 within a group
+    of ranks and copies in the other groups, so that weights are exchanged within a machine and only gradients between
+    machines. auto: ddp if there is more than one rank."""
     shard_ranks: Annotated[Annotated[int, Field(ge=2)] | None, ReadBy("strategy", ("hsdp",))] = None
-    """Of hsdp: neighbouring ranks that hold one copy together; null: the ranks of a machine."""
+    """hsdp only: number of consecutive ranks that share one copy; null: the ranks of a machine."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """torch.compile of each block, of the loss of heads over a vocabulary and of CLIP's contrastive loss. auto: on for
-    CUDA, where the run has at least 1,000 updates; off for CPU and shorter runs, where it costs more than it gives."""
+    """Use torch.compile for each block, vocabulary losses and CLIP's contrastive loss. auto: on for CUDA runs of at
+    least 1,000 updates; off on CPU and for shorter runs, where compiling takes more time than it saves."""
     fit: Literal["off", "auto"] = "off"
-    """auto: where a microbatch does not fit into the memory of its device, set data.microbatch_size to the largest that
-    does, by the estimate of `pretrainkit plan`. Gradients stay the same, but for rounding."""
+    """auto: if a microbatch does not fit into the device's memory, set data.microbatch_size to the largest that does,
+    according to the estimate of `pretrainkit plan`. Gradients stay the same except for rounding."""
     activation_checkpointing: bool = False
     """Recompute each block in the backward pass instead of storing its activations."""
 
     @property
     def is_sharded(self) -> bool:
-        """Whether a rank keeps only a part of each parameter."""
+        """True if each rank holds only a shard of each parameter."""
         return self.strategy in ("fsdp2", "hsdp")
 
     def require_ranks(self, world_size: int) -> None:
-        """Raises ConfigError where so few ranks have nothing to spread: before they start."""
+        """Raise ConfigError if the strategy shards the model but there is only one rank."""
         if self.is_sharded and world_size == 1:
             raise ConfigError(
                 f"parallel.strategy={self.strategy} needs more than one rank\n  start with --launch local --nproc 2"
             )
 
     def problems(self, world_size: int) -> list[str]:
-        """What cannot work on so many ranks, each as a message."""
+        """Return a message for each setting that is impossible with `world_size` ranks."""
         shards = self.shard_ranks if self.strategy == "hsdp" else None
         if shards is not None and world_size > 1 and world_size % shards:
             divisors = [str(size) for size in range(2, world_size + 1) if world_size % size == 0]
@@ -74,37 +74,37 @@ class ParallelConfig(Config):
 
 
 class KeepBestConfig(Config):
-    """Checkpoints that are kept because they evaluate well. Each is saved right after its evaluation."""
+    """Retention of the best checkpoints by a held-out metric. Each is saved right after its evaluation."""
 
     metric: str
     """Name of a held-out metric as in eval.jsonl, such as loss, accuracy or glue_rte_v002/accuracy."""
     mode: Literal["min", "max"] = "min"
-    """Whether small or large values are good."""
+    """min: smaller values are better. max: larger values are better."""
     keep: PositiveInt = 1
-    """Checkpoints to keep: so many best ones."""
+    """Number of best checkpoints to keep."""
 
 
 class CheckpointConfig(Config):
-    """When the state is saved and what is kept. The first and the last update are always saved. A checkpoint with a
-    file PINNED in its folder is never deleted."""
+    """Saving and retention of checkpoints. The first and the last update are always saved. A checkpoint with a file
+    PINNED in its folder is never deleted."""
 
     every_steps: PositiveInt = 1000
-    """Save after every so many updates."""
+    """Number of updates between checkpoints."""
     keep_last: PositiveInt = 2
-    """Newest checkpoints to keep."""
+    """Number of newest checkpoints to keep."""
     keep_every_steps: PositiveInt | None = None
-    """Also keep, for good, every checkpoint whose step is a multiple of this."""
+    """Also keep every checkpoint whose step is a multiple of this, permanently."""
     keep_best: KeepBestConfig | None = None
-    """Also keep those with the best value of a held-out metric; null: none."""
+    """Also keep the checkpoints with the best values of a held-out metric; null: none."""
     asynchronous: bool = True
-    """Write in the background while training goes on."""
+    """Write checkpoints in the background while training continues."""
 
 
 class LogConfig(Config):
-    """Metrics of training."""
+    """Logging of training metrics."""
 
     every_steps: PositiveInt = 10
-    """Write a line of metrics after every so many updates."""
+    """Number of updates between lines of metrics."""
     tensorboard: bool = False
     """Also write TensorBoard event files into the run folder."""
     wandb: Literal["off", "offline", "online"] = "off"
@@ -114,39 +114,39 @@ class LogConfig(Config):
 
 
 class InitRename(Config):
-    """Tensors of the model that have another name in what it starts from."""
+    """Mapping of tensor names of the model to names in the initial checkpoint."""
 
     pattern: Pattern
-    """Regular expression of whole names in this model; at least one must fit. The first that fits a name counts."""
+    """Regular expression for whole names in this model; must match at least one. The first matching entry is used."""
     to: str | None = None
-    """The name there, with \\1 for what the first group of the pattern found; null: stays as it was drawn."""
+    """Name in the initial checkpoint, with \\1 for the first group of the pattern; null: keep the random values."""
 
 
 class InitConfig(Config):
-    """How `init_from` is read. A run that is resumed does not look at it again."""
+    """Options for loading `init_from`. A resumed run does not read it again."""
 
     restore: Literal["weights", "all"] = "weights"
-    """weights: everything else starts anew. all: the optimiser's state, the average of the weights and the step counter
-    of a run or checkpoint go on, so that the learning rate does too."""
+    """weights: load only the weights. all: also restore the optimizer's state, the averaged weights and the step
+    counter of a run or checkpoint, so that the learning rate continues as well."""
     step: PositiveInt | None = None
-    """Of a run: the checkpoint after so many updates; null: the newest."""
+    """If init_from is a run: the step of the checkpoint to load; null: the newest."""
     recipe: str | None = None
-    """Of a Hugging Face folder: who reads it, such as huggingface, which takes any encoder as transformers computes it;
-    null: the recipe that knows its model_type."""
+    """If init_from is a Hugging Face folder: the recipe that reads it. huggingface reads any encoder that transformers
+    supports. null: the recipe that supports its model_type."""
     averaged: bool = False
-    """The average of the weights that ema_decay keeps, in place of the last ones."""
+    """Load the averaged weights (see ema_decay) instead of the last ones."""
     rename: tuple[InitRename, ...] = ()
     """Names that differ. What a renamed tensor reads is not read under its own name as well."""
     grow: tuple[Pattern, ...] = ()
-    """Regular expressions of whole names of tensors that may be larger than there: they take what there is, at the
-    beginning of each dimension, and stay as they were drawn beyond."""
+    """Regular expressions for whole names of tensors that may be larger than in the initial checkpoint. Loaded values
+    fill the beginning of each dimension; the rest keeps its random values."""
     missing: Literal["error", "random"] = "error"
-    """Tensors that are not there. random: they stay as they were drawn."""
+    """Tensors that the initial checkpoint lacks. random: they keep their random values."""
     unexpected: Literal["error", "ignore"] = "error"
-    """Tensors there that the model does not have."""
+    """Tensors of the initial checkpoint that the model does not have."""
     data: Literal["start", "continue"] = "start"
-    """Where the data begins when the step counter goes on. start: at its first position. continue: where the step
-    counter says; with restore=all it must be the data of that run."""
+    """First data position if the step counter continues. start: the beginning of the data. continue: the position of
+    the step counter; with restore=all the data must be that of the earlier run."""
 
 
 class RunConfig(Config):
@@ -159,24 +159,24 @@ class RunConfig(Config):
     num_steps: PositiveInt | None
     """Optimizer updates; null: as many whole batches as data.num_epochs passes over the data hold."""
     init_from: Annotated[str | None, IsPath()] = None
-    """Start from the weights of this run, checkpoint or export (optimiser state starts fresh); null: random."""
+    """Run, checkpoint or export whose weights to start from, with a new optimizer state; null: random weights."""
     init: InitConfig = InitConfig()
-    """How init_from is read."""
+    """Options for loading init_from."""
     first_step: NonNegativeInt = 0
-    """Updates that were made before this run: the step counter, and with it the learning rate, goes on from there.
-    init.restore=all fills it in."""
+    """Number of updates made before this run. The step counter and the learning rate continue from there.
+    init.restore=all sets this."""
     num_extra_steps: PositiveInt | None = None
-    """Updates of this run alone, in place of num_steps, which is then first_step plus so many."""
+    """Number of updates of this run alone; num_steps is then first_step + num_extra_steps."""
     model: SerializeAsAny[Config]
-    """The architecture."""
+    """Architecture."""
     objective: SerializeAsAny[Config]
-    """What is predicted."""
+    """Training objective."""
     data: SerializeAsAny[DataConfig]
-    """What the model is fed."""
+    """Training and held-out data."""
     optimizer: OptimizerConfig
-    """How gradients become updates."""
+    """Optimizer."""
     schedule: ScheduleConfig = ScheduleConfig()
-    """The learning rate over time."""
+    """Learning rate schedule."""
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Keep an exponential moving average of the weights with this decay per update; null: none."""
     max_skipped_steps: NonNegativeInt = 0
@@ -186,60 +186,59 @@ class RunConfig(Config):
     parallel: ParallelConfig = ParallelConfig()
     """Compilation and distribution."""
     checkpoint: CheckpointConfig = CheckpointConfig()
-    """When the state is saved."""
+    """Saving and retention of checkpoints."""
     log: LogConfig = LogConfig()
-    """What is logged, and where."""
+    """Logging of metrics."""
     evaluate: EvaluateConfig = EvaluateConfig()
-    """Evaluation while training."""
+    """Evaluation during training."""
 
     @property
     def total_steps(self) -> int:
-        """num_steps of a config that was bound to its data."""
+        """Value of num_steps, which must be set: it is after the config was bound to its data."""
         if self.num_steps is None:
             raise ValueError("num_steps is not known before the data is opened")
         return self.num_steps
 
     @property
     def token_budget(self) -> int | None:
-        """Tokens every microbatch has room for, where batches are packed to a fixed capacity; None elsewhere."""
+        """Capacity of a microbatch in tokens if batches are packed to a fixed capacity; otherwise None."""
         return None
 
     @property
     def has_training_data(self) -> bool:
-        """Whether anything to train on is named."""
+        """True if training data is configured."""
         return bool(self.data.train)
 
     @property
     def has_held_out_data(self) -> bool:
-        """Whether there is anything to evaluate on."""
+        """True if held-out data is configured."""
         return bool(self.data.valid)
 
     @property
     def has_held_out_examples(self) -> bool:
-        """Whether there are held-out examples to show; what is held out may be classes of images alone, which are
-        none."""
+        """True if there are held-out examples to show, which folders of image classes alone do not provide."""
         named = self.data.model_dump(include={*self.data.held_out_fields}).values()
         return self.has_held_out_data and any(named)
 
     @property
     def trained_length(self) -> int | None:
-        """Most tokens of an example in training, which is how far positions are trained; None: it is not counted in
-        tokens, or positions have no end."""
+        """Maximum number of tokens of a training example, up to which positions are trained; None if examples are not
+        measured in tokens or positions are unlimited."""
         return None
 
     @property
     def evaluates_repeatedly(self) -> bool:
-        """Whether held-out data is looked at while training goes on."""
+        """True if held-out data is evaluated during training."""
         evaluate = self.evaluate
         has_probes = any(probe.every_steps is not None for probe in evaluate.probes)
         return evaluate.every_steps is not None or evaluate.every_epochs is not None or has_probes
 
     def conflicts(self) -> list[Conflict]:
-        """Problems that are solved when a value gives way that no user wrote."""
+        """Return problems that the loader can solve by changing a value that no user wrote."""
         return [problem for problem in self.problems() if isinstance(problem, Conflict)]
 
     def unsuited(self, preset: "RunConfig") -> Iterator[Conflict]:
-        """The learning rate of a preset, and that it clips nothing, where the optimiser is another one."""
+        """Yield conflicts for a preset's learning rate and disabled gradient clipping if the optimizer changed."""
         mine, old = self.optimizer, preset.optimizer
         is_rsqrt = self.schedule.largest_factor < 1, preset.schedule.largest_factor < 1
         factor = preset.schedule.largest_factor / self.schedule.largest_factor if len(set(is_rsqrt)) > 1 else 1.0
@@ -251,11 +250,11 @@ class RunConfig(Config):
                 *("optimizer.name", "optimizer.scale_by_parameter_rms"),
                 *("optimizer.adafactor.multiply_by_parameter_scale", "schedule.name", "schedule.factors"),
             )
-        if mine.name != old.name == "adafactor" and mine.max_grad_norm == 0:  # which cuts updates down by itself
+        if mine.name != old.name == "adafactor" and mine.max_grad_norm == 0:  # Adafactor clips updates itself
             yield Conflict("nothing clips the gradients", [("optimizer.max_grad_norm", DEFAULT)], "optimizer.name")
 
     def problems(self, world_size: int = 1) -> list[str]:
-        """Combinations of settings that cannot work on so many ranks, each as a message. Recipes add their own."""
+        """Return a message for each impossible combination of settings with `world_size` ranks. Recipes add more."""
         return [
             *self._batch_problems(world_size),
             *self.parallel.problems(world_size),
@@ -292,14 +291,14 @@ class RunConfig(Config):
             )
 
     def _start_problems(self) -> Iterator[str]:
-        """Settings of where the run begins and how long it is that cannot work together."""
+        """Yield problems among the settings of the start and the length of the run."""
         init, default = self.init, InitConfig()
         if self.init_from is None and init != default:
             name = next(name for name in InitConfig.model_fields if getattr(init, name) != getattr(default, name))
             yield f"init.{name} is only read where there is an init_from\n  leave it out, or give init_from=RUN"
         if init.restore == "all" and init != InitConfig(restore="all", step=init.step, data=init.data):
             yield (
-                "init.restore=all goes on with a whole state, so names and shapes cannot differ\n"
+                "init.restore=all continues with a complete state, so names and shapes cannot differ\n"
                 "  leave out init.rename, grow, missing, unexpected and averaged, or set init.restore=weights"
             )
         offset, total = self.schedule.step_offset, self.num_steps if self.num_extra_steps is None else None
@@ -317,7 +316,7 @@ class RunConfig(Config):
             yield "neither num_steps nor data.num_epochs says how long to train\n  set one of them"
 
     def _evaluation_problems(self) -> Iterator[str]:
-        """Two times to evaluate at, and decisions on metrics that nobody measures."""
+        """Yield contradictory evaluation intervals, and uses of metrics that are never measured."""
         evaluate, best, stopping = self.evaluate, self.checkpoint.keep_best, self.evaluate.early_stopping
         if evaluate.every_steps is not None and evaluate.every_epochs is not None:
             yield Conflict(
@@ -326,13 +325,13 @@ class RunConfig(Config):
                 [("evaluate.every_steps", DEFAULT), ("evaluate.every_epochs", DEFAULT)],
             )
         if not self.has_held_out_data and not evaluate.probes:
-            asked = [
+            settings = [
                 *([f"checkpoint.keep_best.metric={best.metric}"] if best is not None else []),
                 *([f"evaluate.early_stopping.metric={stopping.metric}"] if stopping is not None else []),
                 *(["evaluate.before_training=true"] if evaluate.before_training else []),
             ]
-            for one in asked:
-                yield f"{one}, but there is nothing to evaluate on\n  give held-out data: data.valid"
+            for setting in settings:
+                yield f"{setting}, but there is nothing to evaluate on\n  give held-out data: data.valid"
         elif stopping is not None and not self.evaluates_repeatedly:
             yield (
                 f"evaluate.early_stopping.metric={stopping.metric} needs evaluations while training, "
@@ -361,7 +360,7 @@ class RunConfig(Config):
             )
 
     def _phase_problems(self, num_steps: int) -> Iterator[str]:
-        """Phases of the schedule that do not fit into the run. Those that nobody wrote become a tenth of it."""
+        """Yield phases of the schedule that do not fit into the run. Phases that no user wrote become a tenth of it."""
         schedule, tenth = self.schedule, num_steps // 10
         num_warmup_steps = schedule.warmup_steps(num_steps)
         shorter_warmup = ("schedule.num_warmup_steps", tenth)
@@ -393,7 +392,7 @@ class RunConfig(Config):
 
 
 def nearest_multiples(value: int, unit: int) -> str:
-    """The advice after 'not a multiple': the nearest values of data.batch_size that are."""
+    """Return advice with the multiples of `unit` nearest to `value`, as values of data.batch_size."""
     below, above = value // unit * unit, -(-value // unit) * unit
     choices = [str(c) for c in (below, above) if c > 0]
     return f"nearest that fit: data.batch_size={' or '.join(choices)}"

@@ -39,14 +39,14 @@ class Watcher:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One way of evaluating while training goes on."""
+    """Evaluation that is repeated during training."""
 
     run: Callable[[nn.Module, str], dict[str, float]]
-    """Metrics of a model by name; a collective, the same on all ranks. The text tells this evaluation from the others
+    """Metrics of a model by name; a collective, the same on all ranks. The text identifies this evaluation among those
     of the run: the step, and "-ema" for averaged weights."""
     every_steps: int | None
-    """After every so many updates, and after the last; None: only after the last."""
+    """Number of updates between calls; the last update is always followed by one. None: only after the last."""
 
     def is_due(self, step: int) -> bool:
-        """Whether it is run after this many updates."""
+        """True if the evaluation is due after update `step`."""
         return self.every_steps is not None and step % self.every_steps == 0
