@@ -74,7 +74,7 @@ _TWENTY = (
     (Choice("color", 0.4, 0), Choice("equalize", 0.6, 3)),
 )
 POLICIES = (*_TWENTY, _TWENTY[4], _TWENTY[1], _TWENTY[13], _TWENTY[14], _TWENTY[2])
-"""The table has five of its rows twice."""
+"""All 25 policies; the published table contains five rows twice."""
 
 _ENHANCERS = ("brightness", "color", "contrast", "sharpness")
 _GEOMETRIC = ("shear_x", "shear_y", "translate_x", "translate_y")
@@ -82,9 +82,9 @@ _SIGNED = (*_GEOMETRIC, *_ENHANCERS)
 
 
 def draw(stream: Stream) -> tuple[Operation, ...]:
-    """The operations for one image: those of a random policy that come about. At most two.
+    """Draw a random policy and return the operations that it applies to one image, at most two.
 
-    Drawn in the order of the original: policy, then for each half whether, then its sign if it has one.
+    The draws are in the order of the original: the policy, then for each half if it applies and its sign if it has one.
     """
     operations = []
     for choice in POLICIES[_below(stream, len(POLICIES))]:
@@ -117,7 +117,7 @@ def amount(name: str, level: int, sign: int = 1) -> float:
 
 
 def apply(image_HW3: Pixels, operations: tuple[Operation, ...]) -> Pixels:
-    """The image after all operations, of the same size. Nothing random."""
+    """Apply all operations in order and return an image of the same size. Deterministic."""
     table_3V: Table | None = None
     for operation in operations:
         if operation.name in _FROM_VALUES:
@@ -127,7 +127,7 @@ def apply(image_HW3: Pixels, operations: tuple[Operation, ...]) -> Pixels:
                 table_3V = _from_values(table_3V, operation)
         elif operation.name in _FROM_HISTOGRAM:
             next_3V = _FROM_HISTOGRAM[operation.name](_histogram(image_HW3, table_3V))
-            # The second table looks up what the first one gives.
+            # The second table is indexed by the values of the first.
             table_3V = next_3V if table_3V is None else np.take_along_axis(next_3V, table_3V.astype(np.intp), axis=1)
         else:
             image_HW3 = np.asarray(_change(to_pillow(_look_up(image_HW3, table_3V)), operation))
@@ -159,7 +159,7 @@ def _histogram(image_HW3: Pixels, before_3V: Table | None) -> Counts:
 
 
 def _stretched(counts_3V: Counts) -> Table:
-    """Each colour's smallest value to 0, its largest to 255."""
+    """Return a table that maps the smallest value of each colour to 0 and the largest to 255."""
     is_present_3V = counts_3V > 0
     lowest_31 = is_present_3V.argmax(axis=1, keepdims=True)
     highest_31 = 255 - is_present_3V[:, ::-1].argmax(axis=1, keepdims=True)

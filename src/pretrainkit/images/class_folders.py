@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pretrainkit.errors import DataError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".tif", ".tiff"})
-"""Files that are taken for images."""
+"""Suffixes of image files."""
 
 
 @dataclass(frozen=True)
@@ -20,14 +20,14 @@ class ClassFolders:
     classes: tuple[str, ...]
     """Folder names, sorted."""
     files: tuple[Path, ...]
-    """Of all classes, sorted within each."""
+    """Image files of all classes, sorted within each class."""
     labels_N: NDArray[np.int64]
-    """(N,) index into `classes` of each file."""
+    """Index into `classes` of each file, (N,)."""
 
 
 def image_files(folder: Path) -> list[Path]:
-    """Return all images in the folder and below, sorted by path. Hidden files are left out. Raises DataError where
-    there is no such folder, or no image in it."""
+    """Return all images in the folder and below, sorted by path, without hidden files. Raises DataError if the
+    folder does not exist or contains no image."""
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}\n  give a folder of images")
     found = sorted(
@@ -41,8 +41,8 @@ def image_files(folder: Path) -> list[Path]:
 
 
 def class_folders(folder: Path) -> ClassFolders:
-    """Return the classes and images of a folder with one folder for each class. Raises DataError where there is no such
-    folder, it has no class folders, or one of them has no image."""
+    """Return the classes and images of a folder with one folder for each class. Raises DataError if the folder does
+    not exist or has no class folders, or if a class folder contains no image."""
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}\n  give a folder with one folder of images for each class")
     classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
@@ -55,7 +55,7 @@ def class_folders(folder: Path) -> ClassFolders:
 
 def class_names(folders: ClassFolders, names_file: Path | None) -> list[str]:
     """Return the names of the classes for captions: folder names with spaces for underscores, or those of a JSON file
-    {folder: name}. Raises DataError where the file cannot be read, or lacks a class."""
+    {folder: name}. Raises DataError if the file cannot be read or lacks a class."""
     if names_file is None:
         return [name.replace("_", " ") for name in folders.classes]
     try:

@@ -50,20 +50,20 @@ class ImageError(DataError):
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedImage:
-    """An image file of which only the header was read."""
+    """An image file after its header was read, not decoded yet."""
 
     content: bytes | bytearray | memoryview
-    """Of the whole file."""
+    """Content of the whole file."""
     name: str
-    """What messages call it."""
+    """Name of the image in messages."""
     width: int
     """Pixels, as stored."""
     height: int
     """Pixels, as stored."""
     is_jpeg: bool
-    """Whether it can be decoded at a part of its size."""
+    """True if the image can be decoded at a reduced size."""
     is_turbo: bool
-    """Whether simplejpeg decodes it."""
+    """True if simplejpeg decodes the image."""
 
     def decode(self, wanted: tuple[int, int] | None = None, *, is_fast: bool = False) -> Pixels:
         """Return the pixels. Raises ImageError where the file is damaged or cut off.

@@ -108,12 +108,12 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """A part of an image as it is."""
+    """A square part of an image, not resized."""
 
     left: int
     top: int
     size: int
-    """Pixels of each side. What lies outside of the image is black."""
+    """Pixels of each side. The area outside of the image is black."""
 
     def __call__(self, image_HW3: Pixels) -> Pixels:
         rows, columns = slice(max(self.top, 0), self.top + self.size), slice(max(self.left, 0), self.left + self.size)
@@ -128,12 +128,12 @@ class Cut:
 
 @dataclass(frozen=True, kw_only=True)
 class Compose:
-    """Transforms one after another. Picklable."""
+    """A sequence of transforms. Picklable."""
 
     ops: tuple[ImageTransform, ...]
-    """Without random erasing."""
+    """All transforms except random erasing."""
     erasing: RandomErasing | None
-    """For `erase`, after normalizing."""
+    """Random erasing, which `erase` applies after normalizing."""
     size: int
     """Pixels of each side of the result."""
     is_exact: bool
@@ -182,7 +182,7 @@ def compose(ops: Sequence[ImageTransform], *, is_exact: bool = False) -> Compose
     problems = []
     if any(isinstance(op, RandomErasing) for op in pixel_ops):
         problems.append("random_erasing works on normalized pixels\n  make it the last transform, and the only one")
-    # Two shapes of which no transform makes the same size by accident.
+    # Two shapes that only a transform with a fixed output size makes equal.
     sizes = [(1021, 509), (257, 769)]
     for op in pixel_ops:
         sizes = [_size_after(op, *size) for size in sizes]
@@ -229,7 +229,7 @@ def _size_after(op: ImageTransform, width: int, height: int) -> tuple[int, int]:
 
 
 def _draw(op: ImageTransform, width: int, height: int, rng: np.random.Generator) -> list[Step]:
-    """The steps of one transform on an image of a size; none where the draw says that nothing happens."""
+    """Draw the steps of one transform for an image size; empty if the transform is not applied."""
     match op:
         case ops.Resize() | ops.ResizeShorter():
             kernel = op.interpolation if isinstance(op, ops.ResizeShorter) else "bilinear"
@@ -302,7 +302,7 @@ def _draw_jitter(amounts: dict[Property, float], rng: np.random.Generator) -> St
 
 
 def _draw_distortion(op: ops.ColorDistortion, rng: np.random.Generator) -> list[Step]:
-    """SimCLR's: jitter of four properties with probability 0.8, then grey with probability 0.2."""
+    """Draw SimCLR's distortion: jitter of four properties (probability 0.8), then grey (probability 0.2)."""
     strength = op.strength
     steps: list[Step] = []
     if rng.random() < 0.8:
@@ -315,7 +315,7 @@ def _draw_distortion(op: ops.ColorDistortion, rng: np.random.Generator) -> list[
 
 
 def adjust(image_HW3: Pixels, adjustments: tuple[Adjustment, ...]) -> Pixels:
-    """All changes in their order, as Pillow's ImageEnhance makes them."""
+    """Apply all adjustments in order with Pillow's ImageEnhance."""
     from PIL import ImageEnhance
 
     kinds = {"brightness": ImageEnhance.Brightness, "contrast": ImageEnhance.Contrast, "saturation": ImageEnhance.Color}
@@ -335,12 +335,12 @@ def _turn_hue(image: Image, turn: float) -> Image:
 
 
 def grey(image_HW3: Pixels) -> Pixels:
-    """Luminance in all three channels."""
+    """Return the luminance in all three channels."""
     return np.asarray(to_pillow(image_HW3).convert("L").convert("RGB"))
 
 
 def blur(image_HW3: Pixels, radius: float) -> Pixels:
-    """Pillow's Gaussian blur; radius in pixels."""
+    """Apply Pillow's Gaussian blur; `radius` in pixels."""
     from PIL import ImageFilter
 
     return np.asarray(to_pillow(image_HW3).filter(ImageFilter.GaussianBlur(radius)))

@@ -5,7 +5,7 @@ Dimensions: B samples, N slots of the encoder, M of the decoder.
 Arrays start with B; real slots come first in each row, zeros behind:
 
 * `encoder_length`, `decoder_length` int32 (B,): real slots.
-* `encoder_segment` uint8 (B, N), `decoder_segment` (B, M): draws that know nothing of each other, 0, 1, …
+* `encoder_segment` uint8 (B, N), `decoder_segment` (B, M): index of the independent draw, 0, 1, …
 * `encoder_modality`, `decoder_modality` uint8: numbers in `model.modalities`.
 * `encoder_position`, `decoder_position` int32: place in the grid, or number among the visible tokens of a sequence.
 * `encoder_ids` int32: token; of pixels the place of the patch; of vectors the row of `vectors/NAME`, -1 for a sentinel.
@@ -46,7 +46,7 @@ def with_places(batch: HostBatch, modalities: Sequence[Modality]) -> HostBatch:
 
 
 def continuous(modalities: Sequence[Modality], num: int, contents: Mapping[str, Sequence[Any]]) -> HostBatch:
-    """`pixels/NAME` and `vectors/NAME` of `num` rows, by name what each row has of it; zeros where that is None."""
+    """Return `pixels/NAME` and `vectors/NAME` of `num` rows by name; zeros where a content is None."""
     out: HostBatch = {}
     for modality in modalities:
         if modality.kind == "pixels":
@@ -64,7 +64,7 @@ def continuous(modalities: Sequence[Modality], num: int, contents: Mapping[str, 
 
 
 def empty_rows(side: str, num: int, num_slots: int) -> HostBatch:
-    """`num` rows of encoder or decoder without a token."""
+    """Return `num` rows of encoder or decoder without tokens."""
     dtypes = {"segment": np.uint8, "modality": np.uint8, "position": np.int32, "ids": np.int32}
     dtypes |= {"target": np.int32} if side == "decoder" else {}
     rows = {f"{side}_{name}": np.zeros((num, num_slots), dtype) for name, dtype in dtypes.items()}
@@ -72,7 +72,7 @@ def empty_rows(side: str, num: int, num_slots: int) -> HostBatch:
 
 
 def filled_rows(side: str, rows: Sequence[Sequence[Piece]]) -> HostBatch:
-    """Rows of encoder or decoder with these pieces, of one segment each, as wide as the longest."""
+    """Return rows of encoder or decoder with one segment of the given pieces, as wide as the longest row."""
     lengths = [sum(len(ids) for _, _, ids in pieces) for pieces in rows]
     batch = empty_rows(side, len(rows), max(1, *lengths))
     batch[f"{side}_length"][:] = lengths
@@ -88,7 +88,7 @@ def filled_rows(side: str, rows: Sequence[Sequence[Piece]]) -> HostBatch:
 
 
 def assumed_batch(config: FourMRun, num_examples: int) -> HostBatch:
-    """Examples that fill all slots of encoder and decoder, evenly from all modalities."""
+    """Return examples that fill all slots of encoder and decoder evenly from all modalities."""
     batch: HostBatch = {}
     modalities, masking = config.model.modalities, config.masking
     for side, num_slots in (("encoder", masking.num_input_tokens), ("decoder", masking.num_target_tokens)):

@@ -1,4 +1,4 @@
-"""From the bytes of one file to what a modality is made of.
+"""Readers, which turn the bytes of a file into the content of a modality.
 
 A reader of your own is an object of a subclass of `Reader`, named in the modality as `module:OBJECT`.
 
@@ -40,17 +40,17 @@ _SAM_SIZE = 224
 
 @dataclass(frozen=True)
 class Request:
-    """Everything a reader may know besides the file."""
+    """Everything a reader can use besides the file."""
 
     modality: Modality
     part: Part
-    """What is used of the sample."""
+    """Part of the sample that is used."""
     rng: np.random.Generator
-    """Of this sample and modality, in this epoch; in evaluation always the same."""
+    """Generator for this sample, modality and epoch; always the same in evaluation."""
     is_training: bool
     data: FourMDataConfig
     name: str
-    """Of the file, for messages."""
+    """Name of the file, for messages."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Reader(ABC):
     """Reads files of one kind."""
 
     suffixes: tuple[str, ...]
-    """Of its files, in lower case."""
+    """Suffixes of its files, in lower case."""
 
     @abstractmethod
     def read(self, content: bytes, request: Request) -> Content:
@@ -77,10 +77,10 @@ class Reader(ABC):
         fit the modality."""
 
     is_of_parts: bool = False
-    """Whether files were made of stored parts of the sample and cannot be cut any more."""
+    """True if files were created from stored parts of the sample and cannot be cropped any more."""
 
     def image_size(self, content: bytes, name: str) -> tuple[int, int] | None:
-        """(height, width) of the image that the file is; None: it is none."""
+        """Return (height, width) of the image in the file, or None if the file is not an image."""
         return None
 
 
@@ -226,7 +226,7 @@ class JsonReader(Reader):
     """JSON of one structure, as words."""
 
     what: str
-    """What files hold, for messages."""
+    """Description of the content, for messages."""
     words: Callable[[Any, Request], Content]
     """What was found as a sequence; of another structure it may raise any error of a look-up or a conversion."""
     is_of_parts: bool = False
@@ -306,7 +306,7 @@ READERS: Mapping[str, Reader] = {
     "sam_instances": JsonReader("records of points, token_ids and bbox, one for each part", _sam_instances, True),
     "vectors": Vectors(),
 }
-"""By the name in `Modality.reader`."""
+"""Readers by the name in `Modality.reader`."""
 
 
 def reader_of(modality: Modality) -> Reader:
@@ -329,7 +329,7 @@ def reader_of(modality: Modality) -> Reader:
 
 
 def _patches(values_HW: NDArray, rows: int, columns: int) -> NDArray:
-    """(rows x columns, values of one patch)."""
+    """Return the values of all patches: (rows x columns, values of one patch)."""
     return (
         values_HW.reshape(rows, -1, columns, values_HW.shape[1] // columns).swapaxes(1, 2).reshape(rows * columns, -1)
     )

@@ -22,7 +22,7 @@ _REMEDY = "  make one with: pretrainkit tokenizer train words.tsv --kind multimo
 
 
 class _Words(dict[str, tuple[int, ...]]):
-    """Ids of words, looked up once."""
+    """Cache of the ids of words."""
 
     def __init__(self, tokenizer: Any) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ def _read(content: bytes) -> tuple[Any, _Words]:
 
 
 class TextVocabulary:
-    """Words to ids, and back."""
+    """Converts words to ids and ids to text."""
 
     def __init__(self, path: str | Path) -> None:
         """`path`: folder of a tokenizer, or its JSON file. Raises DataError where there is none, or it lacks what
@@ -74,7 +74,7 @@ class TextVocabulary:
             )
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text, without any mark of its beginning or end."""
+        """Return the ids of each text, without start and end tokens."""
         if not self._splits_at_spaces:
             found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
             return [encoding.ids for encoding in found]
@@ -92,7 +92,7 @@ class TextVocabulary:
 
     @cached_property
     def _splits_at_spaces(self) -> bool:
-        """True if words have their ids whatever stands around them, as in a vocabulary that we trained."""
+        """True if the ids of a word do not depend on its neighbours, as in vocabularies trained here."""
         parts = json.loads(self._tokenizer.to_str())
         kinds = [(parts[name] or {}).get("type") for name in ("model", "pre_tokenizer", "normalizer")]
         return kinds == ["WordPiece", "BertPreTokenizer", "BertNormalizer"]
@@ -105,11 +105,11 @@ class TextVocabulary:
         return re.compile("|".join(map(re.escape, first)), re.IGNORECASE) if first else None
 
     def encode_words(self, words: Iterable[str]) -> list[int]:
-        """Ids of words with spaces between them; a reserved token such as "wine glass" is one word."""
+        """Return the ids of words separated by spaces; a reserved token such as "wine glass" is one word."""
         return list(chain.from_iterable(map(self._words.__getitem__, words)))
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Readable text; control tokens and sentinels are left out."""
+        """Return readable text without control tokens and sentinels."""
         left_out = {self.pad, self.sos, self.eos, *self.sentinels}
         kept = [int(token) for token in ids if int(token) not in left_out]
         return str(self._tokenizer.decode(kept, skip_special_tokens=False))

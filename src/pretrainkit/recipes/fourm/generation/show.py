@@ -53,7 +53,7 @@ class ImageDecoder(Protocol):
     vocab_size: int
     """Different tokens."""
     has_numbers: bool
-    """Whether its images are of numbers that can be near each other; else of classes."""
+    """True if pixel values are numbers with a distance; False if they are classes."""
 
     def decode(self, ids: Ids, /) -> NDArray[Any]:
         """As files hold them: uint8 (B, H, W, 3) or (B, H, W), float32 (B, H, W) of depth, (B, C, H, W) of features."""
@@ -63,7 +63,7 @@ class ImageDecoder(Protocol):
 
 
 def picture(modality: Modality, ids_P: Ids, decoders: Mapping[str, ImageDecoder]) -> Pixels | None:
-    """uint8 (H, W, 3) of the tokens of an image; None where nobody can decode them."""
+    """Return the tokens of an image as a picture, uint8 (H, W, 3), or None if no decoder is available."""
     if modality.name in decoders:
         return decoders[modality.name].pictures(ids_P[None])[0].transpose(1, 2, 0)
     painted, grid = _PAINTERS.get(modality.reader), ids_P.reshape(modality.grid)
@@ -125,7 +125,7 @@ def structure(modality: Modality, ids: Ids, vocabulary: TextVocabulary) -> Any:
 
 
 def _boxes(text: str) -> dict[str, Any]:
-    """Return those that are whole; coordinates are shares of the image."""
+    """Return the complete boxes; coordinates are shares of the image."""
     return {
         "instances": [
             {"boxes": [int(value) / 999 for value in sides], "class_name": name.strip(), "score": 1.0}
@@ -178,7 +178,7 @@ def contact_sheet(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Any
 
 
 def with_boxes(image_HW3: Pixels, instances: Sequence[dict[str, Any]]) -> Pixels:
-    """A copy with frames around boxes, which are shares of the image, and their classes."""
+    """Return a copy with frames around boxes (shares of the image) and their classes."""
     from PIL import Image, ImageDraw
 
     image = Image.fromarray(np.ascontiguousarray(image_HW3))
