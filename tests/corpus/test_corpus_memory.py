@@ -19,14 +19,14 @@ MEASURE = """
 import os, re, sys
 from pathlib import Path
 from pretrainkit.corpus.duplicates import DuplicateRule
-from pretrainkit.workers.engine import Crew, LocalEngine
+from pretrainkit.workers.engine import Resources, LocalEngine
 from pretrainkit.corpus.shards import BuildSettings, build_corpus
 from pretrainkit.files.sources import find_sources
 from pretrainkit.corpus.words import count_words
 
 os.fsync = lambda descriptor: None
 memory = int(sys.argv[1])
-LocalEngine.crew = lambda *_: Crew(1, memory)
+LocalEngine.resources = lambda *_: Resources(1, memory)
 folder, stage = Path(sys.argv[2]), sys.argv[3]
 settings = {
     "shuffle": dict(split_folders=False),

@@ -16,7 +16,7 @@ from pretrainkit.corpus.shards import BuildSettings, build_corpus
 from pretrainkit.errors import DataError
 from pretrainkit.files.sources import find_sources
 from pretrainkit.files.spans import group_sources
-from pretrainkit.workers.engine import LOCAL, Crew, LocalEngine, Means
+from pretrainkit.workers.engine import LOCAL, LocalEngine, Resources, StageRunner
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Quiet
 
 
@@ -52,8 +52,8 @@ def build(raw, out, method, **options):
 
 def dropped(sources, work, method, memory_bytes=DEFAULT_MEMORY, **options):
     """The list of documents to leave out."""
-    means = Means(LOCAL, 1, memory_bytes, Quiet())
-    found = find_duplicates(sources, work, DuplicateRule(minhash=method), means=means, **options)
+    runner = StageRunner(LOCAL, 1, memory_bytes, Quiet())
+    found = find_duplicates(sources, work, DuplicateRule(minhash=method), runner=runner, **options)
     listed = np.fromfile(found.path, np.uint64)
     assert len(listed) == found.num_dropped
     return listed.tolist()
@@ -101,7 +101,7 @@ def test_the_list_does_not_depend_on_how_the_work_is_shared(tmp_path, raw, monke
     monkeypatch.setattr(duplicates, "group_sources", lambda sources: group_sources(sources, 1, 2000))
     many = dropped(sources, tmp_path / "many", MinHash(), heldout=heldout)
     # So little memory that every few documents are a run, and runs are merged in steps.
-    monkeypatch.setattr(LocalEngine, "crew", lambda *_: Crew(1, 2000))
+    monkeypatch.setattr(LocalEngine, "resources", lambda *_: Resources(1, 2000))
     monkeypatch.setattr(pairs, "_LEAST_BLOCK", 4)
     tight = dropped(sources, tmp_path / "tight", MinHash(), heldout=heldout)
     assert many == tight == sorted(many)

@@ -133,7 +133,7 @@ def test_files_that_other_processes_stream_in_any_order_change_no_byte(tmp_path)
     class AnotherOrder(LocalEngine):
         """As two processes would: tasks and results are pickled, and come in any order."""
 
-        def run(self, function, tasks, crew, work, progress):
+        def run(self, function, tasks, resources, work, progress):
             return [pickle.loads(pickle.dumps(function(pickle.loads(pickle.dumps(task))))) for task in reversed(tasks)]
 
     stream(request, tmp_path / "two", settings, workers=2, engine=AnotherOrder())

@@ -15,7 +15,7 @@ from pretrainkit.corpus.words import SABERTOOTH_PILE_SETS, count_words
 from pretrainkit.errors import DataError, RunError
 from pretrainkit.files.manifest import verify
 from pretrainkit.files.sources import find_sources
-from pretrainkit.workers.engine import Crew, LocalEngine
+from pretrainkit.workers.engine import LocalEngine, Resources
 
 try:
     from pretrainkit.corpus._words import WordTable
@@ -210,7 +210,7 @@ def test_spilling_and_workers_change_nothing(tmp_path, many_files, monkeypatch, 
         assert (tmp_path / "one.tsv.manifest.json").read_text().replace("one.tsv", "two.tsv") == (
             tmp_path / "two.tsv.manifest.json"
         ).read_text()
-    monkeypatch.setattr(LocalEngine, "crew", lambda *_: Crew(1, 3000))
+    monkeypatch.setattr(LocalEngine, "resources", lambda *_: Resources(1, 3000))
     monkeypatch.setattr(word_tables, "_MAX_MERGED_RUNS", 2)
     count_words(many_files, tmp_path / "spilled.tsv", order=order, workers=1, memory_bytes=50_000_000)
     on_disk = words.write_merged

@@ -107,11 +107,11 @@ def test_what_goes_wrong_is_one_message(cluster, tmp_path, content, words, messa
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'pretrainkit[ray]'")
 def test_a_cluster_that_does_not_answer_is_one_message():
     with pytest.raises(InputError, match=r"no Ray cluster answers at 127.0.0.1:1: (.|\n)*ray start --head"):
-        RayEngine("127.0.0.1:1").crew(None, 1, 1, 1_000_000_000)
+        RayEngine("127.0.0.1:1").resources(None, 1, 1, 1_000_000_000)
 
 
 def test_without_ray_the_install_line_is_given(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingPackageError, match=r"pip install 'pretrainkit\[ray\]'"):
-        RayEngine().crew(None, 1, 1, 1_000_000_000)
+        RayEngine().resources(None, 1, 1, 1_000_000_000)
     assert ray_engine.RayPipelineExecutor  # datatrove itself needs no Ray until it works

@@ -16,7 +16,7 @@ import pretrainkit
 from pretrainkit.cli.corpus import app
 from pretrainkit.cli.options import Execution
 from pretrainkit.errors import InputError, MissingPackageError, RunError
-from pretrainkit.workers.engine import Crew
+from pretrainkit.workers.engine import Resources
 from pretrainkit.workers.processes import Quiet
 from pretrainkit.workers.slurm_config import SlurmJob
 from pretrainkit.workers.slurm_engine import SlurmEngine
@@ -107,7 +107,7 @@ def test_what_a_job_asks_for(tmp_path, cluster):
         partition="cpu", time=90, account="lab", constraint="ssd", cpus_per_task=2, setup=("module load python",),
         sbatch={"reservation": "night", "exclusive": True, "overcommit": False},
     )  # fmt: skip
-    results = SlurmEngine(settings).run(str, range(2500), Crew(100, 500_000_000), tmp_path / "work", Quiet())
+    results = SlurmEngine(settings).run(str, range(2500), Resources(100, 500_000_000), tmp_path / "work", Quiet())
     with pytest.raises(RunError, match="2500 of 2500 tasks were not finished"):
         list(results)  # nothing runs, and squeue says so
     script = (folder / "0.script").read_text()
@@ -129,7 +129,7 @@ def test_the_memory_that_the_user_asks_for_counts(tmp_path, cluster):
     for number, option in enumerate(["mem-per-cpu", "mem"]):
         settings = SlurmJob(sbatch={option: "7G"})
         with pytest.raises(RunError):
-            list(SlurmEngine(settings).run(str, [1], Crew(1, 500_000_000), tmp_path / "work", Quiet()))
+            list(SlurmEngine(settings).run(str, [1], Resources(1, 500_000_000), tmp_path / "work", Quiet()))
         assert re.findall(r"--(mem\S*)", (folder / f"{number}.script").read_text()) == [f"{option}=7G"]
 
 
@@ -139,19 +139,19 @@ def test_the_jobs_of_an_interrupted_command_are_cancelled_before_new_ones(tmp_pa
     earlier.mkdir(parents=True)
     (earlier / "job").write_text("4711")
     with pytest.raises(RunError):
-        list(SlurmEngine().run(str, [1], Crew(1, 500_000_000), tmp_path / "work", Quiet()))
+        list(SlurmEngine().run(str, [1], Resources(1, 500_000_000), tmp_path / "work", Quiet()))
     assert (folder / "cancelled").read_text().split() == ["4711", "0"]
 
 
 def test_refusals(tmp_path, cluster, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match="there is no sbatch on this machine"):
-        SlurmEngine().crew(None, 1, 1, 1_000_000_000)
+        SlurmEngine().resources(None, 1, 1, 1_000_000_000)
     monkeypatch.undo()
     cluster(runs=False)
     (tmp_path / "bin/sbatch").write_text("#!/bin/bash\necho 'invalid partition specified: no' >&2; exit 1\n")
     with pytest.raises(InputError, match="refused the job"):
-        list(SlurmEngine().run(str, [1], Crew(1, 500_000_000), tmp_path / "work", Quiet()))
+        list(SlurmEngine().run(str, [1], Resources(1, 500_000_000), tmp_path / "work", Quiet()))
 
 
 @pytest.mark.parametrize(

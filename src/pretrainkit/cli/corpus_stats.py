@@ -38,7 +38,7 @@ def stats(
     from pretrainkit.files.manifest import explained_write_errors
     from pretrainkit.files.sources import find_sources
     from pretrainkit.report.corpus_page import write_corpus_page
-    from pretrainkit.workers.engine import LOCAL, Means
+    from pretrainkit.workers.engine import LOCAL, StageRunner
     from pretrainkit.workers.processes import DEFAULT_MEMORY, Quiet
 
     sources = find_sources(named(inputs), format)
@@ -51,11 +51,11 @@ def stats(
                 folder = tempfile.TemporaryDirectory(dir=page.parent, prefix=f".{page.name}.")
             with folder:
                 progress.note("looking for near duplicates")
-                means, rule = (
-                    Means(LOCAL, options.pop("workers"), DEFAULT_MEMORY, Quiet()),
+                runner, rule = (
+                    StageRunner(LOCAL, options.pop("workers"), DEFAULT_MEMORY, Quiet()),
                     DuplicateRule(minhash=MinHash()),
                 )
-                found = find_duplicates(sources, Path(folder.name), rule, means=means, **options)
+                found = find_duplicates(sources, Path(folder.name), rule, runner=runner, **options)
             result["num_near_duplicates"] = found.num_dropped - result["num_duplicates"]
             what, counts = language_counts(text for text, _ in result["sample"])
             if what == "script":

@@ -1,4 +1,4 @@
-"""What shards to make of documents, and what to stream from the hub for them. Light to import, for the command line."""
+"""Settings of corpus commands: shards to write, and data sets to stream from the hub. Imports fast, for the CLI."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildSettings:
-    """What shards to make."""
+    """Settings of the shards to write."""
 
     num_shards: int = 8
     """Number of shards, per split (fewer, in proportion, for held-out data)."""
@@ -36,7 +36,7 @@ class BuildSettings:
     max_bad: int = 0
     """Broken lines and the like that may be skipped (and counted)."""
     quality: Quality | None = None
-    """What documents must be like; None: all are taken."""
+    """Quality rules that documents must meet; None keeps all documents."""
     duplicates: "DuplicateRule | None" = None
     """Which documents are left out because of others: all but the first of those that are alike or, with held-out data,
     those like a held-out one. None: none."""
@@ -57,17 +57,17 @@ class BuildSettings:
         return {"train": Path("train")} | ({"valid": Path("valid")} if self.heldout else {})
 
     def content(self) -> dict[str, Any]:
-        """What decides the bytes of the shards: all but the budget for bad input, and what is not asked for."""
+        """Return the settings that decide the bytes of the shards: all but `max_bad` and unset rules."""
         unasked = {key for key in ("quality", "duplicates") if getattr(self, key) is None}
         return {key: value for key, value in asdict(self).items() if key not in unasked | {"max_bad"}}
 
 
 @dataclass(frozen=True, kw_only=True)
 class HubRequest:
-    """What to stream."""
+    """A data set to stream from the hub."""
 
     name: str
-    """Of the data set on the hub, such as "allenai/c4", or a local folder."""
+    """Name of the data set on the hub, such as "allenai/c4", or a local folder."""
     config: str | None = None
     """Name of a configuration, such as en or 20231101.bg; None: the default one."""
     split: str = "train"
@@ -87,7 +87,7 @@ class HubRequest:
 
     @property
     def dataset(self) -> str:
-        """What `meta.dataset` says."""
+        """Value of `meta.dataset` of the documents."""
         name = Path(self.name).name if Path(self.name).exists() else self.name
         return f"{name}/{self.config}" if self.config else name
 

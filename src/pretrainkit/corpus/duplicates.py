@@ -28,8 +28,8 @@ from pretrainkit.files.manifest import atomic_file, fingerprint
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import OnBytes, SourceFile
 from pretrainkit.files.spans import GroupTask, group_sources, group_tasks
-from pretrainkit.files.work import finished_task, note_finished
-from pretrainkit.workers.engine import LOCAL, Means
+from pretrainkit.files.work import finished_task, record_finished
+from pretrainkit.workers.engine import LOCAL, StageRunner
 
 _FOLDER = "duplicates"
 NOT_HELD_OUT = 1 << 63
@@ -98,7 +98,7 @@ def sign_group(
                 documents, keys = array("Q"), array("Q")
     if documents:
         runs.append(_spill(task.folder, len(runs), documents, keys, width))
-    return note_finished(task.folder, {"key": task.key, "folder": task.folder.name, "runs": runs})
+    return record_finished(task.folder, {"key": task.key, "folder": task.folder.name, "runs": runs})
 
 
 def _spill(folder: Path, number: int, documents: "array[int]", keys: "array[int]", width: int) -> tuple[str, int]:
@@ -136,7 +136,7 @@ def join_column(task: JoinTask) -> dict[str, Any]:
     shutil.rmtree(meanwhile)
     for path in task.folder.glob("level-*.pairs"):
         path.unlink()
-    return note_finished(task.folder, {"key": task.key, "num_pairs": run.num_pairs})
+    return record_finished(task.folder, {"key": task.key, "num_pairs": run.num_pairs})
 
 
 def find_duplicates(
@@ -144,7 +144,7 @@ def find_duplicates(
     work: Path,
     rule: DuplicateRule,
     *,
-    means: Means,
+    runner: StageRunner,
     heldout: float = 0.0,
     text_key: str = "text",
     max_bad: int = 0,
@@ -156,39 +156,39 @@ def find_duplicates(
     tasks = group_tasks(group_sources(sources), work, "sign", [asdict(rule), heldout, text_key, max_bad])
     folder, key = work / _FOLDER, fingerprint([task.key for task in tasks])
     if (noted := finished_task(folder, key)) is None:
-        crew = means.crew(len(tasks), sum(source.num_bytes for source in sources))
+        resources = runner.resources(len(tasks), sum(source.num_bytes for source in sources))
         choices: dict[str, Any] = {"rule": rule, "heldout": heldout, "text_key": text_key, "max_bad": max_bad}
-        sign = partial(sign_group, **choices, memory_bytes=crew.memory_bytes)
-        signed = means.finish(sign, tasks, crew, work, "comparing", "B", "groups of files were already compared")
-        noted = _list(_join(signed, work, rule, means), work, key, heldout, means)
+        sign = partial(sign_group, **choices, memory_bytes=resources.memory_bytes)
+        signed = runner.finish(sign, tasks, resources, work, "comparing", "B", "groups of files were already compared")
+        noted = _list(_join(signed, work, rule, runner), work, key, heldout, runner)
         noted["num_documents"] = sum(num for result in signed for _, num in result["runs"])
-        note_finished(folder, noted)
+        record_finished(folder, noted)
         for finished in [*work.glob("sign-*"), *work.glob("join-*")]:
             shutil.rmtree(finished)
-    means.progress.note(f"{noted['num_dropped']:,} of {noted['num_documents']:,} documents are left out")
+    runner.progress.note(f"{noted['num_dropped']:,} of {noted['num_documents']:,} documents are left out")
     return Duplicates(folder / "dropped.u64", noted["num_documents"], noted["num_dropped"], key)
 
 
-def _join(signed: list[dict[str, Any]], work: Path, rule: DuplicateRule, means: Means) -> list[PairRun]:
+def _join(signed: list[dict[str, Any]], work: Path, rule: DuplicateRule, runner: StageRunner) -> list[PairRun]:
     """Pairs of documents that belong together, column by column."""
     width = rule.num_columns
     runs = [(work / result["folder"] / name, num) for result in signed for name, num in result["runs"]]
-    crew = means.crew(width, sum(num for _, num in runs) * width * PAIR_BYTES)
+    resources = runner.resources(width, sum(num for _, num in runs) * width * PAIR_BYTES)
     key = fingerprint([result["key"] for result in signed])
     tasks = [
         JoinTask(
             tuple(PairRun(path, num, column * num * PAIR_BYTES) for path, num in runs),
-            *(work / f"join-{column:05d}", crew.memory_bytes, f"{key}-{column}"),
+            *(work / f"join-{column:05d}", resources.memory_bytes, f"{key}-{column}"),
         )
         for column in range(width)
     ]
-    joined = means.finish(join_column, tasks, crew, work, "joining", "column", "columns were already joined")
+    joined = runner.finish(join_column, tasks, resources, work, "joining", "column", "columns were already joined")
     return [PairRun(task.folder / "joined.pairs", result["num_pairs"]) for task, result in zip(tasks, joined)]
 
 
-def _list(joined: Sequence[PairRun], work: Path, key: str, heldout: float, means: Means) -> dict[str, Any]:
+def _list(joined: Sequence[PairRun], work: Path, key: str, heldout: float, runner: StageRunner) -> dict[str, Any]:
     """Writes the list."""
-    share = LOCAL.crew(1, 1, 0, means.memory_bytes).memory_bytes  # in this process, whatever the engine
+    share = LOCAL.resources(1, 1, 0, runner.memory_bytes).memory_bytes  # in this process, whatever the engine
     sets = write_components(
         chain.from_iterable(run.pieces() for run in joined), work / "components", share, work / _FOLDER / "sets.pairs"
     )

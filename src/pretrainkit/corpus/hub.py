@@ -17,11 +17,18 @@ from typing import Any
 from pretrainkit.corpus.build_settings import HubRequest
 from pretrainkit.corpus.shard_writer import encode_record
 from pretrainkit.errors import DataError, PretrainKitError, import_optional
-from pretrainkit.files.manifest import MANIFEST_NAME, HashingFile, atomic_file, fingerprint, is_as_noted, read_manifest
+from pretrainkit.files.manifest import (
+    MANIFEST_NAME,
+    HashingFile,
+    atomic_file,
+    fingerprint,
+    matches_entry,
+    read_manifest,
+)
 from pretrainkit.files.sources import SourceFile
 from pretrainkit.files.spans import SPAN_BYTES
-from pretrainkit.files.work import finished_task, note_finished, work_folder
-from pretrainkit.workers.engine import LOCAL, Crew, Engine, Means
+from pretrainkit.files.work import finished_task, record_finished, work_folder
+from pretrainkit.workers.engine import LOCAL, Engine, Resources, StageRunner
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet
 
 FETCHED = ".fetched"
@@ -80,7 +87,7 @@ def fetched(
         DataError: No such data set, configuration, split or column; the stream breaks off; another corpus is there.
     """
     out = Path(out)
-    means = Means(engine, workers, memory_bytes, progress or Quiet())
+    runner = StageRunner(engine, workers, memory_bytes, progress or Quiet())
     finished = _finished_sources(request, out)
     if finished is not None:
         yield finished
@@ -95,7 +102,7 @@ def fetched(
             FetchTask(request, commit, index, num_files, work / f"file-{index:05d}", part_bytes, request.max_documents)
             for index in range(num_files)
         ]
-        sources = _fetch_all(tasks, stamp, work, means)
+        sources = _fetch_all(tasks, stamp, work, runner)
         if not sources:
             shutil.rmtree(work)  # another split may take its place
             raise DataError(f"{request.name}, split {request.split}, holds no row\n  name another split by --split")
@@ -103,15 +110,15 @@ def fetched(
         shutil.rmtree(work)
 
 
-def _fetch_all(tasks: list[FetchTask], stamp: str | None, work: Path, means: Means) -> list[SourceFile]:
-    request, progress = tasks[0].request, means.progress
+def _fetch_all(tasks: list[FetchTask], stamp: str | None, work: Path, runner: StageRunner) -> list[SourceFile]:
+    request, progress = tasks[0].request, runner.progress
     progress.stage("streaming", len(tasks), "file")
     if num_kept := sum(_num_documents(_noted(task)) for task in tasks):
         progress.note(f"kept: {num_kept:,} documents were already streamed")
     if request.max_documents is not None:
         fetching = _one_by_one(tasks, request.max_documents)
     else:
-        fetching = means.engine.run(fetch_file, tasks, _crew(request, len(tasks), means), work, progress)
+        fetching = runner.engine.run(fetch_file, tasks, _crew(request, len(tasks), runner), work, progress)
     results: dict[int, dict[str, Any]] = {}
     for index, noted in fetching:
         results[index] = noted
@@ -131,13 +138,13 @@ def _one_by_one(tasks: Sequence[FetchTask], left: int) -> Iterator[tuple[int, di
             left -= _num_documents(result[1])
 
 
-def _crew(request: HubRequest, num_files: int, means: Means) -> Crew:
+def _crew(request: HubRequest, num_files: int, runner: StageRunner) -> Resources:
     folder = Path(request.name)
     num_bytes = sum(size for _, size, _ in _local_files(folder)) if folder.exists() else num_files * SPAN_BYTES
-    crew = means.crew(num_files, num_bytes)
-    if not means.engine.is_local:
-        return crew
-    return Crew(max(1, min(crew.num_workers, means.memory_bytes // _PROCESS_BYTES)), crew.memory_bytes)
+    resources = runner.resources(num_files, num_bytes)
+    if not runner.engine.is_local:
+        return resources
+    return Resources(max(1, min(resources.num_workers, runner.memory_bytes // _PROCESS_BYTES)), resources.memory_bytes)
 
 
 def fetch_file(task: FetchTask) -> tuple[int, dict[str, Any]]:
@@ -172,7 +179,7 @@ def fetch_file(task: FetchTask) -> tuple[int, dict[str, Any]]:
             else:
                 (task.folder / _part_name(number)).unlink()
             noted["state"] = None if noted["is_done"] else rows.state_dict()
-            note_finished(task.folder, noted)
+            record_finished(task.folder, noted)
     return task.index, noted
 
 
@@ -199,7 +206,7 @@ def _noted(task: FetchTask) -> dict[str, Any]:
     empty: dict[str, Any] = {"key": task.key, "parts": [], "state": None, "is_done": False}
     noted = finished_task(task.folder, task.key) or empty
     parts = enumerate(noted["parts"])
-    is_whole = all(is_as_noted(task.folder / _part_name(number), part) for number, part in parts)
+    is_whole = all(matches_entry(task.folder / _part_name(number), part) for number, part in parts)
     return noted if is_whole else empty
 
 

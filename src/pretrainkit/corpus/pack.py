@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from pretrainkit.errors import DataError
-from pretrainkit.files.manifest import HashingFile, atomic_file, file_sha256, is_as_noted, made_by
+from pretrainkit.files.manifest import HashingFile, atomic_file, file_sha256, made_by, matches_entry
 
 _CONTENTS = "pack.json"
 _MAX_CONTENTS_BYTES = 256_000_000
@@ -129,7 +129,7 @@ def _place(archive: Path, out: Path, name: str) -> Path:
 
 
 def _write(archive: Path, file: IO[bytes], place: Path, entry: dict[str, Any]) -> None:
-    if is_as_noted(place, entry):
+    if matches_entry(place, entry):
         return
     if place.exists():
         raise DataError(f"{place} is there already, with other content\n  unpack into another folder, or remove it")

@@ -1,7 +1,7 @@
-"""Rules that tell running text from the rest of the web and of encyclopedias.
+"""Rules that separate running text from other content of the web and of encyclopedias.
 
 Source of the rules and their limits: Rae et al. 2021 (Gopher), https://arxiv.org/abs/2112.11446, appendix A1, in the
-form that language-neutral rules allow: its English stop words are an option. Words are runs of other than white space.
+form that works for any language: its English stop words are an option. White space separates words.
 """
 
 from collections import Counter
@@ -14,26 +14,26 @@ _STOP_WORDS = frozenset({"the", "be", "to", "of", "and", "that", "have", "with"}
 
 @dataclass(frozen=True, kw_only=True)
 class Quality:
-    """Limits; a document beyond any of them is left out, and counted under its name."""
+    """Limits of a document. A document beyond any limit is dropped and counted under the name of the rule."""
 
     min_words: int = 50
-    """Documents with fewer words go."""
+    """Drop documents with fewer words."""
     max_words: int = 100_000
-    """Documents with more words go."""
+    """Drop documents with more words."""
     mean_word_lengths: tuple[float, float] = (3.0, 10.0)
-    """Characters per word on average, least and most."""
+    """Minimum and maximum average number of characters per word."""
     max_symbol_share: float = 0.1
-    """Of # and … per word."""
+    """Maximum number of # and … per word."""
     max_bullet_share: float = 0.9
-    """Of lines that begin with a bullet."""
+    """Maximum share of lines that begin with a bullet."""
     max_ellipsis_share: float = 0.3
-    """Of lines that end with an ellipsis."""
+    """Maximum share of lines that end with an ellipsis."""
     min_alphabetic_share: float = 0.8
-    """Of words with a letter."""
+    """Minimum share of words that contain a letter."""
     max_duplicate_line_share: float = 0.3
-    """Of lines that occurred before in the document."""
+    """Maximum share of lines that repeat an earlier line of the document."""
     min_stop_words: int = 0
-    """English stop words, of eight, that must occur; 2 as in Gopher, 0 for any language."""
+    """Minimum number of the eight English stop words that must occur: 2 as in Gopher, 0 for any language."""
 
     def __post_init__(self) -> None:
         if self.min_words < 0 or self.max_words < self.min_words:
@@ -43,7 +43,7 @@ class Quality:
             )
 
     def problem(self, text: str) -> str | None:
-        """The first rule that a document breaks; None: it is kept."""
+        """Return the name of the first rule that a document breaks, or None if it breaks no rule."""
         words = text.split()
         num = len(words)
         if num < self.min_words:

@@ -28,9 +28,9 @@ from pretrainkit.files.manifest import (
     MANIFEST_NAME,
     explained_write_errors,
     fingerprint,
-    is_as_noted,
     made_by,
     manifest_path,
+    matches_entry,
     read_manifest,
     verify,
     write_manifest,
@@ -38,8 +38,8 @@ from pretrainkit.files.manifest import (
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import OnBytes, SourceFile
 from pretrainkit.files.spans import GroupTask, group_sources, group_tasks
-from pretrainkit.files.work import finished_task, note_finished, work_folder
-from pretrainkit.workers.engine import LOCAL, Engine, Means
+from pretrainkit.files.work import finished_task, record_finished, work_folder
+from pretrainkit.workers.engine import LOCAL, Engine, StageRunner
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet
 
 _MEMORY_SHARE = 0.7
@@ -99,8 +99,8 @@ def build_corpus(
         return finished
     plan = {"settings": settings.content(), "addresses": [source.address for source in sources]}
     with work_folder(out / ".work", plan, out) as work:
-        means = Means(engine, workers, memory_bytes, progress)
-        results = _read(sources, work, settings, means)
+        runner = StageRunner(engine, workers, memory_bytes, progress)
+        results = _read(sources, work, settings, runner)
         used = settings
         if share := _enough(results, settings):
             progress.note(
@@ -108,7 +108,7 @@ def build_corpus(
                 f"{settings.heldout}: used instead, as it holds out at least one: --heldout {share}"
             )
             used = replace(settings, heldout=share)
-            results = _read(sources, work, used, means)
+            results = _read(sources, work, used, runner)
         skips = Skips.of(results, settings.max_bad)
         for warning in skips.warnings:
             progress.note(f"warning: {warning}")
@@ -117,25 +117,29 @@ def build_corpus(
         except DataError:
             shutil.rmtree(work)  # with these settings there is nothing to go on with
             raise
-        entries = _gather(results, work, out, used, means)
+        entries = _gather(results, work, out, used, runner)
         more = {"heldout_used": used.heldout} if used is not settings else {}
         manifests = write_manifests(entries, results, sources, out, settings, skips, more)
         shutil.rmtree(work)
     return manifests
 
 
-def _read(sources: Sequence[SourceFile], work: Path, settings: BuildSettings, means: Means) -> list[dict[str, Any]]:
+def _read(
+    sources: Sequence[SourceFile], work: Path, settings: BuildSettings, runner: StageRunner
+) -> list[dict[str, Any]]:
     """Pass 1: documents that are taken, in sorted runs by split."""
     dropped: Path | None = None
     choices: list[Any] = [settings.content()]
     if settings.duplicates:
         limits = {name: getattr(settings, name) for name in ("heldout", "text_key", "max_bad")}
-        found = find_duplicates(sources, work, settings.duplicates, means=means, **limits)
+        found = find_duplicates(sources, work, settings.duplicates, runner=runner, **limits)
         dropped, choices = found.path, [*choices, found.key]
     tasks = group_tasks(group_sources(sources), work, "task", choices)
-    crew = means.crew(len(tasks), sum(source.num_bytes for source in sources))
-    read = partial(scatter, settings=settings, memory_bytes=crew.memory_bytes, dropped=dropped)
-    return means.finish(read, tasks, crew, work, "reading", "B", "groups of files were already read", _kept_result)
+    resources = runner.resources(len(tasks), sum(source.num_bytes for source in sources))
+    read = partial(scatter, settings=settings, memory_bytes=resources.memory_bytes, dropped=dropped)
+    return runner.finish(
+        read, tasks, resources, work, "reading", "B", "groups of files were already read", _kept_result
+    )
 
 
 def _num_documents(results: Sequence[dict[str, Any]], split: str) -> int:
@@ -253,7 +257,7 @@ class Scattering:
             "lowest_share": self._held_out.lowest,
             "folder": self._writer.folder.name,
         }
-        return note_finished(self._writer.folder, result)
+        return record_finished(self._writer.folder, result)
 
 
 def scatter(
@@ -325,7 +329,7 @@ def gather_shard(task: GatherTask) -> dict[str, Any]:
     """Pass 2 of one shard. Returns the manifest's entry."""
     with open_shard(task.path, task.compress) as (writer, entry):
         gather(task.parts, writer, int(task.memory_bytes * _MEMORY_SHARE))
-    note_finished(task.folder, {"key": task.key, "entry": entry})
+    record_finished(task.folder, {"key": task.key, "entry": entry})
     return entry
 
 
@@ -351,18 +355,18 @@ def plan_gather(
 def kept_entry(task: GatherTask) -> dict[str, Any] | None:
     """The manifest entry of a shard that is already written, if its bytes are still those noted."""
     noted = finished_task(task.folder, task.key)
-    return noted["entry"] if noted and is_as_noted(task.path, noted["entry"]) else None
+    return noted["entry"] if noted and matches_entry(task.path, noted["entry"]) else None
 
 
 def _gather(
-    results: list[dict[str, Any]], work: Path, out: Path, settings: BuildSettings, means: Means
+    results: list[dict[str, Any]], work: Path, out: Path, settings: BuildSettings, runner: StageRunner
 ) -> dict[str, list[dict[str, Any]]]:
     num_bytes = sum(sum(result["num_bytes"].values()) for result in results)
     num_tasks = sum(num_shards_of(split, settings) for split in settings.splits)
-    crew = means.crew(num_tasks, num_bytes)
-    tasks = plan_gather(results, work, out, settings, crew.memory_bytes)
-    entries = means.finish(
-        *(gather_shard, tasks, crew, work, "writing", "shard"),
+    resources = runner.resources(num_tasks, num_bytes)
+    tasks = plan_gather(results, work, out, settings, resources.memory_bytes)
+    entries = runner.finish(
+        *(gather_shard, tasks, resources, work, "writing", "shard"),
         about_kept="shards were already written, their checksums are right",
         kept=kept_entry,
     )

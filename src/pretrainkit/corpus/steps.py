@@ -36,7 +36,7 @@ from pretrainkit.corpus.shards import (
 )
 from pretrainkit.corpus.shuffle import identity
 from pretrainkit.corpus.word_tables import Order, Tally, new_table
-from pretrainkit.corpus.words import note_counted, write_table
+from pretrainkit.corpus.words import record_counted, write_table
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import fingerprint
 from pretrainkit.files.skips import Skips
@@ -220,7 +220,7 @@ class CountWords(PipelineStep):
             tally.update(document.text.encode())
             yield document
         skips = self.reader.skips if self.reader else Skips()
-        note_counted(folder, _task_key({}, rank, world_size), tally, skips)
+        record_counted(folder, _task_key({}, rank, world_size), tally, skips)
 
 
 class MergeCounts(PipelineStep):

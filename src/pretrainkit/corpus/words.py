@@ -38,8 +38,8 @@ from pretrainkit.files.manifest import (
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import OnBytes, SourceFile, plain_chunks, whole_lines
 from pretrainkit.files.spans import GroupTask, group_sources, group_tasks
-from pretrainkit.files.work import note_finished, work_folder
-from pretrainkit.workers.engine import LOCAL, Engine, Means
+from pretrainkit.files.work import record_finished, work_folder
+from pretrainkit.workers.engine import LOCAL, Engine, StageRunner
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet
 
 SABERTOOTH_PILE_SETS = frozenset({
@@ -136,14 +136,14 @@ def count_group(
     tally = Tally(task.folder, memory_bytes)
     for _, source in task.sources:
         count_source(source, tally, skips, pile_sets, text_key, on_bytes)
-    return note_counted(task.folder, task.key, tally, skips)
+    return record_counted(task.folder, task.key, tally, skips)
 
 
-def note_counted(folder: Path, key: str, tally: Tally, skips: Skips) -> dict[str, Any]:
+def record_counted(folder: Path, key: str, tally: Tally, skips: Skips) -> dict[str, Any]:
     """Writes the rest of `tally` and the record that makes a counting task finished, which it returns."""
     tally.spill()
     runs = [path.name for path in tally.runs]
-    return note_finished(folder, {"key": key, "runs": runs, "skips": skips.as_dict(), "folder": folder.name})
+    return record_finished(folder, {"key": key, "runs": runs, "skips": skips.as_dict(), "folder": folder.name})
 
 
 def count_words(
@@ -183,12 +183,12 @@ def count_words(
     counting = {name: value for name, value in settings.items() if name != "order"}
     total_bytes = sum(source.num_bytes for source in sources)
     groups = group_sources(sources, max(64_000_000, total_bytes // 128))
-    means = Means(engine, workers, memory_bytes, progress)
-    crew = means.crew(len(groups), total_bytes)
+    runner = StageRunner(engine, workers, memory_bytes, progress)
+    resources = runner.resources(len(groups), total_bytes)
     with work_folder(out.with_name(f".{out.name}.work"), settings, out) as work:
         if len(groups) == 1 and engine.is_local:  # straight into the table that is written in the end
             progress.stage("counting", total_bytes, "B")
-            skips, tally = Skips(max_bad), Tally(work / "one", crew.memory_bytes)
+            skips, tally = Skips(max_bad), Tally(work / "one", resources.memory_bytes)
             for _, source in groups[0]:
                 count_source(source, tally, skips, pile_sets, text_key, progress.advance)
             if tally.runs:
@@ -196,9 +196,11 @@ def count_words(
             table, runs = tally.table, tally.runs
         else:
             tasks = group_tasks(groups, work, "task", [counting])
-            limits: dict[str, Any] = {"max_bad": max_bad, "memory_bytes": crew.memory_bytes}
+            limits: dict[str, Any] = {"max_bad": max_bad, "memory_bytes": resources.memory_bytes}
             count = partial(count_group, pile_sets=pile_sets, text_key=text_key, **limits)
-            results = means.finish(count, tasks, crew, work, "counting", "B", "groups of files were already counted")
+            results = runner.finish(
+                count, tasks, resources, work, "counting", "B", "groups of files were already counted"
+            )
             skips = Skips.of(results, max_bad)
             runs = [work / result["folder"] / name for result in results for name in result["runs"]]
             table = new_table()

@@ -99,7 +99,7 @@ def file_sha256(path: str | Path) -> str:
         return hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
 
 
-def is_as_noted(path: Path, entry: Mapping[str, Any]) -> bool:
+def matches_entry(path: Path, entry: Mapping[str, Any]) -> bool:
     """True where a file has the `num_bytes` and `sha256` of its entry in a manifest."""
     return path.is_file() and path.stat().st_size == entry["num_bytes"] and file_sha256(path) == entry["sha256"]
 

@@ -45,7 +45,7 @@ def work_folder(work: Path, plan: Mapping[str, Any], output: Path) -> Iterator[P
             raise
 
 
-def note_finished(folder: Path, result: dict[str, Any]) -> dict[str, Any]:
+def record_finished(folder: Path, result: dict[str, Any]) -> dict[str, Any]:
     """Makes the task whose folder this is count as finished; returns `result`, which holds its "key"."""
     with atomic_file(folder / "task.json") as file:
         file.write(json.dumps(result).encode())

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pretrainkit.corpus.readers import text_hash
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import file_sha256
-from pretrainkit.files.work import note_finished
+from pretrainkit.files.work import record_finished
 from pretrainkit.rendering.documents import RenderDocument
 from pretrainkit.rendering.folder import load_renderer
 from pretrainkit.rendering.packing import fill, fill_patches, original_blocks
@@ -128,7 +128,7 @@ def render_chunk(task: ChunkTask) -> dict[str, Any]:
         return record
     for split, file in files.items():
         record["files"][split] |= {"num_bytes": file.path.stat().st_size, "sha256": file_sha256(file.path)}
-    return note_finished(task.folder, record)
+    return record_finished(task.folder, record)
 
 
 def share_done(folder: Path) -> float:

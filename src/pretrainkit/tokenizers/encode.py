@@ -43,7 +43,7 @@ from pretrainkit.tokenizers.shard_encoder import (
 )
 from pretrainkit.tokenizers.shard_writer import finish_shards
 from pretrainkit.tokenizers.shards import TOKENIZER_FOLDER, TokenShards
-from pretrainkit.workers.engine import LOCAL, Engine, Means
+from pretrainkit.workers.engine import LOCAL, Engine, StageRunner
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet, num_processes, share_tasks
 
 MAX_SHARDS = 1024
@@ -73,12 +73,12 @@ def encode_corpus(
         engine: What runs the tasks.
     """
     settings, progress, out = settings or EncodeSettings(), progress or Quiet(), Path(out)
-    means = Means(engine, workers, DEFAULT_MEMORY, progress)
+    runner = StageRunner(engine, workers, DEFAULT_MEMORY, progress)
     loaded = load_tokenizer(tokenizer, settings.control_pieces)
     splits = corpus_splits(inputs)
     sentences = _sentences(Path(tokenizer), splits, out, settings, progress)
     return {
-        split: _encode_split(files, loaded, *sentences, out / split, settings, means, split or out.name)
+        split: _encode_split(files, loaded, *sentences, out / split, settings, runner, split or out.name)
         for split, files in splits.items()
     }
 
@@ -152,10 +152,10 @@ def _encode_split(
     learned_from: str | None,
     out: Path,
     settings: EncodeSettings,
-    means: Means,
+    runner: StageRunner,
     name: str,
 ) -> dict[str, Any]:
-    (sources, corpus), progress = files, means.progress
+    (sources, corpus), progress = files, runner.progress
     groups = shard_groups(sources)
     encoding = {"tokenizer": tokenizer.fingerprint, "splitter": splitter.fingerprint, "text_key": settings.text_key}
     if settings.control_pieces != "text":
@@ -187,7 +187,7 @@ def _encode_split(
             progress.note(f"{out}: {len(results)} of {len(tasks)} shards are there already")
         left = [task for task in tasks if task.index not in results]
         progress.stage(f"encoding {name}", sum(task.num_bytes for task in left), "B")
-        for task, record in _run(left, work, means):
+        for task, record in _run(left, work, runner):
             results[task.index] = record
             progress.advance(task.num_bytes)
         records = [results[task.index] for task in tasks]
@@ -245,13 +245,13 @@ def shard_groups(sources: Sequence[SourceFile]) -> list[list[SourceFile]]:
     return [list(sources[begin:end]) for begin, end in pairwise(cuts)]
 
 
-def _run(tasks: Sequence[ShardTask], work: Path, means: Means) -> Iterator[tuple[ShardTask, dict[str, Any]]]:
+def _run(tasks: Sequence[ShardTask], work: Path, runner: StageRunner) -> Iterator[tuple[ShardTask, dict[str, Any]]]:
     """Makes the shards, in any order."""
     num_bytes = sum(task.num_bytes for task in tasks)
-    if not means.engine.is_local:
-        return means.engine.run(encode_shard, tasks, means.crew(len(tasks), num_bytes), work, means.progress)
+    if not runner.engine.is_local:
+        return runner.engine.run(encode_shard, tasks, runner.resources(len(tasks), num_bytes), work, runner.progress)
     # Not only one process per task: several share a shard where there are few.
-    processes = num_processes(means.workers, 1 << 30, num_bytes, 1 << 40)
+    processes = num_processes(runner.workers, 1 << 30, num_bytes, 1 << 40)
     if processes <= 1:
         return map(encode_shard, tasks)
     if len(tasks) < 2 * processes:

@@ -16,7 +16,7 @@ from pretrainkit.corpus.readers import read_documents, text_hash
 from pretrainkit.errors import DataError
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import SourceFile
-from pretrainkit.files.work import finished_task, note_finished
+from pretrainkit.files.work import finished_task, record_finished
 from pretrainkit.tokenizers.load import ControlPieces, Tokenizer, load_tokenizer
 from pretrainkit.tokenizers.punkt import PunktRules
 from pretrainkit.tokenizers.sentences import (
@@ -178,7 +178,7 @@ def write_shard(task: ShardTask, skips: Skips, encoded: Iterable[Batch]) -> dict
         "empty": {reason: count for reason, count in empty.items() if count},
         "with_control": num_with_control,
     }
-    return note_finished(task.work, record)
+    return record_finished(task.work, record)
 
 
 def finished_record(task: ShardTask) -> dict[str, Any] | None:

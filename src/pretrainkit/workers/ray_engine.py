@@ -13,7 +13,7 @@ from datatrove.executor.base import PipelineExecutor
 from datatrove.executor.ray import RayPipelineExecutor
 
 from pretrainkit.errors import InputError, import_optional
-from pretrainkit.workers.engine import Crew, Result, Task
+from pretrainkit.workers.engine import Resources, Result, Task
 from pretrainkit.workers.processes import Progress, check_workers, memory_per_process
 from pretrainkit.workers.task_folder import RunTask, TaskFolder, quiet_datatrove
 
@@ -37,7 +37,7 @@ class RayEngine:
     """Of the cluster; None: `RAY_ADDRESS`, else the one that runs on this machine."""
     is_local = False
 
-    def crew(self, workers: int | None, num_tasks: int, num_bytes: int, memory_bytes: int) -> Crew:
+    def resources(self, workers: int | None, num_tasks: int, num_bytes: int, memory_bytes: int) -> Resources:
         """As many tasks at a time as the cluster has cores."""
         check_workers(workers)
         share = memory_per_process(memory_bytes, 1)
@@ -50,10 +50,15 @@ class RayEngine:
                 f"{largest / 1e6:.0f} MB\n  give less by --memory, or start Ray with more (ray start --memory BYTES)"
             )
         cores = int(sum(node.get("CPU", 0) for node in nodes))
-        return Crew(max(1, min(workers or cores, num_tasks)), share)
+        return Resources(max(1, min(workers or cores, num_tasks)), share)
 
     def run(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task], crew: Crew, work: Path, progress: Progress
+        self,
+        function: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        resources: Resources,
+        work: Path,
+        progress: Progress,
     ) -> Iterator[Result]:
         """See `Engine`. Results come through files below `work`."""
         if not tasks:
@@ -61,11 +66,11 @@ class RayEngine:
         self._connected()
         folder = TaskFolder.made(function, tasks, work)
         quiet_datatrove()
-        memory_gib = (crew.memory_bytes + _WORKER_BYTES) / 2**30
+        memory_gib = (resources.memory_bytes + _WORKER_BYTES) / 2**30
         executor = _Executor(
             [RunTask(folder)],
             tasks=len(tasks),
-            workers=crew.num_workers,
+            workers=resources.num_workers,
             mem_per_cpu_gb=memory_gib,  # it is multiplied, and only then rounded
             logging_dir=str(folder.logs),
             log_first=False,

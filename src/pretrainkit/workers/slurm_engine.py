@@ -17,7 +17,7 @@ from typing import Any
 from datatrove.executor.slurm import SlurmPipelineExecutor
 
 from pretrainkit.errors import InputError
-from pretrainkit.workers.engine import Crew, Result, Task
+from pretrainkit.workers.engine import Resources, Result, Task
 from pretrainkit.workers.processes import Progress, check_workers, memory_per_process
 from pretrainkit.workers.slurm_config import SlurmJob
 from pretrainkit.workers.task_folder import RunTask, TaskFolder, quiet_datatrove
@@ -50,7 +50,7 @@ class SlurmEngine:
     settings: SlurmJob = field(default_factory=SlurmJob)
     is_local = False
 
-    def crew(self, workers: int | None, num_tasks: int, num_bytes: int, memory_bytes: int) -> Crew:
+    def resources(self, workers: int | None, num_tasks: int, num_bytes: int, memory_bytes: int) -> Resources:
         """All tasks at once, as far as the cluster has room, or `workers` of them."""
         check_workers(workers)
         if shutil.which("sbatch") is None:
@@ -58,10 +58,15 @@ class SlurmEngine:
                 "--engine slurm: there is no sbatch on this machine\n"
                 "  submit from a login node of the cluster, or work here with --engine local"
             )
-        return Crew(max(1, min(workers or num_tasks, num_tasks)), memory_per_process(memory_bytes, 1))
+        return Resources(max(1, min(workers or num_tasks, num_tasks)), memory_per_process(memory_bytes, 1))
 
     def run(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task], crew: Crew, work: Path, progress: Progress
+        self,
+        function: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        resources: Resources,
+        work: Path,
+        progress: Progress,
     ) -> Iterator[Result]:
         """See `Engine`. Results come through files below `work`."""
         if not tasks:
@@ -70,7 +75,7 @@ class SlurmEngine:
             _cancel(path.read_text())
         folder = TaskFolder.made(function, tasks, work)
         quiet_datatrove()
-        executor = self._executor(folder, len(tasks), crew)
+        executor = self._executor(folder, len(tasks), resources)
         try:
             executor.launch_job()
         except subprocess.CalledProcessError as error:
@@ -88,16 +93,16 @@ class SlurmEngine:
             raise
         folder.remove()
 
-    def _executor(self, folder: TaskFolder, num_tasks: int, crew: Crew) -> SlurmPipelineExecutor:
+    def _executor(self, folder: TaskFolder, num_tasks: int, resources: Resources) -> SlurmPipelineExecutor:
         settings = self.settings
         optional = {
             name: getattr(settings, name) for name in ("account", "constraint", "exclude", "nodelist", "comment")
         }
-        needed = math.ceil((crew.memory_bytes + _WORKER_BYTES) / 2**20)
+        needed = math.ceil((resources.memory_bytes + _WORKER_BYTES) / 2**20)
         return _Executor(
             [RunTask(folder)],
             tasks=num_tasks,
-            workers=crew.num_workers if crew.num_workers < num_tasks else -1,
+            workers=resources.num_workers if resources.num_workers < num_tasks else -1,
             tasks_per_job=math.ceil(num_tasks / _MAX_JOBS),
             time=str(settings.time),
             partition=settings.partition,  # None is taken out of the options
