@@ -65,7 +65,7 @@ def rank_memory(device: torch.device, local_ranks: int) -> int | None:
 
 @cache
 def has_pinned_memory(device: torch.device) -> bool:
-    """Whether copies from the host to a device of this machine can go on by themselves. torch asks that of
+    """True if copies from the host to a device of this machine can go on by themselves. torch asks that of
     no back end that registers itself."""
     if device.type == "cpu":
         return False
@@ -106,7 +106,7 @@ def kept_on(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def reads_at_once(device: torch.device) -> bool:
-    """Whether values can be read without waiting for work that goes on: on a CPU."""
+    """True if values can be read without waiting for work that goes on: on a CPU."""
     return device.type == "cpu"
 
 
@@ -116,7 +116,7 @@ def has_float64(device: torch.device) -> bool:
 
 
 def has_fused_optimizers(tensors: Iterable[torch.Tensor]) -> bool:
-    """Whether torch has its fused kernels of optimizers for all of them."""
+    """True if torch has its fused kernels of optimizers for all of them."""
     return all(tensor.device.type in ("cpu", "cuda") for tensor in tensors)
 
 

@@ -47,7 +47,7 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is rank 0, which alone writes metrics, logs and manifests."""
+        """True if this is rank 0, which alone writes metrics, logs and manifests."""
         return self.rank == 0
 
     def all_reduce_(self, tensor: Tensor, op: ReduceOp = "sum") -> Tensor:

@@ -176,12 +176,12 @@ def _shard(
 
 
 def gathers_in(dtype: torch.dtype, world: World) -> bool:
-    """Whether FSDP2 gathers weights in this number format rather than in float32, as on CPUs and in a dry run."""
+    """True if FSDP2 gathers weights in this number format rather than in float32, as on CPUs and in a dry run."""
     return world.device.type not in ("cpu", "meta") and dtype != torch.float32
 
 
 def _holds_numbers(module: nn.Module) -> bool:
-    """Whether it has parameters, and all of them are single numbers."""
+    """True if it has parameters, and all of them are single numbers."""
     sizes = [parameter.numel() for parameter in module.parameters()]
     return bool(sizes) and max(sizes) == 1
 
@@ -225,7 +225,7 @@ class _Recomputed:
 
 
 def _shall_compile(config: ParallelConfig, world: World, num_updates: int) -> bool:
-    """Whether to compile, after a look for what inductor and Triton will need in the middle of the first step."""
+    """True if to compile, after a look for what inductor and Triton will need in the middle of the first step."""
     is_gpu = world.device.type == "cuda"
     if config.compile == "off" or (config.compile == "auto" and (not is_gpu or num_updates < _LEAST_UPDATES)):
         return False
@@ -247,7 +247,7 @@ def _shall_compile(config: ParallelConfig, world: World, num_updates: int) -> bo
 
 
 def has_python_headers() -> bool:
-    """Whether C code for this Python can be compiled, as Triton does for each kernel."""
+    """True if C code for this Python can be compiled, as Triton does for each kernel."""
     return Path(sysconfig.get_path("include"), "Python.h").is_file()
 
 
@@ -257,12 +257,12 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether the parameters are spread over ranks (FSDP2, HSDP)."""
+    """True if the parameters are spread over ranks (FSDP2, HSDP)."""
     return _is_instance(model, "torch.distributed.fsdp", "FSDPModule")
 
 
 def is_dtensor(tensor: Tensor) -> bool:
-    """Whether `tensor` is one rank's part of a larger one."""
+    """True if `tensor` is one rank's part of a larger one."""
     return _is_instance(tensor, "torch.distributed.tensor", "DTensor")
 
 
@@ -286,7 +286,7 @@ def gather_root_weights(model: nn.Module) -> None:
 
 
 def averages_gradients(model: nn.Module) -> bool:
-    """Whether the backward pass leaves the mean over ranks in `grad` (DDP, FSDP2) rather than this rank's own gradient.
+    """True if the backward pass leaves the mean over ranks in `grad` (DDP, FSDP2) rather than this rank's own gradient.
 
     Sums over the global batch are then world size times that mean.
     """

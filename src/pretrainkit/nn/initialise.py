@@ -44,7 +44,7 @@ def built(make: Callable[[], M], initialise: Callable[[M], None]) -> M:
 
 
 def builds_on_meta() -> bool:
-    """Whether what is made now has no values."""
+    """True if what is made now has no values."""
     return torch.get_default_device().type == "meta"
 
 

@@ -31,7 +31,7 @@ class Background(Generic[T]):
 
     @property
     def has_failed(self) -> bool:
-        """Whether the call under way is known to have failed; then `wait` raises."""
+        """True if the call under way is known to have failed; then `wait` raises."""
         return self._pending is not None and self._pending.done() and self._pending.exception() is not None
 
     def close(self) -> None:

@@ -45,12 +45,12 @@ class RunFolder:
 
     @property
     def exists(self) -> bool:
-        """Whether a run was started here."""
+        """True if a run was started here."""
         return (self.path / CONFIG).is_file()
 
     @property
     def has_checkpoint(self) -> bool:
-        """Whether anything was saved here (maybe torn: the checkpoint store finds that out)."""
+        """True if anything was saved here (maybe torn: the checkpoint store finds that out)."""
         return any(self.checkpoints.glob("step-*"))
 
     def require_new(self) -> None:

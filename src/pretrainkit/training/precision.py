@@ -30,11 +30,11 @@ class Precision:
     compute_dtype: torch.dtype
     """Of matrix products; float32, bfloat16 or float16."""
     uses_tf32: bool
-    """Whether float32 matrix products round their inputs to TF32."""
+    """True if float32 matrix products round their inputs to TF32."""
     scaler: torch.amp.GradScaler | None
     """Scales the loss where `compute_dtype` is float16, whose small gradients would vanish; None elsewhere."""
     has_narrow_residual: bool = False
-    """Whether blocks keep their residual stream in `compute_dtype` too."""
+    """True if blocks keep their residual stream in `compute_dtype` too."""
 
     def autocast(self) -> AbstractContextManager[None]:
         """Context for a forward pass. Enter it anew for each: the weights cast within are kept until it ends."""
@@ -60,7 +60,7 @@ class Precision:
 
     @property
     def can_scale_down(self) -> bool:
-        """Whether a non-finite gradient may come from a loss that was scaled too much."""
+        """True if a non-finite gradient may come from a loss that was scaled too much."""
         return self.scaler is not None and self.scaler.get_scale() > 1
 
     def state_dict(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def set_matmul_precision(precision: Precision) -> None:
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:
-    """Whether the device multiplies bfloat16 in hardware. Asked of CUDA and CPUs, and of back ends that register
+    """True if the device multiplies bfloat16 in hardware. Asked of CUDA and CPUs, and of back ends that register
     themselves by what they name for autocast; no for all others."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
@@ -130,7 +130,7 @@ def has_fast_bfloat16(device: torch.device) -> bool:
 
 
 def cpu_has_fast_bfloat16(cpuinfo: str | None = None) -> bool:
-    """Whether this CPU multiplies bfloat16 in hardware (AVX512_BF16 or AMX), as a text in the form of /proc/cpuinfo
+    """True if this CPU multiplies bfloat16 in hardware (AVX512_BF16 or AMX), as a text in the form of /proc/cpuinfo
     says; None: that file. Where there is none, the answer is no."""
     if cpuinfo is None:
         path = Path("/proc/cpuinfo")

@@ -46,7 +46,7 @@ class StopSignal:
 
     @property
     def is_set(self) -> bool:
-        """Whether this process was asked to stop. Other ranks may not have been: see `agreed`."""
+        """True if this process was asked to stop. Other ranks may not have been: see `agreed`."""
         return self.name is not None
 
     def request(self, name: str = "request") -> None:

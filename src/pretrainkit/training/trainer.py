@@ -136,7 +136,7 @@ class Trainer:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing left to train."""
+        """True if there is nothing left to train."""
         return self.step >= self.config.total_steps or self.stopped_early is not None
 
     @property

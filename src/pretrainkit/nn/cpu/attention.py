@@ -36,7 +36,7 @@ class Tile:
     is_hidden_QP: Tensor | None = None
     """bool, of the last keys of the tile, as many as it has columns; None: nothing is hidden."""
     has_own_keys: bool = True
-    """Whether no other tile reads them."""
+    """True if no other tile reads them."""
     first_query: int = 0
     """Within the example, for the bias."""
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def drops_padding(some: Tensor) -> bool:
-    """Whether work on padding, or on outputs that nothing reads, is left out on the device of a tensor.
+    """True if work on padding, or on outputs that nothing reads, is left out on the device of a tensor.
 
     On a CPU it is: sizes are read from the data at once, and the work saved is most of what can be won. Elsewhere
     shapes must not depend on the data, because reading a size waits for the device.
@@ -14,12 +14,12 @@ def drops_padding(some: Tensor) -> bool:
 
 
 def has_cheap_dropout(x: Tensor) -> bool:
-    """Whether `cpu.dropout` draws for `x`; compiled, torch's own is as cheap."""
+    """True if `cpu.dropout` draws for `x`; compiled, torch's own is as cheap."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def chunks_vocabulary(weight_VD: Tensor) -> bool:
-    """Whether `cpu.cross_entropy` takes this weight; compiled, plain logits are as fast."""
+    """True if `cpu.cross_entropy` takes this weight; compiled, plain logits are as fast."""
     return weight_VD.device.type == "cpu" and weight_VD.dtype == torch.float32 and not torch.compiler.is_compiling()
 
 

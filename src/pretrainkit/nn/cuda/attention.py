@@ -108,13 +108,13 @@ class FlexPairs(RowPairs):
 
 
 def has_varlen(qkv_T3HK: Tensor, card: tuple[int, int]) -> bool:
-    """Whether the flash kernel for variable lengths takes these: half precision, heads of up to 256 numbers, on
+    """True if the flash kernel for variable lengths takes these: half precision, heads of up to 256 numbers, on
     cards from sm80 on."""
     return qkv_T3HK.dtype in (torch.bfloat16, torch.float16) and qkv_T3HK.shape[-1] <= 256 and card >= (8, 0)
 
 
 def has_flex(some: Tensor, head_width: int) -> bool:
-    """Whether FlexAttention has a fused kernel on the device of a tensor, for heads of this width. Triton, which it is
+    """True if FlexAttention has a fused kernel on the device of a tensor, for heads of this width. Triton, which it is
     written in, makes code for sm70 and newer."""
     return head_width >= 16 and capability(some.device) >= (7, 0)
 

@@ -26,7 +26,7 @@ class BestSteps:
         return tuple(self._values)
 
     def saw(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Whether this evaluation is one of the best so far. Of equal values the earlier is better."""
+        """True if this evaluation is one of the best so far. Of equal values the earlier is better."""
         value = metrics.get(self.config.metric)
         if value is None or math.isnan(value):
             return False
@@ -56,7 +56,7 @@ class EarlyStopping:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run should end."""
+        """True if the run should end."""
         return self._num_worse >= self.config.patience
 
     def saw(self, step: int, metrics: Mapping[str, float]) -> None:

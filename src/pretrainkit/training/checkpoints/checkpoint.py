@@ -120,7 +120,7 @@ class CheckpointStore:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the save under way is known to have failed on this rank; then `wait` and `save` raise."""
+        """True if the save under way is known to have failed on this rank; then `wait` and `save` raise."""
         return self._background.has_failed
 
     def newest_valid(self) -> Path | None:

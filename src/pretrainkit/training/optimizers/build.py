@@ -32,7 +32,7 @@ _WITHOUT_DECAY = frozenset(
 
 
 def decays_by_name(owner: nn.Module, name: str) -> bool:
-    """Whether a parameter of the module `owner` decays in mode by_name: all but biases, the parameters of norm layers
+    """True if a parameter of the module `owner` decays in mode by_name: all but biases, the parameters of norm layers
     (torch's, or of a class named `...Norm`), tokens and positions that are parameters of their own (not of an
     embedding), and temperatures."""
     leaf = name.rpartition(".")[2]
@@ -41,7 +41,7 @@ def decays_by_name(owner: nn.Module, name: str) -> bool:
 
 
 def decays_in_compat(name: str, parameter: Tensor) -> bool:
-    """Whether the parameter decays in mode by_ndim_compat: in Sabertooth of 2022, every tensor that is not 1-D.
+    """True if the parameter decays in mode by_ndim_compat: in Sabertooth of 2022, every tensor that is not 1-D.
 
     There query, key and value biases had the shape (heads, width of a head) and so decayed. Here they are 1-D and fused
     in the linear layer `qkv` (or apart in `query`, `key` and `value`).
