@@ -21,50 +21,50 @@ HEAD_READS: Mapping[Kind, Literal["examples", "words", "spans"]] = {
     "tags": "words",
     "spans": "spans",
 }
-"""What linear heads read of an encoder, by the kind of task: its vector of an example, the features of the first slot
-of each word, or those of every slot. These are the heads that transformers has classes for."""
+"""Input of linear heads by the kind of task: the encoder's vector of an example, the features of the first slot of
+each word, or the features of every slot. transformers has classes for these heads."""
 Metric = Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
 Columns = tuple[str, ...]
 
 LABEL_COLUMNS: Columns = ("label", "gold_label", "is_duplicate", "Quality", "score")
-"""What holds the label; the first that a row has counts."""
+"""Columns that may hold the label; the first existing one is used."""
 INDEX_COLUMNS: Columns = ("idx", "index", "id")
-"""What numbers the rows; without, they are counted from 0."""
+"""Columns that may hold the index of a row; without them, rows are counted from 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextTask:
-    """Texts, or pairs of texts, and a class or a number for each; or what else is asked about texts."""
+    """Task on texts or pairs of texts, with its columns, classes and metrics."""
 
     name: str
     texts: tuple[Columns, ...] = ()
-    """Of the one or two texts of classes and numbers: the columns that may hold it; the first that a row has counts."""
+    """For each text of classes and numbers: the columns that may hold it; the first existing one is used."""
     label: Columns = LABEL_COLUMNS
-    """The columns that may hold the label."""
+    """Columns that may hold the label."""
     classes: tuple[str, ...] | None = None
-    """In the order of their numbers; None: found in the training data, or numbers."""
+    """Classes in the order of their ids; None: from the training data, or the task predicts numbers."""
     kind: Kind = "classes"
     metrics: tuple[Metric, ...] = (accuracy,)
     data: OpenSource | None = None
-    """None: files that the config names."""
+    """Data of the task; None: the files in the config."""
     valid_splits: Mapping[str, str] = field(default_factory=lambda: {"validation": ""})
-    """Held-out splits, and what their metrics begin with."""
+    """Held-out splits and the prefixes of their metrics."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Split to the file of its answers in a submission to the leaderboard."""
     file_labels: tuple[str, ...] | None = None
-    """What those files call the classes; None: as `classes`."""
+    """Names of the classes in those files; None: `classes`."""
 
     @property
     def is_pair(self) -> bool:
-        """Whether an example has two texts."""
+        """True if an example has two texts."""
         return len(self.texts) == 2
 
     def score(self, targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Its metrics in percent, and `score`: their mean, by which runs are compared."""
-        found: dict[str, float] = {}
+        """Return the metrics in percent and their mean, `score`, by which runs are compared."""
+        metrics: dict[str, float] = {}
         for metric in self.metrics:
-            found |= metric(targets, predictions)
-        return found | {"score": sum(found.values()) / len(found)}
+            metrics |= metric(targets, predictions)
+        return metrics | {"score": sum(metrics.values()) / len(metrics)}
 
 
 _ENTAILMENT = ("entailment", "neutral", "contradiction")
@@ -112,7 +112,7 @@ TASKS: Mapping[str, TextTask] = {
 
 
 def named_task(name: str) -> TextTask:
-    """Raises ConfigError with the names there are."""
+    """Return the GLUE task `name`. Raises ConfigError, which lists the valid names."""
     if name not in TASKS:
         raise ConfigError(
             f"data.task={name} is no task of GLUE\n  there are: {', '.join(TASKS)}; for a table of your own leave it "

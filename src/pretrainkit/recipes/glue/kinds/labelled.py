@@ -1,4 +1,4 @@
-"""What all kinds of tasks have in common: rows, examples made of them, answers. Torch-free.
+"""Common parts of all kinds of tasks: rows, their examples and answers. Imports no torch.
 
 Dimensions: R rows, N examples, B examples of a batch, K examples or words with C classes.
 """
@@ -18,26 +18,26 @@ from pretrainkit.tasks.row_files import open_rows
 from pretrainkit.tasks.sources import TaskSource
 
 Columns = Mapping[str, Any]
-"""What a row has in each column."""
+"""Value of a row in each column."""
 Arrays = tuple[np.ndarray, ...]
 Said = Any
-"""What a model says about an example, as a JSON value: it travels between ranks."""
+"""Prediction for an example, as a JSON value that can be sent between ranks."""
 UNKNOWN = -1
-"""Number of a class, slot or head that is not known."""
+"""Index of an unknown class, slot or head."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row as it is written."""
+    """A row of a file."""
 
     index: int
-    """Its number."""
+    """Index of the row."""
     truth: Any
-    """What is known of it; None: nothing."""
+    """Target of the row; None if unknown."""
 
 
 class Labelled(ABC):
-    """Examples of one kind of task: how rows become examples, what is true of them, and what answers are worth."""
+    """Examples of one kind of task, with their targets and metrics."""
 
     read: ReadExamples
     """Of the rows of all places."""
@@ -50,7 +50,7 @@ class Labelled(ABC):
         self.rows: list[Any] = [row for place in places for row in place]
         self.sizes = tuple(map(len, places))
         self.index = np.array([row.index for row in self.rows], np.int64)
-        """(R,) the numbers of the rows."""
+        """(R,) the indices of the rows."""
 
     @staticmethod
     def open(path: str, split: str) -> TaskSource:
@@ -65,26 +65,26 @@ class Labelled(ABC):
 
     @classmethod
     def classes_in(cls, rows: Iterable[Any]) -> tuple[str, ...]:
-        """The classes that occur in rows. Only where answers are names."""
+        """Return the classes that occur in rows, if answers are names of classes."""
         return ()
 
     @staticmethod
     def bound(config: GlueRun, rows: Callable[[], Sequence[Any]]) -> GlueRun:
-        """The config with what only the rows to train on can say. Default: itself."""
+        """Return the config with settings that depend on the training rows. Default: unchanged."""
         return config
 
     @staticmethod
     def settings(config: GlueRun, task: TextTask) -> str:
-        """What examples depend on besides rows, reader, classes and greatest length. Default: nothing."""
+        """Return settings that affect examples, besides rows, reader, classes and length. Default: none."""
         return ""
 
     @abstractmethod
     def truths(self, index_B: Ints, begins_B: Ints) -> dict[str, np.ndarray]:
-        """What is added to the batch of these examples, of which each has its first slot at `begins_B`."""
+        """Return the targets for the batch of these examples; each example has its first slot at `begins_B`."""
 
     @abstractmethod
     def said(self, index: int, outputs: Arrays) -> Said:
-        """What is kept of the outputs for an example."""
+        """Return the prediction for an example from its outputs."""
 
     @abstractmethod
     def metrics(self, rows: Ints, said: Sequence[Said]) -> dict[str, float]:
@@ -108,30 +108,30 @@ class Labelled(ABC):
         return [self.show(row, one) for row, one in zip(rows.tolist(), self.by_row(rows, said), strict=True)]
 
     def examples_of(self, rows: Ints) -> Ints:
-        """The examples that these rows make, row by row. Default: one each."""
+        """Return the examples of these rows, row by row. Default: one per row."""
         return rows
 
     def by_row(self, rows: Ints, said: Sequence[Said]) -> Iterable[Any]:
-        """What is said about each row; arguments as for `metrics`. Default: what is said about its one example."""
+        """Return the prediction for each row; arguments as for `metrics`. Default: that of its single example."""
         return said
 
     def figures(self) -> dict[str, Any]:
-        """Counts for people, by name, such as of what was cut."""
+        """Return counts for people by name, such as the number of cut examples."""
         return {}
 
 
 def index_of(row: Mapping[str, Any], number: int) -> int:
-    """The number that a row gives itself, else its place."""
+    """Return the index in the row's index column, else `number`."""
     return next((int(row[name]) for name in INDEX_COLUMNS if str(row.get(name, "")).isdecimal()), number)
 
 
 def first_of(row: Mapping[str, Any], columns: Sequence[str]) -> Any:
-    """What the first of these columns holds that is there and not null; None: none is."""
+    """Return the first value of these columns that is not null; None if there is none."""
     return next((row[name] for name in columns if row.get(name) is not None), None)
 
 
 def cross_entropies(logits_KC: np.ndarray, label_K: np.ndarray) -> NDArray[np.float64]:
-    """Those of the labels that are known, which are not -1, computed in float64."""
+    """Return the cross-entropies of the known labels (not -1), computed in float64."""
     known = np.flatnonzero(label_K != UNKNOWN)
     logits_KC = logits_KC[known].astype(np.float64)
     return np.logaddexp.reduce(logits_KC, axis=1) - logits_KC[np.arange(len(known)), label_K[known]]
