@@ -135,9 +135,9 @@ def test_checkpoints_of_training_are_read_without_running_them(tmp_path):
     torch.save({"model": to_original(model), "epoch": 3, "args": argparse.Namespace(dim=16)}, path)
     state = read_original(path, model.config)[1]
     assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
-    with pytest.raises(CheckpointError, match="does not say which model") as error:
+    with pytest.raises(CheckpointError, match="has no model config") as error:
         read_original(path)  # with the config, as above, it can be read
-    followed(error.value, "exporting/published_files.py: … does not say which model")
+    followed(error.value, "exporting/published_files.py: … has no model config")
 
 
 def test_what_does_not_fit_is_refused_by_name(tmp_path):
