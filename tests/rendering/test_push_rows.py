@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from pretrainkit.errors import DataError
+from pretrainkit.files.hub import Hub, Stored
 from pretrainkit.rendering import Renderer, RendererConfig
 from pretrainkit.rendering.documents import find_documents
-from pretrainkit.rendering.hub import Hub, Stored, push_rows
+from pretrainkit.rendering.hub import push_rows
 from pretrainkit.rendering.prerender import RenderSettings, prerender
 from support.hub_server import served_hub
 from support.remedies import followed
@@ -160,7 +161,7 @@ def test_a_hub_that_cannot_be_reached_is_one_message(tmp_path):
     """Whichever library the hub's own speaks with. Nothing listens at port 9."""
     pytest.importorskip("huggingface_hub")
     code = """
-from pretrainkit.rendering import hub
+from pretrainkit.files import hub
 hub._TRIES, hub._FIRST_WAIT_SECONDS = 2, 0.0
 try:
     hub.Hub("someone/set", private=False).files()

@@ -9,9 +9,10 @@ from typer.testing import CliRunner
 
 from pretrainkit.cli.main import app_of
 from pretrainkit.errors import DataError
+from pretrainkit.files.hub import Hub, Stored
 from pretrainkit.rendering import Renderer, RendererConfig
 from pretrainkit.rendering.documents import find_documents
-from pretrainkit.rendering.hub import Hub, Pushed, Stored, push
+from pretrainkit.rendering.hub import Pushed, push
 from pretrainkit.rendering.prerender import RenderSettings, prerender
 from pretrainkit.rendering.relayout import publish, regroup, row_files
 from support.hub_server import served_hub

@@ -60,7 +60,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         for path, content in self.stored.items():
             entry = {"type": "file", "path": path, "size": len(content), "oid": _git_sha1(content)}
-            if path.endswith(".parquet"):
+            if path.endswith((".parquet", ".safetensors")):
                 sha = hashlib.sha256(content).hexdigest()
                 entry["lfs"] = {"oid": sha, "size": len(content), "pointerSize": 130}
             found.append(entry)
@@ -75,6 +75,8 @@ class _Handler(BaseHTTPRequestHandler):
         path = urlparse(self.path).path
         if path.endswith("/validate-yaml"):
             self._answer({"errors": [], "warnings": []})
+        elif "/branch/" in path:
+            self._answer({})
         elif path.endswith("/create"):
             self._answer({"url": f"http://{self.headers['Host']}/datasets/someone/set"})
         elif "/preupload/" in path:
@@ -82,7 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
             modes = [
                 {
                     "path": file["path"],
-                    "uploadMode": "lfs" if file["path"].endswith(".parquet") else "regular",
+                    "uploadMode": "lfs" if file["path"].endswith((".parquet", ".safetensors")) else "regular",
                     "shouldIgnore": False,
                 }
                 for file in files

@@ -1,22 +1,26 @@
 """`pretrainkit export`."""
 
+import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from typer import Argument, Option
 
 from pretrainkit import api
 from pretrainkit.cli.options import Averaged, Json, print_path
+from pretrainkit.errors import InputError, import_optional
 
 
 def export(
-    path: Annotated[Path, Argument(help="A run folder or a checkpoint in it.")],
+    path: Annotated[Path, Argument(help="A run folder, a checkpoint in it, or an export.")],
     out: Annotated[
-        Path,
+        Path | None,
         Option(
-            help="New folder to write; a new file for t5x (.npz or .safetensors), 4m and 4m-tokenizer (.safetensors)."
+            help="New folder to write; a new file for t5x (.npz or .safetensors), 4m and 4m-tokenizer (.safetensors). "
+            "May be left out with --push."
         ),
-    ],
+    ] = None,
     format: Annotated[
         str,
         Option(
@@ -25,7 +29,43 @@ def export(
         ),
     ] = "huggingface",
     averaged: Averaged = False,
+    license: Annotated[
+        str | None, Option(help="Licence for the model card, as the hub names it, such as apache-2.0.")
+    ] = None,
+    push: Annotated[
+        str | None, Option(metavar="USER/NAME", help="Upload the export to this repository of the Hugging Face hub.")
+    ] = None,
+    private: Annotated[bool, Option("--private/--public", help="With --push: who may see a new repository.")] = True,
+    revision: Annotated[str | None, Option(help="With --push: branch to write to, created if there is none.")] = None,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="With --push: list what would be uploaded; send nothing.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a run's weights, config and tokenizer for others to use."""
-    print_path(api.export(path, format, out, averaged=averaged), as_json)
+    """Write a run's weights, config, tokenizer and model card for others to use, and upload them with --push."""
+    if push is None:
+        given = {"--revision": revision, "--public": not private, "--dry-run": dry_run}
+        if unused := [name for name, value in given.items() if value]:
+            raise InputError(f"{unused[0]} has an effect only with --push\n  add --push USER/NAME, or leave it out")
+        if out is None:
+            raise InputError(
+                "there is no place for the export\n  give --out FOLDER, or upload it with --push USER/NAME"
+            )
+        print_path(api.export(path, format, out, averaged=averaged, license=license), as_json)
+        return
+    if format not in ("huggingface", "safetensors"):
+        raise InputError(f"--push uploads a folder, and --format {format} is a file\n  use --format huggingface")
+    import_optional("huggingface_hub", "hub", "--push")
+    from pretrainkit.files.hub import Hub
+    from pretrainkit.running.exchange import push_export
+
+    with TemporaryDirectory() as scratch:
+        folder = api.export(path, format, out or Path(scratch, "export"), averaged=averaged, license=license, name=push)
+        hub = Hub(push, kind="model", private=private, revision=revision)
+        sent = push_export(folder, hub, dry_run=dry_run)
+    if as_json:
+        print(json.dumps({"out": None if out is None else str(out), "url": hub.url, "files": sent, "dry_run": dry_run}))
+        return
+    for name, num_bytes in sent.items():
+        print(f"{'would upload' if dry_run else 'uploaded'} {name}  {num_bytes / 1e6:,.1f} MB")
+    print(f"{hub.url}{'' if sent else ': nothing has changed'}")

@@ -47,7 +47,7 @@ VERBS = {
 _WITH_APPS = frozenset(("config", "corpus", "data", "demo", "launch", "sweep", "tasks", "tokenizer"))
 """Verbs whose file holds a Typer app: those with commands below them, and with ways of their own to read words."""
 
-_PANELS = {
+_PANELS: dict[str, tuple[str, ...]] = {
     "Reading": ("format", "text_key", "max_bad", "image_key", "caption_key"),
     "Processes": ("workers", "memory", "engine", "ray", "slurm"),
     "Launching": ("launch", "nodes", "nproc", "gpus_per_node", "max_restarts", "slurm", "cloud", "sweep", "dry_run"),
@@ -138,7 +138,10 @@ def _common_options() -> list[Any]:
 def _group_options(command: Any) -> None:
     """Show options that belong together in one panel of the help; `4M: ...` is shown in the panel of 4M."""
     names = {param.name for param in command.params}
-    panels = dict(_PANELS) if "launch" in names else {**_PANELS, "Launching": ()}
+    panels = dict(_PANELS)
+    for title, mark in (("Launching", "launch"), ("Reading", "max_bad")):
+        if mark not in names:
+            panels[title] = ()
     by_name = {name: panel for panel, members in panels.items() for name in members}
     for param in command.params:
         panel = by_name.get(param.name)

@@ -125,7 +125,8 @@ def render(
         )
         return
     if out is None and push is not None:
-        from pretrainkit.rendering.hub import Hub, push_rows
+        from pretrainkit.files.hub import Hub
+        from pretrainkit.rendering.hub import push_rows
 
         hub = Hub(push, private=not public)
         with shown_stages() as progress:
@@ -191,7 +192,8 @@ def _lay_out(folder: str, out: Path, layout: Layout, split: str, workers: int) -
 def _push(out: Path, name: str | None, public: bool) -> None:
     if name is None:
         return
-    from pretrainkit.rendering.hub import Hub, push
+    from pretrainkit.files.hub import Hub
+    from pretrainkit.rendering.hub import push
 
     with shown_stages() as progress:
         pushed = push(out, Hub(name, private=not public), progress=progress)

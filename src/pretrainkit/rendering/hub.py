@@ -8,18 +8,16 @@ No row is there twice and none is missing. The card, which makes a data set of t
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from pretrainkit.errors import DataError, RunError
-from pretrainkit.files.manifest import file_sha256, read_manifest
+from pretrainkit.errors import DataError
+from pretrainkit.files.hub import Hub, Stored, is_same
+from pretrainkit.files.manifest import read_manifest
 from pretrainkit.rendering.documents import Documents
 from pretrainkit.rendering.folder import save_renderer
 from pretrainkit.rendering.prerender import RENDERER_FOLDER, Rendering, RenderJob, files_of, make_manifest
@@ -30,23 +28,9 @@ from pretrainkit.workers.processes import Progress, Quiet
 
 FILES_PER_COMMIT = 8
 CARD_NAME = "README.md"
-_TRIES = 12
-_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 2.0, 600.0
 _SPLITS = ("train", "valid")
 RECORDS_FOLDER = "records"
 _PLAN_NAME = f"{RECORDS_FOLDER}/plan.json"
-
-T = TypeVar("T")
-
-
-class Stored(NamedTuple):
-    """A file on the hub."""
-
-    num_bytes: int
-    sha256: str | None
-    """Known of large files only."""
-    git_sha1: str
-    """Hash of its content as git counts it."""
 
 
 class Pushed(NamedTuple):
@@ -56,43 +40,6 @@ class Pushed(NamedTuple):
     num_kept: int
 
 
-class Hub:
-    """A data set of the hub; the token is the one that `hf auth login` or `HF_TOKEN` gave."""
-
-    def __init__(self, name: str, *, private: bool = True) -> None:
-        """`name` is `USER/NAME`; a new data set is `private`."""
-        from huggingface_hub import HfApi
-
-        self.name, self.private, self._api = name, private, HfApi()
-
-    def files(self) -> dict[str, Stored]:
-        """Find the files that are there, by path; make the data set if there is none."""
-        from huggingface_hub.hf_api import RepoFile
-
-        _retried(lambda: self._api.create_repo(self.name, repo_type="dataset", private=self.private, exist_ok=True))
-        tree = _retried(lambda: list(self._api.list_repo_tree(self.name, repo_type="dataset", recursive=True)))
-        return {
-            entry.path: Stored(entry.size, entry.lfs.sha256 if entry.lfs else None, entry.blob_id)
-            for entry in tree
-            if isinstance(entry, RepoFile)
-        }
-
-    def read(self, path: str) -> bytes:
-        with tempfile.TemporaryDirectory() as folder:
-            found = _retried(lambda: self._api.hf_hub_download(self.name, path, repo_type="dataset", local_dir=folder))
-            return Path(found).read_bytes()
-
-    def add(self, files: Mapping[str, Path | bytes], message: str) -> None:
-        """Adds or replaces files, all or none."""
-        from huggingface_hub import CommitOperationAdd
-
-        def commit() -> None:
-            operations = [CommitOperationAdd(path, content) for path, content in files.items()]
-            self._api.create_commit(self.name, operations, commit_message=message, repo_type="dataset")
-
-        _retried(commit)
-
-
 def push(
     folder: str | Path, hub: Hub, *, files_per_commit: int = FILES_PER_COMMIT, progress: Progress | None = None
 ) -> Pushed:
@@ -100,7 +47,7 @@ def push(
     published layout): rows, the renderer, and last of all the card; `files_per_commit` together. Raises DataError where
     there are no rows, RunError where the hub refuses."""
     files, progress, there = _contents(Path(folder)), progress or Quiet(), hub.files()
-    left = {path: content for path, content in files.items() if not _is_same(content, there.get(path))}
+    left = {path: content for path, content in files.items() if not is_same(content, there.get(path))}
     progress.stage("uploading", len(left), "file")
     for begin in range(0, len(left), files_per_commit):
         group = dict(list(left.items())[begin : begin + files_per_commit])
@@ -154,45 +101,6 @@ def card(splits: Sequence[str], manifest: Mapping[str, Any] | None) -> str:
             f"drawn by {rendering.get('engine')}, fingerprint {rendering.get('fingerprint')}.\n"
         )
     return f"---\nconfigs:\n- config_name: default\n  data_files:\n{entries}---\n# Rendered text\n{about}"
-
-
-def _is_same(content: Path | bytes, stored: Stored | None) -> bool:
-    if stored is None:
-        return False
-    num_bytes = len(content) if isinstance(content, bytes) else content.stat().st_size
-    if num_bytes != stored.num_bytes:
-        return False
-    if stored.sha256 is not None:
-        own = hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else file_sha256(content)
-        return own == stored.sha256
-    raw = content if isinstance(content, bytes) else content.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % num_bytes + raw, usedforsecurity=False).hexdigest() == stored.git_sha1
-
-
-def _retried(call: Callable[[], T]) -> T:
-    """The call again, after longer and longer waits, while the hub has troubles of its own."""
-    from huggingface_hub import get_session
-    from huggingface_hub.errors import HfHubHTTPError
-
-    # httpx, or httpx2 from the hub's version 2 on.
-    http = import_module(type(get_session()).__module__.partition(".")[0])
-
-    wait = _FIRST_WAIT_SECONDS
-    for attempt in range(_TRIES):
-        try:
-            return call()
-        except HfHubHTTPError as error:
-            if error.response.status_code < 500 or attempt == _TRIES - 1:
-                advice = "run the same command again to go on: what is uploaded stays"
-                if error.response.status_code in (401, 403):
-                    advice = "log in with a token that may write there: hf auth login"
-                raise RunError(f"the hub refused: {error}\n  {advice}") from error
-        except http.TransportError as error:
-            if attempt == _TRIES - 1:
-                raise RunError(f"the hub cannot be reached: {error}\n  run the same command again to go on") from error
-        time.sleep(wait)
-        wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
-    raise AssertionError("every path returns or raises")
 
 
 def push_rows(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import ConfigError, DataError, InputError
@@ -37,6 +37,9 @@ from pretrainkit.recipes.registry import able, find_recipe, recipes_able
 from pretrainkit.running.configs import load_config
 from pretrainkit.running.kept_tokenizer import require_ids_of_model, tokenizer_given
 from pretrainkit.running.opened import Opened, open_model, recipe_of_export, with_weights
+
+if TYPE_CHECKING:
+    from pretrainkit.files.hub import Hub
 
 _log = logging.getLogger(__name__)
 
@@ -78,12 +81,22 @@ def _reader_of(path: Path) -> ReadsConfigs[Any]:
     return readers[best]
 
 
-def export(path: str | Path, format: str, out: str | Path, *, averaged: bool = False) -> Path:
+def export(
+    path: str | Path,
+    format: str,
+    out: str | Path,
+    *,
+    averaged: bool = False,
+    license: str | None = None,
+    name: str | None = None,
+) -> Path:
     """Write the weights of a run or checkpoint for others: `export("runs/x", "huggingface", "out")`.
 
     Formats: "huggingface" (what `transformers` loads); "safetensors" (config.yaml, model.safetensors, tokenizer/); and
     the recipe's `export_formats`, whose `out` is a file. `averaged`: the average of the weights that `ema_decay` keeps.
+    A folder gets a model card, `README.md`, with `license` (such as "apache-2.0") and `name` (default: that of `out`).
     Raises InputError where the format is unknown, or `out` exists or cannot be written."""
+    from pretrainkit.exporting.card import write_card
     from pretrainkit.exporting.native import write_native
 
     opened, out = open_model(path, averaged=averaged), Path(out)
@@ -98,13 +111,39 @@ def export(path: str | Path, format: str, out: str | Path, *, averaged: bool = F
             with new_folder(out) as aside:
                 able(opened.recipe, WritesHuggingFace).export_huggingface(opened.config, opened.model, tokenizer, aside)
                 _complete(opened, tokenizer, aside, length)
+                write_card(aside, opened.config, _run_of(Path(path)), name=name or out.name, license=license)
         elif format == "safetensors":
             write_native(opened.config, opened.model, tokenizer, out, length)
+            write_card(out, opened.config, _run_of(Path(path)), name=name or out.name, license=license)
         else:
             with new_file(out) as aside:
                 able(opened.recipe, WritesFiles).export_file(opened.config, opened.model, format, aside)
                 write_settings(settings_beside(out), opened.config, length)
     return out
+
+
+def _run_of(path: Path) -> Path | None:
+    """Return the run folder of a run or of a checkpoint in it; None for a model that came from elsewhere."""
+    places = (path, path.absolute().parent.parent)
+    return next((folder for folder in places if (folder / "provenance.json").is_file()), None)
+
+
+def push_export(folder: Path, hub: Hub, *, dry_run: bool = False) -> dict[str, int]:
+    """Upload an export to the hub in one commit, without the files that are already there.
+
+    Raises RunError if the hub refuses.
+
+    Returns:
+        Path of each file that was sent to its size in bytes; with `dry_run`, of each file that would be sent.
+    """
+    from pretrainkit.files.hub import is_same
+
+    files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    present = hub.existing_files() if dry_run else hub.files()
+    changed = {name: path for name, path in files.items() if not is_same(path, present.get(name))}
+    if changed and not dry_run:
+        hub.add(changed, "Upload a model of pretrainkit")
+    return {name: path.stat().st_size for name, path in changed.items()}
 
 
 def _trained_length(opened: Opened, path: Path) -> int | None:

@@ -1,0 +1,141 @@
+"""Model card of an export: `README.md` with the header that the Hugging Face hub reads.
+
+It states what the run folder records: data with fingerprints, held-out metrics with their conditions, steps, time and
+hardware. What only the author knows (the licence, intended use, limitations) is given or left to fill in.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pretrainkit.training.run import RunConfig
+
+CARD = "README.md"
+
+
+class _Use(NamedTuple):
+    """How transformers loads a class of models."""
+
+    model: str
+    reader: str
+    task: str | None
+    """The hub's name of the task."""
+
+
+_USES = {
+    "ForMaskedLM": _Use("AutoModelForMaskedLM", "AutoTokenizer", "fill-mask"),
+    "ForSequenceClassification": _Use("AutoModelForSequenceClassification", "AutoTokenizer", "text-classification"),
+    "ForTokenClassification": _Use("AutoModelForTokenClassification", "AutoTokenizer", "token-classification"),
+    "ForQuestionAnswering": _Use("AutoModelForQuestionAnswering", "AutoTokenizer", "question-answering"),
+    "ForConditionalGeneration": _Use("AutoModelForSeq2SeqLM", "AutoTokenizer", "text2text-generation"),
+    "ForPreTraining": _Use("AutoModelForPreTraining", "AutoTokenizer", "fill-mask"),
+    "EncoderModel": _Use("AutoModelForTextEncoding", "AutoTokenizer", "feature-extraction"),
+    "CLIPModel": _Use("AutoModel", "AutoProcessor", "zero-shot-image-classification"),
+    "ViTMAEForPreTraining": _Use("AutoModelForPreTraining", "AutoImageProcessor", None),
+}
+"""End of the name of a class of transformers to its use; the longest that fits counts."""
+_TEXT = 'inputs = reader("Some text.", return_tensors="pt")\noutputs = model(**inputs)'
+_CALLS = {
+    "AutoModelForSeq2SeqLM": 'inputs = reader("Some text.", return_tensors="pt")\n'
+    "print(reader.decode(model.generate(**inputs)[0], skip_special_tokens=True))",
+    "AutoProcessor": 'inputs = reader(text=["some text"], images=[Image.open("photo.png")], return_tensors="pt", '
+    "padding=True)\nprint(model(**inputs).logits_per_image)",
+    "AutoImageProcessor": 'inputs = reader(Image.open("photo.png"), return_tensors="pt")\noutputs = model(**inputs)',
+}
+
+
+def write_card(folder: Path, config: RunConfig, run: Path | None, *, name: str, license: str | None = None) -> None:
+    """Write the card of the export in `folder`.
+
+    Args:
+        run: The run folder, which has the numbers; None for a model that came from elsewhere.
+        name: Name of the model on the hub, or of its folder.
+        license: Identifier of the licence, as the hub has it (`apache-2.0`); None leaves it to the author.
+    """
+    path = folder / "config.json"
+    classes = json.loads(path.read_bytes()).get("architectures") if path.is_file() else None
+    fitting = [end for end in _USES if classes and classes[0].endswith(end)]
+    use = _USES[max(fitting, key=len)] if fitting else None
+    header = {
+        "license": license,
+        "library_name": "pretrainkit" if use is None else "transformers",
+        "pipeline_tag": use and use.task,
+        "tags": ["pretrainkit", config.recipe],
+    }
+    parts = [_yaml(header), f"# {name}", _about(config, classes, run), _usage(name, use)]
+    if run is not None:
+        parts += [_training(config, run), _results(config, run)]
+    parts.append(
+        "## Limitations\n\nTo be filled in by the author: intended use, languages and domains of the data, known "
+        "biases, and what the model must not be used for."
+    )
+    (folder / CARD).write_text("\n\n".join(parts) + "\n", "utf-8")
+
+
+def _yaml(header: Mapping[str, Any]) -> str:
+    return "---\n" + "".join(f"{key}: {json.dumps(value)}\n" for key, value in header.items() if value) + "---"
+
+
+def _about(config: RunConfig, classes: list[str] | None, run: Path | None) -> str:
+    summary = _read(run, "summary.json")
+    size = f" with {summary['parameters']:,} parameters" if "parameters" in summary else ""
+    kind = f"`{classes[0]}`" if classes else f"model of the recipe `{config.recipe}`"
+    return (
+        f"A {kind}{size}, trained with [pretrainkit](https://pypi.org/project/pretrainkit/), recipe `{config.recipe}`."
+    )
+
+
+def _usage(name: str, use: _Use | None) -> str:
+    ours = f"```bash\nhf download {name} --local-dir model\npretrainkit evaluate model data.valid=FOLDER\n```"
+    if use is None:
+        return f"## Use\n\n{ours}"
+    call = _CALLS.get(use.model) or _CALLS.get(use.reader) or _TEXT
+    pillow = "from PIL import Image\n" if "Image." in call else ""
+    code = (
+        f"{pillow}from transformers import {', '.join(sorted((use.model, use.reader)))}\n\n"
+        f'model = {use.model}.from_pretrained("{name}")\nreader = {use.reader}.from_pretrained("{name}")\n{call}'
+    )
+    return f"## Use\n\n```python\n{code}\n```\n\nWith pretrainkit:\n\n{ours}"
+
+
+def _training(config: RunConfig, run: Path) -> str:
+    provenance, summary = _read(run, "provenance.json"), _read(run, "summary.json")
+    data = provenance.get("data", {})
+    rows = {
+        name.replace("_", " "): _number(value) for name, value in data.items() if isinstance(value, int | float | str)
+    }
+    if "steps" in summary:
+        rows |= {"steps": _number(summary["steps"]), "batch": f"{config.data.batch_size:,} examples"}
+    rows["optimizer"] = f"{config.optimizer.name}, peak learning rate {config.optimizer.peak_lr:g}"
+    if "seconds_per_step" in summary and "steps" in summary:
+        rows["time"] = (
+            f"{summary['seconds_per_step'] * summary['steps'] / 3600:,.2f} hours (last time per step x steps)"
+        )
+    rows["hardware"] = f"{provenance.get('cores', '?')} CPU cores, {provenance.get('platform', 'unknown platform')}"
+    rows["software"] = ", ".join(f"{name} {version}" for name, version in provenance.get("packages", {}).items())
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+    return f"## Training\n\nFingerprints identify the data; names of folders are left out.\n\n| | |\n|---|---|\n{table}"
+
+
+def _results(config: RunConfig, run: Path) -> str:
+    summary = _read(run, "summary.json")
+    metrics = {name.removeprefix("valid_"): value for name, value in summary.items() if name.startswith("valid_")}
+    if not metrics:
+        return "## Evaluation\n\nThe run had no held-out data."
+    num_examples = getattr(config.evaluate, "num_examples", None)
+    held_out = "all held-out examples" if num_examples is None else f"at most {num_examples:,} held-out examples"
+    table = "\n".join(f"| {name} | {value:.4f} |" for name, value in metrics.items())
+    return (
+        f"## Evaluation\n\nOn {held_out} of the run's data, after step {summary['steps']:,}.\n\n"
+        f"| metric | value |\n|---|---|\n{table}"
+    )
+
+
+def _read(run: Path | None, name: str) -> dict[str, Any]:
+    path = None if run is None else run / name
+    return json.loads(path.read_bytes()) if path is not None and path.is_file() else {}
+
+
+def _number(value: float | str) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else value

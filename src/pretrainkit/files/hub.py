@@ -1,0 +1,155 @@
+"""Uploads to the Hugging Face hub: only files that differ are sent, and failed requests are repeated."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeVar
+
+from pretrainkit.errors import RunError
+from pretrainkit.files.manifest import file_sha256
+
+_log = logging.getLogger(__name__)
+_TRIES = 12
+_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 2.0, 600.0
+
+T = TypeVar("T")
+
+
+class Stored(NamedTuple):
+    """A file on the hub."""
+
+    num_bytes: int
+    sha256: str | None
+    """SHA-256 of the content of a large file; None for small files."""
+    git_sha1: str
+    """Hash of the content as git computes it."""
+
+
+class Hub:
+    """A repository of the hub. It uses the token of `hf auth login` or `HF_TOKEN`."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        kind: Literal["dataset", "model"] = "dataset",
+        private: bool = True,
+        revision: str | None = None,
+    ) -> None:
+        """Refer to the repository `name`, such as `USER/NAME`, without contacting the hub.
+
+        Args:
+            private: Whether a new repository is private; an existing one stays as it is.
+            revision: Branch to write to, which is created if it does not exist. None: the main branch.
+        """
+        from huggingface_hub import HfApi
+
+        self.name, self.kind, self.private, self.revision, self._api = name, kind, private, revision, HfApi()
+
+    @property
+    def url(self) -> str:
+        """Address of the repository's page."""
+        folder = "datasets/" if self.kind == "dataset" else ""
+        return f"{self._api.endpoint}/{folder}{self.name}"
+
+    def files(self) -> dict[str, Stored]:
+        """Return the files of the repository by path. Creates the repository and the branch if they do not exist."""
+        retried(lambda: self._api.create_repo(self.name, repo_type=self.kind, private=self.private, exist_ok=True))
+        if self.revision is not None:
+            branch = self.revision
+            retried(lambda: self._api.create_branch(self.name, branch=branch, repo_type=self.kind, exist_ok=True))
+        return self._list()
+
+    def existing_files(self) -> dict[str, Stored]:
+        """Return the files of the repository by path; none if there is no such repository. Changes nothing."""
+        from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+        try:
+            return self._list()
+        except RunError as error:
+            if isinstance(error.__cause__, RepositoryNotFoundError | RevisionNotFoundError):
+                return {}
+            raise
+
+    def _list(self) -> dict[str, Stored]:
+        from huggingface_hub.hf_api import RepoFile
+
+        tree = retried(
+            lambda: list(
+                self._api.list_repo_tree(self.name, repo_type=self.kind, revision=self.revision, recursive=True)
+            )
+        )
+        return {
+            entry.path: Stored(entry.size, entry.lfs.sha256 if entry.lfs else None, entry.blob_id)
+            for entry in tree
+            if isinstance(entry, RepoFile)
+        }
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a file of the repository."""
+        with tempfile.TemporaryDirectory() as folder:
+            local = retried(lambda: self._api.hf_hub_download(self.name, path, repo_type=self.kind, local_dir=folder))
+            return Path(local).read_bytes()
+
+    def add(self, files: Mapping[str, Path | bytes], message: str) -> None:
+        """Add or replace files in one commit: all of them or none."""
+        from huggingface_hub import CommitOperationAdd
+
+        def commit() -> None:
+            operations = [CommitOperationAdd(path, content) for path, content in files.items()]
+            self._api.create_commit(
+                self.name, operations, commit_message=message, repo_type=self.kind, revision=self.revision
+            )
+
+        retried(commit)
+
+
+def is_same(content: Path | bytes, stored: Stored | None) -> bool:
+    """Return True if the hub already has this content."""
+    if stored is None:
+        return False
+    num_bytes = len(content) if isinstance(content, bytes) else content.stat().st_size
+    if num_bytes != stored.num_bytes:
+        return False
+    if stored.sha256 is not None:
+        own = hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else file_sha256(content)
+        return own == stored.sha256
+    raw = content if isinstance(content, bytes) else content.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % num_bytes + raw, usedforsecurity=False).hexdigest() == stored.git_sha1
+
+
+def retried(call: Callable[[], T]) -> T:
+    """Return the result of a call to the hub, repeated with growing waits while the hub or the network fails.
+
+    Raises RunError if the hub refuses, or cannot be reached in the end.
+    """
+    from huggingface_hub import get_session
+    from huggingface_hub.errors import HfHubHTTPError
+
+    # The library uses httpx; from its version 2 on, httpx2.
+    http = import_module(type(get_session()).__module__.partition(".")[0])
+
+    wait = _FIRST_WAIT_SECONDS
+    for attempt in range(_TRIES):
+        try:
+            return call()
+        except HfHubHTTPError as error:
+            if error.response.status_code < 500 or attempt == _TRIES - 1:
+                advice = "run the same command again to continue: what is uploaded stays"
+                if error.response.status_code in (401, 403):
+                    advice = "log in with a token that may write there: hf auth login"
+                raise RunError(f"the hub refused: {error}\n  {advice}") from error
+        except http.TransportError as error:
+            if attempt == _TRIES - 1:
+                message = f"the hub cannot be reached: {error}\n  run the same command again to continue"
+                raise RunError(message) from error
+        _log.warning("the hub cannot be used now; the next try is in %.0f seconds", wait)
+        time.sleep(wait)
+        wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
+    raise AssertionError("every path returns or raises")

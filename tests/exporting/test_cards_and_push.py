@@ -1,0 +1,104 @@
+"""Model cards of exports, and their way to the hub."""
+
+import contextlib
+import hashlib
+import io
+import json
+import re
+
+import pytest
+
+import pretrainkit as pk
+from pretrainkit.files.hub import Stored
+from pretrainkit.running.exchange import push_export
+from support.command_line import refused, succeed
+from support.hub_server import served_hub
+from support.page_data import copy, part, put
+
+pytest.importorskip("transformers")
+
+
+@pytest.mark.parametrize(("run", "task"), [("bert", "fill-mask"), ("t5", "text2text-generation"), ("glue_run", None)])
+def test_the_card_states_the_numbers_of_the_run_and_its_snippet_runs(run, task, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if run == "glue_run":
+        copy("bert", tmp_path / "bert")
+        copy("glue", tmp_path / "glue")
+        words = "data.max_seq_length=32 data.batch_size=4 num_steps=2 precision.compute=float32"
+        succeed("finetune", "rte", "--from", "bert", "--data", "glue=glue", "--out", "run", *words.split(), "-q")
+        task = "text-classification"
+    else:
+        copy(run, tmp_path / "run")
+    succeed("export", "run", "--out", "mine", "--license", "apache-2.0")
+    card = (tmp_path / "mine/README.md").read_text("utf-8")
+    _, header, body = card.split("---\n", 2)
+    values = {name: json.loads(value) for name, value in (line.split(": ", 1) for line in header.splitlines())}
+    assert values["license"] == "apache-2.0"
+    assert values["library_name"] == "transformers"
+    assert values["pipeline_tag"] == task
+    provenance = json.loads((tmp_path / "run/provenance.json").read_bytes())
+    summary = json.loads((tmp_path / "run/summary.json").read_bytes())
+    assert f"| fingerprint | {provenance['data']['fingerprint']} |" in body
+    assert f"| loss | {summary['valid_loss']:.4f} |" in body
+    assert f"with {summary['parameters']:,} parameters" in body
+    (snippet,) = re.findall(r"```python\n(.*?)```", body, re.DOTALL)
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(snippet, "card", "exec"), {})
+
+
+def test_a_card_without_a_run_has_no_numbers_and_no_licence(tmp_path):
+    copy("bert", tmp_path / "run")
+    pk.export(tmp_path / "run", "safetensors", tmp_path / "first")
+    pk.export(tmp_path / "first", "safetensors", tmp_path / "second")
+    first, second = ((tmp_path / name / "README.md").read_text("utf-8") for name in ("first", "second"))
+    assert "## Evaluation" in first
+    assert "## Evaluation" not in second
+    assert "license:" not in second
+    assert 'library_name: "pretrainkit"' in second
+
+
+def test_an_export_is_pushed_in_one_commit_and_only_what_changed(tmp_path):
+    pytest.importorskip("huggingface_hub")
+    words = ("export", str(part("bert")), "--push", "someone/model", "--revision", "trial", "--json", "--license")
+    with served_hub(tmp_path, failures=[503]) as hub:
+        done = hub.command(*words, "mit")
+        assert done.returncode == 0, done.stderr
+        assert len(hub.commits) == 1
+        assert json.loads(done.stdout)["files"].keys() == hub.stored.keys()
+        assert {"README.md", "config.json", "model.safetensors", "pretrainkit.json"} <= hub.stored.keys()
+        assert b'from_pretrained("someone/model")' in hub.stored["README.md"]
+        changed = hub.command(*words, "apache-2.0")
+        assert list(json.loads(changed.stdout)["files"]) == ["README.md"]
+
+
+class Shelf:
+    """In place of a hub: what it has, and what was sent."""
+
+    def __init__(self):
+        self.sent = []
+
+    def existing_files(self):
+        return {"same.txt": Stored(4, None, hashlib.sha1(b"blob 4\0same", usedforsecurity=False).hexdigest())}
+
+    files = existing_files
+
+    def add(self, files, message):
+        self.sent.append(sorted(files))
+
+
+def test_a_dry_run_lists_what_is_missing_and_sends_nothing(tmp_path):
+    for name, text in (("same.txt", "same"), ("sub/new.txt", "new!!")):
+        put(tmp_path / name, text)
+    shelf = Shelf()
+    assert push_export(tmp_path, shelf, dry_run=True) == {"sub/new.txt": 5}
+    assert not shelf.sent
+    assert push_export(tmp_path, shelf) == {"sub/new.txt": 5}
+    assert shelf.sent == [["sub/new.txt"]]
+
+
+def test_options_of_a_push_are_refused_without_it(tmp_path):
+    run = part("bert")
+    for words in (["--revision", "x"], ["--public"], ["--dry-run"]):
+        message = refused("export", run, "--out", tmp_path / "out", *words)
+        assert f"{words[0]} has an effect only with --push" in message
+    assert "give --out FOLDER" in refused("export", run)
