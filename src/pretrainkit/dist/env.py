@@ -6,6 +6,7 @@ collective does nothing.
 """
 
 import atexit
+import gc
 import json
 import os
 from collections.abc import Callable
@@ -23,10 +24,17 @@ ReduceOp = Literal["sum", "max", "min"]
 _LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _RAISABLE = {kind.__name__: kind for kind in (ConfigError, DataError, CheckpointError, InputError, RunError)}
 _LEFT: list[Any] = []
-"""Process groups that were left. Where the last reference to a group is that of DDP's reducer, torch joins gloo's
-threads without releasing the GIL, and hangs for ever when one of them waits for the GIL to let go of a tensor
-(pytorch/pytorch#56297). References of Python do release it, so they are kept, and go before Python itself ends."""
-atexit.register(_LEFT.clear)
+"""Process groups that this process has left.
+
+If DDP's reducer has the last reference to a group, its destructor joins the threads of gloo without releasing the GIL,
+and hangs for ever when one of them waits for the GIL to release a tensor (pytorch/pytorch#56297). References of Python
+do release it, so these last until all reducers are gone, and end before Python does."""
+
+
+def _release_groups() -> None:
+    """Destroy reducers that are garbage while Python still refers to their groups, and then the groups."""
+    gc.collect()
+    _LEFT.clear()
 
 
 @dataclass(frozen=True)
@@ -109,6 +117,8 @@ class World:
     def close(self) -> None:
         """Leave the process group. Nothing to do for one process."""
         if self.world_size > 1 and dist.is_initialized():
+            if not _LEFT:
+                atexit.register(_release_groups)  # it runs before what other packages registered until now
             _LEFT.append(dist.group.WORLD)
             dist.destroy_process_group()
 
