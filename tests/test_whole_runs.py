@@ -43,7 +43,11 @@ TESTED = {
     "pixel/tiny": f"{PIXEL}another_preset_is_the_run",
     "pixel/small": f"{PIXEL}another_preset_is_the_run",
     **dict.fromkeys(
-        (f"t5/{name}" for name in ("tiny", "mini", "1.0-small", "1.1-small", "mt5-small", "umt5-small")), T5
+        (
+            f"t5/{name}"
+            for name in ("tiny", "mini", "1.0-small", "1.1-small", "1.1-base-nano", "mt5-small", "umt5-small")
+        ),
+        T5,
     ),
     "t5/byt5-small": BYTES,
 }

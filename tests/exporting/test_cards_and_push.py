@@ -14,6 +14,7 @@ from pretrainkit.running.exchange import push_export
 from support.command_line import refused, succeed
 from support.hub_server import served_hub
 from support.page_data import copy, part, put
+from support.remedies import followed
 
 pytest.importorskip("transformers")
 
@@ -94,6 +95,14 @@ def test_a_dry_run_lists_what_is_missing_and_sends_nothing(tmp_path):
     assert not shelf.sent
     assert push_export(tmp_path, shelf) == {"sub/new.txt": 5}
     assert shelf.sent == [["sub/new.txt"]]
+
+
+def test_a_file_that_exists_is_not_overwritten(tmp_path):
+    (tmp_path / "taken.npz").touch()
+    words = ("export", part("t5"), "--format", "t5x", "--out")
+    message = refused(*words, tmp_path / "taken.npz")
+    assert "choose another --out" in followed(message, "exporting/folder.py: … exists / choose another --out")
+    succeed(*words, tmp_path / "other.npz")
 
 
 def test_options_of_a_push_are_refused_without_it(tmp_path):

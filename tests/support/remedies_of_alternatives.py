@@ -33,6 +33,11 @@ CASES = [
     Case("render --out {out} --renderer renderer", "--dataset", {"--dataset": "hub-set"}),
     # training
     Case(TRAIN, "pretrainkit tokenizer encode [^\n]+", {"CORPUS": "corpus", "DIR": "tokenizer", "FOLDER": "{out}"}),
+    Case(
+        "train t5/tiny --out {out}",
+        "pretrainkit tokenizer encode [^\n]+",
+        {"CORPUS": "corpus", "DIR": "tokenizer", "FOLDER": "{out}"},
+    ),
     Case(f"{TRAIN} {SHARDS} --out run", r"pretrainkit resume \S+"),
     Case("train run", r"pretrainkit resume [^;\s]+"),
     *(Case(f"{LAUNCHED} {option} 2", f"leave out {option}") for option in ("--nodes", "--gpus-per-node")),

@@ -285,6 +285,15 @@ CASES = [
     # programs
     Case("infer t5 --task some --module my_tasks.py --split train --max-length 3 --out {out}.jsonl", r"--out \S+"),
     Case("infer t5 --input rows.jsonl --inputs text --max-length 3 --out begun/answers.jsonl", "--overwrite"),
+    Case("export bert", "--out", {"--out": "{out}"}),
+    Case("export bert --out {out} --dry-run", "leave out --dry-run"),
+    Case(
+        "export bert --push someone/model --format t5x",
+        "--format huggingface",
+        {"-": "--push someone/model", "+": "--out {out}"},
+    ),
+    Case("export bert --out corpus", "--out", {"--out": "{out}"}),
+    Case("export bert --out words.tsv", "--out", {"--out": "{out}"}),
     Case("--help", "pretrainkit VERB --help", {"VERB": "train"}, code=0),
     Case("demo text/part-0.txt", "pretrainkit demo --text [^\n]*", {"+": "--help"}),
 ]

@@ -64,7 +64,7 @@ def test_a_pattern_that_finds_nothing_is_refused():
 
 
 def test_a_broken_pattern_is_refused_when_it_is_given():
-    with pytest.raises(ValueError, match="no regular expression"):
+    with pytest.raises(ValueError, match="is not a valid regular expression"):
         ParameterGroup(pattern="(")
 
 

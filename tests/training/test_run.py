@@ -37,10 +37,10 @@ def test_schedules_that_fit_have_no_problem(schedule) -> None:
     [
         ({"name": "wsd", "num_warmup_steps": 41, "num_decay_steps": 60}, ["is 101", "num_steps = 100"]),
         ({"name": "wsd"}, ["needs schedule.num_decay_steps"]),
-        ({"name": "cosine", "num_decay_steps": 5}, ["num_decay_steps=5", "not by cosine"]),
+        ({"name": "cosine", "num_decay_steps": 5}, ["num_decay_steps=5", "not with cosine"]),
         ({"name": "linear", "num_warmup_steps": 101}, ["num_warmup_steps 101", "num_steps 100"]),
-        ({"name": "inverse_sqrt", "floor": 0.1}, ["floor=0.1", "not by inverse_sqrt"]),
-        ({"name": "constant", "floor": 0.5}, ["floor=0.5", "not by constant"]),
+        ({"name": "inverse_sqrt", "floor": 0.1}, ["floor=0.1", "not with inverse_sqrt"]),
+        ({"name": "constant", "floor": 0.5}, ["floor=0.5", "not with constant"]),
     ],
 )
 def test_each_misfit_is_one_problem_with_its_values(schedule, words) -> None:

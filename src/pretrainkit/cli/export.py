@@ -46,11 +46,11 @@ def export(
     if push is None:
         given = {"--revision": revision, "--public": not private, "--dry-run": dry_run}
         if unused := [name for name, value in given.items() if value]:
-            raise InputError(f"{unused[0]} has an effect only with --push\n  add --push USER/NAME, or leave it out")
-        if out is None:
             raise InputError(
-                "there is no place for the export\n  give --out FOLDER, or upload it with --push USER/NAME"
+                f"{unused[0]} has an effect only with --push\n  leave out {unused[0]}, or name a repository as well"
             )
+        if out is None:
+            raise InputError("there is no place for the export\n  give --out FOLDER")
         print_path(api.export(path, format, out, averaged=averaged, license=license), as_json)
         return
     if format not in ("huggingface", "safetensors"):

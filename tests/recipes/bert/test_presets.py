@@ -53,9 +53,9 @@ def changed(config, **updates):
     [
         (base(), {"data": {"max_seq_length": 1024}}, "data.max_seq_length 1024 is more than model.max_positions 512"),
         (base(), {"model": {"num_heads": 7}}, "model.hidden_size 768 cannot be split over model.num_heads 7"),
-        (base(), {"data": {"batching": "rows", "microbatch_tokens": 8192}}, "only read by data.batching=packed"),
+        (base(), {"data": {"batching": "rows", "microbatch_tokens": 8192}}, "only with data.batching=packed"),
         (base(), {"data": {"microbatch_tokens": 100}}, "has no room for one example"),
-        (base(), {"objective": {"mean_span_length": 5.0}}, "only read by objective.mask_unit=span"),
+        (base(), {"objective": {"mean_span_length": 5.0}}, "only with objective.mask_unit=span"),
         (base(), {"objective": {"max_predictions": 128}}, "leaves nothing to read"),
         (base(), {"model": {"type_vocab_size": 1}}, "pairs of segments need 2"),
         (modern_base(), {"model": {"local_window": 127}}, "it must be even"),

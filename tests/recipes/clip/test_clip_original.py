@@ -165,7 +165,7 @@ def test_nothing_in_a_file_is_executed(config, tmp_path, capsys):
         import_original(path, config)
     assert "executed" not in capsys.readouterr().out
     torch.save({"a": 1}, tmp_path / "empty.pth")
-    with pytest.raises(CheckpointError, match="holds no weights"):
+    with pytest.raises(CheckpointError, match="has no weights"):
         import_original(tmp_path / "empty.pth", config)
     with pytest.raises(CheckpointError, match="there is no file"):
         import_original(tmp_path / "missing.pth", config)

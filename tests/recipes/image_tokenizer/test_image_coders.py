@@ -145,7 +145,7 @@ def test_files_become_values() -> None:
         (model(image_size=24, decoder=UNET.model_copy(update={"multipliers": (1, 1, 1)})), "divides images by 16"),
         (
             model(decoder=UNET.model_copy(update={"noise": NoiseConfig(shift=0.5)})),
-            "only read by decoder.noise.schedule",
+            "only with decoder.noise.schedule",
         ),
         (model(decoder=UNET.model_copy(update={"noise": NoiseConfig(prediction="noise")})), "does not follow"),
         (model(decoder=UNET.model_copy(update={"noise": NoiseConfig(masks_places=True)})), "dropout above 0"),

@@ -48,7 +48,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
 SLOW = pytest.param("mt5-small", marks=pytest.mark.slow)  # its vocabulary is a quarter of a million pieces
 
 
-@pytest.mark.parametrize("preset", ["tiny", "mini", "1.0-small", "1.1-small", SLOW, "umt5-small"])
+@pytest.mark.parametrize("preset", ["tiny", "mini", "1.0-small", "1.1-small", "1.1-base-nano", SLOW, "umt5-small"])
 def test_an_export_is_the_run_and_reads_its_ids(tokens: Path, tmp_path: Path, transformers, preset: str) -> None:
     data = [f"data.train={tokens}/train", f"data.valid={tokens}/valid", "model.vocab_size=512"]
     if preset == "mt5-small":

@@ -412,7 +412,7 @@ class ClipRun(RunConfig):
     model: ClipModelConfig
     """The towers."""
     objective: ClipObjectiveConfig = ClipObjectiveConfig()
-    """The loss."""
+    """The contrastive loss and its options."""
     data: ClipDataConfig
     """The training and held-out data."""
     evaluate: ClipEvaluateConfig = ClipEvaluateConfig()
