@@ -144,6 +144,11 @@ def training(folder: Path) -> None:
         copy("tokens/train", folder / "data" / name)
 
 
+def published(folder: Path) -> None:
+    copy("tokens", folder / "data" / "tokens")
+    copy("bert", folder / "runs" / "mine")
+
+
 def t5_base(folder: Path) -> None:
     """Further down the page, models are a T5."""
     for name in ("runs/base", "imported"):
@@ -266,6 +271,7 @@ WALKS = [
         not_here={"^make ": "sets up an environment"},
         before={"^pretrainkit resume": killed("runs/mine")},
     ),
+    Walk("docs/how-to/export-and-publish.md", published, not_here={"--push": HUB}),
     Walk(
         "docs/how-to/sizes-and-batch.md",
         training,
