@@ -21,7 +21,7 @@ import json
 from pretrainkit.running.doctor import helpers_built, helpers_finding
 from pretrainkit.running.exercises import exercise
 finding = helpers_finding(exercise(helpers_built()))
-print(json.dumps([finding.state, finding.text, finding.mend]))
+print(json.dumps([finding.state, finding.text, finding.fix]))
 """
 
 

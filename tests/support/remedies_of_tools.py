@@ -70,7 +70,7 @@ DEMO = "runs a whole demo, which takes minutes"
 CALLER = "no command gets there: a caller's mistake in Python, or a method that a recipe must override"
 NOT_HERE = {
     "cli/corpus.py: --engine … needs a folder that all machines see": CLUSTER,
-    "cli/launching.py: … already holds a run / go on with the sweep": CLUSTER,
+    "cli/launching.py: … already holds a run / resume the sweep": CLUSTER,
     "cli/launching.py: … is no sweep": CLUSTER,
     "cli/launching.py: each run of … is complete or in the queue": CLUSTER,
     "cli/resume.py: resume has no --launch cloud": CLUSTER,

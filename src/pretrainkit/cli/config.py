@@ -30,7 +30,7 @@ def show(
     under: Annotated[str | None, Option(help="Only this part, such as optimizer.")] = None,
     origins: Annotated[bool, Option("--origins", help="Say where each value comes from.")] = False,
     plain: Annotated[bool, Option("--plain", help="YAML without the documentation.")] = False,
-    json: Annotated[bool, Option("--json", help="For machines.")] = False,
+    json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the resolved config with the documentation of every field, as YAML that `train` reads back."""
     resolved = api.resolve_config(source, settings or [])
@@ -57,8 +57,8 @@ def show(
 def check(
     source: Source,
     settings: Settings = None,
-    nproc: Annotated[int, Option(min=1, help="How many ranks it is meant for.")] = 1,
-    json: Annotated[bool, Option("--json", help="As JSON.")] = False,
+    nproc: Annotated[int, Option(min=1, help="Number of ranks that the config is for.")] = 1,
+    json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check a config without starting anything; reports every problem at once."""
     resolved = api.resolve_config(source, settings or [])
@@ -89,8 +89,10 @@ def import_file(
         ),
     ],
     settings: Annotated[list[str] | None, Argument(metavar="KEY=VALUE", help="In that file's own keys.")] = None,
-    recipe: Annotated[str | None, Option(help="Who reads it; default: told by the keys of the file.")] = None,
-    nproc: Annotated[int, Option(min=1, help="How many ranks it is meant for.")] = 1,
+    recipe: Annotated[
+        str | None, Option(help="Recipe that reads the file. Default: the one whose keys it has.")
+    ] = None,
+    nproc: Annotated[int, Option(min=1, help="Number of ranks that the config is for.")] = 1,
     out: Annotated[Path | None, Option(help="Write it here; default: print it.")] = None,
 ) -> None:
     """Turn a config file of the system a recipe succeeds into one of ours."""

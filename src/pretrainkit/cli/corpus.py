@@ -113,7 +113,7 @@ def wikipedia(
 @with_settings
 def hub(
     name: Annotated[
-        str, Argument(metavar="NAME", help="Of a data set, such as allenai/c4, or a folder with its files.")
+        str, Argument(metavar="NAME", help="Name of a data set, such as allenai/c4, or a folder with its files.")
     ],
     *,
     out: Out,
@@ -129,7 +129,7 @@ def hub(
 ) -> None:
     """Stream a data set of the Hugging Face hub, such as FineWeb, C4 or Wikipedia, into shards: OUT/train, OUT/valid.
 
-    The same command goes on where an interrupted one stopped. The commit that was read stands in the manifest.
+    After an interruption, the same command continues. The manifest records the commit that was read.
     """
     from pretrainkit.corpus.hub import fetched
     from pretrainkit.corpus.shards import build_corpus
@@ -166,7 +166,7 @@ def shards(
 ) -> None:
     """Shuffle documents into training shards (OUT/train) and held-out shards (OUT/valid).
 
-    The same command goes on where an interrupted one stopped. Shards do not depend on --workers, --memory or --engine.
+    After an interruption, the same command continues. Shards do not depend on --workers, --memory or --engine.
     """
     from pretrainkit.corpus.shards import EmptyCorpus
 
@@ -387,10 +387,12 @@ def corrupt_words(
     out: Annotated[Path, Option(help="File in the same format.")],
     attack: Annotated[Attack, Option(help="Kind of error.")],
     severity: Annotated[float, Option(help="Share of the words.")] = 0.5,
-    column: Annotated[list[str] | None, Option(help="Of .jsonl and .tsv: a column of text; may be repeated.")] = None,
-    seed: Annotated[int, Option(help="Of everything random.")] = 0,
+    column: Annotated[
+        list[str] | None, Option(help="Column of text in .jsonl and .tsv files; may be repeated.")
+    ] = None,
+    seed: Annotated[int, Option(help="Seed of all random choices.")] = 0,
     typos: Annotated[
-        Path | None, Option(help="For natural-typo: lines of a word and what people wrote instead.")
+        Path | None, Option(help="File for natural-typo: in each line a word and the typos that people make.")
     ] = None,
     json_output: Json = False,
 ) -> None:
@@ -423,7 +425,7 @@ def pack(
 
 @app.command()
 def unpack(
-    archive: Annotated[Path, Argument(metavar="ARCHIVE", help="What `corpus pack` wrote.")],
+    archive: Annotated[Path, Argument(metavar="ARCHIVE", help="Archive that `corpus pack` wrote.")],
     *,
     out: Annotated[Path, Option(help="Folder in which the packed folders appear.")],
     json_output: Json = False,
@@ -487,9 +489,9 @@ def tokenize_images(
     *,
     crops: Annotated[int, Option(min=1, help="Parts of each image: the centre square, then random ones.")] = 1,
     min_scale: Annotated[float, Option(help="Smallest share of an image that a random part has.")] = 0.8,
-    folder: Annotated[str | None, Option(help="Where the images are; default: as the tokenizer's domain says.")] = None,
+    folder: Annotated[str | None, Option(help="Folder of the images. Default: that of the tokenizer's domain.")] = None,
     out: Annotated[str | None, Option(help="Name of the folder of tokens; default: tok_DOMAIN@PIXELS.")] = None,
-    seed: Annotated[int, Option(min=0, help="Of random parts.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of the random parts.")] = 0,
     shard: Annotated[str, Option(help="This part of so many, from 0, for several processes: 0/4.")] = "0/1",
     batch_size: Annotated[int, Option(min=1, help="Images per forward pass.")] = 64,
     averaged: Averaged = False,
@@ -498,8 +500,8 @@ def tokenize_images(
 ) -> None:
     """Write the tokens of images beside them, for the recipe fourm.
 
-    Parts of images are the same for all modalities of a data set (FOLDER/crop_settings). The same command goes on where
-    an interrupted one stopped.
+    Parts of images are the same for all modalities of a data set (FOLDER/crop_settings). After an
+    interruption, the same command continues.
     """
     from pretrainkit import api
 

@@ -27,7 +27,7 @@ _SETS = (
     "img2dataset, folders or hub names of Hugging Face datasets."
 )
 Sets = Annotated[list[str], Argument(metavar="SET...", help=_SETS)]
-SplitOption = Annotated[SplitName, Option(help="Which part of each set; both: those there are.")]
+SplitOption = Annotated[SplitName, Option(help="Split of each set; both: every split that it has.")]
 FormatOption = Annotated[PairFormat, Option(help="auto: by what the folder holds.")]
 ImageKey = Annotated[str | None, Option(help="Column or ending of the images.")]
 CaptionKey = Annotated[str | None, Option(help="Column or ending of the captions.")]
@@ -47,9 +47,9 @@ def check(
     format: FormatOption = "auto",
     image_key: ImageKey = None,
     caption_key: CaptionKey = None,
-    num: Annotated[int, Option(min=1, help="Of a config: examples to show of each component.")] = 2,
+    num: Annotated[int, Option(min=1, help="Number of examples to show of each component of a config.")] = 2,
     deep: Annotated[
-        bool, Option("--deep", help="Of a config of 4M: read every file. Sets of pairs are always read whole.")
+        bool, Option("--deep", help="Read every file of a 4M config. Sets of pairs are always read whole.")
     ] = False,
     size: Annotated[int | None, Option(min=1, help="Count images smaller than this.")] = None,
     batch_size: Annotated[int | None, Option(min=1, help="State whole batches and remainders.")] = None,
@@ -153,7 +153,7 @@ def _check_config(source: str, settings: list[str], num: int, json_output: bool,
 
 @app.command()
 def pack(
-    set_path: Annotated[str, Argument(metavar="SET", help="As for check.")],
+    set_path: Annotated[str, Argument(metavar="SET", help="Set of pairs, as for `data check`.")],
     *,
     out: Annotated[Path, Option(help="Folder to be made.")],
     split: SplitOption = "both",

@@ -19,7 +19,7 @@ ABOUT = "From data on this machine to a trained, evaluated, exported tiny model,
 def demo(
     words: Annotated[
         list[str] | None,
-        Argument(metavar=f"[{'|'.join(DEMOS)}] FILE...", help="Which demo; then more files for --text."),
+        Argument(metavar=f"[{'|'.join(DEMOS)}] FILE...", help="Name of the demo, then more files for --text."),
     ] = None,
     text: Annotated[
         list[Path] | None, Option(help=f"{TAKERS['text']}: your own text files instead; repeat the option for more.")

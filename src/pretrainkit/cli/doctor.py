@@ -9,9 +9,9 @@ from pretrainkit import api
 _MARKS = {"good": "ok", "limited": "part", "missing": "none", "broken": "BAD"}
 
 
-def doctor(as_json: Annotated[bool, Option("--json", help="As JSON.")] = False) -> None:
-    """Say what this machine can do: devices, number formats, compilation, attention, collectives, fonts, packages; and
-    what to install for the rest."""
+def doctor(as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False) -> None:
+    """Check this installation: devices, number formats, compilation, attention, collectives, fonts and packages, with
+    a fix for what is missing."""
     findings = api.diagnose()
     if as_json:
         import json
@@ -22,5 +22,5 @@ def doctor(as_json: Annotated[bool, Option("--json", help="As JSON.")] = False) 
     width = max(len(finding.name) for finding in findings)
     for finding in findings:
         print(f"{_MARKS[finding.state]:>4}  {finding.name:<{width}}  {finding.text}")
-        if finding.mend:
-            print(f"      {'':<{width}}  -> {finding.mend}")
+        if finding.fix:
+            print(f"      {'':<{width}}  -> {finding.fix}")

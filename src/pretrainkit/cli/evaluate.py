@@ -29,13 +29,13 @@ def evaluate(
     device: Device = None,
     averaged: Averaged = False,
     all_checkpoints: Annotated[
-        bool, Option("--all-checkpoints", help="Of a run: each of its checkpoints; goes on where it stopped.")
+        bool, Option("--all-checkpoints", help="Evaluate each checkpoint of a run. An interrupted command continues.")
     ] = False,
     out: Annotated[
         Path | None,
         Option(help="With --all-checkpoints: file of JSON lines; default: RUN/evaluations/checkpoints.jsonl."),
     ] = None,
-    json: Annotated[bool, Option("--json", help="For machines.")] = False,
+    json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Evaluate a trained model on held-out data, always with the same examples and masks."""
     if data is not None and "=" in data and not Path(data).exists():  # NAME=DIR, as fine-tuning takes it

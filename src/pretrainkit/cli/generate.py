@@ -21,7 +21,7 @@ def generate(
         int | None, Option(min=1, help="BERT, CLIP: answers per masked word, or images per prompt. Default: 5.")
     ] = None,
     images: Annotated[
-        Path | None, Option(metavar="FOLDER", help="CLIP: the images to find what the prompts say in.")
+        Path | None, Option(metavar="FOLDER", help="CLIP: folder of images to search with the prompts.")
     ] = None,
     num: Annotated[
         int | None,
@@ -32,25 +32,25 @@ def generate(
     decoding: Decoding,
     given: Annotated[
         list[str] | None,
-        Option("--from", metavar="NAME[=TEXT|=FILE]", help="4M: what is given, as in rgb=photo.png; repeat for more."),
+        Option("--from", metavar="NAME[=TEXT|=FILE]", help="4M: an input, such as rgb=photo.png; may be repeated."),
     ] = None,
     to: Annotated[str | None, Option(metavar="NAME,…", help="4M: modalities to generate, one after another.")] = None,
     from_data: Annotated[
         int | None,
-        Option(min=1, help="4M: so many held-out samples of the run's data; --from NAME says what they give."),
+        Option(min=1, help="4M: number of held-out samples of the run's data; --from names their input modalities."),
     ] = None,
-    plan: Annotated[Path | None, Option(help="4M: YAML file with targets and how each is generated.")] = None,
+    plan: Annotated[Path | None, Option(help="4M: YAML file with the targets and their settings.")] = None,
     settings: Annotated[
         list[str] | None,
-        Option("--set", metavar="NAME.FIELD=VALUE", help="4M: a field of a target, as in depth.num_steps=1."),
+        Option("--set", metavar="NAME.FIELD=VALUE", help="4M: setting of a target, such as depth.num_steps=1."),
     ] = None,
     then: Annotated[
         list[Path] | None,
-        Option(metavar="RUN", help="4M: a further model for the targets that those before it have not."),
+        Option(metavar="RUN", help="4M: another model for the targets that the models before it lack."),
     ] = None,
     tokenizer: Annotated[
         list[str] | None,
-        Option(metavar="NAME=RUN", help="4M: an image tokenizer that makes pictures of generated tokens."),
+        Option(metavar="NAME=RUN", help="4M: image tokenizer that decodes generated tokens to pictures."),
     ] = None,
     out: Annotated[
         Path | None, Option(help="4M: new folder for pictures, JSON and a contact sheet. Default: generated.")
@@ -60,7 +60,7 @@ def generate(
     json: Annotated[bool, Option("--json", help="One JSON object per prompt.")] = False,
 ) -> None:
     """Let a trained model answer. BERT fills in what is masked: write <mask> in place of a word. CLIP finds the images
-    of a folder that a text describes. T5 answers inputs of its tasks, fills in <extra_id_0>, or goes on with a text. 4M
+    of a folder that a text describes. T5 answers inputs of its tasks, fills in <extra_id_0>, or continues a text. 4M
     makes any modality from any others: prompts are captions, --from gives files and texts, --to names what to make."""
     is_chain = any(one is not None for one in (given, to, from_data, plan))
     prompts = text or ([] if is_chain else [line.rstrip("\n") for line in sys.stdin])

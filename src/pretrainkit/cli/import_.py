@@ -19,17 +19,19 @@ if TYPE_CHECKING:
 def import_(
     path: Annotated[Path, Argument(help="A folder of transformers or Sabertooth, or what --format names.")],
     out: Annotated[Path | None, Option(help="New folder to write.")] = None,
-    recipe: Annotated[str | None, Option(help="Which recipe the model belongs to; default: told by its files.")] = None,
+    recipe: Annotated[
+        str | None, Option(help="Recipe of the model. Default: the one that its files belong to.")
+    ] = None,
     format: Annotated[
         str, Option(help="huggingface, or the system that wrote it: zerovl (recipe clip), t5x, mesh_tf (recipe t5).")
     ] = "huggingface",
-    config: Annotated[str | None, Option(help="Preset or YAML file that says the architecture of a file.")] = None,
+    config: Annotated[
+        str | None, Option(help="Preset or YAML file with the architecture of a file that does not state it.")
+    ] = None,
     tokenizer: Annotated[Path | None, Option(help="Folder of the model's tokenizer, to keep a copy of.")] = None,
     pooling: Annotated[
         str | None,
-        Option(
-            help="How a classifier makes one vector of a text, if its files do not tell: mean or max (recipe glue)."
-        ),
+        Option(help="Pooling of a classifier whose files do not state it: mean or max (recipe glue)."),
     ] = None,
     dry_run: Annotated[
         bool, Option("--dry-run", help="Read and check what --format names, show every tensor; write nothing.")

@@ -33,31 +33,32 @@ def infer(
     ] = None,
     *,
     out: Annotated[Path, Option(help="File of JSON lines to write; a folder for a mixture.")],
-    task: Annotated[str | None, Option(help="Task or mixture to ask about.")] = None,
-    split: Annotated[str, Option(help="Of the task.")] = "test",
+    task: Annotated[str | None, Option(help="Task or mixture to answer.")] = None,
+    split: Annotated[str, Option(help="Split of the task.")] = "test",
     input: Annotated[
-        Path | None, Option(help="Instead: a file of rows, .jsonl, .tsv or .txt (also .gz, .zst), or .parquet.")
+        Path | None, Option(help="File of rows instead of a task, .jsonl, .tsv or .txt (also .gz, .zst), or .parquet.")
     ] = None,
     inputs: Annotated[
         str | None,
         Option(
             metavar="COLUMN|PATTERN",
-            help="Of rows: a column, or a pattern such as 'summarize: {article}'. Default: inputs, text or prompt.",
+            help="Column of the rows, or a pattern such as 'summarize: {article}'. Default: inputs, text or prompt.",
         ),
     ] = None,
     targets: Annotated[
-        str | None, Option(metavar="COLUMN|PATTERN", help="Of rows, to score. Default: targets.")
+        str | None,
+        Option(metavar="COLUMN|PATTERN", help="Column or pattern of the targets to score. Default: targets."),
     ] = None,
-    mode: Annotated[Mode, Option(help="What to ask: answers, how likely the targets are, or both.")] = "predict",
+    mode: Annotated[Mode, Option(help="Write answers, the likelihood of the targets, or both.")] = "predict",
     lengths: Lengths = None,
     batch_size: Annotated[int, Option(min=1, help="Examples per forward pass.")] = 32,
     chunk_batches: Annotated[int, Option(min=1, help="Batches from one resume point to the next.")] = 20,
-    shard: Annotated[str, Option(metavar="I/N", help="Only this of N parts, counted from 0.")] = "0/1",
+    shard: Annotated[str, Option(metavar="I/N", help="Process only part I of N, counted from 0.")] = "0/1",
     fields: Annotated[
-        str | None, Option(help="What to write of examples: names with commas between. Default: texts.")
+        str | None, Option(help="Fields of examples to write, separated by commas. Default: the texts.")
     ] = None,
-    all_fields: Annotated[bool, Option("--all-fields", help="Write all that examples have.")] = False,
-    ids: Annotated[bool, Option("--ids", help="Write the ids of predictions, too.")] = False,
+    all_fields: Annotated[bool, Option("--all-fields", help="Write all fields of examples.")] = False,
+    ids: Annotated[bool, Option("--ids", help="Also write the ids of predictions.")] = False,
     decoding: Decoding,
     data: Data = None,
     module: Module = None,
@@ -66,11 +67,11 @@ def infer(
     as_json: Json = False,
     averaged: Averaged = False,
 ) -> None:
-    """Ask a trained model about all examples of a task, or all rows of a file, and write JSON lines.
+    """Write the answers of a trained model to all examples of a task, or all rows of a file, as JSON lines.
 
-    Of a mixture every task is answered, in a file of its own in the folder OUT.
+    For a mixture, OUT is a folder with a file for each task.
 
-    The same command goes on where an interrupted one stopped. OUT appears when it is whole.
+    After an interruption, the same command continues. OUT appears when it is complete.
     """
     if fields is not None and all_fields:
         raise InputError("--fields and --all-fields are both given\n  give one of them")

@@ -28,9 +28,9 @@ def status(
     run: Annotated[
         Path, Argument(metavar="RUN|NAME", help="The run folder, that of a sweep, or the name of machines.")
     ],
-    as_json: Annotated[bool, Option("--json", help="As JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show if a launched run waits, runs or has ended, and how far it is."""
+    """Show the state and the progress of a launched run."""
     if not run.exists() and run.name == str(run):
         sky.status(str(run), dry_run=False)
         return
@@ -73,11 +73,11 @@ def _state(folder: LaunchFolder, kind: str, job_id: str) -> str:
 @app.command()
 def logs(
     run: Run,
-    rank: Annotated[int | None, Option(min=0, help="Of this rank alone.")] = None,
+    rank: Annotated[int | None, Option(min=0, help="Show only the log of this rank.")] = None,
     lines: Annotated[int, Option(min=1, help="Last lines of each.")] = 20,
-    as_json: Annotated[bool, Option("--json", help="As JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """The last lines of each rank's log, and where the whole logs are."""
+    """Show the last lines of each rank's log, and the paths of the logs."""
     found = [path for folder in launched_runs(run) for path in folder.rank_logs(rank)]
     shown = {str(path): path.read_text(errors="replace").splitlines()[-lines:] for path in found}
     if as_json and found:
@@ -94,11 +94,11 @@ def logs(
 
 @app.command()
 def cancel(run: Run, now: Annotated[bool, Option("--now", help="Do not wait for the ranks to save.")] = False) -> None:
-    """End a launched run, or a sweep: its ranks save first, and nothing starts it again but `launch resume`."""
+    """End a launched run or a sweep. Its ranks save first, and only `launch resume` starts it again."""
     kinds = {"local": lambda folder: folder.is_held, "slurm": slurm.living_job, "cloud": lambda folder: True}
     living = [folder for folder in launched_runs(run) if kinds[folder.last().kind](folder)]
     if not living:
-        raise InputError(f"{run} does not run\n  go on with it: pretrainkit launch resume {shlex.quote(str(run))}")
+        raise InputError(f"{run} does not run\n  resume it: pretrainkit launch resume {shlex.quote(str(run))}")
     for folder in living:
         launch = folder.last()
         folder.cancel()
@@ -114,8 +114,9 @@ def cancel(run: Run, now: Annotated[bool, Option("--now", help="Do not wait for 
 
 @app.command()
 def resume(run: Run) -> None:
-    """Go on with a launched run as it was launched: the same command, ranks, scheduler and settings. Of a sweep: with
-    those runs that neither are finished nor wait or run."""
+    """Resume a launched run with the same command, ranks, scheduler and settings; `resume --launch` chooses others.
+
+    For a sweep, resume the runs that are not finished and neither wait nor run."""
     folders = launched_runs(run)
     if folders[0].run != run:
         resume_sweep(run)
@@ -131,13 +132,13 @@ def resume(run: Run) -> None:
 
 CloudSettings = Annotated[
     list[str] | None,
-    Option("--cloud", metavar="NAME=VALUE", help="Of a cloud's machines, such as accelerators=H100:8."),
+    Option("--cloud", metavar="NAME=VALUE", help="Setting of a cloud's machines, such as accelerators=H100:8."),
 ]
-Name = Annotated[str, Argument(help="Of the machines, such as my-pod.")]
+Name = Annotated[str, Argument(help="Name of the machines, such as my-pod.")]
 DryRun = Annotated[bool, Option("--dry-run", help="Show task file and commands; do nothing.")]
 Nodes = Annotated[int | None, Option(min=1, help="Machines; left out: as in the task file.", show_default=False)]
 _FOLDER = Path(".pretrainkit") / "cloud"
-"""Where task files of machines are kept."""
+"""Folder of the task files of machines."""
 
 
 def _task(name: str, cloud: list[str] | None, nodes: int | None, command: list[str]) -> tuple[Any, Any]:
@@ -168,7 +169,9 @@ def provision(name: Name, cloud: CloudSettings = None, nodes: Nodes = None, dry_
 @app.command()
 def run(
     name: Name,
-    command: Annotated[list[str], Argument(metavar="-- WORDS", help="Of pretrainkit, such as corpus shards ...")],
+    command: Annotated[
+        list[str], Argument(metavar="-- WORDS", help="Command of pretrainkit, such as corpus shards ...")
+    ],
     cloud: CloudSettings = None,
     nodes: Nodes = None,
     dry_run: DryRun = False,

@@ -111,8 +111,7 @@ def launch_again(run: Path, launch: Launch) -> None:
 
 
 def frozen_words(resolved: Any, run: Path, device: str | None, *, as_json: bool = True) -> list[str]:
-    """The words that train exactly this config, or go on with it, wherever presets, files and the working directory go
-    meanwhile.
+    """Return the arguments that train or resume exactly this config, whatever happens to presets, files and folders.
 
     The config is written to `RUN/launch/config.yaml`, and beside it where each of its values came from.
     """
@@ -166,7 +165,7 @@ def start_sweep(asked: Asked, source: str, settings: list[str], out: Path, devic
         if LaunchFolder(run).launches() or RunFolder(run).has_checkpoint:
             raise InputError(
                 f"{run} already holds a run\n"
-                f"  go on with the sweep: pretrainkit launch resume {shlex.quote(str(out))}\n"
+                f"  resume the sweep: pretrainkit launch resume {shlex.quote(str(out))}\n"
                 "  or give another place: --out FOLDER"
             )
     runs = [run for run, _ in chosen]
@@ -193,7 +192,7 @@ def resume_sweep(out: Path) -> None:
     if first.kind != "slurm" or any(replace(one, words=(), words_again=(), code={}) != first for one in launches):
         raise InputError(
             f"{out} is no sweep: what it holds was not launched together\n"
-            "  go on with each run for itself: pretrainkit launch resume RUN"
+            "  resume each run: pretrainkit launch resume RUN"
         )
     runs = [folder.run for folder in left]
     _tell_sweep(submit(runs, launches, out, name=f"pretrainkit-{out.name}"), runs, out)

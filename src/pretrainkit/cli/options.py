@@ -13,27 +13,31 @@ if TYPE_CHECKING:
     from pretrainkit.workers.engine import Engine
 
 TextKey = Annotated[str, Option(help="Key (JSONL) or column (parquet) that holds the text.")]
-MaxBad = Annotated[int, Option(min=0, help="Broken lines and the like that may be skipped (and counted).")]
-Workers = Annotated[int | None, Option(help="Processes; left out: all cores.")]
+MaxBad = Annotated[
+    int, Option(min=0, help="Number of broken lines and the like that may be skipped; they are counted.")
+]
+Workers = Annotated[int | None, Option(help="Number of processes. Default: all cores.")]
 Json = Annotated[bool, Option("--json", help="Print the manifest or result as JSON.")]
 Origin = Annotated[
     Path, Option("--from", metavar="RUN|EXPORT", help="The encoder: a run, a checkpoint in it, or an export.")
 ]
 Lengths = Annotated[str | None, Option(help="Tokens per feature, such as inputs=512,targets=114. Default: no limit.")]
-Averaged = Annotated[bool, Option("--averaged", help="The average of the weights that ema_decay keeps.")]
+Averaged = Annotated[bool, Option("--averaged", help="Use the moving average of the weights (ema_decay).")]
 Data = Annotated[
     list[str] | None,
     Option(
         "--data",
         metavar="NAME=DIR",
-        help="Where the data of named tasks are: glue=DIR, glue/cola=DIR, or DIR alone for a folder with one for each "
-        "benchmark; may be repeated. Default: as the run says, or the hub.",
+        help="Folder with the data of named tasks: glue=DIR, glue/cola=DIR, or DIR alone for a folder with one folder "
+        "for each benchmark; may be repeated. Default: as in the run, or the hub.",
     ),
 ]
 Module = Annotated[
     list[str] | None,
     Option(
-        "--module", metavar="MODULE", help="Of yours, that defines tasks: a dotted name or a .py file; may be repeated."
+        "--module",
+        metavar="MODULE",
+        help="Python module of yours that defines tasks: a dotted name or a .py file; may be repeated.",
     ),
 ]
 
@@ -43,19 +47,19 @@ class Decoding:
     """The way from a model's probabilities to answers."""
 
     beams: Annotated[int | None, Option(min=1)] = None
-    """T5: search with so many continuations."""
+    """T5: beam search with this many beams."""
     alpha: float | None = None
-    """T5: exponent of the brevity penalty of a search. Default: 0.6."""
+    """T5: exponent of the brevity penalty of beam search. Default: 0.6."""
     temperature: float | None = None
-    """T5, 4M: draw, from logits divided by this."""
+    """T5, 4M: sample from the logits divided by this."""
     top_k: Annotated[int | None, Option(min=0)] = None
-    """T5, 4M: draw from so many likeliest tokens."""
+    """T5, 4M: sample from the k most likely tokens."""
     top_p: float | None = None
-    """T5, 4M: draw from the likeliest tokens of this probability."""
+    """T5, 4M: sample from the most likely tokens with this total probability."""
     seed: Annotated[int | None, Option(min=0)] = None
-    """T5, 4M: of the draws. Default: 0."""
+    """T5, 4M: seed of the samples. Default: 0."""
     max_length: Annotated[int | None, Option(min=1)] = None
-    """T5: most tokens of an answer. Default: data.target_length of the run."""
+    """T5: maximum length of an answer in tokens. Default: data.target_length of the run."""
 
     def given(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}
@@ -63,7 +67,7 @@ class Decoding:
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """Where the tasks of a command run, and with what."""
+    """Processes, memory and engine that run the tasks of a command."""
 
     workers: int | None = None
     """Processes; None: all cores."""
@@ -138,8 +142,8 @@ def lengths_of(text: str | None) -> dict[str, int] | None:
     return found
 
 
-Device = Annotated[str | None, Option(help="cpu, cuda, ...; default: the best there is.")]
-GoOn = Annotated[bool, Option("--resume", help="Go on when the run folder already holds a checkpoint.")]
+Device = Annotated[str | None, Option(help="Torch device: cpu, cuda, ... Default: the best one of this machine.")]
+GoOn = Annotated[bool, Option("--resume", help="Resume if the run folder already has a checkpoint.")]
 WAYS = ("none", "local", "slurm", "cloud")
 
 
@@ -156,7 +160,7 @@ class Asked:
     gpus_per_node: Annotated[int, Option(min=0)] = 0
     """GPUs of each machine, and so processes."""
     max_restarts: Annotated[int, Option(min=0)] = 3
-    """Failures after which a run that got further is started again by itself."""
+    """Restart automatically after at most this many failures. Only runs that made progress are restarted."""
     slurm: Annotated[tuple[str, ...], Option(metavar="NAME=VALUE")] = ()
     """Settings of a SLURM job, such as partition=gpu; docs/launching.md."""
     cloud: Annotated[tuple[str, ...], Option(metavar="NAME=VALUE")] = ()
@@ -164,7 +168,7 @@ class Asked:
     sweep: Annotated[tuple[str, ...], Option(metavar="PATH=A,B")] = ()
     """With --launch slurm: a run for each value, as an array of jobs."""
     dry_run: bool = False
-    """With --launch cloud: show task file and commands; do nothing."""
+    """With --launch cloud: show the task file and the commands, and start nothing."""
 
     @property
     def processes_per_node(self) -> int:

@@ -27,11 +27,11 @@ def plan(
     device: Annotated[str | None, Option(hidden=True)] = None,
     gpus_per_node: Annotated[int, Option(min=1, help="Devices of a machine, for HSDP.")] = 8,
     mfu: Annotated[float, Option(help="Share of the datasheet's rate that you expect, in (0, 1].")] = 0.4,
-    price: Annotated[float | None, Option(help="Of one device for an hour.")] = None,
-    dry_run: Annotated[bool, Option(help="Lay the model out over all ranks, without their devices.")] = True,
-    as_json: Annotated[bool, Option("--json", help="As JSON.")] = False,
+    price: Annotated[float | None, Option(help="Price of one device for an hour.")] = None,
+    dry_run: Annotated[bool, Option(help="Lay out the model over all ranks, without their devices.")] = True,
+    as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say what a run needs before it is paid for: memory per device, FLOPs, time and cost, and what does not divide."""
+    """Estimate the memory per device, FLOPs, time and cost of a run, and check that its sizes divide."""
     if device is not None:
         print(f"note: --device of plan is now called --hardware; write --hardware {device}", file=sys.stderr)
         hardware = device

@@ -17,17 +17,20 @@ def predict(
     input: Annotated[
         Path | None, Option(help="A file with the columns that the run was trained on: .jsonl, .tsv, .parquet.")
     ] = None,
-    task: Annotated[str | None, Option(help="Instead: a task of GLUE, such as ax. Default: the run's.")] = None,
-    split: Annotated[str, Option(help="Of the task.")] = "test",
+    task: Annotated[
+        str | None, Option(help="Task of GLUE instead of a file, such as ax. Default: the task of the run.")
+    ] = None,
+    split: Annotated[str, Option(help="Split of the task.")] = "test",
     data: Data = None,
     batch_size: Annotated[int, Option(min=1, help="Examples per forward pass.")] = 64,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace what another command wrote.")] = False,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Write what a fine-tuned model answers: a JSON object per row with its index, label and probabilities, or value.
+    """Write the answers of a fine-tuned model: a JSON object per row with its index, label and probabilities, or value.
 
-    The same command goes on where an interrupted one stopped. OUT appears when it is whole.
+    This is an alias of `infer` with the task and the defaults of fine-tuning. After an interruption, the same command
+    continues. OUT appears when it is complete.
     """
     with shown_stages() as progress:
         written = api.predict(

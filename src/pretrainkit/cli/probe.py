@@ -30,10 +30,10 @@ def probe(
             help="Learning rate of LARS. Repeat for several at once. Default: 6.4 for linear, 0.3 to 100 for cached."
         ),
     ] = None,
-    neighbours: Annotated[int | None, Option(min=1, help="Of knn. Default: 20.")] = None,
+    neighbours: Annotated[int | None, Option(min=1, help="Number of neighbours for knn. Default: 20.")] = None,
     threads: Annotated[int | None, Option(min=0, help="That decode images. Default: 2.")] = None,
     device: Device = None,
-    json: Annotated[bool, Option("--json", help="For machines.")] = False,
+    json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure how well the features of a frozen image encoder tell classes apart, in percent of the held-out images."""
     found: dict[str, Any] = {"methods": method, "num_epochs": epochs, "batch_size": batch_size, "peak_lr": lr}

@@ -1,4 +1,4 @@
-"""What a training prints: a live bar on a terminal, plain lines elsewhere, JSON lines for machines."""
+"""Output of training: a live bar on a terminal, plain lines elsewhere, JSON lines for machines."""
 
 import json
 import os

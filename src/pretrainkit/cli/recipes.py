@@ -9,7 +9,7 @@ from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.registry import entries
 
 
-def recipes(json: Annotated[bool, Option("--json", help="For machines.")] = False) -> None:
+def recipes(json: Annotated[bool, Option("--json", help="Print JSON.")] = False) -> None:
     """List the recipes and their presets."""
     from typing import Any
 

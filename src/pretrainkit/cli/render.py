@@ -55,8 +55,8 @@ def render(
     dataset: Annotated[
         str | None, Option(help="Instead of CORPUS: a data set of the hub, NAME or NAME:CONFIG, streamed.")
     ] = None,
-    split: Annotated[str, Option(help="Of --dataset.")] = "train",
-    revision: Annotated[str | None, Option(help="Of --dataset; pin it.")] = None,
+    split: Annotated[str, Option(help="Split of --dataset.")] = "train",
+    revision: Annotated[str | None, Option(help="Revision of --dataset, to pin it.")] = None,
     shard_characters: Annotated[int, Option(min=1, help="Text of one file.")] = 8_000_000,
     layout: Annotated[
         Layout,
@@ -83,8 +83,8 @@ def render(
 ) -> None:
     """Render documents to parquet files (OUT/train, and OUT/valid where CORPUS has held-out documents).
 
-    The same command goes on where an interrupted one stopped. The files do not depend on --workers. A folder of
-    rendered rows as CORPUS is written anew in OUT, in another layout.
+    After an interruption, the same command continues. The files do not depend on --workers. A folder of
+    rendered rows as CORPUS is written to OUT in another layout.
     """
     from pretrainkit.api import open_renderer
     from pretrainkit.rendering.documents import chosen_documents

@@ -26,13 +26,13 @@ def resume(
     asked: Annotated[Asked, "launch", "nodes", "nproc", "gpus_per_node", "max_restarts", "slurm"],
     json: JsonLines = False,
 ) -> None:
-    """Go on with a run exactly where its newest valid checkpoint is, on as many processes as are asked for now."""
+    """Resume a run exactly at its newest valid checkpoint, with as many processes as requested now."""
     asked.check()
     if asked.launch == "none":
         api.resume(run, settings or [], watcher=make_watcher(json), device=device)
         return
     if asked.launch == "cloud":
-        raise ConfigError("resume has no --launch cloud\n  go on with a run of a cloud: pretrainkit launch resume RUN")
+        raise ConfigError("resume has no --launch cloud\n  resume a run of a cloud with: pretrainkit launch resume RUN")
     RunFolder(run).config_tree()  # before a folder for logs is made
     words = ["resume", str(run.absolute()), *(settings or []), *(["--device", device] if device else [])]
     words += ["--json"] if json or asked.launch == "slurm" else []

@@ -21,7 +21,7 @@ _SECONDS_BETWEEN_LINES = 10
 
 @contextmanager
 def shown_stages() -> "Iterator[Progress]":
-    """Give what is passed as `progress`. An interrupt says how to resume."""
+    """Yield the value to pass as `progress`. An interrupt prints how to continue."""
     try:
         if os.environ.get(VERBOSITY) == "quiet":
             yield _Hidden()
@@ -37,7 +37,7 @@ def shown_stages() -> "Iterator[Progress]":
         with Progress(*columns, console=Console(stderr=True)) as bars:
             yield _Shown(bars)
     except KeyboardInterrupt as error:
-        raise Interrupted("stopped\n  finished parts are kept: run the same command again to go on") from error
+        raise Interrupted("stopped\n  finished parts are kept: run the same command again to continue") from error
 
 
 class _Hidden:

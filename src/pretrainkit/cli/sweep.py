@@ -62,8 +62,8 @@ def sweep(
     json_output: Json = False,
 ) -> None:
     """Fine-tune an encoder on all tasks of GLUE, or on files of your own, choose the learning rate on the held-out data
-    (median over seeds), and write tables and, of GLUE, the submission. The same command goes on where an interrupted
-    one stopped."""
+    (median over seeds), and write tables and, of GLUE, the submission. After an interruption, the same
+    command continues."""
     import signal
 
     from pretrainkit.sweep.plan import BENCHMARK, Plan
@@ -90,7 +90,7 @@ def sweep(
     try:
         choices = runs.run()
     except KeyboardInterrupt as error:
-        raise Interrupted("stopped\n  finished runs are kept: the same command goes on from here") from error
+        raise Interrupted("stopped\n  finished runs are kept: the same command continues from here") from error
     if not json_output:
         typer.echo(as_markdown(choices), nl=False)
     path, missing = runs.submit(choices, device) if submission and what == BENCHMARK.name else (None, ())

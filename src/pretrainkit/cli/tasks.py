@@ -80,13 +80,13 @@ def show(
     name: Name,
     *,
     num: Annotated[int, Option(min=1, help="Examples to show.")] = 5,
-    split: Annotated[str, Option(help="Which part of the data.")] = "train",
+    split: Annotated[str, Option(help="Split of the data.")] = "train",
     lengths: Lengths = None,
-    seed: Annotated[int, Option(help="Of random steps, and of a mixture's order.")] = 0,
-    epoch: Annotated[int, Option(min=0, help="Of a task: each has other noise.")] = 0,
+    seed: Annotated[int, Option(help="Seed of random steps and of the order of a mixture.")] = 0,
+    epoch: Annotated[int, Option(min=0, help="Epoch of a task; each has other noise.")] = 0,
     cache: Annotated[list[Path] | None, Option(help="Folder of caches; may be repeated.")] = None,
     num_steps: Annotated[
-        int | None, Option(min=1, help="Of a training, to say how often it goes over each task.")
+        int | None, Option(min=1, help="Number of training steps, to compute the passes over each task.")
     ] = None,
     batch_size: Annotated[int, Option(min=1, help="Examples of each of those steps.")] = 128,
     data: Data = None,
@@ -160,7 +160,9 @@ def cache(
     *,
     out: Annotated[Path, Option(help="Folder of caches.")],
     split: Annotated[list[str] | None, Option(help="Splits; may be repeated. Default: all.")] = None,
-    num_shards: Annotated[int | None, Option(min=1, help="Of each split. Default: one for 50,000 examples.")] = None,
+    num_shards: Annotated[
+        int | None, Option(min=1, help="Number of shards of each split. Default: one for 50,000 examples.")
+    ] = None,
     workers: Annotated[int | None, Option(min=1, help="Processes. Default: all cores.")] = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace a cache that is stale.")] = False,
     data: Data = None,
@@ -171,7 +173,7 @@ def cache(
 ) -> None:
     """Do the steps before the cache marker once and keep the examples: OUT/NAME.
 
-    The same command goes on where an interrupted one stopped. The examples do not depend on --workers.
+    After an interruption, the same command continues. The examples do not depend on --workers.
     """
     from pretrainkit.tasks.cache import TaskCache
     from pretrainkit.tasks.cache_writer import cache_task

@@ -122,7 +122,9 @@ def encode(
         Option(help="punkt: learned boundaries; newline: one per line; regex: --pattern; none: whole documents."),
     ] = "punkt",
     punkt_rules: PunktRulesOption = "default",
-    pattern: Annotated[str | None, Option(help="What lies between sentences, for --splitter regex.")] = None,
+    pattern: Annotated[
+        str | None, Option(help="Regular expression of what separates sentences, for --splitter regex.")
+    ] = None,
     language: Language = "auto",
     control_pieces: Annotated[
         Literal["text", "ids"],
@@ -135,7 +137,7 @@ def encode(
 ) -> None:
     """Encode documents to token shards (OUT/train and OUT/valid where CORPUS has both).
 
-    The same command goes on where an interrupted one stopped. The shards do not depend on --workers or --engine.
+    After an interruption, the same command continues. The shards do not depend on --workers or --engine.
     """
     from pretrainkit.tokenizers.encode import EncodeSettings, encode_corpus
 
@@ -193,7 +195,7 @@ def inspect(
     if own.fingerprint != shards.manifest["tokenizer"]["fingerprint"]:
         raise InputError(
             f"{shards.tokenizer_folder} is not the tokenizer that made the tokens of {folder}\n"
-            "  restore the folder from a copy, or encode anew"
+            "  restore the folder from a copy, or encode again"
         )
     names = ("num_documents", "num_sentences", "num_tokens", "num_shards", "vocab_size", "fingerprint")
     _echo_facts(folder, {name: getattr(shards, name) for name in names}, json_output)

@@ -32,7 +32,7 @@ def train(
 ) -> None:
     """Train a preset or a config file.
 
-    Ctrl-C or SIGTERM finishes the step, saves and exits with 130; `pretrainkit resume RUN` goes on exactly there.
+    Ctrl-C or SIGTERM finishes the step, saves and exits with 130; `pretrainkit resume RUN` continues exactly there.
     """
     asked.check()
     resolved = api.resolve_config(source, settings or [])

@@ -70,7 +70,7 @@ class Finding:
     """limited: it works, but slower or with less than it could. broken: it is installed and fails."""
     text: str
     """The result in words."""
-    mend: str = ""
+    fix: str = ""
     """How to fix it; empty if there is nothing to fix."""
 
 
@@ -99,8 +99,8 @@ def _machine() -> Iterator[Finding]:
     yield Finding("system", "good", f"{platform.platform()}, Python {sys.version.split()[0]}")
     yield Finding("CPU", "good", f"{processor.name}, {os.cpu_count()} cores{memory}")
     free = shutil.disk_usage(".").free / 2**30
-    mend = "" if free > 10 else "runs of base size keep some GB of checkpoints: use another disk with --out"
-    yield Finding("disk", "limited" if mend else "good", f"{free:.0f} GiB free in this folder", mend)
+    fix = "" if free > 10 else "runs of base size keep some GB of checkpoints: use another disk with --out"
+    yield Finding("disk", "limited" if fix else "good", f"{free:.0f} GiB free in this folder", fix)
 
 
 def _torch() -> Iterator[Finding]:
@@ -115,8 +115,8 @@ def _torch() -> Iterator[Finding]:
     yield Finding("torch", "good", torch.__version__)
     if kind == "cpu":
         built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPUs"
-        mend = "with an NVIDIA GPU: install its driver and torch for CUDA (pytorch.org); small models train as they are"
-        yield Finding("accelerator", "missing", f"none: this torch is built for {built}", mend)
+        fix = "with an NVIDIA GPU: install its driver and torch for CUDA (pytorch.org); small models train as they are"
+        yield Finding("accelerator", "missing", f"none: this torch is built for {built}", fix)
     else:
         described = f"{len(found)} x {found[0].name}" + ("" if memory is None else f", {memory / 2**30:.0f} GiB each")
         yield Finding("accelerator", "good", f"{kind}: {described}")
@@ -127,18 +127,18 @@ def _torch() -> Iterator[Finding]:
     if compiler and (kind != "cuda" or (find_spec("triton") and has_python_headers())):
         yield Finding("torch.compile", "good", compiler)
     else:
-        mend = "apt install gcc g++" if compiler is None else "pip install triton"
+        fix = "apt install gcc g++" if compiler is None else "pip install triton"
         if compiler and find_spec("triton"):  # which builds a small C file for each kernel
-            mend = "Python.h is missing: apt install python3-dev"
-        yield Finding("torch.compile", "limited", "models run uncompiled, which is slower on GPUs", mend)
+            fix = "Python.h is missing: apt install python3-dev"
+        yield Finding("torch.compile", "limited", "models run uncompiled, which is slower on GPUs", fix)
     kernels = ", ".join(attention_back_ends(kind))
     yield Finding("attention", "good" if kernels else "limited", kernels or f"no fused kernels are known for {kind}")
     collectives = collective_back_ends()
     if not collectives:
         yield Finding("collectives", "missing", "torch.distributed is not built in", "install torch from PyPI")
     else:
-        mend = "NCCL is missing: install torch for CUDA" if kind == "cuda" and "nccl" not in collectives else ""
-        yield Finding("collectives", "limited" if mend else "good", ", ".join(collectives), mend)
+        fix = "NCCL is missing: install torch for CUDA" if kind == "cuda" and "nccl" not in collectives else ""
+        yield Finding("collectives", "limited" if fix else "good", ", ".join(collectives), fix)
 
 
 def helpers_built() -> list[str]:
@@ -176,8 +176,8 @@ def _build() -> str:
 def _rendering(outcome: Outcome) -> Finding:
     if not outcome.fault:
         return Finding("Pango", "good", "draws text as the reference of PIXEL does")
-    what, _, mend = outcome.fault.removeprefix("MissingLibraryError: ").partition("\n")
-    return Finding("Pango", "missing", what, mend.strip())
+    what, _, fix = outcome.fault.removeprefix("MissingLibraryError: ").partition("\n")
+    return Finding("Pango", "missing", what, fix.strip())
 
 
 def _packages(versions: Mapping[str, str | None], outcomes: Mapping[str, Outcome]) -> Iterator[Finding]:
@@ -185,8 +185,8 @@ def _packages(versions: Mapping[str, str | None], outcomes: Mapping[str, Outcome
         there = [f"{name} {versions[name]}" for name in packages if versions[name] and outcomes[name] == Outcome()]
         missing = [name for name in packages if not versions[name]]
         text = ", ".join([*there, *(f"no {name}" for name in missing)])
-        mend = f"pip install 'pretrainkit[{extra}]'" if missing else ""
-        yield Finding(f"[{extra}]" if extra else "packages", "missing" if missing else "good", text, mend)
+        fix = f"pip install 'pretrainkit[{extra}]'" if missing else ""
+        yield Finding(f"[{extra}]" if extra else "packages", "missing" if missing else "good", text, fix)
         for name in packages:
             if versions[name] and outcomes[name] != Outcome():
                 yield finding_of(name, outcomes[name])
