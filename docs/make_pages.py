@@ -195,6 +195,8 @@ def command_text(command: Any, name: str) -> Iterator[str]:
             limits = re.sub(r"\s*\[(.+)\]$", r" (\1)", record[1])
             shown = re.sub(r" <.*>$", "", record[0]) if param.param_type_name == "argument" else record[0]
             yield f"`{shown}`\n: {escaped(limits)}\n"
+    if example := (command.epilog or "").removeprefix("Example: "):
+        yield f"```bash\n{example}\n```\n"
 
 
 def escaped(text: str) -> str:

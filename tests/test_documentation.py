@@ -17,6 +17,7 @@ from typer.main import get_command
 import pretrainkit
 from pretrainkit.api import build_model, load_config
 from pretrainkit.cli import main
+from pretrainkit.cli.examples import EXAMPLES
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.recipes.fourm.generation.plan import GenerationPlan
 from support.page_runner import Block, blocks_of
@@ -97,6 +98,13 @@ def shown_files(tmp_path):
         if block.language == "yaml" and block.name:
             (tmp_path / block.name).write_text(block.text, encoding="utf-8")
     return tmp_path
+
+
+@pytest.mark.parametrize("command", EXAMPLES)
+def test_the_example_in_the_help_of_a_command_parses(command, shown_files):
+    names, arguments = parse([*command.split(), *shlex.split(EXAMPLES[command])])
+    assert " ".join(names) == command
+    check_settings(names, arguments, shown_files)
 
 
 def shell_blocks() -> list[Block]:

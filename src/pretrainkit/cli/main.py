@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from pretrainkit import __version__
+from pretrainkit.cli.examples import EXAMPLES
 from pretrainkit.cli.stages import VERBOSITY
 from pretrainkit.errors import InputError, PretrainKitError
 
@@ -83,6 +84,8 @@ class LazyGroup(TyperGroup):
         command.name = cmd_name
         subcommands = list(getattr(command, "commands", {}).values())
         for leaf in subcommands or [command]:
+            words = " ".join(dict.fromkeys((cmd_name, leaf.name)))
+            leaf.epilog = f"Example: pretrainkit {words} {EXAMPLES[words]}"
             leaf.params += _common_options()
             _group_options(leaf)
         for explained in (command, *subcommands):
