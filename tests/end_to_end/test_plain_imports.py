@@ -56,7 +56,7 @@ def test_a_torchvision_of_another_build_is_mended_for_plain_programs_too(
     assert "operator torchvision::nms does not exist" in found.fault
     finding = finding_of("torchvision", found)
     assert finding.state == "broken"
-    mended = subprocess.run(finding.mend.partition(": ")[2], shell=True, capture_output=True, text=True, timeout=200)
+    mended = subprocess.run(finding.fix.partition(": ")[2], shell=True, capture_output=True, text=True, timeout=200)
     assert mended.returncode == 0, mended.stderr
     assert "can be imported now" in mended.stdout
     (found,) = exercise(["torchvision"]).values()

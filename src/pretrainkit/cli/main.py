@@ -85,7 +85,7 @@ class LazyGroup(TyperGroup):
         subcommands = list(getattr(command, "commands", {}).values())
         for leaf in subcommands or [command]:
             words = " ".join(dict.fromkeys((cmd_name, leaf.name)))
-            leaf.epilog = f"Example: pretrainkit {words} {EXAMPLES[words]}"
+            leaf.epilog = f"Example: {EXAMPLES[words]}"
             leaf.params += _common_options()
             _group_options(leaf)
         for explained in (command, *subcommands):
