@@ -131,9 +131,9 @@ def test_resuming_on_another_number_of_ranks():
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"batch_size": 16}, "data.batch_size: checkpoint has 8, now it is 16"),
-        ({"seed": 1}, "seed: checkpoint has 0, now it is 1"),
-        ({"mode": "sequential"}, "data.order: checkpoint has shuffle, now it is sequential"),
+        ({"batch_size": 16}, "data.batch_size: the checkpoint has 8, the config now has 16"),
+        ({"seed": 1}, "seed: the checkpoint has 0, the config now has 1"),
+        ({"mode": "sequential"}, "data.order: the checkpoint has shuffle, the config now has sequential"),
         ({"weights": [1, 2]}, "weights of the mixture: checkpoint has"),
         ({"source": NamedSource((37, 65))}, "the data itself: checkpoint has"),
     ],
@@ -148,7 +148,7 @@ def test_resuming_with_other_data_is_refused_by_name(changes, named):
 
 @pytest.mark.parametrize("state", [{}, {"step": 3}, {**make().state(0), "step": "3"}, {**make().state(0), "step": -1}])
 def test_what_is_no_state_is_refused(state):
-    with pytest.raises(DataError, match="not the state of a loader"):
+    with pytest.raises(DataError, match="not a valid state of a loader"):
         make().check_state(state)
 
 
@@ -278,9 +278,9 @@ def test_prefetching_is_bounded():
 
 
 def test_fewer_examples_than_a_batch_are_refused_with_the_numbers():
-    with pytest.raises(DataError, match=r"a batch takes 32 examples .* only 20(.|\n)*at most 20"):
+    with pytest.raises(DataError, match=r"a batch needs 32 examples, .* only 20(.|\n)*at most 20"):
         make(batch_size=32, source=NamedSource((20,)))
-    with pytest.raises(DataError, match=r"a batch takes 24 examples .* only 20(.|\n)*at most 26"):
+    with pytest.raises(DataError, match=r"a batch needs 24 examples, .* only 20(.|\n)*at most 26"):
         make(batch_size=32, source=NamedSource((20, 100)), weights=[3, 1])
     make(batch_size=32, source=NamedSource((20, 12)))
 

@@ -189,11 +189,11 @@ def contents(run: Path) -> Mapping[str, bytes]:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ("seed=1", "seed: checkpoint has 0, now it is 1"),
-        ("data.batch_size=4", "data.batch_size: checkpoint has 8, now it is 4"),
+        ("seed=1", "seed: the checkpoint has 0, the config now has 1"),
+        ("data.batch_size=4", "data.batch_size: the checkpoint has 8, the config now has 4"),
         ("data.train={valid} data.valid=", "the data itself: checkpoint has "),
         ("data.max_seq_length=24", "the data itself: checkpoint has "),
-        ("data.order=sequential", "data.order: checkpoint has shuffle, now it is sequential"),
+        ("data.order=sequential", "data.order: the checkpoint has shuffle, the config now has sequential"),
         ("objective.masking_rate=0.1", "the data itself: checkpoint has "),
         ("model.hidden_size=64", "model.hidden_size: 32 there, 64 here"),
         ("model.num_layers=2", "model.num_layers: 1 there, 2 here"),

@@ -1,4 +1,4 @@
-"""Which part of a sample is used, the same for all of its modalities. Pixels of the image that it was drawn on."""
+"""The crop of a sample, shared by all of its modalities. Coordinates are pixels of the image it was drawn on."""
 
 import math
 from dataclasses import dataclass, replace
@@ -19,20 +19,20 @@ _TRIES = 10
 
 
 class CropConfig(Config):
-    """Which part of a sample is used, the same for all of its modalities. Samples whose image tokens were made before
-    bring their own parts, in `crop_settings`, and one of those is drawn; with flip=0 one that is not mirrored."""
+    """Crop of a sample, shared by all of its modalities. Samples with precomputed image tokens store their crops in
+    `crop_settings`: one of these crops is drawn; with flip=0 only from the crops that are not mirrored."""
 
     scale: Shares = (0.2, 1.0)
-    """Smallest and largest share of the area in training; (1, 1) with ratio (1, 1): the largest centre square."""
+    """Smallest and largest share of the area in training. (1, 1) with ratio (1, 1): the largest centre square."""
     ratio: PositiveRange = (3 / 4, 4 / 3)
     """Smallest and largest width / height in training, drawn log-uniformly."""
     flip: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """How often a sample is mirrored left to right in training."""
+    """Probability that a sample is mirrored left to right in training."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A rectangle of an image, maybe mirrored."""
+    """A rectangle of an image, optionally mirrored."""
 
     top: int
     left: int
@@ -42,12 +42,12 @@ class Part:
     size: tuple[int, int]
     """(height, width) of the whole image."""
     number: int = 0
-    """Among the stored parts of a sample: which row of its tokens."""
+    """Index of this crop among the stored crops of the sample: a row of its tokens."""
 
     def read(self, encoded: EncodedImage, height: int, width: int, *, is_exact: bool) -> Pixels:
-        """(height, width, 3) of an image file of the same view, of which no more is decoded than needed.
+        """Return this part, (height, width, 3), of an image file of the same view, decoding only the necessary pixels.
 
-        `is_exact`: a JPEG is decoded whole and resized by Pillow, not at a part of its size.
+        `is_exact`: decode a JPEG at its full size and resize it with Pillow, instead of decoding at a reduced size.
         """
         # The file may have another resolution than the image that the part was drawn on.
         down, right = encoded.height / self.size[0], encoded.width / self.size[1]
@@ -64,24 +64,24 @@ class Part:
         return self.flipped(window(encoded.decode(window.wanted())))
 
     def nearest(self, values_HW: NDArray, height: int, width: int) -> NDArray:
-        """(height, width) the values at the middles of a grid over the part, of a map of any size of the same view."""
-        # Middles in pixels of the image that the part was drawn on, then of the map.
+        """Return (height, width) values of a map of the same view at the cell centres of a grid on the part."""
+        # Cell centres in pixels of the image that the part was drawn on, then of the map.
         rows = (self.top + (np.arange(height) + 0.5) * (self.height / height)) * (values_HW.shape[0] / self.size[0])
         columns = (self.left + (np.arange(width) + 0.5) * (self.width / width)) * (values_HW.shape[1] / self.size[1])
-        found = values_HW[
+        sampled = values_HW[
             np.minimum(rows.astype(np.int64), values_HW.shape[0] - 1)[:, None],
             np.minimum(columns.astype(np.int64), values_HW.shape[1] - 1),
         ]
-        return self.flipped(found)
+        return self.flipped(sampled)
 
     def flipped(self, values_HW: Pixels) -> Pixels:
-        """Mirrored along the second axis where the part is."""
+        """Return the values, mirrored along the second axis if the part is mirrored."""
         return values_HW[:, ::-1] if self.is_flipped else values_HW
 
     def boxes(self, boxes_N4: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(N, 4) xmin, ymin, xmax, ymax as shares of the whole image to shares of the part, not clipped."""
+        """Convert boxes (xmin, ymin, xmax, ymax) from shares of the image to shares of the part, without clipping."""
         height, width = self.size
-        # In pixels of the whole first, as albumentations does: an edge on the border of the part is 0 or 1 there.
+        # First to pixels of the whole image, like albumentations: an edge on the border of the part becomes 0 or 1.
         pixels_N4 = boxes_N4 * np.array([width, height, width, height])
         moved_N4 = (pixels_N4 - np.array([self.left, self.top] * 2)) / np.array([self.width, self.height] * 2)
         if self.is_flipped:
@@ -90,13 +90,13 @@ class Part:
 
 
 def centre_square(height: int, width: int) -> Part:
-    """The largest, not mirrored."""
+    """Return the largest centre square, not mirrored."""
     side = min(height, width)
     return Part((height - side) // 2, (width - side) // 2, side, side, False, (height, width))
 
 
 def draw_part(crop: CropConfig, height: int, width: int, rng: np.random.Generator) -> Part:
-    """A random part of the area with an aspect ratio; after ten draws that do not fit, the largest centre square."""
+    """Draw a part of random area and aspect ratio; after ten misfits, return the largest centre square."""
     is_flipped = bool(rng.random() < crop.flip)
     for _ in range(_TRIES):
         area = height * width * rng.uniform(*crop.scale)
@@ -110,14 +110,14 @@ def draw_part(crop: CropConfig, height: int, width: int, rng: np.random.Generato
 
 
 def stored_part(settings_C5: NDArray[np.integer], number: int, size: tuple[int, int] | None, name: str) -> Part:
-    """Row `number` of the parts that tokens were made of: top, left, height, width, whether mirrored. Raises DataError
-    where it is no such table.
-    `size` is (height, width) of the image; None: as large as the parts reach, for samples without one."""
+    """Return row `number` of the stored crops (top, left, height, width, 1 if mirrored) of precomputed tokens.
+
+    `size` is (height, width) of the image; None: the extent of all crops. Raises DataError if the table is invalid."""
     table = np.asarray(settings_C5)
     if table.ndim != 2 or table.shape[1] != 5 or not len(table) or table.dtype.kind not in "iu":
         raise DataError(
             f"{name} holds {table.dtype} {table.shape}, not integers (parts, 5): top, left, height, width, mirrored\n"
-            "  make the tokens of this data set anew"
+            "  create the tokens of this data set again"
         )
     if size is None:
         size = (int((table[:, 0] + table[:, 2]).max()), int((table[:, 1] + table[:, 3]).max()))

@@ -1,4 +1,4 @@
-"""The loader: step number in, this rank's microbatches out. It has no state; where it stands is the step.
+"""Loader: returns this rank's microbatches for a step number. The step is its only state.
 
 Step s holds the examples at positions s * batch_size … (s + 1) * batch_size - 1 of the order, whatever the number of
 ranks, microbatches or workers, with s counted from the first step of the run. Records are computed in blocks of many
@@ -22,15 +22,15 @@ HostBatch = dict[str, np.ndarray]
 Workers = Literal["threads", "processes"]
 
 _BLOCK_EXAMPLES = 16384
-"""Examples of this rank per block of records: enough to hide the cost per call, few enough for the cache and a quick
-restart."""
+"""Examples of this rank per block of records: enough to hide the cost per call, few enough for the CPU cache and a
+quick restart."""
 _BLOCK_EPOCHS = 4
-"""A block goes at most so many times through a small corpus, since every epoch has a cost of its own."""
+"""Largest number of epochs of a small corpus in one block, since each epoch adds a fixed cost."""
 _KEPT_BLOCKS = 2
-"""Blocks to keep: threads work on neighbouring steps, which may lie on both sides of a border."""
+"""Number of cached blocks: threads prepare neighbouring steps, which may belong to two blocks."""
 
 _STATE_NAMES = {
-    "source": "the data itself",
+    "source": "the data",
     "mixture": "the sizes or weights of the mixture",
     "order": "data.order",
     "seed": "seed",
@@ -40,17 +40,17 @@ _STATE_NAMES = {
 
 
 class Prepared(NamedTuple):
-    """One step, ready for use."""
+    """Prepared batch of one step."""
 
     step: int
     microbatches: list[HostBatch]
-    """This rank's share; the same number on every rank."""
+    """Microbatches of this rank; every rank has the same number."""
     waited_seconds: float
-    """How long the consumer waited for it."""
+    """Time for which the consumer waited for this batch."""
 
 
 class Loader:
-    """Batches of a source in an order, for one rank. Pure: the same step gives the same arrays at any time."""
+    """Batches of a source in an order, for one rank. The arrays of a step depend only on its number."""
 
     def __init__(
         self,
@@ -67,30 +67,30 @@ class Loader:
         num_workers: int = 0,
         first_step: int = 0,
     ) -> None:
-        """Raises ConfigError where the batch cannot be cut as asked, DataError where there are fewer examples than one
-        batch takes.
+        """Raise ConfigError if the batch cannot be split as configured, DataError if the data has fewer examples than
+        one batch needs.
 
         Args:
             batch_size: Examples of one step over all ranks.
-            microbatch_size: Examples of one microbatch; None: all of this rank's.
-            microbatch_tokens: Instead of microbatch_size: microbatches of as many examples as fit into so many tokens
-                (packed batches). A microbatch may then have no example at all where another rank needs one more.
-            prefetch: Steps to prepare ahead in `iterate`; 0: none, in the calling thread.
-            workers: What prepares them. Processes are worth it only where building an example takes long and holds
-                the interpreter lock; the source must then be picklable, and cheaply so.
-            num_workers: How many. 0: one thread.
-            first_step: The step that holds the first positions of the order, where the run goes on counting.
+            microbatch_size: Examples of one microbatch; None: all examples of this rank.
+            microbatch_tokens: Instead of microbatch_size: most tokens of a microbatch (packed batches). A microbatch
+                is empty if only another rank needs it.
+            prefetch: Steps to prepare ahead in `iterate`. 0: prepare each step in the calling thread.
+            workers: Use threads or processes. Processes help only if building an example is slow and holds the
+                interpreter lock; the source must then be picklable at a low cost.
+            num_workers: Number of threads or processes. 0: one thread.
+            first_step: The step that holds the first positions of the order.
         """
         if order.sizes != source.sizes:
-            raise ValueError(f"the order is over components of {order.sizes} examples, the source has {source.sizes}")
+            raise ValueError(f"the order has components of {order.sizes} examples, but the source has {source.sizes}")
         if order.is_for_one_batch_size and order.batch_size != batch_size:
             raise ValueError(f"the order is for batches of {order.batch_size}, not {batch_size}")
         if microbatch_size is not None and microbatch_tokens is not None:
             raise ConfigError(
-                "microbatches have a fixed number of examples or of tokens, not both; give one of the two"
+                "microbatches have a fixed number of examples or of tokens, not both; set only one of the two"
             )
         if workers == "processes" and num_workers < 1:
-            raise ConfigError("preparing data in processes needs at least one of them; set the number of workers")
+            raise ConfigError("preparing data in processes needs at least one worker; set the number of workers")
         self.source, self.order, self.batch_size = source, order, batch_size
         self.rank, self.world_size, self.first_step = rank, world_size, first_step
         self._rows = plan.rank_rows(batch_size, rank, world_size)
@@ -99,18 +99,18 @@ class Loader:
         for needed, size in order.draws_per_batch(batch_size):
             if size < needed:
                 raise DataError(
-                    f"a batch takes {needed} examples of data that has only {size}: some would occur twice in a step\n"
+                    f"a batch needs {needed} examples, but the data has only {size}: an example would occur twice in a step\n"
                     f"  use more data, or data.batch_size of at most {batch_size * size // needed}"
                 )
         self._prefetch, self._workers, self._num_workers = prefetch, workers, num_workers
-        # Microbatches of so many tokens are planned from the lengths of all ranks' examples.
+        # Microbatches with a maximum number of tokens are planned from the lengths of the examples of all ranks.
         self._block_rows = np.arange(batch_size)[slice(None) if microbatch_tokens is not None else self._rows]
         steps_of_few_epochs = _BLOCK_EPOCHS * order.epoch_size // batch_size
         self._block_steps = max(1, min(_BLOCK_EXAMPLES // len(self._block_rows), steps_of_few_epochs))
         self._blocks: tuple[tuple[int, Records], ...] = ()
 
     def step(self, step: int) -> list[HostBatch]:
-        """This rank's microbatches of a step."""
+        """Return the microbatches of this rank for a step."""
         records = self._records(step)
         if self._capacity is not None:
             lengths = self.source.lengths(records)
@@ -122,17 +122,17 @@ class Loader:
         return [self._build(records.take(rows), step) for rows in slices]
 
     def global_batch(self, step: int) -> HostBatch:
-        """All examples of a step as one batch, the same on every rank."""
+        """Return all examples of a step as one batch, the same on every rank."""
         return self._build(self.global_records(step), step)
 
     def global_records(self, step: int) -> Records:
-        """Which examples a step holds."""
+        """Return the records of all examples of a step."""
         start = (step - self.first_step) * self.batch_size
         return self.order.records(np.arange(start, start + self.batch_size, dtype=np.int64))
 
     def iterate(self, start: int = 0, stop: int | None = None) -> Generator[Prepared, None, None]:
-        """Steps `start` to `stop` (None: endless), prepared ahead. Errors surface where their step would have come;
-        leaving early stops the workers."""
+        """Yield the steps from `start` to `stop` (None: endless), prepared ahead. An error is raised at its step. Closing
+        the generator stops the workers."""
         steps = range(start, 2**62 if stop is None else stop)
         if self._prefetch == 0 and self._num_workers == 0:
             batches: Generator[list[HostBatch], None, None] = (self.step(step) for step in steps)
@@ -142,41 +142,41 @@ class Loader:
             batches = run(self.step, steps, num_workers, max(self._prefetch, num_workers))
         try:
             for step in steps:
-                asked = time.perf_counter()
+                started = time.perf_counter()
                 microbatches = next(batches)
-                yield Prepared(step, microbatches, time.perf_counter() - asked)
+                yield Prepared(step, microbatches, time.perf_counter() - started)
         finally:
             batches.close()
 
     def num_steps_for(self, num_epochs: float) -> int:
-        """Whole batches in so many passes over the data (in a weighted mixture: over the component that is repeated
-        first)."""
-        return int(num_epochs * self.order.epoch_size / self.batch_size + 1e-9)  # 0.1 x 30 is 3, whatever floats say
+        """Return the number of whole batches in `num_epochs` passes over the data (in a weighted mixture: over the
+        component that is repeated first)."""
+        return int(num_epochs * self.order.epoch_size / self.batch_size + 1e-9)  # 0.1 x 30 is 3 despite rounding
 
     def epochs_for(self, num_steps: int) -> float:
-        """Passes over the data (over the component that is repeated most) that so many steps make."""
+        """Return the number of passes over the data (over its most repeated component) in `num_steps` steps."""
         return self.order.num_epochs(num_steps * self.batch_size)
 
     def state(self, step: int) -> dict[str, int | str]:
-        """What a checkpoint after `step` updates keeps: at most 256 bytes of JSON. It does not depend on the number
-        of ranks."""
+        """Return the state for a checkpoint after `step` updates: at most 256 bytes of JSON, equal for any number of
+        ranks."""
         return {"step": step, **self._identity}
 
     def check_state(self, state: Mapping[str, object]) -> int:
-        """The step to go on at. Raises DataError where going on would not feed what the run would have seen had it
-        never stopped; the message names each difference."""
+        """Return the step at which to resume. Raises DataError, with each difference, if the examples would differ from
+        those of an uninterrupted run."""
         step = state.get("step")
         if not isinstance(step, int) or step < 0 or not set(self._identity) - {"first_step"} <= set(state):
-            raise DataError(f"this is not the state of a loader: {dict(state)}")
-        # Most runs count from 0, and do not say so.
-        old, new = ({"first_step": 0, **found} for found in (state, self._identity))
+            raise DataError(f"this is not a valid state of a loader: {dict(state)}")
+        # Runs whose first step is 0 do not store it.
+        old, new = ({"first_step": 0, **identity} for identity in (state, self._identity))
         changed = [
-            f"  {named}: checkpoint has {old[name]}, now it is {new[name]}"
-            for name, named in _STATE_NAMES.items()
+            f"  {label}: the checkpoint has {old[name]}, the config now has {new[name]}"
+            for name, label in _STATE_NAMES.items()
             if old[name] != new[name]
         ]
         if changed:
-            remedy = "  restore what differs, or start a new run from these weights with init_from"
+            remedy = "  restore these settings, or start a new run from these weights with init_from"
             lines = [f"resuming at step {step} would not continue the same data", *changed, remedy]
             raise DataError("\n".join(lines))
         return step
@@ -196,7 +196,7 @@ class Loader:
         return {**self.source.build(records), **self.source.of_step(step)}
 
     def _records(self, step: int) -> Records:
-        """Of this rank's rows, or of the whole batch where the plan needs all lengths."""
+        """Return the records of this rank's rows, or of the whole batch if the plan needs all lengths."""
         if step < self.first_step:
             raise ValueError(f"there is no step {step}; the first is {self.first_step}")
         block, within = divmod(step - self.first_step, self._block_steps)
