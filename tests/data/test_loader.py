@@ -134,8 +134,8 @@ def test_resuming_on_another_number_of_ranks():
         ({"batch_size": 16}, "data.batch_size: the checkpoint has 8, the config now has 16"),
         ({"seed": 1}, "seed: the checkpoint has 0, the config now has 1"),
         ({"mode": "sequential"}, "data.order: the checkpoint has shuffle, the config now has sequential"),
-        ({"weights": [1, 2]}, "weights of the mixture: checkpoint has"),
-        ({"source": NamedSource((37, 65))}, "the data itself: checkpoint has"),
+        ({"weights": [1, 2]}, "weights of the mixture: the checkpoint has"),
+        ({"source": NamedSource((37, 65))}, "the data itself: the checkpoint has"),
     ],
 )
 def test_resuming_with_other_data_is_refused_by_name(changes, named):
@@ -301,7 +301,7 @@ def test_impossible_cuts_are_refused(settings, message):
 
 def test_an_example_too_long_for_a_microbatch_is_named():
     loader = make(mode="sequential", microbatch_tokens=6)
-    with pytest.raises(DataError, match="example 6 of component 0 has 7 tokens, more than a microbatch of 6"):
+    with pytest.raises(DataError, match="example 6 of component 0 has 7 tokens, which exceeds the microbatch size"):
         loader.step(0)
 
 

@@ -56,7 +56,7 @@ def test_token_microbatches_keep_order_and_capacity_and_agree_over_ranks(data, w
 def test_an_example_longer_than_a_microbatch_is_named():
     lengths = np.array([3, 3, 12, 3])
     ids = np.arange(4)
-    with pytest.raises(DataError, match="row 2 of the batch has 12 tokens, more than a microbatch of 10"):
+    with pytest.raises(DataError, match="row 2 of the batch has 12 tokens, which exceeds the microbatch size of 10"):
         token_microbatches(lengths, 2, 10)
     with pytest.raises(DataError, match="example 102 of component 2 has 12 tokens"):
         token_microbatches(lengths, 2, 10, Records(ids, ids, ids + 100, ids.astype(np.uint64)))

@@ -212,7 +212,7 @@ def test_the_fingerprint_follows_every_setting():
 
 def test_a_loader_refuses_small_components_unless_examples_may_repeat():
     small = make([13, 40, 27], ("debias", {}), batch_size=20)
-    with pytest.raises(DataError, match="20 examples of data that has only 13"):
+    with pytest.raises(DataError, match="20 examples, but the data has only 13"):
         Loader(Numbered(), small, batch_size=20)
     wrapping = make([13, 40, 27], ("debias", {"may_repeat": True}), batch_size=20)
     loader = Loader(Numbered(), wrapping, batch_size=20)

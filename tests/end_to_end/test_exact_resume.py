@@ -191,10 +191,10 @@ def contents(run: Path) -> Mapping[str, bytes]:
     [
         ("seed=1", "seed: the checkpoint has 0, the config now has 1"),
         ("data.batch_size=4", "data.batch_size: the checkpoint has 8, the config now has 4"),
-        ("data.train={valid} data.valid=", "the data itself: checkpoint has "),
-        ("data.max_seq_length=24", "the data itself: checkpoint has "),
+        ("data.train={valid} data.valid=", "the data itself: the checkpoint has "),
+        ("data.max_seq_length=24", "the data itself: the checkpoint has "),
         ("data.order=sequential", "data.order: the checkpoint has shuffle, the config now has sequential"),
-        ("objective.masking_rate=0.1", "the data itself: checkpoint has "),
+        ("objective.masking_rate=0.1", "the data itself: the checkpoint has "),
         ("model.hidden_size=64", "model.hidden_size: 32 there, 64 here"),
         ("model.num_layers=2", "model.num_layers: 1 there, 2 here"),
         ("model.num_heads=4", "model.num_heads: 2 there, 4 here"),  # the shapes of all tensors are the same

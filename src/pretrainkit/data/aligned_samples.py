@@ -3,12 +3,11 @@
     ROOT/MODALITY/ANY/STEM.EXTENSION
     ROOT/[rgb,caption,tok_rgb]/shard-{00000..00099}.tar
 
-In folders what belongs together has the same ANY/STEM; where a file is missing, that is said, never papered over by the
-order of the others. Of tar archives each modality is one stream of shards, with the same samples in the same order.
-Shards lie on a disk or behind an address that fsspec opens (s3://, gs://, https://). Each is gone through once, header
-by header; afterwards any sample is read by its offset.
+In folders, the files of one sample share ANY/STEM; a missing file is an error. In tar archives, each modality is one
+stream of shards, with the same samples in the same order. Shards are on a disk or at an address that fsspec opens
+(s3://, gs://, https://). The headers of each shard are read once; afterwards samples are read by their offset.
 
-Below are the values of single files: maps with all their bits, arrays, depth without its scale.
+This module also decodes single files: maps at their full bit depth, arrays, and standardised depth.
 """
 
 import hashlib
@@ -31,21 +30,21 @@ from pretrainkit.data import tar
 from pretrainkit.errors import DataError
 
 CROP_SETTINGS = "crop_settings"
-"""Folder of the parts that tokens were made of."""
+"""Folder of the crops from which tokens were computed."""
 _LIST = re.compile(r"\[([^\[\]]+)\]")
 Suffixes = Mapping[str, Sequence[str]]
-"""Folder of each modality to extensions of its files, in lower case."""
+"""File extensions of each modality's folder, in lower case."""
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 _NUMPY = b"\x93NUMPY"
 _FARTHEST = 10.0
-"""Deviations; of the depth of corridors (TartanAir) 0.5 % lies beyond."""
+"""Limit in standard deviations; 0.5 % of the depth of corridors (TartanAir) exceeds it."""
 
 
 class Samples(ABC):
     """Aligned files of a data set, by index."""
 
     path: str
-    """As the config names it."""
+    """Path of the data set, as written in the config."""
     keys: Sequence[str]
     """Name of each sample, unique."""
     folders: frozenset[str]
@@ -53,40 +52,40 @@ class Samples(ABC):
 
     @abstractmethod
     def read(self, folder: str, index: int) -> bytes:
-        """The file of a sample. Raises DataError where it cannot be read."""
+        """Return the content of a sample's file. Raises DataError if it cannot be read."""
 
     @abstractmethod
     def name(self, folder: str, index: int) -> str:
-        """Of that file, for messages."""
+        """Return the name of a sample's file, for messages."""
 
     def __len__(self) -> int:
         return len(self.keys)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of names, not of contents."""
+        """Hash of the path and the names of the samples (their contents are not hashed)."""
         return hashlib.blake2b("\n".join([self.path, *self.keys]).encode(), digest_size=16).hexdigest()
 
 
 def is_stream(path: str) -> bool:
-    """Whether a path names tar files rather than a folder."""
+    """Return True if the path is a pattern of tar files."""
     return path.endswith(".tar")
 
 
 def open_samples(path: str, suffixes: Suffixes) -> Samples:
-    """The files of a data set. Raises DataError where a folder or archive is missing, empty or broken, or samples
+    """Open a data set. Raises DataError if a folder or archive is missing, empty or damaged, or the samples
     differ between modalities."""
     return TarSamples(path, suffixes) if is_stream(path) else FolderSamples(path, suffixes)
 
 
 def folders_of(path: str) -> frozenset[str]:
-    """Names of the folders of a data set; of tar files those between the brackets. Raises DataError where there are
-    none, or there is no such data set."""
+    """Return the names of the folders of a data set, for tar files the names in brackets. Raises DataError if the data
+    set or its folders do not exist."""
     if is_stream(path):
         match = _LIST.search(path)
         if match is None:
             raise DataError(
-                f"{path} does not say where its modalities are\n  write FOLDER/[rgb,caption]/shard-{{00000..00009}}.tar"
+                f"{path} has no list of modalities in brackets\n  write FOLDER/[rgb,caption]/shard-{{00000..00009}}.tar"
             )
         return frozenset(name.strip() for name in match[1].split(","))
     try:
@@ -99,7 +98,7 @@ def folders_of(path: str) -> frozenset[str]:
 
 
 def archives_of(path: str, folder: str) -> list[str]:
-    """The tar files of one modality, in order."""
+    """Return the tar files of one modality, in order."""
     return tar.expand_braces(_LIST.sub(folder, path, count=1))
 
 
@@ -136,8 +135,8 @@ class FolderSamples(Samples):
 
 
 def _list(root: Path, endings: Sequence[str]) -> dict[str, str]:
-    """Key to path below the folder."""
-    found: dict[str, str] = {}
+    """Return the relative path of each sample's file, by key."""
+    paths: dict[str, str] = {}
     for directory, names, files in os.walk(root, followlinks=True):
         names.sort()
         below = os.path.relpath(directory, root)
@@ -147,24 +146,24 @@ def _list(root: Path, endings: Sequence[str]) -> dict[str, str]:
             if stem is None:
                 continue
             key = prefix + stem
-            if key in found:
+            if key in paths:
                 raise DataError(
-                    f"{root} has two files for {key}: {found[key]} and {prefix}{name}\n  remove one of them"
+                    f"{root} has two files for {key}: {paths[key]} and {prefix}{name}\n  remove one of them"
                 )
-            found[key] = prefix + name
-    if not found:
+            paths[key] = prefix + name
+    if not paths:
         raise DataError(f"{root} has no files that end in {', '.join(endings)}\n  check data.train")
-    return found
+    return paths
 
 
 def _stem(name: str, endings: Sequence[str]) -> str | None:
-    """A file's name before its extension, the longest of `endings` that fits; None: none does."""
+    """Return the name without its extension, the longest match of `endings`; None if no extension matches."""
     fitting = [len(ending) for ending in endings if name.lower().endswith(ending)]
     return name[: -max(fitting)] if fitting else None
 
 
 class TarSamples(Samples):
-    """Files inside of archives, as stored."""
+    """Files in tar archives, in stored order."""
 
     def __init__(self, path: str, suffixes: Suffixes) -> None:
         self.path, self.folders = path, frozenset(suffixes)
@@ -179,7 +178,9 @@ class TarSamples(Samples):
         try:
             return stream.reader.read(*stream.rows[index])
         except OSError as error:
-            raise DataError(f"{self.name(folder, index)} cannot be read: {error}\n  fetch the archive again") from error
+            raise DataError(
+                f"{self.name(folder, index)} cannot be read: {error}\n  download the archive again"
+            ) from error
 
     def name(self, folder: str, index: int) -> str:
         stream = self._streams[folder]
@@ -192,14 +193,14 @@ class _Stream:
     def __init__(self, path: str, folder: str, endings: Sequence[str]) -> None:
         self.folder, self.archives = folder, archives_of(path, folder)
         settings = f"fourm {' '.join(endings)}"
-        absent = [one for one in self.archives if not tar.is_address(one) and not os.path.isfile(one)]
+        absent = [path for path in self.archives if not tar.is_address(path) and not os.path.isfile(path)]
         if absent:
             raise DataError(f"{len(absent)} archives are missing, such as {absent[0]}\n  check data.train: {path}")
-        tables = tar.cached_tables(self.archives, settings, lambda one: _table(one, endings))
+        tables = tar.cached_tables(self.archives, settings, lambda archive: _table(archive, endings))
         self.reader = tar.TarReader(self.archives)
         self.keys: list[str] = []
         self.rows: list[tuple[int, int, int]] = []
-        """Of each sample: number of the archive, offset, bytes."""
+        """Archive number, offset and size in bytes of each sample."""
         for number, table in enumerate(tables):
             keys, offsets, sizes = (table.column(name).to_pylist() for name in ("key", "offset", "num_bytes"))
             self.keys += [f"{number:05d}/{key}" for key in keys]
@@ -224,19 +225,19 @@ def _check_equal(path: str, first: _Stream, other: _Stream) -> None:
     raise DataError(
         f"the archives of {path} differ: {first.folder} has {len(first.keys)} samples, {other.folder} "
         f"{len(other.keys)}; the first difference is sample {place}, {shown[0]} and {shown[1]}\n"
-        "  every modality must have the same samples in the same order; make the shards anew"
+        "  every modality must have the same samples in the same order; create the shards again"
     )
 
 
 def read_map(content: bytes, name: str) -> NDArray[Any]:
-    """(H, W) the first channel of an image with all its bits (of a palette image the numbers), or a stored array.
-    Raises DataError where it is broken, an array of another shape, or has values that are not numbers."""
+    """Return (H, W) the first channel of an image at full bit depth (palette indices of a palette image), or a stored
+    array. Raises DataError if the file is damaged, has another shape, or contains NaN."""
     if content[: len(_NUMPY)] == _NUMPY:
-        found = read_array(content, name)
-        if found.ndim != 2:
-            raise DataError(f"{name} holds {found.shape}, not a map (H, W)\n  replace the file or leave its sample out")
-        require_numbers(found, name)
-        return found
+        array = read_array(content, name)
+        if array.ndim != 2:
+            raise DataError(f"{name} holds {array.shape}, not a map (H, W)\n  replace the file or leave its sample out")
+        require_numbers(array, name)
+        return array
     try:
         values = np.asarray(_open(content))
     except Exception as error:  # decoders of damaged files raise nearly anything
@@ -245,7 +246,7 @@ def read_map(content: bytes, name: str) -> NDArray[Any]:
 
 
 def map_size(content: bytes, name: str) -> tuple[int, int]:
-    """(height, width) of what `read_map` gives; of an image by its header alone. Raises DataError where it is broken,
+    """Return (height, width) of the map; of an image only the header is read. Raises DataError if the file is damaged
     or an array of another shape."""
     if content[: len(_NUMPY)] == _NUMPY:
         height, width = read_map(content, name).shape
@@ -258,7 +259,7 @@ def map_size(content: bytes, name: str) -> tuple[int, int]:
 
 
 def require_numbers(values: NDArray[Any], name: str) -> None:
-    """Refuse NaN, which would turn a whole part, and then a loss, into NaN. Raises DataError where there is one."""
+    """Raise DataError if a value is NaN, because it would make the loss NaN."""
     if values.dtype.kind == "f" and (num_nan := int(np.isnan(values).sum())):
         raise DataError(
             f"{name} has NaN in {num_nan:,} of {values.size:,} places\n"
@@ -274,8 +275,8 @@ def _open(content: bytes) -> Any:
 
     try:
         return Image.open(io.BytesIO(content))
-    except UnidentifiedImageError as error:  # its own text is the address of a buffer
-        raise ValueError("of no known image format" if content else "the file is empty") from error
+    except UnidentifiedImageError as error:  # its text is only the address of a buffer
+        raise ValueError("the image format is unknown" if content else "the file is empty") from error
 
 
 def _broken(name: str, error: Exception) -> DataError:
@@ -283,25 +284,25 @@ def _broken(name: str, error: Exception) -> DataError:
 
 
 def read_array(content: bytes, name: str) -> NDArray[Any]:
-    """One array that `numpy.save` wrote. Raises DataError where it is none."""
+    """Return the array of a file that `numpy.save` wrote. Raises DataError if the file is not such an array."""
     try:
-        found = np.load(io.BytesIO(content), allow_pickle=False)
+        array = np.load(io.BytesIO(content), allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         raise DataError(f"{name} cannot be read as an array: {error}\n  write it with numpy.save") from error
-    if not isinstance(found, np.ndarray):
+    if not isinstance(array, np.ndarray):
         raise DataError(f"{name} holds several arrays\n  write one with numpy.save")
-    return found
+    return array
 
 
 def standardised(depth_HW: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Depth without its scale and offset: mean 0 and deviation 1 of the middle 80 %, at most `_FARTHEST` from 0.
+    """Standardise depth to mean 0 and deviation 1 of its middle 80 %, clipped to `_FARTHEST` deviations.
 
-    The original has no such limit. Where the middle is flat, as of small things on a wide ground, all else is then
-    thousands of deviations away, and a loss sees nothing but that.
+    The original does not clip. If the middle is flat, such as a wide ground with small objects, other values are
+    thousands of deviations away and would dominate the loss.
     """
     values = np.sort(depth_HW, axis=None)
     edge = len(values) // 10
     middle = values[edge : len(values) - edge] if len(values) > 2 * edge else values
     mean = middle.mean(dtype=np.float64)
-    found = (depth_HW - mean) / math.sqrt(middle.var(dtype=np.float64) + 1e-6)
-    return found.clip(-_FARTHEST, _FARTHEST)
+    values = (depth_HW - mean) / math.sqrt(middle.var(dtype=np.float64) + 1e-6)
+    return values.clip(-_FARTHEST, _FARTHEST)

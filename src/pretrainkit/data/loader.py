@@ -30,7 +30,7 @@ _KEPT_BLOCKS = 2
 """Number of cached blocks: threads prepare neighbouring steps, which may belong to two blocks."""
 
 _STATE_NAMES = {
-    "source": "the data",
+    "source": "the data itself",
     "mixture": "the sizes or weights of the mixture",
     "order": "data.order",
     "seed": "seed",
@@ -99,7 +99,7 @@ class Loader:
         for needed, size in order.draws_per_batch(batch_size):
             if size < needed:
                 raise DataError(
-                    f"a batch needs {needed} examples, but the data has only {size}: an example would occur twice in a step\n"
+                    f"a batch needs {needed} examples, but the data has only {size}: a step would repeat examples\n"
                     f"  use more data, or data.batch_size of at most {batch_size * size // needed}"
                 )
         self._prefetch, self._workers, self._num_workers = prefetch, workers, num_workers
@@ -131,8 +131,8 @@ class Loader:
         return self.order.records(np.arange(start, start + self.batch_size, dtype=np.int64))
 
     def iterate(self, start: int = 0, stop: int | None = None) -> Generator[Prepared, None, None]:
-        """Yield the steps from `start` to `stop` (None: endless), prepared ahead. An error is raised at its step. Closing
-        the generator stops the workers."""
+        """Yield the steps from `start` to `stop` (None: endless), prepared ahead. An error is raised at its step;
+        closing the generator stops the workers."""
         steps = range(start, 2**62 if stop is None else stop)
         if self._prefetch == 0 and self._num_workers == 0:
             batches: Generator[list[HostBatch], None, None] = (self.step(step) for step in steps)

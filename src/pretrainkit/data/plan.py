@@ -1,5 +1,5 @@
-"""How a global batch is cut into ranks, microbatches and packed rows: pure functions that every rank computes alike,
-without communication."""
+"""Split a global batch into ranks, microbatches and packed rows. All functions are pure: every rank computes the same
+plan without communication."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from pretrainkit.errors import ConfigError, DataError
 
 
 def rank_rows(batch_size: int, rank: int, world_size: int) -> slice:
-    """The contiguous rows of the global batch that `rank` works on. Raises ConfigError where the batch cannot be split
+    """Return the contiguous rows of the global batch of `rank`. Raises ConfigError if the batch cannot be split
     evenly."""
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} does not exist among {world_size} ranks")
@@ -24,8 +24,8 @@ def rank_rows(batch_size: int, rank: int, world_size: int) -> slice:
 
 
 def even_microbatches(num_rows: int, microbatch_size: int | None) -> list[slice]:
-    """A rank's rows in microbatches of equal size; None: all in one. Raises ConfigError where the rows cannot be split
-    evenly."""
+    """Split the rows of a rank into microbatches of equal size (None: one microbatch). Raises ConfigError if the rows
+    cannot be split evenly."""
     size = num_rows if microbatch_size is None else microbatch_size
     if size < 1 or num_rows % size:
         raise ConfigError(f"{num_rows} examples of one rank cannot be split into microbatches of {microbatch_size}")
@@ -35,19 +35,19 @@ def even_microbatches(num_rows: int, microbatch_size: int | None) -> list[slice]
 def token_microbatches(
     lengths: Ints, world_size: int, capacity: int, records: Records | None = None
 ) -> list[list[slice]]:
-    """Microbatches of at most `capacity` tokens for examples that are laid one after another.
+    """Return microbatches of at most `capacity` tokens for examples that are concatenated.
 
-    Every rank fills its examples into microbatches in order. All ranks get as many microbatches as the one that needs
-    most, the last ones maybe empty, so that collective operations match. Raises DataError where an example is longer
-    than a microbatch.
+    Every rank distributes its examples over microbatches in order. All ranks get the same number of microbatches (the
+    last ones may be empty), so that collective operations match. Raises DataError if an example is longer than a
+    microbatch.
 
     Args:
         lengths: (B,) tokens of each example of the global batch.
         world_size: Number of ranks; divides B.
-        records: To name an example that is too long.
+        records: Identify an example that is too long in the message.
 
     Returns:
-        For each rank its microbatches, as slices of the rows of the global batch.
+        The microbatches of each rank, as slices of the rows of the global batch.
     """
     longest = int(lengths.max(initial=0))
     if longest > capacity:
@@ -56,8 +56,8 @@ def token_microbatches(
         if records is not None:
             name = f"example {records.index[row]} of component {records.source[row]}"
         raise DataError(
-            f"{name} has {lengths[row]} tokens, more than a microbatch of {capacity} tokens holds\n"
-            f"  allow at least {longest} tokens per microbatch, or cut the examples shorter"
+            f"{name} has {lengths[row]} tokens, which exceeds the microbatch size of {capacity} tokens\n"
+            f"  allow at least {longest} tokens per microbatch, or shorten the examples"
         )
     by_rank = []
     for rank in range(world_size):
@@ -79,7 +79,7 @@ def token_microbatches(
 
 @dataclass(frozen=True)
 class Packing:
-    """Where each example lies in rows of fixed length."""
+    """Position of each example in rows of fixed length."""
 
     row: Ints
     """(N,) index of the row."""
@@ -89,14 +89,15 @@ class Packing:
 
 
 def pack_rows(lengths: NDArray[np.integer] | Sequence[int], row_length: int, window: int = 4096) -> Packing:
-    """Pack examples into rows by best fit decreasing: longest first, each into the fullest row that still has room.
+    """Pack examples into rows by best fit decreasing: longest first, each into the fullest row with enough space.
 
-    Windows of consecutive examples are packed independently, so a row never depends on what comes after its window.
-    Raises DataError where an example is empty or longer than a row.
+    Windows of consecutive examples are packed independently, so a row does not depend on examples after its window.
+    Raises DataError if an example is empty or longer than a row.
 
     Args:
         lengths: (N,) tokens of each example, at least 1.
-        window: Examples that are packed together. More fill rows better and mix examples from farther apart.
+        window: Number of examples that are packed together. A larger window needs less padding and
+                mixes more distant examples.
     """
     num_tokens: Ints = np.asarray(lengths, np.int64)
     wrong = np.flatnonzero((num_tokens < 1) | (num_tokens > row_length))
@@ -116,25 +117,25 @@ def pack_rows(lengths: NDArray[np.integer] | Sequence[int], row_length: int, win
 
 
 def _best_fit_decreasing(lengths: Ints, row_length: int) -> tuple[Ints, list[int], int]:
-    """Open rows stand in `rows_with[room]`; bit r of `rooms` says whether there is one with r tokens of room, so the
-    tightest row that fits is the lowest bit at or above the length."""
+    """Pack one window. `rows_with[free]` lists the rows with that many free tokens; bit r of `free_bits` is set if a
+    row has r free tokens. The fullest row that fits is therefore the lowest set bit at or above the length."""
     rows_with: list[list[int]] = [[] for _ in range(row_length + 1)]
-    rooms = num_rows = 0
+    free_bits = num_rows = 0
     row_of, offset_of = [0] * len(lengths), [0] * len(lengths)
     descending = np.argsort(-lengths, kind="stable")
     for example, length in zip(descending.tolist(), lengths[descending].tolist(), strict=True):
-        fitting = rooms >> length
+        fitting = free_bits >> length
         if fitting:
-            room = length + (fitting & -fitting).bit_length() - 1
-            row = rows_with[room].pop()
-            if not rows_with[room]:
-                rooms ^= 1 << room
+            free = length + (fitting & -fitting).bit_length() - 1
+            row = rows_with[free].pop()
+            if not rows_with[free]:
+                free_bits ^= 1 << free
         else:
-            room, row = row_length, num_rows
+            free, row = row_length, num_rows
             num_rows += 1
-        row_of[example], offset_of[example] = row, row_length - room
-        room -= length
-        if room:
-            rows_with[room].append(row)
-            rooms |= 1 << room
+        row_of[example], offset_of[example] = row, row_length - free
+        free -= length
+        if free:
+            rows_with[free].append(row)
+            free_bits |= 1 << free
     return np.array(row_of, np.int64), offset_of, num_rows

@@ -1,4 +1,4 @@
-"""The simplest source: examples that are rows of two-dimensional arrays, in memory or memory-mapped.
+"""Source whose examples are rows of two-dimensional arrays, in memory or memory-mapped.
 
 Dimensions: B examples, T tokens per row.
 """
@@ -19,15 +19,15 @@ class RowSource(BatchSource):
     """Rows of arrays (N, T), one array per component, all of the same dtype and T."""
 
     def __init__(self, arrays: Sequence[NDArray], *, name: str = "tokens") -> None:
-        """Raises DataError where the arrays are not rows of one kind.
+        """Raise DataError if the arrays have different dtypes or row lengths.
 
         Args:
-            arrays: One (N, T) per component; memory maps stay on disk, and only their path goes to worker processes.
+            arrays: One (N, T) per component; of a memory map, only the path is sent to worker processes.
         """
         kinds = {(array.ndim, array.shape[1:], array.dtype.str) for array in arrays}
         if len(kinds) != 1 or arrays[0].ndim != 2:
-            given = ", ".join(f"{array.dtype}{list(array.shape)}" for array in arrays)
-            raise DataError(f"rows of one dtype and length are needed, not {given or 'nothing'}")
+            shapes = ", ".join(f"{array.dtype}{list(array.shape)}" for array in arrays)
+            raise DataError(f"all arrays must have rows of the same dtype and length, not {shapes or 'nothing'}")
         self._arrays = [np.asarray(array) for array in arrays]
         self._maps = [array if isinstance(array, np.memmap) else None for array in arrays]
         self._name = name
@@ -38,7 +38,7 @@ class RowSource(BatchSource):
 
     @property
     def fingerprint(self) -> str:
-        """Of shapes, dtypes and up to 64 rows spread over each array, so that it does not read all of a large file."""
+        """Hash of shapes, dtypes and up to 64 evenly spaced rows of each array, which is fast for large files."""
         state = hashlib.blake2b(digest_size=16)
         for array in self._arrays:
             probed = np.linspace(0, len(array) - 1, min(_PROBED_ROWS, len(array))).astype(np.int64)
@@ -50,7 +50,7 @@ class RowSource(BatchSource):
         return np.full(len(records), self._arrays[0].shape[1], np.int64)
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
-        """The rows under their name, (B, T)."""
+        """Return the rows, (B, T), under the name of this source."""
         if len(self._arrays) == 1:
             return {self._name: self._arrays[0].take(records.index, axis=0)}
         rows = np.empty((len(records), self._arrays[0].shape[1]), self._arrays[0].dtype)

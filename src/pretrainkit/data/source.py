@@ -1,4 +1,4 @@
-"""What a recipe hands to the loader: sources of examples that can be built in whole batches, by index.
+"""Interface between recipes and the loader: sources that build whole batches of examples by index.
 
 Dimensions: B examples.
 """
@@ -16,19 +16,19 @@ from pretrainkit.errors import ConfigError
 
 @dataclass(frozen=True)
 class Records:
-    """Which examples a batch holds; everything random about an example is a function of its key."""
+    """Identities of the examples of a batch. All randomness of an example is a function of its key."""
 
     source: NDArray[np.int64]
     """(B,) index of the mixture component."""
     epoch: NDArray[np.int64]
-    """(B,) how often that component was gone through before."""
+    """(B,) number of earlier passes over that component."""
     index: NDArray[np.int64]
     """(B,) index of the example within its component."""
     key: NDArray[np.uint64]
     """(B,) random key of (seed, source, epoch, index)."""
 
     def take(self, rows: slice | NDArray[np.integer]) -> "Records":
-        """The records of `rows`."""
+        """Return the records of `rows`."""
         return Records(self.source[rows], self.epoch[rows], self.index[rows], self.key[rows])
 
     def __len__(self) -> int:
@@ -36,7 +36,7 @@ class Records:
 
 
 class BatchSource(ABC):
-    """All components of a mixture, and how to make batches of their examples."""
+    """All components of a mixture; builds batches of their examples."""
 
     @property
     @abstractmethod
@@ -46,30 +46,30 @@ class BatchSource(ABC):
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """Changes whenever the examples would."""
+        """Hash that changes whenever the examples change."""
 
     def summary(self) -> dict[str, Any]:
-        """What the data are, as JSON values for people: the run keeps it."""
+        """Return a description of the data for people, as JSON values. It is stored in the run folder."""
         return {"fingerprint": self.fingerprint, "examples": sum(self.sizes)}
 
     @property
     def document_sizes(self) -> Sequence[NDArray[np.int64]]:
-        """Per component, the examples of each document in order; read by the order "lanes" only. Raises ConfigError
-        where examples of this source do not come from documents."""
+        """Number of examples of each document in order, per component; only the order "lanes" uses it. Raises
+        ConfigError if the examples of this source do not come from documents."""
         raise ConfigError("data.order=lanes needs examples that come from documents\n  use data.order=shuffle")
 
     @abstractmethod
     def lengths(self, records: Records) -> NDArray[np.int64]:
-        """(B,) tokens each example will take (after trimming), from stored lengths only: no token is read."""
+        """Return (B,) tokens of each example after trimming, computed from stored lengths without reading tokens."""
 
     @abstractmethod
     def build(self, records: Records) -> dict[str, np.ndarray]:
-        """The batch of these examples, first axis B (packed batches aside). A pure function of `records`.
+        """Return the batch of these examples; the first axis is B, except in packed batches. A pure function.
 
-        `records` is empty where a rank has fewer packed microbatches than another: the batch then has no example.
+        `records` is empty if this rank has fewer packed microbatches than another rank.
         """
 
     def of_step(self, step: int) -> dict[str, np.ndarray]:
-        """What belongs to a step as a whole, such as a mixing share: added to each of its microbatches on every rank. A
-        pure function of `step`. Default: nothing."""
+        """Return arrays for the whole step, such as a mixing share. They are added to each microbatch on every rank.
+        Pure function of `step`. Default: no arrays."""
         return {}
