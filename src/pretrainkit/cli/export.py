@@ -17,15 +17,16 @@ def export(
     out: Annotated[
         Path | None,
         Option(
-            help="New folder to write; a new file for t5x (.npz or .safetensors), 4m and 4m-tokenizer (.safetensors). "
+            help="New folder to write; a new file for t5x (.npz or .safetensors), 4m and 4m-tokenizer (.safetensors), "
+            "zerovl (.pth). "
             "May be left out with --push."
         ),
     ] = None,
     format: Annotated[
         str,
         Option(
-            help="huggingface, safetensors, or of another system: t5x (recipe t5), 4m (fourm), 4m-tokenizer "
-            "(image_tokenizer)."
+            help="huggingface, safetensors, or of another system: openclip, zerovl (recipe clip), t5x (t5), 4m "
+            "(fourm), 4m-tokenizer (image_tokenizer)."
         ),
     ] = "huggingface",
     averaged: Averaged = False,
@@ -53,7 +54,7 @@ def export(
             raise InputError("there is no place for the export\n  give --out FOLDER")
         print_path(api.export(path, format, out, averaged=averaged, license=license), as_json)
         return
-    if format not in ("huggingface", "safetensors"):
+    if format not in ("huggingface", "safetensors", "openclip"):
         raise InputError(f"--push uploads a folder, and --format {format} is a file\n  use --format huggingface")
     import_optional("huggingface_hub", "hub", "--push")
     from pretrainkit.files.hub import Hub

@@ -17,13 +17,19 @@ if TYPE_CHECKING:
 
 
 def import_(
-    path: Annotated[Path, Argument(help="A folder of transformers or Sabertooth, or what --format names.")],
+    path: Annotated[
+        Path, Argument(help="A folder of transformers or Sabertooth, what --format names, or hf-hub:NAME[@REVISION].")
+    ],
     out: Annotated[Path | None, Option(help="New folder to write.")] = None,
     recipe: Annotated[
         str | None, Option(help="Recipe of the model. Default: the one that its files belong to.")
     ] = None,
     format: Annotated[
-        str, Option(help="huggingface, or the system that wrote it: zerovl (recipe clip), t5x, mesh_tf (recipe t5).")
+        str,
+        Option(
+            help="huggingface, or the system that wrote it: openclip, openai, zerovl (recipe clip), t5x, mesh_tf (t5), "
+            "4m (fourm), 4m-tokenizer (image_tokenizer)."
+        ),
     ] = "huggingface",
     config: Annotated[
         str | None, Option(help="Preset or YAML file with the architecture of a file that does not state it.")

@@ -32,6 +32,7 @@ _USES = {
     "ForPreTraining": _Use("AutoModelForPreTraining", "AutoTokenizer", "fill-mask"),
     "EncoderModel": _Use("AutoModelForTextEncoding", "AutoTokenizer", "feature-extraction"),
     "CLIPModel": _Use("AutoModel", "AutoProcessor", "zero-shot-image-classification"),
+    "SiglipModel": _Use("SiglipModel", "AutoProcessor", "zero-shot-image-classification"),
     "ViTMAEForPreTraining": _Use("AutoModelForPreTraining", "AutoImageProcessor", None),
 }
 """End of the name of a class of transformers to its use; the longest that fits counts."""
@@ -41,8 +42,15 @@ _CALLS = {
     "print(reader.decode(model.generate(**inputs)[0], skip_special_tokens=True))",
     "AutoProcessor": 'inputs = reader(text=["some text"], images=[Image.open("photo.png")], return_tensors="pt", '
     "padding=True)\nprint(model(**inputs).logits_per_image)",
+    "SiglipModel": 'inputs = reader(text=["some text"], images=[Image.open("photo.png")], return_tensors="pt", '
+    'padding="max_length")\nprint(model(**inputs).logits_per_image)',
     "AutoImageProcessor": 'inputs = reader(Image.open("photo.png"), return_tensors="pt")\noutputs = model(**inputs)',
 }
+
+_OPEN_CLIP = """import open_clip
+
+model, preprocess = open_clip.create_model_from_pretrained("hf-hub:{name}")
+tokenizer = open_clip.get_tokenizer("hf-hub:{name}")"""
 
 
 def write_card(folder: Path, config: RunConfig, run: Path | None, *, name: str, license: str | None = None) -> None:
@@ -57,13 +65,15 @@ def write_card(folder: Path, config: RunConfig, run: Path | None, *, name: str, 
     classes = json.loads(path.read_bytes()).get("architectures") if path.is_file() else None
     fitting = [end for end in _USES if classes and classes[0].endswith(end)]
     use = _USES[max(fitting, key=len)] if fitting else None
+    is_open_clip = (folder / "open_clip_config.json").is_file()
     header = {
         "license": license,
-        "library_name": "pretrainkit" if use is None else "transformers",
-        "pipeline_tag": use and use.task,
+        "library_name": "open_clip" if is_open_clip else "pretrainkit" if use is None else "transformers",
+        "pipeline_tag": "zero-shot-image-classification" if is_open_clip else use and use.task,
         "tags": ["pretrainkit", config.recipe],
     }
-    parts = [_yaml(header), f"# {name}", _about(config, classes, run), _usage(name, use)]
+    usage = f"## Use\n\n```python\n{_OPEN_CLIP.format(name=name)}\n```" if is_open_clip else _usage(name, use)
+    parts = [_yaml(header), f"# {name}", _about(config, classes, run), usage]
     if run is not None:
         parts += [_training(config, run), _results(config, run)]
     parts.append(

@@ -5,10 +5,14 @@ Source: section 3.14 of the specification; the hub's format of `apple/ml-4m`.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import pickle
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile, is_zipfile
 
+import torch
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, InputError
@@ -104,8 +108,6 @@ def read_pickle(file: Path, keys: Sequence[str], expected: str) -> dict[str, Ten
     """
     import argparse
 
-    import torch
-
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):
             content = torch.load(file, map_location="cpu", weights_only=True)
@@ -124,3 +126,76 @@ def read_pickle(file: Path, keys: Sequence[str], expected: str) -> dict[str, Ten
             f"{file} has no weights: none of {', '.join(keys)} is a mapping of tensors\n  pass {expected}"
         )
     return dict(weights)
+
+
+_STORAGES = {
+    "DoubleStorage": torch.float64,
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "BoolStorage": torch.bool,
+}
+
+
+def is_torchscript(file: Path) -> bool:
+    """Return whether a file is a program written by `torch.jit.save`, as OpenAI's CLIP is published."""
+    if not is_zipfile(file):
+        return False
+    with ZipFile(file) as archive:
+        return any(name.endswith("/constants.pkl") for name in archive.namelist())
+
+
+def read_torchscript(file: Path) -> dict[str, Tensor]:
+    """Return the tensors of a TorchScript program by their names in its state dict. The program is neither compiled nor
+    executed: only its tensors are read.
+
+    Raises:
+        CheckpointError: The file is damaged, or has objects other than modules and tensors.
+    """
+    try:
+        with ZipFile(file) as archive:
+            names = (name for name in archive.namelist() if name.endswith("/data.pkl"))
+            root = next(names).removesuffix("data.pkl")
+            return dict(_tensors_of(_TorchScriptReader(archive, root).load()))
+    except (OSError, BadZipFile, StopIteration, KeyError, ValueError, RuntimeError, pickle.UnpicklingError) as error:
+        raise CheckpointError(f"{file} cannot be read: {str(error)[:200]}\n  copy it again") from None
+
+
+class _Module:
+    """In place of a class of the program; its attributes are the parameters and submodules."""
+
+
+class _TorchScriptReader(pickle.Unpickler):
+    """Reads modules and tensors, and refuses everything else."""
+
+    def __init__(self, archive: ZipFile, root: str) -> None:
+        super().__init__(archive.open(f"{root}data.pkl"))
+        self._archive, self._root = archive, root
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.startswith("__torch__"):
+            return _Module
+        if module == "torch" and name in _STORAGES:
+            return _STORAGES[name]
+        known = {("collections", "OrderedDict"): OrderedDict, ("torch._utils", "_rebuild_tensor_v2"): _tensor}
+        if (module, name) not in known:
+            raise pickle.UnpicklingError(f"it has an object of the unknown kind {module}.{name}")
+        return known[module, name]
+
+    def persistent_load(self, pid: Any) -> Tensor:
+        _, dtype, key, _, num = pid
+        return torch.frombuffer(bytearray(self._archive.read(f"{self._root}data/{key}")), dtype=dtype, count=num)
+
+
+def _tensor(storage: Tensor, offset: int, size: Sequence[int], stride: Sequence[int], *_: Any) -> Tensor:
+    return storage.as_strided(size, stride, offset).clone()
+
+
+def _tensors_of(module: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    for name, value in vars(module).items():
+        if isinstance(value, Tensor):
+            yield prefix + name, value
+        elif isinstance(value, _Module):
+            yield from _tensors_of(value, f"{prefix}{name}.")

@@ -1,4 +1,5 @@
-"""Uploads to the Hugging Face hub: only files that differ are sent, and failed requests are repeated."""
+"""Uploads to the Hugging Face hub, where only files that differ are sent and failed requests are repeated, and
+downloads of models."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
-from pretrainkit.errors import RunError
+from pretrainkit.errors import InputError, RunError
 from pretrainkit.files.manifest import file_sha256
 
 _log = logging.getLogger(__name__)
@@ -19,6 +20,38 @@ _TRIES = 12
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 2.0, 600.0
 
 T = TypeVar("T")
+
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
+_MODEL_FILES = ("*.json", "*.txt", "*.model", "*.yaml", "*.md")
+
+
+def fetch_model(name: str) -> Path:
+    """Download the model `NAME` or `NAME@REVISION` of the hub and return its folder: configs, tokenizer and weights, as
+    safetensors where it has them. Without network, the copy of an earlier download is used. Raises InputError if the
+    hub does not have the model, or cannot be reached and there is no copy."""
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    place, _, given = name.partition("@")
+    revision = given or None
+    try:
+        try:
+            about = HfApi().model_info(place, revision=revision)
+        except (HfHubHTTPError, HFValidationError):
+            raise
+        except Exception as error:  # no network, or none wanted
+            _log.warning("the hub is not reached (%s): a copy of an earlier download is used", type(error).__name__)
+            return Path(snapshot_download(place, revision=revision, local_files_only=True))
+        names = [file.rfilename for file in about.siblings or ()]
+        weights = _WEIGHTS[:1] if any(file.endswith(".safetensors") for file in names) else _WEIGHTS
+        _log.info("%s: licence %s", place, getattr(about.card_data, "license", None) or "not given")
+        return Path(snapshot_download(place, revision=revision, allow_patterns=[*_MODEL_FILES, *weights]))
+    except Exception as error:  # of the library, of its HTTP client, or of the file system
+        reason = str(error).splitlines()[0][:200] if str(error) else ""
+        raise InputError(
+            f"the hub does not give {name}: {type(error).__name__}: {reason}\n"
+            "  check the name, and for a model that is not public log in with hf auth login; or give a folder"
+        ) from error
 
 
 class Stored(NamedTuple):

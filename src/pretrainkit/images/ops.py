@@ -25,10 +25,12 @@ _NAME = Field(description="Name of the transform.")
 
 
 class Resize(Config):
-    """To size x size; the aspect ratio is not kept. Bilinear with antialiasing."""
+    """To size x size; the aspect ratio is not kept. Antialiased."""
 
     op: Annotated[Literal["resize"], _NAME] = "resize"
     size: Side = 224
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    """Kernel of the resampling."""
 
 
 class ResizeShorter(Config):

@@ -232,10 +232,17 @@ def _draw(op: ImageTransform, width: int, height: int, rng: np.random.Generator)
     """Draw the steps of one transform for an image size; empty if the transform is not applied."""
     match op:
         case ops.Resize() | ops.ResizeShorter():
-            kernel = op.interpolation if isinstance(op, ops.ResizeShorter) else "bilinear"
             after = _size_after(op, width, height)
             return [
-                Window(source=(width, height), left=0, top=0, width=width, height=height, size=after, kernel=kernel)
+                Window(
+                    source=(width, height),
+                    left=0,
+                    top=0,
+                    width=width,
+                    height=height,
+                    size=after,
+                    kernel=op.interpolation,
+                )
             ]
         case ops.CenterCrop(size=size):
             return [Cut(left=_center(width, size), top=_center(height, size), size=size)]

@@ -36,7 +36,8 @@ class TextTransformer(nn.Module):
         **block: Unpack[PlainBlockOptions],
     ) -> None:
         """Weights are not initialised: see `initialise`. `is_causal`: tokens see only what stands before them. `pool`
-        is eos (the last real token), cls (the first) or mean (over real tokens), after the final norm."""
+        is eos (the last real token), cls (the first), mean (over real tokens) or last (the last slot, padding
+        or not, and padding is attended to), after the final norm."""
         super().__init__()
         self.width, self.is_causal, self.pool = width, is_causal, pool
         self.token = nn.Embedding(vocab_size, width)
@@ -53,7 +54,7 @@ class TextTransformer(nn.Module):
         B, S = ids_BS.shape
         if len(self.position_embedding) < S:
             raise ValueError(f"captions of {S} tokens, but the model has {len(self.position_embedding)} positions")
-        real_B = None if num_tokens_B is None else num_tokens_B.long()
+        real_B = None if num_tokens_B is None or self.pool == "last" else num_tokens_B.long()
         layout = RowLayout(B, S, self.is_causal, real_B)
         slots = None
         most_tokens = (1 - _WORTH_LEAVING_OUT) * ids_BS.numel()
@@ -65,7 +66,7 @@ class TextTransformer(nn.Module):
         if self.pool == "mean":
             return self._mean(self.norm_after(self.layers[-1](x_TD, layout)), layout)
         read_B = self._first_tokens(layout, x_TD)
-        if self.pool == "eos":
+        if self.pool in ("eos", "last"):
             read_B = read_B + (S if real_B is None else real_B) - 1
         # The last block computes the tokens that are read alone.
         return self.norm_after(self.layers[-1](x_TD, layout.reading(read_B)))

@@ -204,7 +204,12 @@ class WritesFiles(Capability[Run]):
     instead = "use --format safetensors"
     export_formats: ClassVar[tuple[str, ...]]
     """By the name of the system."""
+    folder_formats: ClassVar[tuple[str, ...]] = ()
+    """Those of `export_formats` that are folders."""
 
     @abstractmethod
-    def export_file(self, config: Run, model: nn.Module, format: str, out: Path) -> None:
-        """Write the new file `out` in one of `export_formats`."""
+    def export_file(
+        self, config: Run, model: nn.Module, tokenizer: Path | None, format: str, out: Path, *, name: str
+    ) -> None:
+        """Write the new file `out`, or fill the empty folder `out`, in one of `export_formats`. `name`: the model's
+        name on the hub."""

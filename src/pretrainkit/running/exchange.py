@@ -93,9 +93,10 @@ def export(
     """Write the weights of a run or checkpoint for others: `export("runs/x", "huggingface", "out")`.
 
     Formats: "huggingface" (what `transformers` loads); "safetensors" (config.yaml, model.safetensors, tokenizer/); and
-    the recipe's `export_formats`, whose `out` is a file. `averaged`: the average of the weights that `ema_decay` keeps.
-    A folder gets a model card, `README.md`, with `license` (such as "apache-2.0") and `name` (default: that of `out`).
-    Raises InputError where the format is unknown, or `out` exists or cannot be written."""
+    the recipe's `export_formats`, whose `out` is a file, or a folder for its `folder_formats`. `averaged`: the average
+    of the weights that `ema_decay` keeps. A folder gets a model card, `README.md`, with `license` (such as
+    "apache-2.0") and `name` (default: that of `out`). Raises InputError where the format is unknown, or `out` exists or
+    cannot be written."""
     from pretrainkit.exporting.card import write_card
     from pretrainkit.exporting.native import write_native
 
@@ -116,9 +117,17 @@ def export(
             write_native(opened.config, opened.model, tokenizer, out, length)
             write_card(out, opened.config, _run_of(Path(path)), name=name or out.name, license=license)
         else:
-            with new_file(out) as aside:
-                able(opened.recipe, WritesFiles).export_file(opened.config, opened.model, format, aside)
-                write_settings(settings_beside(out), opened.config, length)
+            writer, card_name = able(opened.recipe, WritesFiles), name or out.name
+            given = opened.config, opened.model, tokenizer, format
+            if format in writer.folder_formats:
+                with new_folder(out) as aside:
+                    writer.export_file(*given, aside, name=card_name)
+                    write_settings(aside / SETTINGS, opened.config, length)
+                    write_card(aside, opened.config, _run_of(Path(path)), name=card_name, license=license)
+            else:
+                with new_file(out) as aside:
+                    writer.export_file(*given, aside, name=card_name)
+                    write_settings(settings_beside(out), opened.config, length)
     return out
 
 
@@ -220,6 +229,18 @@ def _write_rest(opened: Opened, folder: Path) -> None:
         write_tensors(folder / f"{REST}.safetensors", rest)
 
 
+_HUB = "hf-hub:"
+
+
+def fetched(path: str | Path) -> str | Path:
+    """Return `path`, or for `hf-hub:NAME` the folder that the model of this name is downloaded to."""
+    if not str(path).startswith(_HUB):
+        return path
+    from pretrainkit.files.hub import fetch_model
+
+    return fetch_model(str(path).removeprefix(_HUB))
+
+
 def import_model(
     path: str | Path,
     recipe: str | None,
@@ -236,7 +257,8 @@ def import_model(
     file is broken or of another architecture, the tokenizer has more pieces than the model, or `out` exists.
 
     Args:
-        path: "huggingface": a folder that transformers wrote. Other formats: a file, or what the format has.
+        path: "huggingface": a folder that transformers wrote. Other formats: a file, or what the format has. Also
+            `hf-hub:NAME` or `hf-hub:NAME@REVISION`, which is downloaded.
         recipe: Which recipe the model belongs to; None: the one that reads its format or its model_type.
         format: "huggingface", or one of the recipe's `file_formats`.
         config: Preset or YAML file that says the architecture of a file; None: as the file says, or the usual one.
@@ -245,7 +267,10 @@ def import_model(
     """
     from pretrainkit.exporting.native import write_native
 
+    path = fetched(path)
     given = None if tokenizer is None else tokenizer_given(Path(tokenizer))
+    if given is None and (Path(path) / "open_clip_config.json").is_file() and (Path(path) / "tokenizer.json").is_file():
+        given = tokenizer_given(Path(path))
     if format != "huggingface":
         if pooling is not None:
             raise InputError(f"files of format {format!r} hold no classifier to be pooled\n  leave --pooling out")
@@ -257,7 +282,7 @@ def import_model(
     if config is not None:
         raise InputError(f"config={config} is for files; {path} says its own architecture\n  leave it out")
     if not Path(path).exists():
-        raise DataError(f"there is no folder {path}\n  give the place of the model")
+        raise DataError(f"there is no folder {path}\n  give the place of the model; for one on the hub, hf-hub:NAME")
     if not (Path(path) / "config.json").is_file():
         raise DataError(
             f"{path} is not a folder that transformers wrote: it has no config.json\n"
@@ -288,6 +313,7 @@ def read_foreign_model(
     path: str | Path, recipe: str | None, *, format: str, config: str | Path | None = None
 ) -> ImportedModel:
     """What `import_model` would make of a file of another system, with the names of its tensors; writes nothing."""
+    path = fetched(path)
     name = recipe or _recipe_of_format(format)
     reader = able(find_recipe(name), ReadsFiles)
     if format not in reader.file_formats:

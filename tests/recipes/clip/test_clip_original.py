@@ -177,8 +177,8 @@ def test_what_the_original_lacks_is_not_written():
 
 
 def test_unknown_formats_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"formats: huggingface, zerovl"):
-        import_model(tmp_path / "x.pth", "clip", tmp_path / "out", format="openclip")
+    with pytest.raises(InputError, match=r"formats: huggingface, zerovl, openclip, openai"):
+        import_model(tmp_path / "x.pth", "clip", tmp_path / "out", format="t5x")
 
 
 # ---- runs that start from such weights ----

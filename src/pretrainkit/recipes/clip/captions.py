@@ -16,6 +16,8 @@ Dimensions: B captions, T tokens of the longest, P pieces of a caption.
 import hashlib
 import json
 import os
+import re
+import string
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,6 +159,8 @@ def load_model(folder: Path) -> "tokenizers.Tokenizer":
             return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
         if (folder / "vocab.txt").is_file():
             return _bert_wordpiece(folder)
+        if str(read_settings(folder / "tokenizer_config.json").get("tokenizer_class")).startswith("Siglip"):
+            return _siglip(folder)
         if any((folder / name).is_file() for name in _FILES):
             from transformers import AutoTokenizer
 
@@ -188,6 +192,35 @@ def _bert_wordpiece(folder: Path) -> "tokenizers.Tokenizer":
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])],
     )
+    return tokenizer
+
+
+def _siglip(folder: Path) -> "tokenizers.Tokenizer":
+    """SigLIP's, from its list of pieces: captions in lower case, without punctuation, with an end token."""
+    from sentencepiece import sentencepiece_model_pb2
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
+    model.ParseFromString((folder / "spiece.model").read_bytes())
+    pieces = [(piece.piece, piece.score) for piece in model.pieces]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=model.trainer_spec.unk_id))
+    about = read_settings(folder / "tokenizer_config.json")
+    charsmap = model.normalizer_spec.precompiled_charsmap
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            *([normalizers.Lowercase()] if about.get("do_lower_case", True) else []),
+            normalizers.Replace(Regex(f"[{re.escape(string.punctuation)}]"), ""),
+            normalizers.Replace(Regex(r"\s+"), " "),
+            normalizers.Strip(),
+            *([normalizers.Precompiled(charsmap)] if charsmap else []),
+            normalizers.Replace(Regex(" {2,}"), " "),
+        ]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    end = about.get("eos_token") or "</s>"
+    end = end["content"] if isinstance(end, dict) else end
+    index = next(number for number, (piece, _) in enumerate(pieces) if piece == end)
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {end}", special_tokens=[(end, index)])
     return tokenizer
 
 

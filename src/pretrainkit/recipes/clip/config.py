@@ -52,8 +52,8 @@ class VitConfig(TowerConfig):
     """Attention heads; must divide hidden_size."""
     intermediate_size: PositiveInt = 3072
     """Width of the feed-forward layers."""
-    activation: Literal["gelu", "quick_gelu"] = "gelu"
-    """quick_gelu is that of OpenAI's weights."""
+    activation: Literal["gelu", "quick_gelu", "gelu_tanh"] = "gelu"
+    """quick_gelu is that of OpenAI's weights, gelu_tanh that of SigLIP's."""
     pool: Literal["cls", "mean"] = "cls"
     """Vector of the image: the class token, or the mean over patches."""
     patch_dropout: DropoutRate = 0.0
@@ -105,12 +105,13 @@ class TextTransformerConfig(TowerConfig):
     """Attention heads; must divide hidden_size."""
     intermediate_size: PositiveInt = 2048
     """Width of the feed-forward layers."""
-    activation: Literal["gelu", "quick_gelu"] = "gelu"
-    """quick_gelu is that of OpenAI's weights."""
+    activation: Literal["gelu", "quick_gelu", "gelu_tanh"] = "gelu"
+    """quick_gelu is that of OpenAI's weights, gelu_tanh that of SigLIP's."""
     causal: bool = True
     """Each token attends only to itself and earlier tokens."""
-    pool: Literal["eos", "cls", "mean"] = "eos"
-    """Vector of the caption: its last real token, its first token, or the mean over real tokens."""
+    pool: Literal["eos", "cls", "mean", "last"] = "eos"
+    """Vector of the caption: its last real token, its first token, or the mean over real tokens. last: as in SigLIP,
+    the last slot of the row, and padding is attended to like tokens; needs data.pad_captions=max_length."""
     attention_dropout: DropoutRate = 0.0
     """On attention probabilities."""
     layer_norm_epsilon: PositiveFloat = 1e-5
@@ -144,15 +145,16 @@ class ProjectionConfig(Config):
 
     neutral_fields: ClassVar[frozenset[str]] = frozenset({"dropout", "image_trainable", "text_trainable"})
 
-    kind: Literal["linear", "residual"] = "linear"
-    """linear: one matrix without bias. residual: linear, GELU, linear, dropout, sum with the first, layer norm."""
+    kind: Literal["linear", "residual", "text_only"] = "linear"
+    """linear: one matrix without bias. residual: linear, GELU, linear, dropout, sum with the first, layer norm.
+    text_only: one matrix with bias for texts, none for images, whose tower has the width `dim` (SigLIP)."""
     dim: PositiveInt = 512
     """Width of the embeddings."""
     dropout: Annotated[DropoutRate, ReadBy("kind", ("residual",))] = 0.1
     """Dropout rate; has an effect only with kind=residual."""
     normalize: bool = True
     """Scale embeddings to length 1."""
-    image_trainable: bool = True
+    image_trainable: Annotated[bool, ReadBy("kind", ("linear", "residual"))] = True
     """false: the projection of images keeps its initial weights."""
     text_trainable: bool = True
     """false: the projection of texts keeps its initial weights."""
@@ -427,12 +429,19 @@ class ClipRun(RunConfig):
         problems += self.model.temperature.problems()
         model, projection = self.model, self.model.projection
         has_tower = model.image.trainable or model.text.trainable
-        has_projection = projection.image_trainable or projection.text_trainable
+        has_image_projection = projection.kind != "text_only" and projection.image_trainable
+        has_projection = has_image_projection or projection.text_trainable
         has_scalar = model.temperature.kind != "constant" or self.objective.loss == "siglip"  # whose bias is learned
         if not (has_tower or has_projection or has_scalar):
             problems.append(
                 "the model has no trainable part: both towers and both projections are frozen, and the "
                 "temperature is constant\n  make one trainable, such as model.projection.image_trainable=true"
+            )
+        reads_last_slot = isinstance(model.text, TextTransformerConfig) and model.text.pool == "last"
+        if reads_last_slot and self.data.pad_captions != "max_length":
+            problems.append(
+                "model.text.pool=last reads the last slot of a row, so that all rows must have the same length\n"
+                "  set data.pad_captions=max_length"
             )
         return problems
 

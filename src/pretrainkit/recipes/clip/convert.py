@@ -1,4 +1,5 @@
-"""The same weights for transformers: `CLIPModel` for our own towers, else `VisionTextDualEncoderModel`; and back.
+"""The same weights for transformers: `CLIPModel` for our own towers, `SiglipModel` where texts alone are projected,
+else `VisionTextDualEncoderModel`; and back.
 
 Folders are `config.json`, `model.safetensors`, tokenizer files, and `preprocessor_config.json` where the transforms of
 evaluation can be said in it. transformers is imported only for towers that need it anyway.
@@ -21,6 +22,7 @@ from pretrainkit.exporting.safetensors import read_tensors
 from pretrainkit.exporting.settings import SETTINGS
 from pretrainkit.exporting.transformers_folder import new_transformers_folder, read_config
 from pretrainkit.images.ops import CenterCrop, ImageTransform, RandomResizeCrop, Resize, ResizeShorter
+from pretrainkit.images.transforms import compose
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, read_settings
 from pretrainkit.recipes.clip.config import (
     ClipRun,
@@ -34,11 +36,14 @@ from pretrainkit.recipes.clip.config import (
 from pretrainkit.recipes.clip.dual_layout import CLIP, DUAL, check_equal, dual_folder, read_dual
 from pretrainkit.recipes.clip.model import DualEncoder
 from pretrainkit.recipes.clip.presets import vit_b_16
+from pretrainkit.recipes.clip.siglip_layout import NAFLEX, SIGLIP, read_siglip, siglip_folder
+from pretrainkit.recipes.clip.towers import Color
 
 logger = logging.getLogger(__name__)
 
 _OTHER_FILES = frozenset({"config.json", "model.safetensors", "preprocessor_config.json", "manifest.json", SETTINGS})
 """Of a tokenizer's folder: not copied beside a model."""
+_PROCESSORS = {CLIP: "CLIPProcessor", SIGLIP: "SiglipProcessor", DUAL: "VisionTextDualEncoderProcessor"}
 _RESAMPLING = {"bilinear": 2, "bicubic": 3}
 """Pillow's numbers."""
 
@@ -54,23 +59,23 @@ def write_huggingface(config: ClipRun, model: nn.Module, tokenizer: Path | None,
         )
     words = CaptionTokenizer(tokenizer)
     dual_encoder = cast(DualEncoder, model)
-    values, tensors = dual_folder(config, dual_encoder, words)
-    is_clip = values["model_type"] == CLIP
+    is_siglip = config.model.projection.kind == "text_only"
+    values, tensors = (siglip_folder if is_siglip else dual_folder)(config, dual_encoder, words)
     with new_transformers_folder(out, values, tensors) as folder:
-        _write_processor(config, dual_encoder, folder, "CLIPProcessor" if is_clip else "VisionTextDualEncoderProcessor")
-        _write_tokenizer(words, config.data.max_length, folder)
-        if not is_clip:
+        _write_processor(config, dual_encoder, folder, _PROCESSORS[values["model_type"]])
+        write_tokenizer(words, config.data.max_length, folder)
+        if values["model_type"] == DUAL:
             check_equal(config, dual_encoder, folder)
 
 
 def _refuse(config: ClipRun) -> None:
     """Raises InputError where the model has parts that no dual encoder of transformers has."""
     reasons = []
-    if config.model.projection.kind != "linear":
+    if config.model.projection.kind == "residual":
         reasons.append(f"model.projection.kind={config.model.projection.kind}")
     if not config.model.projection.normalize:
         reasons.append("model.projection.normalize=false")
-    if config.objective.loss == "siglip":
+    if config.objective.loss == "siglip" and config.model.projection.kind != "text_only":
         reasons.append("the bias of the logits of objective.loss=siglip")
     if reasons:
         raise InputError(
@@ -78,7 +83,7 @@ def _refuse(config: ClipRun) -> None:
         )
 
 
-def _write_tokenizer(tokenizer: CaptionTokenizer, max_length: int, folder: Path) -> None:
+def write_tokenizer(tokenizer: CaptionTokenizer, max_length: int, folder: Path) -> None:
     """Write the tokenizer's files, with settings by which a processor of transformers cuts captions where training
     did."""
     for path in tokenizer.folder.iterdir():
@@ -115,19 +120,19 @@ def _write_processor(config: ClipRun, model: DualEncoder, folder: Path, processo
             )
             return
     if isinstance(resize, Resize):
-        size, kernel = {"height": resize.size, "width": resize.size}, "bilinear"
+        size = {"height": resize.size, "width": resize.size}
     else:
-        size, kernel = {"shortest_edge": resize.size}, resize.interpolation
+        size = {"shortest_edge": resize.size}
     mean, deviation = model.mean_and_deviation
     _write_json(
         folder / "preprocessor_config.json",
         {
-            "image_processor_type": "CLIPImageProcessor",
+            "image_processor_type": f"{'Siglip' if processor_class == _PROCESSORS[SIGLIP] else 'CLIP'}ImageProcessor",
             "processor_class": processor_class,
             "do_convert_rgb": True,
             "do_resize": True,
             "size": size,
-            "resample": _RESAMPLING[kernel],
+            "resample": _RESAMPLING[resize.interpolation],
             "do_center_crop": crop is not None,
             "crop_size": None if crop is None else {"height": crop.size, "width": crop.size},
             "do_rescale": True,
@@ -159,9 +164,11 @@ def _transforms_of(values: Mapping[str, Any], image_size: int) -> tuple[ImageTra
         raise CheckpointError(f"preprocessor_config.json has resample {values['resample']}\n  known are 2 and 3")
     resize: ImageTransform
     if isinstance(size, Mapping) and "height" in size:
-        if kernel != "bilinear" or size["height"] != size["width"]:
-            raise CheckpointError(f"preprocessor_config.json has size {size} with resample {kernel}, which we lack")
-        resize = Resize(size=size["height"])
+        if size["height"] != size["width"]:
+            raise CheckpointError(
+                f"preprocessor_config.json has size {size}, which this recipe lacks\n  it reads squares"
+            )
+        resize = Resize(size=size["height"], interpolation=kernel)
     else:
         resize = ResizeShorter(size=size["shortest_edge"] if isinstance(size, Mapping) else size, interpolation=kernel)
     if not values.get("do_center_crop", True):
@@ -176,44 +183,80 @@ def read_huggingface(folder: Path) -> tuple[ClipRun, dict[str, Tensor]]:
     values, _ = read_config(folder, dict)
     tensors = read_tensors(folder)
     kind = values.get("model_type")
-    if kind not in (CLIP, DUAL):
-        raise CheckpointError(f"config.json has model_type {kind!r}\n  the clip recipe reads {CLIP!r} and {DUAL!r}")
+    if kind not in (CLIP, DUAL, SIGLIP, NAFLEX):
+        raise CheckpointError(
+            f"config.json has model_type {kind!r}\n  the clip recipe reads {CLIP!r}, {SIGLIP!r} and {DUAL!r}"
+        )
+    processor = read_settings(folder / "preprocessor_config.json")
+    image: VitConfig | TimmConfig
+    text: TextTransformerConfig | HuggingFaceTextConfig
     try:
-        image, text, state = read_dual(values, tensors)
+        if kind in (SIGLIP, NAFLEX):
+            image, text, width, state = read_siglip(values, tensors)
+            projection = ProjectionConfig(kind="text_only", dim=width)
+            square = {"height": image.image_size, "width": image.image_size}
+            processor = {"size": square, "do_center_crop": False, **_without_nothing(processor)}
+        else:
+            image, text, state = read_dual(values, tensors)
+            projection = ProjectionConfig(dim=values.get("projection_dim", 512))
     except KeyError as error:
         raise CheckpointError(f"{folder} has no tensor or setting {error}\n  copy the folder again") from None
-    return _complete(folder, values, image, text, math.exp(-state["temperature.log_scale"].item())), state
+    has_colors = "image_mean" in processor
+    run = imported_run(
+        image,
+        text,
+        projection,
+        state,
+        transforms=_transforms_of(processor, image.image_size or 224),
+        normalize=(tuple(processor["image_mean"]), tuple(processor["image_std"])) if has_colors else None,
+        longest=read_settings(folder / "tokenizer_config.json").get("model_max_length"),
+    )
+    return run, state
 
 
-def _complete(
-    folder: Path,
-    values: Mapping[str, Any],
+def _without_nothing(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def imported_run(
     image: VitConfig | TimmConfig,
     text: TextTransformerConfig | HuggingFaceTextConfig,
-    temperature: float,
+    projection: ProjectionConfig,
+    state: Mapping[str, Tensor],
+    *,
+    transforms: tuple[ImageTransform, ...],
+    normalize: tuple[Color, Color] | None,
+    longest: int | None = None,
 ) -> ClipRun:
+    """Return a complete config for a model that came from elsewhere: that of clip/vit-b-16 with its parts.
+
+    Args:
+        state: Its weights, which have learned a temperature, and the loss by whether they have a bias of the logits.
+        transforms: Of evaluation.
+        normalize: Mean and deviation of its images; None: those of the image tower.
+        longest: Most tokens of a caption by its tokenizer; None: only the text tower has a limit.
+    """
     base = vit_b_16()
-    processor = read_settings(folder / "preprocessor_config.json")
-    size = image.image_size or 224
+    temperature = math.exp(-state["temperature.log_scale"].item())
+    size = compose(transforms).size
     updates: dict[str, Any] = {"train_transforms": (RandomResizeCrop(size=size, scale=(0.9, 1.0)),)}
-    updates["valid_transforms"] = _transforms_of(processor, size)
-    if "image_mean" in processor:
-        updates["normalize"] = (tuple(processor["image_mean"]), tuple(processor["image_std"]))
-    longest = [base.data.max_length]
-    if isinstance(length := read_settings(folder / "tokenizer_config.json").get("model_max_length"), int):
-        longest.append(length)
+    updates |= {"valid_transforms": transforms, "normalize": normalize or base.data.normalize}
+    lengths = [base.data.max_length, longest if isinstance(longest, int) else None]
     if isinstance(text, TextTransformerConfig):
-        longest.append(text.max_positions)
-    updates["max_length"] = min(filter(None, longest))
+        lengths.append(text.max_positions)
+        if text.pool == "last":  # which reads rows of one length, as in training
+            lengths = [text.max_positions]
+            updates["pad_captions"] = "max_length"
+    updates["max_length"] = min(filter(None, lengths))
     smallest = min(temperature, base.model.temperature.smallest)
-    projection = ProjectionConfig(dim=values.get("projection_dim", 512))
     model = {
         "image": image,
         "text": text,
         "projection": projection,
         "temperature": TemperatureConfig(value=temperature, smallest=smallest),
     }
-    return base.changed(data=updates, model=model)
+    objective = {"loss": "siglip"} if "logit_bias" in state else {}
+    return base.changed(data=updates, model=model, objective=objective)
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:

@@ -19,7 +19,14 @@ from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.exporting.transformers_folder import only, our_activation, to_ours, to_theirs
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
-from pretrainkit.recipes.clip.config import ClipRun, HuggingFaceTextConfig, TextTransformerConfig, TimmConfig, VitConfig
+from pretrainkit.recipes.clip.config import (
+    ClipRun,
+    HuggingFaceTextConfig,
+    TextTransformerConfig,
+    TimmConfig,
+    TowerConfig,
+    VitConfig,
+)
 from pretrainkit.recipes.clip.foreign_towers import PUBLISHED, HuggingFaceTower, TimmTower, registered
 from pretrainkit.recipes.clip.model import DualEncoder
 
@@ -32,6 +39,8 @@ _POOLER = "pooler.dense"
 _ALLOWED = 1e-4
 """Largest difference of an entry of an embedding of length 1 that the check of an export lets pass."""
 
+ACTIVATIONS_THERE = {"gelu": "gelu", "quick_gelu": "quick_gelu", "gelu_pytorch_tanh": "gelu_tanh"}
+"""Names in transformers to ours."""
 _CHANNELS = 3
 _SHARED = {
     "num_layers": ("num_hidden_layers", 12),
@@ -92,16 +101,16 @@ def dual_folder(
         "text_projection.weight": state["text_projection.linear.weight"],
         "logit_scale": model.logit_scale().detach().log(),
     }
-    vision, words = (_without_prefix(f"{name}.encoder.", state) for name in ("image", "text"))
+    vision, words = (without_prefix(f"{name}.encoder.", state) for name in ("image", "text"))
     if isinstance(image, VitConfig):
         vision_values = _vision_values(image)
-        vision = _to_transformers(vision, image)
+        vision = to_transformers(vision, image)
     else:
         vision_values = _timm_values(image, cast(TimmTower, model.image))
-        vision = _with_prefix("timm_model.", vision)
+        vision = with_prefix("timm_model.", vision)
     if isinstance(text, TextTransformerConfig):
         text_values = _text_values(text, tokenizer)
-        words = _to_transformers(words, text)
+        words = to_transformers(words, text)
     else:
         text_values, words = _with_pooler(text, cast(HuggingFaceTower, model.text), words)
         found["text_projection.weight"] = found["text_projection.weight"] / POOLER_SCALE
@@ -116,7 +125,7 @@ def dual_folder(
         "vision_config": vision_values,
         "text_config": text_values,
     }
-    return values, {**_with_prefix("vision_model.", vision), **_with_prefix("text_model.", words), **found}
+    return values, {**with_prefix("vision_model.", vision), **with_prefix("text_model.", words), **found}
 
 
 def _timm_values(config: TimmConfig, tower: TimmTower) -> dict[str, Any]:
@@ -192,7 +201,7 @@ def read_dual(
     """Return our towers, and the state dict of a model with them that has learned the logarithm of its logit scale.
     Raises CheckpointError where a tower is of another kind, or its pooler is one that ours lack; KeyError where a
     tensor or setting is missing."""
-    vision, words = (_without_prefix(prefix, tensors) for prefix in ("vision_model.", "text_model."))
+    vision, words = (without_prefix(prefix, tensors) for prefix in ("vision_model.", "text_model."))
     if values["model_type"] == CLIP:  # whose parts need not say what they are
         vision_values = {"model_type": _CLIP_VISION, **(values.get("vision_config") or {})}
         text_values = {"model_type": _CLIP_TEXT, **(values.get("text_config") or {})}
@@ -207,25 +216,25 @@ def read_dual(
     text: TextTransformerConfig | HuggingFaceTextConfig
     if vision_values["model_type"] == _CLIP_VISION:
         only(vision_values, {"num_channels": _CHANNELS})
-        image = VitConfig(**_our_fields(vision_values, _VISION_FIELDS))
-        state |= _with_prefix("image.encoder.", _from_transformers(vision, image))
+        image = VitConfig(**our_fields(vision_values, _VISION_FIELDS))
+        state |= with_prefix("image.encoder.", from_transformers(vision, image))
     elif vision_values["model_type"] == "timm_wrapper":
         options = dict(vision_values.get("model_args") or {})
         size = options.pop("img_size", None)
         image = TimmConfig(name=vision_values["architecture"], pretrained=False, image_size=size, options=options)
-        state |= _with_prefix("image.encoder.", _without_prefix("timm_model.", vision))
+        state |= with_prefix("image.encoder.", without_prefix("timm_model.", vision))
     else:
         raise CheckpointError(
             f"config.json has a vision tower of model_type {vision_values['model_type']!r}\n"
             "  this recipe reads 'clip_vision_model' and 'timm_wrapper'"
         )
     if text_values["model_type"] == _CLIP_TEXT:
-        text = TextTransformerConfig(**_our_fields(text_values, _TEXT_FIELDS))
-        state |= _with_prefix("text.encoder.", _from_transformers(words, text))
+        text = TextTransformerConfig(**our_fields(text_values, _TEXT_FIELDS))
+        state |= with_prefix("text.encoder.", from_transformers(words, text))
     else:
         state["text_projection.linear.weight"] = state["text_projection.linear.weight"] * _pooler_scale(words)
         text = HuggingFaceTextConfig(name=text_values["model_type"], pretrained=False, architecture=text_values)
-        state |= _with_prefix("text.encoder.", words)
+        state |= with_prefix("text.encoder.", words)
     return image, text, state
 
 
@@ -253,7 +262,7 @@ def _vision_values(config: VitConfig) -> dict[str, Any]:
     return {
         "model_type": _CLIP_VISION,
         "num_channels": _CHANNELS,
-        **{theirs: getattr(config, ours) for ours, (theirs, _) in _VISION_FIELDS.items()},
+        **their_fields(config, _VISION_FIELDS),
     }
 
 
@@ -277,20 +286,28 @@ def _text_values(config: TextTransformerConfig, tokenizer: CaptionTokenizer) -> 
         )
     return {
         "model_type": _CLIP_TEXT,
-        **{theirs: getattr(config, ours) for ours, (theirs, _) in _TEXT_FIELDS.items()},
+        **their_fields(config, _TEXT_FIELDS),
         "pad_token_id": tokenizer.pad_id,
         "bos_token_id": tokenizer.prefix[0] if tokenizer.prefix else None,
         "eos_token_id": tokenizer.suffix[-1],
     }
 
 
-def _our_fields(values: Mapping[str, Any], fields: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
+def their_fields(config: TowerConfig, fields: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
+    """The settings of a tower under their names in transformers."""
+    names = {ours: theirs for theirs, ours in ACTIVATIONS_THERE.items()}
+    found = {theirs: getattr(config, ours) for ours, (theirs, _) in fields.items()}
+    return found | {"hidden_act": names[found["hidden_act"]]}
+
+
+def our_fields(values: Mapping[str, Any], fields: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
+    """The settings of a tower of transformers under our names."""
     found = {ours: values.get(theirs, usual) for ours, (theirs, usual) in fields.items()}
-    our_activation(found["activation"], {"gelu": "gelu", "quick_gelu": "quick_gelu"})  # which have one name
+    found["activation"] = our_activation(found["activation"], ACTIVATIONS_THERE)
     return found
 
 
-def _to_transformers(state: State, config: VitConfig | TextTransformerConfig) -> dict[str, Tensor]:
+def to_transformers(state: State, config: VitConfig | TextTransformerConfig) -> dict[str, Tensor]:
     """The tensors of one of our encoders under the names of `CLIPVisionModel` or `CLIPTextModel`."""
     found = to_theirs(state, *_names(config))
     if isinstance(config, VitConfig):  # rows of pixels there are the kernel of a convolution
@@ -298,8 +315,8 @@ def _to_transformers(state: State, config: VitConfig | TextTransformerConfig) ->
     return found
 
 
-def _from_transformers(state: State, config: VitConfig | TextTransformerConfig) -> dict[str, Tensor]:
-    """Reverse `_to_transformers`."""
+def from_transformers(state: State, config: VitConfig | TextTransformerConfig) -> dict[str, Tensor]:
+    """Reverse `to_transformers`."""
     found = to_ours(state, *_names(config))
     if isinstance(config, VitConfig):
         found["patch.weight"] = found["patch.weight"].flatten(1)
@@ -318,9 +335,11 @@ def _names(config: VitConfig | TextTransformerConfig) -> tuple[dict[str, str], d
     return (_VISION if is_vision else _TEXT) | same, split
 
 
-def _with_prefix(prefix: str, tensors: State) -> dict[str, Tensor]:
+def with_prefix(prefix: str, tensors: State) -> dict[str, Tensor]:
+    """All tensors, with `prefix` before their names."""
     return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
 
 
-def _without_prefix(prefix: str, tensors: State) -> dict[str, Tensor]:
+def without_prefix(prefix: str, tensors: State) -> dict[str, Tensor]:
+    """The tensors whose names start with `prefix`, without it."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

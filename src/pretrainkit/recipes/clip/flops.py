@@ -95,7 +95,7 @@ class PairFlops:
     def _count_image(self, image_size: tuple[int, int]) -> float:
         tower, projection = self._config.model.image, self._config.model.projection
         if isinstance(tower, VitConfig):
-            projected = 3 * projection_flops(tower.hidden_size, projection)
+            projected = 0 if projection.kind == "text_only" else 3 * projection_flops(tower.hidden_size, projection)
             return passes(tower, tower.num_layers) * vit_flops(tower) + projected
         # Two images: batch norm refuses a single one where only one pixel is left.
         return passes(tower) * _counted(self._model, image=_zeros(2, _CHANNELS, *image_size)) / 2
@@ -103,6 +103,8 @@ class PairFlops:
     def _captions(self, lengths_B: NDArray[np.float64]) -> NDArray[np.float64]:
         tower, projection = self._config.model.text, self._config.model.projection
         if isinstance(tower, TextTransformerConfig):
+            if tower.pool == "last":  # padding is computed like tokens
+                lengths_B = np.full_like(lengths_B, self._config.data.max_length)
             encoded = transformer_flops(tower, lengths_B)
             return passes(tower, tower.num_layers) * encoded + 3 * projection_flops(tower.hidden_size, projection)
         square, linear, constant = self._caption_polynomial

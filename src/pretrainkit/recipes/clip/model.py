@@ -21,6 +21,7 @@ from pretrainkit.nn.blocks import LayerNorm
 from pretrainkit.nn.dropout import dropout
 from pretrainkit.recipes.clip.config import (
     ClipModelConfig,
+    ClipObjectiveConfig,
     ClipRun,
     HuggingFaceTextConfig,
     ProjectionConfig,
@@ -80,6 +81,7 @@ class Temperature(nn.Module):
 
 
 _PARAMETER, _LOG_PARAMETER = "temperature.temperature", "temperature.log_scale"
+_LOGIT_BIAS = "logit_bias"
 """Names in a model's weights."""
 
 
@@ -117,6 +119,15 @@ def with_kind_of(
             *(value, here.value),
         )
     return given.changed(temperature={"kind": here.kind}), with_temperature(weights, here.kind)
+
+
+def with_bias_of(objective: ClipObjectiveConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights with a bias of the logits where the loss has one, which starts at `siglip_bias` if they have none;
+    without it elsewhere."""
+    found = {name: tensor for name, tensor in weights.items() if name != _LOGIT_BIAS}
+    if objective.loss == "siglip":
+        found[_LOGIT_BIAS] = weights.get(_LOGIT_BIAS, torch.full((1,), objective.siglip_bias))
+    return found
 
 
 def _beyond_limit(value: float, limit: str, here: float) -> ConfigError:
@@ -180,11 +191,11 @@ class ResidualProjection(nn.Module):
         return self.norm(x_BE + inner_BE)
 
 
-def build_projection(config: ProjectionConfig, width: int, *, learns: bool) -> nn.Module:
+def build_projection(config: ProjectionConfig, width: int, *, learns: bool, has_bias: bool = False) -> nn.Module:
     """(B, D) to (B, E), for a tower of this width."""
     if config.kind == "residual":
         return ResidualProjection(width, config.dim, config.dropout).requires_grad_(learns)
-    linear = nn.Linear(width, config.dim, bias=False)
+    linear = nn.Linear(width, config.dim, bias=has_bias)
     return nn.Sequential(OrderedDict(linear=linear)).requires_grad_(learns)  # by name, as checkpoints have it
 
 
@@ -198,11 +209,21 @@ class DualEncoder(nn.Module):
         super().__init__()
         projection = config.model.projection
         self.image, self.text = build_image_tower(config.model.image), build_text_tower(config.model.text)
-        self.image_projection = build_projection(projection, self.image.width, learns=projection.image_trainable)
-        self.text_projection = build_projection(projection, self.text.width, learns=projection.text_trainable)
+        if has_bias := projection.kind == "text_only":
+            if self.image.width != projection.dim:
+                raise ConfigError(
+                    f"model.projection.kind=text_only leaves images their width of {self.image.width}, but "
+                    f"model.projection.dim is {projection.dim}\n  set model.projection.dim={self.image.width}"
+                )
+            self.image_projection: nn.Module = nn.Identity()
+        else:
+            self.image_projection = build_projection(projection, self.image.width, learns=projection.image_trainable)
+        self.text_projection = build_projection(
+            projection, self.text.width, learns=projection.text_trainable, has_bias=has_bias
+        )
         self.temperature = Temperature(config.model.temperature)
-        has_bias = config.objective.loss == "siglip"
-        self.logit_bias = nn.Parameter(torch.full((1,), config.objective.siglip_bias)) if has_bias else None
+        is_siglip = config.objective.loss == "siglip"
+        self.logit_bias = nn.Parameter(torch.full((1,), config.objective.siglip_bias)) if is_siglip else None
         self.score_products = ScoreProducts()
         self.mean_and_deviation: tuple[Color, Color] = config.data.normalize or self.image.mean_and_deviation
         self.is_normalized = projection.normalize
@@ -213,7 +234,7 @@ class DualEncoder(nn.Module):
 
     def logit_scale(self) -> Tensor:
         """1 / temperature, a scalar within its limits; no gradient outside of them."""
-        return self.temperature.logit_scale(next(self.image_projection.parameters()).device)
+        return self.temperature.logit_scale(next(self.text_projection.parameters()).device)
 
     def project_temperature(self) -> None:
         """Bring a learned temperature back into its limits."""
@@ -268,7 +289,7 @@ class DualEncoder(nn.Module):
         if image.is_floating_point():
             return image
         mean_311, deviation_311 = (from_host(values, image.device).view(3, 1, 1) for values in self.mean_and_deviation)
-        dtype = next(self.image_projection.parameters()).dtype
+        dtype = next(self.text_projection.parameters()).dtype
         if not self.training:  # in the order of torchvision, so that evaluation agrees with it to the last bit
             return image.float().div_(255).sub_(mean_311).div_(deviation_311).to(dtype)
         # (x / 255 - mean) / deviation as one product and one sum.

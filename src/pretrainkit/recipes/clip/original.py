@@ -57,6 +57,14 @@ def to_original(model: DualEncoder) -> dict[str, Tensor]:
     return found
 
 
+def write_original(model: DualEncoder, out: Path) -> None:
+    """Write the weights to a checkpoint file that the original's `ckpt.external_resume` reads. Raises InputError where
+    the model has parts that the original lacks, or `out` is not named as its files are."""
+    if out.suffix not in (".pth", ".pt"):
+        raise InputError(f"{out.name} ends in {out.suffix!r}\n  choose a file name that ends in .pth")
+    torch.save({"state_dict": to_original(model)}, out)
+
+
 def from_original(tensors: State, model: DualEncoder) -> dict[str, Tensor]:
     """Return the original's weights as the state dict of `model` (maybe on "meta"): positions are fitted to its image
     size. Leftovers of older libraries are reported and left out. Raises CheckpointError where tensors are missing, have

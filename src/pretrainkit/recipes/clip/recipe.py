@@ -26,6 +26,7 @@ from pretrainkit.recipes.exchange import (
     ReadsFiles,
     ReadsHuggingFace,
     TellsIds,
+    WritesFiles,
     WritesHuggingFace,
 )
 from pretrainkit.recipes.recipe import Recipe, Split
@@ -59,6 +60,7 @@ class Clip(
     ReadsPairs[ClipRun],
     WritesHuggingFace[ClipRun],
     ReadsFiles[ClipRun],
+    WritesFiles[ClipRun],
 ):
     """Images and texts that belong together, apart from all others."""
 
@@ -117,12 +119,13 @@ class Clip(
     def fitted_weights(
         self, config: ClipRun, given: ClipRun, weights: Mapping[str, Tensor]
     ) -> tuple[ClipRun, Mapping[str, Tensor]]:
-        """A temperature in the form that is wanted, and the encoder of timm under the name that is."""
+        """A temperature in the form that is wanted, a bias of the logits where the loss has one, and the encoder of
+        timm under the name that is wanted."""
         from pretrainkit.recipes.clip.architecture import with_name_of
-        from pretrainkit.recipes.clip.model import with_kind_of
+        from pretrainkit.recipes.clip.model import with_bias_of, with_kind_of
 
         model, weights = with_kind_of(config.model, given.model, weights)
-        return given.changed(model=with_name_of(config.model, model)), weights
+        return given.changed(model=with_name_of(config.model, model)), with_bias_of(config.objective, weights)
 
     def build_model(self, config: ClipRun) -> nn.Module:
         from pretrainkit.recipes.clip.model import DualEncoder
@@ -230,7 +233,7 @@ class Clip(
 
         return import_config(path, settings, nproc)
 
-    huggingface_types = ("clip", "vision-text-dual-encoder")
+    huggingface_types = ("clip", "siglip", "siglip2", "vision-text-dual-encoder")
 
     def export_huggingface(self, config: ClipRun, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
         from pretrainkit.recipes.clip.convert import write_huggingface
@@ -242,13 +245,33 @@ class Clip(
 
         return read_huggingface(folder)
 
-    file_formats = ("zerovl",)
+    file_formats = ("zerovl", "openclip", "openai")
 
     def import_file(self, path: Path, format: str, config: ClipRun | None) -> ImportedModel:
-        """The config is that of clip/zerovl-14m where none is given; without a temperature in the file it is fixed."""
+        """zerovl: the config is that of clip/zerovl-14m where none is given; without a temperature in the file it is
+        fixed. openclip, openai: as the files say, or their shapes."""
+        if format != "zerovl":
+            from pretrainkit.recipes.clip.open_clip_layout import read_open_clip
+
+            return read_open_clip(path, config, is_openai=format == "openai")
         from pretrainkit.recipes.clip.original import import_original
 
         return ImportedModel(*import_original(path, PRESETS["zerovl-14m"]() if config is None else config))
+
+    export_formats = ("openclip", "zerovl")
+    folder_formats = ("openclip",)
+
+    def export_file(
+        self, config: ClipRun, model: Any, tokenizer: Path | None, format: str, out: Path, *, name: str
+    ) -> None:
+        if format == "zerovl":
+            from pretrainkit.recipes.clip.original import write_original
+
+            write_original(model, out)
+        else:
+            from pretrainkit.recipes.clip.open_clip_layout import write_open_clip
+
+            write_open_clip(config, model, tokenizer, out, name)
 
 
 RECIPE = Clip()

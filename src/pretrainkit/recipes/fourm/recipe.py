@@ -151,7 +151,9 @@ class FourM(
 
     export_formats = ("4m",)
 
-    def export_file(self, config: FourMRun, model: Any, format: str, out: Path) -> None:
+    def export_file(
+        self, config: FourMRun, model: Any, tokenizer: Path | None, format: str, out: Path, *, name: str
+    ) -> None:
         """A .safetensors file by the published names, with the config in its header."""
         from pretrainkit.exporting.published_files import write_published
         from pretrainkit.recipes.fourm.original import config_of, to_original

@@ -110,7 +110,9 @@ class ImageTokenizer(
 
     export_formats = ("4m-tokenizer",)
 
-    def export_file(self, config: ImageTokenizerRun, model: Any, format: str, out: Path) -> None:
+    def export_file(
+        self, config: ImageTokenizerRun, model: Any, tokenizer: Path | None, format: str, out: Path, *, name: str
+    ) -> None:
         """A .safetensors file by the published names, with the config in its header."""
         from pretrainkit.exporting.published_files import write_published
         from pretrainkit.recipes.image_tokenizer.original import config_of, to_original

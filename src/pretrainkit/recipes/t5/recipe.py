@@ -288,7 +288,9 @@ class T5(
 
     export_formats = ("t5x",)
 
-    def export_file(self, config: T5Run, model: nn.Module, format: str, out: Path) -> None:
+    def export_file(
+        self, config: T5Run, model: nn.Module, tokenizer: Path | None, format: str, out: Path, *, name: str
+    ) -> None:
         """Write T5X's parameter tree with names joined by "/", as .npz or .safetensors."""
         from pretrainkit.recipes.t5.original import write_original
 

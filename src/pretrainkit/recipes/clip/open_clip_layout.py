@@ -1,0 +1,434 @@
+"""Models in the layout of open_clip, both ways, and OpenAI's files, whose names are the same.
+
+A folder has `open_clip_config.json` and weights. A file alone says the sizes by its shapes; what shapes cannot say
+(heads, activation) is fixed for OpenAI's, and comes from a config for others.
+
+Dimensions: D width of a tower, E width of the embeddings, p pixels of a patch's side.
+Sources: https://github.com/mlfoundations/open_clip (3.3); Radford et al. 2021, https://arxiv.org/abs/2103.00020.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from torch import Tensor
+
+from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.exporting.published_files import is_torchscript, read_pickle, read_torchscript
+from pretrainkit.exporting.safetensors import read_tensors, write_tensors
+from pretrainkit.images.ops import CenterCrop, ImageTransform, Resize, ResizeShorter
+from pretrainkit.recipes.clip.captions import CaptionTokenizer, read_settings
+from pretrainkit.recipes.clip.config import ClipRun, ProjectionConfig, TextTransformerConfig, TimmConfig, VitConfig
+from pretrainkit.recipes.clip.convert import imported_run, write_tokenizer
+from pretrainkit.recipes.clip.dual_layout import with_prefix, without_prefix
+from pretrainkit.recipes.clip.foreign_towers import TimmTower
+from pretrainkit.recipes.clip.model import DualEncoder
+from pretrainkit.recipes.exchange import ImportedModel
+
+State = Mapping[str, Tensor]
+
+CONFIG = "open_clip_config.json"
+_WEIGHTS = (
+    *("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.bin"),
+    *("model.safetensors", "pytorch_model.bin"),
+)
+"""In the order in which open_clip looks for them."""
+_MEAN, _DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+"""Of OpenAI's images, which open_clip takes where nothing else is said."""
+_LEFTOVERS = ("input_resolution", "context_length", "vocab_size", "attn_mask")
+"""In files of weights; not weights."""
+_HEAD_WIDTH, _EPSILON, _CONTEXT = 64, 1e-5, 77
+_LAYER = {
+    "attention_norm": "ln_1",
+    "attention.out": "attn.out_proj",
+    "feed_forward_norm": "ln_2",
+    "feed_forward.up": "mlp.c_fc",
+    "feed_forward.down": "mlp.c_proj",
+}
+_PATCH, _IMAGE_PROJECTION, _TEXT_PROJECTION = "visual.conv1.weight", "visual.proj", "text_projection"
+_TRUNK, _TIMM_PROJECTION = "visual.trunk.", "visual.head.proj.weight"
+_SCALARS = {"temperature.log_scale": "logit_scale", "logit_bias": "logit_bias"}
+_ONLY_MODEL = {"multimodal_cfg": None}
+_ONLY_BLOCKS: dict[str, Any] = {
+    "ls_init_value": None,
+    "block_type": None,
+    "final_ln_after_pool": False,
+    "output_tokens": False,
+    **dict.fromkeys(("qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner", "scale_attn"), False),
+    "scale_fc": False,
+}
+_ONLY_VISION = _ONLY_BLOCKS | {"attentional_pool": False, "no_ln_pre": False, "pos_embed_type": "learnable"}
+_ONLY_TEXT = _ONLY_BLOCKS | {"hf_model_name": None, "embed_cls": False, "proj_type": "linear"}
+_READ_VISION = {
+    *("layers", "width", "head_width", "mlp_ratio", "patch_size", "image_size", "patch_dropout", "pool_type"),
+    *("act_kwargs", "norm_kwargs", "attn_pooler_queries", "attn_pooler_heads", "timm_model_name"),
+    *("timm_model_pretrained", "timm_pool", "timm_proj", "timm_proj_bias", "timm_drop", "timm_drop_path"),
+}
+_READ_TEXT = {
+    *("context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio", "pad_id", "eos_id", "no_causal_mask"),
+    *("pool_type", "proj_bias", "act_kwargs", "norm_kwargs", "hf_tokenizer_name", "tokenizer_mode"),
+    *("tokenizer_kwargs", "hf_model_pretrained", "hf_proj_type", "hf_pooler_type"),
+}
+_READ_MODEL = {
+    *("embed_dim", "quick_gelu", "vision_cfg", "text_cfg", "custom_text", "init_logit_scale", "init_logit_bias"),
+    "nonscalar_logit_scale",
+}
+"""Settings that are read, come from the shapes, or change no embedding; and those with one supported value."""
+_POOLS = {"argmax": "eos", "eos": "eos", "first": "cls", "last": "last"}
+_FORMAT = "use --format safetensors"
+
+
+def read_open_clip(path: Path, config: ClipRun | None, *, is_openai: bool) -> ImportedModel:
+    """Read a folder, or a file of weights, beside which `open_clip_config.json` may lie. `config` says heads and
+    activations of a file that has none; OpenAI's are known. Raises CheckpointError where the files are damaged, or the
+    model has parts that ours lack; InputError where nothing says the architecture."""
+    about = read_settings((path if path.is_dir() else path.parent) / CONFIG)
+    tensors = _read_weights(path)
+    if {"text.token_embedding.weight", "text.positional_embedding"} <= tensors.keys():  # as custom_text has them
+        tensors = {name.removeprefix("text."): tensor for name, tensor in tensors.items()}
+    if is_openai:
+        config = None
+        given: dict[str, Any] = {"quick_gelu": True, "vision_cfg": {}, "text_cfg": {}}
+    else:
+        given = about.get("model_cfg") or {}
+    if not given and config is None:
+        raise InputError(
+            f"{path} does not say the heads and the activation of its model, nor does a {CONFIG} beside it\n"
+            f"  copy the {CONFIG} of the model there, or give a config of the clip recipe with its model: --config FILE"
+        )
+    for part, known, wanted in (
+        (given, _READ_MODEL, _ONLY_MODEL),
+        (given.get("vision_cfg") or {}, _READ_VISION, _ONLY_VISION),
+        (given.get("text_cfg") or {}, _READ_TEXT, _ONLY_TEXT),
+    ):
+        _require(part, known, wanted)
+    try:
+        image, image_state = _image(tensors, given, config)
+        text, text_state = _text(tensors, given, config)
+        projection, projection_state = _projection(tensors)
+    except KeyError as error:
+        raise CheckpointError(f"{path} has no tensor {error}\n  copy it again, or give the right --format") from None
+    state = {**image_state, **text_state, **projection_state}
+    state |= {ours: tensors[theirs].reshape(1) for ours, theirs in _SCALARS.items() if theirs in tensors}
+    preprocess = about.get("preprocess_cfg") or {}
+    colors = preprocess.get("mean") or _MEAN, preprocess.get("std") or _DEVIATION
+    run = imported_run(
+        image,
+        text,
+        projection,
+        state,
+        transforms=_transforms(preprocess, image),
+        normalize=cast(Any, tuple(map(tuple, colors))),
+    )
+    return ImportedModel(run, state, {ours: _their_name(ours) for ours in state})
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    file = path
+    if path.is_dir():
+        file = next((path / name for name in _WEIGHTS if (path / name).is_file()), path / _WEIGHTS[0])
+    if file.suffix == ".safetensors":
+        found = read_tensors(file.parent, file.stem)
+    elif is_torchscript(file):
+        found = read_torchscript(file)
+    else:
+        found = read_pickle(file, ("state_dict",), f"a folder with {_WEIGHTS[0]}, or a file of weights")
+    names = {name: name.removeprefix("module.") for name in found}
+    return {short: found[name].float() for name, short in names.items() if short not in _LEFTOVERS}
+
+
+def _require(given: Mapping[str, Any], known: set[str], wanted: Mapping[str, Any]) -> None:
+    """Raises CheckpointError for a setting that is unknown, or has another value than the supported one."""
+    for name, value in given.items():
+        if name in wanted and value not in (wanted[name], None, "default"):
+            raise CheckpointError(
+                f"{CONFIG} has {name} {value!r}, which this recipe lacks\n  it reads {wanted[name]!r}"
+            )
+        if name not in known and name not in wanted:
+            raise CheckpointError(f"{CONFIG} has {name} {value!r}, which is not known\n  remove it if it has no effect")
+
+
+def _image(
+    tensors: State, given: Mapping[str, Any], config: ClipRun | None
+) -> tuple[VitConfig | TimmConfig, dict[str, Tensor]]:
+    settings = given.get("vision_cfg") or {}
+    if any(name.startswith(_TRUNK) for name in tensors):
+        state = with_prefix("image.encoder.", without_prefix(_TRUNK, tensors))
+        return (config.model.image if config is not None and not given else _timm(settings)), state
+    if _PATCH not in tensors or "visual.class_embedding" not in tensors:
+        raise CheckpointError(
+            "the image tower is neither a vision transformer with a class token nor one of timm, such as a ResNet of "
+            "OpenAI's\n  import another model of the same release, such as ViT-B-32"
+        )
+    num_layers, names = _names("image", "visual.", tensors)
+    state = {ours: tensors[theirs] for ours, theirs in names.items()}
+    state["image.encoder.patch.weight"] = tensors[_PATCH].flatten(1)
+    width, patch_size = len(tensors[_PATCH]), tensors[_PATCH].shape[-1]
+    side = round((len(tensors["visual.positional_embedding"]) - 1) ** 0.5)
+    if config is not None and not given:
+        return config.model.image, state
+    pools = {"tok": "cls", "avg": "mean"}
+    return VitConfig(
+        image_size=side * patch_size,
+        patch_size=patch_size,
+        hidden_size=width,
+        num_layers=num_layers,
+        num_heads=width // settings.get("head_width", _HEAD_WIDTH),
+        intermediate_size=len(state["image.encoder.layers.0.feed_forward.up.bias"]),
+        activation=_activation(given, settings),
+        pool=_one_of(pools, settings.get("pool_type", "tok"), "pool_type"),
+        patch_dropout=settings.get("patch_dropout") or 0.0,
+        layer_norm_epsilon=(settings.get("norm_kwargs") or {}).get("eps", _EPSILON),
+    ), state
+
+
+def _timm(settings: Mapping[str, Any]) -> TimmConfig:
+    pool = settings.get("timm_pool", "avg")
+    if pool in ("abs_attn", "rot_attn") or settings.get("timm_proj", "linear") not in ("linear", "none"):
+        raise CheckpointError(
+            f"{CONFIG} has timm_pool {pool!r} with timm_proj {settings.get('timm_proj')!r}, which this recipe lacks\n"
+            "  it reads a pooling of timm with timm_proj 'linear' or 'none'"
+        )
+    options: dict[str, Any] = {"global_pool": pool} if pool else {}
+    if settings.get("timm_drop_path"):
+        options["drop_path_rate"] = settings["timm_drop_path"]
+    return TimmConfig(
+        name=settings["timm_model_name"],
+        pretrained=False,
+        options=options,
+        patch_dropout=settings.get("patch_dropout") or 0.0,
+    )
+
+
+def _text(
+    tensors: State, given: Mapping[str, Any], config: ClipRun | None
+) -> tuple[TextTransformerConfig, dict[str, Tensor]]:
+    settings = given.get("text_cfg") or {}
+    num_layers, names = _names("text", "", tensors)
+    state = {ours: tensors[theirs] for ours, theirs in names.items()}
+    vocab_size, width = tensors["token_embedding.weight"].shape
+    if config is not None and not given and isinstance(text := config.model.text, TextTransformerConfig):
+        return text.changed(vocab_size=vocab_size), state
+    pool = _one_of(_POOLS, settings.get("pool_type", "argmax"), "pool_type")
+    is_causal = not settings.get("no_causal_mask", False)
+    if pool != "last" and not is_causal:
+        raise CheckpointError(
+            f"{CONFIG} has no_causal_mask with pool_type {settings.get('pool_type')!r}: tokens attend to the padding, "
+            "which here only pool=last does\n  import a causal model, or one with pool_type 'last'"
+        )
+    return TextTransformerConfig(
+        vocab_size=vocab_size,
+        max_positions=len(tensors["positional_embedding"]),
+        hidden_size=width,
+        num_layers=num_layers,
+        num_heads=settings.get("heads", width // _HEAD_WIDTH),
+        intermediate_size=len(state["text.encoder.layers.0.feed_forward.up.bias"]),
+        activation=_activation(given, settings),
+        causal=is_causal,
+        pool=pool,
+        layer_norm_epsilon=(settings.get("norm_kwargs") or {}).get("eps", _EPSILON),
+    ), state
+
+
+def _projection(tensors: State) -> tuple[ProjectionConfig, dict[str, Tensor]]:
+    image, text = "image_projection.linear.weight", "text_projection.linear"
+    if f"{_TEXT_PROJECTION}.weight" in tensors:
+        if _IMAGE_PROJECTION in tensors or _TIMM_PROJECTION in tensors:
+            raise CheckpointError(
+                "the model projects images too, and texts with a bias, which this recipe lacks\n"
+                "  it reads models that project both without a bias, or texts alone with one"
+            )
+        state = {f"{text}.{kind}": tensors[f"{_TEXT_PROJECTION}.{kind}"] for kind in ("weight", "bias")}
+        return ProjectionConfig(kind="text_only", dim=len(state[f"{text}.weight"])), state
+    projected = tensors[_TIMM_PROJECTION] if _TIMM_PROJECTION in tensors else tensors[_IMAGE_PROJECTION].T
+    state = {image: projected.contiguous(), f"{text}.weight": tensors[_TEXT_PROJECTION].T.contiguous()}
+    return ProjectionConfig(dim=len(projected)), state
+
+
+def _one_of(ours: Mapping[str, str], theirs: str, name: str) -> Any:
+    if theirs not in ours:
+        raise CheckpointError(f"{CONFIG} has {name} {theirs!r}, which this recipe lacks\n  it reads {', '.join(ours)}")
+    return ours[theirs]
+
+
+def _activation(given: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
+    if given.get("quick_gelu"):
+        return "quick_gelu"
+    return "gelu_tanh" if (settings.get("act_kwargs") or {}).get("approximate") == "tanh" else "gelu"
+
+
+def _names(tower: str, prefix: str, tensors: State | None = None, num_layers: int = 0) -> tuple[int, dict[str, str]]:
+    """The number of blocks, counted in `tensors` where they are given, and our names of a tower's tensors to theirs,
+    of those that are the same."""
+    blocks = f"{prefix}transformer.resblocks."
+    if tensors is not None:
+        numbers = [int(name.removeprefix(blocks).split(".")[0]) for name in tensors if name.startswith(blocks)]
+        num_layers = 1 + max(numbers, default=-1)
+    vision = {"class_token": "class_embedding", "position_embedding": "positional_embedding"}
+    words = {"token.weight": "token_embedding.weight", "position_embedding": "positional_embedding"}
+    norms = {"norm_before": "ln_pre", "norm_after": "ln_post"} if tower == "image" else {"norm_after": "ln_final"}
+    found = {ours: f"{prefix}{theirs}" for ours, theirs in (vision if tower == "image" else words).items()}
+    for kind in ("weight", "bias"):
+        found |= {f"{ours}.{kind}": f"{prefix}{theirs}.{kind}" for ours, theirs in norms.items()}
+        for number in range(num_layers):
+            own, layer = f"layers.{number}", f"{blocks}{number}"
+            found |= {f"{own}.{ours}.{kind}": f"{layer}.{theirs}.{kind}" for ours, theirs in _LAYER.items()}
+            found[f"{own}.attention.qkv.{kind}"] = f"{layer}.attn.in_proj_{kind}"
+    return num_layers, {f"{tower}.encoder.{ours}": theirs for ours, theirs in found.items()}
+
+
+def _their_name(ours: str) -> str:
+    """The name of one of our tensors there, for people."""
+    tower, _, rest = ours.partition(".encoder.")
+    if tower in ("image", "text") and rest:
+        prefix = "visual." if tower == "image" else ""
+        number = re.match(r"layers\.(\d+)", rest)
+        _, names = _names(tower, prefix, num_layers=1 + int(number[1]) if number else 0)
+        return names.get(ours, _PATCH if rest == "patch.weight" else f"{_TRUNK}{rest}")
+    named = {"image_projection.linear.weight": _IMAGE_PROJECTION, "text_projection.linear.weight": _TEXT_PROJECTION}
+    return (named | _SCALARS).get(ours, ours.replace(".linear", ""))
+
+
+def _transforms(preprocess: Mapping[str, Any], image: VitConfig | TimmConfig) -> tuple[ImageTransform, ...]:
+    kernel: Any = preprocess.get("interpolation") or "bicubic"
+    mode = preprocess.get("resize_mode") or "shortest"
+    size = preprocess.get("size") or image.image_size or 224
+    side = size if isinstance(size, int) else size[0]
+    if image.image_size is None and "size" not in preprocess and isinstance(image, TimmConfig):
+        side = int(TimmTower(image).encoder.pretrained_cfg["input_size"][-1])
+    if kernel not in ("bilinear", "bicubic") or mode not in ("shortest", "squash"):
+        raise CheckpointError(
+            f"{CONFIG} has interpolation {kernel!r} and resize_mode {mode!r}, which this recipe lacks\n"
+            "  it reads bilinear or bicubic, and shortest or squash"
+        )
+    if mode == "squash":
+        return (Resize(size=side, interpolation=kernel),)
+    return (ResizeShorter(size=side, interpolation=kernel), CenterCrop(size=side))
+
+
+def write_open_clip(config: ClipRun, model: DualEncoder, tokenizer: Path | None, out: Path, name: str) -> None:
+    """Fill the empty folder `out` with what `open_clip.create_model_and_transforms("local-dir:OUT")` loads, or under
+    the hub's `name` with "hf-hub:NAME". Raises InputError where open_clip cannot compute the same embeddings, or there
+    is no tokenizer."""
+    if tokenizer is None:
+        raise InputError(
+            "there is no tokenizer beside the model, which says where captions end\n"
+            "  import the model with the one that it was trained with: pretrainkit import ... --tokenizer FOLDER"
+        )
+    words = CaptionTokenizer(tokenizer)
+    state = model.state_dict()
+    is_text_only = config.model.projection.kind == "text_only"
+    vision, vision_tensors = _their_image(config, model, state)
+    text, text_tensors = _their_text(config, words, state)
+    activations = {
+        tower.activation for tower in (config.model.image, config.model.text) if hasattr(tower, "activation")
+    }
+    if not config.model.projection.normalize or config.model.projection.kind == "residual":
+        raise _cannot(f"model.projection={config.model.projection.kind}, normalize={config.model.projection.normalize}")
+    if "quick_gelu" in activations and len(activations) > 1:
+        raise _cannot("quick_gelu in one tower alone")
+    if isinstance(config.model.image, TimmConfig) != is_text_only and is_text_only:
+        raise _cannot("model.projection.kind=text_only with model.image.kind=vit")
+    values: dict[str, Any] = {"embed_dim": config.model.projection.dim}
+    values |= {"quick_gelu": True} if "quick_gelu" in activations else {}
+    values |= {"custom_text": True} if is_text_only else {}
+    values |= {"vision_cfg": vision, "text_cfg": text | {"hf_tokenizer_name": name}}
+    found = {**vision_tensors, **text_tensors, "logit_scale": model.logit_scale().detach().log()}
+    if model.logit_bias is not None:
+        values["init_logit_bias"] = config.objective.siglip_bias
+        found["logit_bias"] = model.logit_bias.detach()[0]
+    (out / CONFIG).write_text(
+        json.dumps({"model_cfg": values, "preprocess_cfg": _preprocess(config, model)}, indent=2) + "\n", "utf-8"
+    )
+    write_tensors(out / _WEIGHTS[0], found)
+    write_tokenizer(words, config.data.max_length, out)
+
+
+def _cannot(what: str) -> InputError:
+    return InputError(f"open_clip has no form of {what}\n  {_FORMAT}")
+
+
+def _their_image(config: ClipRun, model: DualEncoder, state: State) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    image = config.model.image
+    projected = state.get("image_projection.linear.weight")
+    if isinstance(image, TimmConfig):
+        encoder = cast(TimmTower, model.image).encoder
+        options = {key: value for key, value in image.options.items() if "drop" not in key and key != "global_pool"}
+        published = encoder.pretrained_cfg["input_size"][-1]
+        if options or image.architecture is not None or image.image_size not in (None, published):
+            raise _cannot(f"model.image.name={image.name} with other options, or another image_size, than timm's own")
+        values: dict[str, Any] = {"timm_model_name": image.name.partition(".")[0], "timm_model_pretrained": False}
+        values |= {
+            "timm_pool": image.options.get("global_pool") or getattr(encoder, "global_pool", ""),
+            "timm_proj": "none",
+        }
+        values["image_size"] = published
+        found = with_prefix(_TRUNK, without_prefix("image.encoder.", state))
+        if projected is not None:
+            values |= {"timm_proj": "linear", "timm_pool": image.options.get("global_pool", "")}
+            found[_TIMM_PROJECTION] = projected
+        return values, found
+    _, names = _names("image", "visual.", num_layers=image.num_layers)
+    found = {theirs: state[ours] for ours, theirs in names.items()}
+    kernel = (3, image.patch_size, image.patch_size)
+    found[_PATCH] = state["image.encoder.patch.weight"].unflatten(1, kernel)
+    if projected is None:
+        raise _cannot("model.projection.kind=text_only with model.image.kind=vit")
+    found[_IMAGE_PROJECTION] = projected.T
+    values = {"image_size": image.image_size, "patch_size": image.patch_size} | _their_blocks(image)
+    values["head_width"] = image.hidden_size // image.num_heads
+    return values | ({"pool_type": "avg"} if image.pool == "mean" else {}), found
+
+
+def _their_text(config: ClipRun, words: CaptionTokenizer, state: State) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    text = config.model.text
+    if not isinstance(text, TextTransformerConfig):
+        raise _cannot("model.text.kind=huggingface as this recipe reads it, from one token")
+    if text.pool == "mean" or (text.pool != "last" and not text.causal):
+        raise _cannot(f"model.text.pool={text.pool} with model.text.causal={str(text.causal).lower()}")
+    if text.pool == "eos" and not words.suffix:
+        raise _cannot(
+            f"captions that are read at their end with the tokenizer in {words.folder}, which puts none there"
+        )
+    values: dict[str, Any] = {
+        "context_length": text.max_positions,
+        "vocab_size": text.vocab_size,
+        "heads": text.num_heads,
+    }
+    values |= _their_blocks(text) | ({} if text.causal else {"no_causal_mask": True})
+    values |= {"pad_id": words.pad_id}
+    values |= {"pool_type": {"eos": "eos", "cls": "first", "last": "last"}[text.pool]}
+    values |= {"eos_id": words.suffix[-1]} if text.pool == "eos" else {}
+    _, names = _names("text", "", num_layers=text.num_layers)
+    found = {theirs: state[ours] for ours, theirs in names.items()}
+    projected = state["text_projection.linear.weight"]
+    if "text_projection.linear.bias" not in state:
+        return values, {**found, _TEXT_PROJECTION: projected.T}
+    found |= {f"{_TEXT_PROJECTION}.weight": projected, f"{_TEXT_PROJECTION}.bias": state["text_projection.linear.bias"]}
+    return values | {"proj_bias": True}, with_prefix("text.", found)
+
+
+def _their_blocks(tower: VitConfig | TextTransformerConfig) -> dict[str, Any]:
+    """The settings that both towers have."""
+    width, inner = tower.hidden_size, tower.intermediate_size
+    values: dict[str, Any] = {"layers": tower.num_layers, "width": width}
+    values["mlp_ratio"] = inner / width if inner % width == 0 else (inner + 0.5) / width  # they round down
+    values |= {"act_kwargs": {"approximate": "tanh"}} if tower.activation == "gelu_tanh" else {}
+    has_other_epsilon = tower.layer_norm_epsilon != _EPSILON
+    return values | ({"norm_kwargs": {"eps": tower.layer_norm_epsilon}} if has_other_epsilon else {})
+
+
+def _preprocess(config: ClipRun, model: DualEncoder) -> dict[str, Any]:
+    """Raises InputError where open_clip cannot transform images so."""
+    mean, deviation = model.mean_and_deviation
+    match config.data.valid_transforms:
+        case [Resize() as resize]:
+            mode = "squash"
+        case [ResizeShorter() as resize, CenterCrop() as crop] if crop.size == resize.size:
+            mode = "shortest"
+        case ops:
+            raise _cannot(f"data.valid_transforms ({', '.join(op.op for op in ops) or 'none'}) of these sizes")
+    values: dict[str, Any] = {"size": resize.size, "mean": list(mean), "std": list(deviation)}
+    return values | {"interpolation": resize.interpolation, "resize_mode": mode}

@@ -1,0 +1,323 @@
+"""Models of open_clip, OpenAI and SigLIP, in and out: equal embeddings in the library that made or reads them."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from pretrainkit.api import export, import_model, open_model
+from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.recipes.clip.captions import CaptionTokenizer
+from support.clip_models import CAPTIONS, VOCAB, images, make_tokenizer
+
+END = VOCAB - 1
+OPENAI_LIKE = {"embed_dim": 20, "quick_gelu": True, "vision_cfg": {}, "text_cfg": {}}
+SIGLIP_TEXT = {"no_causal_mask": True, "pool_type": "last", "proj_bias": True, "norm_kwargs": {"eps": 1e-6}}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return make_tokenizer(tmp_path_factory.mktemp("tokenizer") / "wordpiece")
+
+
+def model_cfg(vision=None, text=None, **more):
+    sizes = {"layers": 2, "width": 128, "patch_size": 8, "image_size": 32}
+    words = {"context_length": 12, "vocab_size": VOCAB, "width": 64, "heads": 2, "layers": 2}
+    return {"embed_dim": 20, "vision_cfg": sizes | (vision or {}), "text_cfg": words | (text or {}), **more}
+
+
+def random_open_clip(open_clip, config):
+    torch.manual_seed(0)
+    is_custom = config.pop("custom_text", False)
+    model = (open_clip.CustomTextCLIP if is_custom else open_clip.CLIP)(**config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if not name.startswith("logit"):
+                parameter.add_(torch.randn_like(parameter), alpha=0.02)
+    return model
+
+
+def save(folder, model, config, preprocess=None):
+    folder.mkdir()
+    torch.save(model.state_dict(), folder / "open_clip_pytorch_model.bin")
+    content = {"model_cfg": config, "preprocess_cfg": preprocess or {"mean": [0.5] * 3, "std": [0.25] * 3}}
+    (folder / "open_clip_config.json").write_text(json.dumps(content))
+    return folder
+
+
+def their_ids(end=END, lengths=(4, 9, 6), width=12):
+    """(B, T) with the end token behind each caption, and zeros behind it."""
+    ids = torch.zeros(len(lengths), width, dtype=torch.long)
+    generator = torch.Generator().manual_seed(2)
+    for row, length in enumerate(lengths):
+        ids[row, :length] = torch.randint(5, END, (length,), generator=generator)
+        ids[row, length - 1] = end
+    return ids, torch.tensor(lengths)
+
+
+@torch.no_grad()
+def assert_same(ours, theirs, size=32, end=END):
+    pixels = ours.normalized(images(size=size))
+    ids, num_tokens = their_ids(end)
+    own = ours(pixels, ids, num_tokens)
+    torch.testing.assert_close(own["image"], theirs.encode_image(pixels, normalize=True), rtol=0, atol=1e-5)
+    torch.testing.assert_close(own["text"], theirs.encode_text(ids, normalize=True), rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours.logit_scale(), theirs.logit_scale.exp().reshape(()), rtol=1e-5, atol=0)
+    if theirs.logit_bias is not None:
+        torch.testing.assert_close(ours.logit_bias, theirs.logit_bias.reshape(1))
+
+
+def without_text(state):
+    """The same names with and without `custom_text`."""
+    return {name.removeprefix("text."): tensor for name, tensor in state.items()}
+
+
+CONFIGS = {
+    "gelu": model_cfg(),
+    "quick gelu": model_cfg(quick_gelu=True),
+    "wide heads, tanh, mean": model_cfg(
+        {"head_width": 32, "pool_type": "avg", "act_kwargs": {"approximate": "tanh"}, "mlp_ratio": 2.2},
+        {"act_kwargs": {"approximate": "tanh"}, "norm_kwargs": {"eps": 1e-6}},
+    ),
+    "first token, bias of the logits": model_cfg(None, {"pool_type": "first"}, init_logit_bias=-10),
+    "custom text": model_cfg(custom_text=True),
+    "timm": model_cfg({"timm_model_name": "test_convnext", "timm_pool": "", "image_size": 160}),
+    "siglip": model_cfg(
+        {"timm_model_name": "vit_base_patch32_siglip_256", "timm_pool": "map", "timm_proj": "none", "image_size": 256},
+        SIGLIP_TEXT,
+        embed_dim=768,
+        custom_text=True,
+        init_logit_bias=-10,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_model_of_open_clip_comes_and_goes(name, tokenizer, tmp_path):
+    open_clip = pytest.importorskip("open_clip")
+    config = json.loads(json.dumps(CONFIGS[name]))
+    theirs = random_open_clip(open_clip, json.loads(json.dumps(config)))
+    folder = save(tmp_path / "theirs", theirs, config)
+    import_model(folder, None, tmp_path / "ours", format="openclip", tokenizer=tokenizer)
+    opened = open_model(tmp_path / "ours")
+    size = config["vision_cfg"]["image_size"]
+    assert_same(opened.model, theirs, size)
+    assert opened.config.data.normalize == ((0.5,) * 3, (0.25,) * 3)
+    export(tmp_path / "ours", "openclip", tmp_path / "back")
+    again, _, transform = open_clip.create_model_and_transforms(f"local-dir:{tmp_path / 'back'}")
+    assert_same(opened.model, again.eval(), size, end=CaptionTokenizer(tokenizer).suffix[-1])
+    state, wanted = without_text(again.state_dict()), without_text(theirs.state_dict())
+    assert state.keys() == wanted.keys()
+    for key, tensor in state.items():
+        torch.testing.assert_close(tensor, wanted[key], rtol=0, atol=1e-6)
+    assert str(size) in str(transform)
+    assert "[0.5, 0.5, 0.5]" in str(transform)
+    assert (tmp_path / "back" / "README.md").read_text().count("open_clip.get_tokenizer") == 1
+
+
+def test_the_exported_tokenizer_gives_open_clip_the_same_ids(tokenizer, tmp_path):
+    open_clip = pytest.importorskip("open_clip")
+    theirs = random_open_clip(open_clip, model_cfg())
+    folder = save(tmp_path / "theirs", theirs, model_cfg())
+    import_model(folder, None, tmp_path / "ours", format="openclip", tokenizer=tokenizer)
+    export(tmp_path / "ours", "openclip", tmp_path / "back")
+    ids = open_clip.get_tokenizer(f"local-dir:{tmp_path / 'back'}")(CAPTIONS)
+    expected = CaptionTokenizer(tokenizer).encode(CAPTIONS, 12, num_columns=12)["input_ids"]
+    assert ids.tolist() == expected.tolist()
+
+
+class Layer(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.attn = nn.MultiheadAttention(width, width // 64)
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.mlp = nn.Sequential()
+        self.mlp.add_module("c_fc", nn.Linear(width, 4 * width))
+        self.mlp.add_module("c_proj", nn.Linear(4 * width, width))
+
+
+class Stack(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.resblocks = nn.Sequential(Layer(width), Layer(width))
+
+
+class Visual(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, width, 8, 8, bias=False)
+        self.class_embedding = nn.Parameter(torch.randn(width))
+        self.positional_embedding = nn.Parameter(torch.randn(17, width))
+        self.ln_pre, self.ln_post, self.transformer = nn.LayerNorm(width), nn.LayerNorm(width), Stack(width)
+        self.proj = nn.Parameter(torch.randn(width, 20))
+
+
+class LikeOpenAI(nn.Module):
+    """The names of OpenAI's files; its forward pass does not matter."""
+
+    def __init__(self):
+        super().__init__()
+        self.visual, self.transformer, self.ln_final = Visual(128), Stack(64), nn.LayerNorm(64)
+        self.token_embedding = nn.Embedding(VOCAB, 64)
+        self.positional_embedding = nn.Parameter(torch.randn(12, 64))
+        self.text_projection, self.logit_scale = nn.Parameter(torch.randn(64, 20)), nn.Parameter(torch.tensor(3.0))
+        self.register_buffer("input_resolution", torch.tensor(32))
+        self.register_buffer("context_length", torch.tensor(12))
+        self.register_buffer("vocab_size", torch.tensor(VOCAB))
+
+    def forward(self, image):
+        return self.visual.conv1(image)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize("kind", ["program", "state dict", "training checkpoint"])
+def test_files_of_openai_are_read_without_running_them(kind, tmp_path):
+    torch.manual_seed(0)
+    theirs, path = LikeOpenAI().half(), tmp_path / "ViT-B-32.pt"
+    if kind == "program":
+        torch.jit.save(torch.jit.trace(theirs, torch.zeros(1, 3, 32, 32).half()), path)
+    else:
+        prefix = "" if kind == "state dict" else "module."
+        state = {prefix + name: tensor for name, tensor in theirs.state_dict().items()}
+        torch.save(state if kind == "state dict" else {"epoch": 3, "state_dict": state}, path)
+    import_model(path, None, tmp_path / "ours", format="openai")
+    opened = open_model(tmp_path / "ours")
+    assert opened.config.model.image.activation == opened.config.model.text.activation == "quick_gelu"
+    assert opened.config.model.image.image_size == 32
+    assert opened.config.model.image.num_heads == 2
+    assert opened.config.data.normalize[0][0] == pytest.approx(0.48145466)
+    state, wanted = opened.model.state_dict(), theirs.float().state_dict()
+    assert torch.equal(state["image_projection.linear.weight"], wanted["visual.proj"].T)
+    assert torch.equal(
+        state["text.encoder.layers.1.attention.qkv.weight"], wanted["transformer.resblocks.1.attn.in_proj_weight"]
+    )
+    open_clip = pytest.importorskip("open_clip")
+    model = open_clip.CLIP(**model_cfg(None, {"heads": 1}, quick_gelu=True)).eval()
+    model.load_state_dict({name: wanted[name] for name in model.state_dict()})
+    assert_same(opened.model, model)
+
+
+def test_a_file_alone_needs_a_config_that_says_its_heads(tmp_path):
+    path = tmp_path / "weights.pt"
+    torch.save(LikeOpenAI().state_dict(), path)
+    with pytest.raises(InputError, match="does not say the heads"):
+        import_model(path, None, tmp_path / "ours", format="openclip")
+    torch.save({"visual.layer1.0.conv1.weight": torch.zeros(1)}, path)
+    with pytest.raises(CheckpointError, match="ResNet"):
+        import_model(path, None, tmp_path / "ours", format="openai")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"text_cfg": {"hf_model_name": "roberta-base"}}, "hf_model_name 'roberta-base', which this recipe lacks"),
+        ({"vision_cfg": {"attentional_pool": True}}, "attentional_pool True"),
+        ({"vision_cfg": {"new_thing": 3}}, "new_thing 3, which is not known"),
+        ({"multimodal_cfg": {"width": 3}}, "multimodal_cfg"),
+        ({"text_cfg": {"no_causal_mask": True}}, "attend to the padding"),
+    ],
+)
+def test_parts_that_ours_lack_are_refused(change, told, tmp_path):
+    config = model_cfg()
+    for name, values in change.items():
+        config[name] = {**config.get(name, {}), **values}
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    torch.save(LikeOpenAI().state_dict(), folder / "open_clip_pytorch_model.bin")
+    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
+    with pytest.raises(CheckpointError, match=told):
+        import_model(folder, None, tmp_path / "ours", format="openclip")
+
+
+def siglip(transformers, **vision):
+    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    text = {**sizes, "intermediate_size": 80, "vocab_size": VOCAB, "max_position_embeddings": 12}
+    shape = {**sizes, "intermediate_size": 100, "image_size": 32, "patch_size": 8}
+    torch.manual_seed(0)
+    config = transformers.SiglipConfig(text_config={**text, "projection_size": 48}, vision_config={**shape, **vision})
+    model = transformers.SiglipModel(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.05)
+            if name.startswith("logit"):
+                parameter.fill_(2.5 if name == "logit_scale" else -7.0)
+    return model
+
+
+@torch.no_grad()
+def assert_same_siglip(ours, theirs, size=32):
+    pixels = ours.normalized(images(size=size))
+    ids, num_tokens = their_ids()
+    own, other = ours(pixels, ids, num_tokens), theirs(pixel_values=pixels, input_ids=ids)
+    torch.testing.assert_close(own["image"], other.image_embeds, rtol=0, atol=1e-5)
+    torch.testing.assert_close(own["text"], other.text_embeds, rtol=0, atol=1e-5)
+    logits = own["image"] @ own["text"].T * ours.logit_scale() + ours.logit_bias
+    torch.testing.assert_close(logits, other.logits_per_image, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("vision", [{}, {"image_size": 36, "patch_size": 8, "hidden_act": "gelu"}])
+def test_siglip_of_transformers_comes_and_goes(timm, transformers, tokenizer, vision, tmp_path):
+    theirs = siglip(transformers, **vision)
+    theirs.save_pretrained(tmp_path / "theirs")
+    import_model(tmp_path / "theirs", None, tmp_path / "ours", tokenizer=tokenizer)
+    opened = open_model(tmp_path / "ours")
+    assert opened.config.objective.loss == "siglip"
+    assert opened.config.data.pad_captions == "max_length"
+    assert opened.config.data.max_length == 12
+    size = vision.get("image_size", 32)
+    assert_same_siglip(opened.model, theirs, size)
+    export(tmp_path / "ours", "huggingface", tmp_path / "back")
+    again = transformers.SiglipModel.from_pretrained(tmp_path / "back").eval()
+    assert_same_siglip(opened.model, again, size)
+    assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in theirs.state_dict().items())
+    processor = transformers.AutoProcessor.from_pretrained(tmp_path / "back")
+    assert type(processor).__name__ == "SiglipProcessor"
+    assert_processed_alike(opened, processor, size)
+
+
+def assert_processed_alike(opened, processor, size):
+    from PIL import Image
+
+    from pretrainkit.images.transforms import compose
+
+    pixels = images(1, 90)[0].permute(1, 2, 0).numpy()
+    theirs = processor.image_processor(images=[Image.fromarray(pixels)], return_tensors="pt")["pixel_values"]
+    transform = compose(opened.config.data.valid_transforms)
+    assert transform.size == size
+    assert theirs.shape[-1] == size
+
+
+def test_naflex_is_refused_with_the_releases_that_are_read(transformers, tmp_path):
+    from safetensors.torch import save_file
+
+    save_file({"logit_scale": torch.zeros(1)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text('{"model_type": "siglip2"}')
+    with pytest.raises(CheckpointError, match="fixed resolution"):
+        import_model(tmp_path, None, tmp_path / "ours")
+
+
+TEXTS = ["A photo of 2 Cats, (maybe dogs)!", "don't   STOP", "", "über-naïve…", "a red cat"]
+
+
+def test_siglips_tokenizer_gives_the_ids_of_transformers(transformers, tmp_path):
+    import sentencepiece
+
+    lines = tmp_path / "lines.txt"
+    lines.write_text("\n".join(["a photo of a cat", "a red dog and two blue cats", "über naive don t stop maybe"] * 20))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(lines),
+        model_prefix=str(tmp_path / "spiece"),
+        vocab_size=60,
+        hard_vocab_limit=False,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        minloglevel=2,
+    )
+    theirs = transformers.SiglipTokenizer(str(tmp_path / "spiece.model"), pad_token="</s>", model_max_length=16)
+    theirs.save_pretrained(tmp_path / "folder")
+    ours = CaptionTokenizer(tmp_path / "folder")
+    expected = theirs(TEXTS, padding="max_length", max_length=16, truncation=True)["input_ids"]
+    assert ours.encode(TEXTS, 16, num_columns=16)["input_ids"].tolist() == expected
