@@ -56,7 +56,10 @@ class _Handler(BaseHTTPRequestHandler):
             return
         found = []
         if "/tree/" not in self.path:
-            self._answer({})
+            names = [{"rfilename": path} for path in self.stored]
+            known = "/someone/nothing" not in self.path
+            about = {"id": "someone/set", "sha": "1" * 40, "siblings": names}
+            self._answer(about if known else {"error": "Repository not found"}, 200 if known else 404)
             return
         for path, content in self.stored.items():
             entry = {"type": "file", "path": path, "size": len(content), "oid": _git_sha1(content)}

@@ -41,7 +41,8 @@ def fetch_model(name: str) -> Path:
             raise
         except Exception as error:  # no network, or none wanted
             _log.warning("the hub is not reached (%s): a copy of an earlier download is used", type(error).__name__)
-            return Path(snapshot_download(place, revision=revision, local_files_only=True))
+            patterns = [*_MODEL_FILES, _WEIGHTS[0]]
+            return Path(snapshot_download(place, revision=revision, allow_patterns=patterns, local_files_only=True))
         names = [file.rfilename for file in about.siblings or ()]
         weights = _WEIGHTS[:1] if any(file.endswith(".safetensors") for file in names) else _WEIGHTS
         _log.info("%s: licence %s", place, getattr(about.card_data, "license", None) or "not given")

@@ -4,12 +4,19 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
+from pretrainkit import api
 from pretrainkit.api import export, import_model, open_model
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
 from support.clip_models import CAPTIONS, VOCAB, images, make_tokenizer
+from support.command_line import succeed
+from support.hub_server import served_hub
+from support.pair_sets import make_tokenizer as make_pair_tokenizer
+from support.pair_sets import rows, write_csv_set
+from support.remedies import followed
 
 END = VOCAB - 1
 OPENAI_LIKE = {"embed_dim": 20, "quick_gelu": True, "vision_cfg": {}, "text_cfg": {}}
@@ -230,12 +237,14 @@ def test_parts_that_ours_lack_are_refused(change, told, tmp_path):
         import_model(folder, None, tmp_path / "ours", format="openclip")
 
 
-def siglip(transformers, **vision):
+def siglip(transformers, text=None, **vision):
     sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
-    text = {**sizes, "intermediate_size": 80, "vocab_size": VOCAB, "max_position_embeddings": 12}
+    words = {**sizes, "intermediate_size": 80, "vocab_size": VOCAB, "max_position_embeddings": 12}
     shape = {**sizes, "intermediate_size": 100, "image_size": 32, "patch_size": 8}
     torch.manual_seed(0)
-    config = transformers.SiglipConfig(text_config={**text, "projection_size": 48}, vision_config={**shape, **vision})
+    config = transformers.SiglipConfig(
+        text_config={**words, "projection_size": 48, **(text or {})}, vision_config={**shape, **vision}
+    )
     model = transformers.SiglipModel(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -289,8 +298,6 @@ def assert_processed_alike(opened, processor, size):
 
 
 def test_naflex_is_refused_with_the_releases_that_are_read(transformers, tmp_path):
-    from safetensors.torch import save_file
-
     save_file({"logit_scale": torch.zeros(1)}, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text('{"model_type": "siglip2"}')
     with pytest.raises(CheckpointError, match="fixed resolution"):
@@ -321,3 +328,119 @@ def test_siglips_tokenizer_gives_the_ids_of_transformers(transformers, tmp_path)
     ours = CaptionTokenizer(tmp_path / "folder")
     expected = theirs(TEXTS, padding="max_length", max_length=16, truncation=True)["input_ids"]
     assert ours.encode(TEXTS, 16, num_columns=16)["input_ids"].tolist() == expected
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    """A setting that names a set of pairs, and the folder of its tokenizer."""
+    root = tmp_path_factory.mktemp("pairs")
+    write_csv_set(root / "set", "train", rows(12, 2))
+    write_csv_set(root / "set", "valid", rows(6, 2, first=100))
+    return f"data.train={root}/set", make_pair_tokenizer(root / "tokenizer")
+
+
+def train_on(folder, pairs, out, *settings):
+    words = [
+        *(f"init_from={folder}", f"data.train={pairs}", f"data.valid={pairs}", f"data.tokenizer={folder}/tokenizer"),
+        *("data.batch_size=8", "data.microbatch_size=4", "num_steps=20", "schedule.num_warmup_steps=2"),
+        *("schedule.warmup_share=null", "data.num_epochs=null", "optimizer.peak_lr=1e-3", "precision.compute=float32"),
+        *("checkpoint.asynchronous=false", "log.every_steps=10", "evaluate.every_steps=20"),
+    ]
+    succeed("train", str(folder / "config.yaml"), "--out", str(out), "-q", *words, *settings)
+    return api.open_model(out)
+
+
+def changed(before, after):
+    """The first parts of the names of tensors that differ."""
+    return {name.partition(".")[0] for name, tensor in after.items() if not torch.equal(tensor, before[name])}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [(), ("model.image.trainable=false", "optimizer.layer_decay=0.7")])
+def test_a_model_of_open_clip_is_trained_and_used_there_again(settings, pairs, tmp_path):
+    open_clip = pytest.importorskip("open_clip")
+    sets, tokenizer = pairs
+    config = model_cfg({"width": 64}, {"vocab_size": 80, "heads": 1})
+    theirs = random_open_clip(open_clip, model_cfg({"width": 64}, {"vocab_size": 80, "heads": 1}))
+    import_model(
+        save(tmp_path / "theirs", theirs, config), None, tmp_path / "ours", format="openclip", tokenizer=tokenizer
+    )
+    trained = train_on(tmp_path / "ours", sets.partition("=")[2], tmp_path / "run", *settings)
+    before, after = open_model(tmp_path / "ours").model.state_dict(), trained.model.state_dict()
+    everything = {"image", "text", "image_projection", "text_projection", "temperature"}
+    assert changed(before, after) == (everything - {"image"} if settings else everything)
+    succeed("export", str(tmp_path / "run"), "--format", "openclip", "--out", str(tmp_path / "back"))
+    again, _, _ = open_clip.create_model_and_transforms(f"local-dir:{tmp_path / 'back'}")
+    texts = ["a red dog", "the cat sits near a house"]
+    ids = open_clip.get_tokenizer(f"local-dir:{tmp_path / 'back'}")(texts)
+    own = CaptionTokenizer(trained.tokenizer).encode(texts, 12)
+    pixels = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        ours = trained.model.eval()(pixels, *(torch.from_numpy(own[name]) for name in ("input_ids", "num_tokens")))
+        image, text = again.eval().encode_image(pixels, normalize=True), again.encode_text(ids, normalize=True)
+    torch.testing.assert_close(ours["image"], image, rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours["text"], text, rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [("objective.loss=siglip",), ("objective.loss=infonce",)])
+def test_a_siglip_is_trained_and_used_in_transformers_again(timm, transformers, settings, pairs, tmp_path):
+    sets, tokenizer = pairs
+    theirs = siglip(transformers, text={"vocab_size": 80})
+    theirs.save_pretrained(tmp_path / "theirs")
+    import_model(tmp_path / "theirs", None, tmp_path / "ours", tokenizer=tokenizer)
+    trained = train_on(tmp_path / "ours", sets.partition("=")[2], tmp_path / "run", *settings)
+    before, after = open_model(tmp_path / "ours").model.state_dict(), trained.model.state_dict()
+    bias = {"logit_bias"} if settings == ("objective.loss=siglip",) else set()
+    assert changed(before, after) == {"image", "text", "text_projection", "temperature"} | bias
+    succeed("export", str(tmp_path / "run"), "--out", str(tmp_path / "back"))
+    again = transformers.SiglipModel.from_pretrained(tmp_path / "back").eval()
+    processor = transformers.AutoProcessor.from_pretrained(tmp_path / "back")
+    texts = ["a red dog", "the cat sits near a house"]
+    inputs = processor(text=texts, padding="max_length", return_tensors="pt")
+    own = CaptionTokenizer(trained.tokenizer).encode(texts, 12, num_columns=12)
+    assert inputs["input_ids"].tolist() == own["input_ids"].tolist()
+    pixels = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        ours = trained.model.eval()(pixels, torch.from_numpy(own["input_ids"]))
+        other = again(pixel_values=pixels, input_ids=inputs["input_ids"])
+    torch.testing.assert_close(ours["image"], other.image_embeds, rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours["text"], other.text_embeds, rtol=0, atol=1e-5)
+
+
+def test_reading_the_last_slot_needs_rows_of_one_length(timm, transformers, tokenizer, tmp_path):
+    siglip(transformers).save_pretrained(tmp_path / "theirs")
+    import_model(tmp_path / "theirs", None, tmp_path / "ours", tokenizer=tokenizer)
+    path = str(tmp_path / "ours" / "config.yaml")
+    [told] = [one for one in api.load_config(path, ["data.pad_captions=longest"]).problems() if "pool=last" in one]
+    setting = followed(told, "recipes/clip/config.py: model.text.pool=last reads").split()[1]
+    assert not [one for one in api.load_config(path, [setting]).problems() if "pool=last" in one]
+
+
+@pytest.mark.slow
+def test_a_model_on_the_hub_is_imported_by_name_also_without_network_later(tokenizer, tmp_path):
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    save_file(
+        {name: tensor.contiguous() for name, tensor in LikeOpenAI().state_dict().items()},
+        folder / "open_clip_model.safetensors",
+    )
+    content = {"model_cfg": model_cfg(None, {"heads": 1})}
+    (folder / "open_clip_config.json").write_text(json.dumps(content))
+    with served_hub(tmp_path) as hub:
+        hub.stored.update({path.name: path.read_bytes() for path in [*folder.iterdir(), tokenizer / "tokenizer.json"]})
+        hub.stored["pytorch_model.bin"] = b"is not fetched where there are safetensors"
+        words = ("import", "hf-hub:someone/set", "--format", "openclip", "--out")
+        done = hub.command(*words, str(tmp_path / "ours"))
+        assert done.returncode == 0, done.stderr
+        missing = hub.command("import", "hf-hub:someone/nothing", "--out", str(tmp_path / "none"))
+        assert missing.returncode == 2
+        assert "the hub does not give someone/nothing" in missing.stderr
+        hub.environment["HF_HUB_OFFLINE"] = "1"
+        again = hub.command(*words, str(tmp_path / "again"))
+        assert again.returncode == 0, again.stderr
+    assert not [*tmp_path.rglob("pytorch_model.bin")]
+    for name in ("ours", "again"):
+        opened = open_model(tmp_path / name)
+        assert opened.tokenizer is not None
+        assert opened.config.model.image.hidden_size == 128

@@ -126,7 +126,7 @@ class PairFlops:
         from pretrainkit.training.fake_step import faked
 
         with torch.device("meta"):
-            return faked(DualEncoder(self._config))
+            return faked(DualEncoder(self._config)).requires_grad_(False)
 
 
 def _zeros(*shape: int) -> Tensor:

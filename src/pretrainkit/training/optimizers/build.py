@@ -103,6 +103,7 @@ def _parameter_groups(
     matrices = _hidden_matrices(model, stacked) if config.name == "muon" else {}
     members: dict[tuple[float, float, int], list[Tensor]] = {}
     unused = {group.pattern for group in config.groups}
+    scales = {} if config.layer_decay is None else layer_scales(model, config.layer_decay)
     for name, is_decayed in decayed_names(model, config).items():
         weight_decay, lr_scale = config.weight_decay if is_decayed else 0.0, 1.0
         for group in config.groups:
@@ -110,6 +111,7 @@ def _parameter_groups(
                 unused.discard(group.pattern)
                 lr_scale = lr_scale if group.lr_scale is None else group.lr_scale
                 weight_decay = weight_decay if group.weight_decay is None else group.weight_decay
+        lr_scale *= scales.get(name, 1.0)
         num_parts = matrices.get(id(parameters[name]), 0)
         members.setdefault((weight_decay, lr_scale, num_parts), []).append(parameters[name])
     if unused:
@@ -122,6 +124,40 @@ def _parameter_groups(
     return [
         {"params": members[key], **dict(zip(names_of_key, key, strict=False))} for key in sorted(members, reverse=True)
     ]
+
+
+def layer_scales(model: nn.Module, decay: float) -> dict[str, float]:
+    """Return the factor of the learning rate of each parameter, by its name in `model.named_parameters()`.
+
+    Of n blocks the last one has `decay`, the first one `decay` ** n, what stands before them `decay` ** (n + 1), and
+    what stands behind them 1, as single numbers do. Blocks whose names begin alike are those of one encoder, and count
+    for themselves. The same as in timm, for its vision transformers (tests/training/test_layer_decay.py).
+    """
+    names = {id(parameter): plain_name(name) for name, parameter in model.named_parameters()}
+    encoders: dict[str, list[nn.Module]] = {}
+    for block in cast(HasBlocks, unwrap(model)).blocks():
+        first = names[id(next(block.parameters()))].partition(".")[0]
+        encoders.setdefault(first, []).append(block)
+    depths = {
+        id(parameter): len(blocks) - index
+        for blocks in encoders.values()
+        for index, block in enumerate(blocks)
+        for parameter in block.parameters()
+    }
+    longest, passed, found = max(map(len, encoders.values()), default=0), set[str](), {}
+    for name, parameter in model.named_parameters():
+        first = plain_name(name).partition(".")[0]
+        if id(parameter) in depths:
+            passed.add(first)
+            depth = depths[id(parameter)]
+        elif parameter.numel() == 1:
+            depth = 0
+        else:
+            blocks = encoders.get(first)
+            is_behind = bool(passed) if blocks is None else first in passed
+            depth = 0 if is_behind else 1 + (longest if blocks is None else len(blocks))
+        found[name] = decay**depth
+    return found
 
 
 def _hidden_matrices(model: nn.Module, stacked: Mapping[Tensor, int]) -> dict[int, int]:

@@ -3,7 +3,7 @@
 from operator import attrgetter
 from typing import Annotated, Any, Literal
 
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, field_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from pretrainkit.config.base import Config, ReadBy
 from pretrainkit.config.fields import NonNegativeFloat, Pattern, Rate
@@ -98,6 +98,10 @@ class OptimizerConfig(Config):
     biases decay too. all: every parameter, as in ZeroVL."""
     groups: tuple[ParameterGroup, ...] = ()
     """Exceptions by parameter name. Several matching groups are merged; the last value of each field wins."""
+    layer_decay: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Layer-wise decay of the learning rate, for weights that were trained before (ELECTRA, Clark et al. 2020,
+    https://arxiv.org/abs/2003.10555): the last block of each encoder learns with this factor, each one before it with
+    one factor more, and embeddings with the smallest; null: all learn alike. Multiplies the factors of groups."""
     max_grad_norm: NonNegativeFloat = 1.0
     """Clip the global gradient norm to this; 0: no clipping."""
     clip: Literal["norm", "squared_norm_legacy"] = "norm"
