@@ -82,8 +82,10 @@ def check_settings(names: list[str], arguments: dict, folder: Path) -> None:
     given = arguments.get("source") if "source" in arguments else ("bert/tiny" if names == ["resume"] else None)
     if given is None or re.match(r"[A-Z]+\b|bigram/", given) or any("VALUE" in word for word in settings):
         return  # a placeholder, or the recipe of extending.md, which has a test of its own
-    if re.fullmatch(r"runs/.*/config\.yaml", given):
-        given = "bert/tiny"  # the config of a run that the page trains
+    if re.fullmatch(r"(runs/.*|imported)/config\.yaml", given):
+        given = "bert/tiny"  # the config of a run that the page trains, or of a model that it imports
+    elif given == "start/config.yaml":
+        given = "clip/vit-b-16"
     if given.endswith((".yaml", ".yml")):
         given = str(folder / given)
     config = load_config(given, settings)

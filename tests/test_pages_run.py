@@ -11,6 +11,8 @@ from unittest import mock
 
 import pytest
 
+from pretrainkit import api
+from pretrainkit.images.ops import CenterCrop, ResizeShorter
 from pretrainkit.tasks.task import REGISTRY
 from support import page_data as data
 from support.page_data import BERT, FOURM, GLUE, PIXEL, QUICK, QUICK_TASK, T5, T5_DATA, TOKENIZER, copy, killed, put
@@ -149,6 +151,24 @@ def published(folder: Path) -> None:
     copy("bert", folder / "runs" / "mine")
 
 
+def exchange(folder: Path) -> None:
+    published(folder)
+    api.export(folder / "runs" / "mine", "huggingface", folder / "bert-base-uncased")
+
+
+def open_clip_model(folder: Path) -> None:
+    """In place of a model on the hub: one without training, in open_clip's files."""
+    from pretrainkit.recipes.clip.recipe import RECIPE
+    from support.clip_models import make_tokenizer, random_model, run_config, text
+
+    transforms = (ResizeShorter(size=32), CenterCrop(size=32))
+    config = run_config(None, text(), valid_transforms=transforms)
+    folder.mkdir()
+    RECIPE.export_file(
+        config, random_model(config), make_tokenizer(folder.parent / "words"), "openclip", folder, name="laion"
+    )
+
+
 def t5_base(folder: Path) -> None:
     """Further down the page, models are a T5."""
     for name in ("runs/base", "imported"):
@@ -174,6 +194,7 @@ def clip(folder: Path) -> None:
     copy("rooms/valid/rgb", folder / "photos")
     data.put_classes(folder / "classes")
     data.put_classes(folder / "flowers")
+    open_clip_model(folder / "laion")
 
 
 def fourm(folder: Path) -> None:
@@ -271,6 +292,7 @@ WALKS = [
         not_here={"^make ": "sets up an environment"},
         before={"^pretrainkit resume": killed("runs/mine")},
     ),
+    Walk("docs/exchange.md", exchange, behind={"^pretrainkit train": QUICK}),
     Walk("docs/how-to/export-and-publish.md", published, not_here={"--push": HUB}),
     Walk(
         "docs/how-to/sizes-and-batch.md",
@@ -417,7 +439,7 @@ WALKS = [
         f"{RECIPES}/clip/README.md",
         clip,
         not_here={"demo clip": "tests/recipes/clip/test_clip_demo.py runs it"},
-        smaller={"--vocab-size 2048": "--vocab-size 320"},
+        smaller={"--vocab-size 2048": "--vocab-size 320", r"hf-hub:laion/\S+": "laion"},
         behind={"^pretrainkit train": QUICK},
     ),
     Walk(f"{RECIPES}/fourm/README.md", fourm, behind={"^pretrainkit train": f"{FOURM} {QUICK}"}),

@@ -10,8 +10,10 @@ from torch import nn
 from pretrainkit import api
 from pretrainkit.api import export, import_model, open_model
 from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.exporting.native import write_native
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
-from support.clip_models import CAPTIONS, VOCAB, images, make_tokenizer
+from pretrainkit.recipes.clip.config import TemperatureConfig
+from support.clip_models import CAPTIONS, VOCAB, images, make_tokenizer, random_model, run_config, tiny_bert, tiny_timm
 from support.command_line import succeed
 from support.hub_server import served_hub
 from support.pair_sets import make_tokenizer as make_pair_tokenizer
@@ -444,3 +446,22 @@ def test_a_model_on_the_hub_is_imported_by_name_also_without_network_later(token
         opened = open_model(tmp_path / name)
         assert opened.tokenizer is not None
         assert opened.config.model.image.hidden_size == 128
+
+
+def test_a_run_is_given_to_zerovl(timm, transformers, tmp_path):
+    """As its `ckpt.external_resume` reads it: a mapping with `state_dict`, names without `module.`."""
+    config = run_config(tiny_timm(), tiny_bert(tmp_path / "bert"), temperature=TemperatureConfig(kind="parameter"))
+    model = random_model(config)
+    write_native(config, model, None, tmp_path / "ours")
+    succeed("export", str(tmp_path / "ours"), "--format", "zerovl", "--out", str(tmp_path / "model.pth"))
+    state = torch.load(tmp_path / "model.pth", weights_only=True)["state_dict"]
+    assert {name.split(".")[0] for name in state} == {
+        *("image_encoder", "text_encoder", "image_projection", "text_projection", "loss")
+    }
+    import_model(
+        tmp_path / "model.pth", None, tmp_path / "again", format="zerovl", config=tmp_path / "ours" / "config.yaml"
+    )
+    again = open_model(tmp_path / "again").model.state_dict()
+    assert all(torch.equal(tensor, again[name]) for name, tensor in model.state_dict().items())
+    with pytest.raises(InputError, match=r"choose a file name that ends in \.pth"):
+        export(tmp_path / "ours", "zerovl", tmp_path / "model.bin")

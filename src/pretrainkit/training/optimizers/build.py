@@ -131,7 +131,7 @@ def layer_scales(model: nn.Module, decay: float) -> dict[str, float]:
 
     Of n blocks the last one has `decay`, the first one `decay` ** n, what stands before them `decay` ** (n + 1), and
     what stands behind them 1, as single numbers do. Blocks whose names begin alike are those of one encoder, and count
-    for themselves. The same as in timm, for its vision transformers (tests/training/test_layer_decay.py).
+    for themselves. Source: Bao et al. 2021 (BEiT), https://arxiv.org/abs/2106.08254, also as to the powers.
     """
     names = {id(parameter): plain_name(name) for name, parameter in model.named_parameters()}
     encoders: dict[str, list[nn.Module]] = {}
