@@ -9,11 +9,23 @@ from torch import nn
 
 from pretrainkit import api
 from pretrainkit.api import export, import_model, open_model
-from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.config.yaml import dump_yaml
+from pretrainkit.errors import CheckpointError, ConfigError, InputError
 from pretrainkit.exporting.native import write_native
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
-from pretrainkit.recipes.clip.config import TemperatureConfig
-from support.clip_models import CAPTIONS, VOCAB, images, make_tokenizer, random_model, run_config, tiny_bert, tiny_timm
+from pretrainkit.recipes.clip.config import ProjectionConfig, TemperatureConfig
+from support.clip_models import (
+    CAPTIONS,
+    VOCAB,
+    images,
+    make_tokenizer,
+    random_model,
+    run_config,
+    text,
+    tiny_bert,
+    tiny_timm,
+    vit,
+)
 from support.command_line import succeed
 from support.hub_server import served_hub
 from support.pair_sets import make_tokenizer as make_pair_tokenizer
@@ -30,10 +42,10 @@ def tokenizer(tmp_path_factory):
     return make_tokenizer(tmp_path_factory.mktemp("tokenizer") / "wordpiece")
 
 
-def model_cfg(vision=None, text=None, **more):
+def model_cfg(vision=None, caption=None, **more):
     sizes = {"layers": 2, "width": 128, "patch_size": 8, "image_size": 32}
     words = {"context_length": 12, "vocab_size": VOCAB, "width": 64, "heads": 2, "layers": 2}
-    return {"embed_dim": 20, "vision_cfg": sizes | (vision or {}), "text_cfg": words | (text or {}), **more}
+    return {"embed_dim": 20, "vision_cfg": sizes | (vision or {}), "text_cfg": words | (caption or {}), **more}
 
 
 def random_open_clip(open_clip, config):
@@ -239,13 +251,13 @@ def test_parts_that_ours_lack_are_refused(change, told, tmp_path):
         import_model(folder, None, tmp_path / "ours", format="openclip")
 
 
-def siglip(transformers, text=None, **vision):
+def siglip(transformers, words=None, **vision):
     sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
-    words = {**sizes, "intermediate_size": 80, "vocab_size": VOCAB, "max_position_embeddings": 12}
+    shared = {**sizes, "intermediate_size": 80, "vocab_size": VOCAB, "max_position_embeddings": 12}
     shape = {**sizes, "intermediate_size": 100, "image_size": 32, "patch_size": 8}
     torch.manual_seed(0)
     config = transformers.SiglipConfig(
-        text_config={**words, "projection_size": 48, **(text or {})}, vision_config={**shape, **vision}
+        text_config={**shared, "projection_size": 48, **(words or {})}, vision_config={**shape, **vision}
     )
     model = transformers.SiglipModel(config).eval()
     with torch.no_grad():
@@ -388,7 +400,7 @@ def test_a_model_of_open_clip_is_trained_and_used_there_again(settings, pairs, t
 @pytest.mark.parametrize("settings", [("objective.loss=siglip",), ("objective.loss=infonce",)])
 def test_a_siglip_is_trained_and_used_in_transformers_again(timm, transformers, settings, pairs, tmp_path):
     sets, tokenizer = pairs
-    theirs = siglip(transformers, text={"vocab_size": 80})
+    theirs = siglip(transformers, words={"vocab_size": 80})
     theirs.save_pretrained(tmp_path / "theirs")
     import_model(tmp_path / "theirs", None, tmp_path / "ours", tokenizer=tokenizer)
     trained = train_on(tmp_path / "ours", sets.partition("=")[2], tmp_path / "run", *settings)
@@ -465,3 +477,64 @@ def test_a_run_is_given_to_zerovl(timm, transformers, tmp_path):
     assert all(torch.equal(tensor, again[name]) for name, tensor in model.state_dict().items())
     with pytest.raises(InputError, match=r"choose a file name that ends in \.pth"):
         export(tmp_path / "ours", "zerovl", tmp_path / "model.bin")
+
+
+SIGLIP_WORDS = {"causal": False, "pool": "last"}
+SIGLIP_VIT = {"patch_size": 8, "embed_dim": 24, "depth": 1, "num_heads": 3}
+
+
+def text_only(image=None, **words):
+    image = image or tiny_timm(name="vit_base_patch16_siglip_224", options=SIGLIP_VIT)
+    return run_config(image, text(**words), projection=ProjectionConfig(kind="text_only", dim=24))
+
+
+@pytest.mark.parametrize(
+    ("config", "site"),
+    [
+        (text_only(), "transformers' SigLIP reads the last slot"),
+        (text_only(tiny_timm(), **SIGLIP_WORDS), "transformers' SigLIP has no image tower"),
+    ],
+    ids=["causal", "class token"],
+)
+def test_what_siglip_of_transformers_lacks_is_exported_as_the_message_says(config, site, timm, tokenizer, tmp_path):
+    write_native(config, random_model(config), tokenizer, tmp_path / "ours")
+    with pytest.raises(InputError) as refused:
+        export(tmp_path / "ours", "huggingface", tmp_path / "theirs")
+    if site.endswith("slot"):
+        advice = followed(refused.value, "recipes/clip/siglip_layout.py: transformers' SigLIP reads the last slot")
+    else:
+        advice = followed(refused.value, "recipes/clip/siglip_layout.py: transformers' SigLIP has no image tower")
+    export(tmp_path / "ours", advice.split()[-1], tmp_path / "again")
+
+
+def test_images_without_projection_have_the_width_of_the_embeddings(timm):
+    config = text_only().changed(model={"projection": {"dim": 20}})
+    with pytest.raises(ConfigError) as refused:
+        random_model(config)
+    advice = followed(refused.value, "recipes/clip/model.py: model.projection.kind=text_only leaves")
+    random_model(config.changed(model={"projection": {"dim": int(advice.rpartition("=")[2])}}))
+
+
+def test_a_file_alone_is_read_with_the_settings_that_the_message_asks_for(tmp_path):
+    path = tmp_path / "weights.pt"
+    torch.save(LikeOpenAI().state_dict(), path)
+    with pytest.raises(InputError) as refused:
+        import_model(path, None, tmp_path / "ours", format="openclip")
+    assert "--config FILE" in followed(refused.value, "recipes/clip/open_clip_layout.py: … does not say the heads")
+    config = run_config(
+        vit(hidden_size=128, intermediate_size=512, num_heads=2),
+        text(hidden_size=64, intermediate_size=256, num_heads=1),
+    )
+    (tmp_path / "mine.yaml").write_text(dump_yaml(config.model_dump(mode="json")))
+    import_model(path, None, tmp_path / "first", format="openclip", config=tmp_path / "mine.yaml")
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": model_cfg(None, {"heads": 1})}))
+    import_model(path, None, tmp_path / "second", format="openclip")
+    first, second = (open_model(tmp_path / name).config.model for name in ("first", "second"))
+    assert (first.image, first.text) == (second.image, second.text)
+
+
+def test_a_file_that_lacks_a_tensor_is_named(tmp_path):
+    state = LikeOpenAI().state_dict()
+    torch.save({name: tensor for name, tensor in state.items() if name != "ln_final.bias"}, tmp_path / "weights.pt")
+    with pytest.raises(CheckpointError, match=r"has no tensor 'ln_final\.bias'\n  copy it again"):
+        import_model(tmp_path / "weights.pt", None, tmp_path / "ours", format="openai")

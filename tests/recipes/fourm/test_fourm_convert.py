@@ -31,7 +31,7 @@ PUBLISHED = tuple(published(name) for name in ("caption", "rgb@32", "t5_caption"
 
 
 def write_original(path, model):
-    RECIPE.export_file(b_7(), model, "4m", path)
+    RECIPE.export_file(b_7(), model, None, "4m", path, name="")
 
 
 def read_original(path, model=None):

@@ -28,7 +28,7 @@ from support.tokenizer_data import CODER, model
 
 
 def write_original(path, tokenizer):
-    RECIPE.export_file(PRESETS["rgb"](), tokenizer, "4m-tokenizer", path)
+    RECIPE.export_file(PRESETS["rgb"](), tokenizer, None, "4m-tokenizer", path, name="")
 
 
 def read_original(path, model=None):

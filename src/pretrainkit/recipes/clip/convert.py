@@ -52,12 +52,7 @@ def write_huggingface(config: ClipRun, model: nn.Module, tokenizer: Path | None,
     """Write a folder that `from_pretrained` loads, with its tokenizer and image processor. Raises InputError where
     transformers cannot compute the same embeddings, `out` exists or cannot be written, or there is no tokenizer."""
     _refuse(config)
-    if tokenizer is None:
-        raise InputError(
-            "there is no tokenizer beside the model, which says where captions end\n"
-            "  import the model with the one that it was trained with: pretrainkit import ... --tokenizer FOLDER"
-        )
-    words = CaptionTokenizer(tokenizer)
+    words = tokenizer_of_export(tokenizer)
     dual_encoder = cast(DualEncoder, model)
     is_siglip = config.model.projection.kind == "text_only"
     values, tensors = (siglip_folder if is_siglip else dual_folder)(config, dual_encoder, words)
@@ -66,6 +61,16 @@ def write_huggingface(config: ClipRun, model: nn.Module, tokenizer: Path | None,
         write_tokenizer(words, config.data.max_length, folder)
         if values["model_type"] == DUAL:
             check_equal(config, dual_encoder, folder)
+
+
+def tokenizer_of_export(folder: Path | None) -> CaptionTokenizer:
+    """Load the tokenizer of a model that is exported. Raises InputError if there is none."""
+    if folder is None:
+        raise InputError(
+            "there is no tokenizer beside the model, which says where captions end\n"
+            "  import the model with the one that it was trained with: pretrainkit import ... --tokenizer FOLDER"
+        )
+    return CaptionTokenizer(folder)
 
 
 def _refuse(config: ClipRun) -> None:

@@ -21,7 +21,7 @@ from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.images.ops import CenterCrop, ImageTransform, Resize, ResizeShorter
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, read_settings
 from pretrainkit.recipes.clip.config import ClipRun, ProjectionConfig, TextTransformerConfig, TimmConfig, VitConfig
-from pretrainkit.recipes.clip.convert import imported_run, write_tokenizer
+from pretrainkit.recipes.clip.convert import imported_run, tokenizer_of_export, write_tokenizer
 from pretrainkit.recipes.clip.dual_layout import with_prefix, without_prefix
 from pretrainkit.recipes.clip.foreign_towers import TimmTower
 from pretrainkit.recipes.clip.model import DualEncoder
@@ -109,7 +109,7 @@ def read_open_clip(path: Path, config: ClipRun | None, *, is_openai: bool) -> Im
         text, text_state = _text(tensors, given, config)
         projection, projection_state = _projection(tensors)
     except KeyError as error:
-        raise CheckpointError(f"{path} has no tensor {error}\n  copy it again, or give the right --format") from None
+        raise CheckpointError(f"{path} has no tensor {error}\n  copy it again") from None
     state = {**image_state, **text_state, **projection_state}
     state |= {ours: tensors[theirs].reshape(1) for ours, theirs in _SCALARS.items() if theirs in tensors}
     preprocess = about.get("preprocess_cfg") or {}
@@ -312,12 +312,7 @@ def write_open_clip(config: ClipRun, model: DualEncoder, tokenizer: Path | None,
     """Fill the empty folder `out` with what `open_clip.create_model_and_transforms("local-dir:OUT")` loads, or under
     the hub's `name` with "hf-hub:NAME". Raises InputError where open_clip cannot compute the same embeddings, or there
     is no tokenizer."""
-    if tokenizer is None:
-        raise InputError(
-            "there is no tokenizer beside the model, which says where captions end\n"
-            "  import the model with the one that it was trained with: pretrainkit import ... --tokenizer FOLDER"
-        )
-    words = CaptionTokenizer(tokenizer)
+    words = tokenizer_of_export(tokenizer)
     state = model.state_dict()
     is_text_only = config.model.projection.kind == "text_only"
     vision, vision_tensors = _their_image(config, model, state)

@@ -79,7 +79,6 @@ _MODULES = {
 }
 """timm's names of modules to those of transformers, of a block and outside of the blocks."""
 _KINDS = ("weight", "bias")
-_FORMAT = "use --format safetensors"
 
 
 def read_siglip(
@@ -126,8 +125,8 @@ def siglip_folder(
     image, text = config.model.image, config.model.text
     if not isinstance(text, TextTransformerConfig) or text.pool != "last" or text.causal:
         raise InputError(
-            "transformers' SigLIP reads the last slot of captions whose tokens attend to all others\n"
-            f"  train with model.text={{kind: transformer, pool: last, causal: false}}, or {_FORMAT}"
+            "transformers' SigLIP reads the last slot of captions whose tokens attend to all others, which "
+            "model.text.pool=last with model.text.causal=false does\n  use --format safetensors"
         )
     state = model.state_dict()
     vision = without_prefix("image.encoder.", state)
@@ -136,7 +135,7 @@ def siglip_folder(
     if encoder is None or vision.keys() != _timm_names(depth):
         raise InputError(
             f"transformers' SigLIP has no image tower like {type(model.image.encoder).__name__} of kind {image.kind}\n"
-            f"  train with model.image={{kind: timm, name: {_BASE}}}, or {_FORMAT}"
+            "  use --format safetensors"
         )
     vision_values = {
         "hidden_size": encoder.embed_dim,
@@ -180,7 +179,7 @@ def _activation(module: nn.Module) -> str:
         return "gelu_pytorch_tanh"
     if approximate == "none" or type(module).__name__ == "GELU":
         return "gelu"
-    raise InputError(f"transformers' SigLIP is not exported with {type(module).__name__}\n  {_FORMAT}")
+    raise InputError(f"transformers' SigLIP is not exported with {type(module).__name__}\n  use --format safetensors")
 
 
 def _same_and_split(depth: int) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
