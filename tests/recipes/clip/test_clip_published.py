@@ -538,3 +538,13 @@ def test_a_file_that_lacks_a_tensor_is_named(tmp_path):
     torch.save({name: tensor for name, tensor in state.items() if name != "ln_final.bias"}, tmp_path / "weights.pt")
     with pytest.raises(CheckpointError, match=r"has no tensor 'ln_final\.bias'\n  copy it again"):
         import_model(tmp_path / "weights.pt", None, tmp_path / "ours", format="openai")
+
+
+def test_an_activation_that_siglip_of_transformers_lacks_is_exported_as_the_message_says(timm, tokenizer, tmp_path):
+    image = tiny_timm(name="vit_base_patch16_siglip_224", options=SIGLIP_VIT | {"act_layer": "relu"})
+    config = text_only(image, **SIGLIP_WORDS)
+    write_native(config, random_model(config), tokenizer, tmp_path / "ours")
+    with pytest.raises(InputError) as refused:
+        export(tmp_path / "ours", "huggingface", tmp_path / "theirs")
+    advice = followed(refused.value, "recipes/clip/siglip_layout.py: … is not exported as a SigLIP")
+    export(tmp_path / "ours", advice.split()[-1], tmp_path / "again")

@@ -27,6 +27,7 @@ from pretrainkit.exporting.transformers_folder import (
     to_theirs,
 )
 from pretrainkit.nn.initialise import initialise_layer
+from pretrainkit.recipes.bert import roberta
 from pretrainkit.recipes.bert.config import Activation, AnyModelConfig, BertModelConfig, ModernModelConfig
 from pretrainkit.recipes.bert.model import fresh_heads, is_local
 from pretrainkit.recipes.bert.original import newest_original, read_original
@@ -76,6 +77,7 @@ _SETTINGS = {
     },
 }
 
+_DISENTANGLED = ("deberta", "deberta-v2")
 _MODERN_BIASES = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias")
 _MASKED_WORD_HEADS = {"bert": "cls.predictions.", "modern": "decoder."}
 """What names of tensors begin with that only a model of masked words has."""
@@ -289,9 +291,20 @@ def to_huggingface_config(
 def from_huggingface_config(values: Mapping[str, Any]) -> AnyModelConfig:
     """Return our config for the contents of a `config.json`. Raises CheckpointError where the model is of another kind,
     or has a feature ours lacks."""
+    if values.get("model_type") in roberta.MODEL_TYPES:
+        values = roberta.as_bert_config(values)
     kind = values.get("model_type")
+    if kind in _DISENTANGLED:
+        raise CheckpointError(
+            f"config.json has model_type {kind!r}, whose attention adds relative positions to queries and keys "
+            "(disentangled attention): the bert recipe has no such attention\n"
+            "  fine-tune it as transformers computes it, with --recipe huggingface"
+        )
     if kind not in ("bert", "modernbert"):
-        raise CheckpointError(f"config.json has model_type {kind!r}\n  the bert recipe reads 'bert' and 'modernbert'")
+        raise CheckpointError(
+            f"config.json has model_type {kind!r}\n"
+            f"  the bert recipe reads {', '.join(('bert', 'modernbert', *roberta.MODEL_TYPES))}"
+        )
     arch: Literal["bert", "modern"] = "bert" if kind == "bert" else "modern"
     activation = values.get("hidden_act" if arch == "bert" else "hidden_activation", "gelu")
     settings = {ours: values[theirs] for ours, theirs in _SIZES.items()}
@@ -347,7 +360,9 @@ def write_folder(out: Path, values: Mapping[str, Any], state: State, tokenizer: 
 def read_huggingface(folder: Path) -> tuple[AnyModelConfig, dict[str, Tensor]]:
     """Read the config and our state dict of a folder that transformers wrote, or Sabertooth, whose config.json is
     alike. Raises CheckpointError where a file is missing or broken, or the model is of another kind."""
-    config, _ = read_config(folder, from_huggingface_config)
+    config, values = read_config(folder, from_huggingface_config)
+    if values["model_type"] in roberta.MODEL_TYPES:
+        return config, from_huggingface_state(roberta.as_bert_state(read_tensors(folder), values), config)
     if isinstance(config, BertModelConfig) and not any(folder.glob("*.safetensors")):
         original = newest_original(folder)
         if original is not None:

@@ -179,7 +179,7 @@ def _activation(module: nn.Module) -> str:
         return "gelu_pytorch_tanh"
     if approximate == "none" or type(module).__name__ == "GELU":
         return "gelu"
-    raise InputError(f"transformers' SigLIP is not exported with {type(module).__name__}\n  use --format safetensors")
+    raise InputError(f"{type(module).__name__} is not exported as a SigLIP of transformers\n  use --format safetensors")
 
 
 def _same_and_split(depth: int) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
