@@ -26,6 +26,7 @@ from pretrainkit.recipes.capabilities import (
     ChecksFiles,
     DataCheck,
     EncodesImages,
+    Evaluates,
     GenerateOptions,
     Infers,
     StandsOnEncoder,
@@ -40,7 +41,14 @@ from pretrainkit.running.exchange import (
     import_model,
     read_foreign_model,
 )
-from pretrainkit.running.held_out import EVALUATED, build_evaluations, evaluated, evaluation_config, overridden
+from pretrainkit.running.held_out import (
+    EVALUATED,
+    build_evaluations,
+    evaluated,
+    evaluation_config,
+    new_table,
+    overridden,
+)
 from pretrainkit.running.initial import build_loader, with_num_steps
 from pretrainkit.running.opened import Opened, existing_folder, load_model, open_model, read_model
 from pretrainkit.running.pictures import (
@@ -207,22 +215,29 @@ def evaluate(
     num_examples: int | None = None,
     device: str | None = None,
     averaged: bool = False,
+    csv: str | Path | None = None,
 ) -> dict[str, float]:
     """Held-out metrics of a run, checkpoint or export. Raises ConfigError where an override is of something that cannot
-    be changed any more.
+    be changed any more, InputError where the file `csv` exists.
 
     Args:
         data: Token shards, or sets of pairs; None: `data.valid` of its config.
         overrides: Settings of evaluate, data, objective and precision (`data.NAME=VALUE`) other than in its config.
         num_examples: At most so many; None: as its config says.
         averaged: The average of the weights that `ema_decay` keeps, instead of the last ones.
+        csv: New file for a table of the metrics, which has the columns of CLIP_benchmark for `clip`.
     """
     from pretrainkit.dist.env import init_world
 
     opened = open_model(path, averaged=averaged)
     config = evaluation_config(opened, path, data, overrides, num_examples)
-    with init_world(device) as world:
-        return evaluated(build_evaluations(opened.recipe, config, world, None), opened.model.to(world.device), "")
+    with init_world(device) as world, new_table(None if csv is None or world.rank else Path(csv)) as write:
+        metrics = evaluated(build_evaluations(opened.recipe, config, world, None), opened.model.to(world.device), "")
+        recipe, name = opened.recipe, str(path)
+        write(
+            recipe.metric_rows(config, metrics, name) if isinstance(recipe, Evaluates) else [{"model": name, **metrics}]
+        )
+    return metrics
 
 
 def evaluate_checkpoints(

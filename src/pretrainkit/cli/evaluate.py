@@ -35,6 +35,9 @@ def evaluate(
         Path | None,
         Option(help="With --all-checkpoints: file of JSON lines; default: RUN/evaluations/checkpoints.jsonl."),
     ] = None,
+    csv: Annotated[
+        Path | None, Option(help="New CSV file for the metrics; of clip with the columns of CLIP_benchmark.")
+    ] = None,
     json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Evaluate a trained model on held-out data, always with the same examples and masks."""
@@ -42,6 +45,8 @@ def evaluate(
         settings, data = [*(settings or []), *data_settings([data])], None
     options: dict[str, Any] = {"num_examples": num_examples, "device": device, "averaged": averaged}
     if all_checkpoints:
+        if csv is not None:
+            raise InputError(f"--csv {csv} is for one model\n  leave it out: --all-checkpoints writes a line for each")
 
         def tell(step: int, metrics: Mapping[str, float]) -> None:
             line = dumps({"step": step, **metrics}) if json else f"step {step:>7,}  {evaluation_line(metrics)}"
@@ -51,7 +56,7 @@ def evaluate(
         return
     if out is not None:
         raise InputError(f"--out {out} is only for --all-checkpoints\n  leave it out")
-    metrics = api.evaluate(path, data, settings or [], **options)
+    metrics = api.evaluate(path, data, settings or [], csv=csv, **options)
     if json:
         print(dumps(metrics))
     else:

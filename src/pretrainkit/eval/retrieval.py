@@ -205,7 +205,8 @@ def accuracies(
     image_ND: Tensor, label_N: NDArray[np.int64], class_CD: Tensor, *, megabytes: int = 64, world: World = ALONE
 ) -> dict[str, float]:
     """`acc1`, and `acc5` where there are more than five classes: the percentage of images whose class is the nearest,
-    or among the five nearest. Of equally near classes the first one counts as nearer.
+    or among the five nearest. `mean_per_class_recall`: the mean over the classes of the images of their acc1. Of
+    equally near classes the first one counts as nearer.
 
     Args:
         image_ND: Embeddings, on every rank all of them.
@@ -215,4 +216,6 @@ def accuracies(
     num_classes = len(class_CD)
     classes = Rows(class_CD, np.arange(num_classes))
     rank_N = ranks(Rows(image_ND, label_N), classes, megabytes=megabytes, world=world)
-    return {f"acc{k}": recall(rank_N, k) for k in (1, 5) if k == 1 or num_classes > k}
+    found = {f"acc{k}": recall(rank_N, k) for k in (1, 5) if k == 1 or num_classes > k}
+    recalls = [math.nan if rank_N is None else recall(rank_N[label_N == label], 1) for label in np.unique(label_N)]
+    return found | {"mean_per_class_recall": float(np.mean(recalls))}

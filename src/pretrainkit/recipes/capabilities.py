@@ -165,6 +165,10 @@ class Evaluates(Capability[Run]):
         folder for files that people read, or None if nothing can be written. Default: none."""
         return ()
 
+    def metric_rows(self, config: Run, metrics: Mapping[str, float], model: str) -> Sequence[Mapping[str, str | float]]:
+        """Return rows of a table of the metrics of `model`. Default: one row with a column for each metric."""
+        return [{"model": model, **metrics}]
+
 
 class GenerateOptions(TypedDict, total=False):
     """Options of `pretrainkit.generate`. A recipe accepts the options in its `generate_options`."""

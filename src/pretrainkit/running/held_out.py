@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.loader import Origins, flatten
-from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.errors import ConfigError, DataError, InputError
+from pretrainkit.exporting.folder import new_file
 from pretrainkit.exporting.settings import SETTINGS, read_settings
 from pretrainkit.recipes.capabilities import Evaluates, StandsOnEncoder
 from pretrainkit.recipes.recipe import Recipe
@@ -35,6 +38,27 @@ EVALUATED = ("data", "evaluate", "objective", "precision")
 """Parts of a config that held-out metrics depend on, besides the model."""
 _USED = ("data", "evaluate", "precision")
 """Parts of a config that a model is used with, for whatever purpose."""
+
+
+@contextmanager
+def new_table(path: Path | None) -> Iterator[Callable[[Sequence[Mapping[str, Any]]], None]]:
+    """Yield a function that writes rows to the new CSV file `path`, or nothing without a path. Raises InputError if the
+    file exists."""
+    if path is None:
+        yield lambda rows: None
+        return
+    if path.exists():
+        raise InputError(f"{path} exists\n  choose another --csv, or remove it first")
+    with new_file(path) as aside:
+        yield lambda rows: _write_table(aside, rows)
+
+
+def _write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def evaluation_config(

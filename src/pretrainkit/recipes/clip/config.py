@@ -2,9 +2,9 @@
 
 import math
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from pretrainkit.config.base import Config, ReadBy
 from pretrainkit.config.fields import Rate
@@ -379,12 +379,21 @@ class ClassificationConfig(Config):
     """Folder with files CLASS/IMAGE."""
     name: str | None = None
     """Name of the set in metrics; null: the last part of the path that is not train, valid, val or test."""
+    suite: Literal["imagenet"] | None = None
+    """imagenet: the class names and 80 captions of OpenAI's evaluation, for folders named by WordNet ids (ImageNet, -R,
+    -A, Sketch) or by class numbers (V2); needs extra [open-clip]."""
     class_names: Annotated[str | None, IsPath()] = None
     """JSON file {folder name: class name}; null: folder names, with spaces for underscores."""
     templates: tuple[str, ...] = TEMPLATES
     """Captions with {} for the class name; the embeddings of each class are averaged."""
     templates_file: Annotated[str | None, IsPath()] = None
     """A file with one template in each line, in place of `templates`."""
+
+    @model_validator(mode="after")
+    def _check_suite(self) -> Self:
+        if self.suite and (self.class_names or self.templates_file or self.templates != TEMPLATES):
+            raise ValueError("suite has class names and captions: leave out class_names, templates and templates_file")
+        return self
 
 
 class ClipEvaluateConfig(EvaluateConfig):

@@ -25,6 +25,7 @@ from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import gather_root_weights, unwrap
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.eval.evaluator import BuildRows, embed_rows, evaluation_mode
+from pretrainkit.eval.imagenet import imagenet_names, imagenet_templates
 from pretrainkit.eval.retrieval import (
     Rows,
     accuracies,
@@ -152,8 +153,12 @@ class Inputs:
         return PairSet(name, pairs.image_ids, images, lambda rows: self.captions(texts(rows)), texts)
 
     def classes(self, wanted: ClassificationConfig, name: str) -> ClassSet:
-        folders, templates = class_folders(Path(wanted.path)), _templates(wanted)
-        names = class_names(folders, Path(wanted.class_names) if wanted.class_names else None)
+        folders = class_folders(Path(wanted.path))
+        if wanted.suite == "imagenet":
+            names, templates = imagenet_names(folders.classes), imagenet_templates()
+        else:
+            templates = _templates(wanted)
+            names = class_names(folders, Path(wanted.class_names) if wanted.class_names else None)
         captions = captions_of(names, templates)
         return ClassSet(
             name=name,
@@ -262,7 +267,8 @@ def held_out_metrics(
 
     Returns:
         For each set of pairs `<set>_I2T-R@1` ... `<set>_T2I-R@10` and `<set>_RSUM` (percent, and their sum); `RSUM`,
-        the mean over sets; for each folder of classes `<folder>_zeroshot_acc1` and `_acc5` (percent); `temperature`.
+        the mean over sets; for each folder of classes `<folder>_zeroshot_acc1`, `_acc5` and
+        `_mean_per_class_recall` (percent); `temperature`.
     """
     towers = partial(
         embed, model, batch_size=config.batch_size, world=world, autocast=autocast, num_threads=num_threads
@@ -280,6 +286,29 @@ def held_out_metrics(
             found = _classification(towers, class_set, config, world)
             metrics |= {f"{class_set.name}_zeroshot_{name}": value for name, value in found.items()}
     return metrics
+
+
+_BENCHMARK = {
+    "zeroshot_classification": {
+        "acc1": "zeroshot_acc1",
+        "acc5": "zeroshot_acc5",
+        "mean_per_class_recall": "zeroshot_mean_per_class_recall",
+    },
+    "zeroshot_retrieval": {"image_retrieval_recall@5": "T2I-R@5", "text_retrieval_recall@5": "I2T-R@5"},
+}
+"""Tasks and columns of CLIP_benchmark to the ends of our names."""
+
+
+def benchmark_rows(config: ClipRun, metrics: Mapping[str, float], model: str) -> list[dict[str, str | float]]:
+    """Return a row for each held-out set with the columns of CLIP_benchmark, whose metrics are shares of 1."""
+    sets = [(class_set_name(one), "zeroshot_classification") for one in config.evaluate.classification]
+    sets += [(set_name(one), "zeroshot_retrieval") for one in config.data.valid]
+    rows: list[dict[str, str | float]] = []
+    for name, task in sets:
+        values = {column: metrics.get(f"{name}_{end}") for column, end in _BENCHMARK[task].items()}
+        known = {column: value / 100 for column, value in values.items() if value is not None}
+        rows.append({"dataset": name, "model": model, "pretrained": model, "task": task, **known})
+    return rows
 
 
 def embed(

@@ -111,6 +111,12 @@ class Clip(
 
         return build_evaluator(config, world, precision)
 
+    def metric_rows(self, config: ClipRun, metrics: Mapping[str, float], model: str) -> list[dict[str, str | float]]:
+        """Rows with the columns of CLIP_benchmark."""
+        from pretrainkit.recipes.clip.held_out import benchmark_rows
+
+        return benchmark_rows(config, metrics, model)
+
     def tokenizer_folder(self, config: ClipRun) -> Path | None:
         from pretrainkit.recipes.clip.captions import tokenizer_folder
 

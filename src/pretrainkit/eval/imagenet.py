@@ -1,0 +1,31 @@
+"""Class names and captions for zero-shot classification on ImageNet and the sets that share its classes, as OpenAI
+evaluates CLIP (Radford et al. 2021, https://arxiv.org/abs/2103.00020), from the packages that have them."""
+
+from collections.abc import Sequence
+
+from pretrainkit.errors import DataError, import_optional
+
+_EXTRA = "open-clip"
+_NUM_CLASSES = 1000
+
+
+def imagenet_names(classes: Sequence[str]) -> list[str]:
+    """Return the names of class folders that are called by WordNet ids (ImageNet, -R, -A, Sketch) or by the numbers of
+    the classes (V2). Raises DataError if a folder is none of these, MissingPackageError if a package is missing."""
+    names = import_optional(
+        "open_clip.zero_shot_metadata", _EXTRA, "suite: imagenet", package="open_clip_torch"
+    ).IMAGENET_CLASSNAMES
+    ids = import_optional("timm.data", "vision", "suite: imagenet", package="timm").ImageNetInfo().label_names()
+    numbers = {name: number for number, name in enumerate(ids)} | {str(n): n for n in range(_NUM_CLASSES)}
+    if unknown := [name for name in classes if name not in numbers]:
+        raise DataError(
+            f"{len(unknown)} folders are no classes of ImageNet, such as {', '.join(unknown[:3])}\n"
+            "  folders have WordNet ids (n01440764) or numbers (0 to 999); for other classes leave suite out"
+        )
+    return [names[numbers[name]] for name in classes]
+
+
+def imagenet_templates() -> list[str]:
+    """Return the 80 captions with {} for the class. Raises MissingPackageError if open_clip_torch is missing."""
+    found = import_optional("open_clip.zero_shot_metadata", _EXTRA, "suite: imagenet", package="open_clip_torch")
+    return [template("{}") for template in found.OPENAI_IMAGENET_TEMPLATES]
