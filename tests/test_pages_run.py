@@ -293,7 +293,29 @@ WALKS = [
         before={"^pretrainkit resume": killed("runs/mine")},
     ),
     Walk("docs/exchange.md", exchange, behind={"^pretrainkit train": QUICK}),
+    Walk(
+        "docs/how-to/evaluate-and-submit.md",
+        glue,
+        smaller={"--lr 5e-5 4e-5 3e-5 2e-5 --seeds 3": "--lr 5e-5 4e-5 --seeds 1 --tasks rte"},
+        behind={r"^pretrainkit (finetune|sweep)": f"{GLUE} {QUICK_TASK}"},
+    ),
     Walk("docs/how-to/export-and-publish.md", published, not_here={"--push": HUB}),
+    Walk(
+        "docs/how-to/own-images-and-captions.md",
+        clip,
+        smaller={"--vocab-size 8000": "--vocab-size 240"},
+        behind={"^pretrainkit train": QUICK},
+    ),
+    Walk(
+        "docs/how-to/resume-and-move.md",
+        training,
+        smaller={"num_steps=7000": "num_steps=3", "every_steps=(500|1000|200)": "every_steps=1"},
+        behind={"^pretrainkit train": f"{BERT} {QUICK}"},
+        before={
+            "^pretrainkit resume runs/mine$": killed("runs/mine"),
+            "^pretrainkit resume elsewhere": killed("elsewhere/mine"),
+        },
+    ),
     Walk(
         "docs/how-to/sizes-and-batch.md",
         training,

@@ -11,7 +11,7 @@ _NUM_CLASSES = 1000
 
 def imagenet_names(classes: Sequence[str]) -> list[str]:
     """Return the names of class folders that are called by WordNet ids (ImageNet, -R, -A, Sketch) or by the numbers of
-    the classes (V2). Raises DataError if a folder is none of these, MissingPackageError if a package is missing."""
+    the classes (V2). Raises DataError for other folders, MissingPackageError if a package is missing."""
     names = import_optional(
         "open_clip.zero_shot_metadata", _EXTRA, "suite: imagenet", package="open_clip_torch"
     ).IMAGENET_CLASSNAMES
@@ -27,5 +27,5 @@ def imagenet_names(classes: Sequence[str]) -> list[str]:
 
 def imagenet_templates() -> list[str]:
     """Return the 80 captions with {} for the class. Raises MissingPackageError if open_clip_torch is missing."""
-    found = import_optional("open_clip.zero_shot_metadata", _EXTRA, "suite: imagenet", package="open_clip_torch")
-    return [template("{}") for template in found.OPENAI_IMAGENET_TEMPLATES]
+    metadata = import_optional("open_clip.zero_shot_metadata", _EXTRA, "suite: imagenet", package="open_clip_torch")
+    return [template("{}") for template in metadata.OPENAI_IMAGENET_TEMPLATES]

@@ -36,12 +36,12 @@ def as_bert_state(state: Mapping[str, Tensor], values: Mapping[str, Any]) -> dic
     """Return the tensors of a folder with this `config.json` as those of a BERT. Both segments are the same, so that
     the second text of a pair gives what it gives there. Raises CheckpointError if the embeddings are missing."""
     has_prefix = any(name.startswith("roberta.") for name in state)
-    found = {_bert_name(name, has_prefix=has_prefix): tensor for name, tensor in state.items()}
-    if missing := {_POSITIONS, _SEGMENTS} - found.keys():
+    tensors = {_bert_name(name, has_prefix=has_prefix): tensor for name, tensor in state.items()}
+    if missing := {_POSITIONS, _SEGMENTS} - tensors.keys():
         raise CheckpointError(f"the weights have no {' and no '.join(sorted(missing))}\n  copy the folder again")
-    found[_POSITIONS] = found[_POSITIONS][_first_position(values) :]
-    found[_SEGMENTS] = found[_SEGMENTS].expand(_NUM_SEGMENTS, -1)
-    return found
+    tensors[_POSITIONS] = tensors[_POSITIONS][_first_position(values) :]
+    tensors[_SEGMENTS] = tensors[_SEGMENTS].expand(_NUM_SEGMENTS, -1)
+    return tensors
 
 
 def _first_position(values: Mapping[str, Any]) -> int:

@@ -130,13 +130,13 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     if path.is_dir():
         file = next((path / name for name in _WEIGHTS if (path / name).is_file()), path / _WEIGHTS[0])
     if file.suffix == ".safetensors":
-        found = read_tensors(file.parent, file.stem)
+        weights = read_tensors(file.parent, file.stem)
     elif is_torchscript(file):
-        found = read_torchscript(file)
+        weights = read_torchscript(file)
     else:
-        found = read_pickle(file, ("state_dict",), f"a folder with {_WEIGHTS[0]}, or a file of weights")
-    names = {name: name.removeprefix("module.") for name in found}
-    return {short: found[name].float() for name, short in names.items() if short not in _LEFTOVERS}
+        weights = read_pickle(file, ("state_dict",), f"a folder with {_WEIGHTS[0]}, or a file of weights")
+    names = {name: name.removeprefix("module.") for name in weights}
+    return {short: weights[name].float() for name, short in names.items() if short not in _LEFTOVERS}
 
 
 def _require(given: Mapping[str, Any], known: set[str], wanted: Mapping[str, Any]) -> None:
@@ -269,14 +269,14 @@ def _names(tower: str, prefix: str, tensors: State | None = None, num_layers: in
     vision = {"class_token": "class_embedding", "position_embedding": "positional_embedding"}
     words = {"token.weight": "token_embedding.weight", "position_embedding": "positional_embedding"}
     norms = {"norm_before": "ln_pre", "norm_after": "ln_post"} if tower == "image" else {"norm_after": "ln_final"}
-    found = {ours: f"{prefix}{theirs}" for ours, theirs in (vision if tower == "image" else words).items()}
+    names = {ours: f"{prefix}{theirs}" for ours, theirs in (vision if tower == "image" else words).items()}
     for kind in ("weight", "bias"):
-        found |= {f"{ours}.{kind}": f"{prefix}{theirs}.{kind}" for ours, theirs in norms.items()}
+        names |= {f"{ours}.{kind}": f"{prefix}{theirs}.{kind}" for ours, theirs in norms.items()}
         for number in range(num_layers):
             own, layer = f"layers.{number}", f"{blocks}{number}"
-            found |= {f"{own}.{ours}.{kind}": f"{layer}.{theirs}.{kind}" for ours, theirs in _LAYER.items()}
-            found[f"{own}.attention.qkv.{kind}"] = f"{layer}.attn.in_proj_{kind}"
-    return num_layers, {f"{tower}.encoder.{ours}": theirs for ours, theirs in found.items()}
+            names |= {f"{own}.{ours}.{kind}": f"{layer}.{theirs}.{kind}" for ours, theirs in _LAYER.items()}
+            names[f"{own}.attention.qkv.{kind}"] = f"{layer}.attn.in_proj_{kind}"
+    return num_layers, {f"{tower}.encoder.{ours}": theirs for ours, theirs in names.items()}
 
 
 def _their_name(ours: str) -> str:
@@ -330,14 +330,14 @@ def write_open_clip(config: ClipRun, model: DualEncoder, tokenizer: Path | None,
     values |= {"quick_gelu": True} if "quick_gelu" in activations else {}
     values |= {"custom_text": True} if is_text_only else {}
     values |= {"vision_cfg": vision, "text_cfg": text | {"hf_tokenizer_name": name}}
-    found = {**vision_tensors, **text_tensors, "logit_scale": model.logit_scale().detach().log()}
+    tensors = {**vision_tensors, **text_tensors, "logit_scale": model.logit_scale().detach().log()}
     if model.logit_bias is not None:
         values["init_logit_bias"] = config.objective.siglip_bias
-        found["logit_bias"] = model.logit_bias.detach()[0]
+        tensors["logit_bias"] = model.logit_bias.detach()[0]
     (out / CONFIG).write_text(
         json.dumps({"model_cfg": values, "preprocess_cfg": _preprocess(config, model)}, indent=2) + "\n", "utf-8"
     )
-    write_tensors(out / _WEIGHTS[0], found)
+    write_tensors(out / _WEIGHTS[0], tensors)
     write_tokenizer(words, config.data.max_length, out)
 
 
@@ -360,21 +360,21 @@ def _their_image(config: ClipRun, model: DualEncoder, state: State) -> tuple[dic
             "timm_proj": "none",
         }
         values["image_size"] = published
-        found = with_prefix(_TRUNK, without_prefix("image.encoder.", state))
+        tensors = with_prefix(_TRUNK, without_prefix("image.encoder.", state))
         if projected is not None:
             values |= {"timm_proj": "linear", "timm_pool": image.options.get("global_pool", "")}
-            found[_TIMM_PROJECTION] = projected
-        return values, found
+            tensors[_TIMM_PROJECTION] = projected
+        return values, tensors
     _, names = _names("image", "visual.", num_layers=image.num_layers)
-    found = {theirs: state[ours] for ours, theirs in names.items()}
+    tensors = {theirs: state[ours] for ours, theirs in names.items()}
     kernel = (3, image.patch_size, image.patch_size)
-    found[_PATCH] = state["image.encoder.patch.weight"].unflatten(1, kernel)
+    tensors[_PATCH] = state["image.encoder.patch.weight"].unflatten(1, kernel)
     if projected is None:
         raise _cannot("model.projection.kind=text_only with model.image.kind=vit")
-    found[_IMAGE_PROJECTION] = projected.T
+    tensors[_IMAGE_PROJECTION] = projected.T
     values = {"image_size": image.image_size, "patch_size": image.patch_size} | _their_blocks(image)
     values["head_width"] = image.hidden_size // image.num_heads
-    return values | ({"pool_type": "avg"} if image.pool == "mean" else {}), found
+    return values | ({"pool_type": "avg"} if image.pool == "mean" else {}), tensors
 
 
 def _their_text(config: ClipRun, words: CaptionTokenizer, state: State) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -397,12 +397,15 @@ def _their_text(config: ClipRun, words: CaptionTokenizer, state: State) -> tuple
     values |= {"pool_type": {"eos": "eos", "cls": "first", "last": "last"}[text.pool]}
     values |= {"eos_id": words.suffix[-1]} if text.pool == "eos" else {}
     _, names = _names("text", "", num_layers=text.num_layers)
-    found = {theirs: state[ours] for ours, theirs in names.items()}
+    tensors = {theirs: state[ours] for ours, theirs in names.items()}
     projected = state["text_projection.linear.weight"]
     if "text_projection.linear.bias" not in state:
-        return values, {**found, _TEXT_PROJECTION: projected.T}
-    found |= {f"{_TEXT_PROJECTION}.weight": projected, f"{_TEXT_PROJECTION}.bias": state["text_projection.linear.bias"]}
-    return values | {"proj_bias": True}, with_prefix("text.", found)
+        return values, {**tensors, _TEXT_PROJECTION: projected.T}
+    tensors |= {
+        f"{_TEXT_PROJECTION}.weight": projected,
+        f"{_TEXT_PROJECTION}.bias": state["text_projection.linear.bias"],
+    }
+    return values | {"proj_bias": True}, with_prefix("text.", tensors)
 
 
 def _their_blocks(tower: VitConfig | TextTransformerConfig) -> dict[str, Any]:

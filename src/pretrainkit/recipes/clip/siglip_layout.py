@@ -163,13 +163,13 @@ def siglip_folder(
     }
     words = to_transformers(without_prefix("text.encoder.", state), text)
     words |= {f"head.{kind}": state[f"text_projection.linear.{kind}"] for kind in _KINDS}
-    found = {
+    tensors = {
         **with_prefix("vision_model.", _from_timm(vision, depth)),
         **with_prefix("text_model.", words),
         "logit_scale": model.logit_scale().detach().log().reshape(1),
         "logit_bias": state.get("logit_bias", torch.zeros(1)),  # a softmax has none
     }
-    return values, found
+    return values, tensors
 
 
 def _activation(module: nn.Module) -> str:
@@ -201,19 +201,19 @@ def _timm_names(depth: int) -> set[str]:
 
 
 def _to_timm(state: State, depth: int) -> dict[str, Tensor]:
-    found = to_ours(state, *_same_and_split(depth))
-    found["pos_embed"] = state[_POSITIONS][None]
+    tensors = to_ours(state, *_same_and_split(depth))
+    tensors["pos_embed"] = state[_POSITIONS][None]
     for kind in _KINDS:
         joined = state[f"head.attention.in_proj_{kind}"]
         width = len(joined) // 3
-        found[f"attn_pool.q.{kind}"], found[f"attn_pool.kv.{kind}"] = joined[:width], joined[width:]
-    return found
+        tensors[f"attn_pool.q.{kind}"], tensors[f"attn_pool.kv.{kind}"] = joined[:width], joined[width:]
+    return tensors
 
 
 def _from_timm(state: State, depth: int) -> dict[str, Tensor]:
-    found = to_theirs(state, *_same_and_split(depth))
-    found[_POSITIONS] = state["pos_embed"][0]
+    tensors = to_theirs(state, *_same_and_split(depth))
+    tensors[_POSITIONS] = state["pos_embed"][0]
     for kind in _KINDS:
         parts = state[f"attn_pool.q.{kind}"], state[f"attn_pool.kv.{kind}"]
-        found[f"head.attention.in_proj_{kind}"] = torch.cat(parts)
-    return found
+        tensors[f"head.attention.in_proj_{kind}"] = torch.cat(parts)
+    return tensors
