@@ -130,7 +130,7 @@ def test_commands_of_shell_snippets_parse(block, shown_files):
                 assert (ROOT / script).is_file(), script
             case [program, *_]:
                 known = ("pip", "apt-get", "tensorboard", "wandb", "cat", "kill", "touch", "git", "cd", "zstd")
-                assert program in (*known, "docker", "pre-commit", "head", "ls"), command
+                assert program in (*known, "docker", "pre-commit", "head", "ls", "optimum-cli"), command
 
 
 def test_commands_of_the_check_of_an_installation_parse(tmp_path):

@@ -6,6 +6,8 @@ import re
 import shutil
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from unittest import mock
 
@@ -22,6 +24,12 @@ pytestmark = pytest.mark.slow
 
 RECIPES = "src/pretrainkit/recipes"
 HUB = "needs the hub"
+MISSING = {
+    name: "this package is not installed"
+    for name in ("open_clip", "sentence_transformers", "optimum")
+    if find_spec(name) is None or (name == "optimum" and version("transformers") >= "5")
+}
+"""Packages of snippets."""
 OTHER_MACHINES = "needs other machines"
 
 
@@ -167,6 +175,16 @@ def open_clip_model(folder: Path) -> None:
     RECIPE.export_file(
         config, random_model(config), make_tokenizer(folder.parent / "words"), "openclip", folder, name="laion"
     )
+
+
+def used_elsewhere(folder: Path) -> None:
+    from pretrainkit.exporting.native import write_native
+    from support.clip_models import make_tokenizer, random_model, run_config, text
+
+    copy("bert", folder / "runs" / "mine")
+    config = run_config(None, text(), valid_transforms=(ResizeShorter(size=32), CenterCrop(size=32)), max_length=12)
+    write_native(config, random_model(config), make_tokenizer(folder / "words"), folder / "runs" / "clip")
+    shutil.copy(data.part("rooms") / "valid/rgb/00000.png", folder / "photo.png")
 
 
 def t5_base(folder: Path) -> None:
@@ -334,6 +352,7 @@ WALKS = [
         not_here={"^pretrainkit doctor": "tests/end_to_end/test_killed_rank.py runs it"},
         before={"resume runs/mine optimizer": killed("runs/mine")},
     ),
+    Walk("docs/how-to/use-your-model.md", used_elsewhere, not_here=MISSING),
     Walk(
         "docs/image-tokenizers.md",
         image_tokenizers,

@@ -96,7 +96,7 @@ class Walk(NamedTuple):
     behind: Mapping[str, str] = {}
     """Pattern to words that are put behind the commands in which it is found."""
     not_here: Mapping[str, str] = {}
-    """Pattern of commands that cannot run here to the reason."""
+    """Pattern of commands and snippets that cannot run here to the reason."""
     failing: Mapping[str, str] = {}
     """Pattern of commands that are known to fail to the words of their message."""
     before: Mapping[str, Callable[[Path], None]] = {}
@@ -118,6 +118,9 @@ def walk(this: Walk, folder: Path) -> list[str]:
         if block.language in ("yaml", "python") and block.name:
             (folder / block.name).write_text(_changed(block.text, this.smaller, used), encoding="utf-8")
         elif block.language == "python":
+            if skipped := [pattern for pattern in this.not_here if re.search(pattern, block.text)]:
+                used.update(skipped)
+                continue
             code = _changed(block.text, this.smaller, used)
             for place in re.findall(r'(?:train|export|render)\(.*"(\S+)"\)$', code, re.MULTILINE):
                 _make_room(folder / place, written)

@@ -45,7 +45,11 @@ def fetch_model(name: str) -> Path:
             return Path(snapshot_download(place, revision=revision, allow_patterns=patterns, local_files_only=True))
         names = [file.rfilename for file in about.siblings or ()]
         weights = _WEIGHTS[:1] if any(file.endswith(".safetensors") for file in names) else _WEIGHTS
-        _log.info("%s: licence %s", place, getattr(about.card_data, "license", None) or "not given")
+        _log.warning(
+            "%s: licence %s; read it before you use or pass on the model",
+            place,
+            getattr(about.card_data, "license", None) or "not given",
+        )
         return Path(snapshot_download(place, revision=revision, allow_patterns=[*_MODEL_FILES, *weights]))
     except Exception as error:  # of the library, of its HTTP client, or of the file system
         reason = str(error).splitlines()[0][:200] if str(error) else ""
