@@ -30,6 +30,7 @@ GRADIENTS = [
     {"gather_gradient": False},
     {"duplicates": "ignore"},
     {"loss": "siglip", "duplicates": "positives"},
+    {"loss": "siglip"},
     {"mixup": {}, "label_smoothing": 0.1},
 ]
 STRATEGIES = ("ddp", "fsdp2")

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from pretrainkit.dist.autocast import in_float32
 from pretrainkit.dist.devices import RandomState, from_host, kept_on, seed_generators
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import gather_root_weights
@@ -139,7 +140,11 @@ def accumulate_coupled(
     after_forward = RandomState(precision.device)
     ends = list(itertools.accumulate(len(next(iter(part.vectors.values()))) for part in parts))
 
-    terms, slopes_bD, own = _differentiate(objective, names, model, parts, world)
+    exchanged = objective.exchanged(world.world_size) if world.world_size > 1 else None
+    if exchanged is None:
+        terms, slopes_bD, own = _differentiate(objective, names, model, parts, world)
+    else:
+        terms, slopes_bD, own = _differentiate_by_blocks(objective, names, model, parts, world, exchanged)
     for index in backward_order:
         is_final = index == backward_order[-1]
         with gradient_sync(is_final):
@@ -190,6 +195,102 @@ def _differentiate(
     }
     own = [(p, gradient) for p, gradient in zip(parameters, gradients[len(leaves_BD) :]) if gradient is not None]
     return {name: LossSum(terms[name].total.detach(), terms[name].weight) for name in names}, slopes_bD, own
+
+
+def _differentiate_by_blocks(
+    objective: CoupledObjective,
+    names: Sequence[str],
+    model: nn.Module,
+    parts: Sequence[Embedded],
+    world: World,
+    exchanged: tuple[str, str],
+) -> tuple[dict[str, LossSum], dict[str, Tensor], list[tuple[nn.Parameter, Tensor]]]:
+    """As `_differentiate`, without gathering: the columns of each rank visit all ranks, one after another, together
+    with their gradient, and come home with the whole of it (Zhai et al. 2023, https://arxiv.org/abs/2303.15343)."""
+    stays, travels = exchanged
+    rows_bD, columns_bD = (
+        _at_least_float32(torch.cat([part.vectors[key].detach() for part in parts])) for key in exchanged
+    )
+    rows_bD.requires_grad_()
+    num_rows, num_ranks = len(rows_bD), world.world_size
+    first_row = world.rank * num_rows
+    nearest_column, nearest_row = _Nearest.of(rows_bD), _Nearest.of(columns_bD)
+    row_slope_bD, slope_bD = torch.zeros_like(rows_bD), torch.zeros_like(columns_bD)
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    own: dict[nn.Parameter, Tensor] = {}
+    loss = rows_bD.new_zeros(())
+    gather_root_weights(model)
+    for step in range(num_ranks):
+        first_column = (world.rank - step) % num_ranks * num_rows
+        leaf_bD = columns_bD.detach().requires_grad_()
+        with torch.enable_grad():
+            block_loss = objective.block_loss(model, rows_bD, leaf_bD, first_row, first_column)
+        found = torch.autograd.grad(block_loss, [rows_bD, leaf_bD, *parameters], allow_unused=True)
+        loss += block_loss.detach()
+        for whole, gradient in zip((row_slope_bD, slope_bD), found, strict=False):
+            if gradient is not None:
+                whole += gradient
+        for parameter, gradient in zip(parameters, found[2:], strict=True):
+            if gradient is not None:
+                own[parameter] = own[parameter] + gradient if parameter in own else gradient
+        _find_nearest(rows_bD.detach(), columns_bD, first_row, first_column, nearest_column, nearest_row)
+        if step < num_ranks - 1:
+            columns_bD = _pass_on(columns_bD, world)
+        slope_bD, nearest_row = _pass_on(slope_bD, world), _Nearest(*(_pass_on(part, world) for part in nearest_row))
+    terms = objective.block_terms(model, loss, nearest_column.index_b, nearest_row.index_b, first_row)
+    _check_terms(names, terms)
+    terms = {name: LossSum(total.detach(), kept_on(w.detach(), total.device)) for name, (total, w) in terms.items()}
+    weights = world.all_reduce_(torch.stack([terms[name].weight for name in names]).to(rows_bD.dtype))
+    factor = _term_factors(objective.scales, weights, 1.0).sum()  # of the only term with a scale
+    slopes = {stays: row_slope_bD * factor, travels: slope_bD * factor}
+    return terms, slopes, [(parameter, gradient * factor) for parameter, gradient in own.items()]
+
+
+class _Nearest(NamedTuple):
+    """The most similar vector that each of b vectors has met so far."""
+
+    score_b: Tensor
+    index_b: Tensor
+    """int64 index in the global batch."""
+
+    @classmethod
+    def of(cls, vectors_bD: Tensor) -> "_Nearest":
+        scores_b = vectors_bD.new_full((len(vectors_bD),), -torch.inf)
+        return cls(scores_b, torch.full_like(scores_b, -1, dtype=torch.int64))
+
+    def update(self, score_b: Tensor, index_b: Tensor) -> None:
+        """Take what is more similar, and of equal ones what has the lower index."""
+        is_better_b = (score_b > self.score_b) | ((score_b == self.score_b) & (index_b < self.index_b))
+        self.score_b.copy_(torch.where(is_better_b, score_b, self.score_b))
+        self.index_b.copy_(torch.where(is_better_b, index_b, self.index_b))
+
+
+_SCORES_AT_ONCE = 1 << 24
+"""Scores of a chunk when the nearest vectors are sought."""
+
+
+@torch.no_grad()
+def _find_nearest(
+    rows_bD: Tensor, columns_bD: Tensor, first_row: int, first_column: int, of_rows: _Nearest, of_columns: _Nearest
+) -> None:
+    num_rows = max(1, _SCORES_AT_ONCE // max(1, len(columns_bD)))
+    for start in range(0, len(rows_bD), num_rows):
+        rows = slice(start, min(start + num_rows, len(rows_bD)))
+        with in_float32(rows_bD):
+            score_Cb = rows_bD[rows] @ columns_bD.t()
+        chunk = _Nearest(of_rows.score_b[rows], of_rows.index_b[rows])
+        chunk.update(score_Cb.amax(1), score_Cb.argmax(1) + first_column)
+        of_columns.update(score_Cb.amax(0), score_Cb.argmax(0) + first_row + start)
+
+
+def _pass_on(tensor: Tensor, world: World) -> Tensor:
+    """Send a tensor to the next rank, and return that of the rank before."""
+    received, num_ranks = torch.empty_like(tensor), world.world_size
+    sending = dist.P2POp(dist.isend, tensor.contiguous(), (world.rank + 1) % num_ranks)
+    receiving = dist.P2POp(dist.irecv, received, (world.rank - 1) % num_ranks)
+    for work in dist.batch_isend_irecv([sending, receiving]):
+        work.wait()
+    return received
 
 
 def sum_over_ranks(terms: Mapping[str, LossSum], world: World = _ALONE) -> dict[str, LossSum]:

@@ -134,5 +134,32 @@ class CoupledObjective(Objective):
             Every term of `scales`. Those of scale 0 are for the log only and may be without gradient.
         """
 
+    def exchanged(self, world_size: int) -> tuple[str, str] | None:
+        """Return the names of the vectors whose rows stay on their rank, and of those whose blocks go from rank to rank
+        to meet them, if the only term with a scale is a sum over pairs of the two. Default: None, which gathers all
+        vectors on every rank. With names, `block_loss`, `block_nearest` and `block_terms` are used in place of
+        `loss_from`, and no rank holds more than two blocks."""
+        return None
+
+    def block_loss(
+        self, model: nn.Module, rows_bD: Tensor, columns_bD: Tensor, first_row: int, first_column: int
+    ) -> Tensor:
+        """Return the sum of the loss over all pairs of a row and a column, a scalar with gradient. `first_row`,
+        `first_column`: indices of the first of each in the global batch."""
+        raise NotImplementedError
+
+    def block_terms(
+        self, model: nn.Module, loss: Tensor, nearest_column_b: Tensor, nearest_row_b: Tensor, first_row: int
+    ) -> dict[str, LossSum]:
+        """Return the terms of this rank.
+
+        Args:
+            loss: Sum of `block_loss` over all blocks, without gradient.
+            nearest_column_b: int64 index of the most similar column of each row of this rank.
+            nearest_row_b: int64 index of the most similar row of each column of this rank.
+            first_row: Index of the first row, and of the first column, of this rank.
+        """
+        raise NotImplementedError
+
 
 AnyObjective = SeparableObjective | CoupledObjective

@@ -157,9 +157,14 @@ class SigmoidScore:
     """Minus the log-probability that each row and column belong together or not, each on its own."""
 
     matches: Matches
+    has_targets: bool = True
+    """False: no column belongs to a row."""
 
     def __call__(self, logits_CM: Tensor, pairs_C: Tensor) -> tuple[RowScores, Tensor]:
         matches = self.matches
+        if not self.has_targets:
+            loss = F.softplus(logits_CM).sum()
+            return RowScores(loss, torch.zeros_like(loss), torch.zeros_like(loss)), logits_CM.sigmoid_()
         ignored_CM = matches.ignored(pairs_C)
         if ignored_CM is not None:
             logits_CM.masked_fill_(ignored_CM, -torch.inf)

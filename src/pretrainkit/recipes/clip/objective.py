@@ -109,6 +109,42 @@ class ClipObjective(CoupledObjective):
             terms["hard_loss"] = LossSum(hard_loss, num_pairs)
         return terms
 
+    def exchanged(self, world_size: int) -> tuple[str, str] | None:
+        """The sigmoid of each pair stands alone; what is the same in other pairs would have to travel too."""
+        settings = self._settings
+        is_plain = settings.loss == "siglip" and settings.duplicates == "negatives"
+        return ("image", "text") if is_plain and settings.gather and settings.gather_group_size is None else None
+
+    def block_loss(
+        self, model: nn.Module, rows_bD: Tensor, columns_bD: Tensor, first_row: int, first_column: int
+    ) -> Tensor:
+        plain = cast(DualEncoder, unwrap(model))
+        assert plain.logit_bias is not None
+        matches = Matches(first_column=first_column, num_columns=len(columns_bD))
+        return score_rows(
+            rows_bD,
+            columns_bD,
+            plain.logit_scale().to(rows_bD),
+            plain.logit_bias[0].to(rows_bD),
+            SigmoidScore(matches, has_targets=first_row == first_column),
+            score_products=plain.score_products,
+            first_row=first_row,
+            megabytes=self._settings.logits_megabytes,
+        ).loss
+
+    def block_terms(
+        self, model: nn.Module, loss: Tensor, nearest_column_b: Tensor, nearest_row_b: Tensor, first_row: int
+    ) -> dict[str, LossSum]:
+        scale = cast(DualEncoder, unwrap(model)).logit_scale().detach().to(loss)
+        one, pair_b = torch.ones_like(scale), torch.arange(len(nearest_row_b), device=loss.device) + first_row
+        num_pairs = one * len(pair_b)
+        return {
+            "contrastive_loss": LossSum(loss, num_pairs),
+            "i2t_accuracy": LossSum((nearest_column_b == pair_b).sum().to(loss), num_pairs),
+            "t2i_accuracy": LossSum((nearest_row_b == pair_b).sum().to(loss), num_pairs),
+            "temperature": LossSum(1 / scale, one),
+        }
+
     def _matches(self, labels: dict[str, Tensor], rows: slice, num_pairs: int) -> Matches:
         settings = self._settings
         first, stop = 0, num_pairs
