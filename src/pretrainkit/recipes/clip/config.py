@@ -275,7 +275,7 @@ class ClipSourceConfig(SourceConfig):
 
     path: Annotated[str, IsPath()]
     """A folder with train_anno.csv and valid_anno.csv (ZeroVL), a folder or pattern of webdataset tars, an img2dataset
-    output folder, or a folder or hub name of Hugging Face datasets."""
+    output folder, a folder of Hugging Face datasets, or hf://datasets/NAME on the hub."""
     format: Literal["auto", "csv", "webdataset", "img2dataset", "huggingface"] = "auto"
     """Format of the set; auto: detect it from the files."""
     image_key: str | None = None

@@ -21,6 +21,8 @@ from pretrainkit.recipes.clip.pairs import (
     whole_numbers,
 )
 
+HUB = "hf://datasets/"
+"""Before the name of a data set on the hub."""
 _IMAGES = ("image", "img", "jpg", "png", "webp", "picture")
 _CAPTIONS = ("caption", "captions", "text", "txt", "sentences")
 
@@ -83,7 +85,7 @@ def _load(datasets: Any, source: ClipSourceConfig, split: Split) -> Any:
         if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
             found = datasets.load_from_disk(source.path)
         else:
-            found = datasets.load_dataset(source.path)
+            found = datasets.load_dataset(source.path.removeprefix(HUB))
     except Exception as error:  # the library raises its own and others' errors of many kinds
         raise DataError(
             f"data.{split}: the data set {source.path} cannot be opened: {type(error).__name__}: {str(error)[:300]}\n"

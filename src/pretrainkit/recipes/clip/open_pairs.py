@@ -8,7 +8,7 @@ from typing import Literal
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.clip.config import ClipSourceConfig
 from pretrainkit.recipes.clip.folder_pairs import open_csv, open_img2dataset
-from pretrainkit.recipes.clip.huggingface_pairs import open_huggingface
+from pretrainkit.recipes.clip.huggingface_pairs import HUB, open_huggingface
 from pretrainkit.recipes.clip.pairs import SPLIT_NAMES, Pairs, Split, split_names
 from pretrainkit.recipes.clip.tar_pairs import open_tars
 
@@ -31,12 +31,14 @@ def open_pairs(source: ClipSourceConfig, split: Split) -> Pairs:
 def detect_format(source: ClipSourceConfig, split: Split) -> Format:
     """Tell the format by the files in the folder. Raises DataError where nothing is there, or no known format."""
     path = Path(source.path)
+    if source.path.startswith(HUB):
+        return "huggingface"
     if not path.is_dir():
         if ".tar" in path.name or path.name.endswith("}"):
             return "webdataset"
         raise DataError(
             f"data.{split}: there is no folder {source.path}\n"
-            "  check the spelling; a data set of the Hugging Face hub needs format: huggingface beside its path"
+            "  check the spelling; a data set of the Hugging Face hub is hf://datasets/NAME"
         )
     names = split_names(source, split)
     folders = [path, *(path / name for name in names)]
