@@ -83,9 +83,9 @@ def import_file(
     file: Annotated[
         Path,
         Argument(
-            metavar="FILE.yaml",
-            help="A config file of ZeroVL (its clip or linear_prob task; recipe clip) or the main config of a run of "
-            "4M (recipe fourm).",
+            metavar="FILE",
+            help="A YAML file of ZeroVL (its clip or linear_prob task; recipe clip), the main YAML file of a run of 4M "
+            "(fourm), or a gin file of T5X that trains or evaluates (t5).",
         ),
     ],
     settings: Annotated[list[str] | None, Argument(metavar="KEY=VALUE", help="In that file's own keys.")] = None,

@@ -108,6 +108,8 @@ class ReadsConfigs(Capability[Run]):
     does = "read config files of other systems"
     reads_configs_of: ClassVar[str]
     """Name of the system."""
+    config_suffixes: ClassVar[tuple[str, ...]] = (".yaml", ".yml")
+    """Suffixes of its files."""
 
     @property
     @abstractmethod

@@ -29,6 +29,7 @@ NEEDED = ("transformers", "tokenizers", "sentencepiece", "safetensors", "pyarrow
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "vision": ("pillow", "simplejpeg", "timm", "torchvision"),
     "lpips": ("lpips",),
+    "open-clip": ("open_clip_torch",),
     "rendering": ("freetype-py",),
     "demo": ("matplotlib",),
     "hub": ("datasets",),
@@ -40,7 +41,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "wandb": ("wandb",),
     "cluster": ("datatrove",),
     "slurm": ("submitit",),
-    "t5x": ("tensorstore",),
+    "t5x": ("tensorstore", "gin-config"),
     "ray": ("ray",),
 }
 """Optional packages, by the extra that installs them."""

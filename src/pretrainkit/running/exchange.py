@@ -65,6 +65,9 @@ def _reader_of(path: Path) -> ReadsConfigs[Any]:
     """The recipe that knows most of the top-level keys of a file. Raises InputError where it is a config of ours, or
     none that is known."""
     readers = recipes_able(ReadsConfigs)
+    by_suffix = [recipe for recipe in readers.values() if path.suffix in recipe.config_suffixes]
+    if len(by_suffix) == 1:
+        return by_suffix[0]
     try:
         tree = parse_yaml(path.read_text(encoding="utf-8"), str(path), tuples=True)
     except (OSError, UnicodeDecodeError) as error:

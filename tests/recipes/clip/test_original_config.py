@@ -219,7 +219,7 @@ def test_a_file_of_nobody_is_refused_with_those_that_are_read(tmp_path):
 def test_the_help_names_every_system_whose_files_are_read():
     shown = " ".join(command("config", "import", "--help").output.replace("│", " ").split())
     systems = [recipe.reads_configs_of for recipe in recipes_able(ReadsConfigs).values()]
-    assert len(systems) == 2
+    assert len(systems) == 3
     assert all(system in shown for system in systems)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,8 +22,10 @@ from pretrainkit.recipes.capabilities import (
 from pretrainkit.recipes.exchange import (
     ComparesWithHuggingFace,
     ConvertsClassifiers,
+    ImportedConfig,
     ImportedModel,
     ImportedTextClassifier,
+    ReadsConfigs,
     ReadsFiles,
     ReadsHuggingFace,
     TellsIds,
@@ -66,6 +68,7 @@ class T5(
     ComparesWithHuggingFace[T5Run],
     ReadsFiles[T5Run],
     WritesFiles[T5Run],
+    ReadsConfigs[T5Run],
 ):
     """Recipe of text-to-text models."""
 
@@ -276,6 +279,18 @@ class T5(
         from pretrainkit.recipes.t5.convert import difference_from_huggingface
 
         return difference_from_huggingface(config.model, model, folder)
+
+    reads_configs_of = "T5X"
+    config_suffixes = (".gin",)
+
+    @property
+    def keys_of_other_configs(self) -> frozenset[str]:
+        return frozenset()  # gin files have another suffix
+
+    def import_config(self, path: Path, settings: Iterable[str], nproc: int) -> ImportedConfig:
+        from pretrainkit.recipes.t5.gin_files import import_config
+
+        return import_config(path, settings, nproc)
 
     file_formats = ("t5x", "mesh_tf")
 

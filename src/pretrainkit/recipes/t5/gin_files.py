@@ -1,0 +1,411 @@
+"""Gin files of T5X, read as configs of ours. Torch-free.
+
+Includes, macros, scopes and overrides mean what they mean there. A binding without a counterpart is an error that names
+its line if it would change the result, and is listed if it would not. Source: https://github.com/google-research/t5x
+"""
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pretrainkit.errors import ConfigError, InputError, import_optional
+from pretrainkit.recipes.exchange import ImportedConfig
+from pretrainkit.recipes.t5.config import T5Run
+from pretrainkit.recipes.t5.presets import PRESETS
+
+_MODEL = {
+    "vocab_size": "vocab_size",
+    "emb_dim": "hidden_size",
+    "num_heads": "num_heads",
+    "num_encoder_layers": "num_encoder_layers",
+    "num_decoder_layers": "num_decoder_layers",
+    "head_dim": "head_size",
+    "mlp_dim": "intermediate_size",
+    "dropout_rate": "dropout",
+    "logits_via_embedding": "tied_logits",
+}
+_SIZES = ("vocab_size", "emb_dim", "num_heads", "num_encoder_layers", "num_decoder_layers", "head_dim", "mlp_dim")
+_ADAFACTOR = {
+    "decay_rate": "decay_rate",
+    "step_offset": "step_offset",
+    "beta1": "beta1",
+    "factored": "factored",
+    "min_dim_size_to_factor": "min_dim_size_to_factor",
+    "multiply_by_parameter_scale": "multiply_by_parameter_scale",
+    "clipping_threshold": "clipping_threshold",
+    "epsilon1": "epsilon1",
+    "epsilon2": "epsilon2",
+    "weight_decay_rate": "weight_decay_rate",
+    "skip_nan_updates": "skip_nan_updates",
+}
+_SCHEDULE = {
+    "warmup_steps": "num_warmup_steps",
+    "decay_factor": "decay_factor",
+    "steps_per_decay": "steps_per_decay",
+    "steps_per_cycle": "steps_per_cycle",
+    "step_offset": "step_offset",
+    "min_learning_rate": "min_lr",
+}
+"""Arguments there to fields here."""
+_ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "linear": "linear", "swish": "swish", "silu": "swish"}
+_WITHOUT_EFFECT = {
+    "PjitPartitioner": "ranks and sharding are settings of the launch and of parallel",
+    "ModelBasedPjitPartitioner": "ranks and sharding are settings of the launch and of parallel",
+    "CheckpointConfig": "it joins settings that are read",
+    "Evaluator.logger_cls": "metrics are logged by log",
+    "Evaluator.use_memory_cache": "examples are read as they are needed",
+    "Adafactor.logical_factor_rules": "rows and columns are the same",
+    "EncoderDecoderModel.module": "the T5 of the recipe",
+    "EncoderDecoderModel.input_vocabulary": "named by the vocabulary itself",
+    "EncoderDecoderModel.output_vocabulary": "named by the vocabulary itself",
+    "EncoderDecoderModel.optimizer_def": "named by the optimizer itself",
+    "Transformer.config": "named by the config itself",
+    "Trainer.learning_rate_fn": "named by the schedule itself",
+    "SentencePieceVocabulary.extra_ids": "sentinels are counted from the tokenizer",
+    "train.model": "named by the model itself",
+    "train.model_dir": "--out of the command",
+    "train.train_dataset_cfg": "named by the data itself",
+    "train.train_eval_dataset_cfg": "named by the data itself",
+    "train.checkpoint_cfg": "named by the checkpoints themselves",
+    "train.partitioner": "ranks and sharding are settings of the launch and of parallel",
+    "train.trainer_cls": "the one trainer",
+    "train.use_hardware_rng": "random numbers are functions of the seed and the step",
+    "train.summarize_config_fn": "a run keeps its config",
+    "train.inference_evaluator_cls": "named by the evaluation itself",
+    "train.stats_period": "log.every_steps",
+    "train.actions": "a run ends when its gradient is not finite",
+    "SaveCheckpointConfig.keep_dataset_checkpoints": "the position in the data follows from the step",
+    "DatasetConfig.use_cached": "caches are found by data.caches",
+    "DatasetConfig.seed": "seed of the run",
+    "DatasetConfig.use_custom_packing_ops": "packing is one",
+    "SaveCheckpointConfig.dtype": "weights are stored in float32",
+    "SaveCheckpointConfig.save_dataset": "the position in the data follows from the step",
+    "RestoreCheckpointConfig.mode": "a checkpoint is named by its path",
+    "RestoreCheckpointConfig.dtype": "weights are float32",
+    "T5Config.remat_policy": "parallel.activation_checkpointing",
+    "T5Config.scan_layers": "layers are computed one after another",
+    "JSONLogger": "evaluate.infer.num_written",
+}
+"""Class, or class and argument, to why its value changes nothing here."""
+
+
+class Reference(NamedTuple):
+    """A configurable (@name) that a value names."""
+
+    name: str
+
+
+class _Macro(NamedTuple):
+    name: str
+
+
+class Binding(NamedTuple):
+    """One value of a gin file."""
+
+    scope: str
+    owner: str
+    """Last part of the configurable's name, such as T5Config."""
+    argument: str
+    value: Any
+    line: str
+    """File, number and text, for messages."""
+
+
+Key = tuple[str, str, str]
+
+
+class GinFile:
+    """All bindings and macros of a file and its includes, of which the last of each name counts."""
+
+    def __init__(self, path: Path, settings: Iterable[str] = ()) -> None:
+        """Raises ConfigError if a file cannot be parsed or an include is not found, MissingPackageError if gin-config
+        is not installed."""
+        self._parser = import_optional("gin.config_parser", "t5x", f"reading {path}", package="gin-config")
+        self.bindings: dict[Key, Binding] = {}
+        self._macros: dict[str, Any] = {}
+        self._read(path.absolute(), ())
+        for setting in settings:
+            name, _, value = setting.partition("=")
+            self._parse(f"{name.removeprefix('gin.')} = {_quoted(value)}", setting, path.absolute(), ())
+
+    def _read(self, path: Path, outer: tuple[Path, ...]) -> None:
+        if path in outer:
+            raise ConfigError(f"{path} includes itself\n  remove the include")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot read {path}\n  {error}") from None
+        self._parse(text, str(path), path, (*outer, path))
+
+    def _parse(self, text: str, origin: str, path: Path, outer: tuple[Path, ...]) -> None:
+        class Delegate(self._parser.ParserDelegate):  # type: ignore[name-defined]
+            def configurable_reference(self, name: str, evaluate: bool) -> Reference:
+                return Reference(name.rpartition("/")[2].rpartition(".")[2])
+
+            def macro(self, name: str) -> _Macro:
+                return _Macro(name)
+
+        try:
+            statements = list(self._parser.ConfigParser(text, Delegate()))
+        except SyntaxError as error:
+            raise ConfigError(f"{origin} is not a gin file: {error.msg}, line {error.lineno}\n  correct it") from None
+        for statement in statements:
+            if isinstance(statement, self._parser.IncludeStatement):
+                self._read(_included(statement.filename, path), outer)
+            elif isinstance(statement, self._parser.BindingStatement):
+                owner, argument = statement.selector.rpartition(".")[2], statement.arg_name
+                if not argument:
+                    self._macros[owner] = statement.value
+                    continue
+                place = statement.location
+                line = f"{origin}:{place.line_num}: {place.line_content.strip()}"
+                key = (statement.scope, statement.selector if argument == "num_decodes" else owner, argument)
+                self.bindings[key] = Binding(statement.scope, owner, argument, statement.value, line)
+
+    def resolved(self, value: Any, line: str) -> Any:
+        """Return a value with its macros replaced. Raises ConfigError if a macro has no value."""
+        if isinstance(value, _Macro):
+            if value.name == "gin.REQUIRED" or value.name not in self._macros:
+                raise ConfigError(f"{line}\n  its value is not given: add it to the file")
+            inner = self._macros[value.name]
+            if inner == _Macro("gin.REQUIRED"):
+                raise ConfigError(f"{line}\n  {value.name} is required: give it as {value.name}=VALUE")
+            return self.resolved(inner, line)
+        if isinstance(value, Mapping):
+            return {key: self.resolved(item, line) for key, item in value.items()}
+        if isinstance(value, list | tuple) and not isinstance(value, Reference):
+            return type(value)(self.resolved(item, line) for item in value)
+        return value
+
+
+def _quoted(value: str) -> str:
+    """A value of a command line as gin reads it: a shell takes the quotes of a text away."""
+    try:
+        ast.literal_eval(value)
+    except (SyntaxError, ValueError):
+        return value if value.startswith(("%", "@")) else repr(value)
+    return value
+
+
+def _included(name: str, path: Path) -> Path:
+    """The file of an include, which is relative to a folder above the file that includes it."""
+    for folder in (*path.parents, Path.cwd()):
+        if (folder / name).is_file():
+            return folder / name
+    raise ConfigError(
+        f"{path} includes {name}, which is not in a folder above it\n  copy it there, or clone its project"
+    )
+
+
+def import_config(path: Path, settings: Iterable[str], nproc: int) -> ImportedConfig:
+    """Read a gin file of `train` as a config, or one of `evaluate` as a command. Raises ConfigError for bindings
+    without a counterpart, and for required macros without a value."""
+    gin = GinFile(path, settings)
+    owners = {binding.owner for binding in gin.bindings.values()}
+    reader = _Reader(gin, nproc)
+    if "evaluate" in owners and "train" not in owners:
+        return reader.evaluation(path)
+    if "train" not in owners:
+        raise ConfigError(
+            f"{path} says neither how to train nor how to evaluate\n"
+            "  give the file that includes a run, such as t5x/configs/runs/pretrain.gin"
+        )
+    return reader.training(path)
+
+
+class _Reader:
+    def __init__(self, gin: GinFile, nproc: int) -> None:
+        self._gin, self._nproc = gin, nproc
+        self._notes: list[str] = []
+        self._without_effect: dict[str, str] = {}
+        self._unknown: list[str] = []
+        self._left = dict(gin.bindings)
+
+    def _take(self, owner: str, argument: str, scope: str = "", default: Any = None) -> Any:
+        """The value of a binding, which is then read."""
+        binding = self._left.pop((scope, owner, argument), None)
+        return default if binding is None else self._gin.resolved(binding.value, binding.line)
+
+    def _taken(self, owner: str, names: Mapping[str, str], scope: str = "") -> dict[str, Any]:
+        """The given arguments under our names."""
+        given = {ours: key for theirs, ours in names.items() if (key := (scope, owner, theirs)) in self._left}
+        return {ours: self._take(key[1], key[2], scope) for ours, key in given.items()}
+
+    def training(self, path: Path) -> ImportedConfig:
+        batch_size = self._take("DatasetConfig", "batch_size", "train")
+        updates: dict[str, Any] = {
+            "model": self._model(path),
+            "objective": self._objective(),
+            "data": self._data(batch_size),
+            "optimizer": {"adafactor": self._taken("Adafactor", _ADAFACTOR)},
+            "precision": self._precision(),
+        }
+        updates["schedule"], peak = self._schedule()
+        if peak is not None:
+            updates["optimizer"]["peak_lr"] = peak
+        updates["evaluate"] = self._evaluate(batch_size)
+        updates["checkpoint"] = self._checkpoint()
+        updates |= self._steps()
+        self._refuse_the_rest(path)
+        config: T5Run = PRESETS["1.1-small"]().changed(**updates)
+        return ImportedConfig(
+            config,
+            self._notes,
+            without_effect=self._without_effect,
+            weights_command=self._weights,
+        )
+
+    def _model(self, path: Path) -> dict[str, Any]:
+        missing = [name for name in _SIZES if ("", "T5Config", name) not in self._left]
+        if missing:
+            raise ConfigError(
+                f"{path} does not say {', '.join(missing)} of its T5Config\n"
+                "  include the model as well, such as t5x/examples/t5/t5_1_1/small.gin"
+            )
+        model = self._taken("T5Config", _MODEL)
+        names = self._take("T5Config", "mlp_activations", default=("relu",))
+        if unknown := [name for name in names if name not in _ACTIVATIONS]:
+            raise ConfigError(f"T5Config.mlp_activations has {unknown[0]!r}\n  known are {', '.join(_ACTIVATIONS)}")
+        return model | {"activations": tuple(_ACTIVATIONS[name] for name in names)}
+
+    def _objective(self) -> dict[str, Any]:
+        owner = "EncoderDecoderModel"
+        factor = self._take(owner, "loss_normalizing_factor")
+        values = self._taken(owner, {"z_loss": "z_loss", "label_smoothing": "label_smoothing"})
+        return values | {"normalize_by": "none" if factor is None else factor}
+
+    def _precision(self) -> dict[str, Any]:
+        return {"compute": self._take("T5Config", "dtype", default="float32")}
+
+    def _schedule(self) -> tuple[dict[str, Any], float | None]:
+        owner = "create_learning_rate_scheduler"
+        values = self._taken(owner, _SCHEDULE)
+        if (factors := self._take(owner, "factors")) is not None:
+            values["factors"] = tuple(part.strip() for part in factors.split("*"))
+        return values, self._take(owner, "base_learning_rate")
+
+    def _data(self, batch_size: int | None) -> dict[str, Any]:
+        data: dict[str, Any] = {"task": self._take("DatasetConfig", "mixture_or_task_name", "train")}
+        lengths = self._take("DatasetConfig", "task_feature_lengths", "train") or {}
+        data |= {
+            ours: lengths[theirs]
+            for theirs, ours in (("inputs", "input_length"), ("targets", "target_length"))
+            if theirs in lengths
+        }
+        data |= self._taken("DatasetConfig", {"split": "train_split", "pack": "packing"}, "train")
+        if batch_size is not None:
+            data["batch_size"] = batch_size
+        if (modules := self._take("DatasetConfig", "module", "train")) is not None:
+            data["modules"] = (modules,) if isinstance(modules, str) else tuple(modules)
+        if not self._take("DatasetConfig", "shuffle", "train", default=True):
+            data["order"] = "sequential"
+        if (number := self._take("Trainer", "num_microbatches")) and batch_size:
+            data["microbatch_size"] = max(1, batch_size // self._nproc // number)
+        file = self._take("SentencePieceVocabulary", "sentencepiece_model_file")
+        if file is not None:
+            self._notes.append(f"its vocabulary is {file}: set data.tokenizer to the folder of a copy of it")
+        elif self._gin._macros.get("VOCABULARY") == Reference("ByteVocabulary"):
+            data["tokenizer"] = "bytes"
+        return data
+
+    def _evaluate(self, batch_size: int | None) -> dict[str, Any]:
+        evaluate: dict[str, Any] = {}
+        if (period := self._take("train", "eval_period")) is not None:
+            evaluate["every_steps"] = period
+        evaluate["before_training"] = self._take("train", "run_eval_before_training", default=False)
+        held_out = self._take("DatasetConfig", "batch_size", "train_eval", default=batch_size)
+        if (steps := self._take("train", "eval_steps")) is not None and held_out:
+            evaluate["num_examples"] = steps * held_out
+        for argument in ("mixture_or_task_name", "task_feature_lengths", "split", "shuffle", "pack", "module"):
+            self._same_as_training("train_eval", argument)
+        return evaluate | {"infer": self._infer()}
+
+    def _infer(self) -> dict[str, Any] | None:
+        wanted = self._take("train", "infer_eval_dataset_cfg", default=Reference("DatasetConfig"))
+        lengths = self._take("DatasetConfig", "task_feature_lengths", "infer_eval") or {}
+        infer: dict[str, Any] = {"input_length": lengths.get("inputs"), "target_length": lengths.get("targets")}
+        infer |= self._taken("DatasetConfig", {"split": "split", "batch_size": "batch_size"}, "infer_eval")
+        infer |= self._taken("Evaluator", {"num_examples": "num_examples"})
+        infer |= self._taken("JSONLogger", {"write_n_results": "num_written"})
+        beams = self._take("models.EncoderDecoderModel.predict_batch_with_aux", "num_decodes", default=1)
+        if beams > 1:
+            infer["decoding"] = {"method": "beam", "num_beams": beams}
+        for argument in ("mixture_or_task_name", "shuffle", "pack", "module"):
+            self._same_as_training("infer_eval", argument)
+        return None if wanted is None else infer
+
+    def _same_as_training(self, scope: str, argument: str) -> None:
+        """Settings of held-out data that are those of training, or of no effect on a sum over examples."""
+        theirs = self._left.pop((scope, "DatasetConfig", argument), None)
+        trained = self._gin.bindings.get(("train", "DatasetConfig", argument))
+        if theirs is None or trained is None:
+            return
+        value, expected = (self._gin.resolved(one.value, one.line) for one in (theirs, trained))
+        if argument in ("mixture_or_task_name", "module") and value != expected:
+            self._unknown.append(theirs.line)
+        if argument == "task_feature_lengths" and value not in (None, expected):
+            self._unknown.append(theirs.line)
+
+    def _checkpoint(self) -> dict[str, Any]:
+        period = self._take("SaveCheckpointConfig", "period", default=1000)
+        keep = self._take("SaveCheckpointConfig", "keep")
+        return {"every_steps": period} | ({"keep_every_steps": period} if keep is None else {"keep_last": keep})
+
+    def _steps(self) -> dict[str, Any]:
+        """Number of updates, seed, and the weights to start from."""
+        total, relative = self._take("train", "total_steps"), self._take("train", "relative_steps")
+        path = self._take("RestoreCheckpointConfig", "path")
+        updates: dict[str, Any] = {"num_steps": total}
+        if (seed := self._take("train", "random_seed")) is not None:
+            updates["seed"] = seed
+        self._weights: tuple[str, ...] = ()
+        if path:
+            first = int(number[1]) if (number := re.search(r"checkpoint_(\d+)/?$", path)) else 0
+            updates |= {"init_from": "imported", "first_step": first, "num_steps": None}
+            updates["num_extra_steps"] = relative or total - first
+            self._weights = ("import", path, "--recipe", "t5", "--format", "t5x", "--out", "imported")
+        return updates
+
+    def evaluation(self, path: Path) -> ImportedConfig:
+        task = self._take("DatasetConfig", "mixture_or_task_name")
+        words = [f"data.task={task}", f"data.valid_split={self._take('DatasetConfig', 'split', default='validation')}"]
+        if (size := self._take("DatasetConfig", "batch_size")) is not None:
+            words.append(f"evaluate.infer.batch_size={size}")
+        lengths = self._take("DatasetConfig", "task_feature_lengths") or {}
+        for theirs, ours in (("inputs", "input_length"), ("targets", "target_length")):
+            if theirs in lengths:
+                words.append(f"evaluate.infer.{ours}={lengths[theirs]}")
+        if (modules := self._take("DatasetConfig", "module")) is not None:
+            words.append(f"data.modules={modules}")
+        for argument in ("shuffle", "pack"):  # of no effect on metrics of answers
+            self._take("DatasetConfig", argument)
+        if (number := self._take("Evaluator", "num_examples")) is not None:
+            words.append(f"evaluate.infer.num_examples={number}")
+        checkpoint = self._take("RestoreCheckpointConfig", "path")
+        for key in [
+            key for key in self._left if key[1] in ("evaluate", "T5Config", "EncoderDecoderModel", "Adafactor")
+        ]:
+            del self._left[key]  # the model is that of the checkpoint
+        self._take("SentencePieceVocabulary", "sentencepiece_model_file")
+        self._refuse_the_rest(path)
+        weights = ("import", checkpoint, "--recipe", "t5", "--format", "t5x", "--out", "imported")
+        command = ("evaluate", "imported", *words)
+        return ImportedConfig(None, self._notes, command, without_effect=self._without_effect, weights_command=weights)
+
+    def _refuse_the_rest(self, path: Path) -> None:
+        """Raises ConfigError for bindings without a counterpart."""
+        for (_, _, argument), binding in self._left.items():
+            name = f"{binding.owner}.{argument}"
+            reason = _WITHOUT_EFFECT.get(name) or _WITHOUT_EFFECT.get(binding.owner)
+            if reason is None:
+                self._unknown.append(binding.line)
+            else:
+                self._without_effect[name] = reason
+        if self._unknown:
+            lines = "".join(f"\n  {line}" for line in self._unknown)
+            raise ConfigError(
+                f"{path} has {len(self._unknown)} bindings without a counterpart here:{lines}\n"
+                "  remove them from a copy of the file, and write their settings into the config by hand"
+            )

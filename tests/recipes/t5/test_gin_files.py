@@ -1,0 +1,227 @@
+"""Gin files in the shape of T5X's: a model, a run that includes it, and a file that includes both."""
+
+import re
+
+import pytest
+
+from pretrainkit import api
+from pretrainkit.errors import ConfigError
+from support.command_line import refused, succeed
+
+pytest.importorskip("gin", reason="gin-config is not installed: pip install 'pretrainkit[t5x]'")
+
+MODEL = """
+from __gin__ import dynamic_registration
+import seqio
+from t5x import adafactor
+from t5x import models
+from t5x.examples.t5 import network
+
+Z_LOSS = 0.0001
+FACTOR = None
+DROPOUT_RATE = %gin.REQUIRED
+VOCABULARY = @seqio.SentencePieceVocabulary()
+seqio.SentencePieceVocabulary.sentencepiece_model_file = "gs://vocabs/sentencepiece.model"
+OPTIMIZER = @adafactor.Adafactor()
+adafactor.Adafactor:
+  decay_rate = 0.8
+  logical_factor_rules = @adafactor.standard_logical_factor_rules()
+MODEL = @models.EncoderDecoderModel()
+models.EncoderDecoderModel:
+  module = @network.Transformer()
+  input_vocabulary = %VOCABULARY
+  optimizer_def = %OPTIMIZER
+  z_loss = %Z_LOSS
+  loss_normalizing_factor = %FACTOR
+network.Transformer.config = @network.T5Config()
+network.T5Config:
+  vocab_size = 32128
+  dtype = 'bfloat16'
+  emb_dim = 768
+  num_heads = 12
+  num_encoder_layers = 12
+  num_decoder_layers = 10
+  head_dim = 64
+  mlp_dim = 2048
+  mlp_activations = ('gelu', 'linear')
+  dropout_rate = %DROPOUT_RATE
+  logits_via_embedding = False
+"""
+RUN = """
+from t5x import partitioning
+from t5x import trainer
+from t5x import utils
+import __main__ as train_script
+MIXTURE_OR_TASK_NAME = %gin.REQUIRED
+TASK_FEATURE_LENGTHS = %gin.REQUIRED
+TRAIN_STEPS = %gin.REQUIRED
+MODEL_DIR = %gin.REQUIRED
+BATCH_SIZE = 128
+train_script.train:
+  model = %MODEL
+  model_dir = %MODEL_DIR
+  train_dataset_cfg = @train/utils.DatasetConfig()
+  train_eval_dataset_cfg = @train_eval/utils.DatasetConfig()
+  infer_eval_dataset_cfg = None
+  partitioner = @partitioning.PjitPartitioner()
+  total_steps = %TRAIN_STEPS
+  eval_steps = 20
+  eval_period = 500
+  random_seed = 3
+partitioning.PjitPartitioner.num_partitions = 2
+train/utils.DatasetConfig:
+  mixture_or_task_name = %MIXTURE_OR_TASK_NAME
+  task_feature_lengths = %TASK_FEATURE_LENGTHS
+  split = 'train'
+  batch_size = %BATCH_SIZE
+  shuffle = True
+  use_cached = False
+  pack = True
+train_eval/utils.DatasetConfig:
+  mixture_or_task_name = %MIXTURE_OR_TASK_NAME
+  task_feature_lengths = %TASK_FEATURE_LENGTHS
+  split = 'validation'
+  batch_size = 32
+  shuffle = False
+  pack = True
+utils.CheckpointConfig:
+  restore = @utils.RestoreCheckpointConfig()
+  save = @utils.SaveCheckpointConfig()
+utils.RestoreCheckpointConfig.path = []
+utils.SaveCheckpointConfig:
+  period = 1000
+  keep = None
+trainer.Trainer:
+  num_microbatches = 4
+  learning_rate_fn = @utils.create_learning_rate_scheduler()
+utils.create_learning_rate_scheduler:
+  factors = 'constant * rsqrt_decay'
+  base_learning_rate = 0.5
+  warmup_steps = 2000
+"""
+MINE = """
+include "t5x/models/small.gin"
+include 't5x/runs/pretrain.gin'
+MIXTURE_OR_TASK_NAME = "wmt_t2t_ende_v003"
+TASK_FEATURE_LENGTHS = {"inputs": 256, "targets": 128}
+TRAIN_STEPS = 50_000
+DROPOUT_RATE = 0.1
+FACTOR = 233472
+"""
+SMALL = """
+include "t5x/models/base.gin"
+network.T5Config:
+  emb_dim = 512
+  num_heads = 6
+"""
+
+
+@pytest.fixture
+def files(tmp_path):
+    folder = tmp_path / "t5x"
+    for name, text in {
+        "models/base.gin": MODEL,
+        "models/small.gin": SMALL,
+        "runs/pretrain.gin": RUN,
+        "mine.gin": MINE,
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_a_run_says_all_of_itself(files):
+    found = api.import_config(files / "mine.gin", None, ["MODEL_DIR=somewhere"], 2)
+    config = found.config
+    model = config.model
+    assert (model.vocab_size, model.hidden_size, model.num_heads, model.head_size) == (32128, 512, 6, 64)
+    assert (model.num_encoder_layers, model.num_decoder_layers, model.intermediate_size) == (12, 10, 2048)
+    assert (model.activations, model.tied_logits, model.dropout) == (("gelu_tanh", "linear"), False, 0.1)
+    assert (config.objective.z_loss, config.objective.normalize_by) == (1e-4, 233472)
+    assert (config.data.task, config.data.input_length, config.data.target_length) == ("wmt_t2t_ende_v003", 256, 128)
+    assert (config.data.batch_size, config.data.microbatch_size, config.data.packing) == (128, 16, True)
+    assert (config.num_steps, config.seed, config.precision.compute) == (50_000, 3, "bfloat16")
+    assert (config.optimizer.name, config.optimizer.peak_lr, config.optimizer.adafactor.decay_rate) == (
+        *("adafactor", 0.5),
+        0.8,
+    )
+    assert (config.schedule.factors, config.schedule.num_warmup_steps) == (("constant", "rsqrt_decay"), 2000)
+    assert (config.evaluate.every_steps, config.evaluate.num_examples, config.evaluate.infer) == (500, 640, None)
+    assert (config.checkpoint.every_steps, config.checkpoint.keep_every_steps) == (1000, 1000)
+    assert "gs://vocabs/sentencepiece.model" in found.notes[0]
+    assert {"PjitPartitioner.num_partitions", "train.model_dir"} <= set(found.without_effect)
+
+
+def test_the_command_writes_a_config_that_is_checked(files, tmp_path):
+    out = tmp_path / "mine.yaml"
+    settings = ("MODEL_DIR=x", "train/utils.DatasetConfig.batch_size=64", "gin.DROPOUT_RATE=0.0")
+    succeed("config", "import", files / "mine.gin", *settings, "--out", out)
+    config = api.load_config(str(out))
+    assert (config.data.batch_size, config.model.dropout) == (64, 0.0)
+    assert config.model.hidden_size == 512
+
+
+def test_a_run_from_a_checkpoint_counts_on_from_its_step(files):
+    settings = ["MODEL_DIR=x", "RestoreCheckpointConfig.path=gs://models/checkpoint_30000"]
+    found = api.import_config(files / "mine.gin", "t5", settings, 1)
+    assert found.weights_command[:2] == ("import", "gs://models/checkpoint_30000")
+    assert (found.config.first_step, found.config.num_extra_steps, found.config.num_steps) == (30_000, 20_000, None)
+
+
+def test_evaluation_becomes_a_command(files):
+    (files / "eval.gin").write_text(
+        """
+        include "t5x/models/small.gin"
+        DROPOUT_RATE = 0.0
+        eval_script.evaluate:
+          model = %MODEL
+          dataset_cfg = @utils.DatasetConfig()
+        utils.DatasetConfig:
+          mixture_or_task_name = "glue_v002_proportional"
+          task_feature_lengths = None
+          split = 'test'
+          batch_size = 32
+          shuffle = False
+        utils.RestoreCheckpointConfig.path = "models/checkpoint_5"
+        """
+    )
+    found = api.import_config(files / "eval.gin", None, [], 1)
+    expected = ("data.task=glue_v002_proportional", "data.valid_split=test", "evaluate.infer.batch_size=32")
+    assert found.command == ("evaluate", "imported", *expected)
+    assert found.weights_command[1] == "models/checkpoint_5"
+
+
+def test_lines_without_a_counterpart_are_named(files):
+    text = (
+        MINE
+        + "utils.create_learning_rate_scheduler.new_thing = 3\noptimizers.chain.transformations = [@optax.clip()]\n"
+    )
+    (files / "mine.gin").write_text(text)
+    told = refused("config", "import", files / "mine.gin", "MODEL_DIR=x")
+    assert "has 2 bindings without a counterpart" in told
+    assert re.search(r"mine.gin:\d+: utils.create_learning_rate_scheduler.new_thing = 3", told)
+    assert "optimizers.chain.transformations" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("A = ", "is not a gin file"),
+        ('include "nowhere.gin"', "includes nowhere.gin, which is not in a folder above it"),
+        ("A = 3", "says neither how to train nor how to evaluate"),
+        (RUN, "does not say vocab_size, emb_dim"),
+        (f"{MODEL}{RUN}", "is required: give it as"),
+    ],
+)
+def test_files_that_cannot_be_read_say_why(text, told, files):
+    (files / "other.gin").write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        api.import_config(files / "other.gin", None, [], 1)
+
+
+def test_a_required_value_is_given_as_the_message_says(files):
+    (files / "mine.gin").write_text(MINE.replace("DROPOUT_RATE = 0.1", ""))
+    with pytest.raises(ConfigError) as caught:
+        api.import_config(files / "mine.gin", None, ["MODEL_DIR=x"], 1)
+    assert "give it as DROPOUT_RATE=VALUE" in str(caught.value)
+    api.import_config(files / "mine.gin", None, ["MODEL_DIR=x", "DROPOUT_RATE=0.2"], 1)
