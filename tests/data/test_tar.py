@@ -72,7 +72,7 @@ def test_zeros_before_the_end_of_the_file_are_not_the_end_of_the_archive(tmp_pat
     found = list(members(path, reasons.append))
     assert found[0] == first
     assert len(reasons) == 1
-    with pytest.raises(DataError, match=r"it breaks off or is damaged at byte [\d,]+ of "):
+    with pytest.raises(DataError, match=r"it is truncated or damaged at byte [\d,]+ of "):
         list(members(path))
 
 

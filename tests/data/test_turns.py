@@ -227,7 +227,7 @@ def test_a_loader_refuses_small_components_unless_examples_may_repeat():
     [
         ("set_by_set", {"weights": [1, 1, 1]}, ConfigError, "have no weights"),
         ("debias", {"weights": [1, 1, 1], "debias": Debias(exponent=0.5)}, ConfigError, "exponent 0.5"),
-        ("debias", {"weights": [1, 1, 1], "debias": Debias(draw="balanced")}, ConfigError, "whatever its weight"),
+        ("debias", {"weights": [1, 1, 1], "debias": Debias(draw="balanced")}, ConfigError, "ignores its weight"),
         ("debias", {"debias": Debias(draw="balanced", exponent=0.5)}, ConfigError, "exponent 0.5"),
         ("debias", {"debias": Debias(draw="balanced"), "batch_size": 20}, DataError, "component 0 has 13 examples"),
         ("debias", {"is_static": True, "batch_size": 20}, DataError, "component 0 has 13 examples"),

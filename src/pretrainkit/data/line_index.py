@@ -1,7 +1,7 @@
-"""Random access to the lines of text files and the records of TFRecord files: one pass finds where each begins and
-ends, and the file's hash.
+"""Random access to the lines of text files and the records of TFRecord files: one pass computes the begin and end of
+each, and the file's hash.
 
-What was found is kept in a cache folder and used as long as the file has its size and modification time. Compressed
+This index is stored in a cache folder and used until the size or modification time of the file changes. Compressed
 and remote files are copied there once, as plain text.
 
 Dimensions: N lines of a file.
@@ -28,46 +28,46 @@ from pretrainkit.formats.tfrecord import record_places
 
 _NEWLINE = 10
 _WORTH_KEEPING_BYTES = 1 << 24
-"""Smaller files are read again in less time than it takes to care for one more file."""
+"""Smaller files are indexed again each time, because a stored index would not save time."""
 _FORMAT = 1
 _logger = logging.getLogger(__name__)
 Scan = Callable[[Iterator[bytes]], NDArray[np.int64]]
-"""Of a file's bytes: (2, N) begins and ends."""
+"""Function from the chunks of a file to (2, N) begins and ends."""
 
 
 @dataclass(frozen=True)
 class LineIndex:
-    """Where the lines, or records, of a plain file lie."""
+    """Positions of the lines, or records, of an uncompressed file."""
 
     path: Path
     begins: NDArray[np.int64]
-    """(N,) offset of each one's first byte."""
+    """(N,) offset of the first byte of each line."""
     ends: NDArray[np.int64]
-    """(N,) offset behind each one's last byte; the end of a line is left out."""
+    """(N,) offset after the last byte of each line, without its line ending."""
     sha256: str
-    """Of the whole plain file."""
+    """SHA-256 of the whole uncompressed file."""
 
     def __len__(self) -> int:
         return len(self.begins)
 
 
 def cache_folder() -> Path:
-    """Where indexes and plain copies are kept: `PRETRAINKIT_CACHE`, else the user's cache folder."""
-    given = os.environ.get("PRETRAINKIT_CACHE")
-    if given:
-        return Path(given)
+    """Return the folder of indexes and uncompressed copies: `PRETRAINKIT_CACHE`, or the user's cache folder."""
+    configured = os.environ.get("PRETRAINKIT_CACHE")
+    if configured:
+        return Path(configured)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pretrainkit" / "tasks"
 
 
 def index_lines(source: SourceFile) -> LineIndex:
-    """The lines of a file, compressed or not, from the cache folder where they are known. Raises DataError where the
-    file cannot be read."""
+    """Index the lines of a file, compressed or not, or load the cached index. Raises DataError if the file cannot be
+    read."""
     return _indexed(source, _scan, "")
 
 
 def index_records(source: SourceFile) -> LineIndex:
-    """The same for the records of a TFRecord file, whose checksums are looked at in that pass. Raises DataError where
-    the file cannot be read, or is damaged."""
+    """Index the records of a TFRecord file and verify their checksums. Raises DataError if the file cannot be read, or
+    is damaged."""
     return _indexed(source, lambda chunks: np.stack(record_places(chunks)), "records")
 
 
@@ -91,7 +91,7 @@ def _indexed(source: SourceFile, scan: Scan, kind: str) -> LineIndex:
     try:
         table = scan(_digested_chunks(path, digest))
     except ValueError as error:
-        raise DataError(f"{source.address} is damaged: {error}\n  fetch or make it again") from error
+        raise DataError(f"{source.address} is damaged: {error}\n  download it again or create it again") from error
     sha256 = digest.hexdigest()
     if is_plain and path.stat().st_size < _WORTH_KEEPING_BYTES:
         return LineIndex(path, table[0], table[1], sha256)
@@ -101,13 +101,13 @@ def _indexed(source: SourceFile, scan: Scan, kind: str) -> LineIndex:
         with _kept_file(facts_path) as file:
             file.write(json.dumps({"sha256": sha256, "address": source.address}).encode())
     except DataError as error:
-        _logger.warning("the index of %s is not kept: %s", source.address, error)
+        _logger.warning("the index of %s could not be stored: %s", source.address, error)
     return LineIndex(path, table[0], table[1], sha256)
 
 
 @contextmanager
 def _kept_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that appears whole; several processes, such as ranks, may make it at once, and the last one stays."""
+    """Open a file that is written atomically. If several ranks write it at once, the last one replaces the others."""
     aside = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     with atomic_file(aside) as file:
         yield file
@@ -115,7 +115,7 @@ def _kept_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def _digested_chunks(path: Path, digest: Any) -> Iterator[bytes]:
-    """The bytes of a file, which go into a hash on the way."""
+    """Yield the bytes of a file and update a hash with them."""
     try:
         with open(path, "rb") as file:
             while chunk := file.read(1 << 22):
@@ -128,8 +128,8 @@ def _digested_chunks(path: Path, digest: Any) -> Iterator[bytes]:
 
 
 def _scan(chunks: Iterator[bytes]) -> NDArray[np.int64]:
-    """(2, N) begins and ends of lines. A carriage return before the end of line belongs to it."""
-    found, size = [], 0
+    """Return (2, N) begins and ends of lines. A carriage return before a newline is part of the line ending."""
+    newline_offsets, size = [], 0
     returns: list[NDArray[np.bool_]] = []
     last = b"\n"
     for chunk in chunks:
@@ -137,10 +137,10 @@ def _scan(chunks: Iterator[bytes]) -> NDArray[np.int64]:
         newlines = np.flatnonzero(data == _NEWLINE)
         before = np.concatenate([np.frombuffer(last, np.uint8), data[:-1]])
         returns.append(before[newlines] == ord("\r"))
-        found.append(newlines + size)
+        newline_offsets.append(newlines + size)
         size += len(chunk)
         last = chunk[-1:]
-    ends = np.concatenate([np.empty(0, np.int64), *found]).astype(np.int64)
+    ends = np.concatenate([np.empty(0, np.int64), *newline_offsets]).astype(np.int64)
     has_return = np.concatenate([np.empty(0, np.bool_), *returns])
     begins = np.concatenate([[0], ends + 1]).astype(np.int64)
     if begins[-1] < size:  # a last line without an end

@@ -1,4 +1,4 @@
-"""Compute a function of consecutive integers ahead of time, in threads or processes, and hand the results over in
+"""Compute a function of consecutive integers ahead of time, in threads or processes, and yield the results in
 order."""
 
 import multiprocessing
@@ -20,10 +20,10 @@ T = TypeVar("T")
 def in_threads(
     function: Callable[[int], T], numbers: range, num_threads: int, num_ahead: int
 ) -> Generator[T, None, None]:
-    """function(n) for each n in order, computed by threads up to `num_ahead` (at least 1) numbers ahead.
+    """Yield function(n) for each n in order, computed by threads up to `num_ahead` (at least 1) numbers ahead.
 
-    An exception of the function is raised where its result would have come. Closing the generator waits for calls
-    that have begun and drops the others.
+    An exception of the function is raised in place of its result. Closing the generator waits for the running calls
+    and cancels the others.
     """
     return _ahead(lambda: _Thread(function), numbers, num_threads, num_ahead)
 
@@ -32,7 +32,7 @@ def in_processes(
     function: Callable[[int], T], numbers: range, num_processes: int, num_ahead: int
 ) -> Generator[T, None, None]:
     """Like `in_threads`, with processes. The function and its results must be picklable; a script that uses this needs
-    the usual `if __name__ == "__main__":`. Raises RunError where a process died."""
+    the usual `if __name__ == "__main__":`. Raises RunError if a process dies."""
     context = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
     return _ahead(lambda: _Process(context, function), numbers, num_processes, num_ahead)
 
@@ -63,7 +63,7 @@ def _ahead(
 
 
 class _Thread(Generic[T]):
-    """A worker that answers the numbers it is asked, in their order."""
+    """A worker thread that returns results in the order of the requests."""
 
     def __init__(self, function: Callable[[int], T]) -> None:
         self._function = function
@@ -77,7 +77,7 @@ class _Thread(Generic[T]):
         self._questions.put(number)
 
     def answer(self, number: int) -> T:
-        """Wait for the answer to the oldest open question, which was `number`."""
+        """Wait for the result of the oldest open request, which was `number`."""
         value, error = self._answers.get()
         if error is not None:
             raise error
@@ -92,12 +92,12 @@ class _Thread(Generic[T]):
         while (number := self._questions.get()) is not None and not self._is_stopping:
             try:
                 self._answers.put((self._function(number), None))
-            except BaseException as error:  # it is raised in the consumer, who would wait forever otherwise
+            except BaseException as error:  # raised in the consumer, which would otherwise wait forever
                 self._answers.put((None, error))
 
 
 class _Process(Generic[T]):
-    """The same in a process."""
+    """A worker process with the interface of `_Thread`."""
 
     def __init__(self, context: BaseContext, function: Callable[[int], T]) -> None:
         self._connection, theirs = context.Pipe()
@@ -129,18 +129,18 @@ class _Process(Generic[T]):
         self._process.join(timeout=5)
         return RunError(
             f"a data process died while preparing step {number} (exit code {self._process.exitcode})\n"
-            "  -9 mostly means that memory ran out: use fewer processes or smaller batches"
+            "  -9 usually means that memory ran out: use fewer processes or smaller batches"
         )
 
 
 def _serve(connection: Connection, function: Callable[[int], object]) -> None:
-    """The life of a worker process: until the other side hangs up."""
+    """Serve requests in a worker process until the connection is closed."""
     try:
         while True:
             number = connection.recv()
             try:
                 answer: tuple[object, Exception | None] = (function(number), None)
-            except Exception as error:  # it is raised on the other side
+            except Exception as error:  # raised in the consumer
                 answer = (None, _sendable(error))
             connection.send(answer)
     except (EOFError, OSError, KeyboardInterrupt):
@@ -148,7 +148,7 @@ def _serve(connection: Connection, function: Callable[[int], object]) -> None:
 
 
 def _sendable(error: Exception) -> Exception:
-    """The error itself where it survives the journey, else its text."""
+    """Return the error if it can be pickled, otherwise a RunError with its text."""
     try:
         pickle.loads(pickle.dumps(error))
     except (pickle.PicklingError, TypeError, AttributeError):

@@ -1,4 +1,4 @@
-"""Random subsets for many examples at once, each from a key of its own.
+"""Random subsets for many examples at once, each drawn with its own key.
 
 Source: R. Floyd in J. Bentley 1987, "A sample of brilliance".
 """
@@ -14,11 +14,11 @@ _32 = np.uint64(32)
 
 
 def subsets(keys: Keys, num: Ints, size: Ints) -> Ints:
-    """Random subsets, one per key: `num[b]` distinct values of range(size[b]), all subsets equally likely.
+    """Draw one random subset per key: `num[b]` distinct values of range(size[b]), all subsets equally likely.
 
-    Floyd's algorithm in lock-step over the rows: draw j-th of n from range(size - n + j + 1); if it is taken already,
-    take size - n + j instead. It needs n draws, not `size`, and no sort. The draws are 32 bits wide, so subsets are
-    equally likely up to size / 2^32.
+    Floyd's algorithm in lock-step over the rows: draw number j of n is from range(size - n + j + 1); if that value is
+    already chosen, use size - n + j instead. It needs n draws, not `size`, and no sort. The draws are 32 bits wide, so
+    subsets are equally likely up to size / 2^32.
 
     Returns:
         (sum of num,), row after row, ascending within each.
@@ -26,7 +26,7 @@ def subsets(keys: Keys, num: Ints, size: Ints) -> Ints:
     num_rows, most = len(num), int(num.max(initial=0))
     if not most:
         return np.empty(0, np.int64)
-    width = int(size.max()) + 1  # the last column takes the writes of rows that are done
+    width = int(size.max()) + 1  # the last column absorbs the writes of completed rows
     base = np.arange(num_rows, dtype=np.int64) * width
     turns = np.arange(most, dtype=np.int64)[:, None]
     last = (size - num) + turns
@@ -52,6 +52,6 @@ def subsets(keys: Keys, num: Ints, size: Ints) -> Ints:
 
 
 def slots(num: Ints) -> Ints:
-    """(sum of num,): 0 .. num[b] - 1 for every row b."""
+    """Return (sum of num,): the values 0 .. num[b] - 1 of every row b."""
     ends = np.cumsum(num)
     return np.arange(int(ends[-1]) if len(ends) else 0, dtype=np.int64) - np.repeat(ends - num, num)

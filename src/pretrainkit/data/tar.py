@@ -1,6 +1,6 @@
 """Random access into tar archives of image-text pairs and the like, without extracting them.
 
-An archive is gone through once, header by header. What a caller makes of its members is a table, kept beside the
+The headers of an archive are read once. The caller turns its members into a table, which is stored next to the
 archive as an Arrow file and memory-mapped afterwards: opening a thousand archives again costs a thousand `mmap`s.
 """
 
@@ -26,7 +26,7 @@ _FORMAT = "pretrainkit tar index 1"
 _STAMP = b"pretrainkit"
 _OPEN_FILES = 64
 _LARGEST_PADDING = 2**20
-"""Bytes of zeros behind the last file. Usual are 1 kB to 10 kB; more is a part that was never written."""
+"""Bytes of zeros after the last file. 1 kB to 10 kB are usual; more indicates a part that was never written."""
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _logger = logging.getLogger(__name__)
@@ -38,24 +38,24 @@ class Member(NamedTuple):
 
     name: str
     offset: int
-    """Of its first byte in the archive."""
+    """Offset of its first byte in the archive."""
     num_bytes: int
 
 
 def members(path: Path | str, on_break: Callable[[str], None] | None = None) -> Iterator[Member]:
-    """The regular files of an uncompressed archive in stored order; their contents are skipped over. Raises DataError
-    where it cannot be read, is truncated, compressed, or no tar at all.
+    """Yield the regular files of an uncompressed archive in stored order, without reading their contents. Raises
+    DataError if the archive cannot be read, is truncated or compressed, or is not a tar archive.
 
     Args:
-        path: On a disk, or an address that fsspec opens.
-        on_break: Called with the reason where the archive cannot be read to its end, after the files that are whole.
-            None: that is an error.
+        path: A local path, or an address that fsspec opens.
+        on_break: Called with the reason if the archive cannot be read to its end, after the complete files. None:
+            raise DataError.
     """
     try:
         with _opened(path) as file:
             num_bytes = file.seek(0, os.SEEK_END)
             file.seek(0)
-            archive = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115  # it holds nothing besides the file
+            archive = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115  # it holds no resource besides the file
             while (entry := archive.next()) is not None:
                 if entry.isreg() and entry.offset_data + entry.size <= num_bytes:
                     yield Member(entry.name, entry.offset_data, entry.size)
@@ -63,21 +63,21 @@ def members(path: Path | str, on_break: Callable[[str], None] | None = None) -> 
             end = archive.offset
             file.seek(end)
             rest = file.read(_LARGEST_PADDING + 1)
-            # The library takes a torn header for the end, and a block of zeros where a download left a hole.
+            # The library treats a truncated header, or zeros from an incomplete download, as the end.
             if len(rest) < tarfile.BLOCKSIZE or len(rest) > _LARGEST_PADDING or rest.strip(b"\0"):
-                raise tarfile.ReadError(f"it breaks off or is damaged at byte {end:,} of {num_bytes:,}")
+                raise tarfile.ReadError(f"it is truncated or damaged at byte {end:,} of {num_bytes:,}")
     except (tarfile.TarError, OSError, EOFError, ImportError, ValueError) as error:
         if on_break is not None and isinstance(error, tarfile.TarError):
             on_break(str(error))
             return
         raise DataError(
             f"{path} cannot be read as a tar archive: {error}\n"
-            "  it must be whole and uncompressed (a .tar.gz has no random access: gunzip it); fetch or make it again"
+            "  it must be whole and uncompressed (a .tar.gz has no random access: gunzip it); download it again"
         ) from error
 
 
 def is_address(path: str) -> bool:
-    """Whether fsspec opens it: s3://…, gs://…, https://…"""
+    """Return True for addresses that fsspec opens: s3://…, gs://…, https://…"""
     return "://" in path
 
 
@@ -90,7 +90,7 @@ def _opened(path: Path | str) -> Any:
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """`a-{00..02}.tar` and `a-{x,y}.tar` spelled out, in order; several braces multiply."""
+    """Expand `a-{00..02}.tar` or `a-{x,y}.tar`, in order; several braces give all combinations."""
     match = _BRACES.search(pattern)
     if match is None:
         return [pattern]
@@ -117,8 +117,8 @@ class TarReader:
         self._lock = threading.Lock()
 
     def read(self, archive: int, offset: int, num_bytes: int) -> bytes:
-        """The bytes of a member of archive number `archive`. Raises OSError where it cannot be opened or read, or ends
-        too early."""
+        """Return the bytes of a member of archive number `archive`. Raises OSError if it cannot be opened or read, or
+        is too short."""
         path, end = self._paths[archive], offset + num_bytes
         if is_address(path):
             import fsspec
@@ -140,12 +140,12 @@ class TarReader:
             descriptor = self._open.pop(archive, None) or _Descriptor(self._paths[archive])
             self._open[archive] = descriptor
             if len(self._open) > _OPEN_FILES:
-                del self._open[next(iter(self._open))]  # closed when the last reader lets go of it
+                del self._open[next(iter(self._open))]  # closed when the last reader releases it
             return descriptor
 
 
 class _Descriptor:
-    """An open file that is closed with its last reference, so that no thread closes what another one reads."""
+    """An open file, closed with its last reference, so that no thread closes a file that another thread reads."""
 
     def __init__(self, path: str) -> None:
         self.number = os.open(path, os.O_RDONLY)
@@ -153,14 +153,14 @@ class _Descriptor:
 
 
 def cached_table(path: Path | str, settings: str, make: Callable[[], pa.Table]) -> pa.Table:
-    """`make()` for an archive, from the file beside it where one fits; that of an archive behind an address, which
-    fsspec opens, is in the cache folder of this machine. Raises DataError where an address cannot be opened.
+    """Return `make()` for an archive, or the table stored next to it if it is current. Tables of remote archives are
+    stored in the cache folder of this machine. Raises DataError if an address cannot be opened.
 
     Args:
-        path: The archive; size and modification time of it must be as they were.
+        path: The archive. A stored table is current if the size and modification time are unchanged.
 
     Returns:
-        The table, memory-mapped unless no place to keep it could be written.
+        The table, memory-mapped unless it could not be stored.
     """
     if isinstance(path, str) and is_address(path):
         version = _remote_version(path)
@@ -188,20 +188,24 @@ def cached_table(path: Path | str, settings: str, make: Callable[[], pa.Table]) 
             continue
         kept = _read(place, stamp)
         return table if kept is None else kept
-    _logger.warning("the index of %s is not kept, so the next start makes it again (%s)", path, "; ".join(failures))
+    _logger.warning(
+        "the index of %s could not be stored and will be created again at the next start (%s)",
+        path,
+        "; ".join(failures),
+    )
     return table
 
 
 def _remote_version(address: str) -> str:
-    """Changes when the archive does, as far as its place says so."""
+    """Return a text that changes with the archive, as far as its server reports changes."""
     import fsspec
 
     try:
         files, path = fsspec.core.url_to_fs(address)
-        found = files.info(path)
+        facts = files.info(path)
     except (OSError, ImportError, ValueError) as error:
         raise DataError(f"{address} cannot be read: {error}\n  check the address and your access to it") from error
-    return str([found.get(name) for name in ("size", "ETag", "etag", "md5Hash", "LastModified", "mtime", "created")])
+    return str([facts.get(name) for name in ("size", "ETag", "etag", "md5Hash", "LastModified", "mtime", "created")])
 
 
 def _digest(text: str, num_bytes: int) -> str:
@@ -211,13 +215,13 @@ def _digest(text: str, num_bytes: int) -> str:
 def cached_tables(
     paths: Sequence[P], settings: str, make: Callable[[P], pa.Table], *, seconds_between_lines: float = 10
 ) -> list[pa.Table]:
-    """`cached_table` for each archive. Where that takes long, because they are gone through for the first time, a line
-    now and then says how far it is."""
+    """Return `cached_table` for each archive. A slow first indexing logs its progress every `seconds_between_lines`
+    seconds."""
     tables, shown = [], time.monotonic()
     for number, path in enumerate(paths):
         if time.monotonic() - shown >= seconds_between_lines:
             shown = time.monotonic()
-            _logger.warning("indexing %s: %d of %d archives (once; the index is kept)", path, number + 1, len(paths))
+            _logger.warning("indexing %s: %d of %d archives (once; the index is stored)", path, number + 1, len(paths))
         tables.append(cached_table(path, settings, partial(make, path)))
     return tables
 
@@ -227,7 +231,7 @@ def _cache_folder() -> Path:
 
 
 def _read(place: Path, stamp: bytes) -> pa.Table | None:
-    """None where there is none, or one of another archive or time, or a torn one."""
+    """Return the stored table, or None if it is missing, damaged or out of date."""
     try:
         table = pa.ipc.open_file(pa.memory_map(str(place))).read_all()
     except (OSError, pa.ArrowInvalid):
@@ -236,7 +240,7 @@ def _read(place: Path, stamp: bytes) -> pa.Table | None:
 
 
 def _write(table: pa.Table, place: Path) -> None:
-    """Whole or not at all. Another rank may write the same at the same time: each writes aside under its own name."""
+    """Write atomically through a temporary file with a unique name, because several ranks may write the same table."""
     place.parent.mkdir(parents=True, exist_ok=True)
     aside = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
     try:

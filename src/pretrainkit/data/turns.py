@@ -1,10 +1,10 @@
-"""Which component of the data each batch comes from, where every batch holds examples of one component alone.
+"""Choice of the component of each batch, for orders in which a batch holds examples of a single component.
 
 "Debiased sampling" (Cui et al. 2022, https://arxiv.org/abs/2112.09331): examples that are contrasted with each other
-come from one set, so that telling the sets apart does not help.
+come from one data set, so that recognising the data set does not help.
 
-Turns are pure functions of the step: nothing is drawn that depends on what was asked before. Weighted components that
-share batches take turns in a repeating pattern instead (`interleave`), so any position is looked up in O(1).
+Turns are pure functions of the step and do not depend on earlier calls. Weighted components that
+share batches take turns in a repeating pattern instead (`interleave`), which is looked up in O(1).
 
 Dimensions: S steps.
 """
@@ -30,12 +30,12 @@ _FEWEST_DRAWS = 1024
 
 
 def slot_counts(weights: Sequence[float], num_slots: int | None = None) -> tuple[int, ...]:
-    """How many slots of the pattern each component gets. Raises ConfigError where a weight is not a positive number, or
-    too small for even one slot.
+    """Return the number of slots of each component in the pattern. Raises ConfigError if a weight is not a positive
+    number, or too small for one slot.
 
     Args:
-        weights: One per component, positive, in any unit. Decimal fractions are taken as written: 0.7 and 0.3 give 7
-            and 3.
+        weights: One per component, positive, in any unit. Decimal fractions are exact: 0.7 and 0.3 give 7 and 3
+            slots.
         num_slots: Length of the pattern; None: the shortest with exactly these shares, at most MAX_SLOTS.
     """
     for component, weight in enumerate(weights):
@@ -46,7 +46,7 @@ def slot_counts(weights: Sequence[float], num_slots: int | None = None) -> tuple
     if num_slots is None:
         num_slots = min(math.lcm(*(share.denominator for share in shares)), MAX_SLOTS)
     counts = [math.floor(share * num_slots) for share in shares]
-    # Largest remainder: the slots that rounding down left over go to those who lost most by it.
+    # Largest remainder method: components that lost most by rounding down get the remaining slots.
     by_remainder = sorted(range(len(shares)), key=lambda c: (counts[c] - shares[c] * num_slots, c))
     for component in by_remainder[: num_slots - sum(counts)]:
         counts[component] += 1
@@ -60,10 +60,10 @@ def slot_counts(weights: Sequence[float], num_slots: int | None = None) -> tuple
 
 
 def interleave(counts: Sequence[int]) -> Ints:
-    """The component of each slot, (sum(counts),): a schedule without bunching (the single-processor case of the
+    """Return the component of each slot, (sum(counts),), evenly spread (the single-processor case of the
     proportionate fairness of Baruah et al. 1996, "Proportionate progress: a notion of fairness in resource
     allocation"). In every prefix of k slots, and across repetitions of the pattern,
-    component c occurs k * counts[c] / sum(counts) times, give or take less than one."""
+    component c occurs k * counts[c] / sum(counts) times, with an error below one."""
     num_slots = sum(counts)
     pattern = np.empty(num_slots, np.int64)
     # Draw j of a component must come at or after slot floor(j / share) and before slot ceil((j + 1) / share); the
@@ -83,49 +83,47 @@ def interleave(counts: Sequence[int]) -> Ints:
 
 @dataclass(frozen=True, kw_only=True)
 class Debias:
-    """How the component of each batch is drawn."""
+    """Draw of the component of each batch."""
 
     exponent: float = 1.0
-    """A component of N examples is drawn in proportion to N ** this, unless it has a weight of its own."""
+    """A component of N examples is drawn in proportion to N ** exponent, unless components have weights."""
     draw: Literal["random", "balanced"] = "random"
-    """random: anew for every batch. balanced: in each epoch every component as often as it fills whole batches, in
+    """random: an independent draw for every batch. balanced: each epoch has all whole batches of every component, in
     shuffled order."""
     seed: int = 2021
-    """Of the sequence of components."""
+    """Seed of the sequence of components."""
 
 
 class Turns(ABC):
-    """One component after another."""
+    """Sequence of the components of the batches."""
 
     epoch_size: int
-    """Examples until all components, or in a weighted choice the one that is repeated most, have been gone through once
-    on average."""
+    """Average number of examples in one pass over all components (with weights: over the most repeated component)."""
 
     @abstractmethod
     def locate(self, steps: Ints) -> tuple[Ints, Ints]:
-        """(S,) steps, each at least 0, in any order, to (component, number of the batch among the component's), each
-        (S,)."""
+        """Return (component, number of the batch within the component), each (S,), for (S,) steps >= 0 in any order."""
 
 
 @lru_cache(maxsize=4)
 def _drawn(shares: tuple[float, ...], seed: int, num: int) -> tuple[Ints, Ints]:
-    """The components of the first `num` steps, and how often each was drawn before; (num,) each.
+    """Return the components of the first `num` steps and the number of earlier draws of each, both (num,).
 
-    As many single draws of `numpy.random.default_rng(seed).choice(len(shares), p=shares)` would give.
+    Equal to `num` single draws of `numpy.random.default_rng(seed).choice(len(shares), p=shares)`.
     """
     return _numbered(np.random.default_rng(seed).choice(len(shares), size=num, p=shares), len(shares))
 
 
 @lru_cache(maxsize=4)
 def _shuffled(counts: tuple[int, ...], key: int, epoch: int) -> tuple[Ints, Ints]:
-    """Every component as often as `counts` says, shuffled, and how often each came before in the epoch."""
+    """Return each component `counts` times, shuffled, and the number of its earlier occurrences in the epoch."""
     num_steps = sum(counts)
     places = permute(np.arange(num_steps), num_steps, rng.fold(key, np.array([epoch])))
     return _numbered(np.repeat(np.arange(len(counts)), counts)[places], len(counts))
 
 
 def _numbered(component: Ints, num_components: int) -> tuple[Ints, Ints]:
-    """The components of consecutive steps, and how often each step's occurs before it. Both are shared: read-only."""
+    """Return the components and the number of earlier occurrences of each. Both are cached, hence read-only."""
     number = np.empty(len(component), np.int64)
     for c in range(num_components):
         rows = np.flatnonzero(component == c)
@@ -135,10 +133,10 @@ def _numbered(component: Ints, num_components: int) -> tuple[Ints, Ints]:
 
 
 class RandomTurns(Turns):
-    """A component is drawn for each step with fixed probabilities, in one sequence that goes on over the epochs.
+    """Draws a component for each step with fixed probabilities, in one sequence across epochs.
 
-    `seed` is that of NumPy's default generator. `reopens`: every epoch of as many steps as all components fill whole
-    batches starts all components anew, and of a component only its whole batches are used: ZeroVL's habit.
+    `seed` is the seed of NumPy's default generator. `reopens`: like ZeroVL, use only whole batches of a component, and
+    start all components from their beginning after as many steps as all components have whole batches.
     """
 
     def __init__(
@@ -152,7 +150,7 @@ class RandomTurns(Turns):
 
     def locate(self, steps: Ints) -> tuple[Ints, Ints]:
         highest = int(steps.max(initial=0))
-        num = max(_FEWEST_DRAWS, 1 << highest.bit_length())  # grows by doubling, so that few lengths are ever drawn
+        num = max(_FEWEST_DRAWS, 1 << highest.bit_length())  # doubles, so that few lengths are cached
         components, numbers = _drawn(self._shares, self._seed, num)
         component, number = components[steps], numbers[steps]
         if not self._reopens:
@@ -162,15 +160,15 @@ class RandomTurns(Turns):
         for c, batches in enumerate(self._batches.tolist()):
             rows = np.flatnonzero(component == c)
             before_epoch = np.searchsorted(np.flatnonzero(components == c), epoch[rows] * per_epoch)
-            passes = -(-per_epoch // batches)  # more than an epoch can need, so that no two passes have one number
+            passes = -(-per_epoch // batches)  # an upper bound for one epoch, so that all passes have different numbers
             number[rows] += epoch[rows] * passes * batches - before_epoch
         return component, number
 
 
 class BalancedTurns(Turns):
-    """In each epoch every component as often as it fills whole batches, in an order shuffled anew.
+    """All whole batches of every component in each epoch, in an order that is shuffled per epoch.
 
-    Components have at least `batch_size` examples each."""
+    Each component has at least `batch_size` examples."""
 
     def __init__(self, sizes: Sequence[int], batch_size: int, seed: int) -> None:
         self._counts = tuple(size // batch_size for size in sizes)
@@ -180,18 +178,18 @@ class BalancedTurns(Turns):
     def locate(self, steps: Ints) -> tuple[Ints, Ints]:
         epoch, within = np.divmod(steps, sum(self._counts))
         component, number = np.empty_like(steps), np.empty_like(steps)
-        for one in np.unique(epoch).tolist():
-            rows = np.flatnonzero(epoch == one)
-            components, numbers = _shuffled(self._counts, self._key, one)
+        for number_of_epoch in np.unique(epoch).tolist():
+            rows = np.flatnonzero(epoch == number_of_epoch)
+            components, numbers = _shuffled(self._counts, self._key, number_of_epoch)
             component[rows], number[rows] = components[within[rows]], numbers[within[rows]]
         return component, number + epoch * np.array(self._counts)[component]
 
 
 class SetBySet(Turns):
-    """In each epoch all batches of the first component, then all of the second, and so on.
+    """All batches of the first component, then all batches of the second, and so on, in each epoch.
 
-    `drops`: of a component only its whole batches are used in each epoch; else what is left over counts towards the
-    next one.
+    `drops`: use only the whole batches of a component in each epoch; otherwise its remaining examples start the next
+    epoch.
     """
 
     def __init__(self, sizes: Sequence[int], batch_size: int, *, drops: bool) -> None:
@@ -200,7 +198,7 @@ class SetBySet(Turns):
         self.epoch_size = int(self._usable.sum())
 
     def locate(self, steps: Ints) -> tuple[Ints, Ints]:
-        epoch = steps * self._batch_size // self.epoch_size  # or later, by what the epochs before left over
+        epoch = steps * self._batch_size // self.epoch_size  # a lower bound: remainders of earlier epochs delay it
         while (is_later := self._batches_before(epoch + 1).sum(-1) <= steps).any():
             epoch = epoch + is_later
         first = self._batches_before(epoch)
@@ -212,7 +210,7 @@ class SetBySet(Turns):
         return component, first[row, component] + within - starts
 
     def _batches_before(self, epoch: Ints) -> Ints:
-        """(S,) epochs to (S, number of components): whole batches that each component fills before that epoch."""
+        """Return (S, number of components): the whole batches of each component before each of the (S,) epochs."""
         return epoch[:, None] * self._usable // self._batch_size
 
 
@@ -225,13 +223,13 @@ def make_turns(
     *,
     is_static: bool,
 ) -> tuple[Turns, str]:
-    """The turns of an order over components of `sizes` examples, and text that differs whenever they do. Raises
-    ConfigError where settings do not fit together, DataError where a component is too small for a balanced draw.
+    """Return the turns of components of `sizes` examples, and a text that identifies them. Raises ConfigError if
+    settings contradict each other, DataError if a component is too small for a balanced draw.
 
     Args:
-        mode: debias: drawn for each batch. set_by_set: one component after another.
-        weights: Of "debias" only: the probability of each component, in any unit; None: by its size.
-        is_static: Of a component only its whole batches are used in each epoch.
+        mode: debias: draw a component for each batch. set_by_set: one component after another.
+        weights: Only for "debias": relative probability of each component; None: by size.
+        is_static: Use only the whole batches of a component in each epoch.
     """
     if mode == "set_by_set":
         if weights is not None:
@@ -244,8 +242,8 @@ def make_turns(
     is_by_size = weights is None and debias.draw == "random"
     if debias.exponent != 1 and not is_by_size:
         raise ConfigError(
-            f"the exponent {debias.exponent} of the sizes means nothing where components have weights or are drawn "
-            "equally often\n  leave it at 1, or draw at random by size"
+            f"the exponent {debias.exponent} of the sizes has no effect if components have weights or the draw "
+            "is balanced\n  leave it at 1, or draw at random by size"
         )
     if debias.draw == "random":
         mass = np.array(sizes if weights is None else weights, np.float64) ** debias.exponent
@@ -253,13 +251,13 @@ def make_turns(
         return RandomTurns(sizes, shares, batch_size, debias.seed, reopens=is_static), settings
     if weights is not None:
         raise ConfigError(
-            "a balanced draw takes each component as often as it fills a batch, whatever its weight\n"
+            "a balanced draw uses all whole batches of each component and ignores its weight\n"
             "  leave the weights out, or draw at random"
         )
     for component, size in enumerate(sizes):
         if size < batch_size:
             raise DataError(
-                f"component {component} has {size} examples, which fill no batch of {batch_size}: a balanced draw "
-                "would never take it\n  leave it out, draw at random, or use smaller batches"
+                f"component {component} has {size} examples, less than a batch of {batch_size}: a balanced draw "
+                "would never use it\n  leave it out, draw at random, or use smaller batches"
             )
     return BalancedTurns(sizes, batch_size, debias.seed), settings
