@@ -1,7 +1,7 @@
 """The Python API: everything the command line does goes through here. Quiet; torch is imported when it is needed.
 
-What several of these functions need is in `running`. Everywhere `device` is such as "cpu" or "cuda", None the best one,
-and `progress` or `watcher` is told how far the work is.
+What several of these functions need is in `running`. `device` is a name such as "cpu" or "cuda"; None chooses the best
+one. `progress` and `watcher` receive the progress of the work.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ __all__ = [
 
 
 def check_data(config: RunConfig, *, num: int = 2, deep: bool = False, progress: Progress | None = None) -> DataCheck:
-    """What the training data of a config are: sizes, passes, shares of a mixture, and what its recipe adds. Nothing is
-    trained or written. Raises ConfigError or DataError where config and data do not fit each other.
+    """Report on the training data of a config: sizes, passes, shares of a mixture, and what its recipe adds. Nothing is
+    trained or written. Raises ConfigError or DataError if config and data do not fit each other.
 
     Args:
         num: Examples to show of each component.
@@ -174,9 +174,9 @@ def train(
 
     Args:
         out: A new or empty folder.
-        origins: Where each value of the config came from, for the record.
-        resume: Go on, with this config, when `out` already holds a checkpoint: for schedulers, which give the same
-            command again. A config that changes the past is refused, as in `resume`.
+        origins: Source of each value of the config, recorded in the run.
+        resume: Resume with this config if `out` already has a checkpoint: for schedulers that repeat the command. A
+            config that changes the past is refused, as in `resume`.
 
     Raises:
         ConfigError, DataError: What was given does not hold together; nothing was computed.
@@ -190,10 +190,10 @@ def train(
 def resume(
     run: str | Path, overrides: Iterable[str] = (), *, watcher: Watcher | None = None, device: str | None = None
 ) -> dict[str, float]:
-    """Go on with a run exactly where its newest valid checkpoint is.
+    """Resume a run exactly from its newest valid checkpoint.
 
-    Overrides may change what does not touch the past, such as `num_steps` or `checkpoint.every_steps`; a change of the
-    data, seed or batch is refused.
+    Overrides may change settings that do not touch the past, such as `num_steps` or `checkpoint.every_steps`; a change
+    of the data, seed or batch is refused.
     """
     folder = RunFolder(run)
     resolved = recorded_config(folder.config_tree(), overrides)
@@ -223,8 +223,8 @@ def evaluate(
     Args:
         data: Token shards, or sets of pairs; None: `data.valid` of its config.
         overrides: Settings of evaluate, data, objective and precision (`data.NAME=VALUE`) other than in its config.
-        num_examples: At most so many; None: as its config says.
-        averaged: The average of the weights that `ema_decay` keeps, instead of the last ones.
+        num_examples: Maximum number of examples; None: as in its config.
+        averaged: Use the average of the weights that `ema_decay` keeps, instead of the last weights.
         csv: New file for a table of the metrics, which has the columns of CLIP_benchmark for `clip`.
     """
     from pretrainkit.dist.env import init_world
@@ -290,8 +290,8 @@ def evaluate_checkpoints(
 def generate(
     path: str | Path, prompts: Iterable[str], *, averaged: bool = False, **options: Unpack[GenerateOptions]
 ) -> list[dict[str, Any]]:
-    """What a trained model answers to each prompt: BERT fills in masked words, CLIP finds images, T5 answers, 4M makes
-    modalities of a caption or of what else is given.
+    """Return the answers of a trained model to each prompt: BERT fills in masked words, CLIP finds images, T5 answers,
+    4M generates modalities from a caption or other modalities.
 
     Args:
         path: A run, checkpoint or export.
@@ -329,7 +329,7 @@ def infer(
 ) -> Path:
     """Ask a trained model about all examples of a task, or all rows of a file; JSON lines go to the file `out`.
 
-    The same call goes on where an interrupted one stopped, and does nothing where it is finished. Raises InputError
+    The same call continues an interrupted one, and does nothing if it is finished. Raises InputError
     where the recipe cannot, both or neither of `task` and `input` were given, or `out` is of another call.
 
     Args:
@@ -342,8 +342,8 @@ def infer(
             model was trained on, such as .conllu.
         overrides: Settings `data....=` and `precision....=` other than in its config.
         modules: More modules that define tasks.
-        shard: This part of so many, from 0; `out` gets its number. Parts joined in order are the whole.
-        chunk_batches: A resume point after every so many batches.
+        shard: (index from 0, number of shards); `out` gets the index. Parts joined in order are the whole.
+        chunk_batches: Number of batches between resume points.
         overwrite: Replace what another call wrote to `out`.
         averaged: The average of the weights that `ema_decay` keeps.
         request: See `pretrainkit.eval.inference.InferenceRequest`.
@@ -418,8 +418,8 @@ def predict(
     task: str | None = None,
     **options: Unpack[InferOptions],
 ) -> Path:
-    """What a fine-tuned model answers to the rows of a file, or of a split of a task: `infer` of such models. Raises
-    InputError where the model is not fine-tuned, or there is neither an input nor a task.
+    """Write the answers of a fine-tuned model to the rows of a file, or of a split of a task: `infer` of such models.
+    Raises InputError if the model is not fine-tuned, or neither an input nor a task is given.
 
     Args:
         input: A file of rows with the columns that the run was trained on.
@@ -442,8 +442,8 @@ def predict(
 def probe(
     path: str, data: str | Path, *, device: str | None = None, **settings: Unpack[ProbeOptions]
 ) -> dict[str, float | dict[str, float]]:
-    """How well the frozen image encoder of a model tells classes apart: linear probes and nearest neighbours. Raises
-    ConfigError for unknown or impossible settings.
+    """Measure how well the features of a frozen image encoder separate classes, by linear probes and nearest
+    neighbours. Raises ConfigError for unknown or impossible settings.
 
     Args:
         path: A run, checkpoint or export; or `timm:NAME`, an encoder of timm with its published weights.

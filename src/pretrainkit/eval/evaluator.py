@@ -45,7 +45,7 @@ def evaluate(
     Args:
         batches: Of this rank, however large; with FSDP2 equally many on each rank, as every forward pass gathers
             parameters. `dealt` gives them out so.
-        num_counted: Only so many of the batches count; the others keep this rank in step. None: all.
+        num_counted: Number of batches that count; the others keep this rank in step. None: all.
 
     Returns:
         Metric name to value, sorted by name, the same on all ranks; what nothing was counted of is left out. With
@@ -102,10 +102,10 @@ def _summed(terms: Iterable[tuple[str, Sequence[float]]]) -> dict[str, tuple[flo
 
 
 def dealt(num_batches: int, world: World) -> tuple[list[int], int]:
-    """Which of all batches this rank takes, and how many of those count.
+    """Return the indices of the batches of this rank, and how many of them count.
 
-    Batches are the same on any number of ranks, each counts on one rank, and every rank takes equally many: who has
-    none left in the last round goes through the last batch once more, without counting it.
+    Batches are the same on any number of ranks, each counts on one rank, and every rank takes equally many: a rank
+    without a batch in the last round repeats the last batch, without counting it.
     """
     turns = range(world.rank, -(-num_batches // world.world_size) * world.world_size, world.world_size)
     return [min(turn, num_batches - 1) for turn in turns], sum(turn < num_batches for turn in turns)

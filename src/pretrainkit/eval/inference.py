@@ -1,9 +1,9 @@
 """What a trained model says about many examples, as JSON lines: chunk by chunk, so that an interrupted work goes on.
 Torch-free.
 
-OUT.chunks/request.json               what is asked; other chunks are not gone on with
+OUT.chunks/request.json               the request; chunks of other requests are not continued
 OUT.chunks/chunk-00003-of-00010.jsonl whole or absent
-OUT                                   all chunks in order, once they are there; the folder goes
+OUT                                   all chunks in order, once all exist; the folder is then removed
 OUT.manifest.json                     written last: what was asked, lines, SHA-256
 """
 
@@ -56,25 +56,25 @@ class RequestOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceRequest:
-    """What to ask about what. Either `task` or `rows` is given."""
+    """A request for answers. Either `task` or `rows` is given."""
 
     mode: Mode = "predict"
     task: str | None = None
     """Name of a task."""
     split: str = "test"
-    """Of the task."""
+    """Split of the task."""
     rows: TaskSource | None = None
-    """Examples of no task; their one split is `split`."""
+    """Examples that belong to no task; their only split is `split`."""
     inputs: str | None = None
-    """Of rows: a pattern such as "summarize: {text}", or a column; None: the column that is called inputs or text."""
+    """Input of rows: a pattern such as "summarize: {text}", or a column; None: the column inputs or text."""
     targets: str | None = None
-    """Of rows, to be scored: likewise; None: the column that is called targets."""
+    """Target of rows to score: a pattern or a column; None: the column targets."""
     lengths: Mapping[str, int] | None = None
-    """Tokens of features, to which examples are cut; None: nothing is."""
+    """Maximum number of tokens by feature; examples are cut to it. None: no limit."""
     fields: tuple[str, ...] | None = None
-    """What of each example is written; None: the texts of its features; empty: everything."""
+    """Fields of each example to write; None: the texts of its features; empty: everything."""
     has_ids: bool = False
-    """Whether the ids of predictions are written too."""
+    """True to also write the ids of predictions."""
     batch_size: int = 32
     """Examples per forward pass."""
     decoding: Mapping[str, Any] = field(default_factory=dict)
@@ -113,10 +113,10 @@ def write_lines(
 
     Args:
         out: A file. Of several shards its name gets `-00000-of-00004` before the suffix.
-        asked: JSON values that say what is asked besides `inference.settings`, such as which weights.
-        chunk_size: Examples of a chunk.
-        shard: This part of so many: examples are cut into parts that lie one after another.
-        overwrite: Replace a file, or chunks, that something else was asked for.
+        asked: JSON values that belong to the request besides `inference.settings`, such as the weights.
+        chunk_size: Number of examples per chunk.
+        shard: (index, number of shards); shards are consecutive parts of the examples.
+        overwrite: Replace a file or chunks of another request.
     """
     number, num_shards = shard
     if not 0 <= number < num_shards:
@@ -194,8 +194,8 @@ def _prepare(chunks: Path, request: Mapping[str, Any]) -> None:
         earlier = json.loads(path.read_bytes())
         if earlier != request and any(chunks.glob("chunk-*.jsonl")):
             raise InputError(
-                f"{chunks} holds parts of other answers{_differences(earlier, request)}\n"
-                "  give the same command to go on, another --out, or begin anew with --overwrite"
+                f"{chunks} has parts of other answers{_differences(earlier, request)}\n"
+                "  repeat the same command to continue, choose another --out, or start again with --overwrite"
             )
         if earlier == request:
             return

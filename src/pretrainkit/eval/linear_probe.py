@@ -25,13 +25,13 @@ from pretrainkit.training.optimizers.per_tensor import Lars
 from pretrainkit.training.optimizers.schedule import lr_factor
 
 _LOGITS_BYTES = 128 * 2**20
-"""Of a chunk."""
+"""Maximum size of the logits of a chunk."""
 _SMALLEST_DEVIATION = 1e-6
 _MOST_ITERATIONS = 300
 
 
 class Scores(NamedTuple):
-    """Of one learning rate, in percent."""
+    """Accuracies for one learning rate, in percent."""
 
     acc1: float
     acc5: float
@@ -59,7 +59,7 @@ class Heads(nn.Module):
         return logits.unflatten(1, (len(self.weights), self.num_classes))
 
     def rows_at_once(self) -> int:
-        """So many rows have logits of a bounded size."""
+        """Number of rows whose logits fit the maximum size of a chunk."""
         return max(1, _LOGITS_BYTES // (4 * len(self.weights) * self.num_classes))
 
 

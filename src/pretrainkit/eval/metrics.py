@@ -28,7 +28,7 @@ _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _NO_WORD = re.compile(r"\W")
 _TRIVIA_PUNCTUATION = string.punctuation + "‘’´`_"
 NO_ANSWER = -1
-"""What an empty answer is: no class, so that it is never right."""
+"""Class of an empty answer, which equals no class and is therefore never right."""
 _DETERMINER = re.compile(
     "a|an|few|her|his|each|every|many|much|my|our|some|that|the|their|these|this|those|which|whose|your"
 )
@@ -140,7 +140,7 @@ def normalize_squad(answer: str) -> str:
 
 
 def normalize_trivia_qa(answer: str) -> str:
-    """As `normalize_squad`, but punctuation, curly and accent quotes too, becomes a space."""
+    """Normalise like `normalize_squad`, but replace punctuation, including curly and accent quotes, by spaces."""
     return _without_articles(
         answer.lower().translate(str.maketrans(_TRIVIA_PUNCTUATION, " " * len(_TRIVIA_PUNCTUATION)))
     )
@@ -207,12 +207,12 @@ def _real(answers: Sequence[str]) -> list[str]:
 
 
 def trivia_qa(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
-    """As `squad`, with TriviaQA's idea of equal texts."""
+    """Return the metrics of `squad` with the text normalisation of TriviaQA."""
     return _best_of(targets, predictions, normalize_trivia_qa)
 
 
 def span_squad(targets: Sequence[Mapping[str, Any]], predictions: Sequence[str]) -> dict[str, float]:
-    """As `squad`, of answers that are given as places in the text: "start: 3 end: 5".
+    """Return the metrics of `squad` for answers given as positions in the text: "start: 3 end: 5".
 
     Args:
         targets: `answers` and `context`. Words are what lies between characters that are no letters or digits; the
@@ -307,7 +307,7 @@ def _words(text: str) -> set[str]:
 
 
 def are_entity_labels(names: Sequence[str]) -> bool:
-    """Whether these are O and labels that begin or go on with entities (B-, I-, E-, S-)."""
+    """Return True if the labels are O and labels of entities (B-, I-, E-, S-)."""
     return OUTSIDE in names and len(names) > 1 and all(_LABEL.fullmatch(name) for name in names)
 
 

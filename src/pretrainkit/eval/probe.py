@@ -30,7 +30,7 @@ class ImageEncoder:
     """The part of a trained model that turns images into features, for probing."""
 
     module: nn.Module
-    """What computes; it is not to be changed."""
+    """Module that computes the features; it is not changed."""
     encode: Callable[[Tensor], Tensor]
     """uint8 (B, 3, H, W) on the module's device to features (B, F), before any projection or normalisation."""
     image_size: int
@@ -89,7 +89,7 @@ class _Probe:
     num_classes: int
 
     def features(self, folders: ClassFolders) -> _Labelled:
-        """Of every image once, without augmentation."""
+        """Return the features of every image, without augmentation."""
         transform = compose(valid_transforms(self.encoder.image_size), is_exact=True)
 
         def build(rows: np.ndarray) -> HostBatch:
@@ -129,7 +129,7 @@ class _Probe:
         return found
 
     def _augmented(self, order: Order, batch_size: int, num_steps: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Features of images that are augmented anew in each epoch, built ahead in threads."""
+        """Yield features of images with new augmentations in each epoch, prepared in threads."""
         transform = compose(self.config.train_transforms(self.encoder.image_size))
         per_pass = min(self.config.images_per_pass, batch_size)
         num_passes = -(-batch_size // per_pass)

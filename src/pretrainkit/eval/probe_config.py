@@ -11,11 +11,12 @@ Method = Literal["linear", "cached", "knn"]
 
 
 class ProbeConfig(Config):
-    """How well a frozen image encoder tells classes apart. The defaults of `linear` are ZeroVL's on ImageNet."""
+    """Classification with the features of a frozen image encoder. The defaults of `linear` are ZeroVL's on ImageNet."""
 
     methods: tuple[Method, ...] = ("cached", "knn")
-    """linear: a linear layer trained on augmented images, each epoch anew. cached: the same on features computed once,
-    without augmentation, for several learning rates at once. knn: a vote of the nearest training images."""
+    """linear: a linear layer trained on images with new augmentations in each epoch. cached: the same on features
+    computed once, without augmentation, for several learning rates at once. knn: a vote of the nearest training
+    images."""
     num_epochs: PositiveInt = 90
     """linear and cached: passes over the training images."""
     batch_size: PositiveInt = 16384
@@ -38,9 +39,9 @@ class ProbeConfig(Config):
     images_per_pass: PositiveInt = 64
     """Images of a forward pass of the encoder."""
     num_threads: NonNegativeInt = 2
-    """Decode images ahead in so many threads; 0: none."""
+    """Number of threads that decode images in advance; 0: none."""
     seed: NonNegativeInt = 0
-    """Of the first weights, order and augmentation."""
+    """Seed of the initial weights, the order and the augmentation."""
 
     def learning_rates(self, method: Method) -> tuple[float, ...]:
         return self.peak_lr or ((6.4,) if method == "linear" else (0.3, 1.0, 3.0, 10.0, 30.0, 100.0))

@@ -32,7 +32,7 @@ KS = (1, 5, 10)
 """R@K is reported for these."""
 
 BLANK = "{}"
-"""Where the name of the class goes in a template."""
+"""Placeholder for the class name in a template."""
 _BYTES_PER_SCORE = 12
 """A score and the comparisons on it."""
 _BITS = 26
@@ -42,9 +42,9 @@ class Rows(NamedTuple):
     """Embeddings of images or of texts."""
 
     vectors_ND: Tensor
-    """Of any float dtype."""
+    """Vectors of any float dtype."""
     ids_N: NDArray[np.int64]
-    """What they show or tell: rows with equal ids belong together."""
+    """Id of the content: rows with equal ids belong together."""
 
     def take(self, rows: NDArray[np.int64]) -> "Rows":
         return Rows(self.vectors_ND[torch.from_numpy(rows).to(self.vectors_ND.device)], self.ids_N[rows])
@@ -96,11 +96,11 @@ def retrieval(
 
     Args:
         images: On every rank all of them; rows with the id of an earlier row are left out.
-        texts: On every rank all of them. None is left out, so a text that occurs twice counts twice.
-        num_folds: Cut the images, in their order, into so many parts whose sizes differ by at most one, score each with
-            its own texts alone, and average (COCO's 5,000 images in 5 folds are "COCO 1k").
-        with_ranks: Also the mean and the median rank of the first match; 1 is best.
-        megabytes: Scores are computed in chunks of at most about so many (one row at least).
+        texts: All texts, on every rank. A text that occurs twice counts twice.
+        num_folds: Cut the images, in order, into this number of parts of sizes that differ by at most one, score each
+            with its own texts alone, and average (COCO's 5,000 images in 5 folds are "COCO 1k").
+        with_ranks: Also return the mean and the median rank of the first match; 1 is best.
+        megabytes: Approximate maximum size of a chunk of scores; a chunk has at least one row.
         world: Each rank scores its share of the queries.
 
     Returns:

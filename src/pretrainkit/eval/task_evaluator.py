@@ -61,9 +61,9 @@ class JudgedTask:
         """Raises DataError where the split has no examples, or they cannot be made.
 
         Args:
-            task: With at least one metric, and with that split.
-            lengths: Tokens to which features are trimmed; None: not at all. What is lost by that is told in a warning.
-            num_examples: Only the first so many; None: all.
+            task: Task with at least one metric, and with that split.
+            lengths: Maximum number of tokens by feature; None: no limit. A warning reports what is cut off.
+            num_examples: Number of first examples to use; None: all.
             caches: As of `Task.bind`.
         """
         self.task, self.split = task, split
@@ -87,7 +87,7 @@ class JudgedTask:
 
     @cached_property
     def targets(self) -> list[Any]:
-        """What metrics get as targets, in the order of the examples."""
+        """The targets that metrics receive, in the order of the examples."""
         texts = (_text(self.task, example, "targets") for example in self.examples)
         return [self.judged(text, example, is_target=True) for text, example in zip(texts, self.examples, strict=True)]
 
@@ -112,7 +112,7 @@ class JudgedTask:
         return texts, [self.judged(text, example, is_target=False) for text, example in pairs]
 
     def metrics_of_constant(self, text: str) -> dict[str, float]:
-        """What metrics of answers are where every answer is the same."""
+        """Return the metrics if every answer is `text`."""
         return self.metrics([self.judged(text, example, is_target=False) for example in self.examples], None, None)
 
     def metrics(
@@ -214,8 +214,8 @@ class TaskEvaluator:
         Args:
             model: In evaluation mode.
             folder: Where rank 0 writes what the model said, as `TASK-TAG.jsonl`; None: nowhere.
-            tag: For the names of those files, such as the step.
-            num_written: Only the first so many examples; 0: no file; None: all.
+            tag: Part of the names of those files, such as the step.
+            num_written: Number of first examples to write; 0: no file; None: all.
         """
         found: dict[str, float] = {}
         means: list[float] = []
@@ -255,7 +255,7 @@ class TaskEvaluator:
         return self._of_all(lambda part: np.asarray(model.score(part), float).tolist(), examples)
 
     def _of_all(self, answer: Callable[[Sequence[Example]], list[T]], examples: Sequence[Example]) -> list[T]:
-        """What the ranks together answer to all examples, in their order.
+        """Return the answers of all ranks to all examples, in order.
 
         Long examples are spread over the ranks, which get equally many: the last ones may come twice.
         """

@@ -2,8 +2,8 @@
 
 Dimensions: T tokens of the stream, B examples, S slots of a padded row, H heads, K width of one head, D = H x K.
 
-A *layout* says where the examples lie in the stream. It is made once per batch and shared by all layers. All layouts
-compute the same numbers:
+A *layout* has the positions of the examples in the stream. It is made once per batch and shared by all layers. All
+layouts compute the same numbers:
 
 * `PaddedLayout`: rows of equal length and `scaled_dot_product_attention`; runs everywhere and is the reference.
 * `RowLayout` (row_layout.py): rows of an image's patches or a caption's tokens.
@@ -26,7 +26,7 @@ from pretrainkit.nn.rotary import Rotation, rotate
 
 
 class AttentionLayout(ABC):
-    """Where the examples of a batch lie in its stream of tokens."""
+    """Positions of the examples of a batch in its stream of tokens."""
 
     @abstractmethod
     def attend(self, qkv_T3HK: Tensor, *, window: int | None, dropout_rate: float) -> Tensor:
@@ -44,8 +44,8 @@ class AttentionLayout(ABC):
     def attend_from(
         self, q_WHK: Tensor, kv_T2HK: Tensor, asked_W: Tensor, *, window: int | None, dropout_rate: float
     ) -> Tensor | None:
-        """As `attend`, for the queries `q_WHK` of some tokens only, to the keys and values of all: (W, H, K). None:
-        this layout computes them all or nothing. `asked_W`: int64 indices of the query tokens, ascending."""
+        """Attend like `attend`, but only with the queries `q_WHK` of some tokens: (W, H, K). None: this layout can only
+        compute all tokens. `asked_W`: int64 indices of the query tokens, ascending."""
         return None
 
     def asking(self, x_TD: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class ReadLayout(AttentionLayout):
     """Only some tokens are queries. See `AttentionLayout.reading`."""
 
     layout: AttentionLayout
-    """Of all tokens."""
+    """Layout of all tokens."""
     asked_W: Tensor
     """int64: indices of the query tokens into the stream."""
     place_R: Tensor | None

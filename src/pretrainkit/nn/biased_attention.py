@@ -24,12 +24,12 @@ from pretrainkit.nn.relative_bias import RelativeBias
 
 
 class PairLayout(ABC):
-    """Where the examples of two streams lie, and which pairs of tokens see each other."""
+    """Positions of the examples of two streams, and the pairs of tokens that attend to each other."""
 
     @abstractmethod
     def prepare(self, bias: RelativeBias | None, dtype: torch.dtype) -> Tensor | None:
-        """What `attend` takes of the bias (None in cross-attention), once for all layers that share it; `dtype` is that
-        of the queries to come."""
+        """Prepare the bias for `attend` (None in cross-attention), once for all layers that share it; `dtype` is the
+        dtype of the queries."""
 
     @abstractmethod
     def attend(

@@ -130,7 +130,7 @@ class PostNormBlock(nn.Module):
 
 
 class PlainBlockOptions(TypedDict):
-    """What all blocks of a tower of `PlainPreNormBlock` share, besides their width."""
+    """Settings that all blocks of a tower of `PlainPreNormBlock` share, besides their width."""
 
     num_heads: int
     inner_width: int

@@ -61,7 +61,7 @@ def repeated_modules(model: nn.Module) -> list[nn.Module]:
 
 
 _MASKS = {"create_bidirectional_mask", "create_causal_mask"}
-"""How transformers makes masks; modules of encoders that can be decoders have both."""
+"""Functions of transformers that make masks; modules of encoders that can be decoders have both."""
 
 
 def takes_mask_of_pairs(encoder: Any) -> bool:

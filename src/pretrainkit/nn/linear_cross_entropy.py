@@ -16,7 +16,7 @@ from pretrainkit.nn.cpu.dispatch import chunks_vocabulary
 
 
 class TokenLoss(NamedTuple):
-    """What became of each prediction."""
+    """Loss and statistics of each prediction."""
 
     nll_K: Tensor
     """float32: minus the natural log of the probability of the target."""

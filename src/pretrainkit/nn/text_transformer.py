@@ -81,7 +81,7 @@ class TextTransformer(nn.Module):
 
     @staticmethod
     def _first_tokens(layout: RowLayout, x_TD: Tensor) -> Tensor:
-        """Where in the stream each row begins."""
+        """Return the position of the first token of each row in the stream."""
         if layout.slot_T is None or layout.num_real_B is None:
             return torch.arange(layout.num_rows, device=x_TD.device) * layout.length
         return layout.num_real_B.cumsum(0) - layout.num_real_B

@@ -22,9 +22,9 @@ from pretrainkit.nn.cpu.dropout import keep_factors
 from pretrainkit.nn.relative_bias import RelativeBias
 
 _QUERIES_PER_TILE = 128
-"""Where not every query sees every key: small enough to skip most of what is hidden, large enough for fast products."""
+"""Used if some keys are masked: small enough to skip most masked keys, large enough for fast products."""
 _SCORES_AT_A_TIME = 1 << 17
-"""Half of what a core's second cache holds."""
+"""Half the size of a core's second-level cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class TiledLayout(AttentionLayout):
         return attend(q_WHK, kv_T2HK, None, tiles, len(q_WHK), dropout_rate, q_WHK.shape[-1] ** -0.5)
 
     def _tiles_of(self, asked_W: Tensor, window: int | None) -> list[Tile]:
-        """Of the examples that have query tokens."""
+        """Return the tiles of the examples that have query tokens."""
         ends = torch.tensor(self.lengths).cumsum(0)
         # asked_W ascends, so the query tokens of an example are those between two of these places.
         last_of = torch.searchsorted(asked_W, ends).tolist()
@@ -120,12 +120,12 @@ def _far(num_queries: int, num_keys: int, offset: int, reach: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Pair:
-    """One example: where its queries and its keys lie in their streams."""
+    """Positions of the queries and keys of one example in their streams."""
 
     queries: slice
     keys: slice
     num_prefix: int = 0
-    """Causal layouts only: so many tokens at the start all see each other."""
+    """Causal layouts only: number of tokens at the start that all attend to each other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +133,7 @@ class TiledPairs(PairLayout):
     """Examples of known lengths, one after another, without padding."""
 
     pairs: tuple[Pair, ...]
-    """Of an example whose keys are an empty slice, the queries see nothing."""
+    """Pairs of all examples; if the keys of an example are an empty slice, its queries attend to nothing."""
     num_tokens: int
     """T."""
     is_causal: bool = False

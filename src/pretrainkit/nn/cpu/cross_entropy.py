@@ -82,8 +82,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
 
 def _exponentials(logits_KC: Tensor, target_K: Tensor, found_3K: Tensor, first: int) -> None:
-    """Logits to exp(x - max), and maxima, sums, and the logits of targets (left as they are where the target is none of
-    these entries, which begin with id `first`) into `found_3K`."""
+    """Replace logits by exp(x - max), and write maxima, sums, and the logits of targets into `found_3K`. Logits of
+    targets outside these entries, which begin with id `first`, do not change."""
     num = logits_KC.shape[1]
     is_here_K = (target_K >= first) & (target_K < first + num)
     # Targets of other chunks are clamped to any entry of this one, and not taken below.

@@ -25,7 +25,7 @@ class VarlenLayout(AttentionLayout):
     cu_seqlens: Tensor
     """int32 (B + 1,): where each example starts; the last entry is repeated by unused examples."""
     max_length: int
-    """Of an example. A Python number, so that shapes do not depend on the data."""
+    """Maximum length of an example, a Python number, so that shapes do not depend on the data."""
     num_tokens: int
     """T, with the unused tokens at the end."""
     padded: PaddedLayout = field(init=False)
@@ -78,7 +78,7 @@ class FlexPairs(RowPairs):
     """Rows, through FlexAttention: blocks of pairs that do not see each other are skipped. It has no dropout."""
 
     block_mask: Any = None
-    """Of `torch.nn.attention.flex_attention`, made from the same visibility."""
+    """Mask for `torch.nn.attention.flex_attention` with the same visibility."""
 
     def prepare(self, bias: RelativeBias | None, dtype: torch.dtype) -> Tensor | None:
         return None if bias is None else bias.by_distance(1 - self.num_queries, self.num_keys - 1)

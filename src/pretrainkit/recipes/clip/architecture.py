@@ -29,7 +29,7 @@ _KNOWN = {"bert-base-uncased": _BERT_BASE, "google-bert/bert-base-uncased": _BER
 
 
 _LOCAL, _HUB = "local-dir", "hf-hub"
-"""Where timm finds encoders that it does not know by name."""
+"""Sources of encoders that timm does not know by name."""
 
 
 def bind_model(config: ClipRun) -> ClipRun:

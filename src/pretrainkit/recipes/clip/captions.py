@@ -111,8 +111,8 @@ class CaptionTokenizer:
 
 
 def tokenizer_folder(config: ClipRun) -> Path:
-    """Return the folder of a run's tokenizer; download it where it is a name on the hub. Raises ConfigError where none
-    was named, DataError where there is none of that name."""
+    """Return the folder of a run's tokenizer; download it if it is a name on the hub. Raises ConfigError if no
+    tokenizer is configured, DataError if it does not exist."""
     name, text = config.data.tokenizer, config.model.text
     if name is None and isinstance(text, HuggingFaceTextConfig):
         name = text.name

@@ -112,7 +112,7 @@ def size_problems(data: ClipDataConfig, train: Sequence[Pairs]) -> list[str]:
 
 
 def cached_towers(config: ClipRun) -> tuple[list[Tower], list[str]]:
-    """The towers whose features `data.cache_frozen` keeps, and what stands in the way for the others."""
+    """Return the towers whose features `data.cache_frozen` keeps, and the obstacles for the others."""
     data, found, obstacles = config.data, list[Tower](), list[str]()
     moving = [op.op for op in data.train_transforms if not isinstance(op, Resize | ResizeShorter | CenterCrop)]
     if config.model.image.trainable:
@@ -206,7 +206,7 @@ def check_whole(valid: Sequence[Pairs], num_examples: int | None) -> None:
         if bad:
             raise DataError(
                 f"{len(bad):,} of {len(pairs):,} held-out rows cannot be used, such as {bad[0]}\n"
-                "  evaluation must see every row: mend or remove them; all that are bad are listed by pretrainkit data "
+                "  evaluation must see every row: fix or remove them; all bad rows are listed by pretrainkit data "
                 f"check {pairs.path}"
             )
 

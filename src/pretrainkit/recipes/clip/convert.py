@@ -42,7 +42,7 @@ from pretrainkit.recipes.clip.towers import Color
 logger = logging.getLogger(__name__)
 
 _OTHER_FILES = frozenset({"config.json", "model.safetensors", "preprocessor_config.json", "manifest.json", SETTINGS})
-"""Of a tokenizer's folder: not copied beside a model."""
+"""Files of a tokenizer's folder that are not copied beside a model."""
 _PROCESSORS = {CLIP: "CLIPProcessor", SIGLIP: "SiglipProcessor", DUAL: "VisionTextDualEncoderProcessor"}
 _RESAMPLING = {"bilinear": 2, "bicubic": 3}
 """Pillow's numbers."""

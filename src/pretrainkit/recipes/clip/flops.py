@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _CHANNELS = 3
 _LENGTHS = (4, 8, 16)
-"""Of captions that are counted: any three, since the count is a polynomial of degree two."""
+"""Lengths of captions to count: any three, because the count is a polynomial of degree two."""
 
 
 def transformer_flops(

@@ -28,7 +28,7 @@ from pretrainkit.recipes.clip.config import HuggingFaceTextConfig, TimmConfig
 from pretrainkit.recipes.clip.towers import ImageTower, TextTower, Tower
 
 PUBLISHED = ("input_size", "mean", "std", "interpolation", "crop_pct")
-"""What timm knows of an encoder's inputs, as far as it matters here."""
+"""Fields of timm's `pretrained_cfg` that describe the inputs of an encoder."""
 _IMAGE_SIZE, _PATCH_DROPOUT = "img_size", "patch_drop_rate"
 
 

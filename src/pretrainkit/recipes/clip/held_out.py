@@ -58,7 +58,7 @@ class PairSet:
     name: str
     """In the names of metrics."""
     image_ids_N: NDArray[np.int64]
-    """Of each row: rows of one image share it."""
+    """Image id of each row; rows of one image have the same id."""
     images: BuildRows
     """Rows to a batch with `image`."""
     captions: BuildRows
@@ -223,7 +223,7 @@ def _distinct(names: list[str], field: str) -> list[str]:
 def _bad(what: str, reason: str) -> DataError:
     return DataError(
         f"{what}: {reason}\n  every row is needed here: fix or remove it; in a set of pairs, pretrainkit data "
-        "check lists all that are bad"
+        "check lists all bad rows"
     )
 
 

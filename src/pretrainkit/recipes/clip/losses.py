@@ -27,14 +27,14 @@ Duplicates = Literal["negatives", "ignore", "positives"]
 
 @dataclass(frozen=True)
 class Matches:
-    """Which pairs of the batch belong together. Indices and groups are those of the whole batch of B pairs."""
+    """Pairs of the batch that belong together. Indices and groups are those of the whole batch of B pairs."""
 
     first_column: int
     """The pair that the first key comes from."""
     num_columns: int
     """M."""
     duplicates: Duplicates = "negatives"
-    """What pairs of one group are to each other; see `ClipObjectiveConfig`."""
+    """Treatment of pairs of one group; see `ClipObjectiveConfig`."""
     groups_B: tuple[Tensor, ...] = ()
     """Integer (B,) each: pairs with an equal number in any of them are duplicates."""
     partner_B: Tensor | None = None

@@ -19,7 +19,7 @@ from pretrainkit.recipes.clip.pairs import REASONS
 from pretrainkit.training.objective import Batch, Cost, CoupledObjective, Embedded, HostBatch, LossSum
 
 _INPUTS = ("image", "image_features", "input_ids", "num_tokens", "text_features")
-"""What a batch may hold for the model."""
+"""Fields of a batch that the model takes."""
 _GROUPS = ("image_group", "caption_group")
 _BAD_ROWS = tuple(f"bad_{reason.replace(' ', '_')}" for reason in REASONS[1:])
 
@@ -60,7 +60,7 @@ class ClipObjective(CoupledObjective):
         if self._settings.duplicates != "negatives":
             labels = {name: batch[name] for name in _GROUPS}
         if (mixup := batch.get("mixup")) is not None:
-            # Pair i of the microbatch is mixed with pair num_pairs - 1 - i: so many places further on.
+            # Pair i of the microbatch is mixed with pair num_pairs - 1 - i.
             labels["partner_offset"] = num_pairs - 1 - 2 * torch.arange(num_pairs, device=device)
             labels["share"] = mixup[:1].expand(num_pairs)
         return labels
@@ -170,7 +170,7 @@ class ClipObjective(CoupledObjective):
 
     @torch.no_grad()
     def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
-        """Return the terms for one batch by itself, which do not measure retrieval: the more pairs, the harder."""
+        """Return the terms for one batch alone. They do not measure retrieval: more pairs are harder."""
         vectors, labels = self.embed(model, batch)
         gather_root_weights(model)
         return self.loss_from(model, vectors, labels, slice(0, len(vectors["image"])))

@@ -36,9 +36,9 @@ _WEIGHTS = (
 )
 """In the order in which open_clip looks for them."""
 _MEAN, _DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-"""Of OpenAI's images, which open_clip takes where nothing else is said."""
+"""Mean and deviation of OpenAI's images, the default of open_clip."""
 _LEFTOVERS = ("input_resolution", "context_length", "vocab_size", "attn_mask")
-"""In files of weights; not weights."""
+"""Entries of weight files that are not weights."""
 _HEAD_WIDTH, _EPSILON, _CONTEXT = 64, 1e-5, 77
 _LAYER = {
     "attention_norm": "ln_1",

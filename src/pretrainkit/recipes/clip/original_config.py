@@ -163,14 +163,14 @@ PROBE_MUST_STAY: dict[str, tuple[Any, ...]] = {
     "transforms.random_resize_crop.scale": ([0.08, 1.0], (0.08, 1.0)),
     "transforms.valid_transforms": (["resize", "center_crop"],),
 }
-"""What `pretrainkit probe` does without being told, defaults first; anything else is for its Python function."""
+"""Values with which `pretrainkit probe` computes the same, defaults first; others need its Python function."""
 PROBE_DEFAULTS: dict[str, Any] = {key: fine[0] for key, fine in PROBE_MUST_STAY.items()} | {
     "model.classifier.num_classes": 512,
     "optim.lr.init": 6.4,
     "epoch": 90,
     "transforms.resize.size": 256,
 }
-"""What ZeroVL's `linear_prob` task has besides, or otherwise, where its file does not say."""
+"""Defaults of ZeroVL's `linear_prob` task that differ from, or add to, those of its clip task."""
 
 SCHEDULES: dict[str, Any] = {
     "cosine_schedule_with_warmup": "cosine",

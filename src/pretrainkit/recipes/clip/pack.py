@@ -84,7 +84,7 @@ class _LeftOut:
         if self.counts.total() >= self._max_bad:
             raise DataError(
                 f"{self._pairs.explain(row, error)}\n"
-                "  mend it, or leave such rows out with --max-bad N; all are listed by: "
+                "  fix it, or leave such rows out with --max-bad N; all are listed by: "
                 f"pretrainkit data check {self._pairs.path}"
             ) from error
         self.counts[error.reason] += 1

@@ -23,10 +23,10 @@ from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
 from pretrainkit.recipes.recipe import Split
 
 SPLIT_NAMES: Mapping[Split, tuple[str, ...]] = {"train": ("train",), "valid": ("valid", "validation", "val", "test")}
-"""What the part of a set for each split is called, the first that exists is taken."""
+"""Names of the part of a set for each split; the first that exists is used."""
 
 _NO_TEXT = frozenset({"", "nan", "NaN"})
-"""What tools write for a caption that is not there."""
+"""Texts that tools write for a missing caption."""
 
 
 Reason = Literal["missing image", "broken image", "empty caption", "oversized image"]
@@ -41,7 +41,7 @@ class BadImage(Exception):
 
 
 REASONS = ("good", *get_args(Reason))
-"""What the numbers of a batch's `bad` mean."""
+"""Meanings of the numbers in `bad` of a batch."""
 
 
 class Pairs(ABC):
@@ -63,10 +63,10 @@ class Pairs(ABC):
         self.torn: tuple[str, ...] = ()
         """Files of the set of which a part cannot be read, each with the reason; rows from there are not in `table`."""
         self.num_lost = 0
-        """About so many rows those are."""
+        """Approximate number of these rows."""
         weights = list(source.caption_key.values()) if isinstance(source.caption_key, dict) else [1.0]
         self.weights = np.asarray(weights, np.float64) / sum(weights)
-        """How often each of the caption columns is drawn."""
+        """Probability of each caption column."""
         self.captions = [table.column(f"caption_{column}") for column in range(len(weights))]
         self.image_names = table.column("image")
         if not table.num_rows:
@@ -192,7 +192,7 @@ def split_names(source: ClipSourceConfig, split: Split) -> tuple[str, ...]:
 _NUM_NAMED = 5
 """Rows of a set that are named in the log."""
 _FEW_ROWS = 10_000
-"""Before so many rows of a set were seen, the budget is that of so many."""
+"""The budget of bad rows is at least that of this number of rows."""
 _logger = logging.getLogger(__name__)
 
 
@@ -243,7 +243,7 @@ class BadRows:
                 f"  with it these are bad: {', '.join(told)}; that is a share of {share:.2g}, more than "
                 f"data.max_bad_fraction={self._max_fraction:g}\n"
                 f"  list them with: pretrainkit data check {quote(self._pairs.path)}\n"
-                f"  mend the set, or allow more: data.max_bad_fraction={rounded_up(share)}"
+                f"  fix the set, or allow more: data.max_bad_fraction={rounded_up(share)}"
             )
         if num_bad <= _NUM_NAMED:
             more = "; further ones are only counted" if num_bad == _NUM_NAMED else ""

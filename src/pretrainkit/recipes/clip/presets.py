@@ -109,7 +109,7 @@ def zerovl_14m() -> ClipRun:
 
 
 def zerovl_100m() -> ClipRun:
-    """As `zerovl-14m` with pixels normalised by 0.5: what the published 100M weights are evaluated with."""
+    """`zerovl-14m` with pixels normalised by 0.5, for evaluating the published 100M weights."""
     return zerovl_14m().changed(data={"normalize": HALF})
 
 

@@ -99,7 +99,7 @@ class Clip(
     def with_cached_features(
         self, config: ClipRun, source: Any, model: Callable[[], Any], cache: Path, world: World, precision: Precision
     ) -> BatchSource:
-        """The features of towers that do not learn, where `data.cache_frozen` says so."""
+        """Replace the inputs of frozen towers by cached features if `data.cache_frozen` is set."""
         if not config.data.cache_frozen:
             return source
         from pretrainkit.recipes.clip.cached_features import with_cached_features

@@ -22,7 +22,7 @@ from pretrainkit.recipes.clip.held_out import Inputs, PairSet, embed
 from pretrainkit.recipes.clip.model import DualEncoder
 
 _NUM_IMAGES = 100
-"""To retrieve from: enough that a right answer is no accident, few enough for a large model on a CPU."""
+"""Number of images to search: enough that a right answer is no accident, few enough for a large model on a CPU."""
 _CAPTIONS_PER_IMAGE = 5
 _NUM_FOUND = 5
 

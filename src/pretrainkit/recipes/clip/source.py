@@ -159,8 +159,8 @@ class ClipSource(BatchSource):
             except BadImage as error:
                 if self._why_strict:
                     raise DataError(
-                        f"{pairs.explain(row, error)}\n  {self._why_strict}: mend or remove the row; pretrainkit data "
-                        f"check {pairs.path} lists all that are bad"
+                        f"{pairs.explain(row, error)}\n  {self._why_strict}: fix or remove the row; pretrainkit data "
+                        f"check {pairs.path} lists all bad rows"
                     ) from error
                 self._bad[source].add(row, error)
                 first_reason = first_reason or REASONS.index(error.reason)
@@ -246,7 +246,7 @@ def _drawn(beta: float, seed: int, num_steps: int) -> NDArray[np.float32]:
 
 
 _USUAL_VOCABULARY = 49_408
-"""Of OpenAI's CLIP."""
+"""Size of the vocabulary of OpenAI's CLIP."""
 
 
 def without_data(config: ClipRun) -> tuple[ClipRun, str]:

@@ -37,7 +37,7 @@ class ImageTower(Tower):
     """forward: normalized pixels (B, 3, H, W) to (B, D)."""
 
     mean_and_deviation: tuple[Color, Color]
-    """What the encoder was trained with, of pixels in [0, 1]."""
+    """Mean and deviation of pixels in [0, 1] that the encoder was trained with."""
 
 
 class TextTower(Tower):
