@@ -150,3 +150,8 @@ def test_samples_for_the_report_are_retrieved_pairs(world):
     assert len(pictures) >= 3 + 15
     assert all(picture.startswith("data:image/jpeg;base64,") for picture in pictures)
     assert {one["is_right"] for sample in samples for one in sample["found"]} <= {True, False}
+
+
+def test_captions_beyond_the_models_positions_are_refused_before_evaluating(world):
+    with pytest.raises(ConfigError, match="the text tower has 32 positions"):
+        api.evaluate(world / "exp", None, ["data.max_length=500"], device="cpu")

@@ -78,8 +78,10 @@ class TimmTower(ForeignTower, ImageTower):
     def forward(self, pixels_BCHW: Tensor) -> Tensor:
         try:
             features = self.encoder(pixels_BCHW)
-        except AssertionError as error:  # how timm refuses a size
+        except AssertionError as error:
             size = pixels_BCHW.shape[-1]
+            if "size" not in str(error) and "Input" not in str(error):  # with which timm refuses a size
+                raise
             raise ConfigError(
                 f"images are {size} x {size} pixels, which model.image.name={self.config.name} refuses: {error}\n"
                 f"  set model.image.image_size={size}, or the sizes of data.train_transforms and data.valid_transforms"

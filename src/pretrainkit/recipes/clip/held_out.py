@@ -38,7 +38,7 @@ from pretrainkit.eval.retrieval import (
 from pretrainkit.images.class_folders import class_folders, class_names
 from pretrainkit.recipes.capabilities import Evaluator
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, tokenizer_folder
-from pretrainkit.recipes.clip.checks import check_torn, packing
+from pretrainkit.recipes.clip.checks import check_torn, packing, text_problems
 from pretrainkit.recipes.clip.config import ClassificationConfig, ClipEvaluateConfig, ClipRun, class_set_name, set_name
 from pretrainkit.recipes.clip.folder_pairs import read_file
 from pretrainkit.recipes.clip.open_pairs import open_pairs
@@ -113,10 +113,13 @@ class Inputs:
     """Inputs of the towers for images and captions, all of which are needed: a bad one raises DataError."""
 
     def __init__(self, config: ClipRun, pixels: PixelReader | None = None) -> None:
-        """`pixels`: None: images are read as evaluation sees them."""
+        """`pixels`: None: images are read as evaluation sees them. Raises ConfigError if captions and model do not fit
+        each other."""
         data = config.data
         self._pixels = pixels or PixelReader(data.valid_transforms, data.normalize, is_exact=True)
         self._tokenizer, self._max_length = CaptionTokenizer(tokenizer_folder(config)), data.max_length
+        if problems := text_problems(config, self._tokenizer):
+            raise ConfigError(problems)
         self._num_columns = data.max_length if data.pad_captions == "max_length" else None
 
     def captions(self, texts: Sequence[str]) -> HostBatch:
