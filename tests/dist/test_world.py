@@ -52,7 +52,7 @@ def test_without_a_launcher_there_is_one_process_and_no_process_group(monkeypatc
     ("changes", "said"),
     [
         ({"MASTER_ADDR": None, "LOCAL_RANK": None}, "not LOCAL_RANK, MASTER_ADDR"),
-        ({"RANK": "2"}, "RANK=2 does not lie in 0..1"),
+        ({"RANK": "2"}, "RANK=2 is not in 0..1"),
         ({"WORLD_SIZE": "two"}, "must be integers"),
     ],
 )

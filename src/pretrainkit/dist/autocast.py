@@ -30,7 +30,7 @@ def residual(x: Tensor) -> Tensor:
 
 
 def activation_dtype(x: Tensor) -> torch.dtype:
-    """What autocast computes in on the device of `x`, where it is on; else the dtype of `x`."""
+    """Return the dtype of autocast on the device of `x` if autocast is on, else the dtype of `x`."""
     kind = x.device.type
     is_on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     return torch.get_autocast_dtype(kind) if is_on else x.dtype

@@ -1,5 +1,5 @@
-"""What the devices of this machine are, for any back end that `torch.accelerator` knows: CUDA, MPS, XPU, and those that
-register themselves when they are installed."""
+"""Devices of this machine, for any back end of `torch.accelerator`: CUDA, MPS, XPU, and installed back ends that
+register themselves."""
 
 import os
 import platform
@@ -19,11 +19,11 @@ class Device:
     """One device."""
 
     type: str
-    """As torch names it: cpu, cuda, mps, xpu, ..."""
+    """Type of device in torch: cpu, cuda, mps, xpu, ..."""
     name: str
-    """Of the model, such as NVIDIA H200."""
+    """Name of the model, such as NVIDIA H200."""
     memory_bytes: int | None
-    """All of it; None where the back end does not say."""
+    """Total memory; None if the back end does not report it."""
 
 
 def devices() -> list[Device]:
@@ -58,15 +58,15 @@ def described(device: torch.device) -> Device:
 
 
 def rank_memory(device: torch.device, local_ranks: int) -> int | None:
-    """Bytes for one of so many ranks of this machine: all of its device, or its share of the machine's own memory."""
+    """Return the bytes for one of `local_ranks` ranks of this machine: the memory of its device, or its share of RAM."""
     num_bytes = described(device).memory_bytes
     return None if num_bytes is None else num_bytes // (local_ranks if device.type == "cpu" else 1)
 
 
 @cache
 def has_pinned_memory(device: torch.device) -> bool:
-    """True if copies from the host to a device of this machine can go on by themselves. torch asks that of
-    no back end that registers itself."""
+    """True if copies from the host to a device of this machine can run asynchronously. torch does not
+    require this of back ends that register themselves."""
     if device.type == "cpu":
         return False
     try:
@@ -106,7 +106,7 @@ def kept_on(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def reads_at_once(device: torch.device) -> bool:
-    """True if values can be read without waiting for work that goes on: on a CPU."""
+    """True if values can be read without waiting for running work, as on a CPU."""
     return device.type == "cpu"
 
 
@@ -161,7 +161,7 @@ def attention_back_ends(kind: str) -> list[str]:
 
 
 def collective_back_ends() -> list[str]:
-    """What ranks can talk through here."""
+    """Return the available back ends for communication between ranks."""
     if not dist.is_available():
         return []
     return [name for name in ("gloo", "nccl", "xccl", "mpi") if getattr(dist, f"is_{name}_available")()]

@@ -51,7 +51,7 @@ class World:
     """Processes of this machine; all of them where a launcher says nothing of machines."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     backend: str | None = None
-    """Of the process group, such as "gloo"; None for one process."""
+    """Back end of the process group, such as "gloo"; None for one process."""
 
     @property
     def is_main(self) -> bool:
@@ -173,7 +173,7 @@ def _place() -> tuple[int, int, int, int]:
             "  start the processes with `pretrainkit train ... --launch local --nproc N` or torchrun"
         ) from None
     if not 0 <= rank < world_size:
-        raise InputError(f"RANK={rank} does not lie in 0..{world_size - 1} for WORLD_SIZE={world_size}")
+        raise InputError(f"RANK={rank} is not in 0..{world_size - 1} for WORLD_SIZE={world_size}")
     return rank, world_size, local_rank, local_world_size
 
 

@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _GRAPHS_PER_KIND = 32
-"""How many graphs a kind of block may have before torch runs it uncompiled: its layouts and windows of attention, for
-training and for evaluation, for fixed shapes and for others, for sizes 0 and 1."""
+"""Maximum number of graphs per kind of block before torch runs it uncompiled: layouts and windows of attention, in
+training and evaluation, with fixed and dynamic shapes, for sizes 0 and 1."""
 
 
 _LEAST_UPDATES = 1000
-"""Of a run that compiles by itself: compiling takes about a minute, and saves a small part of each update."""
+"""Minimum updates of a run that compiles by default: compiling takes a minute and saves a small part of an update."""
 
 
 class HasBlocks(Protocol):
-    """What a model offers to be compiled, checkpointed and sharded piece by piece."""
+    """A model with blocks that are compiled, checkpointed and sharded one by one."""
 
     def blocks(self) -> list[nn.Module]:
         """The large repeated submodules, in order; none holds a parameter that lies outside of it as well."""
@@ -267,7 +267,7 @@ def is_dtensor(tensor: Tensor) -> bool:
 
 
 def _is_instance(value: object, module_name: str, class_name: str) -> bool:
-    """As isinstance, without importing the module: it takes half a second, and whoever made `value` has done so.
+    """Return the result of isinstance without importing the module, which takes half a second; `value` implies it.
 
     The class is missing from a module that another thread (that of checkpoints) is importing just now.
     """

@@ -13,7 +13,7 @@ from pretrainkit.errors import CheckpointError
 
 Shape = tuple[int, ...]
 _HASHED_VALUES = 256
-"""Of each tensor, evenly spread."""
+"""Number of values of each tensor to hash, evenly spaced."""
 _NUM_SHOWN = 4
 
 

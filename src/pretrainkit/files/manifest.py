@@ -14,7 +14,7 @@ from pretrainkit.errors import DataError, RunError
 
 MANIFEST_NAME = "manifest.json"
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""What the system says where there is no room to write."""
+"""Error numbers of the system if the disk or a quota is full."""
 _NOT_ALLOWED = (PermissionError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 _NOT_ALLOWED_NUMBERS = {errno.ELOOP, errno.EROFS, errno.ENAMETOOLONG}
 
@@ -136,10 +136,12 @@ def read_manifest(output: str | Path) -> dict[str, Any]:
         ) from error
     except (OSError, ValueError) as error:
         raise DataError(
-            f"{path} cannot be read: {error}\n  restore it from a copy, or remove the output and make it anew"
+            f"{path} cannot be read: {error}\n  restore it from a copy, or remove the output and create it again"
         ) from error
     if not isinstance(content, dict):
-        raise DataError(f"{path} holds a {type(content).__name__}, not an object\n  remove the output and make it anew")
+        raise DataError(
+            f"{path} contains a {type(content).__name__}, not an object\n  remove the output and create it again"
+        )
     return content
 
 
@@ -161,7 +163,7 @@ def verify(output: str | Path, *, checksums: bool = True) -> dict[str, Any]:
         raise DataError(
             f"{output} does not match its manifest\n  "
             + "\n  ".join(problems)
-            + "\n  restore the files from a copy, or remove the output and make it anew"
+            + "\n  restore the files from a copy, or remove the output and create it again"
         )
     return content
 

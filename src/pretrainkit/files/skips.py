@@ -1,4 +1,4 @@
-"""What a stage left out, by reason. Nothing is dropped without being counted here.
+"""Inputs that a stage left out, counted by reason. Nothing is dropped without being counted.
 
 Two kinds: *legal* skips (a JSON value without a text, an article without lines) are counted and warned about once per
 file; *bad* input (a broken line, invalid UTF-8) also counts against a budget, by default none, beyond which the work
@@ -28,7 +28,7 @@ class Skips:
 
     @classmethod
     def of(cls, records: Iterable[dict[str, Any]], max_bad: int) -> "Skips":
-        """What finished tasks noted under "skips", added up; DataError when the budget of all is used up."""
+        """Add up the records "skips" of finished tasks. Raises DataError if the total budget is exceeded."""
         skips = cls(max_bad)
         for record in records:
             skips.merge(record["skips"])
@@ -58,7 +58,7 @@ class Skips:
             raise DataError(
                 f"{source}, {place}: {reason.replace('_', ' ')}{spent}\n"
                 f"  {detail}\n"
-                "  mend the file, or skip and count such input with --max-bad N"
+                "  fix the file, or skip and count such input with --max-bad N"
             )
         self.skip(reason, source, place, detail)
 
@@ -75,7 +75,7 @@ class Skips:
             raise DataError(
                 f"{self.num_bad} pieces of bad input; {self.max_bad} were allowed\n"
                 f"  such as: {places}\n"
-                "  mend the files, or allow more with --max-bad N"
+                "  fix the files, or allow more with --max-bad N"
             )
 
     def as_dict(self) -> dict[str, Any]:

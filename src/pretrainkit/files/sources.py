@@ -73,15 +73,15 @@ class SourceFile:
     dataset: str | None = None
     """Name that goes into `meta.dataset` of documents that bring no meta of their own."""
     begin: int | None = None
-    """Of a stretch of a file: where it begins; it holds `num_bytes`."""
+    """Start of a stretch of a file, which has `num_bytes`; None: the whole file."""
     options: ReadOptions | None = None
-    """How its text is made where the reader of its format has choices; None: as usual."""
+    """Options of the reader of its format; None: the defaults."""
     origin: dict[str, Any] | None = None
-    """Where a file came from that is only a copy on the way, in place of its address and stamp; JSON, with a "name"."""
+    """Origin of a temporary copy, used instead of its address and stamp; JSON, with a "name"."""
 
     @property
     def identity(self) -> list[Any]:
-        """What a stage remembers to notice that its input has changed."""
+        """Values by which a stage notices that its input has changed."""
         place = [self.stamp, self.dataset] if self.origin is None else []
         stretch = [] if self.begin is None else [self.begin]
         choices = [] if self.options is None else [self.options.content()]

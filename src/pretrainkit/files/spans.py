@@ -20,13 +20,13 @@ SPAN_BYTES = 64_000_000
 _TRIED_LINES = 8
 _READ_BYTES = 1 << 20
 STREAM_MARK = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
-"""How a bz2 stream begins, with its first block, or with its end where it is empty."""
+"""Start of a bz2 stream with its first block, or with its end if it is empty."""
 _MARK_BYTES = 10
-"""The mark is no longer than so many."""
+"""Maximum length of the mark."""
 
 
 def cut_large(source: SourceFile, span_bytes: int = SPAN_BYTES) -> list[SourceFile]:
-    """The file itself, or its stretches of about `span_bytes` where it is at least twice as large.
+    """Return the file itself, or stretches of about `span_bytes` if it is at least twice as large.
 
     A cut of JSONL needs two neighbouring lines that are a whole JSON object each. Inside a value that spans lines a
     comma would stand between them, so no value is ever cut. A page of a dump belongs to the stretch in which it begins,
@@ -72,7 +72,7 @@ def _stream_start(file: BinaryIO, place: int, stop: int) -> int | None:
 
 
 def _line_start(file: BinaryIO, place: int) -> int | None:
-    """Where the next line begins that is an object behind a line that is one; None: not near."""
+    """Return the start of the next line that is an object and follows an object; None if there is none nearby."""
     file.seek(place)
     file.readline()
     was_object = False
@@ -95,8 +95,8 @@ def _is_object(line: bytes) -> bool:
 def group_sources(
     sources: Sequence[SourceFile], group_bytes: int = SPAN_BYTES, span_bytes: int = SPAN_BYTES
 ) -> list[list[tuple[int, SourceFile]]]:
-    """Files, or stretches of them, with the index of the file, in groups of neighbours of about `group_bytes`; the same
-    on any number of workers."""
+    """Return files, or stretches of files, with the index of the file, in groups of neighbours of about `group_bytes`.
+    The groups do not depend on the number of workers."""
     groups: list[list[tuple[int, SourceFile]]] = []
     size = group_bytes
     for index, source in enumerate(sources):

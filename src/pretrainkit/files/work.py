@@ -1,5 +1,5 @@
-"""The hidden folder in which a stage keeps its finished parts until the output is whole, so that it can go on after a
-crash."""
+"""The hidden folder in which a stage stores finished parts until the output is complete, so that it can continue after
+a crash."""
 
 import json
 import shutil
@@ -53,7 +53,7 @@ def record_finished(folder: Path, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def finished_task(folder: Path, key: str) -> dict[str, Any] | None:
-    """What a finished task noted; None: it is not finished, or was another one."""
+    """Return the record of a finished task; None if it is not finished or differs."""
     try:
         noted = json.loads((folder / "task.json").read_bytes())
     except (FileNotFoundError, ValueError):

@@ -90,8 +90,8 @@ def _tables() -> NDArray[np.uint32]:
 
 
 def _behind_zeros(num_bytes: int) -> Registers:
-    """The linear map of a register to what it is after so many bytes of zeros: uint32 (32,), the images of the bits."""
-    step = np.uint32(1) << np.arange(32, dtype=np.uint32)  # each bit by itself
+    """Return the linear map of a register over `num_bytes` zero bytes: uint32 (32,), the images of the bits."""
+    step = np.uint32(1) << np.arange(32, dtype=np.uint32)  # each bit alone
     step = _tables()[0][step & 255] ^ (step >> 8)
     found = np.uint32(1) << np.arange(32, dtype=np.uint32)
     while num_bytes:  # powers by squaring

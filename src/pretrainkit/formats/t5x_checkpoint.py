@@ -27,7 +27,7 @@ from pretrainkit.formats.tf_messages import from_bfloat16
 _STEP = re.compile(r"checkpoint_(\d+)")
 _MANIFEST, _ZARRAY = "manifest.ocdbt", ".zarray"
 _UNREADABLE = (ValueError, KeyError, OSError, NotImplementedError)
-"""What TensorStore raises for damaged files and for what it does not read."""
+"""Exceptions of TensorStore for damaged and unsupported files."""
 
 
 class T5xCheckpoint(Mapping[str, NDArray[Any]]):

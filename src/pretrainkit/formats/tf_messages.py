@@ -112,7 +112,7 @@ _STRING = 7
 
 
 def numpy_dtype(code: int) -> str:
-    """NumPy's name of a DataType. Raises ValueError where it is none of numbers."""
+    """Return NumPy's name of a DataType. Raises ValueError if it is not numeric."""
     if code not in DTYPES:
         raise ValueError(f"it holds {'strings' if code == _STRING else f'type {code}'}, not numbers")
     return DTYPES[code]

@@ -14,7 +14,7 @@ from pretrainkit.formats.crc32c import crc32c, crc32c_of_pieces, masked
 _LENGTH = struct.Struct("<Q")
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
 _CHECKED_BYTES = 1 << 24
-"""How much is checked at a time."""
+"""Number of bytes to check at a time."""
 
 
 def record_places(chunks: Iterable[bytes]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -54,7 +54,7 @@ def _blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _whole_records(data: bytes, base: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(begins, sizes) of the records that lie in `data` from its first byte on, checked."""
+    """Return (begins, sizes) of the records in `data` from its first byte on, after checking them."""
     begins: list[int] = []
     sizes: list[int] = []
     place, end = 0, len(data) - _HEADER_BYTES - _FOOTER_BYTES

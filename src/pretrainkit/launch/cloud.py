@@ -39,7 +39,7 @@ def _is_address(bucket: str | None) -> str | None:
 
 
 class CloudConfig(Config):
-    """What is laid over one of the task files in `launch/tasks`."""
+    """Settings that override one of the task files in `launch/tasks`."""
 
     task: Literal["gpu", "gpu-8", "nodes", "tpu-vm", "tpu-pod", "corpus"] = "gpu"
     """The file to begin with."""
@@ -48,17 +48,17 @@ class CloudConfig(Config):
     infra: str | None = None
     """Cloud, region, zone, such as gcp/europe-west4/europe-west4-a, or k8s, slurm, ssh; null: the cheapest there is."""
     use_spot: bool = False
-    """Machines that may be taken away, for less money. A run is then a managed job, which goes on elsewhere."""
+    """Use cheaper machines that may be taken away. The run is then a managed job, which continues elsewhere."""
     cpus: str | None = None
-    """Of each machine, such as 32+; null: as in the file."""
+    """CPU cores of each machine, such as 32+; null: as in the file."""
     memory: str | None = None
-    """GB of each machine, such as 128+ or 4x the cores; null: as in the file."""
+    """Memory of each machine in GB, such as 128+ or 4x the cores; null: as in the file."""
     disk_size: PositiveInt | None = None
     """GB of each machine's disk; null: as in the file."""
     image_id: str | None = None
     """An image of the cloud, or docker:NAME; null: SkyPilot's."""
     runtime_version: str | None = None
-    """Of a TPU; null: as in the file."""
+    """Runtime version of a TPU; null: as in the file."""
     bucket: Annotated[str | None, AfterValidator(_is_address)] = None
     """s3://NAME, gs://NAME, ...: seen as /bucket on every machine. Runs are written there: disks go with machines."""
     bucket_mode: Literal["MOUNT", "COPY", "MOUNT_CACHED"] = "MOUNT_CACHED"
@@ -235,7 +235,7 @@ def delete(name: str, *, dry_run: bool) -> Commands:
 
 
 def status(name: str, *, dry_run: bool) -> Commands:
-    """What the cloud says of the machines. It also brings their names in the ssh config up to date."""
+    """Print the state of the machines and update their names in the ssh config."""
     return run_all([["sky", "status", "--refresh", name]], dry_run=dry_run)
 
 
@@ -262,7 +262,7 @@ def num_hosts(task: Mapping[str, Any]) -> int:
 
 
 def cluster_state(job_id: str) -> str:
-    """What SkyPilot says of a run."""
+    """Return the state of a run as reported by SkyPilot."""
     kind, _, name = job_id.partition(":")
     command = ["sky", "jobs", "queue"] if kind == "job" else ["sky", "queue", name]
     _require_sky()
@@ -313,7 +313,7 @@ def _start(name: str, config: CloudConfig) -> list[str]:
 
 
 def _requirements() -> list[str]:
-    """What pretrainkit needs; of extras, what is installed here and a run may import."""
+    """Return the requirements of pretrainkit, and the installed packages of extras that a run may import."""
     try:
         found = requires("pretrainkit") or []
     except PackageNotFoundError:

@@ -8,7 +8,7 @@ launch/
   config.yaml, origins.json                   the resolved config, and where each of its values came from
   code/, jobs/      of jobs: the code that runs them, the scheduler's logs
 
-The runs of a sweep lie beside each other in its folder, whose own `launch` holds the code and the logs of all of them.
+The runs of a sweep are in its folder, whose own `launch` has the code and the logs of all runs.
 """
 
 import json
@@ -35,21 +35,21 @@ class Launch:
 
     kind: Kind
     words: tuple[str, ...]
-    """Of the command line of pretrainkit; the same for every rank."""
+    """Arguments of pretrainkit, the same for every rank."""
     words_again: tuple[str, ...]
-    """What goes on after an interruption."""
+    """Arguments that continue the run after an interruption."""
     num_nodes: int = 1
     processes_per_node: int = 1
     gpus_per_node: int = 0
-    """To ask a scheduler for."""
+    """Number of GPUs to request from a scheduler."""
     max_restarts: int = 0
-    """Failures after which the run goes on by itself, provided that it got further in between."""
+    """Maximum number of failures after which the run restarts, if it made progress in between."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of the scheduler or cloud."""
+    """Settings of the scheduler or cloud."""
     code: Mapping[str, Any] = field(default_factory=dict)
     """Versions, platform and code revision at the time of the launch."""
     job_ids: tuple[str, ...] = ()
-    """Of the scheduler; of a local launch the process id."""
+    """Job ids of the scheduler; for a local launch the process id."""
 
     @property
     def world_size(self) -> int:
@@ -71,8 +71,8 @@ class Restarts:
     """The newest when the attempt began."""
 
     def after_failure(self, code: int, checkpoint: str | None) -> "Restarts | None":
-        """For the next attempt; None: there is none. Of exit codes 1 is a failure to mend, 2 (bad input) and 130 (asked
-        to stop) are not; `checkpoint` is the newest now."""
+        """Return the state for the next attempt; None: no further attempt. Exit code 1 allows a restart, 2 (bad input)
+        and 130 (stopped on request) do not; `checkpoint` is the newest."""
         if code != 1 or self.left < 1 or checkpoint is None or checkpoint == self.checkpoint:
             return None
         return Restarts(self.left - 1, checkpoint)
@@ -102,13 +102,13 @@ class LaunchFolder:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the newest attempt trained to the end."""
+        """True if the newest attempt trained to the end."""
         attempts = self.attempts()
         return bool(attempts) and attempts[-1]["code"] == 0
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether somebody asked for the end of the current launch."""
+        """True if the current launch was cancelled."""
         return (self.path / "cancelled").exists()
 
     def cancel(self) -> None:
@@ -125,7 +125,7 @@ class LaunchFolder:
         except ValidationError as error:
             what = error.errors()[0]["msg"]
             raise DataError(
-                f"{path} is damaged: {what}\n  remove it; the run goes on with: pretrainkit resume {self.run}"
+                f"{path} is damaged: {what}\n  remove it, and continue the run with: pretrainkit resume {self.run}"
             ) from None
 
     def last(self) -> Launch:
@@ -133,7 +133,7 @@ class LaunchFolder:
         if not (launches := self.launches()):
             raise InputError(
                 f"{self.run} was not launched: there is no {self.path / 'launches.json'}\n"
-                "  give the folder of a run that was started with --launch, or go on with: pretrainkit resume RUN"
+                "  give the folder of a run that was started with --launch, or continue with: pretrainkit resume RUN"
             )
         return launches[-1]
 
@@ -165,7 +165,7 @@ class LaunchFolder:
             file.write(json.dumps(row | {"time": round(time.time(), 3)}) + "\n")
 
     def attempts(self) -> list[dict[str, Any]]:
-        """How attempts ended, oldest first."""
+        """Return the ends of all attempts, oldest first."""
         path = self.path / "attempts.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
@@ -185,7 +185,7 @@ class LaunchFolder:
 
     @property
     def is_held(self) -> bool:
-        """Whether a launcher of this machine lives."""
+        """True if a launcher on this machine is running."""
         if not (self.path / ".lock").is_file():
             return False
         with open(self.path / ".lock") as file:

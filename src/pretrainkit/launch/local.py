@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 _FORWARDED = ("SIGTERM", "SIGINT", "SIGUSR1")
 _SAVE_SECONDS = 600
-"""What a rank gets to save and end before it is killed."""
+"""Time for a rank to save and exit before it is killed."""
 _TAIL_LINES = 15
 _POLL_SECONDS = 0.1
 
@@ -93,7 +93,7 @@ def _run_ranks(words: Sequence[str], num_processes: int, logs: Path) -> tuple[in
 
 
 def _wait_for_orphans(logs: Path, num_processes: int) -> None:
-    """Where the agent was killed, its ranks save and end by themselves: until then others may not take their place."""
+    """Wait for the ranks of a killed agent to save and exit, before new ranks replace them."""
     deadline = time.monotonic() + _SAVE_SECONDS
     for rank in range(num_processes):
         with suppress(ProcessLookupError, ValueError, FileNotFoundError):
@@ -104,9 +104,9 @@ def _wait_for_orphans(logs: Path, num_processes: int) -> None:
 
 
 def worst(codes: Sequence[int | None], was_asked_to_stop: bool) -> int:
-    """The exit code of a run whose ranks ended with `codes`; None: did not end by itself (killed, crashed).
+    """Return the exit code of a run whose ranks ended with `codes`; None in `codes`: killed or crashed.
 
-    A rank that is killed because another one failed tells nothing, so what is known of the others comes first.
+    A rank that is killed because another rank failed has no information, so the codes of other ranks come first.
     """
     known = {code for code in codes if code is not None}
     if known - {0, 2, 130}:

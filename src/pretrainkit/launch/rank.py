@@ -1,4 +1,4 @@
-"""What runs in each process that a launcher starts: `python -m pretrainkit.launch.rank MODULE ARGUMENTS...`.
+"""Entry point of each process that a launcher starts: `python -m pretrainkit.launch.rank MODULE ARGUMENTS...`.
 
 Runs MODULE as `python -m` would, and around it: leaves its process id and its exit code in the log folder, sends the
 output to a file there (that of rank 0 also to where it went before), asks itself to stop when whoever started it is
@@ -22,12 +22,12 @@ LOG_FOLDER = "PRETRAINKIT_LOG_FOLDER"
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _WATCH_SECONDS = 1.0
 _GRACE_SECONDS = 15.0
-"""What a rank gets to end by itself when another has failed. Gloo tells it; NCCL lets it wait for the other for ever,
-in code where Python hears no signal."""
+"""Time for a rank to exit after another rank failed. Gloo raises an error; NCCL waits forever, in code where Python
+receives no signal."""
 
 
 def rank_file(folder: Path, rank: int, kind: str) -> Path:
-    """Of kind "pid" the process id of a running rank, "exit" the code of one that ended by itself, "log" its output."""
+    """Return a file of a rank by kind: "pid" its process id, "exit" its exit code, "log" its output."""
     return folder / f"rank-{rank}.{kind}"
 
 
@@ -62,7 +62,8 @@ def main() -> None:
     except Exception as error:  # whatever ended the module: it is printed, and the launcher gets its code
         if lost_peer(error) and not os.environ.get("PRETRAINKIT_DEBUG"):
             print(
-                f"error: rank {rank} cannot go on: another rank ended ({str(error).splitlines()[0]})", file=sys.stderr
+                f"error: rank {rank} cannot continue: another rank ended ({str(error).splitlines()[0]})",
+                file=sys.stderr,
             )
             print(f"  what each rank printed last is in {folder}", file=sys.stderr)
         else:
@@ -90,14 +91,14 @@ class Tee:
 
 
 def lost_peer(error: BaseException) -> str | None:
-    """How a collective learned that another process of the run is gone; None: it failed for another reason. Gloo has no
-    exception type for it."""
+    """Return the reason if a collective failed because another process ended; None: it failed for another reason. Gloo
+    has no exception type for it."""
     words = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
     return next((word for word in words if isinstance(error, RuntimeError) and word in str(error)), None)
 
 
 def stop_when_orphaned() -> None:
-    """From a thread, send this process SIGTERM when its parent ends, so that no rank goes on alone."""
+    """Send this process SIGTERM, from a thread, if its parent ends, so that no rank continues alone."""
     threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
 
 
@@ -108,7 +109,7 @@ def _watch(parent: int) -> None:
 
 
 def end_when_others_failed(folder: Path, rank: int) -> None:
-    """From a thread, end this process when another rank of this machine failed and it does not end by itself."""
+    """End this process, from a thread, if another rank of this machine failed and this process does not exit."""
     first = rank - int(os.environ.get("LOCAL_RANK", rank))
     others = [first + number for number in range(int(os.environ.get("LOCAL_WORLD_SIZE", 1))) if first + number != rank]
     threading.Thread(target=_watch_others, args=(folder, rank, others), daemon=True).start()
@@ -124,7 +125,7 @@ def _watch_others(folder: Path, rank: int, others: Sequence[int]) -> None:
 
 
 def _has_failed(folder: Path, rank: int) -> bool:
-    """Whether a rank of this machine ended with an error, or without leaving a code."""
+    """Return True if a rank of this machine ended with an error or without an exit code."""
     try:
         return int(rank_file(folder, rank, "exit").read_text()) not in (0, 130)
     except (FileNotFoundError, ValueError):  # ValueError: while it is written

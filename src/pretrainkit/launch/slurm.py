@@ -1,7 +1,7 @@
 """Jobs of SLURM, through submitit. Torch-free.
 
 The ranks of a job are its tasks, one per GPU. What was submitted is what runs: the resolved config and a copy of the
-code lie in `RUN/launch`, whatever happens to the checkout while the job waits.
+code are in `RUN/launch`, so the checkout may change while the job waits.
 """
 
 import os
@@ -73,7 +73,7 @@ def submit(
                     submitted = [executor.submit(job) for job in jobs]
     except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
         raise InputError(
-            f"SLURM refused the job: {str(error).strip()}\n  mend the setting with --slurm NAME=VALUE"
+            f"SLURM refused the job: {str(error).strip()}\n  change the setting with --slurm NAME=VALUE"
         ) from None
     for folder, launch, job in zip(folders, launches, submitted, strict=True):
         folder.add(replace(launch, job_ids=(job.job_id,)))
@@ -143,13 +143,13 @@ def require_idle(folder: LaunchFolder) -> None:
         run = quote(str(folder.run))
         raise InputError(
             f"job {job_id} of {folder.run} is in the queue: {state(job_id)}\n"
-            f"  it goes on by itself: pretrainkit launch status {run}; to end it: pretrainkit launch cancel {run}"
+            f"  it continues automatically: pretrainkit launch status {run}; to end it: pretrainkit launch cancel {run}"
         )
 
 
 def state(job_id: str) -> str:
-    """What the scheduler says of a job, such as RUNNING or PENDING (BeginTime); UNKNOWN when it forgot the job, and
-    UNREACHABLE (why) when it does not answer."""
+    """Return the state of a job, such as RUNNING or PENDING (BeginTime); UNKNOWN if the scheduler has forgotten it, and
+    UNREACHABLE (reason) if the scheduler does not answer."""
     with suppress(FileNotFoundError):
         shown = subprocess.run(["scontrol", "show", "job", job_id], capture_output=True, text=True)
         if match := re.search(r"JobState=(\w+) Reason=(\w+)", shown.stdout):

@@ -1,8 +1,8 @@
-"""What each task of a SLURM job does: run one rank, and see to it that the run goes on.
+"""Entry point of each task of a SLURM job: run one rank, and make sure that the run continues.
 
 A task starts `pretrainkit.launch.rank` as a child and waits for it. On the scheduler's signals the child saves and ends
 with 130; then the first task to notice has the job requeued under the same id, unless the job was cancelled, and the
-same command goes on from the checkpoint. A rank that fails has the job requeued as well, as long as the run gets
+same command continues from the checkpoint. A rank that fails has the job requeued as well, as long as the run gets
 further. Signals: USR2, sent `signal_seconds` before the time limit; TERM, at a pre-emption with a time of grace.
 """
 
@@ -26,9 +26,9 @@ _POLL_SECONDS = 0.2
 _REPEAT_SECONDS = 2.0
 """A child that is still importing does not hear the first signal."""
 _MEETING_SECONDS = 600
-"""What ranks wait for the address of rank 0."""
+"""Maximum time to wait for the address of rank 0."""
 _END_SECONDS = 300
-"""What a task waits for the scheduler to end it after the job was requeued."""
+"""Time that a task waits for the scheduler to end it after the job was requeued."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class RankJob:
             if is_requeued:
                 task._requeue(0)
         if is_requeued and task.cluster == "slurm":
-            time.sleep(_END_SECONDS)  # the scheduler ends all tasks; one that ends by itself would fail the job
+            time.sleep(_END_SECONDS)  # the scheduler ends all tasks; a task that exits would fail the job
         elif is_requeued:
             task._requeue(0)
         if code:
@@ -128,7 +128,7 @@ def _forwarded(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
 
 
 def _wait(child: subprocess.Popen[bytes], signals: list[int]) -> int:
-    """The child's exit code. After a signal it is told again until it ends."""
+    """Return the child's exit code. After a signal, repeat the signal until the child ends."""
     last = time.monotonic()
     while (code := child.poll()) is None:
         time.sleep(_POLL_SECONDS)
@@ -178,6 +178,6 @@ def _is_first(path: Path) -> bool:
 
 
 def _is_cancelled(job_id: str) -> bool:
-    """Whether the job ends because somebody cancelled it, as the scheduler says."""
+    """Return True if the scheduler reports that the job was cancelled."""
     shown = subprocess.run(["scontrol", "show", "job", job_id], capture_output=True, text=True, timeout=60)
     return "JobState=CANCELLED" in shown.stdout

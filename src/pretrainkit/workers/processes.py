@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 
 class Progress(Protocol):
-    """Who wants to see how far a stage is. The library is quiet; the command line passes one that shows."""
+    """Receiver of the progress of a stage. The library prints nothing; the command line passes one that prints."""
 
     def stage(self, name: str, total: int, unit: str) -> None:
         """A new stage of `total` units begins."""
@@ -74,7 +74,7 @@ def num_processes(workers: int | None, num_tasks: int, num_bytes: int, memory_by
 
 
 def memory_per_process(memory_bytes: int, processes: int) -> int:
-    """What each of `processes` may hold beyond its idle size."""
+    """Return the bytes that each of `processes` may use beyond its idle size."""
     idle = PROCESS_BYTES * (processes + 1 if processes > 1 else 1)
     if memory_bytes < idle + 16_000_000 * processes:
         raise DataError(
@@ -85,7 +85,7 @@ def memory_per_process(memory_bytes: int, processes: int) -> int:
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes of "300MB", "2GB", "1.5G" or "4096"; decimal units. Raises DataError where it is none of these."""
+    """Bytes of "300MB", "2GB", "1.5G" or "4096"; decimal units. Raises DataError for other texts."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)[bB]?\s*", text)
     if not match:
         raise DataError(f"{text!r} is not a size\n  write it like 300MB or 2GB")
@@ -117,7 +117,7 @@ def run_tasks(
 
 
 def share_tasks(function: Callable[[Task], Result], tasks: Sequence[Task], processes: int) -> Iterator[Result]:
-    """As `run_tasks`, but this process does tasks too, as one of the `processes`: it begins while the others start up.
+    """Run tasks like `run_tasks`, with this process as one of the `processes`: it begins while the others start up.
 
     Tasks are begun in their order. For tasks that take long, of which none should wait behind another. Raises RunError
     where a worker died, as from lack of memory.

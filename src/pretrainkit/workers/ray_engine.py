@@ -18,7 +18,7 @@ from pretrainkit.workers.processes import Progress, check_workers, memory_per_pr
 from pretrainkit.workers.task_folder import RunTask, TaskFolder, quiet_datatrove
 
 _WORKER_BYTES = 300_000_000
-"""Of a worker that does nothing, asked of Ray besides the memory of the task."""
+"""Memory of an idle worker, requested from Ray besides the memory of the task."""
 _PAUSE_SECONDS = 0.2
 _END_SECONDS = 30
 _KNOCK_SECONDS = 10
@@ -34,11 +34,11 @@ class RayEngine:
     """Tasks of a Ray cluster, of one core each."""
 
     address: str | None = None
-    """Of the cluster; None: `RAY_ADDRESS`, else the one that runs on this machine."""
+    """Address of the cluster; None: `RAY_ADDRESS`, else the cluster on this machine."""
     is_local = False
 
     def resources(self, workers: int | None, num_tasks: int, num_bytes: int, memory_bytes: int) -> Resources:
-        """As many tasks at a time as the cluster has cores."""
+        """Return one task per core of the cluster."""
         check_workers(workers)
         share = memory_per_process(memory_bytes, 1)
         nodes = [node["Resources"] for node in self._connected().nodes() if node["Alive"]]

@@ -1,4 +1,4 @@
-"""What a job asks of SLURM. Torch-free."""
+"""Requests of a job to SLURM. Torch-free."""
 
 import re
 from typing import Annotated, Any, Self
@@ -37,12 +37,12 @@ def _is_sbatch_name(options: dict[str, str | int | bool]) -> dict[str, str | int
 
 
 class SlurmJob(Config):
-    """What every job asks for."""
+    """Requests of every job."""
 
     partition: str | None = None
-    """Where it waits; null: the cluster's default."""
+    """Partition of the job; null: the cluster's default."""
     time: Annotated[PositiveInt, BeforeValidator(minutes_of)] = 60
-    """Limit in minutes, or as SLURM writes it: 4:00:00, 2-12:00:00. A run that is longer is requeued and goes on."""
+    """Limit in minutes, or as SLURM writes it: 4:00:00, 2-12:00:00. A longer run is requeued and continues."""
     account: str | None = None
     """The account that pays; null: the user's default one."""
     qos: str | None = None
@@ -69,9 +69,9 @@ class SlurmConfig(SlurmJob):
     mem_gb: Annotated[float, Field(gt=0)] | None = None
     """Memory of each node in GiB; null: what the cluster gives."""
     signal_seconds: PositiveInt = 120
-    """How long before its end a job is told, so that it saves and is requeued."""
+    """Seconds before its end at which a job gets a signal, so that it saves and is requeued."""
     max_timeouts: NonNegativeInt = 1000
-    """Times that a run goes on after its time limit."""
+    """Maximum number of times that a run continues after its time limit."""
     array_parallelism: PositiveInt = 256
     """Jobs of a sweep that may run at a time."""
 

@@ -1,7 +1,7 @@
 """Tasks as an array of jobs of SLURM, through datatrove's executor. All nodes must see the files of input and output.
 
-The command that submits them waits for them. If it ends, the jobs go on; the same command then stops what is left of
-them, keeps what they finished and submits the rest.
+The command that submits them waits for them. If it ends, the jobs continue; the same command then stops the
+remaining jobs, keeps finished results and submits the rest.
 """
 
 import math
@@ -23,9 +23,9 @@ from pretrainkit.workers.slurm_config import SlurmJob
 from pretrainkit.workers.task_folder import RunTask, TaskFolder, quiet_datatrove
 
 _WORKER_BYTES = 300_000_000
-"""Of a worker that does nothing, asked of SLURM besides the memory of the task."""
+"""Memory of an idle worker, requested from SLURM besides the memory of the task."""
 _MAX_JOBS = 1000
-"""Of an array: SLURM's own limit, unless it is configured otherwise. More tasks are done several per job."""
+"""Maximum size of an array: SLURM's default limit. With more tasks, each job does several."""
 _PAUSE_SECONDS = 1.0
 _JOB = "job"
 """In the folder of the tasks: the id of the job."""
@@ -80,7 +80,7 @@ class SlurmEngine:
             executor.launch_job()
         except subprocess.CalledProcessError as error:
             raise InputError(
-                "SLURM refused the job, as said above\n  mend the setting with --slurm NAME=VALUE"
+                "SLURM refused the job, see above\n  change the setting with --slurm NAME=VALUE"
             ) from error
         job_id = str(executor.job_id)
         (folder.path / _JOB).write_text(job_id)

@@ -1,4 +1,4 @@
-"""How tasks reach the workers of a cluster and results come back: files in a folder that all of them see.
+"""Tasks and results of workers of a cluster, as files in a folder that all workers can access.
 
     NUMBER.task     what to do, pickled: written before the workers start
     NUMBER.result   what came of it, pickled
@@ -220,7 +220,7 @@ class TaskFolder:
 
 
 def quiet_datatrove() -> None:
-    """What its executors say of their own goes nowhere; workers still write their logs."""
+    """Silence the messages of its executors; workers still write their logs."""
     from loguru import logger
 
     logger.disable("datatrove")
