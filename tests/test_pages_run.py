@@ -317,7 +317,7 @@ WALKS = [
         smaller={"--lr 5e-5 4e-5 3e-5 2e-5 --seeds 3": "--lr 5e-5 4e-5 --seeds 1 --tasks rte"},
         behind={r"^pretrainkit (finetune|sweep)": f"{GLUE} {QUICK_TASK}"},
     ),
-    Walk("docs/how-to/export-and-publish.md", published, not_here={"--push": HUB}),
+    Walk("docs/how-to/export-and-publish.md", published, not_here={"--push|data push": HUB}),
     Walk(
         "docs/how-to/own-images-and-captions.md",
         clip,
@@ -388,7 +388,7 @@ WALKS = [
             "^pretrainkit train": f"{PIXEL.replace('36', '529')} {QUICK}",
             "data.workers=processes": "--out runs/drawn",  # in the same second as another
         },
-        not_here={r"--dataset someone": HUB, r"--push": HUB},
+        not_here={r"--dataset someone": HUB, r"--push|data push": HUB},
     ),
     Walk(
         "docs/rendering.md",

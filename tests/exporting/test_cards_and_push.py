@@ -7,10 +7,11 @@ import json
 import re
 
 import pytest
+import yaml
 
 import pretrainkit as pk
-from pretrainkit.files.hub import Stored
-from pretrainkit.running.exchange import push_export
+from pretrainkit.files.hub import Hub, Stored
+from pretrainkit.running.publish import push_export
 from support.command_line import refused, succeed
 from support.hub_server import served_hub
 from support.page_data import copy, part, put
@@ -33,7 +34,7 @@ def test_the_card_states_the_numbers_of_the_run_and_its_snippet_runs(run, task, 
     succeed("export", "run", "--out", "mine", "--license", "apache-2.0")
     card = (tmp_path / "mine/README.md").read_text("utf-8")
     _, header, body = card.split("---\n", 2)
-    values = {name: json.loads(value) for name, value in (line.split(": ", 1) for line in header.splitlines())}
+    values = yaml.safe_load(header)
     assert values["license"] == "apache-2.0"
     assert values["library_name"] == "transformers"
     assert values["pipeline_tag"] == task
@@ -55,7 +56,7 @@ def test_a_card_without_a_run_has_no_numbers_and_no_licence(tmp_path):
     assert "## Evaluation" in first
     assert "## Evaluation" not in second
     assert "license:" not in second
-    assert 'library_name: "pretrainkit"' in second
+    assert "library_name: pretrainkit" in second
 
 
 def test_an_export_is_pushed_in_one_commit_and_only_what_changed(tmp_path):
@@ -72,7 +73,7 @@ def test_an_export_is_pushed_in_one_commit_and_only_what_changed(tmp_path):
         assert list(json.loads(changed.stdout)["files"]) == ["README.md"]
 
 
-class Shelf:
+class Shelf(Hub):
     """In place of a hub: what it has, and what was sent."""
 
     def __init__(self):

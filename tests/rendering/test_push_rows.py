@@ -29,6 +29,7 @@ class CountingHub(Hub):
     """Keeps what it is given, says how often, and breaks."""
 
     def __init__(self):
+        self.name = "someone/set"
         self.stored: dict[str, bytes] = {}
         self.sent: list[str] = []
         self.commits_left = 10**9

@@ -12,9 +12,11 @@ from pretrainkit.errors import DataError
 from pretrainkit.files.hub import Hub, Stored
 from pretrainkit.rendering import Renderer, RendererConfig
 from pretrainkit.rendering.documents import find_documents
-from pretrainkit.rendering.hub import Pushed, push
 from pretrainkit.rendering.prerender import RenderSettings, prerender
-from pretrainkit.rendering.relayout import publish, regroup, row_files
+from pretrainkit.rendering.relayout import publish as published
+from pretrainkit.rendering.relayout import regroup, row_files
+from pretrainkit.running import publish as publishing
+from pretrainkit.running.publish import push_data
 from support.hub_server import served_hub
 from support.remedies import followed
 
@@ -46,7 +48,7 @@ def test_published_names_count_on_but_give_the_files_of_their_chunk(rendered, tm
     """Fact 18: of 100 000 rows and 500 MiB at full size; here 40 rows, and as many bytes as half of them have."""
     rows = all_rows(row_files(rendered / "train"))
     num_bytes = parquet.read_table(row_files(rendered / "train")[0]).slice(0, 40).nbytes
-    files = publish(rendered / "train", tmp_path / "set", chunk_rows=40, shard_bytes=num_bytes * 2 // 3)
+    files = published(rendered / "train", tmp_path / "set", chunk_rows=40, shard_bytes=num_bytes * 2 // 3)
     names = [path.name for path in files]
     assert len(rows) > 80
     assert names[:4] == [f"train-{index:05d}-of-00002.parquet" for index in range(4)]
@@ -58,11 +60,11 @@ def test_published_names_count_on_but_give_the_files_of_their_chunk(rendered, tm
 
 
 def test_publishing_goes_on_after_a_crash(rendered, tmp_path):
-    files = publish(rendered / "train", tmp_path / "set", chunk_rows=40)
+    files = published(rendered / "train", tmp_path / "set", chunk_rows=40)
     stamps = [path.stat().st_mtime_ns for path in files]
     content = files[1].read_bytes()
     files[1].unlink()
-    assert publish(rendered / "train", tmp_path / "set", chunk_rows=40) == files
+    assert published(rendered / "train", tmp_path / "set", chunk_rows=40) == files
     assert files[1].read_bytes() == content
     assert [path.stat().st_mtime_ns for path in files][::2] == stamps[::2]
 
@@ -89,16 +91,17 @@ def test_a_folder_without_rows_is_refused(rendered, tmp_path):
     result = CliRunner().invoke(app_of("render"), [str(rendered.parent / "text.jsonl"), *command])
     assert result.exit_code == 0, result.output
     assert regroup(tmp_path / "rows" / "train", tmp_path / "out")["num_rows"]
-    with pytest.raises(DataError, match="no rendered rows") as error:
-        push(tmp_path, MemoryHub())
-    assert "pretrainkit render" in followed(error.value, "rendering/hub.py: … has no rendered rows")
-    assert push(tmp_path / "rows", MemoryHub())
+    with pytest.raises(DataError, match="no finished data") as error:
+        push_data(tmp_path / "nothing", MemoryHub())
+    assert "give the output folder of corpus shards, tokenizer encode, render" in str(error.value)
+    assert push_data(tmp_path / "rows", MemoryHub())
 
 
 class MemoryHub(Hub):
     """Keeps what it is given."""
 
     def __init__(self, fail_after=10**9):
+        self.name = "someone/set"
         self.stored: dict[str, bytes] = {}
         self.groups: list[list[str]] = []
         self._fail_after = fail_after
@@ -119,22 +122,22 @@ class MemoryHub(Hub):
             self.stored[path] = content if isinstance(content, bytes) else content.read_bytes()
 
 
-def test_an_upload_in_chunks_goes_on_where_it_stopped(rendered):
+def test_an_upload_in_chunks_goes_on_where_it_stopped(rendered, monkeypatch):
+    monkeypatch.setattr(publishing, "FILES_PER_COMMIT", 2)
     hub = MemoryHub(fail_after=2)
     with pytest.raises(KeyboardInterrupt):
-        push(rendered, hub, files_per_commit=2)
+        push_data(rendered, hub)
     assert [len(group) for group in hub.groups] == [2, 2]
     assert "README.md" not in hub.stored
     hub._fail_after = 10**9
-    pushed = push(rendered, hub, files_per_commit=2)
-    assert pushed.num_kept == 4
+    assert len(push_data(rendered, hub)) == len(hub.stored) - 4
     assert hub.groups[-1][-1] == "README.md"
     assert [path for group in hub.groups for path in group].count("data/train-00000-of-00003.parquet") == 1
     assert {path.split("/")[0] for path in hub.stored} == {"data", "renderer", "README.md"}
     card = hub.stored["README.md"].decode()
     assert "path: data/train-*" in card
     assert "path: data/valid-*" in card
-    assert push(rendered, hub) == Pushed(0, len(hub.stored))
+    assert push_data(rendered, hub) == {}
 
 
 def test_the_command_uploads_to_a_server_that_speaks_as_the_hub_does(rendered, tmp_path):
@@ -142,18 +145,20 @@ def test_the_command_uploads_to_a_server_that_speaks_as_the_hub_does(rendered, t
     pytest.importorskip("huggingface_hub")
     words = ["render", str(rendered / "train"), "--out", str(tmp_path / "set"), "--layout", "published"]
     with served_hub(tmp_path, failures=[503]) as hub:
-        first, second = (hub.command(*words, "--push", "someone/set") for _ in range(2))
-    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+        laid_out = hub.command(*words)
+        first, second = (hub.command("data", "push", str(tmp_path / "set"), "someone/set") for _ in range(2))
+    assert laid_out.returncode == first.returncode == second.returncode == 0, first.stderr + second.stderr
     local = sorted(path.name for path in (tmp_path / "set/data").glob("*"))
     assert sorted(hub.stored) == ["README.md", *(f"data/{name}" for name in local), "dataset_infos.json"]
     for name in local:
         assert hub.stored[f"data/{name}"] == (tmp_path / "set/data" / name).read_bytes()
-    assert "0 files uploaded, 3 were there already" in second.stdout
+    assert "uploaded README.md" in first.stdout
+    assert "nothing has changed" in second.stdout
 
 
 def test_datasets_reads_the_published_layout_as_pictures(rendered, tmp_path):
     datasets = pytest.importorskip("datasets")
-    (file, *_) = publish(rendered / "train", tmp_path / "set")
+    (file, *_) = published(rendered / "train", tmp_path / "set")
     rows = datasets.load_dataset(str(tmp_path / "set"), cache_dir=str(tmp_path / "cache"), streaming=True)["train"]
     row = next(iter(rows))
     first = parquet.read_table(file).slice(0, 1).to_pylist()[0]

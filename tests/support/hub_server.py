@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote, urlparse
+from urllib.parse import parse_qs, unquote, urlparse
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -34,10 +35,20 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer_file(self, path):
         content = self.stored.get(path)
         if content is None:
-            self._answer({"error": path}, 404)
+            self.send_response(404)
+            self.send_header("X-Error-Code", "EntryNotFound")
+            self.send_header("X-Repo-Commit", "1" * 40)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
             return
-        self.send_response(200)
-        self.send_header("ETag", f'"{_git_sha1(content)}"')
+        begin, end = 0, len(content)
+        if wanted := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or ""):
+            begin, end = int(wanted[1]), min(end, int(wanted[2] or end) + 1)
+        whole, content = len(content), content[begin:end]
+        self.send_response(206 if wanted else 200)
+        if wanted:
+            self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{whole}")
+        self.send_header("ETag", f'"{_git_sha1(self.stored[path])}"')
         self.send_header("X-Repo-Commit", "1" * 40)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
@@ -54,20 +65,29 @@ class _Handler(BaseHTTPRequestHandler):
         if "/resolve/" in self.path:
             self._answer_file(unquote(urlparse(self.path).path.split("/resolve/")[1].split("/", 1)[1]))
             return
-        found = []
         if "/tree/" not in self.path:
             names = [{"rfilename": path} for path in self.stored]
             known = "/someone/nothing" not in self.path
             about = {"id": "someone/set", "sha": "1" * 40, "siblings": names}
             self._answer(about if known else {"error": "Repository not found"}, 200 if known else 404)
             return
-        for path, content in self.stored.items():
-            entry = {"type": "file", "path": path, "size": len(content), "oid": _git_sha1(content)}
-            if path.endswith((".parquet", ".safetensors")):
-                sha = hashlib.sha256(content).hexdigest()
-                entry["lfs"] = {"oid": sha, "size": len(content), "pointerSize": 130}
-            found.append(entry)
-        self._answer(found)
+        url = urlparse(self.path)
+        folder = unquote(url.path.split("/tree/")[1].partition("/")[2])
+        prefix = f"{folder}/" if folder else ""
+        inside = [path for path in self.stored if path.startswith(prefix)]
+        if "recursive=true" not in url.query.lower():
+            inside = list(dict.fromkeys(prefix + path.removeprefix(prefix).split("/")[0] for path in inside))
+        self._answer([self._entry(path) for path in inside])
+
+    def _entry(self, path):
+        if path not in self.stored:
+            return {"type": "directory", "path": path, "oid": _git_sha1(path.encode())}
+        content = self.stored[path]
+        entry = {"type": "file", "path": path, "size": len(content), "oid": _git_sha1(content)}
+        if path.endswith((".parquet", ".safetensors")):
+            sha = hashlib.sha256(content).hexdigest()
+            entry["lfs"] = {"oid": sha, "size": len(content), "pointerSize": 130}
+        return entry
 
     def do_PUT(self):
         self.objects[urlparse(self.path).path.rpartition("/")[2]] = self._body()
@@ -78,6 +98,10 @@ class _Handler(BaseHTTPRequestHandler):
         path = urlparse(self.path).path
         if path.endswith("/validate-yaml"):
             self._answer({"errors": [], "warnings": []})
+        elif "/paths-info/" in path:
+            asked = json.loads(body)["paths"] if body.startswith(b"{") else parse_qs(body.decode()).get("paths", [])
+            known = [one for one in asked if any(path == one or path.startswith(f"{one}/") for path in self.stored)]
+            self._answer([self._entry(one) for one in known])
         elif "/branch/" in path:
             self._answer({})
         elif path.endswith("/create"):

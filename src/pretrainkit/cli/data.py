@@ -1,4 +1,4 @@
-"""`pretrainkit data`: check sets of image-text pairs, pack them into tars, take their captions out."""
+"""`pretrainkit data`: check data, pack image-text pairs into tars, take their captions out, upload finished data."""
 
 import json
 from functools import partial
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from pretrainkit.cli.options import Json, print_path
+from pretrainkit.cli.options import Branch, DryPush, Json, Private, print_path, print_upload
 from pretrainkit.cli.stages import shown_stages
-from pretrainkit.errors import DataError
+from pretrainkit.errors import DataError, import_optional
 
 if TYPE_CHECKING:
     from pretrainkit.recipes.capabilities import ReadsPairs
@@ -202,6 +202,33 @@ def captions(
         print_path(out, True, captions=number)
         return
     typer.echo(f"{out}: {number:,} captions\n  next: pretrainkit corpus count-words {out} --out words.tsv")
+
+
+@app.command()
+def push(
+    folder: Annotated[Path, Argument(help="Output folder of corpus shards, tokenizer encode, render or data pack.")],
+    name: Annotated[str, Argument(metavar="USER/NAME", help="Data set on the Hugging Face hub.")],
+    *,
+    license: Annotated[
+        str | None, Option(help="Licence for the data card, as the hub names it, such as cc-by-4.0.")
+    ] = None,
+    private: Private = True,
+    revision: Branch = None,
+    dry_run: DryPush = False,
+    json_output: Json = False,
+) -> None:
+    """Upload finished data with a data card, some files at a time.
+
+    After an interruption, the same command continues. A README.md in FOLDER is sent instead of our card.
+    """
+    import_optional("huggingface_hub", "hub", "data push")
+    from pretrainkit.files.hub import Hub
+    from pretrainkit.running.publish import push_data
+
+    hub = Hub(name, private=private, revision=revision)
+    with shown_stages() as progress:
+        sent = push_data(folder, hub, license=license, dry_run=dry_run, progress=progress)
+    print_upload(hub.url, sent, dry_run=dry_run, as_json=json_output)
 
 
 def _open(

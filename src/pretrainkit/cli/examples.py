@@ -30,6 +30,7 @@ EXAMPLES = {
     "render": "pretrainkit render data/corpus --renderer renderer --heldout 0.01 --out data/rows",
     "data check": "pretrainkit data check bert/mini data.train=data/tokens/train data.valid=data/tokens/valid",
     "data pack": "pretrainkit data pack data/flickr8k --out data/packed",
+    "data push": "pretrainkit data push data/tokens me/tokens --license cc-by-4.0 --dry-run",
     "data captions": "pretrainkit data captions data/flickr8k --out captions.jsonl",
     "tasks list": "pretrainkit tasks list --filter glue",
     "tasks show": "pretrainkit tasks show glue_rte_v002 --num 2 --data glue=data/glue --tokenizer data/tokenizer",

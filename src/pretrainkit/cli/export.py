@@ -1,6 +1,5 @@
 """`pretrainkit export`."""
 
-import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -8,7 +7,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from pretrainkit import api
-from pretrainkit.cli.options import Averaged, Json, print_path
+from pretrainkit.cli.options import Averaged, Branch, DryPush, Json, Private, print_path, print_upload
 from pretrainkit.errors import InputError, import_optional
 
 
@@ -36,11 +35,9 @@ def export(
     push: Annotated[
         str | None, Option(metavar="USER/NAME", help="Upload the export to this repository of the Hugging Face hub.")
     ] = None,
-    private: Annotated[bool, Option("--private/--public", help="With --push: who may see a new repository.")] = True,
-    revision: Annotated[str | None, Option(help="With --push: branch to write to, created if there is none.")] = None,
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="With --push: list what would be uploaded; send nothing.")
-    ] = False,
+    private: Private = True,
+    revision: Branch = None,
+    dry_run: DryPush = False,
     as_json: Json = False,
 ) -> None:
     """Write a run's weights, config, tokenizer and model card for others to use, and upload them with --push."""
@@ -58,15 +55,10 @@ def export(
         raise InputError(f"--push uploads a folder, and --format {format} is a file\n  use --format huggingface")
     import_optional("huggingface_hub", "hub", "--push")
     from pretrainkit.files.hub import Hub
-    from pretrainkit.running.exchange import push_export
+    from pretrainkit.running.publish import push_export
 
     with TemporaryDirectory() as scratch:
         folder = api.export(path, format, out or Path(scratch, "export"), averaged=averaged, license=license, name=push)
         hub = Hub(push, kind="model", private=private, revision=revision)
         sent = push_export(folder, hub, dry_run=dry_run)
-    if as_json:
-        print(json.dumps({"out": None if out is None else str(out), "url": hub.url, "files": sent, "dry_run": dry_run}))
-        return
-    for name, num_bytes in sent.items():
-        print(f"{'would upload' if dry_run else 'uploaded'} {name}  {num_bytes / 1e6:,.1f} MB")
-    print(f"{hub.url}{'' if sent else ': nothing has changed'}")
+    print_upload(hub.url, sent, dry_run=dry_run, as_json=as_json, out=None if out is None else str(out))

@@ -26,7 +26,7 @@ VERBS = {
     "corpus": "Turn raw files into clean, shuffled, checksummed shards; count words; statistics.",
     "tokenizer": "Train tokenizers and encode a corpus to token shards.",
     "render": "Render text to rows of pixels in parquet files, for models that read pixels.",
-    "data": "Check the data of a config; check, pack and read sets of image-text pairs.",
+    "data": "Check the data of a config; check, pack and read sets of image-text pairs; upload data.",
     "tasks": "List tasks and mixtures, show their examples, create caches.",
     "train": "Train a preset or a config file.",
     "finetune": "Fine-tune a text encoder on a task of GLUE or on a table of your own.",

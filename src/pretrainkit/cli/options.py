@@ -22,6 +22,9 @@ Origin = Annotated[
     Path, Option("--from", metavar="RUN|EXPORT", help="The encoder: a run, a checkpoint in it, or an export.")
 ]
 Lengths = Annotated[str | None, Option(help="Tokens per feature, such as inputs=512,targets=114. Default: no limit.")]
+Private = Annotated[bool, Option("--private/--public", help="Of an upload: who may see a new repository.")]
+Branch = Annotated[str | None, Option(help="Of an upload: branch to write to, created if there is none.")]
+DryPush = Annotated[bool, Option("--dry-run", help="List what would be uploaded; send nothing.")]
 Averaged = Annotated[bool, Option("--averaged", help="Use the moving average of the weights (ema_decay).")]
 Data = Annotated[
     list[str] | None,
@@ -107,6 +110,16 @@ class Execution:
         from pretrainkit.workers.ray_engine import RayEngine
 
         return RayEngine(self.ray)
+
+
+def print_upload(url: str, sent: dict[str, int], *, dry_run: bool, as_json: bool, **more: Any) -> None:
+    """Print the files of an upload with their sizes, `sent` in bytes, and the address of the repository."""
+    if as_json:
+        print(json.dumps({**more, "url": url, "files": sent, "dry_run": dry_run}))
+        return
+    for name, num_bytes in sent.items():
+        print(f"{'would upload' if dry_run else 'uploaded'} {name}  {num_bytes / 1e6:,.1f} MB")
+    print(f"{url}{'' if sent else ': nothing has changed'}")
 
 
 def print_path(path: Path | str, as_json: bool, **more: Any) -> None:

@@ -69,10 +69,13 @@ def render(
         str | None,
         Option(
             metavar="USER/NAME",
-            help="Upload OUT to this data set of the hub; without --out, files go there while others are rendered.",
+            help="Instead of --out: upload files to this data set of the hub while others are rendered.",
         ),
     ] = None,
     public: Annotated[bool, Option("--public", help="With --push: everybody may see a new data set.")] = False,
+    license: Annotated[
+        str | None, Option(help="With --push: licence for the data card, as the hub names it, such as cc-by-4.0.")
+    ] = None,
     dry_run: Annotated[
         bool, Option("--dry-run", help="Only say how many rows there would be and how full they are.")
     ] = False,
@@ -92,10 +95,19 @@ def render(
     from pretrainkit.rendering.prerender import dry_run as measure
     from pretrainkit.rendering.relayout import row_files
 
+    if push is None and (unused := "--public" if public else "--license" if license else None):
+        raise InputError(
+            f"{unused} has an effect only with --push\n"
+            f"  leave out {unused}, or name a data set by --push instead of --out"
+        )
+    if push is not None and out is not None:
+        raise InputError(
+            "--push keeps no rows here, and --out names a folder for them\n"
+            "  leave one of them out; a finished folder is uploaded by pretrainkit data push FOLDER USER/NAME"
+        )
     if inputs and len(inputs) == 1 and row_files(inputs[0]):
         _refuse_options_of_drawing(context)
         _lay_out(inputs[0], _named(out), layout, split, workers or 1)
-        _push(_named(out), push, public)
         return
     if layout != "even":
         raise InputError(f"--layout {layout} takes rendered rows\n  render first, then name that OUT/train as CORPUS")
@@ -124,20 +136,21 @@ def render(
             f"{found.num_patches:,} text patches, {found.fill_rate:.1%} full"
         )
         return
-    if out is None and push is not None:
+    if push is not None:
         from pretrainkit.files.hub import Hub
         from pretrainkit.rendering.hub import push_rows
 
         hub = Hub(push, private=not public)
         with shown_stages() as progress:
-            manifests = push_rows(documents, drawn_by, hub, settings, workers=workers, progress=progress)
+            manifests = push_rows(
+                *(documents, drawn_by, hub, settings), workers=workers, progress=progress, license=license
+            )
         _report(Path(push), manifests, json_output)
         return
     out = _named(out)
     with shown_stages() as progress:
         manifests = prerender(documents, drawn_by, out, settings, workers=workers, progress=progress)
     _report(out, manifests, json_output)
-    _push(out, push, public)
 
 
 def _report(out: Path, manifests: dict[str, dict[str, Any]], json_output: bool) -> None:
@@ -154,7 +167,7 @@ def _report(out: Path, manifests: dict[str, dict[str, Any]], json_output: bool) 
         typer.echo(f"skipped: {entry['count']:,} {reason.replace('_', ' ')}", err=True)
 
 
-_OF_ROWS = frozenset({"inputs", "out", "layout", "split", "workers", "push", "public"})
+_OF_ROWS = frozenset({"inputs", "out", "layout", "split", "workers"})
 
 
 def _refuse_options_of_drawing(context: typer.Context) -> None:
@@ -187,14 +200,3 @@ def _lay_out(folder: str, out: Path, layout: Layout, split: str, workers: int) -
         else:
             files = writers[layout](folder, out, split=split, progress=progress)
             typer.echo(f"{out}: {amount(len(files), 'file')}, the last is {files[-1].name}")
-
-
-def _push(out: Path, name: str | None, public: bool) -> None:
-    if name is None:
-        return
-    from pretrainkit.files.hub import Hub
-    from pretrainkit.rendering.hub import push
-
-    with shown_stages() as progress:
-        pushed = push(out, Hub(name, private=not public), progress=progress)
-    typer.echo(f"{name}: {amount(pushed.num_uploaded, 'file')} uploaded, {pushed.num_kept:,} were there already")

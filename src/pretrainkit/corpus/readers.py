@@ -7,16 +7,16 @@ loses documents silently, we count them.
 import hashlib
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, BinaryIO
 
 from pretrainkit.corpus.books import WHITE_SPACE, BookCleaning, book_text, wiki_articles
 from pretrainkit.corpus.wikipedia.documents import dump_documents
 from pretrainkit.errors import DataError
 from pretrainkit.files.skips import Skips
-from pretrainkit.files.sources import OnBytes, SourceFile, open_source, plain_chunks, split_lines
+from pretrainkit.files.sources import Format, OnBytes, SourceFile, open_source, plain_chunks, split_lines
 
 SENTENCE_LINES = {"lines": "sentences"}
 """The mark in `meta` of documents from BERT text: each line of the text is one sentence."""
@@ -79,8 +79,8 @@ def read_documents(
 def _texts(
     source: SourceFile, skips: Skips, text_key: str, compat: bool, on_bytes: OnBytes
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    if source.format == "parquet":
-        return _parquet(source, skips, text_key, on_bytes)
+    if source.format in ("parquet", "arrow"):
+        return _columns(source, skips, text_key, on_bytes)
     if source.format == "dump":
         return dump_documents(source, skips, on_bytes)
     chunks = plain_chunks(source, on_bytes)
@@ -242,16 +242,15 @@ def _book(chunks: Iterator[bytes], source: SourceFile, skips: Skips) -> Iterator
         skips.bad("invalid_utf8", source.address, f"line {number}", utf8_detail(detail))
 
 
-def _parquet(
+def _columns(
     source: SourceFile, skips: Skips, text_key: str, on_bytes: OnBytes
 ) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The documents of a parquet file, or of an Arrow file of a folder that `datasets` saved."""
     import pyarrow
-    import pyarrow.parquet
 
     with open_source(source.address) as file:
         try:
-            table = pyarrow.parquet.ParquetFile(file)
-            names = table.schema_arrow.names
+            names, batches = _opened_table(file, source.format)
             if text_key not in names:
                 raise DataError(
                     f"{source.address}: no column {text_key!r}\n"
@@ -259,7 +258,7 @@ def _parquet(
                 )
             columns = [text_key, *(["meta"] if "meta" in names else [])]
             row = 0
-            for batch in table.iter_batches(batch_size=1000, columns=columns):
+            for batch in batches(columns):
                 metas = batch["meta"].to_pylist() if "meta" in columns else None
                 for index, scalar in enumerate(batch[text_key]):
                     row += 1
@@ -276,5 +275,18 @@ def _parquet(
                 on_bytes(source.num_bytes)
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(
-                f"{source.address}: not a parquet file, or damaged: {error}\n  fetch or make the file again"
+                f"{source.address}: not {'an Arrow' if source.format == 'arrow' else 'a parquet'} file, or damaged: {error}\n"
+                "  download or create the file again"
             ) from error
+
+
+def _opened_table(file: BinaryIO, format: Format) -> tuple[list[str], Callable[[list[str]], Iterable[Any]]]:
+    """The names of the columns, and a function from the wanted ones to batches of rows."""
+    import pyarrow.ipc
+    import pyarrow.parquet
+
+    if format == "arrow":
+        stream = pyarrow.ipc.open_stream(file)
+        return stream.schema.names, lambda columns: (batch.select(columns) for batch in stream)
+    table = pyarrow.parquet.ParquetFile(file)
+    return table.schema_arrow.names, lambda columns: table.iter_batches(batch_size=1000, columns=columns)

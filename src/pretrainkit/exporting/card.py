@@ -5,13 +5,11 @@ hardware. What only the author knows (the licence, intended use, limitations) is
 """
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pretrainkit.files.cards import CARD, card_header
 from pretrainkit.training.run import RunConfig
-
-CARD = "README.md"
 
 
 class _Use(NamedTuple):
@@ -73,7 +71,7 @@ def write_card(folder: Path, config: RunConfig, run: Path | None, *, name: str, 
         "tags": ["pretrainkit", config.recipe],
     }
     usage = f"## Use\n\n```python\n{_OPEN_CLIP.format(name=name)}\n```" if is_open_clip else _usage(name, use)
-    parts = [_yaml(header), f"# {name}", _about(config, classes, run), usage]
+    parts = [card_header(header), f"# {name}", _about(config, classes, run), usage]
     if run is not None:
         parts += [_training(config, run), _results(config, run)]
     parts.append(
@@ -81,10 +79,6 @@ def write_card(folder: Path, config: RunConfig, run: Path | None, *, name: str, 
         "biases, and what the model must not be used for."
     )
     (folder / CARD).write_text("\n\n".join(parts) + "\n", "utf-8")
-
-
-def _yaml(header: Mapping[str, Any]) -> str:
-    return "---\n" + "".join(f"{key}: {json.dumps(value)}\n" for key, value in header.items() if value) + "---"
 
 
 def _about(config: RunConfig, classes: list[str] | None, run: Path | None) -> str:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from pretrainkit.errors import InputError, RunError
 from pretrainkit.files.manifest import file_sha256
@@ -57,6 +57,14 @@ def fetch_model(name: str) -> Path:
             f"the hub does not give {name}: {type(error).__name__}: {reason}\n"
             "  check the name, and for a model that is not public log in with hf auth login; or give a folder"
         ) from error
+
+
+class Shown(Protocol):
+    """Progress of an upload."""
+
+    def stage(self, name: str, total: int, unit: str) -> None: ...
+
+    def advance(self, num: int) -> None: ...
 
 
 class Stored(NamedTuple):
@@ -147,12 +155,48 @@ class Hub:
 
         retried(commit)
 
+    def upload(
+        self,
+        files: Mapping[str, Path | bytes],
+        *,
+        files_per_commit: int | None = None,
+        dry_run: bool = False,
+        progress: Shown | None = None,
+    ) -> dict[str, int]:
+        """Add the files whose content the repository does not have, in their order, and return their sizes in bytes.
+
+        Args:
+            files_per_commit: Number of files that are sent together; None: all of them.
+            dry_run: Only return what would be sent. Changes nothing.
+        """
+        there = self.existing_files() if dry_run else self.files()
+        left = [(path, content) for path, content in files.items() if not is_same(content, there.get(path))]
+        if not dry_run:
+            step = files_per_commit or max(1, len(left))
+            if progress is not None:
+                progress.stage("uploading", len(left), "file")
+            for begin in range(0, len(left), step):
+                group = dict(left[begin : begin + step])
+                self.add(group, about_commit(group))
+                if progress is not None:
+                    progress.advance(len(group))
+        return {path: _num_bytes(content) for path, content in left}
+
+
+def about_commit(files: Mapping[str, object]) -> str:
+    """Return the message of a commit that adds these files."""
+    return f"Add {next(iter(files))}" + (" ..." if len(files) > 1 else "")
+
+
+def _num_bytes(content: Path | bytes) -> int:
+    return len(content) if isinstance(content, bytes) else content.stat().st_size
+
 
 def is_same(content: Path | bytes, stored: Stored | None) -> bool:
     """Return True if the hub already has this content."""
     if stored is None:
         return False
-    num_bytes = len(content) if isinstance(content, bytes) else content.stat().st_size
+    num_bytes = _num_bytes(content)
     if num_bytes != stored.num_bytes:
         return False
     if stored.sha256 is not None:

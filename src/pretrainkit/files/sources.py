@@ -1,28 +1,34 @@
 """Input files: addresses, globs, folders; opening and decompressing them in bounded memory.
 
 An address is a local path or anything fsspec knows (`s3://`, `gs://`, `hf://`, `https://`, `file://`, `memory://`).
+`hf://datasets/NAME`, with `@REVISION` and `:CONFIGURATION` where they are wanted, is a data set of the Hugging Face
+hub; `datasets` says which files its splits have.
 """
 
 import glob
 import json
+import logging
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol, cast
 
-from pretrainkit.errors import DataError, MissingPackageError, PretrainKitError
+from pretrainkit.errors import DataError, MissingPackageError, PretrainKitError, import_optional
 from pretrainkit.files.manifest import MANIFEST_NAME, verify
 
+_log = logging.getLogger(__name__)
+
 DocumentFormat = Literal["auto", "jsonl", "text", "book", "wiki", "dump", "parquet"]
-Format = DocumentFormat | Literal["tsv"]
+Format = DocumentFormat | Literal["arrow", "tsv"]
 """jsonl: JSON objects with a text. text: BERT text, one sentence per line, blank lines between documents. book: the
 whole file is one document. wiki: `<doc>` articles as WikiExtractor writes them. dump: pages of a
-MediaWiki XML dump. tsv: word counts (only for counting)."""
+MediaWiki XML dump. arrow: a file of a folder that `datasets` saved. tsv: word counts (only for counting)."""
 
 FORMAT_OF_SUFFIX: dict[str, Format] = {
     ".jsonl": "jsonl",
@@ -31,6 +37,7 @@ FORMAT_OF_SUFFIX: dict[str, Format] = {
     ".zst": "jsonl",
     ".gz": "jsonl",
     ".parquet": "parquet",
+    ".arrow": "arrow",
     ".tsv": "tsv",
 }
 """By the last suffix alone, as in Sabertooth: `.txt.zst` is JSONL. Everything else is BERT text, but for dumps."""
@@ -45,6 +52,10 @@ _DRIVERS = {
 }
 """Protocols whose drivers are extras of ours: package and extra. `hf://` comes with transformers; of others fsspec says
 what it needs."""
+_HUB_SET = re.compile(r"hf://datasets/([^/@:]+(?:/[^/@:]+)?)(?:@([^/:]+))?(?::([^/]+))?")
+_ABOUT_SETS = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
+"""What `datasets` writes beside the rows."""
+_VALID_NAMES = ("valid", "validation", "dev")
 _SHARD = re.compile(r"part-\d{5}-of-\d{5}\.jsonl(\.zst)?")
 _FETCH_AGAIN = "fetch or make the file again; it is not skipped, because what it held is lost"
 _CHUNK_BYTES = 1 << 20
@@ -103,11 +114,12 @@ def find_sources(
     """The files that `patterns` name: in the order of the patterns, sorted by name inside each.
 
     A pattern is a file, a glob (`**` crosses folders), or a folder, which stands for all files under it except hidden
-    ones, `_*`, manifests, README* and LICENSE*. Raises DataError where a pattern matches nothing, is a corpus folder
-    with both train and held-out data, or shards of a corpus are missing.
+    ones, `_*`, manifests, README* and LICENSE*; or `hf://datasets/NAME`, which stands for its training split. Raises
+    DataError where a pattern matches nothing, is a folder with both train and held-out data, or shards of a corpus are
+    missing.
     """
     found: list[SourceFile] = []
-    for pattern in map(str, patterns):
+    for pattern in chain.from_iterable(_training_files(str(given)) for given in patterns):
         remote = "://" in pattern
         matches = _remote_matches(pattern) if remote else _local_matches(pattern)
         if not matches:
@@ -120,9 +132,60 @@ def find_sources(
     return found
 
 
+def find_splits(inputs: Sequence[str | Path]) -> dict[str, Sequence[str | Path]]:
+    """Return the inputs of "train", and of "valid" where there are some, if the only input is a folder or a data set of
+    the hub with these splits; else an empty dictionary. Of a validation split under another name ("validation",
+    "dev"), this one is taken; other splits are not read, which is logged."""
+    if len(inputs) != 1:
+        return {}
+    given = str(inputs[0])
+    found: Mapping[str, Sequence[str | Path]] = hub_splits(given)
+    if not found and "://" not in given and (Path(given) / "train").is_dir():
+        found = {path.name: [path] for path in sorted(Path(given).iterdir()) if path.is_dir()}
+        has_saved = (Path(given) / "dataset_dict.json").is_file()
+        found = found if has_saved else {name: paths for name, paths in found.items() if name in ("train", "valid")}
+    if "train" not in found:
+        return {}
+    valid = next((name for name in _VALID_NAMES if name in found), None)
+    if rest := [name for name in found if name not in ("train", valid)]:
+        _log.warning("%s: only train and %s are read, not %s", given, valid or "nothing else", ", ".join(rest))
+    return {"train": found["train"]} | ({} if valid is None else {"valid": found[valid]})
+
+
+def hub_splits(address: str) -> dict[str, list[str]]:
+    """Return the addresses of the files of each split of a data set of the hub; empty if `address` is none. Raises
+    DataError if there is no such data set, or a configuration has to be named."""
+    match = _HUB_SET.fullmatch(address)
+    if match is None:
+        return {}
+    name, revision, config = match.groups()
+    datasets = import_optional("datasets", "hub", address)
+    with _explained_read_errors(address):
+        try:
+            files = datasets.load_dataset_builder(name, config, revision=revision).config.data_files
+        except ValueError as error:
+            raise DataError(
+                f"{address} cannot be opened: {error}\n"
+                f"  name a configuration, hf://datasets/{name}:CONFIGURATION, or files, hf://datasets/{name}/FOLDER"
+            ) from error
+    return {str(split): list(map(str, paths)) for split, paths in (files or {}).items()}
+
+
+def _training_files(pattern: str) -> list[str]:
+    """Return the files of the training split where `pattern` is a data set of the hub, else the pattern."""
+    splits = hub_splits(pattern)
+    if splits and "train" not in splits:
+        raise DataError(
+            f"{pattern} has no split train\n"
+            f"  its splits are: {', '.join(splits)}; read one with pretrainkit corpus hub --split NAME"
+        )
+    return splits.get("train", [pattern])
+
+
 def _is_data(relative: str) -> bool:
     parts = relative.split("/")
     is_about_data = parts[-1].endswith("manifest.json") or parts[-1].startswith(("README", "LICENSE"))
+    is_about_data |= parts[-1] in _ABOUT_SETS
     return not is_about_data and not any(part.startswith((".", "_")) for part in parts)
 
 
@@ -136,6 +199,9 @@ def _local_matches(pattern: str) -> list[tuple[str, int, str]]:
         elif name.is_dir() and "**" not in pattern:
             if (name / "train/manifest.json").exists() and (name / "valid/manifest.json").exists():
                 raise _both_splits(str(name))
+            if (name / "dataset_dict.json").is_file():
+                splits = [f"{path}" for path in sorted(name.iterdir()) if path.is_dir()]
+                raise DataError(f"{name} holds several splits\n  name one of them: {', '.join(splits)}")
             if _manifest_of(name).get("kind") == "corpus":
                 verify(name, checksums=False)
             inside = (path for path in name.rglob("*") if path.is_file())

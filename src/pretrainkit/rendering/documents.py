@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pretrainkit.corpus.readers import read_documents, utf8_detail
 from pretrainkit.errors import DataError, InputError, import_optional
 from pretrainkit.files.skips import Skips
-from pretrainkit.files.sources import Format, OnBytes, SourceFile, find_sources, plain_chunks, split_lines
+from pretrainkit.files.sources import Format, OnBytes, SourceFile, find_sources, find_splits, plain_chunks, split_lines
 from pretrainkit.rendering.packing import wikipedia_articles
 
 
@@ -102,10 +102,7 @@ def find_documents(
         format: As for `find_sources`, or "articles".
         text_key: Key or column that holds the text.
     """
-    folders = {split: Path(inputs[0]) / split for split in ("train", "valid")} if len(inputs) == 1 else {}
-    given: dict[str, Sequence[str | Path]] = {name: [folder] for name, folder in folders.items() if folder.is_dir()}
-    if "train" not in given:
-        given = {"train": inputs}
+    given = find_splits(inputs) or {"train": inputs}
     if format == "articles":
         return {split: ArticleDocuments(tuple(find_sources(paths, "text"))) for split, paths in given.items()}
     return {

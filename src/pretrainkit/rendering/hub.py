@@ -1,9 +1,8 @@
-"""Rendered rows to a data set of the Hugging Face hub, some files at a time, after or while they are rendered.
+"""Rendered rows as a data set of the Hugging Face hub.
 
-Of a folder, what the hub has already, by size and hash, is not sent again, so that the same command after a crash goes
-on. Rows that go there while they are rendered need a disk for the files of a few commits: a commit has some finished
-files with their records, which say what they were made of, so that after a crash only what the hub has not is rendered.
-No row is there twice and none is missing. The card, which makes a data set of the files, comes last.
+Rows can be uploaded while others are rendered. The disk then holds the files of a few commits. A commit has some
+finished files and their records, which say what they were made of: after an interruption, only files that the hub lacks
+are rendered. No row is there twice and none is missing. The card, which makes a data set of the files, comes last.
 """
 
 from __future__ import annotations
@@ -13,10 +12,11 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pretrainkit.errors import DataError
-from pretrainkit.files.hub import Hub, Stored, is_same
+from pretrainkit.files.cards import CARD, data_card
+from pretrainkit.files.hub import Hub, Stored, about_commit
 from pretrainkit.files.manifest import read_manifest
 from pretrainkit.rendering.documents import Documents
 from pretrainkit.rendering.folder import save_renderer
@@ -24,65 +24,37 @@ from pretrainkit.rendering.prerender import RENDERER_FOLDER, Rendering, RenderJo
 from pretrainkit.rendering.relayout import DATA_FOLDER, is_rendered, row_files
 from pretrainkit.rendering.render_chunk import ChunkTask, RenderSettings
 from pretrainkit.rendering.renderer import Renderer
-from pretrainkit.workers.processes import Progress, Quiet
+from pretrainkit.workers.processes import Progress
 
 FILES_PER_COMMIT = 8
-CARD_NAME = "README.md"
 _SPLITS = ("train", "valid")
 RECORDS_FOLDER = "records"
 _PLAN_NAME = f"{RECORDS_FOLDER}/plan.json"
 
 
-class Pushed(NamedTuple):
-    """The numbers of an upload."""
+def published_rows(folder: Path, name: str, license: str | None = None) -> dict[str, Path | bytes]:
+    """Return the files of a data set by their path on the hub, the card last; empty where `folder` has no rows.
 
-    num_uploaded: int
-    num_kept: int
-
-
-def push(
-    folder: str | Path, hub: Hub, *, files_per_commit: int = FILES_PER_COMMIT, progress: Progress | None = None
-) -> Pushed:
-    """Upload what `pretrainkit render` wrote to `folder` (with train and valid, one of these, or a data set in the
-    published layout): rows, the renderer, and last of all the card; `files_per_commit` together. Raises DataError where
-    there are no rows, RunError where the hub refuses."""
-    files, progress, there = _contents(Path(folder)), progress or Quiet(), hub.files()
-    left = {path: content for path, content in files.items() if not is_same(content, there.get(path))}
-    progress.stage("uploading", len(left), "file")
-    for begin in range(0, len(left), files_per_commit):
-        group = dict(list(left.items())[begin : begin + files_per_commit])
-        hub.add(group, _about(group))
-        progress.advance(len(group))
-    return Pushed(len(left), len(files) - len(left))
-
-
-def _about(files: Mapping[str, Any]) -> str:
-    return f"Add {next(iter(files))}" + (" ..." if len(files) > 1 else "")
-
-
-def _contents(folder: Path) -> dict[str, Path | bytes]:
-    """Path on the hub to what belongs there; the card last, as it makes the rest a data set."""
+    Args:
+        folder: Output of `pretrainkit render`: a split, a folder of splits, or a data set in the published layout.
+        name: Name of the data set on the hub.
+        license: Identifier of the licence, for the card.
+    """
     found: dict[str, Path | bytes] = {}
-    splits: list[str] = []
     folders = {"train": folder} if is_rendered(folder) else {split: folder / split for split in _SPLITS}
-    for split, place in folders.items():
-        if not is_rendered(place):
-            continue
-        splits.append(split)
-        for index, path in enumerate(files := row_files(place)):
+    manifests = {split: read_manifest(place) for split, place in folders.items() if is_rendered(place)}
+    for split in manifests:
+        for index, path in enumerate(files := row_files(folders[split])):
             found[f"{DATA_FOLDER}/{split}-{index:05d}-of-{len(files):05d}.parquet"] = path
-        found |= renderer_files(place / RENDERER_FOLDER)
-    if not splits:
+        found |= renderer_files(folders[split] / RENDERER_FOLDER)
+    splits = list(manifests)
+    if not splits and row_files(folder):
         data = sorted((folder / DATA_FOLDER).glob("*.parquet"))
         splits = sorted({path.name.split("-")[0] for path in data})
         found = {f"{DATA_FOLDER}/{path.name}": path for path in data}
         infos = folder / "dataset_infos.json"
         found |= {infos.name: infos} if infos.is_file() else {}
-    if not splits:
-        raise DataError(f"{folder} has no rendered rows\n  make some with pretrainkit render")
-    first = next(place for place in (*folders.values(), folder) if place.is_dir())
-    manifest = read_manifest(first) if is_rendered(first) else None
-    return found | {CARD_NAME: card(splits, manifest).encode()}
+    return found | {CARD: card(name, splits, manifests, license).encode()} if found else {}
 
 
 def renderer_files(folder: Path) -> dict[str, Path | bytes]:
@@ -90,17 +62,21 @@ def renderer_files(folder: Path) -> dict[str, Path | bytes]:
     return {f"renderer/{path.relative_to(folder)}": path for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def card(splits: Sequence[str], manifest: Mapping[str, Any] | None) -> str:
-    """Says which files are which split, and how the rows were made, where a manifest does."""
-    entries = "".join(f"  - split: {split}\n    path: {DATA_FOLDER}/{split}-*\n" for split in splits)
-    about = ""
-    if manifest is not None:
+def card(
+    name: str, splits: Sequence[str], manifests: Mapping[str, Mapping[str, Any]], license: str | None = None
+) -> str:
+    """Return the card of rendered rows; where there are manifests, it says how the rows were made."""
+    about = "Text rendered to rows of pixels, as parquet files, with the settings of the renderer in `renderer`."
+    for manifest in list(manifests.values())[:1]:
         rendering = manifest.get("rendering") or {}
-        about = (
-            f"\nRows of {manifest.get('max_seq_length')} patches of {manifest.get('pixels_per_patch')} pixels, "
-            f"drawn by {rendering.get('engine')}, fingerprint {rendering.get('fingerprint')}.\n"
+        about += (
+            f"\n\nRows of {manifest.get('max_seq_length')} patches of {manifest.get('pixels_per_patch')} pixels, "
+            f"drawn by {rendering.get('engine')}, fingerprint `{rendering.get('fingerprint')}`."
         )
-    return f"---\nconfigs:\n- config_name: default\n  data_files:\n{entries}---\n# Rendered text\n{about}"
+    files = [{"split": split, "path": f"{DATA_FOLDER}/{split}-*"} for split in splits]
+    header = {"configs": [{"config_name": "default", "data_files": files}]}
+    use = "pretrainkit train pixel/small data.train=data"
+    return data_card(name, manifests, about=about, use=use, license=license, header=header)
 
 
 def push_rows(
@@ -112,11 +88,12 @@ def push_rows(
     workers: int | None = None,
     progress: Progress | None = None,
     files_per_commit: int = FILES_PER_COMMIT,
+    license: str | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Render documents to a data set of the hub: `data/SPLIT-NUMBER.parquet`, `renderer/`, `records/`, and the card;
     return the manifest of each split. What an earlier attempt has brought there is kept. As many rendered files as
-    `files_per_commit` are sent together, and held until then. Raises DataError where input cannot be used or the data
-    set holds other rows, RunError where the hub refuses."""
+    `files_per_commit` are sent together, and held until then. `license` goes into the card. Raises DataError where
+    input cannot be used or the data set holds other rows, RunError where the hub refuses."""
     rendering, records = Rendering(documents, renderer, settings, progress), {}
     there = hub.files()
     if _PLAN_NAME in there:
@@ -143,7 +120,7 @@ def push_rows(
         shards = [{"name": _name(split, index), **entry} for _, index, entry in files_of(records, split)]
         manifests[split] = make_manifest(about, split, records, shards)
     written = {f"{RECORDS_FOLDER}/{split}.json": json.dumps(found, indent=2) for split, found in manifests.items()}
-    written[CARD_NAME] = card(rendering.splits, manifests[rendering.splits[0]])
+    written[CARD] = card(hub.name, rendering.splits, manifests, license)
     hub.add({path: text.encode() for path, text in written.items()}, "Finish rendering")
     return manifests
 
@@ -172,7 +149,7 @@ class _PushedJob(RenderJob):
             files[_record_name(self.split, record["index"])] = json.dumps(record).encode()
         if not files:
             return
-        self._hub.add(files, _about(files))
+        self._hub.add(files, about_commit(files))
         for record in self._waiting:
             shutil.rmtree(self._folder_of(record["index"]))
         self._waiting = []

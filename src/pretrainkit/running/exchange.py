@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import ConfigError, DataError, InputError
@@ -37,9 +37,6 @@ from pretrainkit.recipes.registry import able, find_recipe, recipes_able
 from pretrainkit.running.configs import load_config
 from pretrainkit.running.kept_tokenizer import require_ids_of_model, tokenizer_given
 from pretrainkit.running.opened import Opened, open_model, recipe_of_export, with_weights
-
-if TYPE_CHECKING:
-    from pretrainkit.files.hub import Hub
 
 _log = logging.getLogger(__name__)
 
@@ -138,24 +135,6 @@ def _run_of(path: Path) -> Path | None:
     """Return the run folder of a run or of a checkpoint in it; None for a model that came from elsewhere."""
     places = (path, path.absolute().parent.parent)
     return next((folder for folder in places if (folder / "provenance.json").is_file()), None)
-
-
-def push_export(folder: Path, hub: Hub, *, dry_run: bool = False) -> dict[str, int]:
-    """Upload an export to the hub in one commit, without the files that are already there.
-
-    Raises RunError if the hub refuses.
-
-    Returns:
-        Path of each file that was sent to its size in bytes; with `dry_run`, of each file that would be sent.
-    """
-    from pretrainkit.files.hub import is_same
-
-    files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    present = hub.existing_files() if dry_run else hub.files()
-    changed = {name: path for name, path in files.items() if not is_same(path, present.get(name))}
-    if changed and not dry_run:
-        hub.add(changed, "Upload a model of pretrainkit")
-    return {name: path.stat().st_size for name, path in changed.items()}
 
 
 def _trained_length(opened: Opened, path: Path) -> int | None:

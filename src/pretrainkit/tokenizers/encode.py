@@ -21,7 +21,7 @@ from typing import Any
 from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import explained_write_errors, fingerprint, made_by
 from pretrainkit.files.skips import Skips
-from pretrainkit.files.sources import SourceFile, find_sources
+from pretrainkit.files.sources import SourceFile, find_sources, find_splits
 from pretrainkit.files.work import work_folder
 from pretrainkit.tokenizers.folder import PUNKT_JSON, copy_tokenizer
 from pretrainkit.tokenizers.load import ControlPieces, Tokenizer, load_tokenizer
@@ -125,17 +125,15 @@ def _learned_before(out: Path, learned_from: str) -> PunktParameters | None:
 
 def corpus_splits(inputs: Sequence[str | Path]) -> dict[str, _Split]:
     """Split to its files and, for folders of `pretrainkit corpus`, the fingerprint of their content."""
+    splits = find_splits(inputs) or {"": inputs}
+    return {split: (find_sources(paths), _corpus_fingerprint(paths)) for split, paths in splits.items()}
+
+
+def _corpus_fingerprint(inputs: Sequence[str | Path]) -> str | None:
+    """Return that of the only input, where it is a corpus folder."""
+    path = Path(inputs[0]) / "manifest.json"
     if len(inputs) != 1:
-        return {"": (find_sources(inputs), None)}
-    folders = {split: Path(inputs[0]) / split for split in ("train", "valid")}
-    found = {split: folder for split, folder in folders.items() if folder.is_dir()}
-    if "train" not in found:  # `inputs[0]` may be an address, which is no path
-        return {"": (find_sources(inputs), _corpus_fingerprint(Path(inputs[0])))}
-    return {split: (find_sources([folder]), _corpus_fingerprint(folder)) for split, folder in found.items()}
-
-
-def _corpus_fingerprint(folder: Path) -> str | None:
-    path = folder / "manifest.json"
+        return None
     if not path.is_file():
         return None
     try:

@@ -1,0 +1,109 @@
+"""Uploads to the Hugging Face hub: exports, and data that our commands wrote."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pretrainkit.errors import DataError
+from pretrainkit.files.cards import CARD, data_card
+from pretrainkit.files.hub import Hub, Shown
+from pretrainkit.files.manifest import MANIFEST_NAME, read_manifest, verify
+
+FILES_PER_COMMIT = 8
+
+
+def push_export(folder: Path, hub: Hub, *, dry_run: bool = False) -> dict[str, int]:
+    """Upload an export in one commit, without the files that the repository has. Return the size in bytes of each file
+    that was sent; with `dry_run`, that would be sent. Raises RunError if the hub refuses."""
+    return hub.upload(_files(folder), dry_run=dry_run)
+
+
+def push_data(
+    folder: Path, hub: Hub, *, license: str | None = None, dry_run: bool = False, progress: Shown | None = None
+) -> dict[str, int]:
+    """Upload finished data: rendered rows, token shards, a corpus or packed pairs, with a data card.
+
+    Some files are sent with each commit, the card with the last one. Files that the repository has are not sent again,
+    so the same call after an interruption continues.
+
+    Args:
+        folder: Output of a command: a split, or a folder of splits such as `train` and `valid`. A `README.md` in it is
+            sent instead of our card.
+        license: Identifier of the licence for our card.
+
+    Returns:
+        Size in bytes of each file that was sent; with `dry_run`, that would be sent.
+
+    Raises:
+        DataError: There are no finished data in `folder`, or files are missing or truncated.
+        RunError: The hub refuses.
+    """
+    from pretrainkit.rendering.hub import published_rows
+
+    files = published_rows(folder, hub.name, license) or _published_shards(folder, hub.name, license)
+    if (folder / CARD).is_file():
+        files[CARD] = folder / CARD
+    return hub.upload(files, files_per_commit=FILES_PER_COMMIT, dry_run=dry_run, progress=progress)
+
+
+def _files(folder: Path) -> dict[str, Path | bytes]:
+    """Return all files below a folder but hidden ones, by their path in it."""
+    paths = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        name.as_posix(): path for name, path in paths.items() if not any(part.startswith(".") for part in name.parts)
+    }
+
+
+def _published_shards(folder: Path, name: str, license: str | None) -> dict[str, Path | bytes]:
+    """Return the files of shards and their card, the card last."""
+    inside = {path.name: path for path in (sorted(folder.iterdir()) if folder.is_dir() else ()) if path.is_dir()}
+    given = {"": folder} if (folder / MANIFEST_NAME).is_file() else inside
+    splits = {
+        split: path
+        for split, path in given.items()
+        if (path / MANIFEST_NAME).is_file() and "shards" in read_manifest(path)
+    }
+    if not splits:
+        raise DataError(
+            f"{folder} holds no finished data of pretrainkit: there is no {MANIFEST_NAME}\n"
+            "  give the output folder of corpus shards, tokenizer encode, render or data pack"
+        )
+    manifests = {split: _checked(path) for split, path in splits.items()}
+    found: dict[str, Path | bytes] = {}
+    for split, path in splits.items():
+        found |= {f"{split}/{inside}".lstrip("/"): file for inside, file in _files(path).items() if inside != CARD}
+    first, manifest = next(iter(manifests.items()))
+    about, use, header = _described(manifest, "/".join(["data", *filter(None, [first])]))
+    card = data_card(name, manifests, about=about, use=use, license=license, header=header)
+    return found | {CARD: card.encode()}
+
+
+def _checked(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a folder whose files are all there."""
+    from pretrainkit.tokenizers.shards import FORMAT, TokenShards
+
+    if read_manifest(folder).get("format") == FORMAT:
+        return TokenShards.open(folder).manifest
+    return verify(folder, checksums=False)
+
+
+def _described(manifest: Mapping[str, Any], place: str) -> tuple[str, str, dict[str, Any]]:
+    """Return what the data are, a command that uses them at `place`, and entries of the card's header."""
+    from pretrainkit.tokenizers.shards import FORMAT
+
+    if manifest.get("format") == FORMAT:
+        tokenizer, splitter = manifest["tokenizer"], manifest.get("splitter") or {}
+        about = (
+            "Token shards of [pretrainkit](https://pypi.org/project/pretrainkit/): encoded text as memory-mapped "
+            f"arrays, with the tokenizer that made them in `tokenizer`.\n\n"
+            f"- tokenizer: {tokenizer['vocab_size']:,} pieces, fingerprint `{tokenizer['fingerprint']}`\n"
+            f"- sentences: {splitter.get('name') or splitter.get('splitter') or 'as given'}\n"
+            f"- corpus: fingerprint `{manifest['corpus']}`"
+        )
+        use = f"pretrainkit tokenizer inspect {place} --verify\npretrainkit train bert/mini data.train={place}"
+        return about, use, {"viewer": False}
+    if manifest.get("kind") == "corpus":
+        about = "A corpus of [pretrainkit](https://pypi.org/project/pretrainkit/): documents as shuffled JSON lines."
+        return about, f"pretrainkit corpus count-words {place} --out words.tsv", {}
+    about = "Data of [pretrainkit](https://pypi.org/project/pretrainkit/) with checksums of every file."
+    return about, f"pretrainkit data check {place}", {}
