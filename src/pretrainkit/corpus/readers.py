@@ -274,9 +274,9 @@ def _columns(
             if on_bytes:
                 on_bytes(source.num_bytes)
         except (pyarrow.ArrowException, OSError) as error:
+            kind = "an Arrow" if source.format == "arrow" else "a parquet"
             raise DataError(
-                f"{source.address}: not {'an Arrow' if source.format == 'arrow' else 'a parquet'} file, or damaged: {error}\n"
-                "  download or create the file again"
+                f"{source.address}: not {kind} file, or damaged: {error}\n  download or create the file again"
             ) from error
 
 

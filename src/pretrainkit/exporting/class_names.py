@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pretrainkit.errors import CheckpointError
 
-Reads = Literal["examples", "words", "spans"]
+Reads = Literal["examples", "words", "spans", "trees"]
 
 HEADS: dict[Reads, str] = {
     "examples": "ForSequenceClassification",

@@ -29,7 +29,7 @@ class TextClassifier:
     """Names by number; empty where the head gives a number."""
     dropout: float
     """Dropout rate before the head."""
-    reads: Literal["examples", "words", "spans"] = "examples"
+    reads: Literal["examples", "words", "spans", "trees"] = "examples"
     """Input of the head: the pooled vector of an example, the features of each word's first slot, or the features of
     every slot, with scores for the start and the end of an answer."""
 
@@ -48,7 +48,7 @@ class ImportedTextClassifier:
     """Names by number; empty where the head gives a number."""
     max_positions: int | None
     """Maximum number of tokens of an example."""
-    reads: Literal["examples", "words", "spans"] = "examples"
+    reads: Literal["examples", "words", "spans", "trees"] = "examples"
     """Input of the head, as in `TextClassifier`."""
     length: int | None = None
     """Tokens per example in training; None if unknown."""
@@ -61,6 +61,8 @@ class ConvertsClassifiers(Capability[Run]):
     instead = "use --format safetensors"
     chooses_pooling: ClassVar[bool] = False
     """True if some files do not specify the pooling of a classifier."""
+    converts_parsers: ClassVar[bool] = False
+    """True if it also reads and writes parsers, whose head is `Biaffine` of the recipe glue."""
 
     @abstractmethod
     def export_text_classifier(self, config: Run, model: TextClassifier, tokenizer: Path | None, out: Path) -> None:

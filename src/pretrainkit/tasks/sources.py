@@ -34,6 +34,7 @@ Files = Mapping[str, str | Path | Sequence[str | Path]]
 """Files by split: a file, a glob or a folder, or several of them."""
 
 _KEPT_ROW_GROUPS = 4
+_FEWEST_TO_CUT = 20
 
 
 class TaskSource(ABC):
@@ -104,6 +105,50 @@ class BySplit(_Lazy):
 
     def fingerprint(self, split: str) -> str:
         return self._of(split).fingerprint(split)
+
+
+class HeldOutSplit(_Lazy):
+    """A source with a further split, whose examples are taken out of another one at even distances."""
+
+    def __init__(self, source: TaskSource, name: str, *, of: str = "train", share: float = 0.01) -> None:
+        """
+        Args:
+            name: Name of the new split.
+            of: Split that loses the examples.
+            share: Share of its examples; up to a tenth where that would be less than 10 examples.
+        """
+        self.source, self.name, self.of, self.share = source, name, of, share
+        self.splits = (*source.splits, name)
+
+    @once
+    def _distance(self) -> int:
+        """Return n: every n-th example is held out. Raises DataError if there are too few examples."""
+        num = self.source.num_examples(self.of)
+        if num < _FEWEST_TO_CUT:
+            raise DataError(
+                f"the split {self.of!r} has {num} examples, too few to hold some out as {self.name!r}\n"
+                f"  add held-out examples as the split {self.name!r}, or train without any: data.valid_split=null"
+            )
+        return max(2, min(round(1 / self.share), num // 10))
+
+    def file_sizes(self, split: str) -> tuple[int, ...]:
+        if split not in (self.of, self.name):
+            return self.source.file_sizes(split)
+        ends = np.cumsum(self.source.file_sizes(self.of))
+        held_out = ends // self._distance()
+        return tuple(np.diff(held_out if split == self.name else ends - held_out, prepend=0).tolist())
+
+    def example(self, split: str, index: int) -> Example:
+        if split == self.name:
+            return self.source.example(self.of, (index + 1) * self._distance() - 1)
+        if split == self.of:
+            return self.source.example(split, index + index // (self._distance() - 1))
+        return self.source.example(split, index)
+
+    def fingerprint(self, split: str) -> str:
+        if split not in (self.of, self.name):
+            return self.source.fingerprint(split)
+        return json_fingerprint([self.source.fingerprint(self.of), split == self.name, self._distance()])
 
 
 class FileSource(_Lazy):

@@ -8,15 +8,24 @@ in.
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.tasks.sources import Example, TaskSource
+from pretrainkit.tasks.sources import Example, HeldOutSplit, TaskSource
 from pretrainkit.tasks.steps import Regroup, Step
 from pretrainkit.tasks.vocabulary import Vocabulary
 
 ALL = "all"
 """Name of a folder that contains a folder for each benchmark."""
+
+
+class HeldOut(NamedTuple):
+    """A split to be cut off."""
+
+    name: str
+    of: str
+    """Split that it is cut off from."""
+    share: float
 
 
 @dataclass(frozen=True)
@@ -32,6 +41,16 @@ class Supply:
     """Returns the replacement of `RunSteps`, if there are any; None: tasks that need steps are refused."""
     left_out: frozenset[str] = frozenset()
     """Tasks and mixtures to leave out of mixtures."""
+    held_out: "HeldOut | None" = None
+    """The split that tasks without it get, cut off from their training split; None: they stay as they are."""
+
+    def source_of(self, source: TaskSource) -> TaskSource:
+        """Return a task's source with data and the held-out split."""
+        source = source.supplied(self) if isinstance(source, OpenSource) else source
+        cut = self.held_out
+        if cut is None or cut.of not in source.splits or cut.name in source.splits:
+            return source
+        return HeldOutSplit(source, cut.name, of=cut.of, share=cut.share)
 
     def vocabulary_of(self, task_name: str, vocabulary: Vocabulary) -> Vocabulary:
         """Return `vocabulary`, or that of the run. Raises ConfigError if the run has none."""

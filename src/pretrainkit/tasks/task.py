@@ -108,14 +108,14 @@ class Task:
         Raises ConfigError if an open part is not supplied; DataError if its data is not in the supplied folder."""
         has_open_vocabulary = any(isinstance(feature.vocabulary, RunVocabulary) for feature in self.features.values())
         has_open_steps = any(isinstance(step, RunSteps) for step in self.preprocessors)
-        if not (isinstance(self.source, OpenSource) or has_open_vocabulary or has_open_steps):
+        source = supply.source_of(self.source)
+        if source is self.source and not has_open_vocabulary and not has_open_steps:
             return self
         features = {
             name: dataclasses.replace(feature, vocabulary=supply.vocabulary_of(self.name, feature.vocabulary))
             for name, feature in self.features.items()
         }
         steps = supply.steps_of(self.name, self.preprocessors)
-        source = self.source.supplied(supply) if isinstance(self.source, OpenSource) else self.source
         return self.replace(source=source, features=features, preprocessors=steps)
 
     def fingerprint(self, split: str) -> str:

@@ -221,9 +221,58 @@ def test_what_has_no_published_form_is_said(tmp_path: Path) -> None:
     published("mean", tmp_path / "mean")
     path = tmp_path / "mean" / "config.json"
     values = json.loads(path.read_text())
-    path.write_text(json.dumps(values | {"architectures": ["PIXELForBiaffineParsing"]}))
-    with pytest.raises(CheckpointError, match="PIXELForBiaffineParsing\n  what is read is PIXELForSequence"):
+    path.write_text(json.dumps(values | {"architectures": ["PIXELForMultipleChoice"]}))
+    with pytest.raises(CheckpointError, match="PIXELForMultipleChoice\n  what is read is PIXELForSequence"):
         read_classifier(tmp_path / "mean")
     path.write_text(json.dumps(values | {"architectures": ["PIXELForQuestionAnswering"]}))
     with pytest.raises(CheckpointError, match=r"lacks 2 of .* qa_outputs\.weight"):
         read_classifier(tmp_path / "mean")
+
+
+def test_a_parser_has_the_layout_and_the_scores_of_the_original(tmp_path):
+    """The scores are those of the original's formula: biaffine, with a one behind dependents, and behind heads of
+    relations."""
+    from safetensors.torch import load_file
+
+    from pretrainkit.recipes.glue.tree_model import Biaffine
+
+    config, words = classifier("words", "text.pooling=cls")
+    head = Biaffine(16, 3)
+    for weights in head.parameters():
+        nn.init.normal_(weights)
+    model = TextClassifier(words.encoder, head, ("nsubj", "obj", "root"), 0.1, "trees")
+    write_classifier(model, config, tmp_path / "parser", renderer=None)
+    about = json.loads((tmp_path / "parser/config.json").read_bytes())
+    assert about["architectures"] == ["PIXELForBiaffineParsing"]
+    assert about["id2label"] == {"0": "nsubj", "1": "obj", "2": "root"}
+    state = load_file(tmp_path / "parser/model.safetensors")
+    assert state["biaffine_arcs.weight"].shape == (1, 17, 16)
+    assert state["biaffine_rels.weight"].shape == (3, 17, 17)
+    assert {"vit.pooler.dense.weight", "vit.pooler.dense.bias"} < state.keys()
+    x, heads = torch.randn(4, 16), torch.randn(1, 5, 16)
+    one = torch.ones(4, 1)
+    arcs = torch.einsum("xi,oij,byj->xy", torch.cat([x, one], 1), state["biaffine_arcs.weight"], heads)
+    torch.testing.assert_close(head.arcs(x, heads, torch.zeros(4, dtype=torch.long)), arcs)
+    own = torch.cat([heads[0, :4], one], 1)
+    relations = torch.einsum("xi,oij,xj->xo", torch.cat([x, one], 1), state["biaffine_rels.weight"], own)
+    torch.testing.assert_close(head.relations(x, heads[0, :4]), relations)
+    config, weights = GLUE.import_huggingface(tmp_path / "parser")
+    assert (config.data.kind, config.model.classes) == ("trees", ("nsubj", "obj", "root"))
+    built = GLUE.build_model(config)
+    built.load_state_dict(weights)
+    for name, value in head.state_dict().items():
+        assert torch.equal(built.head.state_dict()[name], value)
+    GLUE.export_huggingface(config, built, None, tmp_path / "again")
+    again = load_file(tmp_path / "again/model.safetensors")
+    assert again.keys() == state.keys()
+    assert all(torch.equal(again[name], value) for name, value in state.items())
+
+
+def test_a_parser_whose_root_is_not_the_class_token_is_refused(tmp_path):
+    from pretrainkit.recipes.glue.tree_model import Biaffine
+
+    config, words = classifier("words", "text.pooling=mean")
+    model = TextClassifier(words.encoder, Biaffine(16, 3), ("a", "b", "c"), 0.1, "trees")
+    with pytest.raises(InputError, match="root of a tree is the class token"):
+        write_classifier(model, config, tmp_path / "parser", renderer=None)
+    assert not (tmp_path / "parser").exists()

@@ -186,7 +186,8 @@ def test_evaluation_becomes_a_command(files):
         """
     )
     found = api.import_config(files / "eval.gin", None, [], 1)
-    expected = ("data.task=glue_v002_proportional", "data.valid_split=test", "evaluate.infer.batch_size=32")
+    expected = ("data.task=glue_v002_proportional", "data.valid_split=test", "data.held_out_share=null")
+    expected += ("evaluate.infer.batch_size=32",)
     assert found.command == ("evaluate", "imported", *expected)
     assert found.weights_command[1] == "models/checkpoint_5"
 

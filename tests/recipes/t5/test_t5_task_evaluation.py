@@ -135,6 +135,7 @@ def test_the_number_of_examples_limits_tasks_too(run, tmp_path):
 
 def test_a_mixture_judges_all_tasks_that_can_be_judged_also_those_of_rate_0(module, tmp_path):
     settings = ("num_steps=2", "evaluate.every_steps=null", "evaluate.infer.every_steps=1", "log.every_steps=1")
+    settings += ("data.held_out_share=null",)
     pretrainkit.train(config_of(module, "judged_all", *settings), tmp_path / "run")
     first, last = lines_of(tmp_path / "run" / "eval.jsonl")
     judged = {"judged_small/accuracy", "judged_small/mean_score", "judged_copy/exact_match", "mean_over_tasks"}
@@ -172,6 +173,7 @@ def test_a_split_to_judge_by_that_tasks_lack_is_told(module, tmp_path, caplog):
         pretrainkit.train(config, tmp_path / "run")
     assert not list((tmp_path / "run").glob("checkpoints/*"))
     infer = ("evaluate.infer.split=validation", "evaluate.infer.num_examples=2", "evaluate.num_examples=2")
+    infer += ("data.held_out_share=null",)
     pretrainkit.train(config_of(module, "judged_all", "num_steps=1", *infer), tmp_path / "other")
     assert caplog.text.count("judged_no_validation has no split validation (evaluate.infer.split)") == 1
 
@@ -218,7 +220,7 @@ def test_all_checkpoints_of_a_run_are_evaluated_and_none_of_them_twice(run, tmp_
 def test_losses_are_of_as_many_examples_of_each_task_as_asked_and_without_dropout(module, tmp_path, monkeypatch):
     """T5X's train_eval: the mixture, and each task that has the split."""
     settings = ["num_steps=1", "evaluate.num_examples=10", "evaluate.num_examples_per_task=7", "evaluate.batch_size=4"]
-    settings += ["evaluate.infer=null", "model.dropout=0.5", "precision.compute=float32"]
+    settings += ["evaluate.infer=null", "model.dropout=0.5", "precision.compute=float32", "data.held_out_share=null"]
     pretrainkit.train(config_of(module, "judged_all", *settings), tmp_path / "run")
     seen = []
     examples = TaskBatches.examples

@@ -35,10 +35,10 @@ def test_a_mixture_of_the_user_trains_by_its_name(module, tmp_path, packing):
 
 
 def test_tasks_without_the_split_are_left_out_and_none_left_is_an_error(module):
-    source = open_source(bind(task_run(module, "t5_source_one_without")), "valid")
+    source = open_source(bind(task_run(module, "t5_source_one_without", held_out_share=None)), "valid")
     assert source.names == ["t5_source_copy"]
     with pytest.raises(DataError, match=r"no task of .* has the split 'validation'\n.*or to null"):
-        open_source(bind(task_run(module, "t5_source_no_validation")), "valid")
+        open_source(bind(task_run(module, "t5_source_no_validation", held_out_share=None)), "valid")
     with pytest.raises(DataError, match="no split 'test'"):
         open_source(bind(task_run(module, "t5_source_copy", train_split="test")), "train")
     with pytest.raises(ConfigError, match="no task of mixture 't5_source_both' has the split 'test'"):
@@ -46,7 +46,7 @@ def test_tasks_without_the_split_are_left_out_and_none_left_is_an_error(module):
 
 
 def test_tasks_without_a_split_are_told_of_once_in_a_start(module, tmp_path, caplog):
-    config = task_run(module, "t5_source_one_without")
+    config = task_run(module, "t5_source_one_without", held_out_share=None)
     lacks_validation = "t5_source_no_validation has no split validation and is not evaluated"
     starts = {
         "train": lambda: pretrainkit.train(config, tmp_path / "run"),
@@ -74,6 +74,22 @@ def test_a_task_without_any_example_is_named(module):
     finally:
         for name in ("t5_source_half_empty", names[1]):
             REGISTRY.remove(name)
+
+
+def test_a_task_without_held_out_examples_gets_some_that_are_not_trained_on(module, tmp_path):
+    config = bind(task_run(module, "t5_source_no_validation"))
+    train, valid = (open_source(config, split) for split in ("train", "valid"))
+    whole = open_source(bind(task_run(module, "t5_source_no_validation", valid_split=None)), "train")
+    assert valid.names == train.names == ["t5_source_no_validation"]
+    (num_train,), (num_valid,), (num_whole,) = (source.sizes for source in (train, valid, whole))
+    assert num_train + num_valid == num_whole
+    assert num_valid >= min(10, num_whole // 10)
+    pretrainkit.train(task_run(module, "t5_source_no_validation"), tmp_path / "run")
+    last = json.loads((tmp_path / "run/eval.jsonl").read_text().splitlines()[-1])
+    later = pretrainkit.evaluate(tmp_path / "run")
+    assert later["nll_per_target_token"] == pytest.approx(last["nll_per_target_token"], rel=1e-6)
+    with pytest.raises(DataError, match="has the split 'test'"):  # cut off in training only under the usual name
+        open_source(bind(task_run(module, "t5_source_no_validation", valid_split="test")), "valid")
 
 
 def test_a_task_of_training_examples_alone_trains_without_an_evaluation(module, tmp_path):

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from pretrainkit.dist.env import World
     from pretrainkit.eval.inference import Inference, InferenceRequest
+    from pretrainkit.exporting.class_names import Reads
     from pretrainkit.recipes.glue.model import GlueObjective
     from pretrainkit.recipes.text_reader import TextReader
     from pretrainkit.tasks.sources import TaskSource
@@ -261,7 +262,7 @@ class Glue(
         usual = own()
         length = found.length or min(usual.data.max_seq_length, found.max_positions or usual.data.max_seq_length)
         on_examples: Kind = "classes" if found.classes else "numbers"
-        kinds: dict[str, Kind] = {"examples": on_examples, "words": "tags", "spans": "spans"}
+        kinds: dict[str, Kind] = {"examples": on_examples, "words": "tags", "spans": "spans", "trees": "tree"}
         config = usual.changed(data={"kind": kinds[found.reads], "max_seq_length": length})
         config = self.with_encoder(config, name, found.config, folder).changed(model={"classes": found.classes})
         state = {f"encoder.{name}": tensor for name, tensor in found.encoder.items()}
@@ -274,7 +275,10 @@ class Glue(
         """As the encoder's recipe writes it, such as `BertForSequenceClassification`, `BertForTokenClassification` or
         `BertForQuestionAnswering`."""
         recipe, encoder_config = encoder_of(config.model)
-        reads = HEAD_READS.get(task_of(config.data).kind)
+        kind = task_of(config.data).kind
+        reads: Reads | None = HEAD_READS.get(kind)
+        if kind == "tree" and able(recipe, ConvertsClassifiers).converts_parsers:
+            reads = "trees"
         if reads is None:
             raise InputError(
                 f"transformers has no class for a task of kind {task_of(config.data).kind}\n  use --format safetensors"

@@ -1,7 +1,8 @@
 """Fine-tuned models with a linear head, to and from the layout of the original, which transformers has no classes for.
 
-PIXELForSequenceClassification, PIXELForTokenClassification and PIXELForQuestionAnswering: the encoder of
-`convert.py` without the decoder, a pooling of patches, and the head. Our pooling by attention (pma) has no such form.
+PIXELForSequenceClassification, PIXELForTokenClassification, PIXELForQuestionAnswering and PIXELForBiaffineParsing: the
+encoder of `convert.py` without the decoder, a pooling of patches, and the head. Our pooling by attention (pma) has no
+such form: the original's also looks at padding, which this recipe does not compute.
 
 Dimensions: L patches, D width.
 """
@@ -32,9 +33,16 @@ from pretrainkit.recipes.pixel.convert import (
 from pretrainkit.recipes.pixel.model import position_table
 from pretrainkit.recipes.pixel.presets import base
 
-_ARCHITECTURES = {reads: f"PIXEL{name}" for reads, name in HEADS.items()}
+_ARCHITECTURES = {reads: f"PIXEL{name}" for reads, name in HEADS.items()} | {"trees": "PIXELForBiaffineParsing"}
 _READS = {name: reads for reads, name in _ARCHITECTURES.items()}
-_HEADS: dict[Reads, str] = {"examples": "classifier", "words": "classifier", "spans": "qa_outputs"}
+_HEADS: dict[Reads, dict[str, str]] = {
+    "examples": {"weight": "classifier.weight", "bias": "classifier.bias"},
+    "words": {"weight": "classifier.weight", "bias": "classifier.bias"},
+    "spans": {"weight": "qa_outputs.weight", "bias": "qa_outputs.bias"},
+    "trees": {"arc": "biaffine_arcs.weight", "relation": "biaffine_rels.weight"},
+}
+"""Tensors of a head: our name to the original's."""
+_ANSWERS_FOR = {"words": "word", "spans": "span", "trees": "word"}
 _PUBLISHED_GRID = 23
 _OURS = "encoder."
 """In front of the names of the encoder's tensors in a pretraining model."""
@@ -54,9 +62,14 @@ def write_classifier(model: TextClassifier, config: PixelRun, out: Path, *, rend
             f"text.pooling={pooling} has no Hugging Face form: the original scales and masks it otherwise\n"
             "  use --format safetensors"
         )
+    if model.reads == "trees" and pooling != "cls":
+        raise InputError(
+            f"text.pooling={pooling} has no Hugging Face form: the original's root of a tree is the class token\n"
+            "  use --format safetensors"
+        )
     state = model.encoder.state_dict()
     found = to_huggingface_state({f"{_OURS}{name}": value for name, value in state.items()}, config.model, _OURS)
-    if model.reads == "examples":
+    if model.reads in ("examples", "trees"):
         names = _POOLINGS["cls" if pooling == "cls" else "patches"]
         found |= {
             f"{theirs}.{kind}": state[f"{ours}.{kind}"]
@@ -64,7 +77,9 @@ def write_classifier(model: TextClassifier, config: PixelRun, out: Path, *, rend
             for kind in ("weight", "bias")
             if f"{ours}.{kind}" in state
         }
-    found |= {f"{_HEADS[model.reads]}.{name}": tensor for name, tensor in model.head.state_dict().items()}
+    found |= {_HEADS[model.reads][name]: tensor for name, tensor in model.head.state_dict().items()}
+    if model.reads == "trees":
+        found[_HEADS["trees"]["arc"]] = model.head.state_dict()["arc"][None]
     values = to_huggingface_config(config) | {
         "architectures": [_ARCHITECTURES[model.reads]],
         "interpolate_pos_encoding": False,
@@ -95,6 +110,9 @@ def read_classifier(folder: Path, pooling: str | None = None) -> ImportedTextCla
         )
     text: dict[str, Any] = {"pooling": "mean", "pooling_linear": False, "pooling_norm": False}
     names: dict[str, str] = {}
+    if reads == "trees":
+        names = _POOLINGS["cls"]
+        text = {"pooling": "cls", "pooling_linear": True, "pooling_norm": True}
     if reads == "examples":
         # The original's files have the layers of pooled patches in any case, used or not.
         kind = "cls" if "vit.pooler.dense.weight" in state else "patches"
@@ -107,10 +125,11 @@ def read_classifier(folder: Path, pooling: str | None = None) -> ImportedTextCla
             "pooling_norm": kind == "cls" or "pooling.norm" in names,
         }
     elif pooling is not None:
-        raise InputError(f"{folder} gives an answer for each {reads[:-1]}, and pools nothing\n  leave --pooling out")
-    head_name = _HEADS[reads]
+        raise InputError(
+            f"{folder} gives an answer for each {_ANSWERS_FOR[reads]}, and pools nothing\n  leave --pooling out"
+        )
     pairs = {f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in names.items() for part in ("weight", "bias")}
-    heads = {part: f"{head_name}.{part}" for part in ("weight", "bias")}
+    heads = _HEADS[reads]
     wanted = [*published_names(model, _OURS), *pairs.values(), *heads.values()]
     if missing := [name for name in wanted if name not in state]:
         raise CheckpointError(
@@ -121,7 +140,10 @@ def read_classifier(folder: Path, pooling: str | None = None) -> ImportedTextCla
     require_length(table, model, folder)
     model = model.changed(grid_width=nearest_grid_width(table, model))
     head = {part: state[name] for part, name in heads.items()}
-    classes = () if reads == "spans" else class_names(values, len(head["weight"]))
+    if reads == "trees":
+        head["arc"] = head["arc"][0]
+    outputs = head["relation"] if reads == "trees" else head["weight"]
+    classes = () if reads == "spans" else class_names(values, len(outputs))
     encoder |= {ours: state[theirs] for ours, theirs in pairs.items()}
     config, length = base(), model.max_patches
     config = config.changed(model=model, data={"max_patches": min(config.data.max_patches, length)}, text=text)

@@ -51,6 +51,7 @@ class Pixel(
 
     config_class = PixelRun
     chooses_pooling = True
+    converts_parsers = True
 
     presets: ClassVar[Mapping[str, Callable[[], PixelRun]]] = PRESETS
     samples_on_cpu = True

@@ -121,6 +121,10 @@ class T5ObjectiveConfig(Config):
         return value.lower().removeprefix("num_") if isinstance(value, str) else value
 
 
+HELD_OUT = "validation"
+"""The usual name of a task's held-out split."""
+
+
 class T5DataConfig(DataConfig):
     """The data, and how examples become batches."""
 
@@ -147,8 +151,12 @@ class T5DataConfig(DataConfig):
     """Tasks and mixtures to leave out of mixtures, such as those without data."""
     train_split: str = "train"
     """Split of the tasks to train on."""
-    valid_split: str | None = "validation"
-    """Split of the tasks that is held out; tasks without it are not evaluated. null: no held-out data."""
+    valid_split: str | None = HELD_OUT
+    """Split of the tasks that is held out. null: no held-out data."""
+    held_out_share: Annotated[float, Field(gt=0, le=0.5)] | None = 0.01
+    """With valid_split=validation, of tasks without that split: the share of the training split that is held out
+    instead, at even distances; up to a tenth where that would be less than 10 examples. null: these tasks are not
+    evaluated."""
     denoising: DenoisingConfig = DenoisingConfig()
     """Corruption of unlabelled text."""
     packing: bool = False

@@ -370,7 +370,11 @@ class _Reader:
 
     def evaluation(self, path: Path) -> ImportedConfig:
         task = self._take("DatasetConfig", "mixture_or_task_name")
-        words = [f"data.task={task}", f"data.valid_split={self._take('DatasetConfig', 'split', default='validation')}"]
+        words = [
+            f"data.task={task}",
+            f"data.valid_split={self._take('DatasetConfig', 'split', default='validation')}",
+            "data.held_out_share=null",
+        ]
         if (size := self._take("DatasetConfig", "batch_size")) is not None:
             words.append(f"evaluate.infer.batch_size={size}")
         lengths = self._take("DatasetConfig", "task_feature_lengths") or {}

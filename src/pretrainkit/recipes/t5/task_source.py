@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.recipe import Split
-from pretrainkit.recipes.t5.config import T5Run, round_vocab
+from pretrainkit.recipes.t5.config import HELD_OUT, T5Run, round_vocab
 from pretrainkit.recipes.t5.denoising import DenoisingConfig
 from pretrainkit.recipes.t5.features import lay_out
 from pretrainkit.recipes.t5.ragged import Ragged, ragged
@@ -24,7 +24,7 @@ from pretrainkit.recipes.t5.task_denoising import PARTNER, Denoise, denoising_st
 from pretrainkit.tasks.identity import identity
 from pretrainkit.tasks.rates import mean_lengths, shares
 from pretrainkit.tasks.steps import BoundTask
-from pretrainkit.tasks.supply import RunSteps, RunVocabulary, Supply
+from pretrainkit.tasks.supply import HeldOut, RunSteps, RunVocabulary, Supply
 from pretrainkit.tasks.task import REGISTRY, Feature, Task, TaskRegistry, check_alike
 from pretrainkit.tasks.user_modules import import_modules
 from pretrainkit.tasks.vocabulary import ByteVocabulary, SentencePieceVocabulary, Vocabulary, check_equal
@@ -262,7 +262,9 @@ def registry_of(config: T5Run) -> TaskRegistry:
     vocabulary = None if data.tokenizer is None else open_vocabulary(data.tokenizer, data.denoising.num_sentinels)
     is_alone = config.model.kind == "decoder_only"
     objective = partial(denoising_steps, whole_texts(data.denoising) if is_alone else data.denoising)
-    return REGISTRY.supplied(Supply(vocabulary, data.task_folders, objective, frozenset(data.leave_out)))
+    is_cut = data.valid_split == HELD_OUT and data.held_out_share is not None
+    cut = HeldOut(HELD_OUT, data.train_split, data.held_out_share or 0.0) if is_cut else None
+    return REGISTRY.supplied(Supply(vocabulary, data.task_folders, objective, frozenset(data.leave_out), cut))
 
 
 def leaves_vocabulary_open(config: T5Run) -> bool:
