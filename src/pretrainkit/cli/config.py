@@ -101,13 +101,15 @@ def import_file(
         print(f"note: {note}", file=sys.stderr)
     if words := list(imported.weights_command):
         words += [] if imported.config is None else ["--config", str(out or "FILE.yaml")]
-        print(f"note: it starts from the weights that this command reads: {shlex.join(words)}", file=sys.stderr)
+        reading = shlex.join(("pretrainkit", *words))
+        print(f"note: it starts from the weights that this command reads: {reading}", file=sys.stderr)
     if imported.without_effect:
         number = len(imported.without_effect)
         keys = "1 key changes" if number == 1 else f"{number} keys change"
         print(f"note: {keys} nothing here: {', '.join(imported.without_effect)}", file=sys.stderr)
     if imported.config is None:
-        print(f"{file} needs no config here; the same is done by:\n  {shlex.join(imported.command)}")
+        same = shlex.join(("pretrainkit", *imported.command))
+        print(f"{file} needs no config here; the same is done by:\n  {same}")
         return
     config = imported.config
     api.check_config(config, nproc)

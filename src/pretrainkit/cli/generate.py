@@ -39,7 +39,9 @@ def generate(
         int | None,
         Option(min=1, help="4M: number of held-out samples of the run's data; --from names their input modalities."),
     ] = None,
-    plan: Annotated[Path | None, Option(help="4M: YAML file with the targets and their settings.")] = None,
+    plan: Annotated[
+        Path | None, Option(help="4M: YAML file with the targets and their settings, ours or one of the original.")
+    ] = None,
     settings: Annotated[
         list[str] | None,
         Option("--set", metavar="NAME.FIELD=VALUE", help="4M: setting of a target, such as depth.num_steps=1."),

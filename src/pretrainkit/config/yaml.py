@@ -14,18 +14,19 @@ _SafeLoader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoade
 
 
 class _Loader(_SafeLoader):  # type: ignore[misc, valid-type]  # chosen above
-    """SafeLoader with YAML 1.2's booleans and floats; duplicate keys are an error."""
+    """SafeLoader with YAML 1.2's booleans and floats; keys with two values are an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen = set()
-        for key_node, _ in node.value:
+        seen: dict[Hashable, Any] = {}
+        for key_node, value_node in node.value:
             key = self.construct_object(key_node, deep=True)
             line = key_node.start_mark.line + 1
             if not isinstance(key, Hashable):
                 raise yaml.constructor.ConstructorError(None, None, f"line {line}: {key!r} cannot be a key")
-            if key in seen:
+            value = self.construct_object(value_node, deep=True)
+            if key in seen and seen[key] != value:
                 raise yaml.constructor.ConstructorError(None, None, f"line {line}: the key {key!r} is given twice")
-            seen.add(key)
+            seen[key] = value
         return super().construct_mapping(node, deep)
 
 

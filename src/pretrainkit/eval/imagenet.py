@@ -1,5 +1,5 @@
-"""Class names and captions for zero-shot classification on ImageNet and the sets that share its classes, as OpenAI
-evaluates CLIP (Radford et al. 2021, https://arxiv.org/abs/2103.00020), from the packages that have them."""
+"""Class names and captions for zero-shot classification on ImageNet, the sets that share its classes, and CIFAR, as
+OpenAI evaluates CLIP (Radford et al. 2021, https://arxiv.org/abs/2103.00020); long lists are from packages."""
 
 from collections.abc import Sequence
 
@@ -29,3 +29,11 @@ def imagenet_templates() -> list[str]:
     """Return the 80 captions with {} for the class. Raises MissingPackageError if open_clip_torch is missing."""
     metadata = import_optional("open_clip.zero_shot_metadata", _EXTRA, "suite: imagenet", package="open_clip_torch")
     return [template("{}") for template in metadata.OPENAI_IMAGENET_TEMPLATES]
+
+
+def cifar_templates() -> list[str]:
+    """Return the 18 captions with {} for the class of CIFAR-10 and CIFAR-100: nine looks of a photo, of one of them and
+    of the one."""
+    looks = ("", "blurry ", "black and white ", "low contrast ", "high contrast ", "bad ", "good ")
+    parts = [*((look, "") for look in looks), ("", "small "), ("", "big ")]
+    return [f"a {look}photo of {article} {size}{{}}." for article in ("a", "the") for look, size in parts]

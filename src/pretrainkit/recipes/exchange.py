@@ -6,8 +6,10 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from pretrainkit.config.explain import nearest
+from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.capabilities import Capability, EncodesText
 from pretrainkit.recipes.recipe import Run
 from pretrainkit.training.run import RunConfig
@@ -102,6 +104,19 @@ class ImportedConfig:
     weights_command: tuple[str, ...] = ()
     """Arguments of the command line that imports the initial weights of the run or the weights for `command`; empty if
     there are none. For a config, append `--config` with the file that the config is written to."""
+
+
+def checked_keys(
+    given: Mapping[str, Any], defaults: Mapping[str, Any], without_effect: frozenset[str], where: str
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the values of a config of another system, with defaults for those that are not given, and the given keys
+    without effect, each with the reason. Raises ConfigError for unknown keys."""
+    unknown = [key for key in given if key not in defaults and key not in without_effect]
+    if unknown:
+        known = dict.fromkeys([*defaults, *without_effect], "")
+        raise ConfigError([f"{where} has no key {key!r}\n  nearest: {nearest(key, known)}" for key in unknown])
+    why = {key: "changes neither examples nor model nor updates" for key in given if key in without_effect}
+    return {**defaults, **{key: value for key, value in given.items() if key in defaults}}, why
 
 
 class ReadsConfigs(Capability[Run]):

@@ -11,10 +11,11 @@ from PIL import Image
 
 from pretrainkit import api
 from pretrainkit.errors import ConfigError, DataError, InputError
-from pretrainkit.eval.imagenet import imagenet_names, imagenet_templates
+from pretrainkit.eval.imagenet import cifar_templates, imagenet_names, imagenet_templates
 from pretrainkit.exporting.native import write_native
 from pretrainkit.images.ops import Resize
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
+from pretrainkit.recipes.clip.config import ClassificationConfig
 from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
 from support.clip_models import random_model, run_config, text
 from support.command_line import refused
@@ -139,3 +140,15 @@ def test_a_table_is_of_one_model(model):
     words = ("evaluate", str(model / "model"), "--csv", str(model / "table.csv"))
     told = refused(*words, "--all-checkpoints")
     assert "leave it out" in followed(told, "cli/evaluate.py: --csv … is for one model")
+
+
+def test_captions_of_cifar_are_the_published_ones():
+    """Facts of OpenAI's notebook: 18 captions, of which some are spelled out here."""
+    templates = cifar_templates()
+    assert len(set(templates)) == 18
+    assert templates[:2] == ["a photo of a {}.", "a blurry photo of a {}."]
+    assert {"a black and white photo of the {}.", "a photo of a small {}.", "a photo of the big {}."} < set(templates)
+    assert all(template.count("{}") == 1 for template in templates)
+    with pytest.raises(ValueError, match="suite has captions"):
+        ClassificationConfig(path="x", suite="cifar", templates_file="y")
+    assert ClassificationConfig(path="x", suite="cifar", class_names="names.json").suite == "cifar"

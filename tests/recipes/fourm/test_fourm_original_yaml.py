@@ -187,7 +187,7 @@ def test_a_file_tells_by_its_keys_who_reads_it(main: Path) -> None:
     config = pretrainkit.api.import_config(main, settings=("finetune=weights/4M.pth",), nproc=64)
     assert config.config.recipe == "fourm"
     assert config.config.init_from == "weights/4M"
-    assert " ".join(config.weights_command).startswith("pretrainkit import weights/4M.pth --recipe fourm --format 4m")
+    assert " ".join(config.weights_command).startswith("import weights/4M.pth --recipe fourm --format 4m")
 
 
 @pytest.mark.parametrize(

@@ -257,7 +257,7 @@ def test_a_parser_has_the_layout_and_the_scores_of_the_original(tmp_path):
     relations = torch.einsum("xi,oij,xj->xo", torch.cat([x, one], 1), state["biaffine_rels.weight"], own)
     torch.testing.assert_close(head.relations(x, heads[0, :4]), relations)
     config, weights = GLUE.import_huggingface(tmp_path / "parser")
-    assert (config.data.kind, config.model.classes) == ("trees", ("nsubj", "obj", "root"))
+    assert (config.data.kind, config.model.classes) == ("tree", ("nsubj", "obj", "root"))
     built = GLUE.build_model(config)
     built.load_state_dict(weights)
     for name, value in head.state_dict().items():

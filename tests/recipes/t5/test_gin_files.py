@@ -3,10 +3,13 @@
 import re
 
 import pytest
+from typer.main import get_command
 
 from pretrainkit import api
+from pretrainkit.cli.main import app_of
 from pretrainkit.errors import ConfigError
 from support.command_line import refused, succeed
+from support.remedies import followed
 
 pytest.importorskip("gin", reason="gin-config is not installed: pip install 'pretrainkit[t5x]'")
 
@@ -190,6 +193,62 @@ def test_evaluation_becomes_a_command(files):
     expected += ("evaluate.infer.batch_size=32",)
     assert found.command == ("evaluate", "imported", *expected)
     assert found.weights_command[1] == "models/checkpoint_5"
+
+
+INFER = """
+        include "t5x/models/small.gin"
+        DROPOUT_RATE = 0.0
+        infer_script.infer:
+          mode = 'score'
+          model = %MODEL
+          output_dir = 'out'
+          dataset_cfg = @utils.DatasetConfig()
+          partitioner = @partitioning.PjitPartitioner()
+          restore_checkpoint_cfg = @utils.RestoreCheckpointConfig()
+          checkpoint_period = 100
+          shard_id = 1
+          num_shards = 4
+        partitioning.PjitPartitioner.num_partitions = 1
+        utils.DatasetConfig:
+          mixture_or_task_name = "glue_rte_v002"
+          module = None
+          task_feature_lengths = {"inputs": 64, "targets": 8}
+          use_cached = False
+          split = 'validation'
+          batch_size = 16
+          shuffle = False
+          seed = 0
+          pack = False
+        utils.RestoreCheckpointConfig:
+          path = "models/checkpoint_5"
+          mode = 'specific'
+          dtype = 'bfloat16'
+        """
+
+
+def test_inference_becomes_a_command(files):
+    (files / "infer.gin").write_text(INFER)
+    found = api.import_config(files / "infer.gin", None, [], 1)
+    options = {found.command[i]: found.command[i + 1] for i in range(2, len(found.command), 2)}
+    assert found.command[:2] == ("infer", "imported")
+    assert options == {
+        "--task": "glue_rte_v002",
+        "--split": "validation",
+        "--mode": "score",
+        "--batch-size": "16",
+        "--chunk-batches": "100",
+        "--shard": "1/4",
+        "--lengths": "inputs=64,targets=8",
+        "--out": "answers",
+    }
+    known = {name for parameter in get_command(app_of("infer")).params for name in parameter.opts}
+    assert options.keys() <= known
+    assert found.weights_command[1] == "models/checkpoint_5"
+    told = refused("config", "import", files / "infer.gin", "infer.mode='predict_with_aux'")
+    assert "infer.mode='predict_with_aux' has no counterpart" in told
+    (files / "file.gin").write_text(INFER.replace('"glue_rte_v002"', "@infer_script.create_task()"))
+    told = refused("config", "import", files / "file.gin")
+    assert "pretrainkit infer RUN --input FILE" in followed(told, "recipes/t5/gin_files.py: … makes its task of a file")
 
 
 def test_lines_without_a_counterpart_are_named(files):

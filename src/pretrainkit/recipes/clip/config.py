@@ -379,9 +379,10 @@ class ClassificationConfig(Config):
     """Folder with files CLASS/IMAGE."""
     name: str | None = None
     """Name of the set in metrics; null: the last part of the path that is not train, valid, val or test."""
-    suite: Literal["imagenet"] | None = None
+    suite: Literal["imagenet", "cifar"] | None = None
     """imagenet: the class names and 80 captions of OpenAI's evaluation, for folders named by WordNet ids (ImageNet, -R,
-    -A, Sketch) or by class numbers (V2); needs extra [open-clip]."""
+    -A, Sketch) or by class numbers (V2); needs extra [open-clip]. cifar: its 18 captions for CIFAR-10 and CIFAR-100;
+    classes are named as without a suite."""
     class_names: Annotated[str | None, IsPath()] = None
     """JSON file {folder name: class name}; null: folder names, with spaces for underscores."""
     templates: tuple[str, ...] = TEMPLATES
@@ -391,7 +392,9 @@ class ClassificationConfig(Config):
 
     @model_validator(mode="after")
     def _check_suite(self) -> Self:
-        if self.suite and (self.class_names or self.templates_file or self.templates != TEMPLATES):
+        if self.suite == "cifar" and (self.templates_file or self.templates != TEMPLATES):
+            raise ValueError("suite has captions: leave out templates and templates_file")
+        if self.suite == "imagenet" and (self.class_names or self.templates_file or self.templates != TEMPLATES):
             raise ValueError("suite has class names and captions: leave out class_names, templates and templates_file")
         return self
 

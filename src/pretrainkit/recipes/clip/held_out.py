@@ -25,7 +25,7 @@ from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import gather_root_weights, unwrap
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.eval.evaluator import BuildRows, embed_rows, evaluation_mode
-from pretrainkit.eval.imagenet import imagenet_names, imagenet_templates
+from pretrainkit.eval.imagenet import cifar_templates, imagenet_names, imagenet_templates
 from pretrainkit.eval.retrieval import (
     Rows,
     accuracies,
@@ -160,7 +160,7 @@ class Inputs:
         if wanted.suite == "imagenet":
             names, templates = imagenet_names(folders.classes), imagenet_templates()
         else:
-            templates = _templates(wanted)
+            templates = cifar_templates() if wanted.suite == "cifar" else _templates(wanted)
             names = class_names(folders, Path(wanted.class_names) if wanted.class_names else None)
         captions = captions_of(names, templates)
         return ClassSet(

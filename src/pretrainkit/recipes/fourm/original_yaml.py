@@ -4,18 +4,18 @@ Keys and defaults are those of `run_training_4m.py` and `run_training_4m_fsdp.py
 error; a key without a counterpart is an error where it would change the result, and a note where it would not.
 """
 
+import logging
 import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.config.explain import nearest
 from pretrainkit.config.loader import parse_override
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.data.aligned_crops import CropConfig
 from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.exchange import ImportedConfig
+from pretrainkit.recipes.exchange import ImportedConfig, checked_keys
 from pretrainkit.recipes.fourm.config import (
     SIZES,
     FourMDataConfig,
@@ -33,6 +33,7 @@ from pretrainkit.training.evaluate_config import EvaluateConfig
 from pretrainkit.training.optimizers.config import OptimizerConfig, ParameterGroup, ScheduleConfig
 from pretrainkit.training.run import CheckpointConfig, ParallelConfig, PrecisionConfig
 
+_log = logging.getLogger(__name__)
 _BILLION = 1_000_000_000
 _VARIANTS: dict[str, Variant] = {"gelu": "gelu", "swiglu_nobias": "swiglu", "swiglu_qknorm_nobias": "swiglu-qknorm"}
 _MODEL = re.compile(rf"fm_({'|'.join(SIZES)})_\d+e_\d+d_({'|'.join(_VARIANTS)})")
@@ -56,8 +57,10 @@ _WITHOUT_EFFECT = frozenset(
     | {"log_wandb", "wandb_project", "wandb_entity", "wandb_run_name", "tokenizer_path"}
 )
 """On the examples, the model and its updates."""
-KEYS = frozenset(_DEFAULTS) | _WITHOUT_EFFECT
-"""Of a main config."""
+GENERATION = ("target_domains", "sr_target_domains")
+"""Keys of a generation config, of the model and of one for super-resolution."""
+KEYS = frozenset(_DEFAULTS) | _WITHOUT_EFFECT | {*GENERATION, "temps", "sr_temps", "top_p", "sr_top_p"}
+"""Of a main config, and of a generation config."""
 _WITH_OTHERS = frozenset(
     {"cooldown_epochs", "cooldown_steps", "cooldown_tokens", "frozen_embedding_domain", "frozen_model_blr"}
 )
@@ -88,10 +91,115 @@ _SET_WITHOUT_EFFECT = frozenset(
     | {"shuffle_buffer_load", "pre_shuffle", "max_samples"}
 )
 
+_PLAN: dict[str, Any] = {
+    "cond_domains": "caption-det", "target_domains": "tok_clip-tok_normal-tok_rgb", "tokens_per_target": "196-196-196",
+    "autoregression_schemes": "maskgit-maskgit-maskgit", "decoding_steps": "25-25-25",
+    "token_decoding_schedules": "cosine-cosine-cosine", "temps": "5.0-1.0-1.0",
+    "temp_schedules": "linear-linear-linear", "cfg_scales": "4.0-4.0-4.0",
+    "cfg_schedules": "constant-constant-constant", "cfg_grow_conditioning": True, "top_p": 0.0, "top_k": 0.0,
+    "num_variations": 1, "seed": 0,
+}  # fmt: skip
+_LATER_PLAN = {
+    "cond_domains": None, "target_domains": "tok_clip@448-tok_rgb@448", "tokens_per_target": "784",
+    "autoregression_schemes": "maskgit", "decoding_steps": "8", "token_decoding_schedules": "cosine", "temps": "1.0",
+    "temp_schedules": "linear", "cfg_scales": "4.0", "cfg_schedules": "constant",
+}  # fmt: skip
+_OF_WHOLE_PLAN = ("num_variations", "seed")
+_LATER = "sr_"
+"""In front of the keys of a plan for super-resolution."""
+
+
+def is_generation_config(content: Mapping[str, Any]) -> bool:
+    """Return True for a generation config of the original (`settings_base`, `settings_sr`)."""
+    return not content.keys().isdisjoint(GENERATION)
+
+
+def generation_plan(content: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the plan of a generation config of the original, as `--plan` reads it.
+
+    Keys and defaults are those of `run_generation.py`, with `sr_` in front for super-resolution. Raises ConfigError for
+    unknown keys, values without a counterpart, and lists of a wrong length.
+    """
+    is_later = "target_domains" not in content
+    if is_later or f"{_LATER}target_domains" not in content:
+        prefix = _LATER if is_later else ""
+    else:
+        raise ConfigError(
+            f"{where} has targets of two models\n  give two files, one without sr_ and one with sr_ alone"
+        )
+    defaults = _PLAN | (_LATER_PLAN if is_later else {})
+    named = {key if key in _OF_WHOLE_PLAN else prefix + key: value for key, value in defaults.items()}
+    found, _ = checked_keys(content, named, frozenset({"name", "sr_name"}), where)
+    values = {key.removeprefix(prefix): value for key, value in found.items()}
+    targets = _domains(values["target_domains"])
+    lists = {key: _repeated(prefix + key, values[key], targets, where) for key in _LISTS}
+    if other := [schedule for schedule in lists["cfg_schedules"] if schedule != "constant"]:
+        raise ConfigError(f"{where}: {prefix}cfg_schedules={other[0]} has no counterpart\n  possible: constant")
+    if values["cond_domains"]:
+        _log.warning("%s: conditions are given by --from or prompts, not by %scond_domains", where, prefix)
+    plan = [
+        _target(name, {key: entries[number] for key, entries in lists.items()}, values, where)
+        for number, name in enumerate(targets)
+    ]
+    whole = {key: values[key] for key in _OF_WHOLE_PLAN}
+    return {"targets": plan, "grow_conditions": values["cfg_grow_conditioning"], **whole}
+
+
+_LISTS = (
+    *("tokens_per_target", "autoregression_schemes", "decoding_steps", "token_decoding_schedules", "temps"),
+    *("temp_schedules", "cfg_scales", "cfg_schedules"),
+)
+
+
+def _repeated(key: str, value: Any, targets: list[str], where: str) -> list[str]:
+    """Return one value for each target; a single value is for all."""
+    values = str(value).split("-")
+    if len(values) not in (1, len(targets)):
+        raise ConfigError(
+            f"{where}: {key}={value} has {len(values)} values for {len(targets)} targets\n"
+            "  give one for each, or one for all"
+        )
+    return values if len(values) == len(targets) else values * len(targets)
+
+
+def _target(name: str, given: Mapping[str, str], values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    try:
+        numbers = {key: float(given[key]) for key in ("temps", "cfg_scales")}
+        num_tokens = int(given["tokens_per_target"])
+    except ValueError as error:
+        raise ConfigError(
+            f"{where}: {name}: {error}\n  give numbers, with - between those of several targets"
+        ) from None
+    scheme = given["autoregression_schemes"]
+    target: dict[str, Any] = {
+        "modality": name,
+        "scheme": scheme,
+        "temperature": numbers["temps"],
+        "guidance": numbers["cfg_scales"],
+        "top_p": values["top_p"],
+        "top_k": values["top_k"],
+    }
+    if scheme == "autoregressive":
+        return target | {"max_tokens": num_tokens}
+    try:
+        expected = published(name).max_tokens
+    except ConfigError:  # a modality of the user
+        expected = num_tokens
+    if num_tokens != expected:
+        raise ConfigError(
+            f"{where}: tokens_per_target={num_tokens} of {name}, which has {expected}\n"
+            "  all tokens of a picture are generated: give their number"
+        )
+    return target | {
+        "num_steps": int(given["decoding_steps"]),
+        "schedule": given["token_decoding_schedules"],
+        "temperature_schedule": given["temp_schedules"],
+    }
+
 
 def import_config(path: Path, settings: Iterable[str], nproc: int) -> ImportedConfig:
-    """Import a main config with the data and alphas that it names. Raises ConfigError where a file cannot be read, a
-    key is unknown, or a value has no counterpart.
+    """Import a main config with the data and alphas that it names; of a generation config, return the command. Raises
+    ConfigError where a file cannot be read, a key is unknown, or a value has no counterpart.
 
     Args:
         path: The main config. Paths in it are looked for from the working folder, and from every folder above it.
@@ -102,7 +210,10 @@ def import_config(path: Path, settings: Iterable[str], nproc: int) -> ImportedCo
     for setting in settings:
         parts, value = parse_override(setting)
         given[".".join(parts)] = value
-    values, ignored = _checked(given, _DEFAULTS, _WITHOUT_EFFECT, str(path))
+    if is_generation_config(given):
+        generation_plan(given, str(path))
+        return ImportedConfig(None, [], command=("generate", "imported", "--plan", str(path)))
+    values, ignored = checked_keys(given, _DEFAULTS, _WITHOUT_EFFECT, str(path))
     ignored |= {key: "belongs to a schedule that is not possible here" for key in given if key in _WITH_OTHERS}
     notes: list[str] = []
     problems = [
@@ -131,7 +242,7 @@ def import_config(path: Path, settings: Iterable[str], nproc: int) -> ImportedCo
     if not values["finetune"]:
         return ImportedConfig(config, notes, without_effect=ignored)
     folder = str(Path(values["finetune"]).with_suffix(""))
-    command = ("pretrainkit", "import", values["finetune"], "--recipe", "fourm", "--format", "4m", "--out", folder)
+    command = ("import", values["finetune"], "--recipe", "fourm", "--format", "4m", "--out", folder)
     config = config.model_copy(update={"init_from": folder})
     return ImportedConfig(config, notes, without_effect=ignored, weights_command=command)
 
@@ -193,7 +304,7 @@ def _data(
         raise ConfigError(f"{file}: {len(weights)} weights for {len(named)} data sets\n  give one for each")
     sets, inputs, targets, crops = [], set[str](), set[str](), list[CropConfig]()
     for (name, given), weight in zip(named.items(), weights, strict=True):
-        one, one_ignored = _checked(given, _SET_DEFAULTS, _SET_WITHOUT_EFFECT, f"{file}: {name}")
+        one, one_ignored = checked_keys(given, _SET_DEFAULTS, _SET_WITHOUT_EFFECT, f"{file}: {name}")
         sets.append(_set(name, one, weight, values, file, notes))
         ignored |= {f"{name}.{key}": why for key, why in one_ignored.items()}
         crops += _crop(name, one, file)
@@ -207,7 +318,9 @@ def _data(
     valid = []
     for name, given in ((content.get("val") or {}).get("datasets") or {}).items():
         # What it leaves out is that of the training set of the same name.
-        one, _ = _checked({**named.get(name, {}), **given}, _SET_DEFAULTS, _SET_WITHOUT_EFFECT, f"{file}: val: {name}")
+        one, _ = checked_keys(
+            {**named.get(name, {}), **given}, _SET_DEFAULTS, _SET_WITHOUT_EFFECT, f"{file}: val: {name}"
+        )
         valid.append(_set(name, one, None, values, file, []))
     modalities = tuple(
         published(name).model_copy(update={"is_input": name in inputs, "is_target": name in targets})
@@ -326,22 +439,6 @@ def _domains(value: str) -> list[str]:
 
 def _tokens(billions: float) -> int | None:
     return math.ceil(billions * _BILLION) if billions > 0 else None
-
-
-def _checked(
-    given: Mapping[str, Any], defaults: Mapping[str, Any], ignored: frozenset[str], where: str
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """All values, and keys without effect with the reason."""
-    unknown = [key for key in given if key not in defaults and key not in ignored]
-    if unknown:
-        raise ConfigError(
-            [
-                f"{where} has no key {key!r}\n  nearest: {nearest(key, dict.fromkeys([*defaults, *ignored], ''))}"
-                for key in unknown
-            ]
-        )
-    why = {key: "changes neither examples nor model nor updates" for key in given if key in ignored}
-    return {**defaults, **{key: value for key, value in given.items() if key in defaults}}, why
 
 
 def _find(name: str, beside: Path) -> Path:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pretrainkit.recipes.capabilities import Evaluates, Evaluator, KeepsTokenizer, PlansWithoutData, TokenizesImages
-from pretrainkit.recipes.exchange import ImportedModel, ReadsFiles, WritesFiles
+from pretrainkit.recipes.exchange import ImportedConfig, ImportedModel, ReadsConfigs, ReadsFiles, WritesFiles
 from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerRun
 from pretrainkit.recipes.image_tokenizer.presets import PRESETS
 from pretrainkit.recipes.recipe import Recipe, Split
@@ -30,6 +30,7 @@ class ImageTokenizer(
     PlansWithoutData[ImageTokenizerRun],
     KeepsTokenizer[ImageTokenizerRun],
     Evaluates[ImageTokenizerRun],
+    ReadsConfigs[ImageTokenizerRun],
     ReadsFiles[ImageTokenizerRun],
     TokenizesImages[ImageTokenizerRun],
     WritesFiles[ImageTokenizerRun],
@@ -95,6 +96,19 @@ class ImageTokenizer(
         from pretrainkit.recipes.image_tokenizer.evaluate import sample
 
         return sample(config, model, source, num)
+
+    reads_configs_of = "4M's tokenizers"
+
+    @property
+    def keys_of_other_configs(self) -> frozenset[str]:
+        from pretrainkit.recipes.image_tokenizer.original_yaml import KEYS
+
+        return KEYS
+
+    def import_config(self, path: Path, settings: Iterable[str], nproc: int) -> ImportedConfig:
+        from pretrainkit.recipes.image_tokenizer.original_yaml import import_config
+
+        return import_config(path, settings, nproc)
 
     file_formats = ("4m-tokenizer",)
 

@@ -200,16 +200,18 @@ def _included(name: str, path: Path) -> Path:
 
 
 def import_config(path: Path, settings: Iterable[str], nproc: int) -> ImportedConfig:
-    """Read a gin file of `train` as a config, or one of `evaluate` as a command. Raises ConfigError for bindings
-    without a counterpart, and for required macros without a value."""
+    """Read a gin file of `train` as a config, or one of `evaluate` or `infer` as a command. Raises ConfigError for
+    bindings without a counterpart, and for required macros without a value."""
     gin = GinFile(path, settings)
     owners = {binding.owner for binding in gin.bindings.values()}
     reader = _Reader(gin, nproc)
     if "evaluate" in owners and "train" not in owners:
         return reader.evaluation(path)
+    if "infer" in owners and "train" not in owners:
+        return reader.inference(path)
     if "train" not in owners:
         raise ConfigError(
-            f"{path} says neither how to train nor how to evaluate\n"
+            f"{path} says neither how to train nor how to evaluate or infer\n"
             "  give the file that includes a run, such as t5x/configs/runs/pretrain.gin"
         )
     return reader.training(path)
@@ -387,15 +389,43 @@ class _Reader:
             self._take("DatasetConfig", argument)
         if (number := self._take("Evaluator", "num_examples")) is not None:
             words.append(f"evaluate.infer.num_examples={number}")
+        return self._command(path, "evaluate", ("evaluate", "imported", *words))
+
+    def inference(self, path: Path) -> ImportedConfig:
+        task = self._take("DatasetConfig", "mixture_or_task_name")
+        if not isinstance(task, str):
+            raise ConfigError(
+                f"{path} makes its task of a file\n"
+                "  give the file to infer itself: pretrainkit infer RUN --input FILE --out answers.jsonl"
+            )
+        mode = self._take("infer", "mode", default="predict")
+        if mode not in ("predict", "score"):
+            raise ConfigError(f"{path}: infer.mode={mode!r} has no counterpart\n  possible: predict, score")
+        shard = f"{self._take('infer', 'shard_id', default=0)}/{self._take('infer', 'num_shards', default=1)}"
+        options: dict[str, Any] = {
+            "--task": task,
+            "--split": self._take("DatasetConfig", "split", default="test"),
+            "--mode": mode,
+            "--batch-size": self._take("DatasetConfig", "batch_size"),
+            "--chunk-batches": self._take("infer", "checkpoint_period"),
+            "--shard": None if shard == "0/1" else shard,
+            "--module": self._take("DatasetConfig", "module"),
+        }
+        lengths = self._take("DatasetConfig", "task_feature_lengths") or {}
+        options["--lengths"] = ",".join(f"{name}={length}" for name, length in lengths.items()) or None
+        for argument in ("shuffle", "pack"):  # answers are written in the order of the task
+            self._take("DatasetConfig", argument)
+        words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
+        return self._command(path, "infer", ("infer", "imported", *words, "--out", "answers"))
+
+    def _command(self, path: Path, owner: str, command: tuple[str, ...]) -> ImportedConfig:
+        """A command on the model of a checkpoint."""
         checkpoint = self._take("RestoreCheckpointConfig", "path")
-        for key in [
-            key for key in self._left if key[1] in ("evaluate", "T5Config", "EncoderDecoderModel", "Adafactor")
-        ]:
+        for key in [key for key in self._left if key[1] in (owner, "T5Config", "EncoderDecoderModel", "Adafactor")]:
             del self._left[key]  # the model is that of the checkpoint
         self._take("SentencePieceVocabulary", "sentencepiece_model_file")
         self._refuse_the_rest(path)
         weights = ("import", checkpoint, "--recipe", "t5", "--format", "t5x", "--out", "imported")
-        command = ("evaluate", "imported", *words)
         return ImportedConfig(None, self._notes, command, without_effect=self._without_effect, weights_command=weights)
 
     def _refuse_the_rest(self, path: Path) -> None:

@@ -44,6 +44,7 @@ from pretrainkit.recipes.fourm.generation.show import (
 )
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model import FourM
+from pretrainkit.recipes.fourm.original_yaml import generation_plan, is_generation_config
 from pretrainkit.recipes.fourm.readers import DepthMap
 from pretrainkit.recipes.fourm.sequences import Ids
 from pretrainkit.recipes.fourm.source import FourMSource, open_source
@@ -296,6 +297,8 @@ def plan_of(
             raise ConfigError(
                 f"the plan {path} cannot be read: {error.strerror or error}\n  give a YAML file"
             ) from error
+        if isinstance(tree, dict) and is_generation_config(tree):
+            tree = generation_plan(tree, str(path))
         if not isinstance(tree, dict) or not all(isinstance(one, dict) for one in tree.get("targets", [])):
             raise ConfigError(
                 f"the plan {path} is no mapping with a list `targets` of mappings\n  see docs/generation.md"
