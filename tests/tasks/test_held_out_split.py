@@ -6,6 +6,7 @@ import pytest
 
 from pretrainkit.errors import DataError
 from pretrainkit.tasks.sources import HeldOutSplit, TextLines
+from support.remedies import followed
 
 
 def source_of(folder, *sizes):
@@ -42,5 +43,7 @@ def test_every_example_is_in_one_of_the_two_splits(tmp_path, sizes, share, num_h
 
 
 def test_too_few_examples_to_hold_some_out(tmp_path):
-    with pytest.raises(DataError, match="has 19 examples, too few to hold some out"):
+    with pytest.raises(DataError, match="has 19 examples, too few to hold some out") as error:
         HeldOutSplit(source_of(tmp_path, 19), "validation").file_sizes("train")
+    advice = followed(error.value, "tasks/sources.py: the split … has … examples, too few to hold some out")
+    assert "data.valid_split=null" in advice  # tests/recipes/t5/test_t5_task_source.py trains so

@@ -84,8 +84,9 @@ def import_file(
         Path,
         Argument(
             metavar="FILE",
-            help="A YAML file of ZeroVL (its clip or linear_prob task; recipe clip), the main YAML file of a run of 4M "
-            "(fourm), or a gin file of T5X that trains or evaluates (t5).",
+            help="A YAML file of ZeroVL (its clip or linear_prob task; recipe clip), a main or generation YAML file "
+            "of 4M (fourm), a YAML file of 4M's tokenizers (image_tokenizer), or a gin file of T5X that trains, "
+            "evaluates or infers (t5).",
         ),
     ],
     settings: Annotated[list[str] | None, Argument(metavar="KEY=VALUE", help="In that file's own keys.")] = None,

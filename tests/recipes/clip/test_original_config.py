@@ -157,7 +157,7 @@ def test_fact_35_the_file_of_the_linear_probe_becomes_a_command(tmp_path):
     )
     imported = import_config(path)
     assert imported.config is None
-    words = "pretrainkit probe zerovl_100m --data ./imagenet --method linear --epochs 90 --batch-size 16384 --lr 6.4"
+    words = "probe zerovl_100m --data ./imagenet --method linear --epochs 90 --batch-size 16384 --lr 6.4"
     assert " ".join(imported.command) == f"{words} --threads 4"
     with pytest.raises(ConfigError, match=r"optim\.lr\.warmup_proportion=0\.5 has no counterpart"):
         import_config(path, ["optim.lr.warmup_proportion=0.5"])
@@ -219,7 +219,7 @@ def test_a_file_of_nobody_is_refused_with_those_that_are_read(tmp_path):
 def test_the_help_names_every_system_whose_files_are_read():
     shown = " ".join(command("config", "import", "--help").output.replace("│", " ").split())
     systems = [recipe.reads_configs_of for recipe in recipes_able(ReadsConfigs).values()]
-    assert len(systems) == 3
+    assert len(systems) == 4
     assert all(system in shown for system in systems)
 
 

@@ -273,6 +273,8 @@ def test_a_parser_whose_root_is_not_the_class_token_is_refused(tmp_path):
 
     config, words = classifier("words", "text.pooling=mean")
     model = TextClassifier(words.encoder, Biaffine(16, 3), ("a", "b", "c"), 0.1, "trees")
-    with pytest.raises(InputError, match="root of a tree is the class token"):
+    with pytest.raises(InputError, match="the root of a tree is the class token there") as error:
         write_classifier(model, config, tmp_path / "parser", renderer=None)
+    advice = followed(error.value, "recipes/pixel/convert_classifier.py: a parser with text.pooling=…")
+    assert "--format safetensors" in advice
     assert not (tmp_path / "parser").exists()

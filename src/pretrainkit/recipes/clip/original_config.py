@@ -252,7 +252,7 @@ def _probe_command(v: Mapping[str, Any]) -> tuple[str, ...]:
     model = _weights_folder(v["ckpt.external_resume"]) or f"timm:{v['model.image_encoder.tag']}"
     settings = ("--method", "linear", "--epochs", v["epoch"], "--batch-size", v["data.batch_size"])
     return (
-        *("pretrainkit", "probe", str(model), "--data", str(v["data.data_path"])),
+        *("probe", str(model), "--data", str(v["data.data_path"])),
         *map(str, settings),
         *("--lr", str(v["optim.lr.init"]), "--threads", str(v["data.num_workers"])),
     )
@@ -389,7 +389,7 @@ def _weights_command(v: Mapping[str, Any]) -> tuple[str, ...]:
     file, folder = v["ckpt.external_resume"], _weights_folder(v["ckpt.external_resume"])
     if file is None or file == folder:  # a folder already
         return ()
-    return ("pretrainkit", "import", file, "--recipe", "clip", "--format", "zerovl", "--out", str(folder))
+    return ("import", file, "--recipe", "clip", "--format", "zerovl", "--out", str(folder))
 
 
 def _weights_folder(file: str | None) -> str | None:

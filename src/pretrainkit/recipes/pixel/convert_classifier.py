@@ -64,7 +64,8 @@ def write_classifier(model: TextClassifier, config: PixelRun, out: Path, *, rend
         )
     if model.reads == "trees" and pooling != "cls":
         raise InputError(
-            f"text.pooling={pooling} has no Hugging Face form: the original's root of a tree is the class token\n"
+            f"a parser with text.pooling={pooling} has no Hugging Face form: "
+            "the root of a tree is the class token there\n"
             "  use --format safetensors"
         )
     state = model.encoder.state_dict()

@@ -15,7 +15,7 @@ import numpy as np
 from pretrainkit.errors import InputError
 from pretrainkit.eval.inference import Inference, InferenceRequest
 from pretrainkit.files.manifest import fingerprint
-from pretrainkit.recipes.t5.config import T5Run
+from pretrainkit.recipes.t5.config import HELD_OUT, T5Run
 from pretrainkit.recipes.t5.decoding_config import decoding_of
 from pretrainkit.recipes.t5.model import T5
 from pretrainkit.recipes.t5.predictor import Answer, Predictor
@@ -127,7 +127,7 @@ def open_inference(
 
 def tasks_of_mixture(config: T5Run, tokenizer: Path | None, name: str, split: str) -> tuple[str, ...] | None:
     """See `Recipe.tasks_of_mixture`. Raises InputError if none of its tasks has the split."""
-    config = _config_with_task(config, tokenizer, name)
+    config = _config_with_task(config, tokenizer, name, split)
     if task_names(config) == [name]:
         return None
     tasks = run_tasks(config)[0]
@@ -141,16 +141,17 @@ def tasks_of_mixture(config: T5Run, tokenizer: Path | None, name: str, split: st
     return names
 
 
-def _config_with_task(config: T5Run, tokenizer: Path | None, name: str) -> T5Run:
-    """Return the config of a run on that task."""
-    own = {} if tokenizer is None else {"tokenizer": str(tokenizer)}
+def _config_with_task(config: T5Run, tokenizer: Path | None, name: str, split: str) -> T5Run:
+    """Return the config of a run on that task. Nothing is held out of other splits than the held-out one."""
+    own: dict[str, Any] = {} if tokenizer is None else {"tokenizer": str(tokenizer)}
+    own |= {} if split == HELD_OUT else {"held_out_share": None}
     return config.changed(data={"task": name, "train": (), "valid": (), **own})
 
 
 def _task_examples(
     config: T5Run, tokenizer: Path | None, request: InferenceRequest
 ) -> tuple[BoundTask, Vocabulary, str]:
-    config = _config_with_task(config, tokenizer, str(request.task))
+    config = _config_with_task(config, tokenizer, str(request.task), request.split)
     tasks, vocabulary, _ = run_tasks(config)
     if len(tasks) > 1:
         raise InputError(
