@@ -94,9 +94,20 @@ def test_data_that_are_not_whole_are_not_uploaded(made, tmp_path):
     next((tmp_path / "tokens/valid").glob("tokens-*")).unlink()
     with pytest.raises(DataError, match="is missing"):
         push_data(tmp_path / "tokens", Hub("someone/set"))
+    with pytest.raises(DataError, match="there is no folder"):
+        push_data(tmp_path / "absent", Hub("someone/set"))
     (tmp_path / "tokens/valid/manifest.json").unlink()
     with pytest.raises(DataError, match="no finished data"):
         push_data(tmp_path / "tokens/valid", Hub("someone/set"))
+
+
+def test_without_network_the_hub_is_one_message(made, tmp_path):
+    with served_hub(tmp_path) as hub:
+        hub.environment["HF_HUB_OFFLINE"] = "1"
+        done = hub.command("data", "push", str(made / "tokens"), "someone/set", "--dry-run")
+    assert done.returncode == 1
+    assert "HF_HUB_OFFLINE is set\n  unset it" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_data_set_of_the_hub_is_encoded_and_rendered_as_its_files_are(made, tmp_path, latin_font):

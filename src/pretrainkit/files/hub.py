@@ -212,7 +212,7 @@ def retried(call: Callable[[], T]) -> T:
     Raises RunError if the hub refuses, or cannot be reached in the end.
     """
     from huggingface_hub import get_session
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     # The library uses httpx; from its version 2 on, httpx2.
     http = import_module(type(get_session()).__module__.partition(".")[0])
@@ -227,6 +227,10 @@ def retried(call: Callable[[], T]) -> T:
                 if error.response.status_code in (401, 403):
                     advice = "log in with a token that may write there: hf auth login"
                 raise RunError(f"the hub refused: {error}\n  {advice}") from error
+        except OfflineModeIsEnabled as error:
+            raise RunError(
+                "the hub is not to be reached: HF_HUB_OFFLINE is set\n  unset it, and run the same command again"
+            ) from error
         except http.TransportError as error:
             if attempt == _TRIES - 1:
                 message = f"the hub cannot be reached: {error}\n  run the same command again to continue"

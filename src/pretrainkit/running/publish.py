@@ -63,6 +63,8 @@ def _published_shards(folder: Path, name: str, license: str | None) -> dict[str,
         for split, path in given.items()
         if (path / MANIFEST_NAME).is_file() and "shards" in read_manifest(path)
     }
+    if not folder.is_dir():
+        raise DataError(f"there is no folder {folder}\n  give the place of finished data")
     if not splits:
         raise DataError(
             f"{folder} holds no finished data of pretrainkit: there is no {MANIFEST_NAME}\n"
