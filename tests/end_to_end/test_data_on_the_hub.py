@@ -1,6 +1,7 @@
 """Data of our commands on a server that speaks as the Hugging Face hub does: uploaded, and read from there."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -72,7 +73,9 @@ def test_token_shards_are_uploaded_with_a_card_and_come_back_whole(made, tmp_pat
         assert f"| {shards.num_tokens:,} |" in card
         assert f"`{shards.fingerprint}`" in card
         assert (tmp_path / "back" / split / "tokenizer").is_dir()
-    assert "--local-dir data\npretrainkit tokenizer inspect data/train --verify" in card
+    inspected, trained = re.findall(r"^pretrainkit (.+)$", card, re.MULTILINE)
+    assert "documents" in succeed(*inspected.replace("data/train", str(tmp_path / "back/train")).split())
+    assert trained == "train PRESET data.train=data/train"
 
 
 def test_a_corpus_is_uploaded_and_a_card_of_the_author_is_kept(made, tmp_path):

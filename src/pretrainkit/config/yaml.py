@@ -17,17 +17,19 @@ class _Loader(_SafeLoader):  # type: ignore[misc, valid-type]  # chosen above
     """SafeLoader with YAML 1.2's booleans and floats; keys with two values are an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: dict[Hashable, Any] = {}
+        seen: dict[Hashable, yaml.Node] = {}
         for key_node, value_node in node.value:
             key = self.construct_object(key_node, deep=True)
             line = key_node.start_mark.line + 1
             if not isinstance(key, Hashable):
                 raise yaml.constructor.ConstructorError(None, None, f"line {line}: {key!r} cannot be a key")
-            value = self.construct_object(value_node, deep=True)
-            if key in seen and seen[key] != value:
+            if key in seen and self._value(seen[key]) != self._value(value_node):
                 raise yaml.constructor.ConstructorError(None, None, f"line {line}: the key {key!r} is given twice")
-            seen[key] = value
+            seen[key] = value_node
         return super().construct_mapping(node, deep)
+
+    def _value(self, node: yaml.Node) -> Any:
+        return self.construct_object(node, deep=True)
 
 
 _Loader.yaml_implicit_resolvers = {

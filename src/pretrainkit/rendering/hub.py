@@ -75,7 +75,7 @@ def card(
         )
     files = [{"split": split, "path": f"{DATA_FOLDER}/{split}-*"} for split in splits]
     header = {"configs": [{"config_name": "default", "data_files": files}]}
-    use = "pretrainkit train pixel/small data.train=data"
+    use = "pretrainkit train PRESET data.train=data"
     return data_card(name, manifests, about=about, use=use, license=license, header=header)
 
 

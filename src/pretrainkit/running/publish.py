@@ -102,7 +102,7 @@ def _described(manifest: Mapping[str, Any], place: str) -> tuple[str, str, dict[
             f"- sentences: {splitter.get('name') or splitter.get('splitter') or 'as given'}\n"
             f"- corpus: fingerprint `{manifest['corpus']}`"
         )
-        use = f"pretrainkit tokenizer inspect {place} --verify\npretrainkit train bert/mini data.train={place}"
+        use = f"pretrainkit tokenizer inspect {place} --verify\npretrainkit train PRESET data.train={place}"
         return about, use, {"viewer": False}
     if manifest.get("kind") == "corpus":
         about = "A corpus of [pretrainkit](https://pypi.org/project/pretrainkit/): documents as shuffled JSON lines."
