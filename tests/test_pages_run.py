@@ -388,7 +388,7 @@ WALKS = [
             "^pretrainkit train": f"{PIXEL.replace('36', '529')} {QUICK}",
             "data.workers=processes": "--out runs/drawn",  # in the same second as another
         },
-        not_here={r"--dataset someone": HUB, r"--push|data push": HUB},
+        not_here={r"hf://datasets/someone": HUB, r"--push|data push": HUB},
     ),
     Walk(
         "docs/rendering.md",

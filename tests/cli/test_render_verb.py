@@ -101,7 +101,7 @@ def test_one_document_cannot_be_held_out(cli, font, tmp_path):
         (["CORPUS", "--renderer", "FONT", "--out", "x", "--layout", "published"], "render first"),
         (["CORPUS", "--renderer", "gone.ttf", "--out", "x"], "gone.ttf"),
         (["CORPUS", "--renderer", "FONT", "--out", "x", "--heldout", "0.5"], "held-out data already"),
-        (["CORPUS", "--dataset", "someone/set", "--renderer", "FONT", "--out", "x"], "two things"),
+        (["CORPUS", "--split", "test", "--renderer", "FONT", "--out", "x"], "leave out --split"),
     ],
 )
 def test_what_cannot_be_done_is_said(cli, corpus, font, tmp_path, monkeypatch, words, told):

@@ -122,13 +122,18 @@ def test_a_data_set_of_the_hub_is_encoded_and_rendered_as_its_files_are(made, tm
         words = ("--tokenizer", made / "tokenizer", "--splitter", "newline", "--out", tmp_path / "tokens")
         ran(hub, "tokenizer", "encode", there, *words)
         ran(hub, "corpus", "count-words", there, "--out", tmp_path / "words.tsv")
-        found = json.loads(ran(hub, "render", there, "--renderer", latin_font, "--dry-run", "--json"))
+        drawing = ("--renderer", latin_font, "--max-patches", 30, "--json", "--out")
+        rendered = json.loads(ran(hub, "render", there, *drawing, tmp_path / "rows"))
+        local = json.loads(ran(hub, "render", made / "saved", *drawing, tmp_path / "local"))
     for split in ("train", "valid"):
         assert TokenShards.open(tmp_path / "tokens" / split).fingerprint == (
             TokenShards.open(made / "tokens" / split).fingerprint
         )
     assert (tmp_path / "words.tsv").read_bytes() == (made / "words.tsv").read_bytes()
-    assert found["num_documents"] == 69
+    assert rendered.keys() == local.keys() == {"train", "valid"}
+    for split, num_documents in (("train", 60), ("valid", 9)):
+        assert rendered[split]["num_documents"] == num_documents
+        assert rendered[split]["fingerprint"] == local[split]["fingerprint"]
 
 
 def test_folders_that_datasets_saved_are_read_by_split(made, caplog):
@@ -166,6 +171,8 @@ def test_rows_are_uploaded_or_kept_and_never_both(made, tmp_path, latin_font):
     words = ("render", made / "saved/train", "--renderer", latin_font, "--max-patches", 30)
     both = refused(*words, "--push", "someone/set", "--out", tmp_path / "rows")
     assert "data push FOLDER USER/NAME" in followed(both, "cli/render.py: --push keeps no rows here")
+    split = refused(*words, "--out", tmp_path / "rows", "--split", "test")
+    assert "leave out --split" in followed(split, "cli/render.py: --split … names the files of rows")
     unused = refused(*words, "--out", tmp_path / "rows", "--public")
     assert "leave out --public" in followed(unused, "cli/render.py: … has an effect only with --push")
     succeed(*words, "--out", tmp_path / "rows")

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from pretrainkit.errors import DataError
-from pretrainkit.files.skips import Skips
 from pretrainkit.rendering import Renderer, RendererConfig, load_renderer, render_chunk
 from pretrainkit.rendering import prerender as prerender_module
-from pretrainkit.rendering.documents import HubDocuments, find_documents
+from pretrainkit.rendering.documents import find_documents
 from pretrainkit.rendering.prerender import RenderSettings, dry_run, prerender
 from pretrainkit.rendering.render_chunk import pieces
 from support.toy_words import WORDS
@@ -249,26 +248,6 @@ def test_the_folder_brings_the_renderer_that_drew_it(corpus, small, tmp_path):
     prerender(find_documents([corpus]), small, tmp_path / "out")
     kept = load_renderer(tmp_path / "out/train/renderer")
     assert np.array_equal(kept("a fox").pixel_values, small("a fox").pixel_values)
-
-
-def test_a_data_set_of_the_hub_is_streamed_to_the_same_rows(corpus, small, tmp_path, monkeypatch):
-    pytest.importorskip("datasets")
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    (tmp_path / "set").mkdir()
-    (tmp_path / "set/train.jsonl").write_bytes(corpus.read_bytes())
-    settings = RenderSettings(extras=("text",))
-    prerender({"train": HubDocuments(str(tmp_path / "set"))}, small, tmp_path / "streamed", settings, workers=1)
-    prerender(find_documents([corpus]), small, tmp_path / "read", settings, workers=1)
-    assert contents(tmp_path / "streamed/train") == contents(tmp_path / "read/train")
-
-
-def test_a_data_set_without_the_column_says_which_there_are(tmp_path):
-    pytest.importorskip("datasets")
-    (tmp_path / "train.jsonl").write_text(json.dumps({"content": "a fox"}) + "\n")
-    skips = Skips()
-    assert list(HubDocuments(str(tmp_path)).read(skips)) == []
-    assert skips.counts == {"no_text": 1}
-    assert "content" in skips.warnings[0]
 
 
 def test_coloured_pictures_are_stored_in_colour(latin_font, tmp_path):

@@ -49,18 +49,3 @@ def test_settings_that_do_not_exist_are_named(latin_font, tmp_path):
         pretrainkit.open_renderer(latin_font, front_size=3)
     with pytest.raises(DataError, match="cannot be read"):
         pretrainkit.open_renderer(tmp_path / "nothing" / "here" / "at" / "all")
-
-
-def test_a_data_set_is_streamed(corpus, latin_font, tmp_path, monkeypatch):
-    datasets = pytest.importorskip("datasets")
-    asked = []
-
-    def load(path, name, **settings):
-        asked.append((path, name, settings["streaming"], settings["split"]))
-        return iter([{"text": "one of many"}, {"text": "another one"}])
-
-    monkeypatch.setattr(datasets, "load_dataset", load)
-    settings = RenderSettings(extras=("text",))
-    pretrainkit.render("datasets:someone/books:small", latin_font, tmp_path / "rows", settings, workers=1)
-    assert asked == [("someone/books", "small", True, "train")]
-    assert texts(tmp_path / "rows" / "train") == ["one of many", "another one"]

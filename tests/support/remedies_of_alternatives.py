@@ -30,7 +30,6 @@ CASES = [
         code=1,
     ),
     Case("data pack torn --out {out}", r"pretrainkit data check \S+", ends=2),
-    Case("render --out {out} --renderer renderer", "--dataset", {"--dataset": "hub-set"}),
     # training
     Case(TRAIN, "pretrainkit tokenizer encode [^\n]+", {"CORPUS": "corpus", "DIR": "tokenizer", "FOLDER": "{out}"}),
     Case(

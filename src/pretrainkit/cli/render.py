@@ -52,11 +52,7 @@ def render(
         Literal["auto", "jsonl", "text", "book", "wiki", "parquet", "articles"],
         Option(help="Read every INPUT as this; articles: lines, three blank ones between articles."),
     ] = "auto",
-    dataset: Annotated[
-        str | None, Option(help="Instead of CORPUS: a data set of the hub, NAME or NAME:CONFIG, streamed.")
-    ] = None,
-    split: Annotated[str, Option(help="Split of --dataset.")] = "train",
-    revision: Annotated[str | None, Option(help="Revision of --dataset, to pin it.")] = None,
+    split: Annotated[str, Option(help="With --layout: name of the split in the names of files.")] = "train",
     shard_characters: Annotated[int, Option(min=1, help="Text of one file.")] = 8_000_000,
     layout: Annotated[
         Layout,
@@ -90,7 +86,7 @@ def render(
     rendered rows as CORPUS is written to OUT in another layout.
     """
     from pretrainkit.api import open_renderer
-    from pretrainkit.rendering.documents import chosen_documents
+    from pretrainkit.rendering.documents import find_documents
     from pretrainkit.rendering.prerender import RenderSettings, prerender
     from pretrainkit.rendering.prerender import dry_run as measure
     from pretrainkit.rendering.relayout import row_files
@@ -121,9 +117,11 @@ def render(
         shard_characters=shard_characters,
         max_bad=max_bad,
     )
-    documents = chosen_documents(
-        inputs or [], format=format, text_key=text_key, dataset=dataset, split=split, revision=revision
-    )
+    if not inputs:
+        raise InputError("nothing to read\n  name CORPUS: a folder, files, or hf://datasets/NAME")
+    if split != "train":
+        raise InputError(f"--split {split} names the files of rows that are laid out anew\n  leave out --split")
+    documents = find_documents(inputs, format, text_key)
     drawn_by = open_renderer(renderer, max_patches)
     if dry_run:
         with tempfile.TemporaryDirectory() as work, shown_stages() as progress:

@@ -1,4 +1,4 @@
-"""The documents that are rendered: files, Wikipedia text with blank lines between articles, data sets of the hub."""
+"""The documents that are rendered: files, and Wikipedia text with blank lines between articles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pretrainkit.corpus.readers import read_documents, utf8_detail
-from pretrainkit.errors import DataError, InputError, import_optional
 from pretrainkit.files.skips import Skips
 from pretrainkit.files.sources import Format, OnBytes, SourceFile, find_sources, find_splits, plain_chunks, split_lines
 from pretrainkit.rendering.packing import wikipedia_articles
@@ -56,39 +55,7 @@ class ArticleDocuments(FileDocuments):
                 yield RenderDocument(f"{source.address}#{number}", "\n".join(article))
 
 
-@dataclass(frozen=True)
-class HubDocuments:
-    """As `FileDocuments`: a data set of the hub, or a folder or loader that `datasets` knows; streamed."""
-
-    path: str
-    name: str | None = None
-    """Name of the configuration."""
-    split: str = "train"
-    revision: str | None = None
-    text_key: str = "text"
-    num_bytes = 0
-    """Unknown."""
-
-    @property
-    def identity(self) -> Any:
-        return ["datasets", self.path, self.name, self.split, self.revision, self.text_key]
-
-    def read(self, skips: Skips, on_bytes: OnBytes = None) -> Iterator[RenderDocument]:
-        datasets = import_optional("datasets", "hub", f"the data set {self.path}")
-        try:
-            rows = datasets.load_dataset(self.path, self.name, split=self.split, revision=self.revision, streaming=True)
-        except (OSError, ValueError) as error:
-            raise DataError(f"data set {self.path} cannot be opened: {error}\n  check its name and split") from error
-        for number, row in enumerate(rows):
-            text = row.get(self.text_key)
-            if type(text) is not str:
-                keys = ", ".join(row)
-                skips.skip("no_text", self.path, f"row {number}", f"no string under {self.text_key!r} among {keys}")
-                continue
-            yield RenderDocument(f"{self.path}#{number}", text)
-
-
-Documents = FileDocuments | HubDocuments
+Documents = FileDocuments
 
 
 def find_documents(
@@ -109,25 +76,6 @@ def find_documents(
         split: FileDocuments(tuple(find_sources(paths, format)), text_key)  # type: ignore[arg-type]
         for split, paths in given.items()
     }
-
-
-def chosen_documents(
-    inputs: Sequence[str | Path] = (),
-    *,
-    format: Format | str = "auto",
-    text_key: str = "text",
-    dataset: str | None = None,
-    split: str = "train",
-    revision: str | None = None,
-) -> dict[str, Documents]:
-    """Find documents by split, of files as `find_documents`, or of a data set of the hub, NAME or NAME:CONFIG, which is
-    streamed. Raises InputError where neither or both are given, DataError where there is nothing."""
-    if bool(inputs) == (dataset is not None):
-        raise InputError("nothing to read, or two things\n  name CORPUS files, or a data set by --dataset")
-    if dataset is None:
-        return find_documents(inputs, format, text_key)
-    name, _, config = dataset.partition(":")
-    return {"train": HubDocuments(name, config or None, split, revision, text_key)}
 
 
 def _lines(source: SourceFile, skips: Skips, on_bytes: OnBytes) -> Iterator[str]:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pretrainkit.rendering.prerender import RenderSettings
     from pretrainkit.workers.processes import Progress
 
-_ON_HUB = "datasets:"
-
 
 def open_renderer(source: str | Path, max_patches: int | None = None, **changes: Unpack[RendererOptions]) -> Renderer:
     """What draws text: `renderer("some text").pixel_values`, pairs, lists of words (docs/rendering.md). Raises
@@ -54,8 +52,8 @@ def render(
     something else.
 
     Args:
-        corpus: Folder of `pretrainkit corpus shards`; or files, globs, addresses. `datasets:NAME` or
-            `datasets:NAME:CONFIG` is the split "train" of a data set of the hub, streamed.
+        corpus: Folder of `pretrainkit corpus shards`; or files, globs, addresses, such as
+            `hf://datasets/NAME` of a data set of the hub.
         renderer: What draws, or what `open_renderer` takes.
         out: Folder to be made, or to be completed.
         settings: What rows there are; None: as full as whole words allow, with pictures.
@@ -67,17 +65,11 @@ def render(
         The manifest of each split.
     """
     from pretrainkit.rendering import Renderer
-    from pretrainkit.rendering.documents import chosen_documents
+    from pretrainkit.rendering.documents import find_documents
     from pretrainkit.rendering.prerender import prerender
 
     inputs = [corpus] if isinstance(corpus, str | Path) else list(corpus)
-    is_on_hub = len(inputs) == 1 and str(inputs[0]).startswith(_ON_HUB)
-    documents = chosen_documents(
-        [] if is_on_hub else inputs,
-        format=format,
-        text_key=text_key,
-        dataset=str(inputs[0]).removeprefix(_ON_HUB) if is_on_hub else None,
-    )
+    documents = find_documents(inputs, format, text_key)
     drawn_by = renderer if isinstance(renderer, Renderer) else open_renderer(renderer)
     return prerender(documents, drawn_by, out, settings, workers=workers, progress=progress)
 
