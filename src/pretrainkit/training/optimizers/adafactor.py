@@ -1,10 +1,11 @@
-"""Adafactor: second moments of matrices kept as one number per row and one per column, and steps relative to the size
-of the parameter.
+"""Adafactor: factored second moments of matrices, and steps relative to the size of the parameter.
 
-Sources: Shazeer and Stern 2018, https://arxiv.org/abs/1804.04235, as Flax and T5X compute it: no bias correction, a
-decay that starts at 0, a step that is clipped by its own root mean square. For plain matrices and vectors; T5X's rules
-for stacked layers and heads come to the same there. Like T5X's rules for a batch of matrices, each of several that are
-stored as one tensor has its own means, scale and clipping.
+A factored second moment has one number per row and one per column instead of one per element.
+
+Sources: Shazeer and Stern 2018, https://arxiv.org/abs/1804.04235, in the version of Flax and T5X: no bias correction, a
+decay that starts at 0, and a step that is clipped by its own root mean square. For plain matrices and vectors, T5X's
+rules for stacked layers and heads give the same result. Where several matrices are stored as one tensor, each of them
+has its own means, scale and clipping, as in T5X's rules for a batch of matrices.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
 
 
 def factored_dims(shape: Sequence[int], config: AdafactorConfig) -> tuple[int, int] | None:
-    """(second largest dim, largest dim) of a matrix that is factored; None: it has a full second moment.
+    """Return (second largest dim, largest dim) of a matrix whose second moment is factored, or None for a full one.
 
-    Of equal sizes the earlier dim counts as the smaller.
+    If both sizes are equal, the earlier dim counts as the smaller one.
     """
     if not config.factored or len(shape) != 2:
         return None
@@ -48,29 +49,29 @@ def factored_dims(shape: Sequence[int], config: AdafactorConfig) -> tuple[int, i
 
 @dataclass(frozen=True, eq=False)
 class _Matrices:
-    """Equally shaped matrices with a factored second moment, each a parameter or one of those in a parameter.
+    """Equally shaped matrices with a factored second moment. Each is a parameter or a part of a parameter.
 
     Dimensions: N matrices, R rows, C columns, L rows on this rank.
     """
 
     param: Tensor
-    """One that holds some of them."""
+    """One of the parameters that contain these matrices."""
     values_NLC: Tensor
     means_NL: Tensor
-    """Of the rows of these values."""
+    """Mean of each local row of `values_NLC`."""
     offset: int
-    """Of the local rows among R."""
+    """Index among the R rows of the first local row."""
     by_row: list[Tensor]
-    """The moments: of each matrix the means of rows, (R,)."""
+    """Row part of the second moment of each matrix, (R,)."""
     by_column: list[Tensor]
-    """And of columns, (C,)."""
+    """Column part of the second moment of each matrix, (C,)."""
 
     @property
     def num_rows(self) -> int:
         return len(self.by_row[0])
 
     def means(self) -> tuple[Tensor, Tensor]:
-        """Means of rows, (N, R), and sums of columns, (N, C); where sharded, this rank's share of a sum over ranks."""
+        """Return the means of rows, (N, R), and sums of columns, (N, C). If sharded: this rank's summand of both."""
         columns_NC, means_NL = self.values_NLC.sum(1), self.means_NL
         if not is_dtensor(self.param):
             return means_NL, columns_NC
@@ -83,8 +84,8 @@ class Adafactor(GroupOptimizer):
     """u = g / root of the (factored) second moment, clipped to an RMS of `clipping_threshold`;
     p -= lr * max(epsilon2, rms(p)) * u.
 
-    Means are over the whole tensor, also where FSDP2 keeps a shard of it per rank. `v_row` and `v_col` of a factored
-    parameter are whole on every rank: they are small.
+    Means are taken over the whole tensor, even where FSDP2 keeps a shard per rank. `v_row` and `v_col` of a factored
+    parameter are small and therefore not sharded.
     """
 
     def __init__(self, params: ParamsT, lr: float, config: AdafactorConfig, **settings: Any) -> None:
@@ -98,7 +99,7 @@ class Adafactor(GroupOptimizer):
             self._update_alike(self._batches(members), share, group)
 
     def _update_alike(self, batches: Batches, share: Tensor, group: dict[str, Any]) -> None:
-        """Update parameters into whose second moment the new square enters with this share."""
+        """Update parameters at the same step; `share` is the weight of the new square in their second moment."""
         config, params, updates = self.config, batches.params, batches.wholes()
         weights = local_tensors(params)
         self._directions(batches, share)
@@ -116,35 +117,35 @@ class Adafactor(GroupOptimizer):
         self._subtract(weights, self._or_if_nan(updates, weights, -decay), decay=decay)
 
     def _decay(self, group: dict[str, Any]) -> float:
-        """The share of the parameter that is lost in this step: not multiplied by the learning rate."""
+        """Return the weight decay of this step, which is not multiplied by the learning rate."""
         exponent = self.config.weight_decay_lr_exponent
         return group["weight_decay"] * (1.0 if exponent is None else group["lr"] ** exponent)
 
     def _or_if_nan(self, values: list[Tensor], others: list[Tensor], factor: float = 1.0) -> list[Tensor]:
-        """Return the values; with skip_nan_updates `factor` x the others, which change nothing, in the place of NaN."""
+        """Return the values. With skip_nan_updates, NaN becomes `factor` x the other value, which changes nothing."""
         if not self.config.skip_nan_updates:
             return values
-        flat = torch.cat([value.reshape(-1) for value in values])  # so that two kernels serve them all
+        flat = torch.cat([value.reshape(-1) for value in values])  # two kernels for all values together
         is_nan = torch.ne(flat, flat, out=torch.empty_like(flat))
         flat.nan_to_num_(0.0, torch.inf, -torch.inf)
         sizes = [value.numel() for value in values]
-        found, are_nan = (
-            [part.view(value.shape) for part, value in zip(one.split(sizes), values, strict=True)]
-            for one in (flat, is_nan)
+        results, are_nan = (
+            [part.view(value.shape) for part, value in zip(joined.split(sizes), values, strict=True)]
+            for joined in (flat, is_nan)
         )
-        torch._foreach_addcmul_(found, others, are_nan, value=factor)
-        return found
+        torch._foreach_addcmul_(results, others, are_nan, value=factor)
+        return results
 
     def _directions(self, batches: Batches, share: Tensor) -> None:
-        """Fill the batches with each gradient over the root of its new second moment."""
+        """Fill the batches with each gradient divided by the root of its updated second moment."""
         torch._foreach_copy_(batches.wholes(), local_gradients(batches.params))
         torch._foreach_mul_(batches.buffers, batches.buffers)
         torch._foreach_add_(batches.buffers, self.config.epsilon1)
         matrices, plain, second = self._divided(batches)
-        means = _summed([(one.param, one.means()) for one in matrices])
+        means = _summed([(stack.param, stack.means()) for stack in matrices])
         if means:
-            torch._foreach_div_([columns_NC for _, columns_NC in means], [float(one.num_rows) for one in matrices])
-        old = [*second, *chain.from_iterable((*one.by_row, *one.by_column) for one in matrices)]
+            torch._foreach_div_([columns_NC for _, columns_NC in means], [float(stack.num_rows) for stack in matrices])
+        old = [*second, *chain.from_iterable((*stack.by_row, *stack.by_column) for stack in matrices)]
         new = [*plain, *chain.from_iterable((*rows_NR, *columns_NC) for rows_NR, columns_NC in means)]
         self._average(old, self._or_if_nan(new, old), share)
         means, shorter = _by_length(means)
@@ -152,13 +153,13 @@ class Adafactor(GroupOptimizer):
         for sides in shorter:
             sides.div_(sides.mean(1, keepdim=True))
         torch._foreach_rsqrt_([*plain, *chain.from_iterable(means)])
-        for one, (rows_NR, columns_NC) in zip(matrices, means, strict=True):
-            rows_NL = rows_NR[:, one.offset : one.offset + one.values_NLC.shape[1]]
-            torch.mul(rows_NL[:, :, None], columns_NC[:, None], out=one.values_NLC)
+        for stack, (rows_NR, columns_NC) in zip(matrices, means, strict=True):
+            rows_NL = rows_NR[:, stack.offset : stack.offset + stack.values_NLC.shape[1]]
+            torch.mul(rows_NL[:, :, None], columns_NC[:, None], out=stack.values_NLC)
         torch._foreach_mul_(batches.wholes(), local_gradients(batches.params))
 
     def _divided(self, batches: Batches) -> tuple[list[_Matrices], list[Tensor], list[Tensor]]:
-        """The factored ones; and of all others the values and second moments."""
+        """Return the matrices with a factored second moment, and the values and second moments of all other tensors."""
         matrices: list[_Matrices] = []
         plain: list[Tensor] = []
         second: list[Tensor] = []
@@ -168,7 +169,7 @@ class Adafactor(GroupOptimizer):
             for (shape, *_), group in groupby(members, self._layout):
                 params = list(group)
                 own, dims = [next(views) for _ in params], factored_dims(shape, self.config)
-                rows = slice(first_row, first_row := first_row + sum(one.numel() for one in own) // (length or 1))
+                rows = slice(first_row, first_row := first_row + sum(view.numel() for view in own) // (length or 1))
                 for param in params:
                     self._prepare(param, self.stacked.get(param, 1), shape, dims)
                 if dims is None:
@@ -176,12 +177,12 @@ class Adafactor(GroupOptimizer):
                     second += local_tensors(self.state[param]["v"] for param in params)
                     continue
                 if row_means is None:
-                    row_means = buffer.mean(1)  # of all that share the buffer, by one kernel
+                    row_means = buffer.mean(1)  # one kernel for all parameters that share the buffer
                 matrices += self._factored(params, dims, buffer[rows], row_means[rows])
         return matrices, plain, second
 
     def _layout(self, param: Tensor) -> tuple[Any, ...]:
-        """The shape of each tensor in the parameter, and what else is the same for those that are one batch."""
+        """Return the shape of each tensor in the parameter, and whatever else must be equal within one `_Matrices`."""
         num_parts = self.stacked.get(param, 1)
         shape = param.shape if num_parts == 1 else torch.Size((param.shape[0] // num_parts, *param.shape[1:]))
         if not is_dtensor(param):
@@ -191,10 +192,10 @@ class Adafactor(GroupOptimizer):
     def _factored(
         self, params: list[Tensor], dims: tuple[int, int], values: Tensor, row_means: Tensor
     ) -> list[_Matrices]:
-        """The matrices in parameters of one layout whose shards' rows lie below each other in `values`."""
+        """Return the matrices of parameters of one layout; `values` has the rows of their shards, one after another."""
         names = dict(zip(dims, ("v_row", "v_col"), strict=True))
         moments = [[self.state[param][names[dim]] for param in params] for dim in (0, 1)]
-        by_row, by_column = ([one.view(-1, one.shape[-1]).unbind() for one in by_dim] for by_dim in moments)
+        by_row, by_column = ([moment.view(-1, moment.shape[-1]).unbind() for moment in by_dim] for by_dim in moments)
         height = by_row[0][0].shape[0]
         if not is_dtensor(params[0]):
             tensors = [list(chain.from_iterable(by_dim)) for by_dim in (by_row, by_column)]
@@ -209,14 +210,14 @@ class Adafactor(GroupOptimizer):
                 values_NLC[:, rows],
                 means_NL[:, rows],
                 max(first - part * height, 0),
-                [one[part] for one in by_row],
-                [one[part] for one in by_column],
+                [by_part[part] for by_part in by_row],
+                [by_part[part] for by_part in by_column],
             )
             for part, rows in enumerate(part_rows(params[0], num_parts))
         ]
 
     def _prepare(self, param: Tensor, num_parts: int, shape: torch.Size, dims: tuple[int, int] | None) -> None:
-        """Make the state of a parameter that has none, and renew one of an earlier version."""
+        """Create missing state of a parameter, and convert state of an earlier version."""
         state = self.state[param]
         if "v" not in state and "v_row" not in state:
             if dims is None:
@@ -229,8 +230,8 @@ class Adafactor(GroupOptimizer):
             self._divide(param, num_parts, dims)
 
     def _divide(self, param: Tensor, num_parts: int, dims: tuple[int, int] | None) -> None:
-        """Turn a second moment that was factored as one matrix, in a checkpoint of an earlier version, into one for
-        each of its parts: the same estimate for every element."""
+        """Convert a second moment of an earlier version, which was factored as one matrix, to one for each part. Every
+        element keeps its estimate."""
         state, whole_dims = self.state[param], factored_dims(param.shape, self.config)
         assert whole_dims is not None
         means = dict(zip(whole_dims, (state.pop("v_row"), state.pop("v_col")), strict=True))
@@ -246,8 +247,10 @@ class Adafactor(GroupOptimizer):
 
 
 def _by_length(means: list[tuple[Tensor, Tensor]]) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor]]:
-    """Room for pairs of means of rows, (N, R), and of columns, (N, C); and the shorter side of all of them: those of
-    one length are one tensor, (number of matrices, length)."""
+    """Allocate pairs of row means, (N, R), and column means, (N, C), where shorter sides of equal length are joined.
+
+    Returns the pairs, and the joined shorter sides, each (number of matrices, length). The pairs are views of these.
+    """
     shorter = [pair[0] if pair[0].shape[1] <= pair[1].shape[1] else pair[1] for pair in means]
     counts: dict[int, list[int]] = {}
     for side in shorter:
@@ -262,14 +265,14 @@ def _by_length(means: list[tuple[Tensor, Tensor]]) -> tuple[list[tuple[Tensor, T
 
 
 def _summed(shares: list[tuple[Tensor, tuple[Tensor, Tensor]]]) -> list[tuple[Tensor, Tensor]]:
-    """What this rank has of the means of each parameter's like, summed over the ranks that hold the rest of it. One
-    all-reduce per mesh for all together."""
+    """Sum each rank's summands of row means and column sums over the ranks that share a parameter, with one all-reduce
+    per mesh. `shares` has pairs of a parameter and its summands; returns the summands, changed in place."""
     groups: dict[tuple[DeviceMesh, int], list[Tensor]] = {}
     for param, pair in shares:
         if is_dtensor(param):
             groups.setdefault(sharding(param), []).extend(pair)
     for (mesh, axis), tensors in groups.items():
-        # Sums over rows are parts of a sum, and columns have zeros outside of their rank's rows: one sum serves both.
+        # Column sums add up over the ranks' rows, and row means are zero outside a rank's rows: one sum serves both.
         flat = torch.cat([tensor.view(-1) for tensor in tensors])
         dist.all_reduce(flat, group=mesh.get_group(axis))
         for tensor, total in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):

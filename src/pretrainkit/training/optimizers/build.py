@@ -1,6 +1,6 @@
-"""From gradients to updates: which parameters decay, the optimizers, clipping.
+"""Build the optimizer: parameter groups, weight decay, the algorithms, gradient clipping.
 
-AdamW is u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p and p -= lr * u. torch's applies the decay first; the two
+AdamW is u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p and p -= lr * u. torch applies the decay first; the two
 differ in rounding only. The compatible modes repeat Sabertooth, https://github.com/nikitakit/sabertooth.
 """
 
@@ -28,23 +28,23 @@ _WITHOUT_DECAY = frozenset(
     {"class_token", "cls_token", "dist_token", "mask_token", "reg_token", "position_embedding", "pos_embed"}
     | {"log_scale", "temperature"}
 )
-"""Parameters that no linear layer or embedding holds: single tokens, positions of vision transformers, temperatures."""
+"""Parameters outside of linear layers and embeddings: single tokens, positions of vision transformers, temperatures."""
 
 
 def decays_by_name(owner: nn.Module, name: str) -> bool:
-    """True if a parameter of the module `owner` decays in mode by_name: all but biases, the parameters of norm layers
-    (torch's, or of a class named `...Norm`), tokens and positions that are parameters of their own (not of an
-    embedding), and temperatures."""
+    """True if a parameter of the module `owner` decays in mode by_name. Everything decays except biases, parameters of
+    norm layers (torch's, or of a class named `...Norm`), temperatures, and tokens and positions that are parameters of
+    their own (not rows of an embedding)."""
     leaf = name.rpartition(".")[2]
     is_norm = isinstance(owner, _NORMS) or type(owner).__name__.endswith("Norm")
     return not (is_norm or leaf == "bias" or leaf.endswith("_bias") or leaf in _WITHOUT_DECAY)
 
 
 def decays_in_compat(name: str, parameter: Tensor) -> bool:
-    """True if the parameter decays in mode by_ndim_compat: in Sabertooth of 2022, every tensor that is not 1-D.
+    """True if the parameter decays in mode by_ndim_compat. In Sabertooth of 2022 every tensor that is not 1-D decays.
 
-    There query, key and value biases had the shape (heads, width of a head) and so decayed. Here they are 1-D and fused
-    in the linear layer `qkv` (or apart in `query`, `key` and `value`).
+    There, query, key and value biases had the shape (heads, width of a head) and therefore decayed. Here they are 1-D
+    and fused in the linear layer `qkv` (or separate in `query`, `key` and `value`).
     """
     owner, _, leaf = plain_name(name).rpartition(".")
     is_projection = owner.rpartition(".")[2] in (_FUSED_QUERY_KEY_VALUE, "query", "key", "value")
@@ -52,7 +52,8 @@ def decays_in_compat(name: str, parameter: Tensor) -> bool:
 
 
 def decayed_names(model: nn.Module, config: OptimizerConfig) -> dict[str, bool]:
-    """Every trainable parameter's name (as in `model.named_parameters()`, shared ones once) to whether it decays."""
+    """Map the name of every trainable parameter to True if it decays. Names are those of `model.named_parameters()`,
+    with shared parameters once."""
     owners = {id(parameter): module for module in model.modules() for parameter in module.parameters(recurse=False)}
     return {
         name: config.decay_mask == "all"
@@ -67,9 +68,10 @@ def decayed_names(model: nn.Module, config: OptimizerConfig) -> dict[str, bool]:
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """The optimizer for `model`, with one group for each combination of weight decay and learning rate. Call it after
-    sharding. The learning rate is set before every step with `set_learning_rate`. Raises ConfigError where no parameter
-    has a name that an entry of `config.groups` looks for."""
+    """Return the optimizer for `model`, with a parameter group for each combination of weight decay and learning rate.
+
+    Call it after sharding, and set the learning rate with `set_learning_rate` before every step. Raises ConfigError if
+    the pattern of an entry in `config.groups` matches no parameter name."""
     if config.name == "adafactor":
         config = config.changed(weight_decay=config.adafactor.decay_rate_of_parameters)
     parameters, stacked = dict(model.named_parameters()), stacked_parameters(model)
@@ -118,7 +120,7 @@ def _parameter_groups(
         names = ", ".join(plain_name(name) for name in list(parameters)[:3])
         raise ConfigError(
             f"optimizer.groups: no trainable parameter has a name with {' or '.join(map(repr, sorted(unused)))}\n"
-            f"  names are like {names}"
+            f"  the names look like {names}"
         )
     names_of_key = ("weight_decay", "lr_scale", *(["num_parts"] if config.name == "muon" else []))
     return [
@@ -129,9 +131,10 @@ def _parameter_groups(
 def layer_scales(model: nn.Module, decay: float) -> dict[str, float]:
     """Return the factor of the learning rate of each parameter, by its name in `model.named_parameters()`.
 
-    Of n blocks the last one has `decay`, the first one `decay` ** n, what stands before them `decay` ** (n + 1), and
-    what stands behind them 1, as single numbers do. Blocks whose names begin alike are those of one encoder, and count
-    for themselves. Source: Bao et al. 2021 (BEiT), https://arxiv.org/abs/2106.08254, also as to the powers.
+    The last of n blocks has the factor `decay`, the first one `decay` ** n. Parameters before the blocks have
+    `decay` ** (n + 1). Parameters behind the blocks and single numbers have 1. Blocks whose names have the same first
+    part belong to the same encoder; each encoder is counted separately. Source, including the powers: Bao et al. 2021
+    (BEiT), https://arxiv.org/abs/2106.08254.
     """
     names = {id(parameter): plain_name(name) for name, parameter in model.named_parameters()}
     encoders: dict[str, list[nn.Module]] = {}
@@ -144,7 +147,7 @@ def layer_scales(model: nn.Module, decay: float) -> dict[str, float]:
         for index, block in enumerate(blocks)
         for parameter in block.parameters()
     }
-    longest, passed, found = max(map(len, encoders.values()), default=0), set[str](), {}
+    longest, passed, scales = max(map(len, encoders.values()), default=0), set[str](), {}
     for name, parameter in model.named_parameters():
         first = plain_name(name).partition(".")[0]
         if id(parameter) in depths:
@@ -156,13 +159,13 @@ def layer_scales(model: nn.Module, decay: float) -> dict[str, float]:
             blocks = encoders.get(first)
             is_behind = bool(passed) if blocks is None else first in passed
             depth = 0 if is_behind else 1 + (longest if blocks is None else len(blocks))
-        found[name] = decay**depth
-    return found
+        scales[name] = decay**depth
+    return scales
 
 
 def _hidden_matrices(model: nn.Module, stacked: Mapping[Tensor, int]) -> dict[int, int]:
-    """The id of each weight of a linear layer in one of the model's blocks: how many matrices it holds. Embeddings and
-    heads, whose rows or columns are words and classes, are none of these."""
+    """Map the id of the weight of each linear layer in the model's blocks to the number of matrices that it contains.
+    Embeddings and heads are not included, because their rows or columns are words and classes."""
     return {
         id(layer.weight): stacked.get(layer.weight, 1)
         for block in cast(HasBlocks, unwrap(model)).blocks()
@@ -172,30 +175,30 @@ def _hidden_matrices(model: nn.Module, stacked: Mapping[Tensor, int]) -> dict[in
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """All that it updates. Quicker than to look through the model, in every step."""
+    """Return all parameters that the optimizer updates. This is faster than to search the model in every step."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Use `lr`, times the factor of its group, for all parameters from the next step on."""
+    """Use `lr`, times the factor of its group, for each parameter from the next step on."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group.get("lr_scale", 1.0)
 
 
 def step_if_finite(optimizer: torch.optim.Optimizer, precision: Precision, norm: Tensor) -> Tensor:
-    """One update, unless the gradient is not finite: then parameters, moments and step counts stay as they are. Returns
-    whether it was left out, a bool scalar on the device.
+    """Update the parameters unless the gradient is not finite. A skipped update leaves parameters, moments and step
+    counts unchanged. Returns True, as a bool scalar on the device, if the update was skipped.
 
-    With loss scaling, `unscale_` was called before; the scale is adapted here. `norm` is from `clip_gradients`, the
-    same on all ranks, so that ranks decide alike. Every optimizer of `build_optimizer` updates by kernels that decide
-    for themselves, so nothing waits for the device unless the result is read; but AdamW does on devices for which
-    `has_fused_optimizers` knows none.
+    With loss scaling, call `unscale_` before; this function adapts the scale. `norm` comes from `clip_gradients` and is
+    the same on all ranks, so that all ranks decide alike. The kernels of every optimizer of `build_optimizer` make the
+    decision on the device, so the host does not wait until the result is read. The exception is AdamW on devices for
+    which `has_fused_optimizers` is False.
     """
     is_skipped = ~norm.isfinite()
     if precision.scaler is not None:
         precision.step(optimizer)
     elif getattr(optimizer, "_step_supports_amp_scaling", False):
-        # What torch.amp.GradScaler tells fused optimizers, without a scale.
+        # These are the attributes that torch.amp.GradScaler sets on fused optimizers, here without a scale.
         fused: Any = optimizer
         fused.grad_scale, fused.found_inf = None, is_skipped.float()
         try:
@@ -209,14 +212,15 @@ def step_if_finite(optimizer: torch.optim.Optimizer, precision: Precision, norm:
 
 @torch.no_grad()
 def clip_gradients(parameters: Iterable[Tensor], config: OptimizerConfig) -> Tensor:
-    """Scale all gradients in place so that their global norm is at most `config.max_grad_norm` (0: leave them).
+    """Scale all gradients in place so that their global norm is at most `config.max_grad_norm` (0: no limit).
 
-    Mode norm: unchanged where norm < c, else times c / norm, without an epsilon. Mode squared_norm_legacy: the same
-    with the squared norm in place of the norm, so 0.4 acts from a norm of 0.632 on and leaves 0.4 / norm.
+    Mode norm: multiply by c / norm if norm >= c, without an epsilon. Mode squared_norm_legacy: the same with the
+    squared norm instead of the norm, so 0.4 clips from a norm of 0.632 on and leaves 0.4 / norm.
 
     Returns:
-        The norm before clipping, a float32 scalar on the gradients' device; not finite where a gradient is not. Sharded
-        gradients count whole, so all ranks must call it and all get the same number. Nothing waits for the device.
+        The norm before clipping, a float32 scalar on the gradients' device; not finite if a gradient is not finite. It
+        is the norm over all shards, so all ranks must call this function and all get the same number. The host does not
+        wait for the device.
     """
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not grads:

@@ -24,57 +24,60 @@ _EPSILON = 1e-7
 
 
 def orthogonalised(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """(..., m, n) float32 to matrices of the same singular vectors whose singular values are about 1 (0.7 to 1.2);
-    float32. A matrix of zeros stays zero. `dtype` is that of the products: the iteration forgives the rounding of
-    bfloat16."""
+    """Return matrices with the same singular vectors, but singular values of about 1 (0.7 to 1.2).
+
+    `matrices` is (..., m, n) float32, and so is the result. A matrix of zeros stays zero. `dtype` is that of the
+    products; the iteration tolerates the rounding of bfloat16.
+    """
     is_tall = matrices.shape[-2] > matrices.shape[-1]
     wide = matrices.mT if is_tall else matrices
-    (made,) = _orthogonalised([wide.reshape(-1, *wide.shape[-2:])], dtype)
-    made = made.view(wide.shape).float()
-    return made.mT if is_tall else made
+    (result,) = _orthogonalised([wide.reshape(-1, *wide.shape[-2:])], dtype)
+    result = result.view(wide.shape).float()
+    return result.mT if is_tall else result
 
 
 def _orthogonalised(batches: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """The same for batches of matrices, (number, m, at least m), in `dtype`. Those of equal m share one of the three
-    products of an iteration: their Gram matrices are equally large."""
-    norms = [torch.linalg.matrix_norm(one, keepdim=True) for one in batches]
+    """Orthogonalise batches of matrices, (number, m, at least m), with products in `dtype`. Batches of equal m share
+    one of the three products of an iteration, because their Gram matrices have the same size."""
+    norms = [torch.linalg.matrix_norm(batch, keepdim=True) for batch in batches]
     torch._foreach_add_(norms, _EPSILON)
-    found = [
-        torch.div(one, norm, out=torch.empty_like(one, dtype=dtype)) for one, norm in zip(batches, norms, strict=True)
+    results = [
+        torch.div(batch, norm, out=torch.empty_like(batch, dtype=dtype))
+        for batch, norm in zip(batches, norms, strict=True)
     ]
     by_height: dict[int, list[int]] = {}
-    for index, one in enumerate(found):
-        by_height.setdefault(one.shape[1], []).append(index)
+    for index, result in enumerate(results):
+        by_height.setdefault(result.shape[1], []).append(index)
     a, b, c = _COEFFICIENTS
     for indices in by_height.values():
-        counts = [len(found[index]) for index in indices]
-        height = found[indices[0]].shape[1]
-        grams = found[indices[0]].new_empty(sum(counts), height, height)
+        counts = [len(results[index]) for index in indices]
+        height = results[indices[0]].shape[1]
+        grams = results[indices[0]].new_empty(sum(counts), height, height)
         for _ in range(_NUM_ITERATIONS):
             for index, gram in zip(indices, grams.split(counts), strict=True):
-                torch.bmm(found[index], found[index].mT, out=gram)
+                torch.bmm(results[index], results[index].mT, out=gram)
             polynomials = torch.baddbmm(grams, grams, grams, beta=b, alpha=c)
             for index, polynomial in zip(indices, polynomials.split(counts), strict=True):
-                found[index] = torch.baddbmm(found[index], polynomial, found[index], beta=a)
-    return found
+                results[index] = torch.baddbmm(results[index], polynomial, results[index], beta=a)
+    return results
 
 
 class Muon(GroupOptimizer):
     """m = momentum * m + (1 - momentum) * g;  u = orthogonalised((1 - momentum) * g + momentum * m);
     p -= lr * (weight_decay * p + ADAMW_RMS * sqrt(max(rows, columns)) * u)
 
-    for the parameters of groups that have `num_parts`: so many matrices of equal height lie in each of their tensors
-    below each other (3 where query, key and value are one layer), and each is made orthogonal by itself, as Jordan et
-    al. advise. The others are updated by AdamW.
+    This rule updates the parameters of groups with `num_parts`; AdamW updates all others. `num_parts` matrices of equal
+    height are stored in each tensor one below another (3 where query, key and value are one layer). Each is
+    orthogonalised alone, as Jordan et al. advise.
 
-    Where FSDP2 keeps a shard of a matrix per rank, every rank gathers the whole of its momentum and keeps its own rows
-    of the update: the numbers are those of one process.
+    Where FSDP2 keeps a shard of a matrix per rank, every rank gathers the whole momentum and keeps its own rows of the
+    update. The numbers are the same as with one process.
     """
 
     usual: ClassVar = {"momentum": 0.95, "betas": (0.9, 0.999), "eps": 1e-6, "num_parts": 0}
 
     def __init__(self, params: ParamsT, lr: float, *, dtype: torch.dtype = torch.float32, **settings: Any) -> None:
-        """`dtype`: see `orthogonalised`."""
+        """Set up the optimizer; for `dtype` see `orthogonalised`."""
         super().__init__(params, lr, **settings)
         self.dtype = dtype
 
@@ -90,7 +93,7 @@ class Muon(GroupOptimizer):
             self._update_matrices([param for params, _ in members for param in params], parts, members[0][1])
 
     def _update_matrices(self, params: list[Tensor], parts: Sequence[int], group: dict[str, Any]) -> None:
-        """Update parameters that hold so many matrices each, by all settings of the group but `num_parts`."""
+        """Update parameters with the settings of `group`; `parts` is the number of matrices in each of them."""
         grads, buffers = local_gradients(params), self._moments(params, "momentum_buffer")
         self._average(buffers, grads, 1 - group["momentum"])
         ahead = dict(enumerate(torch._foreach_lerp(grads, buffers, group["momentum"])))
@@ -98,8 +101,8 @@ class Muon(GroupOptimizer):
         self._subtract(local_tensors(params), updates, lr=group["lr"], decay=group["weight_decay"])
 
     def _directions(self, params: Sequence[Tensor], ahead: dict[int, Tensor], parts: Sequence[int]) -> list[Tensor]:
-        """What of each update lies on this rank. Matrices of one shape, or of one shape turned, are one batch. Takes
-        tensors out of `ahead`, by index of the parameter, so that their memory is free for the batches."""
+        """Return this rank's part of each update. Matrices of the same shape, or its transpose, form one batch. Takes
+        tensors out of `ahead`, by index of the parameter, to free their memory for the batches."""
         shapes: dict[tuple[int, ...], tuple[list[int], list[int]]] = {}
         for index, param in enumerate(params):
             height, width = len(param) // parts[index], param.shape[1]
@@ -107,7 +110,7 @@ class Muon(GroupOptimizer):
             wide_and_tall[height > width].append(index)
 
         def gathered(index: int) -> Tensor:
-            """Stacked matrices lie below each other, so each is a run of rows."""
+            """Gather the stacked matrices of a parameter, (number, height, width). Each is a span of rows."""
             matrices = whole(as_part_of(ahead.pop(index), params[index]))
             return matrices.view(parts[index], -1, matrices.shape[1])
 

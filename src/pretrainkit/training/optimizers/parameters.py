@@ -1,4 +1,4 @@
-"""Parameters whatever wraps them: plain names, local shards, norms over all shards, several tensors stored as one."""
+"""Access to parameters independent of wrappers: plain names, local shards, norms over all shards, stacked tensors."""
 
 from __future__ import annotations
 
@@ -20,54 +20,55 @@ _WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoi
 
 _LONG = 1 << 14
 _KERNEL_ROW = 256
-"""Kernels of convolutions, which have many shapes, are cut into rows of at most this length, to share their buffers."""
+"""Maximum row length of convolution kernels. They have many shapes; short rows let them share buffers."""
 _MOST_KEPT = 64
-"""Tensors that are kept on the device; more are only asked for where the set of parameters with a gradient changes."""
+"""Maximum number of cached device tensors. More than one set is needed only if the set of parameters with a gradient
+changes."""
 
 
 def plain_name(name: str) -> str:
-    """A parameter's name in the bare model: without the parts that DDP, compile and other wrappers put in."""
+    """Return a parameter's name in the bare model, without the prefixes of DDP, compile and other wrappers."""
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
 def local_tensors(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """What of each tensor lies on this rank (FSDP2's shard, or the tensor itself); shares its memory."""
+    """Return this rank's part of each tensor: FSDP2's shard, or the tensor itself. It shares the tensor's memory."""
     return [cast(Any, tensor).to_local() if is_dtensor(tensor) else tensor for tensor in tensors]
 
 
 def local_gradients(params: Iterable[Tensor]) -> list[Tensor]:
-    """What of each gradient, which all `params` have, lies on this rank."""
+    """Return this rank's part of each gradient; all `params` must have one."""
     return local_tensors(cast(Tensor, param.grad) for param in params)
 
 
 @runtime_checkable
 class StacksTensors(Protocol):
-    """A module some of whose layers store several matrices as one, such as those of queries, keys and values."""
+    """A module with layers that store several matrices as one tensor, such as those of queries, keys and values."""
 
     def stacked_layers(self) -> Mapping[str, int]:
-        """Dotted names of these layers, seen from the module, to the number of matrices that each holds, of equal
-        height and one below another. The biases of such a layer are stacked alike."""
+        """Map the dotted names of these layers, relative to the module, to the number of matrices in each. The matrices
+        have equal height and are stored one below another. Biases of such a layer are stacked in the same way."""
 
 
 def stacked_parameters(model: nn.Module) -> dict[Tensor, int]:
-    """Each parameter that holds several tensors of equal height below each other: how many.
+    """Map each parameter that stores several tensors of equal height one below another to their number.
 
-    What an optimizer does per tensor (a norm, a mean, an orthogonal matrix) it does for each of them, so that its
+    An optimizer applies its per-tensor operations (a norm, a mean, an orthogonal matrix) to each of them, so that
     updates do not depend on how a model stores its weights.
     """
-    found: dict[Tensor, int] = {}
+    num_tensors: dict[Tensor, int] = {}
     for module in model.modules():
         if isinstance(module, nn.MultiheadAttention):
             packed = (module.in_proj_weight, module.in_proj_bias)
-            found |= {parameter: 3 for parameter in packed if parameter is not None}
+            num_tensors |= {parameter: 3 for parameter in packed if parameter is not None}
         elif isinstance(module, StacksTensors):
             for name, num_parts in module.stacked_layers().items():
-                found |= dict.fromkeys(module.get_submodule(name).parameters(recurse=False), num_parts)
-    return found
+                num_tensors |= dict.fromkeys(module.get_submodule(name).parameters(recurse=False), num_parts)
+    return num_tensors
 
 
 def part_rows(param: Tensor, num_parts: int) -> list[slice]:
-    """The rows of this rank's shard that belong to each of the tensors in `param`; maybe none."""
+    """Return, for each of the tensors in `param`, its rows in this rank's shard; a slice may be empty."""
     first, num_rows = row_offset(param), len(local_tensors([param])[0])
     height = len(param) // num_parts
     ends = [min(max(part * height - first, 0), num_rows) for part in range(num_parts + 1)]
@@ -75,11 +76,12 @@ def part_rows(param: Tensor, num_parts: int) -> list[slice]:
 
 
 class Batches:
-    """Room for a number per element of each gradient. On a GPU rows of one length, of whatever parameters, are one
-    buffer, so that one kernel serves them all; a CPU gains nothing by that, and each parameter has its own buffer."""
+    """Buffers with one number per gradient element. On a GPU, rows of equal length from all parameters share one
+    buffer, so that one kernel serves them all. A CPU gains nothing from this, so there each parameter has its own
+    buffer."""
 
     def __init__(self, params: Sequence[Tensor], stacked: Mapping[Tensor, int], kept: dict[Any, Tensor]) -> None:
-        """`kept` holds, from one update to the next, what is sent to the device only once."""
+        """Lay out the buffers. `kept` caches tensors on the device from one update to the next."""
         self.stacked, self.kept = stacked, kept
         by_layout: dict[Any, list[Tensor]] = {}
         for index, (param, local) in enumerate(zip(params, local_tensors(params), strict=True)):
@@ -87,14 +89,15 @@ class Batches:
             layout = (None, index) if is_alone else (self._row_length(param, local), local.dtype)
             by_layout.setdefault(layout, []).append(param)
         self.members = [sorted(members, key=self._height) for members in by_layout.values()]
-        """The parameters of each buffer, equal shapes side by side."""
+        """Parameters of each buffer, equal shapes side by side."""
         self.params = [param for members in self.members for param in members]
         self.owners = [param for param in self.params for _ in range(stacked.get(param, 1))]
-        """The parameter that each tensor is in: one of `params`, as often as it holds tensors."""
+        """Parameter of each tensor: the items of `params`, each repeated once per tensor that it contains."""
         self.buffers: list[Tensor] = []
-        """Float32 or wider: (number of rows, their length), or one shaped as the local shard that has it alone."""
+        """Float32 or wider: (number of rows, row length), or the shape of the local shard if a parameter has its
+        own."""
         self.row_lengths: list[int | None] = [length for length, _ in by_layout]
-        """Of each buffer; None: one parameter has it alone."""
+        """Row length of each buffer; None: the buffer belongs to one parameter."""
         for length, members in zip(self.row_lengths, self.members, strict=True):
             shards = local_tensors(members)
             dtype = torch.promote_types(shards[0].dtype, torch.float32)
@@ -105,7 +108,7 @@ class Batches:
                 self.buffers.append(shards[0].new_empty(num_rows, length, dtype=dtype))
 
     def _row_length(self, param: Tensor, local: Tensor) -> int:
-        """The length of rows none of which lies in two tensors: of a matrix its own."""
+        """Return a row length such that no row belongs to two tensors; for a matrix its own."""
         if local.ndim > 1:
             length = max(local.shape[1:].numel(), 1)
             return length if local.ndim == 2 else math.gcd(length, _KERNEL_ROW)
@@ -118,7 +121,7 @@ class Batches:
         return param.ndim, len(param) // num_parts if param.ndim else 1, num_parts
 
     def wholes(self) -> list[Tensor]:
-        """The views of `params`, shaped as their shards."""
+        """Return one view for each of `params`, with the shape of its shard."""
         views: list[Tensor] = []
         for buffer, length, members in zip(self.buffers, self.row_lengths, self.members, strict=True):
             shards = local_tensors(members)
@@ -130,8 +133,8 @@ class Batches:
         return views
 
     def norms(self, *lists: Sequence[Tensor]) -> Tensor:
-        """The 2-norm of every tensor, those that lie in one parameter each for itself: (len(lists), their number). Each
-        list is of shards like those of `params`."""
+        """Return the 2-norm of every tensor, (len(lists), number of tensors). Tensors that share a parameter count
+        separately. Each list has shards like those of `params`."""
         parts: list[Tensor] = []
         for shards in lists:
             for shard, param in zip(shards, self.params, strict=True):
@@ -139,14 +142,14 @@ class Batches:
         return tensor_norms(parts, self.owners * len(lists)).view(len(lists), -1)
 
     def root_sizes(self) -> Tensor:
-        """The root of the number of elements of each of these tensors: norms over it are root mean squares."""
+        """Return the root of the number of elements of each tensor. A norm divided by it is a root mean square."""
         return self._kept(
             "root sizes",
-            lambda: torch.tensor([float(one.numel() // self.stacked.get(one, 1)) for one in self.owners]).sqrt(),
+            lambda: torch.tensor([float(owner.numel() // self.stacked.get(owner, 1)) for owner in self.owners]).sqrt(),
         )
 
     def scale_(self, factors: Tensor) -> None:
-        """Multiply each of these tensors in the buffers by its factor."""
+        """Multiply each tensor in the buffers by its factor."""
         by_row = factors[self._kept("rows", self._owners_of_rows)] if any(self.row_lengths) else factors
         index = first_row = 0
         for buffer, length, members in zip(self.buffers, self.row_lengths, self.members, strict=True):
@@ -161,12 +164,12 @@ class Batches:
             index += num_tensors
 
     def _parts(self, param: Tensor, shard: Tensor) -> list[Tensor]:
-        """The rows of a shard of the parameter that belong to each of its tensors."""
+        """Return the rows of a shard of the parameter that belong to each of its tensors."""
         num_parts = self.stacked.get(param, 1)
         return [shard] if num_parts == 1 else [shard[rows] for rows in part_rows(param, num_parts)]
 
     def _owners_of_rows(self) -> Tensor:
-        """The index of the tensor that each row belongs to, of the buffers that several parameters share."""
+        """Return the index of the tensor that each row belongs to, for buffers that several parameters share."""
         counts = [
             part.numel() // length if length else 0
             for length, members in zip(self.row_lengths, self.members, strict=True)
@@ -176,7 +179,7 @@ class Batches:
         return torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
 
     def _kept(self, name: str, make: Callable[[], Tensor]) -> Tensor:
-        """What `make` returns for these parameters, on their device."""
+        """Return the cached result of `make` for these parameters, on their device."""
         key = (name, *map(id, self.params))
         if key not in self.kept:
             if len(self.kept) >= _MOST_KEPT:
@@ -186,17 +189,17 @@ class Batches:
 
 
 def row_offset(param: Tensor) -> int:
-    """The first row of this rank's shard."""
+    """Return the index of the first row of this rank's shard."""
     if not is_dtensor(param):
         return 0
     mesh, axis = sharding(param)
-    # FSDP2 deals rows out in equal runs, rounded up; the last ranks may have fewer or none.
+    # FSDP2 gives each rank an equal number of rows, rounded up; the last ranks may have fewer or none.
     rows_per_rank = -(-param.shape[0] // mesh.size(axis))
     return min(mesh.get_local_rank(axis) * rows_per_rank, param.shape[0])
 
 
 def sharding(param: Tensor) -> tuple[DeviceMesh, int]:
-    """The mesh of a sharded parameter, and its axis that the rows are spread over; along any other there are copies."""
+    """Return the mesh of a sharded parameter and the mesh axis that shards its rows; other axes hold copies."""
     sharded = cast(Any, param)
     axes = [axis for axis, placement in enumerate(sharded.placements) if not placement.is_replicate()]
     if len(axes) != 1 or not sharded.placements[axes[0]].is_shard(0):
@@ -205,9 +208,11 @@ def sharding(param: Tensor) -> tuple[DeviceMesh, int]:
 
 
 def tensor_norms(shards: Sequence[Tensor], layout: Sequence[Tensor]) -> Tensor:
-    """The 2-norm of each whole tensor, (len(shards),) float32 or wider, of which `shards` lie on this rank, all on one
-    device. For each, `layout` has a tensor that is sharded alike: where a DTensor, the norm is taken over all ranks'
-    shards, in one collective per mesh. Nothing waits for the device."""
+    """Return the 2-norm of each whole tensor, (len(shards),) float32 or wider. All `shards` are on one device.
+
+    `layout` has for each shard a tensor that is sharded in the same way. If it is a DTensor, the norm is taken over the
+    shards of all ranks, in one collective per mesh. The host does not wait for the device.
+    """
     if not shards:
         return torch.zeros(0)
     norms = _norms(shards)
@@ -218,7 +223,7 @@ def tensor_norms(shards: Sequence[Tensor], layout: Sequence[Tensor]) -> Tensor:
             sharded = cast(Any, tensor)
             groups.setdefault((sharded.device_mesh, sharded.placements), []).append(index)
     for (mesh, placements), indices in groups.items():
-        from torch.distributed.tensor import DTensor, Partial, Replicate  # half a second; loaded by whoever sharded
+        from torch.distributed.tensor import DTensor, Partial, Replicate  # 0.5 s unless already loaded
 
         parts = [Replicate() if placement.is_replicate() else Partial() for placement in placements]
         places = from_host(indices, norms.device)

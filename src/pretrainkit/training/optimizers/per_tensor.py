@@ -1,8 +1,8 @@
-"""LARS, LAMB and scaled AdamW: the length of each tensor's step is in proportion to the tensor's own size. And SGD and
-Lion, which have no such rule.
+"""LARS, LAMB and scaled AdamW, whose steps are proportional to the size of each tensor. Also SGD and Lion, which have
+no such rule.
 
-Queries, keys and values that are stored as one tensor count as three (`stacked`). Norms are of the whole tensor, also
-where FSDP2 keeps a shard of it per rank.
+Queries, keys and values that are stored as one tensor count as three tensors (`stacked`). Norms are taken over the
+whole tensor, even where FSDP2 keeps a shard per rank.
 """
 
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ SMALLEST_RMS = 1e-3
 
 
 class Sgd(GroupOptimizer):
-    """`torch.optim.SGD`, with its state: g += weight_decay * p;  v = momentum * v + g;  p -= lr * v (nesterov:
+    """SGD with the state of `torch.optim.SGD`: g += weight_decay * p;  v = momentum * v + g;  p -= lr * v (nesterov:
     p -= lr * (g + momentum * v))."""
 
     usual: ClassVar = {"momentum": 0.0, "nesterov": False}
@@ -79,13 +79,13 @@ class Lars(GroupOptimizer):
 
 
 class _Adam(GroupOptimizer):
-    """The direction of Adam, which subclasses rescale."""
+    """Base class of optimizers that rescale the direction of Adam."""
 
     usual: ClassVar = {"betas": (0.9, 0.999), "eps": 1e-6}
 
     def _directions(self, params: list[Tensor], step: Tensor, group: dict[str, Any]) -> Batches:
-        """m_hat / (sqrt(v_hat) + eps) of each parameter, after the moments took in its gradient: what AdamW adds to
-        zeros with a learning rate of -1."""
+        """Update the moments and return m_hat / (sqrt(v_hat) + eps) of each parameter. It is computed as AdamW's update
+        of zeros with a learning rate of -1."""
         batches = self._batches(params)
         updates = batches.wholes()
         torch._foreach_zero_(updates)
@@ -113,8 +113,9 @@ class Lamb(_Adam):
 
 
 class ScaledAdamW(_Adam):
-    """u = m_hat / (sqrt(v_hat) + eps);  p -= lr * max(SMALLEST_RMS, rms(p)) * u;  p -= lr * weight_decay * p, where
-    rms(p) is of the tensor before the step, as in Adafactor.
+    """u = m_hat / (sqrt(v_hat) + eps);  p -= lr * max(SMALLEST_RMS, rms(p)) * u;  p -= lr * weight_decay * p.
+
+    Here rms(p) is that of the tensor before the step, as in Adafactor.
 
     Source: nanoT5's recipe, Nawrot 2023, https://arxiv.org/abs/2309.02373.
     """

@@ -1,4 +1,4 @@
-"""The learning rate as a pure function of the update index; nothing to save, nothing to restore."""
+"""The learning rate as a pure function of the update index. There is no state to save or restore."""
 
 import math
 
@@ -6,18 +6,19 @@ from pretrainkit.training.optimizers.config import ScheduleConfig
 
 
 def learning_rate(config: ScheduleConfig, peak_lr: float, num_steps: int, step: int) -> float:
-    """The learning rate of update `step` of `num_steps`; `config.step_offset` updates lie before the schedule."""
+    """Return the learning rate of update `step` of `num_steps`. The schedule starts after `config.step_offset`
+    updates."""
     if config.name == "factors":
         return product_of_factors(config, peak_lr, step)
     return peak_lr * lr_factor(config, num_steps - config.step_offset, max(0, step - config.step_offset))
 
 
 def product_of_factors(config: ScheduleConfig, base: float, step: int) -> float:
-    """The learning rate of T5X (`t5x/utils.py`), whose schedules know no end."""
+    """Return T5X's learning rate (`t5x/utils.py`). These schedules do not depend on the number of steps."""
     since = max(0, step - config.step_offset)
     warmup = config.num_warmup_steps
     ramp = min(1.0, since / warmup) if warmup else 1.0
-    # Without warm-up the curves start at update 1, as 1 / sqrt(s) has no value at 0.
+    # Without warm-up the curves start at update 1, because 1 / sqrt(s) has no value at 0.
     later = max(since, warmup, 1)
     values = {
         "constant": base,
@@ -32,11 +33,11 @@ def product_of_factors(config: ScheduleConfig, base: float, step: int) -> float:
 
 
 def lr_factor(config: ScheduleConfig, num_steps: int, step: int) -> float:
-    """The share of `optimizer.peak_lr` that update `step` of `num_steps` uses, in [0, 1]. The last update is one before
-    the end of the decay, where the share stays from then on.
+    """Return the share of `optimizer.peak_lr` that update `step` of `num_steps` uses, in [0, 1]. The decay ends one
+    update after the last one; later updates keep the final share.
 
-    Warm-up is linear from 0: update t < warmup_steps uses t / warmup_steps, so the first update of a run with warm-up
-    moves nothing (Sabertooth and optax do the same).
+    The warm-up is linear from 0: update t < warmup_steps uses t / warmup_steps, so the first update of a run with
+    warm-up changes nothing. Sabertooth and optax do the same.
     """
     warmup = config.warmup_steps(num_steps)
     if step < warmup:
@@ -44,7 +45,7 @@ def lr_factor(config: ScheduleConfig, num_steps: int, step: int) -> float:
     if config.name == "constant":
         return 1.0
     if config.name == "inverse_sqrt":
-        # Without warm-up the curve starts at update 1, as 1 / sqrt(t) has no value at 0.
+        # Without warm-up the curve starts at update 1, because 1 / sqrt(t) has no value at 0.
         return math.sqrt(max(warmup, 1) / max(step, 1))
 
     start = max(warmup, num_steps - config.num_decay_steps) if config.name == "wsd" else warmup
