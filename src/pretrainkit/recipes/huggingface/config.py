@@ -14,14 +14,14 @@ class HuggingFaceModelConfig(Config):
     """Everything that transformers needs to build the encoder without its original folder."""
 
     architecture: dict[str, Any]
-    """The contents of its config.json."""
+    """Contents of the encoder's config.json."""
     max_positions: PositiveInt | None
     """Maximum number of tokens of an example, with control tokens; null: no limit."""
     second_type: Literal[0, 1] = 1
     """Token type of the second text of a pair, from the tokenizer; the first text has type 0."""
     drawn: tuple[str, ...] = ()
-    """Names of layers between the encoder and its classifier without weights in the folder. Fine-tuning initialises
-    them randomly."""
+    """Names of the layers between the encoder and its classifier that have no weights in the folder. Fine-tuning
+    initialises them randomly."""
 
 
 class HuggingFaceObjectiveConfig(Config):

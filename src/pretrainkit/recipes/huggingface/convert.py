@@ -1,5 +1,6 @@
-"""Folders of transformers, both ways: encoders with whatever head, and classifiers of examples, words or spans, the
-latter two as `AutoModelForTokenClassification` and `AutoModelForQuestionAnswering` have them.
+"""Read and write folders of transformers: encoders with any head, and classifiers of examples, words or spans.
+
+Classifiers of words are `AutoModelForTokenClassification`, those of spans `AutoModelForQuestionAnswering`.
 """
 
 import logging
@@ -37,23 +38,24 @@ _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".ot", ".o
 
 
 def build(config: HuggingFaceModelConfig) -> HuggingFaceEncoder:
-    """The encoder on torch's default device, initialised from its global generator; on "meta" without values."""
-    found, kind = family_of(config.architecture, "the encoder")
+    """Return the encoder on torch's default device, initialised from its global generator; on "meta" without values."""
+    settings, model_class = family_of(config.architecture, "the encoder")
 
-    def make() -> Any:
-        return kind._from_config(found, dtype=torch.float32)
+    def build_classifier() -> Any:
+        return model_class._from_config(settings, dtype=torch.float32)
 
-    return HuggingFaceEncoder(without_weights(make) if builds_on_meta() else make(), has_types=config.second_type > 0)
+    model = without_weights(build_classifier) if builds_on_meta() else build_classifier()
+    return HuggingFaceEncoder(model, has_types=config.second_type > 0)
 
 
 def read_folder(
     folder: Path, reads: Reads = "examples"
 ) -> tuple[HuggingFaceModelConfig, dict[str, Tensor], dict[str, Tensor]]:
-    """Return the config, the state dict of `build(config)`, and weight and bias of the classifier, if it has one.
-    Raises CheckpointError where it is no encoder of texts, or lacks weights of one."""
+    """Return the config, the state dict of `build(config)`, and weight and bias of the classifier, if the folder has
+    one. Raises CheckpointError if the folder is not a text encoder or if weights of the encoder are missing."""
     architecture, _ = read_config(folder, dict)
-    found, kind = family_of(architecture, str(folder))
-    model, report = _loaded(kind, found, folder)
+    settings, model_class = family_of(architecture, str(folder))
+    model, report = _loaded(model_class, settings, folder)
     name, linear = classifier_of(model)
     missing = set(report["missing_keys"])
     has_classifier = f"{name}.weight" not in missing
@@ -61,9 +63,11 @@ def read_folder(
     drawn = drawn_modules(model, {key for key in missing if not key.startswith(f"{name}.")}, folder)
     if reads != "examples":
         name, classifier = slot_head(architecture, reads, folder)
-    left = sorted({key.split(".")[0] for key in report["unexpected_keys"] if key.rpartition(".")[0] != name})
-    if left:
-        logger.warning("%s: not read, because the encoder has no place for it: %s", folder, ", ".join(left))
+    unread = sorted({key.split(".")[0] for key in report["unexpected_keys"] if key.rpartition(".")[0] != name})
+    if unread:
+        logger.warning(
+            "%s: these weights are not read, because the encoder has no layers for them: %s", folder, ", ".join(unread)
+        )
     positions = max_positions_of(model)
     encoder = HuggingFaceEncoder(model)
     config = HuggingFaceModelConfig(
@@ -72,28 +76,30 @@ def read_folder(
     return config, encoder.state_dict(), classifier
 
 
-def _loaded(kind: Any, config: Any, folder: Path) -> tuple[Any, dict[str, Any]]:
-    """Return a model of the class `kind` with the weights of a folder, and what transformers reports of them. What is
-    missing is drawn; see `draw`."""
+def _loaded(model_class: Any, config: Any, folder: Path) -> tuple[Any, dict[str, Any]]:
+    """Return a model of `model_class` with the weights of a folder, and the loading report of transformers. Missing
+    weights are random; `draw` initialises them again."""
     with torch.random.fork_rng(), _quiet():
         torch.manual_seed(0)
         try:
-            return kind.from_pretrained(
+            return model_class.from_pretrained(
                 str(folder), config=config, dtype=torch.float32, output_loading_info=True, local_files_only=True
             )
         except (OSError, ValueError, RuntimeError) as error:
             raise CheckpointError(
-                f"transformers cannot load the weights in {folder}: {error}\n  copy it again"
+                f"transformers cannot load the weights in {folder}: {error}\n  copy the folder again"
             ) from error
 
 
 def read_classifier(folder: Path) -> ImportedTextClassifier:
     """Read a folder of `AutoModelForSequenceClassification`, `…TokenClassification` or `…QuestionAnswering`. Raises
-    CheckpointError where it has no classifier, or one of classes that may hold together."""
+    CheckpointError if it has no classifier, or if several classes of its classifier may apply to one example."""
     reads = read_config(folder, read_by_head)[0] or "examples"
     config, encoder, classifier = read_folder(folder, reads)
     if set(classifier) != {"weight", "bias"}:
-        raise CheckpointError(f"{folder} has no linear classifier with a bias\n  give the encoder it was trained from")
+        raise CheckpointError(
+            f"{folder} has no linear classifier with a bias\n  use the encoder that it was trained from"
+        )
     return ImportedTextClassifier(
         HuggingFaceRun(model=config),
         encoder,
@@ -105,11 +111,11 @@ def read_classifier(folder: Path) -> ImportedTextClassifier:
 
 
 def drawn_modules(model: Any, missing: set[str], folder: Path) -> tuple[str, ...]:
-    """Return the names of the layers between encoder and classifier that the tensors of `missing` belong to. Raises
-    CheckpointError where anything else is missing."""
-    found = {key.rpartition(".")[0] for key in missing}
+    """Return the names of the layers between encoder and classifier whose tensors are `missing`. Raises CheckpointError
+    if other tensors are missing, too."""
+    layers = {key.rpartition(".")[0] for key in missing}
     absent = []
-    for name in sorted(found):
+    for name in sorted(layers):
         module = model.get_submodule(name)
         own = {f"{name}.{key}" for key, _ in module.named_parameters(recurse=False)}
         is_layer = isinstance(module, nn.Linear | nn.LayerNorm) and own <= missing
@@ -118,13 +124,13 @@ def drawn_modules(model: Any, missing: set[str], folder: Path) -> tuple[str, ...
     if absent:
         raise CheckpointError(
             f"{folder} lacks {len(absent)} tensors of its encoder, such as {', '.join(absent[:_NUM_SHOWN])}\n"
-            "  copy it again"
+            "  copy the folder again"
         )
-    return tuple(sorted(found))
+    return tuple(sorted(layers))
 
 
 def draw(encoder: HuggingFaceEncoder, config: HuggingFaceModelConfig) -> None:
-    """Draw the layers that the folder had no weights for from torch's global generator."""
+    """Initialise the layers without weights in the folder, from torch's global generator."""
     scale = config.architecture.get("initializer_range") or 0.02
     for name in config.drawn:
         initialise_layer(encoder.model.get_submodule(name), scale)
@@ -133,9 +139,9 @@ def draw(encoder: HuggingFaceEncoder, config: HuggingFaceModelConfig) -> None:
 def write_classifier(
     config: HuggingFaceModelConfig, trained: TextClassifier, tokenizer: Path | None, out: Path
 ) -> None:
-    """Write a folder that `AutoModelForSequenceClassification.from_pretrained` loads, or of heads on words and spans
-    `AutoModelForTokenClassification` and `AutoModelForQuestionAnswering`. Raises InputError where `out` exists and is
-    not an empty folder, or cannot be written."""
+    """Write a folder that `AutoModelForSequenceClassification.from_pretrained` loads; with a head on words or spans,
+    `AutoModelForTokenClassification` or `AutoModelForQuestionAnswering`. Raises InputError if `out` exists and is not
+    an empty folder, or if it cannot be written."""
     encoder = trained.encoder
     assert isinstance(encoder, HuggingFaceEncoder)
     if trained.reads == "examples":
@@ -152,7 +158,7 @@ def write_classifier(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the bars and tables of transformers: we report what matters in them."""
+    """Silence progress bars and tables of transformers. Callers report the important parts themselves."""
     logging_ = import_transformers().logging
     verbosity, has_bar = logging_.get_verbosity(), logging_.is_progress_bar_enabled()
     logging_.set_verbosity_error()
@@ -166,7 +172,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _copy_tokenizer(origin: Path, folder: Path) -> None:
-    """Copy all files that are neither weights nor configs: families call those of tokenizers differently."""
+    """Copy all files that are neither weights nor configs, because names of tokenizer files differ between families."""
     for path in origin.iterdir():
         is_known = path.suffix in _WEIGHTS or path.name in ("config.json", "generation_config.json", SETTINGS)
         if path.is_file() and not is_known and not path.name.startswith("."):
@@ -174,7 +180,7 @@ def _copy_tokenizer(origin: Path, folder: Path) -> None:
 
 
 def _second_type(folder: Path, encoder: HuggingFaceEncoder) -> Literal[0, 1]:
-    """Return that of the tokenizer beside the weights; where there is none, 1 if the encoder knows two types."""
+    """Return the second token type of the folder's tokenizer; without a tokenizer, 1 if the encoder knows two types."""
     try:
         return read_tokenizer(folder)[1].second_type
     except DataError:
@@ -182,61 +188,66 @@ def _second_type(folder: Path, encoder: HuggingFaceEncoder) -> Literal[0, 1]:
 
 
 def slot_classifier(architecture: dict[str, Any], trained: TextClassifier) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return (contents of config.json, tensors in the names of transformers) of a head that reads words or spans.
-    Raises InputError where the family has no such class, or one with more than a linear layer on the encoder."""
+    """Return the contents of config.json and the tensors, named as in transformers, of a head on words or spans.
+    Raises InputError if the family has no such class, or if its class adds more than one linear layer to the
+    encoder."""
     assert isinstance(trained.encoder, HuggingFaceEncoder)
-    # Of spans two scores: that an answer begins at a slot, and that it ends there.
+    # A head on spans has two scores: an answer begins at a slot, and it ends there.
     settings = {"num_labels": 2} if trained.reads == "spans" else class_settings(trained.classes)
-    kind, config = _class_of({**architecture, **settings}, trained.reads)
-    model = without_weights(lambda: kind._from_config(config))
+    model_class, config = _class_of({**architecture, **settings}, trained.reads)
+    model = without_weights(lambda: model_class._from_config(config))
     heads = _heads(model)
     prefix = f"{model.base_model_prefix}."
-    own = trained.encoder.model.base_model.state_dict()
-    state = {f"{prefix}{name}": tensor for name, tensor in own.items()}
+    encoder_state = trained.encoder.model.base_model.state_dict()
+    state = {f"{prefix}{name}": tensor for name, tensor in encoder_state.items()}
     if len(heads) == 1:
         state |= {f"{heads[0]}.{name}": tensor for name, tensor in trained.head.state_dict().items()}
-    wanted = {name: tensor.shape for name, tensor in model.state_dict().items()}
-    # What only stands behind whole examples, such as BERT's pooler, has no place there.
-    state = {name: tensor for name, tensor in state.items() if name in wanted}
-    if {name: tensor.shape for name, tensor in state.items()} != wanted:
-        why = f"{type(model).__name__} has more than one linear layer on the encoder"
-        raise _no_class(architecture["model_type"], trained.reads, why)
+    expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    # These classes have no layers for whole examples, such as BERT's pooler.
+    state = {name: tensor for name, tensor in state.items() if name in expected}
+    if {name: tensor.shape for name, tensor in state.items()} != expected:
+        reason = f"{type(model).__name__} has more than one linear layer on the encoder"
+        raise _no_class(architecture["model_type"], trained.reads, reason)
     return {**architecture, **settings, "architectures": [type(model).__name__], "dtype": "float32"}, state
 
 
 def slot_head(architecture: dict[str, Any], reads: Reads, folder: Path) -> tuple[str, dict[str, Tensor]]:
-    """Return (name, weight and bias) of the head on words or spans in a folder that transformers saved. Raises
-    CheckpointError where it is not one linear layer with a bias on the encoder."""
-    kind, config = _class_of(architecture, reads)
-    model, report = _loaded(kind, config, folder)
+    """Return the name, and weight and bias, of the head on words or spans in a folder that transformers saved. Raises
+    CheckpointError if the head is not one linear layer with a bias on the encoder."""
+    model_class, config = _class_of(architecture, reads)
+    model, report = _loaded(model_class, config, folder)
     heads = _heads(model)
     state = model.get_submodule(heads[0]).state_dict() if len(heads) == 1 else {}
     if set(state) != {"weight", "bias"} or any(key.startswith(f"{heads[0]}.") for key in report["missing_keys"]):
         raise CheckpointError(
-            f"the head of {folder}, a {kind.__name__}, is not one linear layer with a bias on the encoder\n"
-            "  read its encoder alone: init.recipe=huggingface"
+            f"the head of {folder}, a {model_class.__name__}, is not one linear layer with a bias on the encoder\n"
+            "  read only its encoder: init.recipe=huggingface"
         )
     return heads[0], state
 
 
 def _class_of(architecture: dict[str, Any], reads: Reads) -> tuple[Any, Any]:
-    """(class, config) of the family's model with a head on words or spans. Raises InputError where there is none."""
+    """Return the class and the config of the family's model with a head on words or spans. Raises InputError if the
+    family has no such model."""
     config, _ = family_of(architecture, "the encoder")
     auto = import_transformers().models.auto.modeling_auto
     is_span = reads == "spans"
     known = auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING if is_span else auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
     if type(config) not in known:
-        raise _no_class(config.model_type, reads, "transformers has none for it")
+        raise _no_class(config.model_type, reads, "transformers has no class for it")
     return known[type(config)], config
 
 
 def _heads(model: Any) -> list[str]:
-    """Names of the linear layers behind the encoder."""
+    """Return the names of the linear layers outside of the encoder."""
     prefix = f"{model.base_model_prefix}."
     return [
         name for name, module in model.named_modules() if isinstance(module, nn.Linear) and not name.startswith(prefix)
     ]
 
 
-def _no_class(kind: str, reads: str, why: str) -> InputError:
-    return InputError(f"a {kind} with a head on {reads} cannot be exported: {why}\n  use --format safetensors")
+def _no_class(model_type: str, reads: str, reason: str) -> InputError:
+    return InputError(
+        f"a {model_type} with a head on {reads} cannot be exported to transformers: {reason}\n"
+        "  use --format safetensors"
+    )

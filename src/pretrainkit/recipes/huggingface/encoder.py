@@ -1,6 +1,6 @@
-"""Any encoder of transformers with the layers its family has in front of a classifier, which is taken out.
+"""Encoders of transformers, with the layers between encoder and classifier but without the classifier itself.
 
-Dimensions: B examples, T tokens of all of them, S slots of a padded row, D width.
+Dimensions: B examples, T tokens of all examples, S slots of a padded row, D width.
 """
 
 import inspect
@@ -22,12 +22,12 @@ _TYPES = "token_type_ids"
 
 
 class HuggingFaceEncoder(TextEncoder):
-    """`AutoModelForSequenceClassification` without its last linear layer: what a head reads there is the vector of an
-    example. It has its own dropout in front of that layer, so `dropout_rate` is 0."""
+    """`AutoModelForSequenceClassification` without its last linear layer. The input of that layer is the vector of an
+    example, which a head reads. The model applies its own dropout to it, so `dropout_rate` is 0."""
 
     def __init__(self, model: Any, *, has_types: bool = True) -> None:
-        """Change `model`, of transformers: its last linear layer becomes the identity. `has_types`: True if the second
-        text of a pair has a type of its own."""
+        """Replace the last linear layer of `model`, a model of transformers, by the identity. `has_types`: True if the
+        second text of a pair has its own token type."""
         super().__init__()
         name, linear = classifier_of(model)
         model.set_submodule(name, nn.Identity())
@@ -39,7 +39,7 @@ class HuggingFaceEncoder(TextEncoder):
         self.num_types = (settings.get("type_vocab_size") or 0) if reads_types else 0
         self._has_types = has_types and self.num_types > 1
         if takes_mask_of_pairs(model.base_model):
-            # Heads may read the mask of tokens; so it is changed on the way into the encoder.
+            # A hook changes the mask for the encoder alone, because heads may read the mask of tokens.
             model.base_model.register_forward_pre_hook(_with_mask_of_pairs, with_kwargs=True)
 
     def blocks(self) -> list[nn.Module]:
@@ -68,11 +68,11 @@ class HuggingFaceEncoder(TextEncoder):
         is_real_BS = torch.zeros_like(ids_BS)
         ids_BS[slots] = batch["input_ids"].long()
         is_real_BS[slots] = 1
-        found = {"input_ids": ids_BS, "attention_mask": is_real_BS}
+        inputs = {"input_ids": ids_BS, "attention_mask": is_real_BS}
         if self._has_types:
-            found[_TYPES] = torch.zeros_like(ids_BS)
-            found[_TYPES][slots] = batch[_TYPES].long()
-        return found
+            inputs[_TYPES] = torch.zeros_like(ids_BS)
+            inputs[_TYPES][slots] = batch[_TYPES].long()
+        return inputs
 
 
 def _with_mask_of_pairs(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -83,68 +83,70 @@ def _with_mask_of_pairs(module: nn.Module, args: Any, kwargs: dict[str, Any]) ->
 
 
 def _slots_of(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return the row and the slot in it, int64 (T,), of each token."""
+    """Return the row of each token and its slot in that row, both int64 (T,)."""
     return example_numbers(batch["cu_seqlens"].long(), len(batch["input_ids"])), batch["positions"].long()
 
 
 def classifier_of(model: Any) -> tuple[str, nn.Linear]:
-    """Return the name and the module of the last linear layer outside of the encoder of a classification model. Raises
-    CheckpointError where there is none."""
-    inside = set(model.base_model.modules())
-    found = [
+    """Return the name and the module of the last linear layer outside of a classification model's encoder. Raises
+    CheckpointError if there is no such layer."""
+    in_encoder = set(model.base_model.modules())
+    layers = [
         (name, module)
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and module not in inside and module.out_features == model.config.num_labels
+        if isinstance(module, nn.Linear) and module not in in_encoder and module.out_features == model.config.num_labels
     ]
-    if not found:
+    if not layers:
         raise CheckpointError(
-            f"{type(model).__name__} has no linear layer behind its encoder\n  give an encoder of another family"
+            f"{type(model).__name__} has no linear layer after its encoder\n  use an encoder of another family"
         )
-    return found[-1]
+    return layers[-1]
 
 
 def family_of(architecture: Mapping[str, Any], origin: str) -> tuple[Any, Any]:
-    """Return (config of transformers, class of its classification model) for the contents of a config.json. Raises
-    CheckpointError, which names `origin`, where transformers does not know it, or it is no encoder of texts that has a
-    classifier."""
+    """Return the config of transformers and the class of the classification model for the contents of a config.json.
+    Raises CheckpointError, which names `origin`, if transformers does not know the architecture or if it is not a text
+    encoder with a classifier."""
     auto = import_transformers().models.auto.modeling_auto
     values = dict(architecture)
-    kind = values.pop("model_type", None)
+    model_type = values.pop("model_type", None)
     try:
-        config = import_transformers().AutoConfig.for_model(kind, **values)
+        config = import_transformers().AutoConfig.for_model(model_type, **values)
     except (ValueError, TypeError) as error:
         raise CheckpointError(
-            f"transformers cannot read the config.json of {origin}, model_type {kind!r}: {error}\n"
-            "  give the folder of a text encoder, such as a BERT, RoBERTa, DeBERTa or ELECTRA"
+            f"transformers cannot read the config.json of {origin}, model_type {model_type!r}: {error}\n"
+            "  use the folder of a text encoder, such as BERT, RoBERTa, DeBERTa or ELECTRA"
         ) from error
     classifiers, masked = auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, auto.MODEL_FOR_MASKED_LM_MAPPING
     if type(config) not in classifiers or type(config) not in masked or config.is_encoder_decoder:
         raise CheckpointError(
-            f"{origin} is a {kind!r}, which transformers has no masked-word encoder with a classifier of\n"
-            "  give the folder of a text encoder, such as a BERT, RoBERTa, DeBERTa or ELECTRA"
+            f"{origin} has model_type {model_type!r}: transformers has no masked model and classifier for it\n"
+            "  use the folder of a text encoder, such as BERT, RoBERTa, DeBERTa or ELECTRA"
         )
-    found = classifiers[type(config)]
-    if "attention_mask" not in inspect.signature(found.forward).parameters:
+    classifier = classifiers[type(config)]
+    if "attention_mask" not in inspect.signature(classifier.forward).parameters:
         raise CheckpointError(
-            f"{origin} is a {kind!r}, whose examples cannot be told from padding\n  give an encoder of another family"
+            f"{origin} has model_type {model_type!r}, which has no attention_mask: padding would change its results\n"
+            "  use an encoder of another family"
         )
-    return config, found
+    return config, classifier
 
 
 def is_behind_encoder(model: Any, module: nn.Module) -> bool:
     """Return True if a module of a classification model is between the hidden states and the classifier."""
     base = model.base_model
-    # What the encoder itself has behind its hidden states is called so in all families.
+    # All families use this name for the encoder's own layer after its hidden states.
     poolers = [child for name, child in base.named_children() if name == "pooler"]
     return module not in set(base.modules()) or any(module in set(pooler.modules()) for pooler in poolers)
 
 
 def max_positions_of(model: Any) -> int | None:
-    """Most tokens that the encoder can read. Families that count positions from behind the padding's lose some."""
+    """Return the maximum number of tokens that the encoder can read; None: no limit. It is smaller than the position
+    table in families that start to count after the position of padding."""
     size = model.config.to_dict().get("max_position_embeddings")
     if size is None:
         return None
     tables = [module for module in model.base_model.modules() if isinstance(module, nn.Embedding)]
-    # RoBERTa and its kin count positions from padding_idx + 1 on.
+    # RoBERTa and related families count positions from padding_idx + 1 on.
     offsets = [1 + t.padding_idx for t in tables if t.num_embeddings == size and t.padding_idx is not None]
     return int(size) - max(offsets, default=0)

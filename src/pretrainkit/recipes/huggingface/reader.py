@@ -1,4 +1,4 @@
-"""The tokenizer of a transformers folder, and the control tokens it puts around texts. Torch-free."""
+"""The tokenizer of a transformers folder, and the control tokens that it adds to texts. Torch-free."""
 
 import json
 from dataclasses import dataclass
@@ -15,33 +15,35 @@ _TEXT = "a"
 
 @dataclass(frozen=True)
 class Template:
-    """Control tokens and types of single texts and pairs."""
+    """Control tokens and token types of single texts and pairs."""
 
     control: ControlTokens
     second_type: Literal[0, 1]
-    """Type of the second text of a pair; the first one's is 0."""
+    """Token type of the second text of a pair; the first text has type 0."""
 
 
 def read_tokenizer(folder: Path) -> tuple[Tokenizer, Template]:
-    """Return the tokenizer of a folder with `tokenizer.json`, or files that transformers makes one of. Raises DataError
-    where there is none that can be read."""
+    """Return the tokenizer of a folder. The folder has `tokenizer.json` or files that transformers can convert to it.
+    Raises DataError if the folder has no readable tokenizer."""
     from pretrainkit.exporting.foreign_tokenizer import tokenizer_beside
 
-    found = tokenizer_beside(folder)
-    if found is None:
-        raise DataError(f"{folder} holds no tokenizer\n  name the encoder's folder: data.tokenizer=FOLDER")
-    return load_tokenizer(found), template_of(found)
+    tokenizer_folder = tokenizer_beside(folder)
+    if tokenizer_folder is None:
+        raise DataError(
+            f"{folder} has no tokenizer\n  set data.tokenizer=FOLDER to the folder of the encoder's tokenizer"
+        )
+    return load_tokenizer(tokenizer_folder), template_of(tokenizer_folder)
 
 
 def template_of(folder: Path) -> Template:
-    """Return what `tokenizer.json` puts around texts; where it adds nothing, what BERT does."""
+    """Return the control tokens that `tokenizer.json` adds to texts, or those of BERT if it adds nothing."""
     import tokenizers
 
     model = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER_JSON))
     model.no_padding()
     model.no_truncation()
     single, pair = model.encode(_TEXT), model.encode(_TEXT, _TEXT)
-    # Tokens of a text know which one it is; those without are what stands before, between and behind.
+    # `sequence_ids` has the index of its text for each token; it is None for control tokens around the texts.
     places = [place for place, text in enumerate(pair.sequence_ids) if text is not None]
     if len(single.ids) == single.sequence_ids.count(0) or not places:
         special = load_tokenizer(folder).special

@@ -1,4 +1,4 @@
-"""The recipe as the rest of pretrainkit sees it. Torch-free to import."""
+"""Interface of the recipe to the rest of pretrainkit. Importing it does not import torch."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ class HuggingFace(
     TellsIds[HuggingFaceRun],
     ReadsHuggingFace[HuggingFaceRun],
 ):
-    """Encoders of transformers that no recipe of ours has."""
+    """Encoders of transformers for which there is no other recipe."""
 
     name = "huggingface"
-    summary = "Encoders of transformers (RoBERTa, DeBERTa, ELECTRA, ...), to be fine-tuned."
+    summary = "Fine-tune encoders of transformers (RoBERTa, DeBERTa, ELECTRA, ...)."
 
     config_class = HuggingFaceRun
 
     presets: ClassVar[Mapping[str, Callable[[], HuggingFaceRun]]] = {}
-    """None: there is nothing to train from scratch."""
+    """Empty: this recipe trains nothing from scratch."""
 
     def bind(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise InputError(
-            "encoders of transformers are neither trained nor evaluated by themselves\n"
-            "  train one further: pretrainkit finetune TASK --from FOLDER"
+            "recipe huggingface cannot pretrain or evaluate an encoder of transformers\n"
+            "  fine-tune it instead: pretrainkit finetune TASK --from FOLDER"
         )
 
     open_data = build_objective = bind
@@ -82,7 +82,7 @@ class HuggingFace(
     reads_other_huggingface = True
 
     def import_huggingface(self, folder: Path) -> tuple[HuggingFaceRun, Mapping[str, Any]]:
-        """The encoder of the folder, with the layers in front of its classifier."""
+        """Return the config and weights of the folder's encoder, with the layers before its classifier."""
         from pretrainkit.recipes.huggingface.convert import read_folder
 
         config, encoder, _ = read_folder(folder)
