@@ -13,14 +13,18 @@ import tarfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 
 import pyarrow as pa
+from filelock import FileLock
 
 from pretrainkit.errors import DataError
+from pretrainkit.files.sources import explained_read_errors
 
 _FORMAT = "pretrainkit tar index 1"
 _STAMP = b"pretrainkit"
@@ -29,8 +33,19 @@ _LARGEST_PADDING = 2**20
 """Bytes of zeros after the last file. 1 kB to 10 kB are usual; more indicates a part that was never written."""
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_BLOCK_BYTES = 1 << 22
+"""Bytes of an indexed remote archive that one request fetches."""
+_NUM_BLOCKS = 4
+"""Blocks of an indexed remote archive in memory: the caption of a sample is read after the next header."""
+_NUM_CONNECTIONS = 16
+"""Remote archives that are indexed, or asked for their version, at the same time."""
+_RETRY_SECONDS = (0.5, 2.0, 8.0, 30.0)
+"""Pauses after failed requests. Drivers have retries of their own, but not all of them do."""
+_FINAL = (FileNotFoundError, PermissionError, ImportError, ValueError, tarfile.TarError, DataError)
+"""Errors that do not go away by trying again."""
 _logger = logging.getLogger(__name__)
 P = TypeVar("P", bound=Path | str)
+T = TypeVar("T")
 
 
 class Member(NamedTuple):
@@ -51,42 +66,74 @@ def members(path: Path | str, on_break: Callable[[str], None] | None = None) -> 
         on_break: Called with the reason if the archive cannot be read to its end, after the complete files. None:
             raise DataError.
     """
+    with opened_archive(path) as file:
+        yield from members_of(file, path, on_break)
+
+
+@contextmanager
+def opened_archive(path: Path | str) -> Iterator[BinaryIO]:
+    """Open an archive to read it once from its start, with short ways back. Raises DataError if it cannot be opened, or
+    is behind an address and cannot be read."""
+    if is_address(str(path)):
+        import fsspec
+
+        with explained_read_errors(str(path)):
+            files, place = fsspec.core.url_to_fs(str(path))
+            options = {"cache_type": "blockcache", "cache_options": {"maxblocks": _NUM_BLOCKS}}
+            with files.open(place, "rb", block_size=_BLOCK_BYTES, **options) as file:
+                yield file
+        return
     try:
-        with _opened(path) as file:
-            num_bytes = file.seek(0, os.SEEK_END)
-            file.seek(0)
-            archive = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115  # it holds no resource besides the file
-            while (entry := archive.next()) is not None:
-                if entry.isreg() and entry.offset_data + entry.size <= num_bytes:
-                    yield Member(entry.name, entry.offset_data, entry.size)
-                archive.members.clear()  # type: ignore[attr-defined]  # or it keeps every header in memory
-            end = archive.offset
-            file.seek(end)
-            rest = file.read(_LARGEST_PADDING + 1)
-            # The library treats a truncated header, or zeros from an incomplete download, as the end.
-            if len(rest) < tarfile.BLOCKSIZE or len(rest) > _LARGEST_PADDING or rest.strip(b"\0"):
-                raise tarfile.ReadError(f"it is truncated or damaged at byte {end:,} of {num_bytes:,}")
-    except (tarfile.TarError, OSError, EOFError, ImportError, ValueError) as error:
-        if on_break is not None and isinstance(error, tarfile.TarError):
-            on_break(str(error))
-            return
+        local = open(path, "rb")  # noqa: SIM115  # closed below; only opening is explained here
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    with local:
+        yield local
+
+
+def members_of(file: BinaryIO, path: Path | str, on_break: Callable[[str], None] | None = None) -> Iterator[Member]:
+    """`members` of an open archive. The caller may move the position of `file` between two of them."""
+    try:
+        num_bytes = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        archive = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115  # it holds no resource besides the file
+        while (entry := archive.next()) is not None:
+            if entry.isreg() and entry.offset_data + entry.size <= num_bytes:
+                yield Member(entry.name, entry.offset_data, entry.size)
+            archive.members.clear()  # type: ignore[attr-defined]  # or it keeps every header in memory
+        end = archive.offset
+        file.seek(end)
+        rest = file.read(_LARGEST_PADDING + 1)
+        # The library treats a truncated header, or zeros from an incomplete download, as the end.
+        if len(rest) < tarfile.BLOCKSIZE or len(rest) > _LARGEST_PADDING or rest.strip(b"\0"):
+            raise tarfile.ReadError(f"it is truncated or damaged at byte {end:,} of {num_bytes:,}")
+    except tarfile.TarError as error:
+        if on_break is None:
+            raise _unreadable(path, error) from error
+        on_break(str(error))
+    except ValueError as error:
+        if not is_address(str(path)):
+            raise _unreadable(path, error) from error
         raise DataError(
-            f"{path} cannot be read as a tar archive: {error}\n"
-            "  it must be whole and uncompressed (a .tar.gz has no random access: gunzip it); download it again"
+            f"{path} cannot be read in parts: {error}\n"
+            "  its server must serve parts of files (HTTP range requests); else copy the archives to a disk"
         ) from error
+    except (OSError, EOFError) as error:
+        if is_address(str(path)):
+            raise  # explained where the archive was opened
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path | str, error: Exception) -> DataError:
+    return DataError(
+        f"{path} cannot be read as a tar archive: {error}\n"
+        "  it must be whole and uncompressed (a .tar.gz has no random access: gunzip it); download it again"
+    )
 
 
 def is_address(path: str) -> bool:
     """Return True for addresses that fsspec opens: s3://…, gs://…, https://…"""
     return "://" in path
-
-
-def _opened(path: Path | str) -> Any:
-    if not is_address(str(path)):
-        return open(path, "rb")
-    import fsspec
-
-    return fsspec.open(str(path), "rb").open()
 
 
 def expand_braces(pattern: str) -> list[str]:
@@ -118,19 +165,15 @@ class TarReader:
 
     def read(self, archive: int, offset: int, num_bytes: int) -> bytes:
         """Return the bytes of a member of archive number `archive`. Raises OSError if it cannot be opened or read, or
-        is too short."""
+        is too short; DataError if it is behind an address and cannot be read, also when tried again."""
         path, end = self._paths[archive], offset + num_bytes
         if is_address(path):
-            import fsspec
-
-            files, place = fsspec.core.url_to_fs(path)
-            data: bytes = files.cat_file(place, start=offset, end=end)
-        else:
-            descriptor = self._descriptor(archive)
-            data = more = os.pread(descriptor.number, num_bytes, offset)
-            while more and len(data) < num_bytes:
-                more = os.pread(descriptor.number, num_bytes - len(data), offset + len(data))
-                data += more
+            return _retried(path, lambda: _fetch(path, offset, end))
+        descriptor = self._descriptor(archive)
+        data = more = os.pread(descriptor.number, num_bytes, offset)
+        while more and len(data) < num_bytes:
+            more = os.pread(descriptor.number, num_bytes - len(data), offset + len(data))
+            data += more
         if len(data) < num_bytes:
             raise OSError(f"{path} ends before byte {end}")
         return data
@@ -144,6 +187,33 @@ class TarReader:
             return descriptor
 
 
+def _fetch(address: str, start: int, end: int) -> bytes:
+    import fsspec
+
+    files, place = fsspec.core.url_to_fs(address)
+    data: bytes = files.cat_file(place, start=start, end=end)
+    if len(data) != end - start:
+        raise DataError(
+            f"{address}: bytes {start:,} to {end:,} were requested, and {len(data):,} bytes came\n"
+            "  the archive has changed (start again), or its server does not serve parts of files: copy it to a disk"
+        )
+    return data
+
+
+def _retried(address: str, action: Callable[[], T]) -> T:
+    """Return `action()`, tried again after errors that may be temporary. Raises DataError."""
+    with explained_read_errors(address):
+        for seconds in _RETRY_SECONDS:
+            try:
+                return action()
+            except _FINAL:
+                raise
+            except Exception as error:  # every driver raises types of its own
+                _logger.warning("%s: %s: %s; trying again", address, type(error).__name__, error)
+                time.sleep(seconds)
+        return action()
+
+
 class _Descriptor:
     """An open file, closed with its last reference, so that no thread closes a file that another thread reads."""
 
@@ -153,31 +223,38 @@ class _Descriptor:
 
 
 def cached_table(path: Path | str, settings: str, make: Callable[[], pa.Table]) -> pa.Table:
-    """Return `make()` for an archive, or the table stored next to it if it is current. Tables of remote archives are
-    stored in the cache folder of this machine. Raises DataError if an address cannot be opened.
-
-    Args:
-        path: The archive. A stored table is current if the size and modification time are unchanged.
-
-    Returns:
-        The table, memory-mapped unless it could not be stored.
-    """
-    if isinstance(path, str) and is_address(path):
-        version = _remote_version(path)
-        name = _digest(f"{path}\n{settings}", 12)
-        places = [_cache_folder() / f"{name}.index"]
-    else:
-        path = Path(path)
-        status = path.stat()
-        version = f"{status.st_size}\n{status.st_mtime_ns}"
-        ending = f"{_digest(settings, 4)}.index"
-        kept_name = f"{path.name}-{_digest(str(path.resolve()), 8)}.{ending}"
-        places = [path.with_name(f"{path.name}.{ending}"), _cache_folder() / kept_name]
-    stamp = f"{_FORMAT}\n{settings}\n{version}".encode()
+    """Return `make()` for an archive on a disk, or the table stored next to it, or in the cache folder of this machine,
+    if its size and modification time are unchanged. The table is memory-mapped unless it could not be stored."""
+    path = Path(path)
+    status = path.stat()
+    ending = f"{_digest(settings, 4)}.index"
+    kept_name = f"{path.name}-{_digest(str(path.resolve()), 8)}.{ending}"
+    places = [path.with_name(f"{path.name}.{ending}"), _cache_folder() / kept_name]
+    stamp = _stamp(settings, f"{status.st_size}\n{status.st_mtime_ns}")
     for place in places:
         if (kept := _read(place, stamp)) is not None:
             return kept
-    table = make()
+    return _stored(path, places, stamp, make())
+
+
+def _remote_table(address: str, settings: str, version: str, make: Callable[[], pa.Table]) -> pa.Table:
+    """`cached_table` of an archive behind an address, stored in the cache folder of this machine. Raises DataError if
+    the archive cannot be read."""
+    place = _cache_folder() / f"{_digest('|'.join([address, settings]), 12)}.index"
+    stamp = _stamp(settings, version)
+    if (kept := _read(place, stamp)) is not None:
+        return kept
+    with _one_at_a_time(place):  # the ranks of a machine share the work
+        kept = _read(place, stamp)
+        return _stored(address, [place], stamp, _retried(address, make)) if kept is None else kept
+
+
+def _stamp(settings: str, version: str) -> bytes:
+    return f"{_FORMAT}\n{settings}\n{version}".encode()
+
+
+def _stored(path: Path | str, places: Sequence[Path], stamp: bytes, table: pa.Table) -> pa.Table:
+    """Store a table in the first of `places` where that is possible, and return it."""
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), _STAMP: stamp})
     failures = []
     for place in places:
@@ -196,16 +273,37 @@ def cached_table(path: Path | str, settings: str, make: Callable[[], pa.Table]) 
     return table
 
 
-def _remote_version(address: str) -> str:
-    """Return a text that changes with the archive, as far as its server reports changes."""
+@contextmanager
+def _one_at_a_time(place: Path) -> Iterator[None]:
+    """Hold the lock of a stored table, if its folder can be written to."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(place.with_suffix(".lock"))
+        lock.acquire()
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _remote_version(address: str) -> str | None:
+    """Return a text that changes with the archive, as far as its server reports changes; None if there is no archive.
+    Raises DataError if that cannot be found out."""
     import fsspec
 
-    try:
+    def ask() -> str | None:
         files, path = fsspec.core.url_to_fs(address)
-        facts = files.info(path)
-    except (OSError, ImportError, ValueError) as error:
-        raise DataError(f"{address} cannot be read: {error}\n  check the address and your access to it") from error
-    return str([facts.get(name) for name in ("size", "ETag", "etag", "md5Hash", "LastModified", "mtime", "created")])
+        try:
+            facts = files.info(path)
+        except FileNotFoundError:
+            return None
+        names = ("size", "ETag", "etag", "md5Hash", "LastModified", "Last-Modified", "mtime", "created")
+        return str([facts.get(name) for name in names])
+
+    return _retried(address, ask)
 
 
 def _digest(text: str, num_bytes: int) -> str:
@@ -215,15 +313,38 @@ def _digest(text: str, num_bytes: int) -> str:
 def cached_tables(
     paths: Sequence[P], settings: str, make: Callable[[P], pa.Table], *, seconds_between_lines: float = 10
 ) -> list[pa.Table]:
-    """Return `cached_table` for each archive. A slow first indexing logs its progress every `seconds_between_lines`
-    seconds."""
-    tables, shown = [], time.monotonic()
-    for number, path in enumerate(paths):
+    """Return the table of each archive: a stored one if the archive is unchanged, else `make(path)`. Archives behind
+    addresses are read several at a time, and their tables stored in the cache folder of this machine. A slow first
+    indexing logs its progress every `seconds_between_lines` seconds. Raises DataError if archives behind addresses are
+    missing or cannot be read."""
+    if not any(is_address(str(path)) for path in paths):
+        return _with_progress(
+            paths, (cached_table(p, settings, partial(make, p)) for p in paths), seconds_between_lines
+        )
+    pool = ThreadPoolExecutor(_NUM_CONNECTIONS)
+    try:
+        versions = list(pool.map(_remote_version, map(str, paths)))
+        if missing := [path for path, version in zip(paths, versions) if version is None]:
+            raise DataError(
+                f"{len(missing):,} of {len(paths):,} archives are missing or cannot be reached, such as {missing[0]}\n"
+                "  check the address and your access to it; {00..09} stands for numbers"
+            )
+        work = zip(paths, map(str, versions))
+        futures = [pool.submit(_remote_table, str(p), settings, version, partial(make, p)) for p, version in work]
+        return _with_progress(paths, (future.result() for future in futures), seconds_between_lines)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _with_progress(paths: Sequence[P], tables: Iterable[pa.Table], seconds_between_lines: float) -> list[pa.Table]:
+    """List `tables`, and log how far that is."""
+    listed, shown = [], time.monotonic()
+    for number, (path, table) in enumerate(zip(paths, tables), 1):
         if time.monotonic() - shown >= seconds_between_lines:
             shown = time.monotonic()
-            _logger.warning("indexing %s: %d of %d archives (once; the index is stored)", path, number + 1, len(paths))
-        tables.append(cached_table(path, settings, partial(make, path)))
-    return tables
+            _logger.warning("indexed %s: %d of %d archives (once; the index is stored)", path, number, len(paths))
+        listed.append(table)
+    return listed
 
 
 def _cache_folder() -> Path:

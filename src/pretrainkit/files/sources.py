@@ -160,7 +160,7 @@ def hub_splits(address: str) -> dict[str, list[str]]:
         return {}
     name, revision, config = match.groups()
     datasets = import_optional("datasets", "hub", address)
-    with _explained_read_errors(address):
+    with explained_read_errors(address):
         try:
             files = datasets.load_dataset_builder(name, config, revision=revision).config.data_files
         except ValueError as error:
@@ -246,7 +246,7 @@ def _both_splits(folder: str) -> DataError:
 
 
 def _remote_matches(pattern: str) -> list[tuple[str, int, str]]:
-    with _explained_read_errors(pattern):
+    with explained_read_errors(pattern):
         import fsspec
 
         system, path = fsspec.core.url_to_fs(pattern)
@@ -269,7 +269,8 @@ def _remote_matches(pattern: str) -> list[tuple[str, int, str]]:
 
 
 @contextmanager
-def _explained_read_errors(address: str) -> Iterator[None]:
+def explained_read_errors(address: str) -> Iterator[None]:
+    """Raise the errors of fsspec and of its drivers as DataError, or MissingPackageError if a driver is missing."""
     try:
         yield
     except PretrainKitError:
@@ -288,7 +289,7 @@ def _explained_read_errors(address: str) -> Iterator[None]:
 def open_source(address: str) -> Iterator[BinaryIO]:
     """The stored bytes of a file, seekable where the file system can. Raises DataError where it cannot be opened."""
     if "://" in address:
-        with _explained_read_errors(address):
+        with explained_read_errors(address):
             import fsspec
 
             file = cast(BinaryIO, fsspec.open(address, "rb").open())
@@ -331,7 +332,7 @@ def plain_chunks(source: SourceFile, on_bytes: OnBytes = None) -> Iterator[bytes
 def _raw_chunks(file: BinaryIO, address: str, left: int | None, size: int, on_bytes: OnBytes) -> Iterator[bytes]:
     """The next `left` bytes of a file; None: all."""
     while left is None or left > 0:
-        with _explained_read_errors(address):
+        with explained_read_errors(address):
             chunk = file.read(size if left is None else min(size, left))
         if not chunk:
             return

@@ -274,8 +274,9 @@ class ClipSourceConfig(SourceConfig):
     """One set of image-text pairs."""
 
     path: Annotated[str, IsPath()]
-    """A folder with train_anno.csv and valid_anno.csv (ZeroVL), a folder or pattern of webdataset tars, an img2dataset
-    output folder, a folder of Hugging Face datasets, or hf://datasets/NAME on the hub."""
+    """A folder with train_anno.csv and valid_anno.csv (ZeroVL), a folder or pattern of webdataset tars (also at
+    addresses such as s3://BUCKET/{000..099}.tar), an img2dataset output folder, a folder of Hugging Face datasets, or
+    hf://datasets/NAME on the hub."""
     format: Literal["auto", "csv", "webdataset", "img2dataset", "huggingface"] = "auto"
     """Format of the set; auto: detect it from the files."""
     image_key: str | None = None

@@ -5,6 +5,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
+from pretrainkit.data.tar import is_address
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.clip.config import ClipSourceConfig
 from pretrainkit.recipes.clip.folder_pairs import open_csv, open_img2dataset
@@ -25,14 +26,23 @@ def open_pairs(source: ClipSourceConfig, split: Split) -> Pairs:
     """Open one split of a set in whatever format it has. Raises DataError where it does not exist, or its files are not
     of the format; MissingPackageError where `datasets` is needed and not installed."""
     kind = detect_format(source, split) if source.format == "auto" else source.format
+    if is_address(source.path) and kind == "img2dataset":
+        kind = "webdataset"  # its archives are; tables and statistics beside them are not read
+    if is_address(source.path) and kind == "csv":
+        raise DataError(
+            f"data.{split}: {source.path}: sets of format csv are read from a disk only\n"
+            "  copy the folder, or pack it there and upload the archives: pretrainkit data pack SET --out FOLDER"
+        )
     return _OPENERS[kind](source, split)
 
 
 def detect_format(source: ClipSourceConfig, split: Split) -> Format:
     """Tell the format by the files in the folder. Raises DataError where nothing is there, or no known format."""
     path = Path(source.path)
-    if source.path.startswith(HUB):
+    if source.path.startswith(HUB) and ".tar" not in source.path:
         return "huggingface"
+    if is_address(source.path):
+        return "webdataset"
     if not path.is_dir():
         if ".tar" in path.name or path.name.endswith("}"):
             return "webdataset"

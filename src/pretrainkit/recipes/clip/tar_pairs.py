@@ -1,24 +1,33 @@
 """Sets as webdataset keeps them: tars in which neighbouring files of one name but for the ending are one sample, such
 as `000012.jpg`, `000012.txt` and `000012.json`. https://github.com/webdataset/webdataset
 
-Captions and offsets go into an index beside each tar (`data/tar.py`); images are read where they lie.
+Archives are on a disk or behind addresses that fsspec opens (s3://, gs://, https://, hf://). Each is read once, from
+its start to its end; its captions and offsets are stored in an index (`data/tar.py`). Images are read by offset.
 """
 
 import glob
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pretrainkit.data.tar import Member, TarReader, cached_tables, expand_braces, members
+from pretrainkit.data.tar import (
+    Member,
+    TarReader,
+    cached_tables,
+    expand_braces,
+    is_address,
+    members_of,
+    opened_archive,
+)
 from pretrainkit.errors import DataError
+from pretrainkit.files.sources import explained_read_errors
 from pretrainkit.recipes.clip.config import ClipSourceConfig
 from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split, caption_columns, split_names, whole_numbers
 
@@ -33,12 +42,13 @@ _BREAKS_OFF = b"breaks off"
 class TarPairs(Pairs):
     """Images inside archives."""
 
-    def __init__(self, source: ClipSourceConfig, archives: Sequence[Path], tables: Sequence[pa.Table]) -> None:
+    def __init__(self, source: ClipSourceConfig, archives: Sequence[str], tables: Sequence[pa.Table]) -> None:
+        """`archives`: paths or addresses; `tables`: what `index_archive` returns for each."""
         skipped: Counter[str] = Counter()
         for table in tables:
             skipped.update(_noted(table, _SKIPPED, {}))
         torn = [
-            f"{file.name}: {reason}" for file, table in zip(archives, tables) for reason in _noted(table, _TORN, [])
+            f"{_base(file)}: {reason}" for file, table in zip(archives, tables) for reason in _noted(table, _TORN, [])
         ]
         if torn:
             skipped[f"file that cannot be read to its end, such as {torn[0]}"] = len(torn)
@@ -67,7 +77,7 @@ class TarPairs(Pairs):
 
     def describe(self, row: int) -> str:
         archive = self.archives[int(np.searchsorted(self._ends, row, side="right"))]
-        return f"set {self.name}, row {row} ({self.image_names[row].as_py()} in {archive.name})"
+        return f"set {self.name}, row {row} ({self.image_names[row].as_py()} in {_base(archive)})"
 
     def _image_numbers(self) -> NDArray[np.int64]:
         """An image is where its bytes are."""
@@ -110,18 +120,25 @@ def open_tars(source: ClipSourceConfig, split: Split) -> TarPairs:
     return TarPairs(source, archives, tables)
 
 
-def _find(source: ClipSourceConfig, split: Split) -> list[Path]:
-    path = Path(source.path)
-    if path.is_dir():
-        names = split_names(source, split)
-        folder = next((path / name for name in names if (path / name).is_dir()), path)
-        found = sorted(folder.glob("*.tar"))
+def _find(source: ClipSourceConfig, split: Split) -> list[str]:
+    """Paths or addresses of the archives. Braces are written out; only * and folders are looked up."""
+    is_remote = is_address(source.path)
+    matching = _matching if is_remote else glob.glob
+    if (is_remote and not _is_pattern(source.path)) or os.path.isdir(source.path):
+        root, names = source.path.rstrip("/"), split_names(source, split)
+        inside = (sorted(matching(f"{folder}/*.tar")) for folder in [*(f"{root}/{name}" for name in names), root])
+        found = next(filter(None, inside), [])
         starts = tuple(f"{name}{mark}" for name in names for mark in "-_")
-        found = [file for file in found if file.name.startswith(starts)] or found
+        found = [path for path in found if _base(path).startswith(starts)] or found
     else:
         patterns = expand_braces(source.path)
-        found = [Path(name) for pattern in patterns for name in (sorted(glob.glob(pattern)) or [pattern])]
-    missing = [file for file in found if not file.is_file()]
+        has_more = [not is_remote or "*" in pattern for pattern in patterns]
+        found = [
+            path
+            for pattern, is_glob in zip(patterns, has_more)
+            for path in (sorted(matching(pattern)) if is_glob else []) or [pattern]
+        ]
+    missing = [] if is_remote else [path for path in found if not os.path.isfile(path)]
     if missing or not found:
         what = f"{len(missing)} of {len(found)} archives are missing, such as {missing[0]}" if found else "no *.tar"
         raise DataError(
@@ -131,7 +148,25 @@ def _find(source: ClipSourceConfig, split: Split) -> list[Path]:
     return found
 
 
-def index_archive(path: Path, endings: Sequence[str], keys: Sequence[str], is_drawn: bool) -> pa.Table:
+def _is_pattern(address: str) -> bool:
+    """True for the address of one archive or a pattern of archives; False for that of a folder."""
+    return ".tar" in address or address.endswith("}") or "*" in address
+
+
+def _matching(pattern: str) -> list[str]:
+    """Addresses that match; the folder is listed, which asks the server once for a thousand files or so."""
+    with explained_read_errors(pattern):
+        import fsspec
+
+        files, place = fsspec.core.url_to_fs(pattern)
+        return [str(files.unstrip_protocol(path)) for path in files.glob(place)]
+
+
+def _base(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def index_archive(path: str, endings: Sequence[str], keys: Sequence[str], is_drawn: bool) -> pa.Table:
     """The pairs of one archive; a sample whose caption is a list is one pair for each.
 
     Args:
@@ -147,8 +182,8 @@ def index_archive(path: Path, endings: Sequence[str], keys: Sequence[str], is_dr
     skipped: Counter[str] = Counter()
     torn: list[str] = []
     ends: list[str] = []
-    with open(path, "rb") as file:
-        for files in _samples(path, ends.append):
+    with opened_archive(path) as file:
+        for files in _samples(members_of(file, path, ends.append)):
             image = next((files[ending] for ending in endings if ending in files), None)
             if image is None:
                 skipped["sample without an image"] += 1
@@ -185,14 +220,14 @@ def index_archive(path: Path, endings: Sequence[str], keys: Sequence[str], is_dr
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _samples(path: Path, on_break: Callable[[str], None]) -> Iterator[dict[str, Member]]:
+def _samples(members: Iterator[Member]) -> Iterator[dict[str, Member]]:
     """The files of each sample by ending. The name of a sample ends at the first dot behind the last slash."""
 
     def stem(member: Member) -> str:
         folder, slash, name = member.name.rpartition("/")
         return folder + slash + name.split(".", 1)[0]
 
-    for key, files in groupby(members(path, on_break), stem):
+    for key, files in groupby(members, stem):
         yield {member.name[len(key) + 1 :].lower(): member for member in files}
 
 
@@ -208,7 +243,7 @@ def _caption(file: Any, files: dict[str, Member], about: dict[str, Any], key: st
 
 
 def _pairs(
-    texts: list[Any], caption_ids: Any, path: Path, image: Member
+    texts: list[Any], caption_ids: Any, path: str, image: Member
 ) -> Iterator[tuple[int | None, tuple[str | None, ...]]]:
     """(caption_id, a text for each column) of the pairs of a sample."""
     if len(texts) == 1 and isinstance(texts[0], list):
