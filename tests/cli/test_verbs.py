@@ -67,7 +67,7 @@ def test_every_verb_has_help(helped, verb):
         (["train", "bert/tiny", "--launch", "local", "--nproc", "7"], "cannot be split over 7 ranks"),
         (["train", "bert/tiny", "--out", "OUT"], "data.train"),
         (["config", "show", "bert/tiny", "--under", "optimiser"], "parts: recipe, seed"),
-        (["config", "check", "bert/tiny", "data.batch_size=10", "--nproc", "4"], "nearest that fit"),
+        (["config", "check", "bert/tiny", "data.batch_size=10", "--nproc", "4"], "nearest values that fit"),
         (["config", "schema", "bart"], "did you mean 'bert'?"),
         (["resume", "NOWHERE"], "is not a run folder"),
         (["evaluate", "NOWHERE"], "there is no folder"),

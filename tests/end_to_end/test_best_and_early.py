@@ -89,14 +89,14 @@ def test_a_run_ends_when_its_metric_gets_no_better_and_says_so(tmp_path: Path) -
     assert [line["step"] for line in lines_of(run, "eval.jsonl")] == [2, 4, 6, 8, 10]
     told = lines_of(run, "events.jsonl")[-1]
     assert told["event"] == "finished"
-    assert told["text"] == "at step 10 of 16: score was no better in 3 evaluations than 0.9 at step 4"
+    assert told["text"] == "at step 10 of 16: score has not improved for 3 evaluations (best: 0.9 at step 4)"
     assert pk.resume(run)["valid_score"] == SCORES[10]  # nothing is left to do
     assert steps_of(run) == [10]
     (run / "summary.json").unlink()  # as if it had been killed before its end
     pk.resume(run)
     assert lines_of(run, "events.jsonl")[-1]["text"] == told["text"]
     assert [line["step"] for line in lines_of(run, "eval.jsonl")] == [2, 4, 6, 8, 10]
-    with pytest.raises(InputError, match="ended early: score was no better") as error:
+    with pytest.raises(InputError, match="ended early: score has not improved") as error:
         pk.resume(run, ["optimizer.peak_lr=1e-5"])
     *_, advice = shlex.split(str(error.value))
     pk.resume(run, [advice])
@@ -117,7 +117,7 @@ def test_it_is_evaluated_before_training_where_asked(tmp_path: Path) -> None:
 
 def test_a_metric_that_nobody_measures_ends_the_run_at_the_first_evaluation(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with pytest.raises(ConfigError, match=r"metric=scores is no held-out metric(.|\n)*there are: constant, score$"):
+    with pytest.raises(ConfigError, match=r"scores is not a held-out metric(.|\n)*its metrics: constant, score$"):
         pk.train(config_of("checkpoint.keep_best.metric=scores"), run)
     assert steps_of(run) == [2]
 

@@ -341,7 +341,7 @@ def test_a_disk_too_small_for_any_checkpoint_is_told_before_the_first_step(
         free = 1000
 
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage)
-    assert "make room" in refused("train", *settings, "--out", empty / "run")
+    assert "free some space" in refused("train", *settings, "--out", empty / "run")
 
 
 # ---- a loss that is not a number ----

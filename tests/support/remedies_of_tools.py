@@ -83,7 +83,7 @@ NOT_HERE = {
     "launch/slurm.py: scancel … failed": CLUSTER,
     "dist/env.py: this is process … on this machine": DEVICE,
     "dist/env.py: … processes were started on devices of type": DEVICE,
-    "training/precision.py: precision.compute=bfloat16 cannot be used": DEVICE,
+    "training/precision.py: precision.compute=bfloat16: … does not support": DEVICE,
     "api.py: infer runs in one process": PROCESSES,
     "dist/env.py: RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE must be integers": PROCESSES,
     "launch/folder.py: … is being trained by another launcher": PROCESSES,

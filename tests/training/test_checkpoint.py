@@ -135,7 +135,7 @@ def test_what_a_checkpoint_holds_and_nobody_reads_is_named(folder: Path, caplog:
         store.save(1, model, optimizer, extra={"ema.gain": torch.zeros(1)})
     with caplog.at_level(logging.WARNING):
         load(folder / "step-00000001", ALONE, model)
-    assert "holds 1 tensors that this run does not use, such as ema.gain" in caplog.text
+    assert "contains 1 tensors that this run does not use, such as ema.gain" in caplog.text
 
 
 def test_weights_alone_and_tied_names(folder: Path) -> None:
@@ -253,9 +253,9 @@ def test_a_checkpoint_of_another_model_is_refused_and_nothing_changes(folder: Pa
     assert "and 2 more" in str(refused.value)
     with pytest.raises(CheckpointError, match="init_from="):
         load(folder / "step-00000002", ALONE, model, optimizer)
-    with pytest.raises(CheckpointError, match=r"does not hold ema\.gain"):
+    with pytest.raises(CheckpointError, match=r"does not contain ema\.gain"):
         load(folder / "step-00000001", ALONE, model, optimizer, extra={"ema.gain": torch.zeros(1)})
-    with pytest.raises(CheckpointError, match=r"as torch\.float32, this run as torch\.bfloat16"):
+    with pytest.raises(CheckpointError, match=r"as torch\.float32, but this run uses torch\.bfloat16"):
         load(folder / "step-00000001", ALONE, Tied().bfloat16())
 
 

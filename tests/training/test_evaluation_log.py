@@ -26,5 +26,5 @@ def test_a_torn_last_line_is_cut_off_and_anything_else_is_refused(tmp_path):
     log.add(3, {"loss": 3.0})
     assert list(EvaluationLog(path, "a").metrics_by_step) == [1, 3]
     path.write_text('{"input": "x"}\n')
-    with pytest.raises(DataError, match=r"see line 1\n  give another file: --out FILE"):
+    with pytest.raises(DataError, match=r"see line 1\n  choose another file: --out FILE"):
         EvaluationLog(path, "a")

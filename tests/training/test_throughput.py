@@ -73,7 +73,7 @@ def test_a_cpu_has_no_mfu_and_says_so() -> None:
     throughput.add(Cost(examples=1, tokens=1, slots=1, flops=1.0))
     throughput.time(1.0, 0.0)
     assert "mfu" not in throughput.metrics()
-    assert "not known" in peak.describe()
+    assert "is unknown" in peak.describe()
 
 
 def test_the_formula_is_printed_with_its_denominator() -> None:

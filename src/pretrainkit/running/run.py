@@ -141,7 +141,7 @@ def assemble(run: BoundRun, world: World, watcher: Watcher) -> Trainer:
             _sampler(recipe, config, world.is_main),
         )
         if config.init_from is not None and config.init.restore == "all" and not run.is_resumed:
-            trainer.go_on_from(checkpoint_of(Path(config.init_from), config.first_step)[1])
+            trainer.continue_from(checkpoint_of(Path(config.init_from), config.first_step)[1])
     except InputError:  # such as examples that cannot be made, or a disk without room for one checkpoint
         if world.is_main and not run.is_resumed:
             folder.discard()

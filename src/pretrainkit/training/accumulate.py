@@ -1,6 +1,8 @@
-"""One step's gradient from microbatches: equal to that of the whole batch, for both kinds of objective.
+"""Gradient of one step from microbatches, equal to that of the whole batch, for both kinds of objective.
 
-Nothing here waits for the device: weights that an objective makes on the host are copied through pinned memory.
+The host never waits for the device here: weights that an objective computes on the host are copied through pinned
+memory.
+
 Dimensions: b examples of this rank, B of all ranks, D embedding width.
 """
 
@@ -22,21 +24,21 @@ from pretrainkit.training.objective import AnyObjective, Batch, CoupledObjective
 from pretrainkit.training.precision import Precision
 
 GradientSync = Callable[[bool], AbstractContextManager[object]]
-"""A context for one backward pass, and the forward pass before it: True where gradients are to be summed over ranks."""
+"""Context for one forward and backward pass; with True, gradients are summed over ranks in the backward pass."""
 SeedDropout = Callable[[int], None]
-"""Seeds dropout for the microbatch of this index."""
+"""Seeds dropout for the microbatch with this index."""
 
 _ALONE = World()
 
 
 class _Surroundings(NamedTuple):
-    """The arguments of `accumulate` that both kinds of objective only hand on."""
+    """Arguments that `accumulate` passes on for both kinds of objective."""
 
     precision: Precision
     world: World
     gradient_sync: GradientSync
     gradient_scale: float
-    """1, or the number of ranks where the model's wrapper divides by it."""
+    """1, or the number of ranks if the model's wrapper divides by it."""
     seed_dropout: SeedDropout
 
 
@@ -54,17 +56,17 @@ def accumulate(
     """Add the gradient of this step's training loss to the parameters' `.grad`.
 
     Args:
-        microbatches: This rank's slices of the batch, in order, on the model's device. At least one, and the same
-            number on all ranks. One may hold no scored part or no example at all. Those of a coupled objective are
-            read one at a time, the last once and the others twice, and not kept: they may be copied to the device only
-            then.
-        gradient_sync: Entered around each microbatch; its argument is True for the final backward pass, and the
-            forward pass before it, only.
-        averages_gradients: The model's wrapper divides gradients by the number of ranks (DDP, FSDP2); undone here.
+        microbatches: This rank's slices of the batch, in order, on the model's device. There must be at least one, and
+            the same number on all ranks. A microbatch may contain no scored part or no example. Those of a coupled
+            objective are read one at a time, the last once and the others twice, and not kept, so each may be copied to
+            the device when it is read.
+        gradient_sync: Entered for each microbatch. Its argument is True only for the final backward pass and the
+            forward pass before it.
+        averages_gradients: True if the model's wrapper divides gradients by the number of ranks (DDP, FSDP2). This is
+            undone here.
         seed_dropout: Called before each forward pass.
-
     Returns:
-        The loss terms of this rank, detached and on the device. Add ranks with `sum_over_ranks` when they are read.
+        The loss terms of this rank, detached and on the device. Use `sum_over_ranks` before reading them.
     """
     if not microbatches:
         raise ValueError("a step needs at least one microbatch on every rank")
@@ -78,7 +80,8 @@ def accumulate(
 def accumulate_separable(
     objective: SeparableObjective, model: nn.Module, microbatches: Sequence[Batch], around: _Surroundings
 ) -> dict[str, LossSum]:
-    """As `accumulate`. The global weights are known before the first forward pass, from one small all-reduce."""
+    """Do the same as `accumulate`. The global weights are known before the first forward pass, by a small
+    all-reduce."""
     precision, world, gradient_sync, gradient_scale, seed_dropout = around
     names = list(objective.scales)
     microbatches = list(microbatches)
@@ -108,25 +111,27 @@ def accumulate_separable(
 def accumulate_coupled(
     objective: CoupledObjective, model: nn.Module, microbatches: Sequence[Batch], around: _Surroundings
 ) -> dict[str, LossSum]:
-    """As `accumulate`, by decoupled accumulation (GradCache, Gao et al. 2021, https://arxiv.org/abs/2101.06983).
+    """Do the same as `accumulate` by decoupled accumulation (GradCache, Gao et al. 2021,
+    https://arxiv.org/abs/2101.06983).
 
-    Embed all microbatches, the last with graph and the others without, gather the embeddings of all ranks, take the
-    loss's gradient at them, push its rows through the last microbatch, then replay each other one with the same dropout
-    and do likewise. So activations of one microbatch exist at a time, and a single microbatch is not replayed. Each
-    rank scores its own rows against all B, so the gradient at a rank's embeddings is added up over ranks.
+    First embed all microbatches, the last one with its graph and the others without. Then gather the embeddings of all
+    ranks, compute the loss's gradient at the embeddings, and push the rows of the last microbatch through its graph.
+    Then replay each other microbatch with the same dropout and do the same with its rows. Thus activations of only one
+    microbatch exist at a time, and a single microbatch is not replayed. Each rank scores its own rows against all B, so
+    the gradient at a rank's embeddings is summed over ranks.
 
-    The loss's own parameters (a temperature) get their gradient once, through the graph of the final backward pass, so
-    that a wrapper's hooks see every parameter in the one that they synchronise.
+    The loss's own parameters (a temperature) get their gradient once, through the graph of the final backward pass.
+    Thus the hooks of a wrapper see every parameter in the pass that they synchronise.
 
-    Torch's generators are left as by one forward pass of every microbatch.
+    Torch's generators end in the same state as after one forward pass of every microbatch.
 
     Layers that update statistics in the forward pass (batch norm) see replayed microbatches twice, and never the whole
-    batch: with those the gradient is not that of the whole batch.
+    batch. With such layers the gradient is not that of the whole batch.
     """
     precision, world, gradient_sync, gradient_scale, seed_dropout = around
     names = list(objective.scales)
     last = len(microbatches) - 1
-    # The last one first: its graph is still there.
+    # Start with the last one, because its graph still exists.
     backward_order = [last, *range(last)]
     states: list[RandomState] = []
     parts: list[Embedded] = []
@@ -153,9 +158,9 @@ def accumulate_coupled(
                 states[index].restore()
                 with precision.autocast():
                     vectors = objective.embed(model, microbatches[index]).vectors
-            # This microbatch's rows among those of all microbatches of the rank.
+            # Rows of this microbatch among those of all microbatches of the rank.
             rows = slice(ends[index - 1] if index else 0, ends[index])
-            # The gradient of this sum is the loss's: slopes and own gradients are constants here.
+            # The gradient of this sum is that of the loss: slopes and own gradients are constants here.
             products = [(_at_least_float32(vectors[key]) * slope_bD[rows]).sum() for key, slope_bD in slopes_bD.items()]
             if is_final:
                 products += [(parameter * gradient).sum() for parameter, gradient in own]
@@ -167,9 +172,11 @@ def accumulate_coupled(
 def _differentiate(
     objective: CoupledObjective, names: Sequence[str], model: nn.Module, parts: Sequence[Embedded], world: World
 ) -> tuple[dict[str, LossSum], dict[str, Tensor], list[tuple[nn.Parameter, Tensor]]]:
-    """The loss of the whole batch from the embeddings of this rank's microbatches: this rank's terms, detached; the
-    gradient of the loss of all ranks at this rank's embeddings, each (b, D); the gradient of this rank's loss at each
-    parameter of the loss itself."""
+    """Compute the loss of the whole batch from the embeddings of this rank's microbatches.
+
+    Returns this rank's terms, detached; the gradient of the loss of all ranks at this rank's embeddings, each (b, D);
+    and the gradient of this rank's loss at each parameter of the loss itself.
+    """
     leaves_BD, labels_B = {}, {}
     for key in parts[0].vectors:
         local_bD = torch.cat([part.vectors[key].detach() for part in parts])
@@ -205,8 +212,10 @@ def _differentiate_by_blocks(
     world: World,
     exchanged: tuple[str, str],
 ) -> tuple[dict[str, LossSum], dict[str, Tensor], list[tuple[nn.Parameter, Tensor]]]:
-    """As `_differentiate`, without gathering: the columns of each rank visit all ranks, one after another, together
-    with their gradient, and come home with the whole of it (Zhai et al. 2023, https://arxiv.org/abs/2303.15343)."""
+    """Do the same as `_differentiate` without gathering. The columns of each rank visit all ranks one after another
+    together with their gradient, which is complete when they return (Zhai et al. 2023,
+    https://arxiv.org/abs/2303.15343).
+    """
     stays, travels = exchanged
     rows_bD, columns_bD = (
         _at_least_float32(torch.cat([part.vectors[key].detach() for part in parts])) for key in exchanged
@@ -225,12 +234,12 @@ def _differentiate_by_blocks(
         leaf_bD = columns_bD.detach().requires_grad_()
         with torch.enable_grad():
             block_loss = objective.block_loss(model, rows_bD, leaf_bD, first_row, first_column)
-        found = torch.autograd.grad(block_loss, [rows_bD, leaf_bD, *parameters], allow_unused=True)
+        gradients = torch.autograd.grad(block_loss, [rows_bD, leaf_bD, *parameters], allow_unused=True)
         loss += block_loss.detach()
-        for whole, gradient in zip((row_slope_bD, slope_bD), found, strict=False):
+        for whole, gradient in zip((row_slope_bD, slope_bD), gradients, strict=False):
             if gradient is not None:
                 whole += gradient
-        for parameter, gradient in zip(parameters, found[2:], strict=True):
+        for parameter, gradient in zip(parameters, gradients[2:], strict=True):
             if gradient is not None:
                 own[parameter] = own[parameter] + gradient if parameter in own else gradient
         _find_nearest(rows_bD.detach(), columns_bD, first_row, first_column, nearest_column, nearest_row)
@@ -241,13 +250,13 @@ def _differentiate_by_blocks(
     _check_terms(names, terms)
     terms = {name: LossSum(total.detach(), kept_on(w.detach(), total.device)) for name, (total, w) in terms.items()}
     weights = world.all_reduce_(torch.stack([terms[name].weight for name in names]).to(rows_bD.dtype))
-    factor = _term_factors(objective.scales, weights, 1.0).sum()  # of the only term with a scale
+    factor = _term_factors(objective.scales, weights, 1.0).sum()  # only one term has a scale
     slopes = {stays: row_slope_bD * factor, travels: slope_bD * factor}
     return terms, slopes, [(parameter, gradient * factor) for parameter, gradient in own.items()]
 
 
 class _Nearest(NamedTuple):
-    """The most similar vector that each of b vectors has met so far."""
+    """The most similar vector so far for each of b vectors."""
 
     score_b: Tensor
     index_b: Tensor
@@ -259,14 +268,14 @@ class _Nearest(NamedTuple):
         return cls(scores_b, torch.full_like(scores_b, -1, dtype=torch.int64))
 
     def update(self, score_b: Tensor, index_b: Tensor) -> None:
-        """Take what is more similar, and of equal ones what has the lower index."""
+        """Replace entries by more similar ones; of equally similar ones the lower index is kept."""
         is_better_b = (score_b > self.score_b) | ((score_b == self.score_b) & (index_b < self.index_b))
         self.score_b.copy_(torch.where(is_better_b, score_b, self.score_b))
         self.index_b.copy_(torch.where(is_better_b, index_b, self.index_b))
 
 
 _SCORES_AT_ONCE = 1 << 24
-"""Scores of a chunk when the nearest vectors are sought."""
+"""Number of scores computed at once in the search for the nearest vectors."""
 
 
 @torch.no_grad()
@@ -284,7 +293,7 @@ def _find_nearest(
 
 
 def _pass_on(tensor: Tensor, world: World) -> Tensor:
-    """Send a tensor to the next rank, and return that of the rank before."""
+    """Send a tensor to the next rank and return the one received from the previous rank."""
     received, num_ranks = torch.empty_like(tensor), world.world_size
     sending = dist.P2POp(dist.isend, tensor.contiguous(), (world.rank + 1) % num_ranks)
     receiving = dist.P2POp(dist.irecv, received, (world.rank - 1) % num_ranks)
@@ -294,7 +303,7 @@ def _pass_on(tensor: Tensor, world: World) -> Tensor:
 
 
 def sum_over_ranks(terms: Mapping[str, LossSum], world: World = _ALONE) -> dict[str, LossSum]:
-    """The loss terms of all ranks, in one all-reduce: for the steps that are logged."""
+    """Return the loss terms of all ranks, in one all-reduce; for steps that are logged."""
     if world.world_size == 1 or not terms:
         return dict(terms)
     packed = world.all_reduce_(torch.stack([part for term in terms.values() for part in term]))
@@ -302,14 +311,16 @@ def sum_over_ranks(terms: Mapping[str, LossSum], world: World = _ALONE) -> dict[
 
 
 def seed_dropout(seed: int, step: int, microbatch: int, rank: int, device: torch.device) -> None:
-    """Make what torch draws from here on, on the host and on `device`, a function of the arguments alone: a resumed run
-    drops what the run before would have dropped. Another number of ranks or microbatches drops other units, with the
-    same distribution."""
+    """Make the following draws of torch, on the host and on `device`, a function of the arguments alone.
+
+    A resumed run therefore drops the same units as the original one. With another number of ranks or microbatches other
+    units are dropped, with the same distribution.
+    """
     seed_generators(stream_key(seed, "dropout", step, microbatch, rank), device)
 
 
 def add_up(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The sum of dicts of scalars, by name."""
+    """Return the sum of dicts of scalars, by name."""
     sums: dict[str, Tensor] = {}
     for part in parts:
         for name, value in part.items():
@@ -318,7 +329,7 @@ def add_up(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def _term_factors(scales: Mapping[str, float], weights: Tensor, gradient_scale: float) -> Tensor:
-    """What to multiply each term's sum by; 0 where no part of the global batch has the term."""
+    """Return the factor for each term's sum; 0 if the global batch does not have the term."""
     scaled = torch.tensor([scale * gradient_scale for scale in scales.values()], dtype=weights.dtype)
     scaled = from_host(scaled, weights.device)
     return torch.where(weights > 0, scaled / weights, 0.0)
@@ -329,7 +340,7 @@ def _weighted(names: Sequence[str], terms: Mapping[str, LossSum], factors: Tenso
 
 
 def _gather_rows(local: Tensor, world: World) -> Tensor:
-    """(b, ...) of each rank to (B, ...) in rank order, without autograd; b is the same on all ranks."""
+    """Gather (b, ...) of each rank to (B, ...) in rank order, without autograd; b is the same on all ranks."""
     if world.world_size == 1:
         return local
     everyone = local.new_empty(world.world_size * len(local), *local.shape[1:])
@@ -338,7 +349,7 @@ def _gather_rows(local: Tensor, world: World) -> Tensor:
 
 
 def _own_rows_of_sum(tensor_BD: Tensor, world: World) -> Tensor:
-    """(B, D) on each rank to this rank's rows (b, D) of their sum."""
+    """Sum (B, D) over ranks and return this rank's rows, (b, D)."""
     if world.world_size == 1:
         return tensor_BD
     own_bD = tensor_BD.new_empty(len(tensor_BD) // world.world_size, *tensor_BD.shape[1:])
@@ -350,6 +361,6 @@ def _at_least_float32(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def _check_terms(names: Sequence[str], given: Mapping[str, object]) -> None:
-    if set(given) != set(names):
-        raise ValueError(f"the objective gave the terms {sorted(given)}, but its scales name {sorted(names)}")
+def _check_terms(names: Sequence[str], returned: Mapping[str, object]) -> None:
+    if set(returned) != set(names):
+        raise ValueError(f"the objective returned the terms {sorted(returned)}, but its scales name {sorted(names)}")

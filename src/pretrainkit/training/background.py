@@ -1,4 +1,4 @@
-"""Work of the host that training does not wait for."""
+"""Work on the host that training does not wait for."""
 
 import logging
 from collections.abc import Callable
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Background(Generic[T]):
-    """One call at a time in a thread. What it raises is raised by `wait`."""
+    """Runs one call at a time in a thread. `wait` raises its exception."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -19,24 +19,25 @@ class Background(Generic[T]):
         self._pending: Future[T] | None = None
 
     def start(self, call: Callable[[], T]) -> None:
-        """Begin a call, after a `wait` for the one before."""
+        """Start a call. Call `wait` first if another call was started."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix=self._name)
         self._pending = self._pool.submit(call)
 
     def wait(self) -> T | None:
-        """Wait for the call under way and return its result, or raise its error; None: there is no such call."""
+        """Wait for the call in progress and return its result, or raise its error. Returns None if there is no such
+        call."""
         pending, self._pending = self._pending, None
         return None if pending is None else pending.result()
 
     @property
     def has_failed(self) -> bool:
-        """True if the call under way is known to have failed; then `wait` raises."""
+        """True if the call in progress is known to have failed; then `wait` raises."""
         return self._pending is not None and self._pending.done() and self._pending.exception() is not None
 
     def close(self) -> None:
-        """Wait for the call under way and end the thread. An error that no `wait` has raised becomes a warning: another
-        one ends the run."""
+        """Wait for the call in progress and end the thread. An error that `wait` has not raised becomes a warning,
+        because another error is already ending the run."""
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None

@@ -1,8 +1,9 @@
-"""Optimizers whose step is never compiled, so that a run does not load torch's compiler to make its first update.
+"""Optimizers whose step is never compiled, so that the first update of a run does not load torch's compiler.
 
-`torch.optim` wraps the methods of every optimizer in guards that import `torch._dynamo` (and sympy with it) when first
-called, about 1.5 CPU-seconds of every cold start. Here only blocks and heads of a model are ever compiled, so the
-classes below use torch's own methods without them. Arithmetic, state, hooks of `step` and fused kernels are torch's.
+`torch.optim` wraps the methods of every optimizer in guards that import `torch._dynamo` (and with it sympy) when first
+called. This takes about 1.5 CPU-seconds of every cold start. Here only blocks and heads of a model are compiled, so the
+classes below use torch's own methods without the guards. Arithmetic, state, hooks of `step` and fused kernels are
+torch's.
 """
 
 import inspect
@@ -28,18 +29,18 @@ class EagerOptimizer(torch.optim.Optimizer):
 
 
 class GroupOptimizer(EagerOptimizer, ABC):
-    """An optimizer of our own: a subclass says what happens to the parameters of one group.
+    """Base class of our own optimizers. A subclass defines the update of the parameters of one group.
 
-    Parameters and state change only by torch's fused kernels. With `found_inf` 1 these do nothing, so an update whose
-    gradient is not finite is left out by the device itself, and the host does not wait to hear of it.
+    Parameters and state change only by torch's fused kernels, which do nothing if `found_inf` is 1. So the device
+    itself skips an update with a non-finite gradient, and the host does not wait for the decision.
     """
 
     _step_supports_amp_scaling = True
     """torch.amp.GradScaler sets `found_inf` and `grad_scale` for `step`, as with torch's fused optimizers."""
     found_inf: Tensor | None = None
-    """1.0 where the update is to be left out, else 0.0; a float32 scalar on the device."""
+    """1.0 to skip the update, otherwise 0.0; a float32 scalar on the device."""
     usual: ClassVar[Mapping[str, Any]] = {}
-    """Its settings besides learning rate and weight decay, with the values that are taken where none is given."""
+    """Further settings with their default values, besides learning rate and weight decay."""
 
     def __init__(
         self,
@@ -50,7 +51,8 @@ class GroupOptimizer(EagerOptimizer, ABC):
         stacked: Mapping[Tensor, int] | None = None,
         **settings: Any,
     ) -> None:
-        """`stacked`: see `pretrainkit.training.optimizers.parameters.stacked_parameters`."""
+        """Set up the parameter groups; for `stacked` see `stacked_parameters` in
+        `pretrainkit.training.optimizers.parameters`."""
         if unknown := settings.keys() - self.usual.keys():
             raise TypeError(f"{type(self).__name__} has no settings {sorted(unknown)}")
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **self.usual, **settings})
@@ -59,7 +61,7 @@ class GroupOptimizer(EagerOptimizer, ABC):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update of every parameter that has a gradient. Nothing waits for the device."""
+        """Update every parameter that has a gradient once. The host does not wait for the device."""
         with torch.enable_grad():
             loss = None if closure is None else closure()
         scale = getattr(self, "grad_scale", None)  # of a GradScaler whose `unscale_` was not called
@@ -74,7 +76,7 @@ class GroupOptimizer(EagerOptimizer, ABC):
         return loss
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Numbers of updates go to the device, and parameters with the same number share it."""
+        """Load the state. Step counts are moved to the device, and parameters with the same count share one tensor."""
         super().load_state_dict(state_dict)
         shared: dict[tuple[torch.device, float], Tensor] = {}
         for param, state in self.state.items():
@@ -85,21 +87,23 @@ class GroupOptimizer(EagerOptimizer, ABC):
                 state["step"] = shared[key]
 
     def _batches(self, params: Sequence[Tensor]) -> Batches:
-        """Room for an update of parameters."""
+        """Allocate buffers for an update of these parameters."""
         return Batches(params, self.stacked, self._kept)
 
     def _moments(self, params: list[Tensor], name: str) -> list[Tensor]:
-        """What of this moment of each parameter lies on this rank: shaped and sharded as the parameter, before its
-        first update made of zeros."""
+        """Return this rank's part of this moment of each parameter. Moments have the shape and sharding of the
+        parameter and are zero before its first update."""
         for param in params:
             if name not in self.state[param]:
                 self.state[param][name] = torch.zeros_like(param, memory_format=torch.preserve_format)
         return local_tensors(self.state[param][name] for param in params)
 
     def _counted(self, params: list[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:
-        """Sets of parameters with equally many updates, and that number, this update included: a float32 scalar on the
-        device, where alone it is known which updates were left out. The parameters share it, so that one kernel serves
-        them all."""
+        """Yield sets of parameters with equally many updates, together with this number, including the current update.
+
+        The number is a float32 scalar on the device, because only the device knows which updates were skipped. The
+        parameters share it, so that one kernel serves all of them.
+        """
         new = [param for param in params if "step" not in self.state[param]]
         if new:
             zero = torch.zeros((), device=new[0].device)
@@ -110,7 +114,7 @@ class GroupOptimizer(EagerOptimizer, ABC):
             sets.setdefault(self.state[param]["step"], []).append(param)
         for step, members in sets.items():
             if len(members) < sum(state.get("step") is step for state in self.state.values()):
-                step = step.clone()  # the others have no gradient this time, or are of another group
+                step = step.clone()  # the others have no gradient this time, or belong to another group
                 for param in members:
                     self.state[param]["step"] = step
             step += 1.0 if self.found_inf is None else 1.0 - self.found_inf
@@ -128,8 +132,8 @@ class GroupOptimizer(EagerOptimizer, ABC):
         nesterov: bool = False,
         maximize: bool = False,
     ) -> None:
-        """One update of SGD by torch's kernel: params -= lr * (updates + decay * params), with the momentum in
-        `buffers` where there are such. With `maximize` the updates have the other sign."""
+        """Make one SGD update by torch's kernel: params -= lr * (updates + decay * params), with momentum if `buffers`
+        are given. `maximize` inverts the sign of the updates."""
         torch._fused_sgd_(
             list(params),
             list(updates),
@@ -145,11 +149,11 @@ class GroupOptimizer(EagerOptimizer, ABC):
         )
 
     def _average(self, averages: Sequence[Tensor], values: Sequence[Tensor], share: float | Tensor) -> None:
-        """averages += share * (values - averages)."""
+        """Compute averages += share * (values - averages)."""
         if isinstance(share, float) and share < 0.5:
             self._subtract(averages, values, lr=share, decay=1.0, maximize=True)
             return
-        # In one sum, a small value would be lost beside a large average of which little is to stay.
+        # In a single sum, a small value would be lost next to a large average of which little remains.
         self._subtract(averages, averages, lr=share)
         self._subtract(averages, values, lr=share, maximize=True)
 
@@ -163,7 +167,7 @@ class GroupOptimizer(EagerOptimizer, ABC):
         lr: float,
         weight_decay: float = 0.0,
     ) -> None:
-        """AdamW's update of `weights` by the gradients and moments of `params`."""
+        """Apply AdamW's update to `weights`, with the gradients and moments of `params`."""
         torch._fused_adamw_(
             list(weights),
             local_gradients(params),
@@ -182,16 +186,16 @@ class GroupOptimizer(EagerOptimizer, ABC):
         )
 
     def _update_groups(self, groups: Sequence[tuple[list[Tensor], dict[str, Any]]]) -> None:
-        """Update the parameters of each group, all with a gradient."""
+        """Update the parameters of each group, which all have a gradient."""
         for params, group in groups:
             self._update(params, group)
 
     @abstractmethod
     def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        """Update parameters, all with a gradient, by the settings of their group."""
+        """Update parameters, which all have a gradient, with the settings of their group."""
 
 
 class EagerAdamW(EagerOptimizer, torch.optim.AdamW):
-    """`torch.optim.AdamW` without the guards: the same update to the bit, and the same state."""
+    """`torch.optim.AdamW` without the guards: bitwise the same update, and the same state."""
 
     step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))

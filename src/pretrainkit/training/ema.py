@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights, as an option for evaluation and export."""
+"""Exponential moving average of the weights, optionally used for evaluation and export."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,26 +10,27 @@ from pretrainkit.training.optimizers.parameters import local_tensors, plain_name
 
 
 class Ema:
-    """shadow = decay * shadow + (1 - decay) * weights after each update, starting from the weights themselves.
+    """average = decay * average + (1 - decay) * weights after each update, starting from the initial weights.
 
-    Holds one copy of the parameters, sharded as they are. Buffers are not averaged.
+    Holds one copy of the parameters, sharded in the same way. Buffers are not averaged.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         if not 0 < decay < 1:
-            raise ValueError(f"ema_decay is {decay}; it must lie strictly between 0 and 1")
+            raise ValueError(f"ema_decay is {decay}; it must be strictly between 0 and 1")
         self.decay = decay
         self._shadow = {plain_name(name): param.detach().clone() for name, param in model.named_parameters()}
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Take in the weights of `model`, the one given at first; call it after each optimizer step."""
+        """Include the weights of `model`, the same as at creation. Call it after each optimizer step."""
         weights = local_tensors(param.detach() for param in model.parameters())
         torch._foreach_lerp_(local_tensors(self._shadow.values()), weights, 1 - self.decay)
 
     @contextmanager
     def swapped_in(self, model: nn.Module) -> Iterator[None]:
-        """Within, `model` holds the average; after it, bit for bit what it held before. Needs one spare tensor."""
+        """Put the averaged weights into `model` while the context is active, then restore its own bit for bit. Needs
+        memory for one spare tensor."""
         self._swap(model)
         try:
             yield
@@ -45,5 +46,5 @@ class Ema:
             shadow.copy_(spare)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Parameter name in the bare model to its average; checkpoints are read into these tensors."""
+        """Map each parameter name in the bare model to its average. Checkpoints are read into these tensors."""
         return dict(self._shadow)

@@ -1,12 +1,12 @@
-"""One update of a model whose numbers do not exist: what it would allocate, without the memory or the time; and its
-parallel layout on any number of ranks, without their devices.
+"""Simulation of one update without the model's numbers: what it would allocate, without the memory or the time. Also
+the parallel layout on any number of ranks, without their devices.
 
 Parameters are fake tensors: they have shapes and devices, and computing with them gives fake tensors. The batch is
-real, because its lengths decide shapes; what is computed from it alone is computed. A dispatch mode sees every result,
-and adds up the storages that are alive.
+real, because its lengths determine shapes; values that depend on the batch alone are computed. A dispatch mode sees
+every result and adds up the storages that are alive.
 
-Torch imports its compiler when it first finds out about the shape of a sum. It is imported here: in the middle of a
-step, the import would keep alive what the functions that wait for it have computed.
+Torch imports its compiler when it first determines the shape of a sum. It is imported here, because an import in the
+middle of a step would keep alive the results of the functions that wait for it.
 """
 
 import weakref
@@ -36,32 +36,32 @@ from pretrainkit.training.run import ParallelConfig
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Bytes of one process that has the whole model."""
+    """Memory of one process that has the whole model, in bytes."""
 
     weights: int
     """Parameters and buffers."""
     gradients: int
     optimizer: int
-    """State between updates."""
+    """State of the optimizer between updates."""
     activations: int
-    """What forward and backward pass hold at their peak beyond weights and all gradients, the batch included. Of a
-    first microbatch less than its activations, which go while gradients come; later ones find all gradients there."""
+    """Peak of forward and backward pass beyond weights and all gradients, including the batch. In the first microbatch
+    activations are freed while gradients are allocated, so it needs less; later ones start with all gradients."""
     update: int
-    """What the update holds at its peak beyond weights, gradients and state."""
+    """Peak of the update beyond weights, gradients and state."""
 
     @property
     def peak(self) -> int:
-        """All of it at the worst moment of a step after the first."""
+        """Memory at the worst moment of a step after the first."""
         return self.weights + self.gradients + self.optimizer + max(self.activations, self.update)
 
 
 def faked(model: nn.Module) -> nn.Module:
-    """`model`, built on "meta", with fake tensors in place of parameters and buffers. In place."""
+    """Replace parameters and buffers of `model`, built on "meta", by fake tensors, in place."""
     known: dict[int, Tensor] = {}
 
     def fake(tensor: Tensor) -> Tensor:
         if id(tensor) not in known:
-            # The second is seen where a network is built in the middle of a step.
+            # `empty_like` is visible to the tracker if a network is built in the middle of a step.
             empty = torch.empty_like(FakeTensor(torch.empty_like(tensor, device="meta")))
             is_parameter = isinstance(tensor, nn.Parameter)
             known[id(tensor)] = nn.Parameter(empty, requires_grad=tensor.requires_grad) if is_parameter else empty
@@ -82,8 +82,11 @@ def step_memory(
     optimizer_config: OptimizerConfig | None,
     precision: Precision,
 ) -> StepMemory:
-    """What an update of `model`, from `faked` or a real one (which is then trained for one step), with these
-    microbatches, real tensors, would hold. Without `optimizer_config` its state and update count as 0."""
+    """Return the memory of one update with these microbatches, which are real tensors.
+
+    `model` is the result of `faked`, or a real model, which is then trained for one step. Without `optimizer_config`
+    its state and update count as 0.
+    """
     weights = _bytes([*model.parameters(), *model.buffers()])
     optimizer = None if optimizer_config is None else build_optimizer(model, optimizer_config)
     is_fake = any(isinstance(parameter, FakeTensor) for parameter in model.parameters())
@@ -103,14 +106,14 @@ def step_memory(
 
 
 _MOST_FILLED = 1 << 14
-"""Numbers of a tensor that is filled in a step without numbers: what decides about shapes is smaller."""
+"""Maximum number of elements of a tensor that is really filled. Tensors that determine shapes are smaller."""
 
 
 class _Tracker(TorchDispatchMode):
-    """Adds up the storages that are made while it is on, and lets go of those that die."""
+    """Adds up the storages that are created while it is active, and subtracts those that are freed."""
 
     def __init__(self, *, makes_fakes: bool) -> None:
-        """`makes_fakes`: large tensors that are made to be filled, such as those of dropout, get no numbers either."""
+        """If `makes_fakes`, large tensors that are created to be filled, such as those of dropout, are fake as well."""
         super().__init__()
         self._makes_fakes = makes_fakes
         self.current = self.peak = self.at_start = 0
@@ -118,22 +121,22 @@ class _Tracker(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Torch's word for whether its compiler is imported, to be told to leave out this mode."""
+        """True would make torch's compiler ignore this mode."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if FakeTensor in types:  # where torch would ask for it, by a longer way
+        if FakeTensor in types:  # a shortcut: torch would call it in the end
             result = FakeTensor.__torch_dispatch__(func, types, args, kwargs)
         else:
             result = func(*args, **kwargs)
         if self._makes_fakes and func is torch.ops.aten.empty.memory_format and result.numel() > _MOST_FILLED:
             result = result if result.is_meta else FakeTensor(result.to("meta"))
-        for one in (result,) if isinstance(result, Tensor) else tensors_in(result):
-            storage = _storage(one)
-            if id(storage) not in self._known and not one.is_meta:
-                given = () if makes_new(func) else tensors_in((args, tuple(kwargs.values())))
-                if all(storage is not _storage(other) for other in given):
+        for tensor in (result,) if isinstance(result, Tensor) else tensors_in(result):
+            storage = _storage(tensor)
+            if id(storage) not in self._known and not tensor.is_meta:
+                arguments = () if makes_new(func) else tensors_in((args, tuple(kwargs.values())))
+                if all(storage is not _storage(other) for other in arguments):
                     self._add(storage)
         self.peak = max(self.peak, self.current)
         return result
@@ -154,23 +157,23 @@ def _storage(tensor: Tensor) -> Any:
 
 
 def _bytes(tensors: Any) -> int:
-    """Of their storages, each counted once."""
+    """Return the bytes of the tensors' storages, each counted once."""
     return sum({id(storage): storage.nbytes() for storage in map(_storage, tensors)}.values())
 
 
 def numbers_per_rank(build: Callable[[], nn.Module], config: ParallelConfig, world_size: int) -> dict[int, int]:
-    """Numbers in the parameters that the first and the last rank keep between steps; the others keep no more than the
-    first. `build` makes the model on "meta".
+    """Return the number of parameter elements that the first and the last rank keep between steps. Other ranks keep at
+    most as many as the first. `build` creates the model on "meta".
 
-    Collectives are those of torch's fake process group, which do nothing: what is tried is whether DDP, FSDP2 and HSDP
-    take the model, and how large the part of a rank is. Raises RuntimeError where this process has a group already.
+    Collectives are those of torch's fake process group, which do nothing. This shows whether DDP, FSDP2 and HSDP accept
+    the model, and how large a rank's part is. Raises RuntimeError if this process already has a process group.
     """
-    found = {}
+    num_elements = {}
     for rank in sorted({0, world_size - 1}):
         with _fake_world(rank, world_size) as world:
             model = parallelize(build(), config, world, torch.float32)
-            found[rank] = sum(tensor.numel() for tensor in local_tensors(model.parameters()))
-    return found
+            num_elements[rank] = sum(tensor.numel() for tensor in local_tensors(model.parameters()))
+    return num_elements
 
 
 @contextmanager
@@ -181,7 +184,7 @@ def _fake_world(rank: int, world_size: int) -> Iterator[World]:
         yield World(device=torch.device("meta"))
         return
     if dist.is_initialized():
-        raise RuntimeError("a dry run makes a process group of its own, and this process is in one")
+        raise RuntimeError("a dry run creates its own process group, but this process already has one")
     dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
     try:
         yield World(rank, world_size, device=torch.device("meta"), backend="fake")

@@ -1,7 +1,7 @@
-"""Tensors without numbers, for `pretrainkit plan`.
+"""Tensors without data, for `pretrainkit plan`.
 
-Torch has fake tensors, too, but each operation on them takes about a millisecond.
-Tensors on "meta" will not do: number formats (autocast), kernels and layouts depend on the device.
+Torch has fake tensors too, but each operation on them takes about a millisecond. Tensors on "meta" are not sufficient,
+because number formats (autocast), kernels and layouts depend on the device.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,18 +14,19 @@ from torch.utils._mode_utils import no_dispatch
 
 
 class FakeStorage:
-    """The memory that a fake tensor and its views would share. It lives as long as one of them does."""
+    """Stand-in for the memory that a fake tensor and its views share. It lives as long as one of them does."""
 
     def __init__(self, num_bytes: int) -> None:
         self._num_bytes = num_bytes
 
     def nbytes(self) -> int:
-        """As `torch.UntypedStorage` has it."""
+        """Return the size in bytes, like `torch.UntypedStorage.nbytes`."""
         return self._num_bytes
 
 
 class _Form:
-    """What the form of results depends on. Equal forms are one object, which makes them quick to compare."""
+    """Everything about a tensor that determines the form of results. Equal forms are one object, for fast
+    comparison."""
 
     __slots__ = ("dtype", "num_bytes", "offset", "seen", "shape", "shape_only", "strides")
 
@@ -35,7 +36,7 @@ class _Form:
         self.offset = shape_only.storage_offset()
         self.num_bytes = shape_only.untyped_storage().nbytes()
         self.seen = seen
-        """The same of forms that differ in their place in their storage only."""
+        """Number that is equal for forms that differ only in their place in the storage."""
 
 
 _FORMS: dict[Any, _Form] = {}
@@ -51,17 +52,18 @@ def _form(shape_only: Tensor) -> _Form:
 
 
 class FakeTensor(Tensor):
-    """A tensor that says it is on the CPU and has a shape but no numbers. What is computed with it is one, too."""
+    """A tensor that claims to be on the CPU and has a shape but no data. Results of operations on it are fake as
+    well."""
 
     form: _Form
     fake_storage: FakeStorage
 
-    # Results are fake by the dispatch; torch would look at each call of a function a second time.
+    # The dispatch makes results fake; torch would otherwise look at each call of a function a second time.
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, shape_only: Tensor | _Form, storage: FakeStorage | None = None) -> "FakeTensor":
-        """`shape_only` is on "meta"; `storage` is given where it is a view of another's."""
+        """Wrap `shape_only`, which is on "meta". `storage` is given if it is a view of another tensor's storage."""
         form = shape_only if isinstance(shape_only, _Form) else _form(shape_only)
         self: FakeTensor = Tensor._make_wrapper_subclass(
             cls, form.shape, strides=form.strides, storage_offset=form.offset, dtype=form.dtype, device=_CPU
@@ -72,66 +74,68 @@ class FakeTensor(Tensor):
 
     @property
     def shape_only(self) -> Tensor:
-        """The same on "meta". Its own storage is no measure of what lives: torch's functions keep it in cycles."""
+        """The tensor's form on "meta". Torch keeps its storage in reference cycles, so it does not tell what is
+        alive."""
         return self.form.shape_only
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         kwargs = kwargs or {}
-        if torch.Tag.inplace_view in func.tags:  # such as transpose_: another form of the same memory
-            with no_dispatch():  # changes what torch itself knows of the shape
+        if torch.Tag.inplace_view in func.tags:  # such as transpose_, which changes the form but not the memory
+            with no_dispatch():  # updates the shape that torch itself stores
                 func(*args, **kwargs)
             viewed: FakeTensor = args[0]
             viewed.form = _form(func(torch.ops.aten.alias.default(viewed.form.shape_only), *args[1:], **kwargs))
             return viewed
         if func._schema.is_mutable:
-            if not func._schema.returns:  # fused and foreach kernels, in place; torch has no shapes for some of them
+            if not func._schema.returns:  # fused and foreach kernels, in place; some have no shape function
                 return None
-            keeps_shape = torch.Tag.pointwise in func.tags  # and so changes numbers alone
+            keeps_shape = torch.Tag.pointwise in func.tags  # so only the data changes
             written = [kwargs[name] for name in _outs(func)] or ([args[0]] if keeps_shape else [])
-            if len(written) == 1 and written[0].numel():  # what is empty may take another shape
+            if len(written) == 1 and written[0].numel():  # an empty tensor may get another shape
                 return written[0]
             return _computed(func, args, kwargs)
         is_new = makes_new(func)
-        # Forms of arguments decide the forms of results, whatever the numbers.
+        # The forms of results depend only on the forms of arguments, not on their data.
         key = (func, _key(args, is_new), *((name, _key(value, is_new)) for name, value in kwargs.items()))
-        found = _RESULTS.get(key)
-        if found is None:
+        forms = _RESULTS.get(key)
+        if forms is None:
             results = _computed(func, args, kwargs)
             first = args[0] if args else None
             is_view = isinstance(first, FakeTensor) and all(
-                isinstance(one, FakeTensor) and one.fake_storage is first.fake_storage for one in tensors_in(results)
+                isinstance(tensor, FakeTensor) and tensor.fake_storage is first.fake_storage
+                for tensor in tensors_in(results)
             )
             if is_new or is_view:
                 _RESULTS[key] = _mapped(lambda value: value.form, results)
             return results
         storage = None if is_new else args[0].fake_storage
-        if type(found) is _Form:
-            return FakeTensor(found, storage)
-        return _mapped(lambda form: FakeTensor(form, storage), found)
+        if type(forms) is _Form:
+            return FakeTensor(forms, storage)
+        return _mapped(lambda form: FakeTensor(form, storage), forms)
 
 
 _CPU = torch.device("cpu")
 _RESULTS: dict[Any, Any] = {}
-"""Operators with the forms of their arguments, to the forms that they give. Torch takes up to milliseconds to find
-out, and the steps that are compared hardly differ."""
+"""Forms of results by operator and forms of its arguments. Torch takes up to milliseconds to compute them, and the
+steps that are compared hardly differ."""
 
 
 @cache
 def makes_new(func: Any) -> bool:
-    """True for an operator that changes no argument, and whose results share no memory with one."""
+    """True if an operator changes no argument and its results share no memory with one."""
     schema = func._schema
     return not schema.is_mutable and not any(result.alias_info for result in schema.returns)
 
 
 @cache
 def _outs(func: Any) -> tuple[str, ...]:
-    """Arguments that hold a tensor for a result."""
-    return tuple(one.name for one in func._schema.arguments if one.kwarg_only and one.alias_info)
+    """Return the names of arguments that hold a tensor for a result."""
+    return tuple(argument.name for argument in func._schema.arguments if argument.kwarg_only and argument.alias_info)
 
 
 def _key(value: Any, is_new: bool) -> Any:
-    """What the form of results depends on, which is the place in the storage only for a view."""
+    """Return what the form of results depends on. The place in the storage matters only for views."""
     kind = type(value)
     if kind is FakeTensor:
         return value.form.seen if is_new else value.form
@@ -145,7 +149,7 @@ def _key(value: Any, is_new: bool) -> Any:
 
 
 def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    given: dict[int, Tensor] = {}
+    by_shape_only: dict[int, Tensor] = {}
     storages: dict[int, FakeStorage] = {}
 
     def without_numbers(value: Tensor) -> Tensor:
@@ -156,13 +160,13 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             storages.setdefault(shape_only.untyped_storage()._cdata, value.fake_storage)
             if func._schema.is_mutable:  # tensors of the same form keep their shape
                 shape_only = torch.ops.aten.alias.default(shape_only)
-        # What is changed comes first: as `out`, or as the first argument.
-        given.setdefault(id(shape_only), value)
+        # Tensors that are changed come first: as `out`, or as the first argument.
+        by_shape_only.setdefault(id(shape_only), value)
         return shape_only
 
     def with_storage(value: Tensor) -> Tensor:
-        if id(value) in given:  # changed in place
-            return given[id(value)]
+        if id(value) in by_shape_only:  # changed in place
+            return by_shape_only[id(value)]
         return FakeTensor(value, storages.get(value.untyped_storage()._cdata))
 
     arguments = {name: _mapped(without_numbers, value) for name, value in kwargs.items()}
@@ -172,7 +176,7 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors of an operator's arguments or results."""
+    """Yield the tensors in an operator's arguments or results."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -181,7 +185,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """`value` with the function of each tensor, or form of one, in the place of it."""
+    """Return `value` with the function applied to each tensor or form in it."""
     if isinstance(value, (Tensor, _Form)):
         return function(value)
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""The run folder: everything about one training in one place, readable without pretrainkit."""
+"""The run folder: all files of one training in one place, readable without pretrainkit."""
 
 import json
 import math
@@ -23,9 +23,9 @@ from pretrainkit.training.watch import Sample
 
 CONFIG, PROVENANCE, EVENTS, EVALUATIONS = "config.yaml", "provenance.json", "events.jsonl", "eval.jsonl"
 SUMMARY = "summary.json"
-"""Written last: a run whose newest checkpoint is of the step named in it is complete."""
+"""Written last: a run is complete if the step in it is that of the newest checkpoint."""
 SAMPLES = "samples"
-"""Folder of what a model answered while it was trained, a file for each evaluation."""
+"""Folder of the model's answers during training, one file for each evaluation."""
 
 
 class RunFolder:
@@ -40,7 +40,7 @@ class RunFolder:
 
     @property
     def cache(self) -> Path:
-        """What can be computed again."""
+        """Folder for data that can be computed again."""
         return self.path / "cache"
 
     @property
@@ -50,24 +50,24 @@ class RunFolder:
 
     @property
     def has_checkpoint(self) -> bool:
-        """True if anything was saved here (maybe torn: the checkpoint store finds that out)."""
+        """True if anything was saved here. It may be damaged, which the checkpoint store checks."""
         return any(self.checkpoints.glob("step-*"))
 
     def require_new(self) -> None:
-        """Raises InputError where the folder holds a run with checkpoints, or something else than a run."""
+        """Raise InputError if the folder contains a run with checkpoints, or anything other than a run."""
         if self.has_checkpoint:
             raise InputError(
-                f"{self.path} already holds a run\n  go on with it: pretrainkit resume {quote(str(self.path))}\n"
-                "  or give another place: --out FOLDER"
+                f"{self.path} already contains a run\n  resume it with: pretrainkit resume {quote(str(self.path))}\n"
+                "  or choose another folder: --out FOLDER"
             )
         has_only_lock = self.checkpoints.is_dir() and {entry.name for entry in self.checkpoints.iterdir()} <= {".lock"}
         of_unstarted = {"logs", "cache", "launch", *(["checkpoints"] if has_only_lock else [])}
         if self.path.is_dir() and not self.exists and not {entry.name for entry in self.path.iterdir()} <= of_unstarted:
-            raise InputError(f"{self.path} holds something else than a run\n  give a new folder: --out FOLDER")
+            raise InputError(f"{self.path} contains something other than a run\n  choose a new folder: --out FOLDER")
 
     def prepare(self) -> None:
-        """Make the folder for a new run. What a run left that never saved anything is cleared away. Raises InputError
-        as `require_new`, or where it cannot be written."""
+        """Create the folder for a new run. Files of a run that never saved a checkpoint are deleted. Raises InputError
+        like `require_new`, or if the folder cannot be written."""
         self.require_new()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -77,11 +77,11 @@ class RunFolder:
                     left.unlink()
         except OSError as error:
             raise InputError(
-                f"cannot write the run folder {self.path}\n  {error}\n  give another place: --out FOLDER"
+                f"cannot write the run folder {self.path}\n  {error}\n  choose another folder: --out FOLDER"
             ) from None
 
     def discard(self) -> None:
-        """Remove a folder that `prepare` made, as far as it holds nothing but maybe an empty `checkpoints`."""
+        """Remove a folder that `prepare` created, if it contains nothing except an empty `checkpoints` folder."""
         with suppress(OSError):
             if self.checkpoints.is_dir():
                 (self.checkpoints / ".lock").unlink(missing_ok=True)
@@ -89,46 +89,46 @@ class RunFolder:
             self.path.rmdir()
 
     def record(self, config: RunConfig, provenance: Mapping[str, Any]) -> None:
-        """Write config and provenance. Raises DataError where that cannot be written."""
+        """Write config and provenance. Raises DataError if they cannot be written."""
         _write(self.path / CONFIG, dump_yaml(config.model_dump(mode="json")))
         self.write_json(PROVENANCE, provenance)
 
     def config_tree(self) -> dict[str, Any]:
-        """The resolved config as nested plain values. Raises DataError when this is no run folder."""
+        """Return the resolved config as nested plain values. Raises DataError if this is not a run folder."""
         path = self.path / CONFIG
         try:
             tree = parse_yaml(path.read_text(encoding="utf-8"), str(path))
         except OSError as error:
             raise DataError(
                 f"{self.path} is not a run folder: {error.strerror or error}: {path}\n"
-                "  give a folder that `pretrainkit train` wrote, such as runs/NAME"
+                "  use a folder that `pretrainkit train` wrote, such as runs/NAME"
             ) from None
         if not isinstance(tree, dict) or not isinstance(tree.get("recipe"), str):
-            raise DataError(f"{path} does not hold a config\n  it should name its recipe")
+            raise DataError(f"{path} does not contain a config\n  a config names its recipe")
         return tree
 
     def summary(self) -> dict[str, Any]:
-        """The numbers at the end of the run; empty where it has not ended."""
+        """Return the values at the end of the run; empty if it has not ended."""
         try:
             return json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
 
     def remove_summary(self) -> None:
-        """Remove what described the end of a run that continues."""
+        """Remove the files that describe the end of a run, because the run continues."""
         for name in (SUMMARY, "samples.json"):
             (self.path / name).unlink(missing_ok=True)
 
     def provenance(self) -> dict[str, Any]:
-        """Where each value of the config came from, versions, command; empty when missing. Raises DataError where the
-        file is damaged."""
+        """Return the source of each config value, versions and command; empty if the file is missing. Raises DataError
+        if it is damaged."""
         path = self.path / PROVENANCE
         try:
             return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         except ValueError as error:
             raise DataError(
                 f"{path} is damaged: {error}\n"
-                "  it only records where the config came from: restore it, or delete it to go on without"
+                "  it only records where the config came from: restore it, or delete it to continue without it"
             ) from None
 
     def event(self, step: int, kind: str, text: str) -> None:
@@ -141,7 +141,7 @@ class RunFolder:
         self._append(EVALUATIONS, {"step": step} | {name: json_value(value) for name, value in metrics.items()})
 
     def samples(self, step: int, samples: Sequence[Sample]) -> None:
-        """Write what the model answers to some held-out examples after so many updates."""
+        """Write the model's answers to some held-out examples after `step` updates."""
         folder = self.path / SAMPLES
         try:
             folder.mkdir(exist_ok=True)
@@ -150,7 +150,7 @@ class RunFolder:
         self.write_json(f"{SAMPLES}/step-{step:08d}.json", list(samples))
 
     def write_json(self, name: str, value: Any) -> Path:
-        """Write a small JSON file into the folder, whole or not at all."""
+        """Write a small JSON file into the folder, atomically."""
         _write(self.path / name, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
         return self.path / name
 
@@ -163,9 +163,8 @@ class RunFolder:
 
 
 class EvaluationLog:
-    """A file of lines {"step": n, "settings": ..., metric: value, ...}. Those made with other settings stay in it and
-    are not looked at; a last line that a crash has torn is cut off. Raises DataError where the file holds something
-    else."""
+    """A file of lines {"step": n, "settings": ..., metric: value, ...}. Lines with other settings are kept but not
+    used. An incomplete last line after a crash is dropped. Raises DataError if the file contains anything else."""
 
     def __init__(self, path: Path, settings: str) -> None:
         self.path, self.settings = path, settings
@@ -173,13 +172,13 @@ class EvaluationLog:
 
     @property
     def metrics_by_step(self) -> dict[int, dict[str, float]]:
-        """What is known with these settings, by ascending step."""
+        """Metrics of evaluations with these settings, by ascending step."""
         known = {row["step"]: row for row in self._rows if row["settings"] == self.settings}
         names = {"step", "settings"}
         return {step: {k: v for k, v in known[step].items() if k not in names} for step in sorted(known)}
 
     def add(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Append a line; the file is whole at any moment."""
+        """Append a line. The file is complete at any moment."""
         self._rows.append({"step": step, "settings": self.settings, **metrics})
         with atomic_file(self.path) as file:
             file.writelines((json.dumps(row, ensure_ascii=False) + "\n").encode() for row in self._rows)
@@ -198,23 +197,23 @@ def _read_evaluations(path: Path) -> list[dict[str, Any]]:
             if number > len(lines):
                 break
             raise DataError(
-                f"{path} holds something else than evaluations of checkpoints: see line {number}\n"
-                "  give another file: --out FILE"
+                f"{path} contains something other than evaluations of checkpoints: see line {number}\n"
+                "  choose another file: --out FILE"
             ) from None
     return rows
 
 
 def json_value(value: Any) -> Any:
-    """`value`, or None for numbers that JSON lacks: NaN and infinity."""
+    """Return `value`, or None for numbers that JSON does not have: NaN and infinity."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def unwritable(path: Path, error: OSError) -> RunError:
-    """What to say when a file of a run cannot be written any more, such as on a full disk."""
+    """Return the error for a file of a run that can no longer be written, such as on a full disk."""
     return RunError(
         f"cannot write {path}: {error.strerror or error}\n"
-        "  what was saved before is intact; make room or mend the folder, "
-        f"then go on with: pretrainkit resume {quote(str(path.parent))}"
+        "  everything saved before is intact; free some space or fix the folder, "
+        f"then resume with: pretrainkit resume {quote(str(path.parent))}"
     )
 
 
@@ -224,7 +223,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def environment() -> dict[str, Any]:
-    """Versions, platform, command line and code revision, for the provenance of a run."""
+    """Return versions, platform, command line and code revision for the provenance of a run."""
     return {
         "packages": dict(_packages()),
         "python": sys.version.split()[0],
@@ -238,7 +237,7 @@ def environment() -> dict[str, Any]:
 
 @cache
 def _packages() -> dict[str, str]:
-    """Name to version of those that make or read what a run writes."""
+    """Return the versions of the packages that write or read the files of a run."""
     names = ("pretrainkit", "torch", "numpy", "sentencepiece", "tokenizers", "pydantic")
     return {name: installed_version(name) or "not installed as a package" for name in names}
 
@@ -252,8 +251,8 @@ def installed_version(package: str) -> str | None:
 
 
 def _revision() -> str | None:
-    """The commit of the code, with '+changes' when the tree differs from it; None outside a checkout. A launcher that
-    runs a copy of the code says what it is a copy of."""
+    """Return the commit of the code, with '+changes' if the working tree differs; None outside a checkout. A launcher
+    that runs a copy of the code sets the revision in the environment."""
     if launched := os.environ.get("PRETRAINKIT_REVISION"):
         return launched
     git = ["git", "-C", str(Path(__file__).resolve().parent)]

@@ -1,7 +1,8 @@
-"""The curves of a run: `metrics.jsonl`, and on request TensorBoard and Weights & Biases. Rank 0 writes.
+"""Training curves of a run: `metrics.jsonl`, and optionally TensorBoard and Weights & Biases. Rank 0 writes them.
 
-A line is {"step": n, ...}: what was measured up to update number n (the first is 1, as a checkpoint at step n has made
-n updates). A run that resumes at step n keeps the lines up to n and cuts the later ones, which it will write again.
+A line is {"step": n, ...}: the values measured up to update number n. The first update has number 1, because a
+checkpoint at step n has made n updates. A run that resumes at step n keeps the lines up to n and deletes later ones,
+which it will write again.
 """
 
 import base64
@@ -28,19 +29,21 @@ _log = logging.getLogger(__name__)
 
 
 class MetricsLog:
-    """Writes metrics wherever the config says. One per run, on rank 0; close it."""
+    """Writes metrics wherever the config says. A run has one, on rank 0; close it."""
 
     def __init__(
         self, folder: Path, config: LogConfig, resume_step: int = 0, *, run_config: Mapping[str, Any] | None = None
     ) -> None:
-        """Go on in a run folder after `resume_step` updates; 0: a new run. `run_config` is for the page of Weights &
-        Biases. Raises MissingPackageError or InputError where that is not installed or cannot start, DataError where
-        the folder cannot be written."""
+        """Open the logs of a run folder after `resume_step` updates; 0: a new run.
+
+        `run_config` is shown on the page of Weights & Biases. Raises MissingPackageError or InputError if that is not
+        installed or cannot start, and DataError if the folder cannot be written.
+        """
         self._tensorboard = None
         if config.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
-            # Points of a run that stopped after its last checkpoint would show twice: they are hidden from here on.
+            # A run that stopped after its last checkpoint repeats some steps: hide their first points.
             purged = resume_step + 1 if resume_step else None
             self._tensorboard = SummaryWriter(str(folder / "tensorboard"), purge_step=purged)
         self._wandb = _open_wandb(folder, config, run_config) if config.wandb != "off" else None
@@ -54,13 +57,13 @@ class MetricsLog:
 
     @property
     def last(self) -> dict[str, float]:
-        """The numbers of the newest line; empty where there is none."""
+        """Return the values of the newest line; empty if there is none."""
         lines = self._path.read_text(encoding="utf-8").splitlines()
         return {name: value for name, value in json.loads(lines[-1]).items() if name != "step"} if lines else {}
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Record numbers as of update number `step`. When this returns the line is in the file, in which NaN and
-        infinity are null. Raises RunError where it cannot be written, such as on a full disk."""
+        """Record values as of update number `step`. When this returns, the line is in the file, with NaN and infinity
+        as null. Raises RunError if the file cannot be written, such as on a full disk."""
         line = {"step": step} | {name: json_value(number) for name, number in numbers.items()}
         try:
             self._file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
@@ -70,7 +73,7 @@ class MetricsLog:
         self.draw(step, numbers)
 
     def draw(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Show numbers in TensorBoard and Weights & Biases only: an evaluation, say, which has a file of its own."""
+        """Show values in TensorBoard and Weights & Biases only, such as an evaluation, which has its own file."""
         if self._tensorboard is not None:
             for name, number in numbers.items():
                 self._tensorboard.add_scalar(name, number, step)
@@ -78,7 +81,7 @@ class MetricsLog:
             self._wandb.log(dict(numbers), step=step)
 
     def show(self, step: int, samples: Sequence[Sample]) -> None:
-        """Show examples and what the model makes of them in TensorBoard and Weights & Biases: pictures and texts."""
+        """Show examples with the model's answers, pictures and texts, in TensorBoard and Weights & Biases."""
         if self._tensorboard is None and self._wandb is None:
             return
         shown = list(cells(samples))
@@ -92,10 +95,10 @@ class MetricsLog:
             from wandb import Html, Image
 
             drawn = {n: Html(html.escape(cell)) if isinstance(cell, str) else Image(cell) for n, cell in shown}
-            self._wandb.log(drawn, commit=False)  # beside what was logged last: earlier steps are closed
+            self._wandb.log(drawn, commit=False)  # added to the newest step: earlier ones are closed
 
     def close(self) -> None:
-        with suppress(OSError):  # what a failed write left in the buffer fails once more; `write` has told
+        with suppress(OSError):  # a failed write left data in the buffer, which fails again; `write` has reported it
             self._file.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
@@ -104,8 +107,8 @@ class MetricsLog:
 
 
 def cells(samples: Sequence[Sample]) -> Iterator[tuple[str, str | NDArray[np.uint8]]]:
-    """Texts and pictures, uint8 (H, W, 3), under the names samples/COLUMN/NUMBER; several things of a cell have a
-    number each. Raises MissingPackageError where there are pictures, and Pillow is not installed."""
+    """Yield texts and pictures, uint8 (H, W, 3), with names samples/COLUMN/NUMBER. If a cell has several items, each
+    name gets a number. Raises MissingPackageError if there are pictures and Pillow is not installed."""
     for number, sample in enumerate(samples, 1):
         for column, value in sample.items():
             name = f"samples/{column}/{number}"
@@ -127,13 +130,13 @@ def _pixels(uri: str) -> NDArray[np.uint8]:
 
 
 def cut_after(path: Path, resume_step: int) -> None:
-    """Drop the lines past `resume_step`, a torn last line, and what is no such line."""
+    """Drop lines after `resume_step`, an incomplete last line, and invalid lines."""
     if not path.exists():
         return
     kept: list[str] = []
     num_broken = 0
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    for line in lines[:-1]:  # after the last newline comes nothing, or a line torn by a crash
+    for line in lines[:-1]:  # behind the last newline is nothing, or a line that a crash has cut off
         try:
             is_kept = json.loads(line)["step"] <= resume_step
         except (ValueError, KeyError, TypeError):

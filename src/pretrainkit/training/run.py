@@ -136,14 +136,14 @@ class InitConfig(Config):
     averaged: bool = False
     """Load the averaged weights (see ema_decay) instead of the last ones."""
     rename: tuple[InitRename, ...] = ()
-    """Names that differ. What a renamed tensor reads is not read under its own name as well."""
+    """Tensors with different names. The source of a renamed tensor is not loaded under its own name as well."""
     grow: tuple[Pattern, ...] = ()
     """Regular expressions for whole names of tensors that may be larger than in the initial checkpoint. Loaded values
     fill the beginning of each dimension; the rest keeps its random values."""
     missing: Literal["error", "random"] = "error"
     """Tensors that the initial checkpoint lacks. random: they keep their random values."""
     unexpected: Literal["error", "ignore"] = "error"
-    """Tensors of the initial checkpoint that the model does not have."""
+    """Tensors of the initial checkpoint that the model does not have. ignore: they are not loaded."""
     data: Literal["start", "continue"] = "start"
     """First data position if the step counter continues. start: the beginning of the data. continue: the position of
     the step counter; with restore=all the data must be that of the earlier run."""
@@ -157,9 +157,9 @@ class RunConfig(Config):
     seed: NonNegativeInt = 0
     """Seed of initial weights, data order, masks and dropout."""
     num_steps: PositiveInt | None
-    """Optimizer updates; null: as many whole batches as data.num_epochs passes over the data hold."""
+    """Number of optimizer updates; null: the number of whole batches in data.num_epochs passes over the data."""
     init_from: Annotated[str | None, IsPath()] = None
-    """Run, checkpoint or export whose weights to start from, with a new optimizer state; null: random weights."""
+    """Run, checkpoint or export to load initial weights from, with a new optimizer state; null: random weights."""
     init: InitConfig = InitConfig()
     """Options for loading init_from."""
     first_step: NonNegativeInt = 0
@@ -180,7 +180,7 @@ class RunConfig(Config):
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Keep an exponential moving average of the weights with this decay per update; null: none."""
     max_skipped_steps: NonNegativeInt = 0
-    """Updates with a non-finite loss or gradient that may be skipped before the run stops."""
+    """Maximum number of skipped updates, whose loss or gradient is not finite, before the run stops."""
     precision: PrecisionConfig = PrecisionConfig()
     """Number formats."""
     parallel: ParallelConfig = ParallelConfig()
@@ -245,7 +245,7 @@ class RunConfig(Config):
         factor *= usual_lr(mine) / usual_lr(old)
         if factor != 1 and mine.peak_lr == old.peak_lr:
             yield Conflict(
-                f"optimizer.peak_lr={old.peak_lr:g} was chosen for another optimiser or schedule",
+                f"optimizer.peak_lr={old.peak_lr:g} was chosen for another optimizer or schedule",
                 [("optimizer.peak_lr", float(f"{old.peak_lr * factor:.2g}"))],
                 *("optimizer.name", "optimizer.scale_by_parameter_rms"),
                 *("optimizer.adafactor.multiply_by_parameter_scale", "schedule.name", "schedule.factors"),
@@ -269,12 +269,12 @@ class RunConfig(Config):
         if getattr(self.data, "microbatch_tokens", None) is not None:  # of some recipes
             if micro is not None:
                 yield (
-                    "data.microbatch_size and data.microbatch_tokens both say how large a microbatch is\n"
+                    "data.microbatch_size and data.microbatch_tokens both define the size of a microbatch\n"
                     "  leave one out: data.microbatch_size=null, or data.microbatch_tokens=null"
                 )
             if self.parallel.fit == "auto":
                 yield (
-                    "parallel.fit=auto and data.microbatch_tokens both say how large a microbatch is\n"
+                    "parallel.fit=auto and data.microbatch_tokens both define the size of a microbatch\n"
                     "  leave one out: parallel.fit=off, or data.microbatch_tokens=null"
                 )
         if batch % world_size:
@@ -295,7 +295,7 @@ class RunConfig(Config):
         init, default = self.init, InitConfig()
         if self.init_from is None and init != default:
             name = next(name for name in InitConfig.model_fields if getattr(init, name) != getattr(default, name))
-            yield f"init.{name} is only read where there is an init_from\n  leave it out, or give init_from=RUN"
+            yield f"init.{name} is read only together with init_from\n  leave it out, or set init_from=RUN"
         if init.restore == "all" and init != InitConfig(restore="all", step=init.step, data=init.data):
             yield (
                 "init.restore=all continues with a complete state, so names and shapes cannot differ\n"
@@ -305,15 +305,15 @@ class RunConfig(Config):
         if total is not None and self.first_step >= total:
             yield (
                 f"num_steps={total} is reached before the run begins: {self.first_step} updates were made\n"
-                "  num_steps counts them: give more, or num_extra_steps=N for N updates of this run"
+                "  num_steps includes them: increase it, or set num_extra_steps=N for N updates of this run"
             )
         if total is not None and offset >= total:
             yield (
-                f"schedule.step_offset={offset} is not before num_steps={total}: the schedule never begins\n"
-                "  num_steps counts the steps before it as well; give more, or a smaller offset"
+                f"schedule.step_offset={offset} is not less than num_steps={total}, so the schedule never begins\n"
+                "  num_steps includes the steps before the schedule: increase it, or use a smaller offset"
             )
         if self.num_steps is None and self.data.num_epochs is None and self.num_extra_steps is None:
-            yield "neither num_steps nor data.num_epochs says how long to train\n  set one of them"
+            yield "neither num_steps nor data.num_epochs defines how long to train\n  set one of them"
 
     def _evaluation_problems(self) -> Iterator[str]:
         """Yield contradictory evaluation intervals, and uses of metrics that are never measured."""
@@ -321,7 +321,7 @@ class RunConfig(Config):
         if evaluate.every_steps is not None and evaluate.every_epochs is not None:
             yield Conflict(
                 f"evaluate.every_steps={evaluate.every_steps} and evaluate.every_epochs={evaluate.every_epochs} both "
-                "say when to evaluate\n  give one of them",
+                "define when to evaluate\n  set only one of them",
                 [("evaluate.every_steps", DEFAULT), ("evaluate.every_epochs", DEFAULT)],
             )
         if not self.has_held_out_data and not evaluate.probes:
@@ -331,11 +331,11 @@ class RunConfig(Config):
                 *(["evaluate.before_training=true"] if evaluate.before_training else []),
             ]
             for setting in settings:
-                yield f"{setting}, but there is nothing to evaluate on\n  give held-out data: data.valid"
+                yield f"{setting}, but there is nothing to evaluate on\n  set held-out data: data.valid"
         elif stopping is not None and not self.evaluates_repeatedly:
             yield (
-                f"evaluate.early_stopping.metric={stopping.metric} needs evaluations while training, "
-                "and there are none\n  set evaluate.every_steps"
+                f"evaluate.early_stopping.metric={stopping.metric} needs evaluations during training, "
+                "but there are none\n  set evaluate.every_steps"
             )
 
     def _schedule_problems(self) -> Iterator[str]:
@@ -343,7 +343,7 @@ class RunConfig(Config):
         if schedule.warmup_share is not None and schedule.num_warmup_steps:
             yield Conflict(
                 f"schedule.num_warmup_steps={schedule.num_warmup_steps} and "
-                f"schedule.warmup_share={schedule.warmup_share} both set the warm-up\n  give one of them",
+                f"schedule.warmup_share={schedule.warmup_share} both define the warm-up\n  set only one of them",
                 [("schedule.num_warmup_steps", DEFAULT), ("schedule.warmup_share", DEFAULT)],
             )
         if self.num_steps is not None:
@@ -351,7 +351,7 @@ class RunConfig(Config):
         elif schedule.name == "wsd" and not schedule.num_decay_steps:
             yield (
                 "schedule.name=wsd needs schedule.num_decay_steps of at least 1\n"
-                "  a tenth of the run is usual, such as schedule.num_decay_steps=100"
+                "  usually it is a tenth of the run, such as schedule.num_decay_steps=100"
             )
         if schedule.name == "factors" and not schedule.factors:
             yield (
@@ -375,7 +375,7 @@ class RunConfig(Config):
         if schedule.name == "wsd" and not schedule.num_decay_steps:
             yield Conflict(
                 "schedule.name=wsd needs schedule.num_decay_steps of at least 1\n"
-                f"  a tenth of the run is usual: schedule.num_decay_steps={max(1, tenth)}",
+                f"  usually it is a tenth of the run: schedule.num_decay_steps={max(1, tenth)}",
                 [shorter_decay],
                 "schedule.name",
             )
@@ -395,4 +395,4 @@ def nearest_multiples(value: int, unit: int) -> str:
     """Return advice with the multiples of `unit` nearest to `value`, as values of data.batch_size."""
     below, above = value // unit * unit, -(-value // unit) * unit
     choices = [str(c) for c in (below, above) if c > 0]
-    return f"nearest that fit: data.batch_size={' or '.join(choices)}"
+    return f"nearest values that fit: data.batch_size={' or '.join(choices)}"

@@ -1,8 +1,8 @@
-"""Stopping at a step boundary when asked to: SIGTERM (schedulers), SIGINT (Ctrl-C), SIGUSR1 and
-SIGUSR2 (SLURM's early warning).
+"""Stop at a step boundary on request: SIGTERM (schedulers), SIGINT (Ctrl-C), SIGUSR1 and SIGUSR2 (SLURM's early
+warning).
 
-The first signal only sets a flag: the trainer finishes its step, saves, and ends with exit code 130. A second SIGINT
-raises KeyboardInterrupt at once, for whoever does not want to wait for the save.
+The first signal only sets a flag: the trainer finishes its step, saves, and exits with code 130. A second SIGINT raises
+KeyboardInterrupt immediately, for users who do not want to wait for the save.
 """
 
 import signal
@@ -14,11 +14,11 @@ from typing import Any, Self
 
 _NAMES = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2")
 _ECHO_SECONDS = 0.5
-"""Ctrl-C under torchrun arrives twice: from the terminal, and forwarded by its agent. One this soon is the same."""
+"""Ctrl-C under torchrun arrives twice: from the terminal, and from its agent. A second one this soon is a copy."""
 _ASK_SECONDS = 2.0
-"""Ranks ask each other for signals about this often: schedulers kill a process 30 s after SIGTERM."""
+"""Ranks ask each other for signals about this often. Schedulers kill a process 30 s after SIGTERM."""
 _MOST_STEPS = 10
-"""And at least every so many steps."""
+"""Maximum number of steps between two such questions."""
 
 
 class StopSignal:
@@ -36,11 +36,11 @@ class StopSignal:
 
     def __init__(self) -> None:
         self.name: str | None = None
-        """The first signal that came, such as "SIGTERM"; None when none did."""
+        """Name of the first signal received, such as "SIGTERM"; None: no signal yet."""
         self._previous: dict[signal.Signals, Any] = {}
         self._interrupted_at: float | None = None
         self._num_steps = 1
-        """From one question to the next: the same on all ranks."""
+        """Number of steps between two questions, the same on all ranks."""
         self._steps_left = 1
         self._asked_at = time.monotonic()
 
@@ -50,16 +50,17 @@ class StopSignal:
         return self.name is not None
 
     def request(self, name: str = "request") -> None:
-        """Ask for a stop as a signal would."""
+        """Request a stop, as a signal does."""
         self.name = self.name or name
 
     def agreed(self, largest: Callable[..., list[float]], *, wish: bool = False, each_step: bool = True) -> bool:
-        """Return whether to stop after this step: the same on all ranks, true when any rank was asked to or has the
-        `wish`. Call it on every rank after every step.
+        """Return True if the run stops after this step: any rank was asked to stop or has the `wish`. All ranks get the
+        same answer and must call it after every step.
 
-        `largest` is `World.max`: free with one process; with several, one small message through the CPU, which waits
-        for the slowest rank. Without `each_step`, for GPUs, whose host runs ahead of them, ranks ask each other only
-        every ten steps, or as many as take two seconds, as measured by the slowest rank between the questions before.
+        `largest` is `World.max`. It costs nothing with one process. With several it is one small message over the CPU,
+        which waits for the slowest rank. Without `each_step` (for GPUs, whose host runs ahead), ranks ask each other
+        only every ten steps, or every two seconds if that is sooner, as measured by the slowest rank since the previous
+        question.
         """
         self._steps_left -= 1
         if self._steps_left and not each_step:

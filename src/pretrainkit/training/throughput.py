@@ -1,8 +1,8 @@
-"""How fast a run goes, counted in real work: padding is never work.
+"""Speed of a run, measured in real work: padding does not count.
 
-MFU divides the matmul FLOPs of the real tokens (forward and backward = 3 x forward, nothing recomputed) by what the
-device could do at its datasheet rate for dense matrices. A device that is not in the table has no MFU: a wrong peak is
-worse.
+MFU divides the FLOPs of matrix products of the real tokens (forward and backward = 3 x forward, nothing recomputed) by
+what the device could do at its datasheet rate for dense matrices. A device that is not in the table has no MFU, because
+a wrong peak would be worse.
 """
 
 import re
@@ -52,16 +52,18 @@ _PEAKS: tuple[tuple[str, float, float | None, float], ...] = (
     ("V100S PCIE", 130e12, None, 16.4e12),
     ("T4", 65e12, None, 8.1e12),
 )
-"""Words of the device's name, then dense FLOP/s: float16 (and bfloat16) with sums in float32; TF32, None for devices
-that have neither TF32 nor bfloat16; float32. Datasheets print twice the first two "with sparsity". Of several rows that
-fit, the one with the most words counts. Rates of GeForce cards are of NVIDIA's whitepapers of GA102, Ada, Blackwell."""
+"""Words of the device's name, then dense FLOP/s in float16 (and bfloat16) with sums in float32; in TF32, None for
+devices that have neither TF32 nor bfloat16; in float32.
+
+Datasheets print twice the first two rates "with sparsity". If several rows match, the one with the most words is used.
+Rates of GeForce cards come from NVIDIA's whitepapers on GA102, Ada and Blackwell."""
 _OTHERWISE = frozenset({"MIG", "Laptop", "Max", "Ti", "SUPER", "D"})
-"""Words that make another device of it: one that has them is not in a row without."""
+"""Words that mark a different device: a name with one of them does not match a row without it."""
 
 
 def peak_flops(device_name: str, precision_name: str) -> float | None:
-    """Datasheet FLOP/s of one device, dense, in a format as `Precision.name` has it; None where it is not known. Of the
-    device's name, such as `NVIDIA A100-SXM4-80GB`, whole words count: an A10 is no A100."""
+    """Return the dense datasheet FLOP/s of one device in a format as in `Precision.name`; None if unknown. Only whole
+    words of the device's name, such as `NVIDIA A100-SXM4-80GB`, are compared: an A10 is not an A100."""
     words = frozenset(re.split(r"[\s-]+", device_name))
     keys = {frozenset(row[0].split()): row for row in _PEAKS}
     fitting = [key for key in keys if key <= words and words & _OTHERWISE <= key]
@@ -74,7 +76,7 @@ def peak_flops(device_name: str, precision_name: str) -> float | None:
 
 @dataclass(frozen=True)
 class Peak:
-    """The denominator of MFU: what it is called and how much it is, for one rank."""
+    """The denominator of MFU for one rank, with its description."""
 
     device_name: str
     precision_name: str
@@ -82,14 +84,14 @@ class Peak:
 
     @classmethod
     def of(cls, precision: Precision) -> "Peak":
-        """Of the device and format a run computes with. A CPU has no datasheet rate."""
+        """Return the peak of the device and format that a run computes with. A CPU has no datasheet rate."""
         name = device_name(precision.device)
         return cls(name, precision.name, peak_flops(name, precision.name))
 
     def describe(self) -> str:
-        """One line for the log and the report, to be printed with every MFU."""
+        """Return one line for the log and the report, printed with every MFU."""
         if self.flops_per_second is None:
-            return f"no MFU: the peak rate of {self.device_name} in {self.precision_name} is not known"
+            return f"no MFU: the peak rate of {self.device_name} in {self.precision_name} is unknown"
         return (
             "MFU = matmul FLOPs of real tokens (3 x forward, nothing recomputed) / (seconds x ranks x "
             f"{self.flops_per_second / 1e12:g}e12 FLOP/s): {self.device_name}, dense {self.precision_name}, datasheet"
@@ -97,9 +99,9 @@ class Peak:
 
 
 class Throughput:
-    """Adds up the work and the time of the steps since it was last read. Evaluation and saving do not count.
+    """Adds up the work and time of the steps since the last call of `metrics`. Evaluation and saving do not count.
 
-    The host may run ahead of an accelerator: the time of many steps is right, that of one is not.
+    The host may run ahead of an accelerator, so the time of many steps is accurate, but that of one step is not.
     """
 
     def __init__(self, world: World, peak: Peak) -> None:
@@ -120,22 +122,23 @@ class Throughput:
             self._notes[name] = self._notes.get(name, 0) + count
 
     def time(self, step_seconds: float, wait_seconds: float) -> None:
-        """Count one step: how long this rank computed, and how long before that it waited for data."""
+        """Count one step: the time this rank computed, and the time it waited for data before that."""
         self._num_steps += 1
         self._sums["computing"] += step_seconds
         self._sums["waiting"] += wait_seconds
 
     def metrics(self) -> dict[str, float]:
-        """The rates over all ranks since the last call, and start anew. Empty without a step.
+        """Return the rates over all ranks since the last call, and reset them. Empty without a step.
 
-        A collective: all ranks call it after the same steps. Ranks go in lockstep, so their mean time is the run's.
+        A collective: all ranks call it after the same steps. Ranks run in lockstep, so their mean time is that of the
+        run.
         """
         if not self._num_steps:
             return {}
         mine = torch.tensor([*self._sums.values()], dtype=torch.float64)
         totals = self._world.all_reduce_(mine).tolist()
         examples, tokens, slots, flops, computing, waiting = totals
-        # Ranks go in lockstep, so seconds of all ranks over their number are those of the run.
+        # Ranks run in lockstep, so the seconds of all ranks divided by their number are those of the run.
         rank_seconds = max(computing + waiting, 1e-9)
         seconds = rank_seconds / self._world.world_size
         rates = {
@@ -152,15 +155,16 @@ class Throughput:
         return rates | self.notes()
 
     def notes(self) -> dict[str, float]:
-        """Notes of all ranks since the start of the run; every rank gives the same names. A collective."""
+        """Return the notes of all ranks since the start of the run. A collective; every rank must have the same
+        names."""
         if not self._notes:
             return dict(self._notes_before)
         names = sorted(self._notes)
         mine = torch.tensor([self._notes[name] for name in names], dtype=torch.float64)
         counts = zip(names, self._world.all_reduce_(mine).tolist(), strict=True)
-        found = self._notes_before | {name: self._notes_before.get(name, 0.0) + count for name, count in counts}
-        return dict(sorted(found.items()))
+        notes = self._notes_before | {name: self._notes_before.get(name, 0.0) + count for name, count in counts}
+        return dict(sorted(notes.items()))
 
     def load_notes(self, notes: Mapping[str, float]) -> None:
-        """Go on from what `notes` gave in an earlier process of the run."""
+        """Continue from the result of `notes` in an earlier process of the run."""
         self._notes_before = dict(notes)

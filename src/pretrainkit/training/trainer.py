@@ -1,7 +1,7 @@
-"""The training loop: the only one. It knows recipes and objectives through their interfaces alone.
+"""The training loop. There is only one, and it knows recipes and objectives only through their interfaces.
 
-One step: take the step's microbatches from the loader, set the learning rate, accumulate gradients, clip, update. What
-happens at step n is a function of (config, n), so a run that was stopped and resumed goes on as if it never stopped.
+One step: take the step's microbatches from the loader, set the learning rate, accumulate gradients, clip, update. Step
+n is a function of (config, n), so a run that was stopped and resumed gives the same result as one that never stopped.
 """
 
 from __future__ import annotations
@@ -54,11 +54,12 @@ from pretrainkit.training.watch import Evaluation, Sample, Watcher
 
 
 class Trainer:
-    """One run: model, optimiser, loader and the loop over them.
+    """One run: model, optimizer, loader and the loop over them.
 
-    `config` is bound to its data (no field left open), `model` freshly initialised on `world.device`. On rank 0 alone
-    `watcher` is told what happens, and after each evaluation `sample` takes from the model what it needs and returns a
-    function that gives held-out examples with its answers, as `Recipe.sample`; None: none are shown.
+    `config` is bound to its data (no field left open), and `model` is freshly initialised on `world.device`. `watcher`
+    receives events on rank 0 only. After each evaluation, `sample` copies what it needs from the model and returns a
+    function that returns held-out examples with the model's answers, as in `Recipe.sample`; None: no examples are
+    shown.
     """
 
     def __init__(
@@ -102,8 +103,8 @@ class Trainer:
         self._bad_steps = torch.zeros((), device=world.device)
 
     def restore(self) -> bool:
-        """Load the newest valid checkpoint of the run folder. False when there is none. Raises CheckpointError where it
-        belongs to another model, DataError where going on would not continue the same data."""
+        """Load the newest valid checkpoint of the run folder. Returns False if there is none. Raises CheckpointError if
+        it belongs to another model, and DataError if the run would not continue with the same data."""
         path = self.store.newest_valid()
         if path is None:
             return False
@@ -118,10 +119,10 @@ class Trainer:
             self.early_stopping.load_state(checkpoint.meta["early_stopping"])
         return True
 
-    def go_on_from(self, path: Path) -> None:
-        """Take over the model, the optimiser and the step counter of another run's checkpoint, which was looked at.
-        Raises CheckpointError where it belongs to another model or optimiser or is damaged, DataError where `init.data`
-        is "continue" and it was made with other data."""
+    def continue_from(self, path: Path) -> None:
+        """Take over model, optimizer and step counter from a verified checkpoint of another run. Raises CheckpointError
+        if it belongs to another model or optimizer or is damaged, and DataError if `init.data` is "continue" and the
+        checkpoint was made with other data."""
         checkpoint = self._load(path)
         if self.config.init.data == "continue":
             self.loader.check_state(checkpoint.meta["data"])
@@ -141,15 +142,17 @@ class Trainer:
 
     @property
     def stopped_early(self) -> str | None:
-        """Why the run ends before its last step; None: it does not."""
+        """Reason why the run ends before its last step; None: it does not."""
         stopping = self.early_stopping
         return stopping.describe() if stopping is not None and stopping.is_over else None
 
     def fit(self) -> dict[str, float]:
-        """Train from the current step to `num_steps`; returns the last metrics (training and held-out). Raises
-        ConfigError where no evaluation gives a metric that decides what is kept or when to stop, Interrupted where a
-        signal asked to stop (the state was saved), RunError after more non-finite steps than allowed, or where the disk
-        is full."""
+        """Train from the current step to `num_steps`, and return the last metrics (training and held-out).
+
+        Raises ConfigError if no evaluation gives the metric that decides which checkpoints are kept or when to stop,
+        Interrupted if a signal asked to stop (after saving), and RunError after more non-finite updates than allowed or
+        if the disk is full.
+        """
         config = self.config
         was_over = self.is_over  # stopped between its last checkpoint and its last evaluation
         last = self._resume_logs(was_over)
@@ -178,14 +181,14 @@ class Trainer:
                     if self.stopped_early is not None:
                         break
             done = [] if was_over else self._due
-            rest = [evaluation for evaluation in self.evaluations if evaluation not in done]
-            if self.best is not None and rest:  # it decides what the last save deletes
-                last |= self._evaluate(rest)
-                rest = []
+            remaining = [evaluation for evaluation in self.evaluations if evaluation not in done]
+            if self.best is not None and remaining:  # it decides what the last save deletes
+                last |= self._evaluate(remaining)
+                remaining = []
             if self._saved_step != self.step:
                 self._save(blocking=True)
-            if rest:
-                last |= self._evaluate(rest)
+            if remaining:
+                last |= self._evaluate(remaining)
             self._showing.wait()
         finally:
             gc.unfreeze()
@@ -198,7 +201,8 @@ class Trainer:
         return last
 
     def _resume_logs(self, was_over: bool) -> dict[str, float]:
-        """Open the logs and cut what will be written again; returns what was logged with the restored step."""
+        """Open the logs and delete the lines that will be written again. Returns the last metrics if the run was
+        over."""
         if not self.world.is_main:
             return {}
         cut_after(self.folder.path / EVALUATIONS, self.step - 1 if was_over else self.step)
@@ -207,7 +211,7 @@ class Trainer:
         return self._metrics_log.last if was_over else {}
 
     def _update(self, step: int, host_batches: list[HostBatch]) -> tuple[dict[str, LossSum], Tensor]:
-        """One optimizer update on this rank's microbatches; returns its loss sums, and the gradient norm before
+        """Make one update on this rank's microbatches. Returns the loss sums of this rank and the gradient norm before
         clipping."""
         config, device = self.config, self.world.device
         set_learning_rate(self.optimizer, self._lr(step))
@@ -226,7 +230,7 @@ class Trainer:
         self.precision.unscale_(self.optimizer)
         norm = clip_gradients(parameters_of(self.optimizer), config.optimizer)
         is_skipped = step_if_finite(self.optimizer, self.precision, norm)
-        if not self.precision.can_scale_down:  # else the loss was scaled too much, which is no fault of the step
+        if not self.precision.can_scale_down:  # otherwise only the loss scale was too large
             self._bad_steps += is_skipped
         with torch.no_grad():
             self.objective.after_update(self.model)
@@ -239,7 +243,7 @@ class Trainer:
         return learning_rate(config.schedule, config.optimizer.peak_lr, config.total_steps, step)
 
     def _count_skipped(self, sums: dict[str, LossSum]) -> None:
-        """Count updates that were left out for a non-finite gradient, and stop when there were too many."""
+        """Count updates that were skipped for a non-finite gradient. Raises RunError if there were too many."""
         count, step = int(self._bad_steps), self.step - 1
         if not count:
             return
@@ -256,18 +260,18 @@ class Trainer:
         if self.num_skipped > self.config.max_skipped_steps:
             raise RunError(
                 f"the gradient was not finite by step {step + 1} (losses {losses})\n"
-                f"  {self.num_skipped} updates left out, allowed: max_skipped_steps={self.config.max_skipped_steps}\n"
-                f"  the records of that batch: {path}\n"
+                f"  {self.num_skipped} updates skipped, allowed: max_skipped_steps={self.config.max_skipped_steps}\n"
+                f"  the records of that batch are in {path}\n"
                 "  lower optimizer.peak_lr, lengthen the warm-up, or resume with a larger max_skipped_steps"
             )
 
     def _fetch(self, sums: dict[str, LossSum], norm: Tensor) -> dict[str, float]:
-        """The step's loss, its terms over all ranks and the gradient norm, as numbers."""
+        """Return the loss, its terms over all ranks and the gradient norm as numbers."""
         terms = sum_over_ranks(sums, self.world)
         parts = [norm, *(part.float() for term in terms.values() for part in term)]
         grad_norm, *pairs = torch.stack([part.to(self.world.device) for part in parts]).tolist()
         means = {n: t / w if w else math.nan for n, t, w in zip(terms, pairs[::2], pairs[1::2], strict=True)}
-        # A term that nothing in the batch has is left out; one that is NaN makes the loss NaN.
+        # A term that does not occur in the batch is left out; a term that is NaN makes the loss NaN.
         scales = self.objective.scales
         counted = {name for name, weight in zip(terms, pairs[1::2], strict=True) if weight}
         loss = sum(scale * means[name] for name, scale in scales.items() if name in counted)
@@ -275,7 +279,7 @@ class Trainer:
         return {"loss": loss, **shown, "grad_norm": grad_norm}
 
     def _log(self, fetched: dict[str, float], sums: dict[str, LossSum]) -> dict[str, float]:
-        """Write a line of metrics; report what is no longer compiled, and updates that were left out."""
+        """Write a line of metrics; report blocks that are no longer compiled, and skipped updates."""
         metrics = {**fetched, "lr": self._lr(self.step - 1), **self.throughput.metrics()}
         if self._metrics_log is not None:
             self._metrics_log.write(self.step, metrics)
@@ -288,26 +292,27 @@ class Trainer:
         return metrics
 
     def _between_steps(self, stop: StopSignal) -> dict[str, float]:
-        """Evaluate, stop and save where it is time to. Ranks decide together, so that no collective is left hanging."""
+        """Evaluate, stop and save if it is time to. Ranks decide together, so that none waits in a collective
+        forever."""
         metrics: dict[str, float] = {}
         is_first = self.step == self.config.first_step + 1
         if is_first:
-            gc.freeze()  # what lives now lives to the end; later collections need not look at it
+            gc.freeze()  # objects that exist now live until the end, so later collections can ignore them
         self._is_best = False
         if due := self._due:
             metrics = self._evaluate(due)
         is_last = self.is_over
         each_step = self.world.world_size == 1 or reads_at_once(self.world.device)
-        # A save that failed in the background ends the run now, not when the next one is due.
+        # If a save in the background has failed, the run ends now, not when the next save is due.
         if stop.agreed(self.world.max, wish=self.store.has_failed, each_step=each_step) and not is_last:
             self._save(blocking=True)
             by = stop.name or "a signal to another rank"
             self._event("stopped", f"by {by}; saved at step {self.step}")
             raise Interrupted(
                 f"stopped by {by} at step {self.step} of {self.config.total_steps}; the state is saved\n"
-                f"  go on with: pretrainkit resume {quote(str(self.folder.path))}"
+                f"  resume it with: pretrainkit resume {quote(str(self.folder.path))}"
             )
-        # After the first update too: a disk that cannot be written is found at once.
+        # Also save after the first update, to notice immediately if the disk cannot be written.
         is_time = is_first or self.step % self.config.checkpoint.every_steps == 0 or self._is_best
         if is_time and not is_last:
             self._save(blocking=not self.config.checkpoint.asynchronous)
@@ -315,20 +320,20 @@ class Trainer:
 
     @property
     def _due(self) -> list[Evaluation]:
-        """What is to be evaluated after this update: with the last one all together."""
+        """Evaluations that are due after this update; after the last update all of them."""
         due = [evaluation for evaluation in self.evaluations if evaluation.is_due(self.step)]
         return list(self.evaluations) if due and self.step == self.config.total_steps else due
 
     def _evaluate(self, evaluations: Sequence[Evaluation]) -> dict[str, float]:
         metrics: dict[str, float] = {}
         for evaluation in evaluations:
-            found = evaluation.run(self.model, f"{self.step:06d}")
+            values = evaluation.run(self.model, f"{self.step:06d}")
             if self.ema is not None:
                 with self.ema.swapped_in(self.model):
                     averaged = evaluation.run(self.model, f"{self.step:06d}-ema")
-                found = found | {f"ema_{name}": value for name, value in averaged.items()}
-            self._evaluated[evaluation] = set(found)
-            metrics |= found
+                values = values | {f"ema_{name}": value for name, value in averaged.items()}
+            self._evaluated[evaluation] = set(values)
+            metrics |= values
         if not metrics:
             return {}
         if self.world.is_main:
@@ -343,8 +348,8 @@ class Trainer:
         return named
 
     def _show(self, sample: Callable[[nn.Module], Callable[[], Sequence[Sample]]], log: MetricsLog) -> None:
-        """Show examples with the answers of the model as it is now; where training is another device's work, while it
-        goes on."""
+        """Show examples with the answers of the current model. If another device trains, this runs in the
+        background."""
         self._showing.wait()
         step, draw = self.step, sample(self.plain_model)
 
@@ -359,7 +364,7 @@ class Trainer:
             self._showing.start(show)
 
     def _decide(self, metrics: dict[str, float]) -> None:
-        """What an evaluation means for the checkpoints to keep and for the end of the run."""
+        """Use the metrics of an evaluation to decide which checkpoints to keep and whether to end the run."""
         if self.step == self._restored_step:
             return  # decided before the checkpoint was written
         if self.best is not None and self.step:
@@ -367,7 +372,7 @@ class Trainer:
         if self.early_stopping is not None:
             self.early_stopping.saw(self.step, metrics)
         if len(self._evaluated) < len(self.evaluations):
-            return  # others may have the metric
+            return  # evaluations that are still to come may have the metric
         known = set().union(*self._evaluated.values())
         for path, config in (
             ("checkpoint.keep_best", self.config.checkpoint.keep_best),
@@ -377,8 +382,8 @@ class Trainer:
                 if self.step > self.config.first_step and self._saved_step != self.step:
                     self._save(blocking=True)
                 raise ConfigError(
-                    f"{path}.metric={config.metric} is no held-out metric of this run\n"
-                    f"  there are: {', '.join(sorted(known))}"
+                    f"{path}.metric={config.metric} is not a held-out metric of this run\n"
+                    f"  its metrics: {', '.join(sorted(known))}"
                 )
 
     def _save(self, *, blocking: bool) -> None:
@@ -406,7 +411,7 @@ class Trainer:
         self._event("checkpoint", f"step {self.step}")
 
     def _extra_tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint holds besides model and optimiser."""
+        """Return the tensors of a checkpoint besides model and optimizer."""
         return {f"ema.{name}": tensor for name, tensor in self.ema.state_dict().items()} if self.ema else {}
 
     def _event(self, kind: str, text: str) -> None:
@@ -421,7 +426,7 @@ class Trainer:
 
 
 class _OnDevice(Sequence[Batch]):
-    """Host batches that go to the device when they are asked for, so that it need not hold them all."""
+    """Host batches that are copied to the device when they are accessed, so that it need not hold them all."""
 
     def __init__(self, batches: Sequence[HostBatch], device: torch.device) -> None:
         self._batches, self._device = batches, device
@@ -434,10 +439,10 @@ class _OnDevice(Sequence[Batch]):
 
 
 def to_device(batch: HostBatch, device: torch.device) -> dict[str, Tensor]:
-    """NumPy arrays to tensors on `device`; see `from_host`."""
+    """Copy NumPy arrays to tensors on `device`; see `from_host`."""
     return {name: from_host(array, device) for name, array in batch.items()}
 
 
 def initial_seed(seed: int) -> int:
-    """The seed of torch's generator for initial weights: the same on every rank."""
+    """Return the seed of torch's generator for initial weights, the same on every rank."""
     return stream_key(seed, "weights")

@@ -1,6 +1,6 @@
-"""What a run calls while it goes on: those who are told about it, evaluations, and the samples they show. Torch-free.
+"""Hooks of a run: the watcher of its progress, evaluations, and samples to show. This module does not import torch.
 
-The library is quiet; the command line passes a Watcher that prints.
+The library prints nothing; the command line passes a Watcher that prints.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ if TYPE_CHECKING:
 
 
 Sample = Mapping[str, Any]
-"""A held-out example with a model's answer, {column: value}, as `Recipe.sample` gives it. A value is a text, or a list
-of {"text": ..., "image": a data URI, "is_right": true or false}, all of them optional."""
+"""A held-out example with a model's answer, {column: value}, as returned by `Recipe.sample`. A value is a text, or a
+list of {"text": ..., "image": a data URI, "is_right": true or false}; all keys are optional."""
 
 
 class Watcher:
-    """Receives what happens on rank 0. Every method does nothing here; override what is of interest."""
+    """Receives the events of a run on rank 0. The methods do nothing; override those of interest."""
 
     def started(self, info: Mapping[str, Any]) -> None:
-        """Once, before the first step: run folder, parameters, device, precision, first and last step."""
+        """Receive run folder, parameters, device, precision, first and last step. Called once, before the first
+        step."""
 
     def stepped(self, step: int, num_steps: int) -> None:
-        """After every update: must be cheap."""
+        """Called after every update, so it must be fast."""
 
     def logged(self, step: int, metrics: Mapping[str, float]) -> None:
-        """At every log step: the metrics as written to metrics.jsonl."""
+        """Receive the metrics as written to metrics.jsonl, at every log step."""
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
-        """After an evaluation."""
+        """Receive the metrics of an evaluation."""
 
     def event(self, step: int, kind: str, text: str) -> None:
-        """Checkpoints, resumption, skipped steps, blocks that are no longer compiled, a stop."""
+        """Receive events: checkpoints, resumption, skipped updates, blocks that are no longer compiled, a stop."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class Evaluation:
     """Evaluation that is repeated during training."""
 
     run: Callable[[nn.Module, str], dict[str, float]]
-    """Metrics of a model by name; a collective, the same on all ranks. The text identifies this evaluation among those
-    of the run: the step, and "-ema" for averaged weights."""
+    """Return metrics of a model by name. A collective with the same result on all ranks. The text identifies this
+    evaluation among those of the run: the step, and "-ema" for averaged weights."""
     every_steps: int | None
     """Number of updates between calls; the last update is always followed by one. None: only after the last."""
 

@@ -1,1 +1,1 @@
-"""What is kept of a run, and read again."""
+"""Checkpoints of a run: writing, reading, retention."""

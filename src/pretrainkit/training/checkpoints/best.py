@@ -1,8 +1,8 @@
-"""What held-out metrics decide: which checkpoints are kept, and when a run ends early.
+"""Decisions by held-out metrics: which checkpoints to keep, and when to end a run early.
 
-Both see the metrics of every evaluation, which are the same on all ranks, and their state is in the checkpoints: a run
-that was stopped and resumed decides as if it never stopped. An evaluation without their metric does not count, and a
-value that is no number is never good.
+Both classes see the metrics of every evaluation, which are the same on all ranks. Their state is stored in checkpoints,
+so a resumed run decides like one that never stopped. An evaluation without the metric is ignored, and NaN is never an
+improvement.
 """
 
 import math
@@ -22,31 +22,32 @@ class BestSteps:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Best first."""
+        """Steps of the best values, best first."""
         return tuple(self._values)
 
     def saw(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """True if this evaluation is one of the best so far. Of equal values the earlier is better."""
+        """Record an evaluation. Returns True if it is among the best so far; of equal values the earlier one is
+        better."""
         value = metrics.get(self.config.metric)
         if value is None or math.isnan(value):
             return False
         sign = 1 if self.config.mode == "min" else -1
         values = self._values | {step: value}
-        order = sorted(values, key=lambda one: (sign * values[one], one))
-        self._values = {one: values[one] for one in order[: self.config.keep]}
+        order = sorted(values, key=lambda at: (sign * values[at], at))
+        self._values = {at: values[at] for at in order[: self.config.keep]}
         return step in self._values
 
     def state(self) -> list[list[float]]:
-        """For a checkpoint."""
+        """Return the state for a checkpoint, as [step, value] pairs."""
         return [[step, value] for step, value in self._values.items()]
 
     def load_state(self, state: list[list[float]]) -> None:
-        """Of a checkpoint; what it holds beyond `keep` is forgotten."""
+        """Restore the state of a checkpoint, limited to `keep` steps."""
         self._values = {int(step): value for step, value in state[: self.config.keep]}
 
 
 class EarlyStopping:
-    """Counts evaluations in which a metric got no better."""
+    """Counts evaluations in which a metric did not improve."""
 
     def __init__(self, config: EarlyStoppingConfig) -> None:
         self.config = config
@@ -60,7 +61,7 @@ class EarlyStopping:
         return self._num_worse >= self.config.patience
 
     def saw(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Look at an evaluation."""
+        """Record an evaluation."""
         value, best, config = metrics.get(self.config.metric), self._best, self.config
         if value is None:
             return
@@ -71,19 +72,19 @@ class EarlyStopping:
             self._num_worse += 1
 
     def describe(self) -> str:
-        """Why it is over."""
+        """Return the reason why the run should end."""
         metric, num = self.config.metric, self._num_worse
         if self._best is None:
-            return f"{metric} was no number in {num} evaluations"
-        return f"{metric} was no better in {num} evaluations than {self._best:.6g} at step {self._best_step}"
+            return f"{metric} was not a number in {num} evaluations"
+        return f"{metric} has not improved for {num} evaluations (best: {self._best:.6g} at step {self._best_step})"
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        found = {"best": self._best, "best_step": self._best_step, "num_worse": self._num_worse}
-        return {"metric": self.config.metric, **found}
+        """Return the state for a checkpoint, as JSON values."""
+        values = {"best": self._best, "best_step": self._best_step, "num_worse": self._num_worse}
+        return {"metric": self.config.metric, **values}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Of a checkpoint; that of another metric tells nothing."""
+        """Restore the state of a checkpoint; the state of another metric is ignored."""
         if state["metric"] == self.config.metric:
             self._best, self._best_step = state["best"], int(state["best_step"])
             self._num_worse = int(state["num_worse"])

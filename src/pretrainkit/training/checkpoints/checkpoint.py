@@ -1,10 +1,11 @@
-"""Saving and restoring everything a run needs to go on, exactly.
+"""Saving and restoring everything that a run needs to resume exactly.
 
-Tensors are written by PyTorch's distributed checkpoint (DCP) in the background: each rank writes its own parts, equal
-copies once. They are in safetensors files, which hold numbers only; DCP's default format has a pickle, and loading
-someone else's pickle runs their code. DCP reads the parts back on any number of ranks, so a checkpoint of FSDP2 on 2
-ranks continues as DDP or in one process; one process alone writes and reads the same files without DCP. Everything that
-is not a tensor is in `meta.json`. See `files` for the folder, and `tensors` for what is in the files.
+Tensors are written by PyTorch's distributed checkpoint (DCP) in the background. Each rank writes its own parts, and
+equal copies are written once. Files have the safetensors format, which holds numbers only. DCP's default format
+contains a pickle, and loading a pickle from somebody else would run their code. DCP reads the parts back on any number
+of ranks, so a checkpoint of FSDP2 on 2 ranks can be loaded with DDP or in one process. A single process writes and
+reads the same files without DCP. Everything that is not a tensor is in `meta.json`. See `files` for the folder, and
+`tensors` for the content of the files.
 """
 
 import json
@@ -44,9 +45,11 @@ _log = logging.getLogger(__name__)
 
 
 class CheckpointStore:
-    """The checkpoints of one run, in `RUN/checkpoints` on a file system that all ranks share; it is created when
-    missing. All ranks make one and call its methods together; close it. Raises CheckpointError where the
-    folder cannot be written, or another process is writing checkpoints there."""
+    """The checkpoints of one run, in `RUN/checkpoints` on a file system that all ranks share.
+
+    The folder is created if it is missing. All ranks create a store, call its methods together, and close it. Raises
+    CheckpointError if the folder cannot be written or another process is writing checkpoints there.
+    """
 
     def __init__(self, folder: Path, config: CheckpointConfig, world: World) -> None:
         self.folder = folder
@@ -61,16 +64,16 @@ class CheckpointStore:
         world.on_main(self._take_folder)
 
     def check_space(self, model: nn.Module, num_copies: int = 3) -> None:
-        """Raise CheckpointError where the disk has no room for even one checkpoint. `num_copies`: tensors per parameter
-        in it: 1, 2 more for Adam's moments, 1 more for an average."""
+        """Raise CheckpointError if the disk has too little space for one checkpoint. `num_copies` is the number of
+        stored tensors per parameter: 1, plus 2 for Adam's moments, plus 1 for averaged weights."""
         num_bytes = num_copies * sum(tensor.numel() * tensor.element_size() for tensor in model_tensors(model).values())
 
         def check() -> None:
             free = shutil.disk_usage(self.folder).free
             if free < num_bytes:
                 raise CheckpointError(
-                    f"a checkpoint takes about {num_bytes / 1e9:.3g} GB, {self.folder} has room for {free / 1e9:.3g}\n"
-                    "  make room or choose a run folder on another disk"
+                    f"a checkpoint needs about {num_bytes / 1e9:.3g} GB, but {self.folder} has only {free / 1e9:.3g}\n"
+                    "  free some space, or choose a run folder on another disk"
                 )
 
         self.world.on_main(check)
@@ -88,24 +91,24 @@ class CheckpointStore:
     ) -> None:
         """Save the state after `step` updates. Returns once the state is copied; the copy is written in the background.
 
-        Waits for the previous save first: at most one is under way. Does nothing when this store saved `step` already.
-        Raises RunError where this save (when blocking) or the previous one failed, on any rank: disk full, folder gone.
-        The message names the folder and the checkpoint to resume from.
+        Waits for the previous save first, so at most one is in progress. Does nothing if this store has already saved
+        `step`. Raises RunError if this save (when blocking) or the previous one failed on any rank, such as on a full
+        disk. The message names the folder and the checkpoint to resume from.
 
         Args:
-            step: Updates made.
+            step: Number of updates made.
             optimizer: Its state tensors are saved under the names of the parameters.
-            extra: More tensors by full name, such as "ema.NAME"; sharded as they are.
-            meta: What else is needed to go on (data state, config hash, code version); JSON, equal on all ranks.
-            keep_steps: Checkpoints that are not deleted when this one is complete, however old.
-            blocking: Return only when the checkpoint is complete. Always so with `config.asynchronous` False.
+            extra: More tensors by full name, such as "ema.NAME"; their sharding is kept.
+            meta: Other values needed to resume (data state, config hash, code version); JSON, equal on all ranks.
+            keep_steps: Steps of checkpoints that are not deleted when this one is complete, however old.
+            blocking: Return only when the checkpoint is complete, as always if `config.asynchronous` is False.
         """
         self.wait()
         if self._newest is not None and self._newest.name == files.folder_name(step):
             return
-        meta = json.loads(json.dumps(meta or {}))  # a copy; and what is not JSON is refused here, on every rank
+        meta = json.loads(json.dumps(meta or {}))  # a copy; values that are not JSON raise here, on every rank
         if self.world.world_size > 1 and self._group is None:
-            # Its own group: a background thread must not mix its messages with those of the training step.
+            # A separate group: messages of a background thread must not mix with those of the training step.
             self._group = dist.new_group(backend="gloo")
         tensors = named_state(model, optimizer, extra)
         staged = self._staged(tensors)
@@ -115,23 +118,23 @@ class CheckpointStore:
         self._background.start(lambda: self._write(step, staged, meta, keep_steps))
 
     def wait(self) -> None:
-        """Wait for the save under way, if any. Raises RunError where it failed."""
+        """Wait for the save in progress, if any. Raises RunError if it failed."""
         self._newest = self._background.wait() or self._newest
 
     @property
     def has_failed(self) -> bool:
-        """True if the save under way is known to have failed on this rank; then `wait` and `save` raise."""
+        """True if the save in progress is known to have failed on this rank; then `wait` and `save` raise."""
         return self._background.has_failed
 
     def newest_valid(self) -> Path | None:
-        """The newest checkpoint that is whole, for all ranks; torn ones are named in warnings and skipped."""
+        """Return the newest valid checkpoint, the same on all ranks. Damaged ones are skipped with a warning."""
         self.wait()
-        found = self.world.on_main(lambda: str(files.newest_valid(self.folder) or ""))
-        return Path(found) if found else None
+        path = self.world.on_main(lambda: str(files.newest_valid(self.folder) or ""))
+        return Path(path) if path else None
 
     def close(self) -> None:
-        """Wait for the save under way and let go of the folder. Before `World.close`: the save needs the other ranks.
-        Raises RunError where the save failed."""
+        """Wait for the save in progress and release the folder. Call it before `World.close`, because the save needs
+        the other ranks. Raises RunError if the save failed."""
         try:
             self.wait()
         finally:
@@ -147,7 +150,8 @@ class CheckpointStore:
             files.clean(self.folder)
 
     def _staged(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Copies on the CPU, in buffers that the next save uses again; for a GPU pinned, so that copies overlap."""
+        """Copy tensors to the CPU, into buffers that the next save reuses. For a GPU they are pinned, so copies
+        overlap."""
         staged: dict[str, Tensor] = {}
         on_device = False
         for name, tensor in tensors.items():
@@ -165,7 +169,7 @@ class CheckpointStore:
         return staged
 
     def _mesh_of_copies(self, tensor: Any) -> Any:
-        """The mesh of a sharded tensor with CPUs in place of its devices."""
+        """Return a mesh of CPUs with the shape of the mesh of a sharded tensor."""
         if self._cpu_mesh is None and is_dtensor(tensor):
             from torch.distributed.device_mesh import init_device_mesh
 
@@ -175,7 +179,7 @@ class CheckpointStore:
     def _write(
         self, step: int, tensors: dict[str, Tensor], meta: Mapping[str, Any], keep_steps: Collection[int]
     ) -> Path:
-        """Write, check and publish; on all ranks, maybe in the background thread. Fails on all ranks or on none."""
+        """Write, verify and publish on all ranks, possibly in the background thread. Fails on all ranks or on none."""
         started = time.perf_counter()
         incomplete = files.incomplete_path(self.folder, step)
         report: dict[str, Any] = {"files": {}, "failure": ""}
@@ -199,7 +203,7 @@ class CheckpointStore:
             left = "checkpoints of earlier steps are intact" if self._newest is None else f"{self._newest} is intact"
             raise RunError(
                 f"cannot save checkpoint {path}: {failure}\n"
-                f"  {left}; make room or fix the folder, then: `pretrainkit resume {quote(str(self.folder.parent))}`"
+                f"  {left}; free space or fix the folder, then: `pretrainkit resume {quote(str(self.folder.parent))}`"
             )
         if self.world.is_main:
             _log.info("saved %s in %.1f s", path, time.perf_counter() - started)
@@ -219,14 +223,16 @@ def load(
     extra: Mapping[str, Tensor] | None = None,
     verify: bool = True,
 ) -> Checkpoint:
-    """Restore exactly what `CheckpointStore.save` was given, in place. All ranks call it; any number, DDP or FSDP2.
-    Without `optimizer` its state is left in the checkpoint; `extra` are tensors to restore by full name, such as
-    "ema.NAME"; `verify` checks sizes and SHA-256 of the files first, which is not needed right after `newest_valid`.
-    Raises CheckpointError where the checkpoint is missing or damaged, or is of another model; nothing was changed
-    then."""
-    found = world.on_main(lambda: files.problem(path, check_content=verify) or "")
-    if found:
-        raise CheckpointError(f"checkpoint {path} cannot be used: {found}\n  use an earlier one or start a new run")
+    """Restore in place exactly the state that was passed to `CheckpointStore.save`.
+
+    All ranks must call it, in any number, with DDP or FSDP2. Without `optimizer` its state is not loaded. `extra` are
+    tensors to restore by full name, such as "ema.NAME". `verify` checks sizes and SHA-256 of the files first; this is
+    not needed right after `newest_valid`. Raises CheckpointError if the checkpoint is missing, damaged, or of another
+    model; then nothing was changed.
+    """
+    problem = world.on_main(lambda: files.problem(path, check_content=verify) or "")
+    if problem:
+        raise CheckpointError(f"checkpoint {path} cannot be used: {problem}\n  use an earlier one or start a new run")
     checkpoint = files.read_checkpoint(path)
     stored = stored_tensors(path)
     wanted = {f"model.{name}": tensor.detach() for name, tensor in model_tensors(model).items()}
@@ -239,21 +245,21 @@ def load(
     absent = [name for name in extra or {} if name not in stored or stored[name].shape != wanted[name].shape]
     if absent:
         raise CheckpointError(
-            f"checkpoint {path} does not hold {', '.join(absent[:4])}{' ...' if len(absent) > 4 else ''}\n"
-            "  it was saved by a run without it (such as ema_decay=null), or of another model: use that run's config"
+            f"checkpoint {path} does not contain {', '.join(absent[:4])}{' ...' if len(absent) > 4 else ''}\n"
+            "  it comes from a run without them (such as ema_decay=null) or from another model: use that run's config"
         )
     moments = {} if optimizer is None else empty_moments(model, optimizer, stored, path)
     wanted |= {name: tensor for by_key in moments.values() for name, tensor in by_key.values()}
     for name, tensor in wanted.items():
         if tensor.dtype != stored[name].dtype:
             raise CheckpointError(
-                f"checkpoint {path} has {name} as {stored[name].dtype}, this run as {tensor.dtype}\n"
-                "  resume with the precision it was trained with"
+                f"checkpoint {path} stores {name} as {stored[name].dtype}, but this run uses {tensor.dtype}\n"
+                "  resume with the precision that it was trained with"
             )
     unread = [name for name in stored if name not in wanted and not name.startswith("optimizer.")]
     if unread and world.is_main:
         _log.warning(
-            "checkpoint %s holds %d tensors that this run does not use, such as %s", path, len(unread), unread[0]
+            "checkpoint %s contains %d tensors that this run does not use, such as %s", path, len(unread), unread[0]
         )
     read_into(path, wanted, world)
     if optimizer is not None:
@@ -262,9 +268,9 @@ def load(
 
 
 def read_weights(path: Path, prefix: str = "model.") -> dict[str, Tensor]:
-    """The whole tensors whose names start with `prefix`, without it, on the CPU; by default the model's weights. Tied
-    parameters come under one name, which `load_full_state_dict` accepts. Raises CheckpointError where there is no whole
-    checkpoint at `path`, or it has no such tensors."""
+    """Return the whole tensors whose names start with `prefix`, on the CPU and without the prefix; by default the
+    model's weights. Tied parameters are stored under one name, which `load_full_state_dict` accepts. Raises
+    CheckpointError if `path` is not a complete checkpoint or has no such tensors."""
     trouble = files.problem(path)
     if trouble is not None:
         raise CheckpointError(f"checkpoint {path} cannot be used: {trouble}\n  use another one")
@@ -274,7 +280,7 @@ def read_weights(path: Path, prefix: str = "model.") -> dict[str, Tensor]:
         if name.startswith(prefix)
     }
     if not weights:
-        advice = "only a run with ema_decay keeps an average of its weights" if prefix == "ema." else "use another one"
-        raise CheckpointError(f"checkpoint {path} holds no tensors named {prefix}...\n  {advice}")
+        advice = "only a run with ema_decay keeps averaged weights" if prefix == "ema." else "use another one"
+        raise CheckpointError(f"checkpoint {path} contains no tensors named {prefix}...\n  {advice}")
     read_into(path, weights, World())
     return {name.removeprefix(prefix): tensor for name, tensor in weights.items()}

@@ -1,14 +1,14 @@
-"""Checkpoint folders on disk: names, manifest, verification, deletion, the lock. Torch-free.
+"""Checkpoint folders on disk: names, manifest, verification, deletion, the lock. This module does not import torch.
 
 checkpoints/
   .lock                       held by the run that writes here
-  step-00001000/              complete, by construction: it got this name after all of it was on the disk
-    PINNED                    only where someone made it: never deleted
-    meta.json                 step, what the trainer added, size and SHA-256 of every file, a checksum of itself
+  step-00001000/              complete: it gets this name only after all files are on the disk
+    PINNED                    optional, created by a user: this checkpoint is never deleted
+    meta.json                 step, entries of the trainer, size and SHA-256 of every file, a checksum of itself
     rank-00000-of-00002-part-000.safetensors ...
   .incomplete-step-00002000/  being written, or left behind by a run that died
-  .deleted-step-00000500/     being deleted: renamed first, so that half a deletion is never taken for a checkpoint
-  set-aside-step-00003000/    later than a checkpoint that was written after it: a future that this run did not take
+  .deleted-step-00000500/     being deleted: renamed first, so that half of it is never taken for a checkpoint
+  set-aside-step-00003000/    later than a checkpoint that was written after it: from a history that the run left
 """
 
 import errno
@@ -34,52 +34,55 @@ FORMAT_VERSION = 1
 META_NAME = "meta.json"
 _STEP_FOLDER = re.compile(r"step-(\d{8,})")
 PINNED = "PINNED"
-"""A file of this name in a checkpoint keeps it from being deleted."""
+"""A file of this name in a checkpoint protects it from deletion."""
 _INCOMPLETE, _DELETED, _SET_ASIDE = ".incomplete-", ".deleted-", "set-aside-"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What `meta.json` says about a checkpoint."""
+    """Content of `meta.json`."""
 
     path: Path
     step: int
-    """Updates made."""
+    """Number of updates made."""
     world_size: int
-    """Ranks that wrote it; any number can read it."""
+    """Number of ranks that wrote it; any number can read it."""
     meta: dict[str, Any]
-    """What the trainer handed to `save`."""
+    """The `meta` argument of `CheckpointStore.save`."""
 
 
 def folder_name(step: int) -> str:
-    """Folder of the checkpoint after `step` updates."""
+    """Return the folder name of the checkpoint after `step` updates."""
     return f"step-{step:08d}"
 
 
 def incomplete_path(folder: Path, step: int) -> Path:
-    """Where a checkpoint is written before it is renamed."""
+    """Return the path where a checkpoint is written before it is renamed."""
     return folder / f"{_INCOMPLETE}{folder_name(step)}"
 
 
 def step_folders(folder: Path) -> dict[int, Path]:
-    """Step to folder of everything that is called a checkpoint, sorted by step. Empty when `folder` does not exist."""
+    """Map the step to the folder of each checkpoint, sorted by step. Empty if `folder` does not exist. Nothing is
+    verified."""
     if not folder.is_dir():
         return {}
-    found = {int(m[1]): path for path in folder.iterdir() if (m := _STEP_FOLDER.fullmatch(path.name))}
-    return dict(sorted(found.items()))
+    folders = {int(m[1]): path for path in folder.iterdir() if (m := _STEP_FOLDER.fullmatch(path.name))}
+    return dict(sorted(folders.items()))
 
 
 def file_record(path: Path) -> dict[str, Any]:
-    """Size in bytes and SHA-256 of a file, after making sure that it is on the disk."""
+    """Return size in bytes and SHA-256 of a file, after flushing it to the disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
     return {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
 
 
 def publish(folder: Path, step: int, world_size: int, files: Mapping[str, Any], meta: Mapping[str, Any]) -> Path:
-    """Turn the incomplete folder of `step`, which `world_size` ranks wrote, into a checkpoint. `files` has the
-    `file_record` of each file, which is on the disk; `meta` are the trainer's own entries, JSON. Raises OSError where
-    the disk is full or failing; no checkpoint of this step appears."""
+    """Turn the incomplete folder of `step`, which `world_size` ranks wrote, into a checkpoint.
+
+    `files` has the `file_record` of each file, already on the disk; `meta` are the trainer's own entries, JSON. Raises
+    OSError if the disk is full or fails; then no checkpoint of this step appears.
+    """
     incomplete, final = incomplete_path(folder, step), folder / folder_name(step)
     missing = [name for name in files if not (incomplete / name).is_file()]
     if missing:
@@ -100,15 +103,15 @@ def publish(folder: Path, step: int, world_size: int, files: Mapping[str, Any], 
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """What `meta.json` says. The other files are not looked at: see `problem`. Raises CheckpointError where there is no
-    checkpoint, or its `meta.json` is damaged or of a newer format."""
+    """Return the content of `meta.json`. The other files are not checked; see `problem`. Raises CheckpointError if
+    there is no checkpoint, or its `meta.json` is damaged or has a newer format."""
     content = _read_meta(path)
     return Checkpoint(path, content["step"], content["world_size"], content["meta"])
 
 
 def problem(path: Path, check_content: bool = True) -> str | None:
-    """What is wrong with the checkpoint at `path`, or None. `check_content` also compares the SHA-256 of every file
-    (reads everything once, one thread per file)."""
+    """Return a description of what is wrong with the checkpoint at `path`, or None. `check_content` also compares the
+    SHA-256 of every file, which reads everything once, with one thread per file."""
     try:
         files = _read_meta(path)["files"]
     except CheckpointError as error:
@@ -129,8 +132,8 @@ def problem(path: Path, check_content: bool = True) -> str | None:
 
 
 def newest_valid(folder: Path) -> Path | None:
-    """The newest checkpoint whose files are all what they should be; None when there is none. Others are skipped, each
-    with a warning that says what is wrong with it."""
+    """Return the newest checkpoint whose files are all valid, or None. Others are skipped, each with a warning that
+    describes the problem."""
     for path in reversed(step_folders(folder).values()):
         trouble = problem(path)
         if trouble is None:
@@ -142,11 +145,11 @@ def newest_valid(folder: Path) -> Path | None:
 def prune(
     folder: Path, step: int, keep_last: int, keep_every_steps: int | None, keep_steps: Collection[int] = ()
 ) -> None:
-    """Delete what is not to be kept once the checkpoint of `step` is complete: all but the `keep_last` newest,
-    multiples of `keep_every_steps`, and `keep_steps`.
+    """Delete old checkpoints once the checkpoint of `step` is complete. The `keep_last` newest, multiples of
+    `keep_every_steps`, and `keep_steps` are kept.
 
     Only complete checkpoints that are not pinned count towards `keep_last`. Checkpoints of later steps come from a
-    history that this run left when it resumed earlier: they are set aside under another name, never deleted.
+    history that this run left when it resumed earlier. They are renamed (set aside), never deleted.
     """
     folders = step_folders(folder)
     for later in [s for s in folders if s > step]:
@@ -167,33 +170,36 @@ def prune(
 
 
 def delete(path: Path) -> None:
-    """Delete a checkpoint folder. It loses its name first: half a deletion is never taken for a checkpoint."""
+    """Delete a checkpoint folder. It is renamed first, so that half of it is never taken for a checkpoint."""
     doomed = path.with_name(f"{_DELETED}{path.name}")
     shutil.rmtree(doomed, ignore_errors=True)
     path.rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)  # what is left goes when the next run starts
+    shutil.rmtree(doomed, ignore_errors=True)  # the next run removes what could not be deleted
 
 
 def clean(folder: Path) -> None:
-    """Remove what dead runs left half-written or half-deleted. Hold the lock when calling."""
+    """Remove half-written and half-deleted folders of dead runs. The caller must hold the lock."""
     for path in folder.iterdir():
         if path.name.startswith((_INCOMPLETE, _DELETED)) and path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
 
 
 def lock(folder: Path) -> IO[str] | None:
-    """Make this process the only one that writes checkpoints into `folder`, until it closes the file that is returned,
-    or ends; None where the file system has no locks: then nothing may be cleaned up. Raises CheckpointError where
-    another process holds the lock, or the folder cannot be written."""
+    """Make this process the only one that writes checkpoints into `folder`.
+
+    The lock is held until the returned file is closed or the process ends. Returns None if the file system has no
+    locks; then nothing may be cleaned up. Raises CheckpointError if another process holds the lock or the folder cannot
+    be written.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / ".lock").open("a+", encoding="utf-8")
     except OSError as error:
         raise CheckpointError(
-            f"cannot write checkpoints into {folder}: {error.strerror}\n  choose another run folder or fix this one"
+            f"cannot write checkpoints into {folder}: {error.strerror}\n  choose another run folder, or fix this one"
         ) from None
     try:
-        # A POSIX lock: the kernel drops it when the process dies, and forked workers do not inherit it.
+        # A POSIX lock: the kernel releases it when the process dies, and forked workers do not inherit it.
         import fcntl
 
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -210,14 +216,14 @@ def lock(folder: Path) -> IO[str] | None:
                 "  wait until it ends, stop it, or choose another run folder"
             ) from None
         return None
-    with suppress(OSError):  # a full disk: who holds the lock is told in messages alone
+    with suppress(OSError):  # on a full disk; the name of the holder is needed for messages only
         file.truncate(0)
         os.write(file.fileno(), f"{os.getpid()} on {os.uname().nodename}\n".encode())
     return file
 
 
 def _read_meta(path: Path) -> dict[str, Any]:
-    """The content of `meta.json`, checked."""
+    """Return the verified content of `meta.json`."""
     try:
         content = json.loads((path / META_NAME).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):

@@ -1,7 +1,7 @@
-"""The tensors of a checkpoint: their names, where they come from and go to, and the files they lie in.
+"""Tensors of a checkpoint: their names, where they come from and go to, and their files.
 
-Names: `model.NAME`, `optimizer.NAME.exp_avg` and so on, and the trainer's own such as `ema.NAME`. Tied parameters are
-stored once. The optimizer's hyperparameters are not state: they come from the config and the schedule.
+Names are `model.NAME`, `optimizer.NAME.exp_avg` and so on, and the trainer's own, such as `ema.NAME`. Tied parameters
+are stored once. The optimizer's hyperparameters are not stored: they come from the config and the schedule.
 """
 
 import warnings
@@ -23,13 +23,13 @@ from pretrainkit.training.checkpoints.files import file_record
 from pretrainkit.training.optimizers.per_tensor import Sgd
 
 _FILE_BYTES = 32 << 20
-"""A file is laid out in memory before it is written, and nothing else in Python runs meanwhile: about 1 ms per 2 MB."""
+"""Maximum file size. A file is serialized in memory, which blocks other Python threads for about 1 ms per 2 MB."""
 
 
 def named_state(
     model: nn.Module, optimizer: Optimizer | None = None, extra: Mapping[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
-    """All tensors of a training state by the names they have in a checkpoint; the tensors themselves, not copies."""
+    """Return all tensors of a training state by their names in a checkpoint. They are not copied."""
     own = model_tensors(model)
     tensors = {f"model.{name}": tensor for name, tensor in own.items()}
     state: Mapping[Tensor, Mapping[str, Any]] = {} if optimizer is None else optimizer.state
@@ -49,7 +49,7 @@ Moments = dict[int, dict[str, tuple[str, Tensor]]]
 
 
 def empty_moments(model: nn.Module, optimizer: Optimizer, stored: Mapping[str, Tensor], path: Path) -> Moments:
-    """Tensors to read the optimizer's state into, sharded as the parameters are."""
+    """Allocate tensors to read the optimizer's state into, sharded like the parameters."""
     names = {id(parameter): name for name, parameter in model_tensors(model).items()}
     keys: dict[str, dict[str, str]] = {}
     for full_name in stored:
@@ -60,14 +60,14 @@ def empty_moments(model: nn.Module, optimizer: Optimizer, stored: Mapping[str, T
     is_stateless = isinstance(optimizer, Sgd) and not optimizer.defaults["momentum"]
     if not keys and not is_stateless:
         raise CheckpointError(
-            f"checkpoint {path} has no optimizer state, so training cannot go on exactly\n"
+            f"checkpoint {path} has no optimizer state, so training cannot be resumed exactly\n"
             f"  start a new run from its weights: init_from={path} init.restore=weights"
         )
     unused = keys.keys() - {names[id(parameter)] for parameter in parameters}
     if unused:
         raise CheckpointError(
             f"checkpoint {path} has optimizer state of {', '.join(sorted(unused)[:4])}, which this run does not train\n"
-            "  use the config it was trained with"
+            "  use the config that it was trained with"
         )
     moments: Moments = {}
     for index, parameter in enumerate(parameters):
@@ -82,13 +82,13 @@ def empty_moments(model: nn.Module, optimizer: Optimizer, stored: Mapping[str, T
 
 
 def set_moments(optimizer: Optimizer, moments: Moments) -> None:
-    """Through the optimizer's own method, which moves step counters where this kind of optimizer wants them."""
+    """Load the state by the optimizer's own method, which moves step counters to the device that it expects."""
     state = {index: {key: tensor for key, (_, tensor) in by_key.items()} for index, by_key in moments.items()}
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 def stored_tensors(path: Path) -> dict[str, Tensor]:
-    """Name to shape and dtype (tensors on the meta device) of everything in a checkpoint, from the files' headers."""
+    """Return shape and dtype of each tensor in a checkpoint, read from file headers, as tensors on the meta device."""
     stored: dict[str, Tensor] = {}
     for opened in _opened(path):
         for name in opened.keys():  # noqa: SIM118  # no mapping
@@ -109,12 +109,13 @@ def stored_tensors(path: Path) -> dict[str, Tensor]:
 def write_into(
     folder: Path, tensors: Mapping[str, Tensor], world: World, group: dist.ProcessGroup | None
 ) -> dict[str, Any]:
-    """Write this rank's files into `folder`: its shards, and its share of what all ranks hold alike. Returns file name
-    to size and SHA-256, once they are on the disk. Raises OSError on any rank: this one's own, or what DCP says of the
-    others.
+    """Write this rank's files into `folder`: its shards, and its share of the tensors that all ranks have.
 
-    Tensors are on the CPU, contiguous, whole or sharded; no two share memory. `group` are all ranks, with a backend for
-    the CPU; None for one process.
+    Returns the size and SHA-256 of each file, once it is on the disk. Raises OSError on any rank: its own error, or the
+    errors of others that DCP reports.
+
+    Tensors are on the CPU, contiguous, whole or sharded; no two share memory. `group` contains all ranks and has a
+    backend for the CPU; None for one process.
     """
     if world.world_size == 1:
         return _write_whole(folder, tensors)
@@ -135,7 +136,7 @@ def write_into(
 
 
 def _write_whole(folder: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """As `write_into`, for one process: the same files without DCP, which takes half a second to load."""
+    """Do the same as `write_into` in one process, without DCP, which takes half a second to load."""
     parts: dict[int, dict[str, Tensor]] = {}
     for name, number in _file_numbers(tensors, 1).items():
         parts.setdefault(number, {})[name] = tensors[name].detach()
@@ -153,7 +154,7 @@ def _file_name(rank: int, world_size: int, part: int) -> str:
 
 
 def _opened(path: Path) -> Iterator[Any]:
-    """The files of a checkpoint that one process wrote, so that their tensors are whole; none of another."""
+    """Yield the open files of a checkpoint that one process wrote, whose tensors are whole; otherwise nothing."""
     for part in sorted(path.glob(_file_name(0, 1, 0).replace("part-000", "part-*"))):
         with safe_open(part, "pt") as opened:
             yield opened
@@ -167,7 +168,7 @@ def read_into(path: Path, tensors: dict[str, Tensor], world: World) -> None:
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
-    # DCP warns that it assumes one process even where it was told so.
+    # DCP warns that it assumes one process, even with no_dist=True.
     warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
     try:
         dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=world.world_size == 1)
@@ -177,13 +178,13 @@ def read_into(path: Path, tensors: dict[str, Tensor], world: World) -> None:
 
 
 def _read_whole(path: Path, tensors: Mapping[str, Tensor]) -> bool:
-    """As `read_into`, where one process wrote the files; False: it did not."""
+    """Do the same as `read_into` if one process wrote the files. Returns True if all tensors were read."""
     left = dict(tensors)
     try:
         for opened in _opened(path):
             for name in left.keys() & set(opened.keys()):
                 target, value = left.pop(name), opened.get_tensor(name)
-                if value.shape != target.shape:  # copying would stretch it
+                if value.shape != target.shape:  # otherwise the copy would broadcast
                     raise ValueError(f"{name} is {tuple(value.shape)}, not {tuple(target.shape)}")
                 target.detach().copy_(value)
     except (OSError, SafetensorError, ValueError) as error:
@@ -192,17 +193,17 @@ def _read_whole(path: Path, tensors: Mapping[str, Tensor]) -> bool:
 
 
 def _file_numbers(tensors: Mapping[str, Tensor], world_size: int) -> dict[str, int]:
-    """Name to number of the file, from 1, such that a rank's files are of about `_FILE_BYTES` each."""
+    """Assign each tensor to a file, numbered from 1, so that a rank's files have about `_FILE_BYTES` each."""
     numbers, num_bytes = {}, 0
     for name, tensor in tensors.items():
-        # By what all ranks together have written before it.
+        # By the bytes that all ranks together have written before it.
         numbers[name] = 1 + num_bytes // (_FILE_BYTES * world_size)
         num_bytes += tensor.numel() * tensor.element_size()
     return numbers
 
 
 def reason(error: BaseException) -> str:
-    """One line about what went wrong with a file."""
+    """Return one line about a file error."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}{f' ({error.filename})' if error.filename else ''}"
     return str(error) or type(error).__name__
