@@ -151,8 +151,8 @@ CASES = [
     Case("tokenizer encode rows.jsonl --tokenizer tokenizer --out words.tsv", "--out", {"--out": "{out}"}),
     Case(
         "tokenizer train words.tsv --vocab-size 500 --sentences-from digits.jsonl --out {out}",
-        "take --splitter newline",
-        {"take --splitter newline": ENCODED},
+        "use --splitter newline",
+        {"use --splitter newline": ENCODED},
     ),
     Case(
         f"{TRAIN} data.train=[tokens/train,t5_tokens/train]",

@@ -243,7 +243,7 @@ def test_a_finished_shard_that_was_damaged_is_made_again(corpus, unigram, tmp_pa
 @pytest.mark.parametrize("content", ["", '{"text": ""}\n{"text": " "}\n'])
 def test_a_corpus_without_text_is_refused_and_leaves_nothing(content, unigram, tmp_path):
     (tmp_path / "empty.jsonl").write_text(content)
-    with pytest.raises(DataError, match="no document with any text"):
+    with pytest.raises(DataError, match="no document has any text"):
         encode_corpus([tmp_path / "empty.jsonl"], unigram, tmp_path / "out", EncodeSettings(splitter="newline"))
     assert not list((tmp_path / "out").rglob("*"))
 

@@ -100,5 +100,5 @@ def test_a_model_that_is_not_the_manifests_is_refused(unigram, wordpiece, tmp_pa
     shutil.copytree(unigram, tmp_path / "tokenizer")
     manifest = json.loads((unigram / "manifest.json").read_bytes()) | {"vocab_size": 1400}
     (tmp_path / "tokenizer" / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(DataError, match=r"has 1500 pieces, manifest\.json says 1400"):
+    with pytest.raises(DataError, match=r"has 1500 pieces, but manifest\.json has 1400"):
         load_tokenizer(tmp_path / "tokenizer")

@@ -357,13 +357,13 @@ def test_parameters_are_learned_from_all_files_alike(tmp_path):
 
 def test_files_without_words_are_named(tmp_path):
     (tmp_path / "empty.jsonl").write_text('{"text": " 1"}\n')
-    with pytest.raises(DataError, match=r"empty\.jsonl: no word to learn"):
+    with pytest.raises(DataError, match=r"empty\.jsonl: no words to learn"):
         learn_punkt(find_sources([tmp_path / "empty.jsonl"]))
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["1 2 3 ... \n"]])
 def test_text_without_words_teaches_nothing(texts):
-    with pytest.raises(DataError, match="no word to learn"):
+    with pytest.raises(DataError, match="no words to learn"):
         train_punkt(texts)
 
 
@@ -396,7 +396,7 @@ def test_load_splitter(tmp_path):
         with pytest.raises(DataError, match=message) as error:
             load_splitter(*arguments)
         if message == "no parameters":
-            assert "take newline" in followed(error.value, "tokenizers/sentences.py: splitter 'punkt' was given")
+            assert "use newline" in followed(error.value, "tokenizers/sentences.py: splitter 'punkt' was given")
             assert load_splitter("newline")("a. b.\nc") == ["a. b.", "c"]
     assert load_splitter("punkt", PARAMETERS).fingerprint == DEFAULT.fingerprint
     for options, message in [
@@ -413,7 +413,7 @@ def test_load_splitter(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "other"}, "holds no Punkt parameters"),
+        ({"format": "other"}, "does not contain Punkt parameters"),
         ({"version": 2}, "version 2; this release reads 1"),
         ({"abbreviations": "mr"}, "broken in abbreviations"),
         ({"collocations": [["a"]], "orthography": {"a": "b"}}, "broken in collocations, orthography"),
@@ -430,7 +430,7 @@ def test_broken_parameters_are_refused(tmp_path, change, message):
 @pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[]"])
 def test_parameters_that_are_no_json_are_refused(tmp_path, content):
     (tmp_path / "punkt.json").write_bytes(content)
-    with pytest.raises(DataError, match=r"no JSON|no Punkt parameters"):
+    with pytest.raises(DataError, match=r"are not JSON|does not contain Punkt parameters"):
         PunktParameters.load(tmp_path / "punkt.json")
 
 
@@ -596,9 +596,9 @@ def test_the_language_is_found_and_named_or_chosen(tmp_path):
     assert learn_punkt(english, language="none").language is None
     assert learn_punkt(latin, language="it").language == "it"
     assert "--language none" in about_language(learn_punkt(english))
-    with pytest.raises(DataError, match="give auto, none, en, de") as caught:
+    with pytest.raises(DataError, match="use one of: auto, none, en, de") as caught:
         learn_punkt(english, language="English")
-    advised = str(caught.value).split("give ")[1].split(", ")
+    advised = str(caught.value).split("use one of: ")[1].split(", ")
     assert [learn_punkt(english, language=code).language for code in advised][2:] == advised[2:]
 
 

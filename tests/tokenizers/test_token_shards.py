@@ -147,7 +147,7 @@ def test_open_refuses_index_files_of_other_shards(shards):
 def test_open_refuses_a_manifest_that_contradicts_itself(shards, change):
     path = shards.folder / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(DataError, match="make the shards anew"):
+    with pytest.raises(DataError, match="make the shards again"):
         TokenShards.open(shards.folder)
 
 

@@ -154,7 +154,7 @@ def test_missing_word_counts_and_existing_output_are_refused(words, tmp_path):
     with pytest.raises(DataError, match=r"absent\.tsv cannot be read"):
         train_tokenizer([tmp_path / "absent.tsv"], tmp_path / "out", TokenizerSettings())
     (tmp_path / "note").write_text("mine")
-    with pytest.raises(DataError, match="exists already"):
+    with pytest.raises(DataError, match="already exists"):
         train_tokenizer([words], tmp_path, TokenizerSettings(vocab_size=400))
     with pytest.raises(DataError, match="cannot write"):
         train_tokenizer([words], tmp_path / "note" / "out", TokenizerSettings(vocab_size=400))
@@ -183,5 +183,5 @@ def test_the_same_training_again_leaves_the_tokenizer_as_it_is(words, tmp_path):
     other = tmp_path / "other.tsv"
     other.write_bytes(words.read_bytes() + b"unheard\t5\n")
     for source, changed in ((other, settings), (words, TokenizerSettings(kind="wordpiece", vocab_size=401))):
-        with pytest.raises(DataError, match="exists already"):
+        with pytest.raises(DataError, match="already exists"):
             train_tokenizer([source], out, changed)

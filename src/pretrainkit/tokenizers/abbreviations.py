@@ -1,11 +1,11 @@
-"""Common abbreviations of seven languages, for Punkt to know before it has learned anything.
+"""Common abbreviations of seven languages, which Punkt knows before it learns from a text.
 
-What Punkt learns from novels does not hold `U.S.`, `Inc.` or `Jan.`. These are lists, not models: words in small
-letters without their last period. Sources: Unicode CLDR 44, `segments` (SentenceBreak suppressions) and the short names
-of months and days, without those that are words of their own (`sun`, `out`); for English also chapter 9 of the Style
-Manual of the U.S. Government Publishing Office (2016): titles, states, companies.
+The abbreviations that Punkt learns from novels lack `U.S.`, `Inc.` and `Jan.`. These are lists, not models: words in
+lower case without their last period. Sources: Unicode CLDR 44, `segments` (SentenceBreak suppressions) and the short
+names of months and days, without those that are also ordinary words (`sun`, `out`). For English also chapter 9 of the
+Style Manual of the U.S. Government Publishing Office (2016): titles, states, companies.
 
-A language is recognised by its ten commonest words, which make up a tenth to a quarter of any text in it.
+A language is recognised by its ten most common words, which make up a tenth to a quarter of any text in it.
 """
 
 import re
@@ -15,26 +15,27 @@ from dataclasses import dataclass
 
 _WORD = re.compile(r"[^\W\d_]+")
 _MIN_SHARE, _MIN_LEAD, _MIN_FOUND = 0.08, 1.4, 8
-"""Of the words of a text that must be among the ten commonest of its language; as a multiple of the share of any other
-language; and how many of the ten must occur: other languages share two or three short ones."""
+"""A text is in a language if at least this share of its words is among the ten most common words of the language, the
+share is this many times that of any other language, and this many of the ten words occur. (Languages share two or three
+short words.)"""
 
 
 @dataclass(frozen=True)
 class Abbreviations:
-    """Of one language."""
+    """Abbreviations and common words of one language."""
 
     commonest: frozenset[str]
-    """Words that tell the language."""
+    """The ten most common words, which identify the language."""
     titles: frozenset[str]
-    """Before names: no sentence ends there."""
+    """Abbreviations before names. They never end a sentence."""
     others: frozenset[str]
-    """A sentence ends there only before `starters`, or what was learned to be one."""
+    """Abbreviations that end a sentence only before one of `starters` or a learned sentence starter."""
     before_numbers: frozenset[str]
-    """No sentence ends between them and a number; elsewhere they may be words of their own."""
+    """Abbreviations that end no sentence before a number. Elsewhere they may be ordinary words."""
     starters: frozenset[str]
-    """Words that sentences begin with and names do not."""
+    """Words that begin sentences but not names."""
     after_numbers: frozenset[str]
-    """No sentence ends between a number with a period and these."""
+    """No sentence ends between a number with a period and one of these words."""
 
 
 def _abbreviations(
@@ -181,7 +182,7 @@ LANGUAGES = {
 
 
 def language_of(texts: Iterable[str]) -> str | None:
-    """The code of the language that the texts are in, by its commonest words; None: none of those known here."""
+    """Return the code of the language of the texts, recognised by its most common words; None if it is unknown."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(_WORD.findall(text.lower()))

@@ -1,11 +1,11 @@
-"""Encodes a corpus to token shards, in parallel, the same bytes on any number of workers.
+"""Encode a corpus to token shards in parallel. The bytes are the same for any number of workers.
 
-Every input file (or group of files, where there are very many) becomes one shard. With many shards each worker makes
-whole ones; with few, one process reads and the workers encode batches of documents. A shard appears under its name
-when it is whole and leaves a record in `OUT/.work`, so the same command after a crash goes on where it stopped; the
-manifest comes last.
+Every input file (or group of files, if there are very many) becomes one shard. If there are many shards, each worker
+makes whole shards. If there are few, one process reads and the workers encode batches of documents. A shard appears
+under its name when it is complete and leaves a record in `OUT/.work`, so that the same command resumes after a crash.
+The manifest is written last.
 
-Every sentence is encoded by itself. Sentences and documents without ids are dropped and counted.
+Every sentence is encoded separately. Sentences and documents without ids are dropped and counted.
 """
 
 import json
@@ -48,7 +48,7 @@ from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet, num_p
 
 MAX_SHARDS = 1024
 _Split = tuple[list[SourceFile], str | None]
-"""The files of a split and the fingerprint of the corpus folder they are in, if they are in one."""
+"""The files of a split, and the fingerprint of their corpus folder (None if they are not in one)."""
 
 
 def encode_corpus(
@@ -61,16 +61,19 @@ def encode_corpus(
     engine: Engine = LOCAL,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Encodes documents to `out`, or to `out/train` and `out/valid` where the input is a corpus folder that has these.
-    Returns the manifest of each split; the key is "" where there are none. Raises DataError where input cannot be used,
-    or `out` holds something else.
+    """Encode documents to `out`, or to `out/train` and `out/valid` if the input is a corpus folder with these splits.
+
+    Returns the manifest of each split, or a single manifest under the key "" if there are no splits.
 
     Args:
-        inputs: A corpus folder, or files, folders, globs, addresses.
-        tokenizer: Folder of a tokenizer. Sentence boundaries are learned from the (training) text where it has none.
-        out: Folder to be made, or to be completed after a crash.
-        workers: Tasks at a time; None: what the engine thinks best, such as all cores.
-        engine: What runs the tasks.
+        inputs: A corpus folder, or files, folders, globs and addresses.
+        tokenizer: Folder of a tokenizer. If it has no sentence boundaries, they are learned from the (training) text.
+        out: Folder to create, or to complete after a crash.
+        workers: Number of tasks that run at once; None lets the engine choose, for example all cores.
+        engine: Runs the tasks.
+
+    Raises:
+        DataError: The input cannot be used, or `out` has other content.
     """
     settings, progress, out = settings or EncodeSettings(), progress or Quiet(), Path(out)
     runner = StageRunner(engine, workers, DEFAULT_MEMORY, progress)
@@ -86,13 +89,16 @@ def encode_corpus(
 def _sentences(
     tokenizer: Path, splits: dict[str, _Split], out: Path, settings: EncodeSettings, progress: Progress
 ) -> tuple[Splitter, PunktParameters | None, str | None]:
-    """The splitter; Punkt's parameters, learned unless the tokenizer, or an earlier attempt at this output, has them;
-    the fingerprint of the text that they were learned from, unless they came with the tokenizer."""
+    """Return the splitter, Punkt's parameters and the fingerprint of the text that they were learned from.
+
+    The parameters are learned unless the tokenizer or an earlier attempt at this output has them. The fingerprint is
+    None if they came with the tokenizer.
+    """
     punkt, learned_from = None, None
     if settings.splitter == "punkt" and (tokenizer / PUNKT_JSON).is_file():
         if settings.language != "auto":
             raise DataError(
-                f"{tokenizer} has sentence boundaries already, so --language {settings.language} would not be read\n"
+                f"{tokenizer} already has sentence boundaries, so --language {settings.language} would be ignored\n"
                 "  leave it out, or give it to: pretrainkit tokenizer train --sentences-from"
             )
         punkt = PunktParameters.load(tokenizer / PUNKT_JSON)
@@ -112,25 +118,25 @@ def _sentences(
 
 
 def _learned_before(out: Path, learned_from: str) -> PunktParameters | None:
-    """What an earlier attempt at `out`, finished or not, learned from the same text."""
+    """Return the parameters that an earlier attempt at `out`, finished or not, learned from the same text."""
     for noted, stored in (
         ("manifest.json", f"{TOKENIZER_FOLDER}/{PUNKT_JSON}"),
         (".work/plan.json", f".work/{PUNKT_JSON}"),
     ):
-        with suppress(OSError, ValueError, AttributeError, DataError):  # learned anew, then
+        with suppress(OSError, ValueError, AttributeError, DataError):  # the caller then learns them again
             if json.loads((out / noted).read_bytes()).get("learned_from") == learned_from:
                 return PunktParameters.load(out / stored)
     return None
 
 
 def corpus_splits(inputs: Sequence[str | Path]) -> dict[str, _Split]:
-    """Split to its files and, for folders of `pretrainkit corpus`, the fingerprint of their content."""
+    """Map each split to its files and, for folders of `pretrainkit corpus`, the fingerprint of their content."""
     splits = find_splits(inputs) or {"": inputs}
     return {split: (find_sources(paths), _corpus_fingerprint(paths)) for split, paths in splits.items()}
 
 
 def _corpus_fingerprint(inputs: Sequence[str | Path]) -> str | None:
-    """Return that of the only input, where it is a corpus folder."""
+    """Return the fingerprint of the only input if it is a corpus folder, else None."""
     path = Path(inputs[0]) / "manifest.json"
     if len(inputs) != 1:
         return None
@@ -139,7 +145,7 @@ def _corpus_fingerprint(inputs: Sequence[str | Path]) -> str | None:
     try:
         return json.loads(path.read_bytes()).get("fingerprint")
     except (ValueError, AttributeError) as error:
-        raise DataError(f"{path} is not the manifest of a corpus: {error}\n  make the corpus anew") from error
+        raise DataError(f"{path} is not the manifest of a corpus: {error}\n  make the corpus again") from error
 
 
 def _encode_split(
@@ -158,7 +164,7 @@ def _encode_split(
     encoding = {"tokenizer": tokenizer.fingerprint, "splitter": splitter.fingerprint, "text_key": settings.text_key}
     if settings.control_pieces != "text":
         encoding["control_pieces"] = settings.control_pieces
-    # What every shard holds; a corpus is known by its content, so that a copy of it is the same.
+    # The content of every shard. A corpus is identified by its content, so that a copy of it counts as the same.
     contents: list[Any] = [[source.identity for source in group] for group in groups]
     if corpus:
         contents = [[corpus, index, len(group)] for index, group in enumerate(groups)]
@@ -182,7 +188,7 @@ def _encode_split(
         ]
         results = {task.index: record for task in tasks if (record := finished_record(task)) is not None}
         if results:
-            progress.note(f"{out}: {len(results)} of {len(tasks)} shards are there already")
+            progress.note(f"{out}: {len(results)} of {len(tasks)} shards are already complete")
         left = [task for task in tasks if task.index not in results]
         progress.stage(f"encoding {name}", sum(task.num_bytes for task in left), "B")
         for task, record in _run(left, work, runner):
@@ -201,8 +207,8 @@ def _encode_split(
             shutil.rmtree(work)
             others = f" and {len(sources) - 1} more" if len(sources) > 1 else ""
             raise DataError(
-                f"{name}: no document with any text in {sources[0].address}{others}\n"
-                "  give other files, or name the key of the text by --text-key"
+                f"{name}: no document has any text in {sources[0].address}{others}\n"
+                "  give other files, or name the key of the text with --text-key"
             )
         if num_with_control:
             progress.note(_about_control_pieces(name, tokenizer, num_with_control, settings.control_pieces))
@@ -237,42 +243,42 @@ def _about_control_pieces(name: str, tokenizer: Tokenizer, num_documents: int, r
 
 
 def shard_groups(sources: Sequence[SourceFile]) -> list[list[SourceFile]]:
-    """The files of each shard: one, or neighbours where there are more than `MAX_SHARDS` files."""
+    """Return the files of each shard: one file, or several neighbours if there are more than `MAX_SHARDS` files."""
     num = min(len(sources), MAX_SHARDS)
     cuts = [len(sources) * index // num for index in range(num + 1)]
     return [list(sources[begin:end]) for begin, end in pairwise(cuts)]
 
 
 def _run(tasks: Sequence[ShardTask], work: Path, runner: StageRunner) -> Iterator[tuple[ShardTask, dict[str, Any]]]:
-    """Makes the shards, in any order."""
+    """Encode the shards and yield them in any order."""
     num_bytes = sum(task.num_bytes for task in tasks)
     if not runner.engine.is_local:
         return runner.engine.run(encode_shard, tasks, runner.resources(len(tasks), num_bytes), work, runner.progress)
-    # Not only one process per task: several share a shard where there are few.
+    # There may be more processes than tasks: several processes then share a shard.
     processes = num_processes(runner.workers, 1 << 30, num_bytes, 1 << 40)
     if processes <= 1:
         return map(encode_shard, tasks)
     if len(tasks) < 2 * processes:
         return encode_together(tasks, processes)
-    # The largest first, so that no process is left alone with one at the end.
+    # The largest shards come first, so that no process is busy with a large one alone at the end.
     by_size = sorted(tasks, key=lambda task: -task.num_bytes)
     return share_tasks(encode_shard, by_size, processes)
 
 
 def _kept(out: Path, plan_key: str, progress: Progress) -> dict[str, Any]:
-    """The manifest of a finished output, if it is the one that was asked for."""
+    """Return the manifest of a finished output. Raises DataError if it is the output of other input or settings."""
     shards = TokenShards.open(out)
     if shards.manifest.get("plan") != plan_key:
         raise DataError(
             f"{out} holds token shards of another corpus, tokenizer or splitter\n"
             "  name another --out, or remove the folder"
         )
-    progress.note(f"{out} is complete already")
+    progress.note(f"{out} is already complete")
     return shards.manifest
 
 
 def _refuse_strangers(out: Path) -> None:
-    """DataError if `out` holds something that no earlier attempt left."""
+    """Raise DataError if `out` has content that is not from an earlier attempt."""
     if out.is_file():
         raise DataError(f"{out} is a file\n  name another --out")
     if out.is_dir() and any(out.iterdir()) and not (out / ".work").is_dir():

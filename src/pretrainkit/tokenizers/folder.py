@@ -1,9 +1,9 @@
-"""The folder of a tokenizer: whole or absent, with a manifest.
+"""The folder of a tokenizer: complete or absent, with a manifest.
 
-tokenizer.json  tokenizer_config.json     what `transformers.AutoTokenizer.from_pretrained(folder)` loads
-special_tokens_map.json                   only in some folders of others: names of the control pieces
-spiece.model  tokenizer.model             only in some folders of others: SentencePiece models of T5 and mT5, Llama
-sentencepiece.model  sentencepiece.vocab  unigram only; what we encode with
+tokenizer.json  tokenizer_config.json     loaded by `transformers.AutoTokenizer.from_pretrained(folder)`
+special_tokens_map.json                   only in some folders from elsewhere: names of the control pieces
+spiece.model  tokenizer.model             only in some folders from elsewhere: SentencePiece models of T5, mT5, Llama
+sentencepiece.model  sentencepiece.vocab  unigram only; used for encoding
 punkt.json                                Punkt parameters, where they were trained
 manifest.json                             kind, vocabulary size, special ids, settings, fingerprints
 """
@@ -29,13 +29,13 @@ PUNKT_JSON = "punkt.json"
 FORMAT = "pretrainkit tokenizer 1"
 _OF_OTHERS = ("special_tokens_map.json", "spiece.model", "tokenizer.model")
 _FILES = (MODEL, VOCAB, TOKENIZER_JSON, CONFIG_JSON, PUNKT_JSON, *_OF_OTHERS, "manifest.json")
-"""All that a tokenizer is; see the top of the file."""
+"""All files of a tokenizer; see the module docstring."""
 
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that takes its name when the block ends well; an error removes it. Raises DataError where
-    `out` exists already, or nothing can be written there."""
+    """Yield a temporary folder that is renamed to `out` when the block ends without an error, else removed. Raises
+    DataError if `out` already exists or cannot be written."""
     refuse_existing(out)
     aside = out.with_name(f".{out.name}.partial")
     with explained_write_errors(out):
@@ -47,23 +47,25 @@ def new_folder(out: Path) -> Iterator[Path]:
                 out.rmdir()
             os.replace(aside, out)
             sync(out.parent)
-        except BaseException:  # also Ctrl-C and what the caller raises: half a folder is never left; it is raised on
+        except BaseException:  # also Ctrl-C and errors of the caller: an incomplete folder never remains
             shutil.rmtree(aside, ignore_errors=True)
             raise
 
 
 def refuse_existing(out: Path) -> None:
-    """DataError if `out` is anything but an empty folder or absent."""
+    """Raise DataError unless `out` is absent or an empty folder."""
     with explained_write_errors(out):
         is_taken = out.exists() and not (out.is_dir() and not any(out.iterdir()))
     if is_taken:
-        raise DataError(f"{out} exists already\n  remove it or name another --out; a tokenizer is never overwritten")
+        raise DataError(f"{out} already exists\n  remove it or name another --out; a tokenizer is never overwritten")
 
 
 def copy_tokenizer(origin: Path, out: Path, punkt: PunktParameters | None = None) -> None:
-    """Copies what makes a tokenizer from `origin` to the folder `out`, whole or not at all, with `punkt` where
-    given. Other files, such as the weights in the folder of a model, stay behind. Raises RunError where the disk is
-    full, and DataError where the folder cannot be written."""
+    """Copy the files of a tokenizer from `origin` to the folder `out`, all or none, and write `punkt` if given.
+
+    Other files, such as the weights in a model's folder, are not copied. Raises RunError if the disk is full, and
+    DataError if the folder cannot be written.
+    """
     shutil.rmtree(out, ignore_errors=True)
     with new_folder(out) as aside:
         for name in _FILES:
@@ -80,7 +82,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def model_fingerprint(folder: Path) -> str:
-    """128 bits in hex of the file that decides the ids. Raises DataError where there is no such file."""
+    """Return a 128-bit hash in hex of the file that decides the ids. Raises DataError if there is no such file."""
     for name in (MODEL, TOKENIZER_JSON):
         path = folder / name
         if path.is_file():

@@ -1,6 +1,6 @@
-"""Loads any tokenizer folder: ours, or a Hugging Face one with only `tokenizer.json`.
+"""Load any tokenizer folder: one of pretrainkit, or one of Hugging Face with only `tokenizer.json`.
 
-Text is encoded as text: control pieces spelled out in it do not become control ids, unless that is asked for.
+By default, control pieces such as `<mask>` that are spelled out in a text do not become control ids.
 
 Dimensions: V pieces of the vocabulary.
 """
@@ -24,7 +24,7 @@ from pretrainkit.tokenizers.special import SpecialIds
 
 Ids = NDArray[np.int32]
 ControlPieces = Literal["text", "ids"]
-"""What control pieces that are spelled out in a text become: ordinary text, or their ids as in AutoTokenizer."""
+"""Reading of control pieces that are spelled out in a text: as ordinary text, or as their ids as in AutoTokenizer."""
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 _ROLES: dict[str, tuple[str, ...]] = {
     "unk": ("[UNK]", "<unk>"),
@@ -41,52 +41,56 @@ class Tokenizer(ABC):
     kind: str
     """unigram, wordpiece, bpe or wordlevel."""
     vocab_size: int
-    """Ids are below this."""
+    """All ids are smaller than this."""
     special: SpecialIds
     fingerprint: str
-    """Changes whenever ids could."""
+    """Changes whenever the ids could change."""
     folder: Path
     is_special: NDArray[np.bool_]
     """(V,) True for control pieces."""
     is_byte: NDArray[np.bool_]
-    """(V,) True for pieces that stand for one byte of a character outside the vocabulary."""
+    """(V,) True for pieces that represent one byte of a character outside the vocabulary."""
     _begins_word: NDArray[np.bool_]
-    """(V,) by the text form alone."""
+    """(V,) True where the text form of a piece marks the beginning of a word."""
     _pieces: list[str]
 
     @abstractmethod
     def _encode(self, texts: list[str], num_threads: int) -> list[list[int]]:
-        """Ids of each text."""
+        """Return the ids of each text."""
 
     def encode_flat(self, texts: Sequence[str], num_threads: int = 1) -> tuple[Ids, NDArray[np.int64]]:
-        """The int32 ids of all texts, one after another, and (texts,) int64 how many each has. No id is one of control
-        (but `unk` where there are no byte pieces). Texts have no lone surrogates; Python's lock is released."""
-        # From lists: the arrays that SentencePiece itself can return, one per text, cost a quarter more.
+        """Return the int32 ids of all texts, concatenated, and the (texts,) int64 number of ids of each text.
+
+        No id is a control id, except `unk` if there are no byte pieces. Texts must not have lone surrogates. Python's
+        lock is released.
+        """
+        # SentencePiece can return an array per text itself, but that takes a quarter more time than lists.
         ids = self._encode(list(texts), num_threads)
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
         return np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum())), lengths
 
     def encode_batch(self, texts: Sequence[str], num_threads: int = 1) -> list[Ids]:
-        """int32 ids of each text; see `encode_flat`."""
+        """Return the int32 ids of each text; see `encode_flat`."""
         flat, lengths = self.encode_flat(texts, num_threads)
         ends = np.cumsum(lengths)
         return [flat[begin:end] for begin, end in zip((ends - lengths).tolist(), ends.tolist())]
 
     @abstractmethod
     def encode_with_offsets(self, texts: Sequence[str]) -> Placed:
-        """As `encode_flat`, and (tokens, 2) int64 where each begins and ends in its text, in characters."""
+        """Encode as `encode_flat`, and return also (tokens, 2) int64: where each begins and ends in its text, in
+        characters."""
 
     @property
     def word_prefix(self) -> str:
-        """What stands in front of a word behind another for the tokenizer to see that a word begins."""
+        """The text to put before a word that follows another one, so that the tokenizer begins a new word."""
         return ""
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of ids; control ids are left out."""
+        """Return the text of ids; control ids are left out."""
 
     def pieces(self) -> list[str]:
-        """(V,) the text form of every id."""
+        """Return the text form of every id, V in all."""
         return self._pieces
 
     def encode(self, text: str) -> Ids:
@@ -94,16 +98,16 @@ class Tokenizer(ABC):
         return self.encode_batch([text])[0]
 
     def is_word_start(self) -> NDArray[np.bool_]:
-        """(V,) True where a piece begins a word (also control pieces); the others go on with the word before them."""
+        """(V,) True where a piece begins a word or is a control piece; other pieces continue a word."""
         return self._begins_word | self.is_special
 
     def learned_ids(self) -> Ids:
-        """Ids fit to replace a token at random: neither control nor byte pieces."""
+        """Return the ids that may replace a token at random: neither control nor byte pieces."""
         return np.flatnonzero(~(self.is_special | self.is_byte)).astype(np.int32)
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """A SentencePiece model, run by its own C++."""
+    """A SentencePiece model, run by SentencePiece's C++ library."""
 
     def __init__(self, folder: Path, special: SpecialIds | None) -> None:
         import sentencepiece
@@ -169,7 +173,7 @@ class HuggingFaceTokenizer(Tokenizer):
             self._begins_word = np.array([piece.startswith(mark) for piece in self._pieces])
 
     def _encode(self, texts: list[str], num_threads: int) -> list[list[int]]:
-        # The library has one pool of threads for the process, sized by the environment when it is first used.
+        # The library has one thread pool per process. The environment sets its size when it is first used.
         os.environ["TOKENIZERS_PARALLELISM"] = "true" if num_threads > 1 else "false"
         if num_threads > 1:
             os.environ.setdefault("RAYON_NUM_THREADS", str(num_threads))
@@ -187,9 +191,11 @@ class HuggingFaceTokenizer(Tokenizer):
 
 
 def load_tokenizer(folder: str | os.PathLike[str], control_pieces: ControlPieces = "text") -> Tokenizer:
-    """The tokenizer in `folder`: one of ours, or any with `tokenizer.json` and BERT's control pieces; `control_pieces`
-    says what becomes of those that are spelled out in a text. Raises DataError where there is none, its files are
-    broken or do not belong together, or a control piece is missing."""
+    """Load the tokenizer in `folder`: one of pretrainkit, or any with `tokenizer.json` and BERT's control pieces.
+
+    `control_pieces` tells how control pieces that are spelled out in a text are read. Raises DataError if there is no
+    tokenizer, its files are broken or do not match, or a control piece is missing.
+    """
     path = Path(folder)
     manifest_path = path / "manifest.json"
     special = None
@@ -198,11 +204,11 @@ def load_tokenizer(folder: str | os.PathLike[str], control_pieces: ControlPieces
         try:
             manifest: dict[str, Any] = json.loads(manifest_path.read_bytes())
             special = SpecialIds.from_dict(manifest["special"], str(manifest_path))
-            given, size = manifest["fingerprint"], manifest["vocab_size"]
+            expected, size = manifest["fingerprint"], manifest["vocab_size"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise _broken(path, f"manifest.json is not that of a tokenizer: {error!r}") from error
-        if given != fingerprint:
-            raise _broken(path, f"the model has fingerprint {fingerprint}, manifest.json says {given}")
+            raise _broken(path, f"manifest.json is not the manifest of a tokenizer: {error!r}") from error
+        if expected != fingerprint:
+            raise _broken(path, f"the model has fingerprint {fingerprint}, but manifest.json has {expected}")
     is_sentencepiece = (path / files.MODEL).is_file()
     tokenizer: Tokenizer
     if is_sentencepiece and control_pieces == "text":
@@ -217,12 +223,12 @@ def load_tokenizer(folder: str | os.PathLike[str], control_pieces: ControlPieces
     if special is not None:
         ids = special.as_dict().values()
         if tokenizer.vocab_size != size or not all(0 <= index < size for index in ids):
-            raise _broken(path, f"the model has {tokenizer.vocab_size} pieces, manifest.json says {size}")
+            raise _broken(path, f"the model has {tokenizer.vocab_size} pieces, but manifest.json has {size}")
     return tokenizer
 
 
 def _special_ids(ids: dict[str, int], folder: Path) -> SpecialIds:
-    """From the names in the JSON files for `transformers`, else from what such pieces are usually called."""
+    """Look up the special ids by the names in the JSON files for `transformers`, else by the usual names."""
     roles = dict(_ROLES)
     for name in ("special_tokens_map.json", files.CONFIG_JSON):
         if (folder / name).is_file():
@@ -234,7 +240,7 @@ def _special_ids(ids: dict[str, int], folder: Path) -> SpecialIds:
                 token = content.get(f"{role}_token")
                 if text := token.get("content") if isinstance(token, dict) else token:
                     roles[role] = (text,)
-    found = {}
+    special_ids = {}
     for role, names in roles.items():
         index = next((ids[name] for name in names if name in ids), None)
         if index is None:
@@ -242,9 +248,10 @@ def _special_ids(ids: dict[str, int], folder: Path) -> SpecialIds:
                 f"the tokenizer in {folder} has no {role} piece ({', '.join(names)})\n"
                 "  masked language models need unk, cls, sep, mask and pad; train one with: pretrainkit tokenizer train"
             )
-        found[role] = index
-    return SpecialIds(**found)
+        special_ids[role] = index
+    return SpecialIds(**special_ids)
 
 
-def _broken(folder: Path, what: str) -> DataError:
-    return DataError(f"the tokenizer in {folder} is broken: {what}\n  restore the folder from a copy, or train it anew")
+def _broken(folder: Path, problem: str) -> DataError:
+    advice = "restore the folder from a copy, or train the tokenizer again"
+    return DataError(f"the tokenizer in {folder} is broken: {problem}\n  {advice}")

@@ -1,25 +1,25 @@
-"""Punkt: sentence boundaries from what a text itself shows about its abbreviations, initials and sentence starters.
+"""Punkt: find sentence boundaries with the abbreviations, initials and sentence starters learned from the text itself.
 
 Source: Kiss and Strunk 2006, "Unsupervised Multilingual Sentence Boundary Detection", https://aclanthology.org/J06-4003,
 with the deviations of NLTK and of the Punkt crate that Sabertooth uses.
 
-The maintained implementation is NLTK's. Its tokenizer is slower than a subword tokenizer, so `PunktSplitter` makes its
-decisions: candidates by one compiled expression, and each decision remembered by the text it depends on
-(benchmarks/sentences.py compares them, and other packages). Parameters are learned from one's own text
-(punkt_training.py): PyPI carries none, and these fit better.
+The maintained implementation is NLTK's. Its tokenizer is slower than a subword tokenizer, so `PunktSplitter` makes the
+same decisions faster: one compiled expression finds the candidates, and each decision is cached by the text that it
+depends on (benchmarks/sentences.py compares NLTK and other packages). Parameters are learned from the user's own text
+(punkt_training.py): PyPI has none, and learned ones fit better.
 
-Common abbreviations of a language can be added to what was learned (abbreviations.py); docs/tokenizers.md says what
-that is worth. Boundaries are then no longer NLTK's, and the speed is the same.
+Common abbreviations of a language can be added to the learned ones (abbreviations.py); docs/tokenizers.md measures the
+gain. The boundaries then differ from NLTK's, and the speed is the same.
 
-Newlines are no boundaries: a heading without a stop goes with the sentence behind it. "…" is none either.
+Newlines are not boundaries: a heading without a stop is joined with the next sentence. "…" is not a boundary either.
 
 Rules:
-    default     those of NLTK, but `. . .` is an ellipsis as `...` is (NLTK: three sentences; 0.8 % in 60 novels),
-                no-break and other Unicode spaces stand between words as ASCII ones do, and stops of other scripts end
-                sentences, too (NLTK: a document in Chinese or Hindi is one sentence)
+    default     as NLTK, except that `. . .` is an ellipsis like `...` (NLTK: three sentences; 0.8 % in 60 novels),
+                no-break and other Unicode spaces separate words as ASCII spaces do, and stops of other scripts also end
+                sentences (NLTK: a document in Chinese or Hindi is one sentence)
     nltk        the boundaries of NLTK 3.10: closing quotes and brackets belong to the sentence that they close
-    sabertooth  as `default`, but closing quotes and brackets open the next sentence, curly quotes end no word, a single
-                last word is no sentence of its own, and spaces around the text are kept
+    sabertooth  as `default`, except that closing quotes and brackets begin the next sentence, curly quotes do not end a
+                word, a single last word is not a separate sentence, and spaces around the text are kept
 """
 
 import hashlib
@@ -43,7 +43,7 @@ PunktRules = Literal["default", "nltk", "sabertooth"]
 FORMAT: Final = "pretrainkit-punkt"
 VERSION: Final = 1
 
-# Where a word was seen, as NLTK's bits: at the beginning of a sentence, inside one, or unknown; upper or lower case.
+# NLTK's bits for the contexts of a word: at the beginning of a sentence, inside, or unknown; upper or lower case.
 BEGIN_UPPER, INSIDE_UPPER, UNKNOWN_UPPER, BEGIN_LOWER, INSIDE_LOWER, UNKNOWN_LOWER = (1 << bit for bit in range(1, 7))
 ANY_UPPER = BEGIN_UPPER | INSIDE_UPPER | UNKNOWN_UPPER
 ANY_LOWER = BEGIN_LOWER | INSIDE_LOWER | UNKNOWN_LOWER
@@ -52,7 +52,7 @@ _CURLY = "\u2018\u2019\u201c\u201d\xab\xbb"
 _CLOSING = "\"')]}" + _CURLY
 _REALIGN = re.compile(rf"[{re.escape(_CLOSING)}]+?(?:\s+|(?=--)|$)", re.MULTILINE)
 _NO_WORD = r"?!)\";}\]*:@'({\["
-"""What ends a word, as the inside of a character class."""
+"""Characters that end a word, as the inside of a character class."""
 _SEVERAL = r"-{2,}|\.{2,}|\.(?:\s\.){2,}"
 NUMBER_TYPE = "##number##"
 _NUMBER = re.compile(r"-?[.,]?\d[\d,.-]*")
@@ -69,7 +69,7 @@ _OTHER_STOPS = re.compile(f"[{SPACED_STOPS}{FREE_STOPS}]")
 _OTHER_STOP = stop_pattern(SPACED_STOPS)
 
 _MAX_REMEMBERED = 200_000
-"""Decisions kept by one splitter (about 25 MB); then it starts afresh."""
+"""Maximum number of decisions cached by one splitter (about 25 MB). The cache is cleared when it is full."""
 _MAX_REMEMBERED_LENGTH = 48
 _ADVICE = (
     "learn the parameters again: pretrainkit tokenizer train, or pretrainkit.tokenizers.punkt_training.train_punkt"
@@ -78,25 +78,25 @@ _ADVICE = (
 
 @dataclass(frozen=True)
 class PunktParameters:
-    """What Punkt knows about a language. Words are lower case, numbers are `##number##`."""
+    """Learned parameters of Punkt. Words are in lower case, numbers are `##number##`."""
 
     abbreviations: frozenset[str]
-    """Without their last period."""
+    """Abbreviations without their last period."""
     collocations: frozenset[tuple[str, str]]
-    """Words around a period that does not end a sentence."""
+    """Pairs of words around a period that does not end a sentence."""
     sentence_starters: frozenset[str]
     orthography: dict[str, int]
-    """Word to the contexts it was seen in: a sum of BEGIN_UPPER ... UNKNOWN_LOWER."""
+    """Word to the contexts in which it was seen: a sum of BEGIN_UPPER ... UNKNOWN_LOWER."""
     language: str | None = None
-    """Whose common abbreviations were added; None: none."""
+    """Language whose common abbreviations were added; None if none were."""
     titles: frozenset[str] = frozenset()
-    """Of the abbreviations, those that stand before names and end no sentence (rules `default`)."""
+    """Abbreviations before names, which never end a sentence (rules `default`)."""
     listed: frozenset[str] = frozenset()
-    """Of the abbreviations, those that end a sentence before a capital only if it begins a sentence starter (rules
-    `default`): what was learned from other text says little about the names that follow them."""
+    """Abbreviations that end a sentence before an upper-case word only if it is a sentence starter (rules `default`).
+    The orthography learned from other text says little about the names that follow them."""
 
     def as_dict(self) -> dict[str, Any]:
-        """As it is written: sorted, so that equal parameters give equal files."""
+        """Return the content of the file, sorted, so that equal parameters give equal files."""
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -115,15 +115,15 @@ class PunktParameters:
         return _digest(self.as_dict())
 
     def with_abbreviations(self, words: Iterable[str]) -> "PunktParameters":
-        """These, and words that end with a period but no sentence. Their case and last period do not count."""
+        """Return a copy with more abbreviations. Their case and their last period do not matter."""
         more = {word.lower().removesuffix(".") for word in words}
         return replace(self, abbreviations=self.abbreviations | more)
 
     def with_language(self, code: str) -> "PunktParameters":
-        """These, and the common abbreviations of a language of abbreviations.py, and what follows them."""
+        """Return a copy with the abbreviations and sentence starters of a language of abbreviations.py."""
         language = LANGUAGES[code]
         before = {(word, NUMBER_TYPE) for word in language.before_numbers}
-        # An abbreviation keeps its period where Punkt looks at the word after a number: "5. Feb."
+        # Punkt compares the word after a number with its period if it is an abbreviation: "5. Feb."
         after = {(NUMBER_TYPE, form) for word in language.after_numbers for form in (word, f"{word}.")}
         return replace(
             self,
@@ -136,22 +136,22 @@ class PunktParameters:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write as JSON, whole or not at all."""
+        """Write as JSON. The file is complete or absent."""
         with atomic_file(Path(path)) as file:
             file.write(json.dumps(self.as_dict(), ensure_ascii=False, indent=0).encode() + b"\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "PunktParameters":
-        """Read what `save` wrote. Raises DataError where the file is missing, of another version or broken."""
+        """Read a file that `save` wrote. Raises DataError if it is missing, of another version or broken."""
         try:
             raw = Path(path).read_bytes()
             content = json.loads(raw)
         except OSError as error:
             raise DataError(f"Punkt parameters {path} cannot be read: {error.strerror}\n  {_ADVICE}") from error
         except ValueError as error:
-            raise DataError(f"Punkt parameters {path} are no JSON: {error}\n  {_ADVICE}") from error
+            raise DataError(f"Punkt parameters {path} are not JSON: {error}\n  {_ADVICE}") from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise DataError(f"{path} holds no Punkt parameters (no format {FORMAT!r})\n  {_ADVICE}")
+            raise DataError(f"{path} does not contain Punkt parameters: it lacks the format {FORMAT!r}\n  {_ADVICE}")
         if content.get("version") != VERSION:
             given = content.get("version")
             raise DataError(f"Punkt parameters {path} have version {given}; this release reads {VERSION}\n  {_ADVICE}")
@@ -167,8 +167,8 @@ def _digest(content: dict[str, Any]) -> str:
 
 
 def read_abbreviations(path: str | os.PathLike[str]) -> list[str]:
-    """Abbreviations from a file: one in each line, such as `approx.`; empty lines and lines with # do not count. Raises
-    DataError where it cannot be read, is not UTF-8, or a line holds several words."""
+    """Read abbreviations from a file with one per line, such as `approx.`. Empty lines and lines that begin with # are
+    skipped. Raises DataError if the file cannot be read, is not UTF-8, or a line has several words."""
     try:
         lines = Path(path).read_bytes().decode().splitlines()
     except OSError as error:
@@ -177,29 +177,29 @@ def read_abbreviations(path: str | os.PathLike[str]) -> list[str]:
         raise DataError(f"abbreviations {path} are not UTF-8: {error}\n  save the file as UTF-8") from error
     words = []
     for number, line in enumerate(lines, 1):
-        found = line.split()
-        if not found or found[0].startswith("#"):
+        terms = line.split()
+        if not terms or terms[0].startswith("#"):
             continue
-        if len(found) > 1 or not found[0].rstrip("."):
+        if len(terms) > 1 or not terms[0].rstrip("."):
             raise DataError(
                 f"abbreviations {path}, line {number}: {line.strip()!r} is not one word\n"
                 "  write one abbreviation per line, such as approx."
             )
-        words.append(found[0])
+        words.append(terms[0])
     return words
 
 
 def first_bytes(text: str, num: int) -> str:
-    """The beginning of a text, as much as fits into `num` bytes of UTF-8; lone surrogates become question marks."""
+    """Return the beginning of a text that fits into `num` bytes of UTF-8. Lone surrogates become question marks."""
     return text[:num].encode(errors="replace")[:num].decode(errors="ignore")
 
 
 class PunktSplitter:
-    """Text to sentences. Picklable; calls are independent of each other.
+    """Sentence splitter. Picklable; calls are independent of each other.
 
-    Candidates are stops (`.`, `?`, `!`) before a space and another word, or before a character that ends words. Several
-    in one run of non-spaces count as one, at the last. Whether a sentence ends there depends on this run and, unless a
-    plain word ends it, on what follows; decisions are remembered by these. The time is linear in the text.
+    Candidates are stops (`.`, `?`, `!`) before a space and another word, or before a character that ends words. Of
+    several candidates in one run of non-spaces, only the last counts. The decision depends on this run and, unless a
+    plain word ends it, on the text that follows; decisions are cached by these strings. The time is linear in the text.
     """
 
     def __init__(self, parameters: PunktParameters, rules: PunktRules = "default") -> None:
@@ -207,13 +207,13 @@ class PunktSplitter:
         self.rules = rules
         self.settings: dict[str, Any] = {"name": "punkt", "rules": rules, "parameters": parameters.fingerprint}
         if rules == "default":
-            self.settings["version"] = 2  # 1 did not know the stops of other scripts
+            self.settings["version"] = 2  # version 1 did not have the stops of other scripts
         self.fingerprint = _digest(self.settings)
         no_word = _no_word(rules)
         stop, space, other = r"[.?!]", r"\s", r"\S"
         if rules != "nltk":
-            space, other = " ", "[^ ]"  # `_sentences` made all spaces so
-            # An ellipsis with spaces is one stop, and so is a stop before a lone period.
+            space, other = " ", "[^ ]"  # `_sentences` replaces all spaces by " "
+            # An ellipsis with spaces is one stop, and so is a stop followed by a separate period.
             stop += r"(?:(?! \.(?: |$))|(?<=\.)(?<!\. \.)(?: \.){2,}+)"
         next_word = rf"({other}++)(?={space})" if rules == "sabertooth" else rf"({other}++)"
         self._candidates = re.compile(rf"{stop}(?=([{no_word}]|{space}++{next_word}))")
@@ -228,16 +228,16 @@ class PunktSplitter:
         return PunktSplitter, (self.parameters, self.rules)
 
     def __call__(self, text: str) -> list[str]:
-        """Sentences of a document, without the spaces around them; none is empty."""
+        """Return the non-empty sentences of a document, without the spaces around them."""
         sentences = self._sentences(text)
-        # Of a sentence it is known whether it is ASCII: no search in most sentences of a text with some curly quotes.
+        # `isascii` takes constant time. It spares the search in most sentences of a text with some curly quotes.
         if self.rules != "default" or not any(_OTHER_STOPS.search(s) for s in sentences if not s.isascii()):
             return sentences
         parts = (part.strip() for sentence in sentences for part in cut_at(_OTHER_STOP, sentence))
         return [part for part in parts if part]
 
     def _sentences(self, text: str) -> list[str]:
-        """By the stops that Punkt knows."""
+        """Split at the stops `.`, `?` and `!` only."""
         flat = text
         for space in _ASCII_SPACES if self.rules == "nltk" else _SPACES:
             flat = flat.replace(space, " ")
@@ -260,21 +260,21 @@ class PunktSplitter:
         return sentences
 
     def _runs(self, flat: str) -> Iterator[tuple[int, re.Match[str]]]:
-        """(Start of a run of non-spaces, last candidate in it), as NLTK finds them; spaces in `flat` are " "."""
+        """Yield (start of a run of non-spaces, last candidate in it) as NLTK does; all spaces in `flat` are " "."""
         run, last = 0, 0
-        found: re.Match[str] | None = None
+        previous: re.Match[str] | None = None
         for candidate in self._candidates.finditer(flat):
             space = flat.rfind(" ", last, candidate.start())
-            if found is not None and (space > last or run == last):
-                yield run, found
+            if previous is not None and (space > last or run == last):
+                yield run, previous
             if space > last:
                 run = space + 1
-            found, last = candidate, candidate.end() - 1
-        if found is not None:
-            yield run, found
+            previous, last = candidate, candidate.end() - 1
+        if previous is not None:
+            yield run, previous
 
     def _decide(self, head: str, after: str) -> bool:
-        """True if a sentence ends in a run of non-spaces up to its last stop, with what follows; remembered."""
+        """True if a sentence ends in `head`, a run of non-spaces up to its last stop, when `after` follows; cached."""
         context = head + after
         known = self._uncertain.get(context)
         if known is not None:
@@ -292,12 +292,13 @@ class PunktSplitter:
         return ends_here
 
     def _is_certain(self, head: str) -> bool:
-        """Whether a sentence ends in it whatever follows: it is no abbreviation, initial, number or part of a pair."""
-        if head[-1] == "." and head[:-1].isalpha():  # Most are one plain word: the same answer as below, at once.
+        """True if a sentence ends in `head` before any text: it is not an abbreviation, initial, number or part of a
+        collocation."""
+        if head[-1] == "." and head[:-1].isalpha():  # Most runs are one plain word: a faster way to the same answer.
             word = head[:-1].lower()
             return len(head) > 2 and word not in self.parameters.abbreviations and word not in self._collocated
         if head.split() != [head]:
-            return False  # An ellipsis with spaces, or a part of one.
+            return False  # an ellipsis with spaces, or a part of one
         tokens = self._word.findall(head)
         if self._ends_within(tokens):
             return True
@@ -309,7 +310,7 @@ class PunktSplitter:
         return any(self._ends_between(first, second) for first, second in pairwise(tokens) if first[-1] in ".?!")
 
     def _ends_between(self, first: str, second: str) -> bool:
-        """Whether a sentence ends after `first` when `second` follows: both passes over two neighbouring tokens."""
+        """True if a sentence ends between two neighbouring tokens: both passes of Punkt."""
         is_break, is_abbreviation = self._first_pass(first)
         if first[-1] != ".":
             return is_break
@@ -336,7 +337,7 @@ class PunktSplitter:
         return is_break
 
     def _first_pass(self, token: str) -> tuple[bool, bool]:
-        """(ends a sentence, is an abbreviation), as far as the token itself tells."""
+        """Return (ends a sentence, is an abbreviation), decided from the token alone."""
         if token in (".", "?", "!"):
             return True, False
         if token[-1] != "." or token.endswith(("..", " .")):
@@ -346,7 +347,7 @@ class PunktSplitter:
         return not is_abbreviation, is_abbreviation
 
     def _starts_sentence(self, token: str, word: str) -> bool | None:
-        """The orthographic heuristic; None: undecided."""
+        """Apply the orthographic heuristic: True if a sentence starts at `token`, None if undecided."""
         if token in (";", ":", ",", ".", "!", "?"):
             return False
         seen = self.parameters.orthography.get(word, 0)
@@ -362,7 +363,7 @@ def _no_word(rules: PunktRules) -> str:
 
 
 def word_pattern(rules: PunktRules) -> re.Pattern[str]:
-    """Finds the words of a line, with their periods, and everything else."""
+    """Return a pattern whose matches are the tokens of a line: words with their periods, and all other characters."""
     end = rf"\s|$|[{_no_word(rules)}]|{_SEVERAL}"
     return re.compile(rf"{_SEVERAL}|[^\s(\"`{{\[:;&#*@)}}\]\-,]\S*?(?={end}|,(?:{end}))|\S")
 

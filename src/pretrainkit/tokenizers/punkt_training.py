@@ -1,7 +1,7 @@
-"""Punkt's parameters from running text.
+"""Learn Punkt's parameters from running text.
 
-Source: Kiss and Strunk 2006 (https://aclanthology.org/J06-4003), sections 3 and 4, as NLTK 3.10 has them: its trainer
-finds the same parameters (tests/tokenizers/test_punkt_training.py).
+Source: Kiss and Strunk 2006 (https://aclanthology.org/J06-4003), sections 3 and 4, as in NLTK 3.10, whose trainer
+learns the same parameters (tests/tokenizers/test_punkt_training.py).
 """
 
 import math
@@ -30,9 +30,9 @@ from pretrainkit.tokenizers.punkt import (
 )
 
 _MIN_ABBREVIATION, _MIN_STARTER, _MIN_COLLOCATION = 0.3, 30, 7.88
-"""Least scores; the last two are log-likelihood ratios."""
+"""Minimum scores; the last two are log-likelihood ratios."""
 _RARE = 5
-"""Words seen less often than this are judged by what follows them."""
+"""Words seen less often than this are judged by the text that follows them."""
 _LETTER, _LETTERS, _DOTS = re.compile(r"[^\W\d]"), re.compile(r"[^\W\d]+"), re.compile(r"\.{2,}")
 _HANGUL = re.compile(r"[\uac00-\ud7a3]")
 _UPPER = {"begin": BEGIN_UPPER, "inside": INSIDE_UPPER, "unknown": UNKNOWN_UPPER}
@@ -40,25 +40,25 @@ _LOWER = {"begin": BEGIN_LOWER, "inside": INSIDE_LOWER, "unknown": UNKNOWN_LOWER
 
 
 class _Token(NamedTuple):
-    """What a token shows by itself, once abbreviations are known."""
+    """Properties of a token that follow from the token and the abbreviations."""
 
     type: str
     word: str
-    """`type`, without the period where a sentence ends with it."""
+    """`type`, without the period if a sentence ends with it."""
     is_break: bool
     is_special: bool
-    """A number or an initial: its period may be its own."""
+    """True for a number or an initial, whose period may belong to it."""
     next_context: str
-    """Where the token behind it stands: a key of `_UPPER`."""
+    """Context of the next token: a key of `_UPPER`."""
 
 
 def train_punkt(texts: Iterable[str], *, max_bytes: int = 4 << 20, where: str = "texts") -> PunktParameters:
-    """Learn the parameters from running text: a CPU-second and 60 MB of memory per 4 MB.
+    """Learn the parameters from running text. This takes one CPU second and 60 MB of memory per 4 MB of text.
 
-    The sample is the beginning of the given texts, in their order, until `max_bytes` of UTF-8 are reached. No text
-    gives more than an eighth of that, so that one book does not speak for a library, unless all texts together give
-    less than `max_bytes`: then the rests of the first ones follow. Equal texts give equal parameters; no more are read
-    than are needed. Raises DataError, which says `where`, if they hold no word.
+    The sample consists of the beginnings of the texts, in their order, until `max_bytes` of UTF-8 are reached. Each
+    text contributes at most an eighth of that, so that one book does not dominate a library. If all beginnings together
+    are smaller than `max_bytes`, the rests of the first texts are added. Equal texts give equal parameters. No more
+    texts are read than are needed. Raises DataError, which names `where`, if the texts have no word.
     """
     sample: list[str] = []
     rests: list[str] = []
@@ -75,17 +75,17 @@ def train_punkt(texts: Iterable[str], *, max_bytes: int = 4 << 20, where: str = 
         num_bytes += len(sample[-1].encode())
     if not any(character.isalpha() for text in sample for character in text):
         raise DataError(
-            f"{where}: no word to learn Punkt parameters from in {len(sample)} documents of {num_bytes} bytes\n"
-            "  give running text, or take --splitter newline, regex or none"
+            f"{where}: no words to learn Punkt parameters from in {len(sample)} documents of {num_bytes} bytes\n"
+            "  give running text, or use --splitter newline, regex or none"
         )
     learned = learn("\n\n".join(sample))
-    # Korean sentences end in one of few short verbs, which stand before nothing but periods.
+    # Korean sentences end in one of a few short verbs, which always have a period and so look like abbreviations.
     return replace(learned, abbreviations=frozenset(w for w in learned.abbreviations if not _HANGUL.search(w)))
 
 
 def learn(text: str) -> PunktParameters:
-    """Parameters of a text whose paragraphs are separated by empty lines. Equal texts give equal parameters; a
-    CPU-second and 60 MB of memory per 4 MB."""
+    """Learn the parameters of a text whose paragraphs are separated by empty lines. Equal texts give equal
+    parameters."""
     split = word_pattern("nltk").findall
     lines = [split(line) for line in text.split("\n")]
     counts, num_periods = Counter[str](), 0
@@ -151,13 +151,13 @@ def learn(text: str) -> PunktParameters:
 
 
 def _in_context(lines: list[list[str]], abbreviations: set[str], known: dict[str, _Token]) -> Iterator[tuple[str, str]]:
-    """Tokens with where each stands; what they show is noted in `known`."""
+    """Yield each token with its context, and store its properties in `known`."""
     context, is_after_empty = "inside", False
     for line in lines:
         is_first = True
         for token in line:
             if is_first:
-                # An empty line ends a sentence, but for behind an abbreviation; any other line may.
+                # An empty line ends a sentence, except after an abbreviation. Any other line break may end one.
                 if is_after_empty and context != "unknown":
                     context = "begin"
                 elif context == "inside":
@@ -185,8 +185,8 @@ def _seen(token: str, abbreviations: set[str]) -> _Token:
 
 
 def _unit_score(type_: str, counts: Counter[str], share_of_periods: float) -> float:
-    """How much a word and its period are one unit (section 3): short words with periods inside, never seen without the
-    last one."""
+    """Score how much a word and its period are one unit (section 3). Short words with inner periods score high, and
+    words that never occur without the last period."""
     word = type_[:-1]
     with_period, without = counts[type_], counts[word]
     num_others = len(word) - word.count(".")
@@ -197,15 +197,15 @@ def _unit_score(type_: str, counts: Counter[str], share_of_periods: float) -> fl
 
 
 def _is_rare_abbreviation(word: str, after: str, seen_after: int, counts: Counter[str]) -> bool:
-    """Whether a rare word before a period goes on: with a comma or the like, or with a small letter where only
-    sentences begin with a capital."""
-    if counts[word] + counts[word[:-1]] >= _RARE:  # the second as NLTK has it
+    """True if the sentence continues after a rare word with a period: a comma or the like follows, or a lower-case word
+    that has an upper-case letter only at the beginning of sentences."""
+    if counts[word] + counts[word[:-1]] >= _RARE:  # NLTK also counts the word without its last letter; so do we
         return False
     return after[0] in ",:;" or (after[0].islower() and seen_after & (BEGIN_UPPER | INSIDE_UPPER) == BEGIN_UPPER)
 
 
 def _pair_score(count_a: int, count_b: int, count_both: int, total: int) -> float:
-    """Dunning's log-likelihood ratio of two things that are found together `count_both` times (section 4)."""
+    """Return Dunning's log-likelihood ratio of two words that occur together `count_both` times (section 4)."""
     if count_b < count_both:
         return 0
     alone, outside = count_b - count_both, total - count_a
@@ -216,8 +216,8 @@ def _pair_score(count_a: int, count_b: int, count_both: int, total: int) -> floa
     return -2 * (apart - together)
 
 
-def _log_likelihood(num: int, of: int, probability: float) -> float:
-    """Of `num` successes among `of` draws; 0 where the probability is certain."""
+def _log_likelihood(num: int, num_draws: int, probability: float) -> float:
+    """Return the log-likelihood of `num` successes in `num_draws` draws; 0 if the probability is 0 or 1."""
     if not 0 < probability < 1:
         return 0
-    return num * math.log(probability) + (of - num) * math.log(1 - probability)
+    return num * math.log(probability) + (num_draws - num) * math.log(1 - probability)

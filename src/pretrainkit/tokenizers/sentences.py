@@ -1,14 +1,14 @@
-"""Text to sentences: `punkt` (learned), `newline`, `regex` or `none`, each a picklable callable.
+"""Sentence splitters: `punkt` (learned), `newline`, `regex` or `none`, each a picklable callable.
 
 `punkt`     knows abbreviations and the like; needs parameters learned from text (`train_punkt`)
-`newline`   one sentence per line that is not empty, for text that is already split
-`regex`     after a stop of any script and the quotes and brackets that close; knows no abbreviations. With a pattern of
-            one's own: between what it matches
+`newline`   one sentence per non-empty line, for text that is already split
+`regex`     splits after a stop of any script and the closing quotes and brackets; knows no abbreviations. If the user
+            gives a pattern, it splits at the matches and drops them
 `none`      the whole document
 
-No text loses a character that is no space (but for what a pattern of one's own matches), and what surrounds a document
-in a file or batch never matters. Documents whose lines are sentences (BERT text) are cut at their lines whatever the
-splitter; see shard_encoder.py.
+A splitter removes only spaces, and the matches of a user's pattern. The result never depends on the other documents of
+a file or batch. Documents whose lines are sentences (BERT text) are cut at their lines by any splitter; see
+shard_encoder.py.
 """
 
 import hashlib
@@ -30,27 +30,29 @@ from pretrainkit.tokenizers.stops import ASCII_STOPS, ELLIPSIS, SPACED_STOPS, cu
 SplitterName = Literal["punkt", "newline", "regex", "none"]
 SPLITTERS: Final = get_args(SplitterName)
 SAMPLE_BYTES: Final = 2 << 20
-"""What Punkt learns from by default: 99.6 % of boundaries in novels are as after 8 MB, in a quarter of the time."""
+"""Default size of the text that Punkt learns from: in novels 99.6 % of the boundaries are the same as with 8 MB, in a
+quarter of the time."""
 _SAMPLED_FILES = 32
 
 _STOP = stop_pattern(ASCII_STOPS + ELLIPSIS + SPACED_STOPS)
 
 
 class PlainSplitter:
-    """`newline`, `regex` and `none`: nothing to learn. `pattern` (for `regex`) is what lies between sentences."""
+    """The splitters `newline`, `regex` and `none`, which learn nothing. `pattern` (for `regex`) matches between
+    sentences."""
 
     def __init__(self, name: str, pattern: str | None = None) -> None:
         self._name, self._pattern = name, re.compile(pattern) if pattern is not None else None
         self.settings: dict[str, Any] = {"name": name} | ({"pattern": pattern} if pattern is not None else {})
-        """For manifests: the name and what else decides the result."""
+        """For manifests: the name, and the pattern if one is given."""
         content = json.dumps(self.settings | {"version": 2}).encode()
         self.fingerprint = hashlib.blake2b(content, digest_size=16).hexdigest()
         """Equal for splitters that split all texts alike."""
 
     def __call__(self, text: str) -> list[str]:
-        """Sentences without the spaces around them; none is empty."""
+        """Return the non-empty sentences, without the spaces around them."""
         if self._pattern is not None:
-            # `split` puts what the pattern's groups matched between the parts.
+            # `split` returns the matches of the pattern's groups between the parts.
             parts = self._pattern.split(text)[:: self._pattern.groups + 1]
         elif self._name == "regex":
             parts = cut_at(_STOP, text)
@@ -63,17 +65,17 @@ Splitter = PlainSplitter | PunktSplitter
 
 
 def check_splitter(name: str, rules: str = "default", pattern: str | None = None) -> None:
-    """Refuse settings that do not exist or would not be used, before anything is learned or read: a DataError."""
+    """Raise DataError for settings that do not exist or would be ignored, before anything is learned or read."""
     if name not in SPLITTERS:
-        raise DataError(f"splitter {name!r} does not exist\n  there are: {', '.join(SPLITTERS)}")
+        raise DataError(f"there is no splitter {name!r}\n  use one of: {', '.join(SPLITTERS)}")
     if rules not in get_args(PunktRules):
-        raise DataError(f"Punkt rules {rules!r} do not exist\n  there are: {', '.join(get_args(PunktRules))}")
+        raise DataError(f"there are no Punkt rules {rules!r}\n  use one of: {', '.join(get_args(PunktRules))}")
     if rules != "default" and name != "punkt":
-        raise DataError(f"splitter {name!r} has no rules but was given {rules!r}\n  leave them out, or take punkt")
+        raise DataError(f"splitter {name!r} has no rules but was given {rules!r}\n  leave them out, or use punkt")
     if pattern is None:
         return
     if name != "regex":
-        raise DataError(f"splitter {name!r} has no pattern but was given {pattern!r}\n  leave it out, or take regex")
+        raise DataError(f"splitter {name!r} has no pattern but was given {pattern!r}\n  leave it out, or use regex")
     try:
         re.compile(pattern)
     except re.error as error:
@@ -87,39 +89,42 @@ def load_splitter(
     rules: PunktRules = "default",
     pattern: str | None = None,
 ) -> Splitter:
-    """A splitter by its name. Raises DataError where there is no such splitter, or something is missing, broken or not
-    wanted.
+    """Return the splitter `name`.
 
     Args:
         name: One of SPLITTERS.
-        parameters: What Punkt learned, or the file of it (`punkt.json`); only for `punkt`.
+        parameters: Only for `punkt`: the learned parameters, or their file (`punkt.json`).
         rules: Only for `punkt`: see punkt.py.
-        pattern: Only for `regex`: what lies between two sentences, in place of our own.
+        pattern: Only for `regex`: matches between two sentences; replaces the default pattern.
+
+    Raises:
+        DataError: There is no such splitter, or an argument is missing, broken or does not apply to it.
     """
     check_splitter(name, rules, pattern)
     if name != "punkt":
         if parameters is not None:
             given = parameters if isinstance(parameters, Path) else "some"
-            raise DataError(f"splitter {name!r} has no parameters but was given {given}\n  leave them out")
+            raise DataError(f"splitter {name!r} takes no parameters but was given {given}\n  leave them out")
         return PlainSplitter(name, pattern)
     if parameters is None:
         raise DataError(
             "splitter 'punkt' was given no parameters\n"
-            "  learn them from the corpus (pretrainkit tokenizer train), or take newline, regex or none"
+            "  learn them from the corpus (pretrainkit tokenizer train), or use newline, regex or none"
         )
     return PunktSplitter(PunktParameters.load(parameters) if isinstance(parameters, Path) else parameters, rules)
 
 
 def check_language(name: str) -> None:
-    """DataError unless `name` is "auto", "none" or a language whose abbreviations are known."""
+    """Raise DataError unless `name` is "auto", "none" or a language whose abbreviations are known."""
     if name not in ("auto", "none", *LANGUAGES):
-        raise DataError(f"language {name!r} has no list of abbreviations\n  give auto, none, {', '.join(LANGUAGES)}")
+        known = ", ".join(LANGUAGES)
+        raise DataError(f"there is no list of abbreviations for language {name!r}\n  use one of: auto, none, {known}")
 
 
 def about_language(parameters: PunktParameters) -> str:
-    """Which abbreviations were known beforehand, for a person."""
+    """Return a message about the abbreviations that were known before learning."""
     if parameters.language is None:
-        return "abbreviations are known as far as the text shows them (--language adds those of a language)"
+        return "abbreviations were learned from the text alone (--language adds the common ones of a language)"
     num = len(parameters.titles | parameters.listed)
     return f"{num} common abbreviations of language {parameters.language} are added (--language none leaves them out)"
 
@@ -132,14 +137,15 @@ def learn_punkt(
     max_bytes: int = SAMPLE_BYTES,
     language: str = "auto",
 ) -> PunktParameters:
-    """Punkt parameters from a sample of the documents, spread over the files. Equal files give equal parameters.
+    """Learn Punkt parameters from a sample of the documents of all files. Equal files give equal parameters.
 
     Args:
-        sources: The files. Of more than 32, every n-th is read first, and others only where these hold too little.
+        sources: The files. If there are more than 32, every n-th is read first, and others only if text is missing.
         text_key: Key or column that holds the text.
-        max_bad: Pieces of bad input that may be skipped in one file.
-        max_bytes: Size of the sample in UTF-8; a file gives no more than its share.
-        language: Whose common abbreviations are added: auto is that of the sample where it is known, none is none's.
+        max_bad: Number of bad records that may be skipped in one file.
+        max_bytes: Size of the sample in UTF-8; a file contributes at most its share.
+        language: The language whose common abbreviations are added. auto: the language of the sample, if it is known.
+            none: no language.
 
     Raises:
         DataError: The files hold no word, or there is no such language.
@@ -161,6 +167,6 @@ def _sample(sources: Sequence[SourceFile], text_key: str, max_bad: int, max_byte
             text = first_bytes(document.text, left)
             yield text
             left -= len(text.encode())
-            # Less than a character may be left over.
+            # A remainder of fewer than 4 bytes may be too small for the next character.
             if left < 4:
                 break

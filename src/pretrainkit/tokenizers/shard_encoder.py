@@ -1,4 +1,4 @@
-"""One shard: documents to sentences to ids to files; by one process, or with batches of documents sent to several."""
+"""Encode one shard: documents to sentences to ids to files, in one process or with batches of documents for several."""
 
 import re
 from collections import Counter
@@ -35,11 +35,11 @@ BATCH_CHARACTERS = 1 << 20
 _split_lines = PlainSplitter("newline")
 
 Text = tuple[str, bool]
-"""A document's text, and whether its lines are its sentences."""
+"""The text of a document, and True if its lines are its sentences."""
 
 
 class Batch(NamedTuple):
-    """Encoded documents, as `ShardWriter.add` takes them, and what was dropped."""
+    """Encoded documents in the form that `ShardWriter.add` takes, and counts of dropped ones."""
 
     tokens: NDArray[np.integer]
     sentence_lengths: NDArray[np.int64]
@@ -54,48 +54,48 @@ class Batch(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class EncodeSettings:
     splitter: SplitterName = "punkt"
-    """How documents are cut into sentences."""
+    """Method that splits documents into sentences."""
     punkt_rules: PunktRules = "default"
-    """For punkt: what becomes of ellipses, closing quotes and the like; see punkt.py."""
+    """For punkt: treatment of ellipses, closing quotes and the like; see punkt.py."""
     pattern: str | None = None
-    """For regex: what lies between two sentences."""
+    """For regex: matches between two sentences."""
     language: str = "auto"
-    """Whose common abbreviations punkt knows beforehand, where boundaries are learned: auto (of the text's language,
-    where it is known), none, or a code of abbreviations.py."""
+    """Language whose common abbreviations punkt knows before it learns boundaries: auto (the text's language, if it is
+    known), none, or a code of abbreviations.py."""
     control_pieces: ControlPieces = "text"
-    """What those become that are spelled out in a document, such as `<mask>`: ordinary text, or their ids, as in
-    AutoTokenizer."""
+    """Reading of control pieces that are spelled out in a document, such as `<mask>`: as ordinary text, or as their
+    ids as in AutoTokenizer."""
     text_key: str = "text"
     """Key or column that holds the text."""
     max_bad: int = 0
-    """Pieces of bad input that may be skipped."""
+    """Number of bad records that may be skipped."""
 
     def __post_init__(self) -> None:
         check_splitter(self.splitter, self.punkt_rules, self.pattern)
         check_language(self.language)
         if self.language != "auto" and self.splitter != "punkt":
             raise DataError(
-                f"splitter {self.splitter!r} knows no abbreviations but was given language {self.language!r}\n"
-                "  leave it out, or take punkt"
+                f"splitter {self.splitter!r} uses no abbreviations but was given language {self.language!r}\n"
+                "  leave it out, or use punkt"
             )
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """What a worker needs to encode; built where it is used."""
+    """Description from which each worker builds its tokenizer and splitter."""
 
     tokenizer: str
-    """Its folder."""
+    """Folder of the tokenizer."""
     settings: EncodeSettings
     punkt: Path | None
-    """File of the parameters."""
+    """File of Punkt's parameters."""
     fingerprint: str
-    """Of the content of all, so that files which have changed since are read again."""
+    """Fingerprint of the contents, so that changed files are read again."""
 
 
 @lru_cache(maxsize=2)
 def _parts(encoder: Encoder) -> tuple[Tokenizer, Splitter, Callable[[str], object]]:
-    """The tokenizer, the splitter and what finds control pieces in a text, made once per process."""
+    """Return the tokenizer, the splitter and a function that finds control pieces in a text; built once per process."""
     settings = encoder.settings
     splitter = load_splitter(settings.splitter, encoder.punkt, rules=settings.punkt_rules, pattern=settings.pattern)
     tokenizer = load_tokenizer(encoder.tokenizer, settings.control_pieces)
@@ -103,11 +103,12 @@ def _parts(encoder: Encoder) -> tuple[Tokenizer, Splitter, Callable[[str], objec
 
 
 def finder_of_control_pieces(tokenizer: Tokenizer) -> Callable[[str], object]:
-    """A function that gives the first control piece spelled out in a text, or None. Most texts lack their signs."""
+    """Return a function that matches the first control piece spelled out in a text, or returns None."""
     names = [name for name, is_special in zip(tokenizer.pieces(), tokenizer.is_special) if is_special and name]
-    signs = {name[0] for name in names}
+    # Most texts have none of the first characters, which is faster to check than the pattern.
+    first_characters = {name[0] for name in names}
     search = re.compile("|".join(map(re.escape, sorted(names, reverse=True))) or r"(?!)").search
-    return lambda text: search(text) if any(sign in text for sign in signs) else None
+    return lambda text: search(text) if any(character in text for character in first_characters) else None
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class ShardTask:
     encoder: Encoder
     vocab_size: int
     work: Path
-    """Folder to note in that it is done."""
+    """Folder for the record of the finished shard."""
     key: str
     """Fingerprint of everything that decides the shard."""
 
@@ -132,11 +133,11 @@ def encode_batch(encoder: Encoder, texts: list[Text]) -> Batch:
     tokenizer, split, find_control = _parts(encoder)
     sentences: list[str] = []
     num_sentences = np.empty(len(texts), np.int64)
-    with without_collector():  # it would search the many new lists: a tenth of the time
+    with without_collector():  # the collector would visit the many new lists, which takes a tenth of the time
         for index, (text, has_lines) in enumerate(texts):
-            found = _split_lines(text) if has_lines else split(text)
-            num_sentences[index] = len(found)
-            sentences += found
+            parts = _split_lines(text) if has_lines else split(text)
+            num_sentences[index] = len(parts)
+            sentences += parts
         tokens, lengths = tokenizer.encode_flat(sentences)
     # Sentences without ids are dropped; a document is dropped when none of its sentences is left.
     document = np.repeat(np.arange(len(texts)), num_sentences)[lengths > 0]
@@ -155,13 +156,13 @@ def encode_batch(encoder: Encoder, texts: list[Text]) -> Batch:
 
 
 def encode_shard(task: ShardTask) -> tuple[ShardTask, dict[str, Any]]:
-    """Makes the shard and its record, which it returns behind the task: `entry` for the manifest and `skips`."""
+    """Encode the shard, and return the task and the shard's record: `entry` for the manifest, `skips` and counts."""
     skips = Skips(task.encoder.settings.max_bad)
     return task, write_shard(task, skips, (encode_batch(task.encoder, texts) for texts in batches(task, skips)))
 
 
 def write_shard(task: ShardTask, skips: Skips, encoded: Iterable[Batch]) -> dict[str, Any]:
-    """Writes batches to the shard's files and then its record, which it returns."""
+    """Write batches to the shard's files, then write and return its record."""
     empty: Counter[str] = Counter()
     num_with_control = 0
     with ShardWriter(task.folder, task.index, task.num_shards, task.vocab_size) as writer:
@@ -182,7 +183,7 @@ def write_shard(task: ShardTask, skips: Skips, encoded: Iterable[Batch]) -> dict
 
 
 def finished_record(task: ShardTask) -> dict[str, Any] | None:
-    """The record of an earlier run for the same shard, if that is whole."""
+    """Return the record of an earlier run of the same task if its files are complete, else None."""
     record = finished_task(task.work, task.key)
     sizes = part_sizes(record["entry"], token_dtype(task.vocab_size)) if record else {}
     paths = {part: task.folder / part_name(part, task.index, task.num_shards) for part in sizes}
@@ -191,7 +192,7 @@ def finished_record(task: ShardTask) -> dict[str, Any] | None:
 
 
 def batches(task: ShardTask, skips: Skips) -> Iterator[list[Text]]:
-    """The documents of a shard in batches of about `BATCH_CHARACTERS`."""
+    """Yield the documents of a shard in batches of about `BATCH_CHARACTERS`."""
     batch: list[Text] = []
     size = 0
     for document in read_documents(task.sources, skips, text_key=task.encoder.settings.text_key):
@@ -205,12 +206,12 @@ def batches(task: ShardTask, skips: Skips) -> Iterator[list[Text]]:
 
 
 def encode_together(tasks: Sequence[ShardTask], processes: int) -> Iterator[tuple[ShardTask, dict[str, Any]]]:
-    """Makes shards one after another: this process reads and writes, `processes` others encode."""
+    """Encode shards one after another: this process reads and writes, and `processes` others encode."""
     all_skips = [Skips(task.encoder.settings.max_bad) for task in tasks]
 
     def pieces() -> Iterator[tuple[Encoder, list[Text]]]:
         for task, skips in zip(tasks, all_skips):
-            # An empty batch marks the end, so that shards without documents are made too.
+            # An empty batch marks the end of a shard, so that shards without documents are also written.
             for texts in chain(batches(task, skips), [[]]):
                 yield task.encoder, texts
 

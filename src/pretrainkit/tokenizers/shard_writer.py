@@ -1,4 +1,4 @@
-"""Writes token shards (the format is in `shards.py`): batch by batch, each shard whole or absent, the manifest last."""
+"""Write token shards (see `shards.py`) batch by batch. Each shard is complete or absent; the manifest is last."""
 
 import hashlib
 import json
@@ -17,7 +17,8 @@ from pretrainkit.tokenizers.special import SpecialIds
 
 
 class ShardWriter:
-    """The four files of one shard, named when the block ends well and removed when it does not."""
+    """Context manager that writes the four files of one shard. They get their names if the block ends without an
+    error, else they are removed."""
 
     def __init__(self, folder: Path, shard: int, num_shards: int, vocab_size: int) -> None:
         self._paths = {part: folder / part_name(part, shard, num_shards) for part in PARTS}
@@ -26,7 +27,7 @@ class ShardWriter:
         self._counts = dict.fromkeys(PARTS, 0)
         self._stack = ExitStack()
         self.entry: dict[str, Any] = {}
-        """What the manifest says about the shard; complete after the block."""
+        """Entry of the shard in the manifest; complete after the block."""
 
     def __enter__(self) -> "ShardWriter":
         for part, path in self._paths.items():
@@ -42,20 +43,20 @@ class ShardWriter:
         *,
         may_be_empty: bool = False,
     ) -> None:
-        """Appends whole documents. Raises ValueError where the lengths do not add up.
+        """Append complete documents. Raises ValueError if the lengths do not add up.
 
         Args:
             tokens: (T,) ids of all their sentences.
             sentence_lengths: (S,) tokens per sentence, each at least 1.
             document_lengths: (D,) sentences per document, each at least 1.
-            hashes: (D,) of the documents' texts.
-            may_be_empty: Documents may have no sentences, as examples of a task without a feature.
+            hashes: (D,) `text_hash` of each document.
+            may_be_empty: Documents may have no sentences, like a task's examples that lack a feature.
         """
         if sentence_lengths.sum() != len(tokens) or document_lengths.sum() != len(sentence_lengths):
-            raise ValueError("lengths of sentences or documents do not add up to what they are lengths of")
+            raise ValueError("sentence_lengths must add up to the tokens, document_lengths to the sentences")
         has_empty = 0 in sentence_lengths or (0 in document_lengths and not may_be_empty)
         if len(hashes) != len(document_lengths) or has_empty:
-            raise ValueError("every document needs a hash, at least one sentence, and no empty sentence")
+            raise ValueError("every document needs a hash and at least one sentence, and no sentence may be empty")
         sentence_ends = self._counts["tokens"] + np.cumsum(sentence_lengths, dtype=np.int64)
         document_ends = self._counts["sentences"] + np.cumsum(document_lengths, dtype=np.int64)
         content = {"tokens": tokens, "sentences": sentence_ends, "documents": document_ends, "hashes": hashes}
@@ -79,11 +80,11 @@ def finish_shards(
     corpus: str = "",
     **more: Any,
 ) -> dict[str, Any]:
-    """Writes the manifest, which makes the folder complete, and returns it.
+    """Write the manifest, which makes the folder complete, and return it.
 
     Args:
         entries: `ShardWriter.entry` of every shard, in order.
-        tokenizer: Its fingerprint.
+        tokenizer: Fingerprint of the tokenizer.
         corpus: Fingerprint of the documents.
         **more: Further keys, such as `splitter` and `skipped`.
     """
@@ -113,10 +114,10 @@ def write_shards(
     vocab_size: int,
     special: SpecialIds,
 ) -> dict[str, Any]:
-    """Writes shards from ids that are at hand, for tests and for corpora that come tokenised; no tokenizer is copied.
+    """Write shards from given ids, for tests and for corpora that are already tokenised. No tokenizer is copied.
 
-    For every shard its documents are given; a document is a sequence of sentences, a sentence of ids. Empty sentences
-    and documents are left out. `vocab_size` decides the dtype.
+    A shard is a sequence of documents, a document is a sequence of sentences, and a sentence is a sequence of ids.
+    Empty sentences and documents are dropped. `vocab_size` decides the dtype.
     """
     root, entries = Path(folder), []
     contents = [list(shard) for shard in shards]

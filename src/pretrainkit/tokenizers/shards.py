@@ -1,7 +1,7 @@
-"""Token shards: encoded documents on disk, memory-mapped, random access by document, sentence and token.
+"""Token shards: encoded documents on disk, memory-mapped, with random access by document, sentence and token.
 
-One folder holds, for every shard, four files of little-endian numbers without header, and for all of them a manifest
-and a copy of the tokenizer that made them:
+One folder contains four files of little-endian numbers without a header for every shard, a manifest, and a copy of the
+tokenizer:
 
     tokens-00000-of-00004.bin     uint16 where the vocabulary has at most 65536 pieces, else uint32
     sentences-00000-of-00004.bin  int64, cumulative tokens: where each sentence ends within the shard
@@ -9,7 +9,7 @@ and a copy of the tokenizer that made them:
     hashes-00000-of-00004.bin     uint64, `text_hash` of each document, to prove that held-out data does not overlap
     manifest.json  tokenizer/
 
-A *global* token offset counts over the shards' token files in order; documents and sentences are numbered likewise.
+A *global* token offset counts over the token files of all shards in order. Documents and sentences are numbered alike.
 
 Dimensions: B rows, W width of a row.
 """
@@ -30,45 +30,45 @@ from pretrainkit.files.manifest import file_sha256
 from pretrainkit.tokenizers.special import SpecialIds
 
 PARTS = {"tokens": "", "sentences": "<i8", "documents": "<i8", "hashes": "<u8"}
-"""Kinds of files of a shard and their dtypes; that of the tokens depends on the vocabulary."""
+"""Kinds of files of a shard and their dtypes. The dtype of the tokens depends on the vocabulary."""
 TOKENIZER_FOLDER = "tokenizer"
 FORMAT = "pretrainkit token shards 1"
 _TEXT = (".txt", ".jsonl", ".json", ".parquet", ".csv", ".tsv", ".zst", ".gz", ".xz", ".bz2", ".md")
-_REBUILD = "make the shards anew: pretrainkit tokenizer encode CORPUS --tokenizer DIR --out FOLDER"
+_REBUILD = "make the shards again: pretrainkit tokenizer encode CORPUS --tokenizer DIR --out FOLDER"
 _MAX_WINDOW = 2048
-"""Tokens: up to here copying whole windows is faster than following every stretch in Python."""
+"""Tokens: up to this width, copying whole windows is faster than copying each span in Python."""
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
-    """uint16 where every id fits, else uint32; little endian."""
+    """Return uint16 if every id fits, else uint32; little endian."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
 def part_sizes(entry: Mapping[str, Any], dtype: np.dtype) -> dict[str, int]:
-    """Bytes of the files of a shard by what the manifest says about it."""
+    """Return the sizes in bytes of a shard's files, computed from its entry in the manifest."""
     counts = {part: entry[f"num_{'documents' if part == 'hashes' else part}"] for part in PARTS}
     return {part: count * np.dtype(PARTS[part] or dtype).itemsize for part, count in counts.items()}
 
 
 def part_name(part: str, shard: int, num_shards: int) -> str:
-    """Name of a file such as `tokens-00000-of-00004.bin`."""
+    """Return the name of a file, such as `tokens-00000-of-00004.bin`."""
     return f"{part}-{shard:05d}-of-{num_shards:05d}.bin"
 
 
 class TokenShards:
-    """A folder of token shards, made by `open`. Pickles are small: files are mapped anew where they are used."""
+    """A folder of token shards, created by `open`. Pickles are small: the receiving process maps the files again."""
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
-        """Use `open`, which checks both."""
+        """Store unchecked values; use `open`, which checks both."""
         self.folder = folder
         self.manifest = manifest
         self.fingerprint: str = manifest["fingerprint"]
-        """Changes whenever tokens or boundaries do."""
+        """Changes whenever tokens or boundaries change."""
         self.vocab_size: int = manifest["tokenizer"]["vocab_size"]
         self.special = SpecialIds.from_dict(manifest["tokenizer"]["special"], str(folder / "manifest.json"))
         self.dtype = np.dtype(manifest["dtype"])
         self.num_shards = len(manifest["shards"])
-        # (num_shards + 1,) int64 global number of each shard's first token, sentence and document, and the end.
+        # (num_shards + 1,) int64 global number of each shard's first token, sentence and document, and the total.
         self.token_begins, self.sentence_begins, self.document_begins = (
             np.cumsum([0, *(shard[f"num_{part}"] for shard in manifest["shards"])], dtype=np.int64)
             for part in ("tokens", "sentences", "documents")
@@ -79,9 +79,11 @@ class TokenShards:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], *, verify: bool = False) -> "TokenShards":
-        """The shards in `folder`, an output of `pretrainkit tokenizer encode`, which holds `manifest.json`. `verify`:
-        also read every file and compare its sha256 (about 0.7 s per GB and core). Raises DataError where the manifest
-        or files are missing, or files are not what the manifest says."""
+        """Open the shards in `folder`, an output of `pretrainkit tokenizer encode` with a `manifest.json`.
+
+        `verify`: also read every file and compare its sha256 (about 0.7 s per GB and core). Raises DataError if the
+        manifest or files are missing, or files do not match the manifest.
+        """
         path = Path(folder)
         shards = cls(path, _manifest(path))
         problems = [problem for shard in range(shards.num_shards) for problem in shards._problems(shard, verify)]
@@ -91,45 +93,45 @@ class TokenShards:
 
     @property
     def tokenizer_folder(self) -> Path:
-        """The tokenizer that made the tokens."""
+        """Folder of the tokenizer that made the tokens."""
         return self.folder / TOKENIZER_FOLDER
 
     def tokens(self, shard: int) -> NDArray[np.unsignedinteger]:
-        """(tokens,) uint16 or uint32 ids of a shard, mapped read-only."""
+        """Return the (tokens,) uint16 or uint32 ids of a shard, mapped read-only."""
         return self._maps["tokens"][shard]
 
     def sentence_ends(self, shard: int) -> NDArray[np.int64]:
-        """(sentences,) cumulative token counts within the shard."""
+        """Return the (sentences,) cumulative token counts within the shard."""
         return self._maps["sentences"][shard]
 
     def document_ends(self, shard: int) -> NDArray[np.int64]:
-        """(documents,) cumulative sentence counts within the shard."""
+        """Return the (documents,) cumulative sentence counts within the shard."""
         return self._maps["documents"][shard]
 
     def document_hashes(self, shard: int) -> NDArray[np.uint64]:
-        """Hashes of the texts of a shard's documents, uint64."""
+        """Return the (documents,) uint64 hashes of the texts of a shard's documents."""
         return self._maps["hashes"][shard]
 
     def document(self, index: int) -> list[NDArray[np.unsignedinteger]]:
-        """The sentences of document `index` of all shards. Raises IndexError where there is none."""
+        """Return the sentences of the document with global number `index`. Raises IndexError if there is none."""
         shard, own = _locate(index, self.document_begins, "document")
         ends = self.document_ends(shard)
         first, after = int(ends[own - 1]) if own else 0, int(ends[own])
         return [self._sentence(shard, sentence) for sentence in range(first, after)]
 
     def sentence(self, index: int) -> NDArray[np.unsignedinteger]:
-        """The ids of sentence `index` of all shards. Raises IndexError where there is none."""
+        """Return the ids of the sentence with global number `index`. Raises IndexError if there is none."""
         return self._sentence(*_locate(index, self.sentence_begins, "sentence"))
 
     def gather(
         self, starts: NDArray[np.int64], lengths: NDArray[np.integer], width: int, pad: int
     ) -> NDArray[np.unsignedinteger]:
-        """Rows of tokens from anywhere, in one go: (B, width) in the dtype of the files, uint16 or uint32.
+        """Return rows of tokens from any offsets: (B, width) in the dtype of the files, uint16 or uint32.
 
         Args:
             starts: (B,) global offsets of the first tokens.
             lengths: (B,) tokens to take, at most `width`.
-            pad: What fills a row behind its tokens.
+            pad: Id that fills a row after its tokens.
 
         Raises:
             ValueError: A row is longer than `width` or reaches outside the tokens.
@@ -145,25 +147,25 @@ class TokenShards:
         return rows
 
     def gather_flat(self, starts: NDArray[np.int64], lengths: NDArray[np.integer]) -> NDArray[np.unsignedinteger]:
-        """Stretches of tokens from anywhere, one after another: (sum of lengths,) in the dtype of the files, uint16 or
-        uint32. `starts` are (B,) global offsets of the first tokens, `lengths` (B,) tokens to take. Raises ValueError
-        where they reach outside."""
+        """Return spans of tokens from any offsets, concatenated: (sum of lengths,) in the dtype of the files, uint16 or
+        uint32. `starts` are (B,) global offsets of the first tokens, `lengths` (B,) numbers of tokens. Raises
+        ValueError if a span reaches outside the tokens."""
         starts, lengths = self._checked(starts, lengths)
         width = int(lengths.max(initial=0))
         if width <= _MAX_WINDOW:
-            # Whole windows and then a mask: half the time of an index per token, even where most of a window is waste.
+            # Copying whole windows and masking takes half the time of an index per token, even with much waste.
             is_wanted = np.arange(width, dtype=np.int16) < lengths.astype(np.int16)[:, None]
             return self._windows(starts, lengths, width)[is_wanted]
         pieces = [self._span(start, length) for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
         return np.concatenate(pieces)
 
     def _windows(self, starts: NDArray[np.int64], lengths: NDArray[np.int64], width: int) -> NDArray:
-        """(B, width): the tokens from each start; undefined behind a row's length."""
+        """Return (B, width): the tokens from each start. Values beyond a row's length are undefined."""
         rows = np.empty((len(starts), width), self.dtype)
         if rows.size == 0:
             return rows
         shard_of_row = np.searchsorted(self.token_begins[1:-1], starts, side="right")
-        # Rows sorted by shard; between two edges lie those of one shard.
+        # Sort the rows by shard; the rows between two edges are of one shard.
         order = np.argsort(shard_of_row, kind="stable")
         sorted_shards = shard_of_row[order]
         edges = [0, *(np.flatnonzero(np.diff(sorted_shards)) + 1).tolist(), len(order)]
@@ -175,7 +177,7 @@ class TokenShards:
         for shard, begin, end in zip(sorted_shards[edges[:-1]].tolist(), edges[:-1], edges[1:], strict=True):
             tokens, of_shard = self._maps["tokens"][shard], order[begin:end]
             if len(tokens) >= width:
-                # Overlapping windows as a view: NumPy then copies whole rows instead of following an index per token.
+                # With a view of overlapping windows, NumPy copies whole rows instead of using an index per token.
                 shape, strides = (len(tokens) - width + 1, width), tokens.strides * 2
                 rows[of_shard] = np.ndarray(shape, self.dtype, tokens, strides=strides)[own[of_shard]]
         for row in late.tolist():
@@ -183,7 +185,7 @@ class TokenShards:
         return rows
 
     def _span(self, start: int, length: int) -> NDArray:
-        """The tokens start … start + length, across shards where need be."""
+        """Return the tokens from `start` to `start + length`, which may be in several shards."""
         pieces = [np.empty(0, self.dtype)]
         while length:
             shard = int(np.searchsorted(self.token_begins, start, side="right")) - 1
@@ -214,16 +216,16 @@ class TokenShards:
 
     def _map(self, part: str, shard: int) -> NDArray:
         path, dtype = self._path(part, shard), np.dtype(PARTS[part] or self.dtype)
-        if path.stat().st_size == 0:  # what cannot be mapped
+        if path.stat().st_size == 0:  # empty files cannot be mapped
             return np.empty(0, dtype)
-        # A plain view: slices of np.memmap itself cost four times as much.
+        # A plain ndarray view, because slicing an np.memmap takes four times as long.
         return np.asarray(np.memmap(path, dtype, "r"))
 
     def _path(self, part: str, shard: int) -> Path:
         return self.folder / part_name(part, shard, self.num_shards)
 
     def _problems(self, shard: int, verify: bool) -> list[str]:
-        """What is wrong with the files of a shard, one line each."""
+        """Return the problems of a shard's files, one line each."""
         entry, problems = self.manifest["shards"][shard], []
         for part, size in part_sizes(entry, self.dtype).items():
             path = self._path(part, shard)
@@ -245,13 +247,13 @@ class TokenShards:
 
 
 def refuse_different_tokenizers(shards: Sequence[TokenShards]) -> None:
-    """Raises DataError where token shards were made with different tokenizers."""
+    """Raise DataError if token shards were made with different tokenizers."""
     first = shards[0]
     for other in shards[1:]:
         if other.manifest["tokenizer"] != first.manifest["tokenizer"]:
             names = [
-                f"{one.manifest['tokenizer']['fingerprint'][:12]} with {one.vocab_size} pieces"
-                for one in (first, other)
+                f"{each.manifest['tokenizer']['fingerprint'][:12]} with {each.vocab_size} pieces"
+                for each in (first, other)
             ]
             raise DataError(
                 f"{first.folder} and {other.folder} were made with different tokenizers ({names[0]}; {names[1]})\n"
@@ -260,9 +262,9 @@ def refuse_different_tokenizers(shards: Sequence[TokenShards]) -> None:
 
 
 def refuse_shared_documents(train: Sequence[TokenShards], valid: Sequence[TokenShards]) -> None:
-    """Raises DataError where a held-out document is also in the training data.
+    """Raise DataError if a held-out document is also in the training data.
 
-    Held-out data is the smaller: only its hashes are kept.
+    Only the hashes of the held-out documents are kept in memory, because they are fewer.
     """
     for held_out in valid:
         hashes = np.unique(np.concatenate([held_out.document_hashes(shard) for shard in range(held_out.num_shards)]))
@@ -270,31 +272,31 @@ def refuse_shared_documents(train: Sequence[TokenShards], valid: Sequence[TokenS
             is_shared = np.zeros(len(hashes), np.bool_)
             for shard in range(shards.num_shards):
                 trained = shards.document_hashes(shard)
-                # The place where a hash would be inserted holds it, if any does; behind the last one there is no place.
+                # If a hash is in the sorted array, it is at its insertion point. That may be past the last index.
                 nearest = np.minimum(np.searchsorted(hashes, trained), len(hashes) - 1)
                 is_shared[nearest[hashes[nearest] == trained]] = True
             if is_shared.any():
                 raise DataError(
                     f"{is_shared.sum()} of the {len(hashes)} different documents of data.valid={held_out.folder} are "
-                    f"also in data.train={shards.folder}: a loss on them would say nothing\n"
-                    "  hold documents out when the corpus is made, which keeps copies of a text on one side: "
+                    f"also in data.train={shards.folder}, so a loss on them would be meaningless\n"
+                    "  hold documents out when you make the corpus, which keeps all copies of a text in one split: "
                     "pretrainkit corpus shards --heldout 0.01"
                 )
 
 
-def _locate(index: int, begins: NDArray[np.int64], what: str) -> tuple[int, int]:
-    """(shard, number within the shard) of a global number."""
+def _locate(index: int, begins: NDArray[np.int64], unit: str) -> tuple[int, int]:
+    """Return (shard, number within the shard) of a global number. Raises IndexError if it is out of range."""
     if not 0 <= index < begins[-1]:
-        raise IndexError(f"{what} {index} of {begins[-1]}")
+        raise IndexError(f"{unit} {index} of {begins[-1]}")
     shard = int(np.searchsorted(begins, index, side="right")) - 1
     return shard, index - int(begins[shard])
 
 
 def _text_in(path: Path) -> str | None:
-    """The file, or a pattern of those of a folder, with raw text; None: there is none."""
+    """Return `path` if it is a file of raw text, or a pattern of such files if it is their folder, else None."""
     if path.is_file():
         return str(path) if path.suffix in _TEXT else None
-    suffixes = [one.suffix for one in sorted(path.iterdir()) if one.suffix in _TEXT] if path.is_dir() else []
+    suffixes = [file.suffix for file in sorted(path.iterdir()) if file.suffix in _TEXT] if path.is_dir() else []
     return str(path / f"*{suffixes[0]}") if suffixes else None
 
 
@@ -315,7 +317,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
             raise _is_corpus(folder) from error
         advice = f"name one of the folders in it: {', '.join(str(folder / name) for name in inside)}"
         if not folder.exists():
-            advice = f"give the place of the token shards, or {_REBUILD}"
+            advice = f"give the path of the token shards, or {_REBUILD}"
             raise DataError(f"there is no folder {folder}\n  {advice}") from error
         if not inside and (text := _text_in(folder)) is not None:
             raise DataError(
@@ -341,7 +343,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
         is_whole &= all(shard[f"num_{over}"] >= 0 for shard in shards for over in ("tokens", "sentences", "documents"))
         is_whole &= all(set(shard["sha256"]) == set(PARTS) for shard in shards) and len(shards) > 0
     except (KeyError, TypeError) as error:
-        raise DataError(f"{path} lacks what a manifest of token shards has: {error}\n  {_REBUILD}") from error
+        raise DataError(f"{path} lacks an entry that a manifest of token shards has: {error}\n  {_REBUILD}") from error
     if not is_whole:
         raise DataError(f"{path} contradicts itself\n  {_REBUILD}")
     return content

@@ -1,4 +1,4 @@
-"""Ids of the control tokens, and what vocabularies of all kinds refuse."""
+"""Ids of the control tokens, and the errors that vocabularies of all kinds raise."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ from pretrainkit.errors import DataError
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """Ids that text never encodes to (`unk` aside, where a tokenizer has no byte pieces)."""
+    """Ids that no text is encoded to, except `unk` if a tokenizer has no byte pieces."""
 
     unk: int
     cls: int
@@ -20,21 +20,22 @@ class SpecialIds:
     pad: int
 
     def as_dict(self) -> dict[str, int]:
-        """For manifests."""
+        """Return the ids by name, as manifests store them."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], where: str) -> "SpecialIds":
-        """From a manifest. Raises DataError where an id is missing or not an integer; `where` names the file."""
+        """Read the ids of a manifest. Raises DataError, which names the file `where`, if an id is missing or not an
+        integer."""
         names = cls.__dataclass_fields__
         broken = [name for name in names if not isinstance(content.get(name), int)]
         if broken:
-            raise DataError(f"{where} has no id for {', '.join(broken)}\n  make the tokenizer or the shards anew")
+            raise DataError(f"{where} has no id for {', '.join(broken)}\n  make the tokenizer or the shards again")
         return cls(**{name: content[name] for name in names})
 
 
 def too_many_characters(vocab_size: int, least: int) -> DataError:
-    """A vocabulary is too small for the characters of its text, which take `least` pieces."""
+    """Return the error of a vocabulary that is too small for its text, whose characters alone take `least` pieces."""
     return DataError(
         f"--vocab-size is {vocab_size}, but the characters of this text alone take {least} pieces\n"
         f"  use --vocab-size {least} or more"
@@ -42,7 +43,7 @@ def too_many_characters(vocab_size: int, least: int) -> DataError:
 
 
 class TooFewPieces(DataError):
-    """A text does not yield as many pieces as a vocabulary should have."""
+    """A text yields fewer pieces than the vocabulary should have."""
 
     def __init__(self, vocab_size: int, most: int) -> None:
         super().__init__(

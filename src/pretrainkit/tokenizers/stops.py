@@ -1,4 +1,5 @@
-"""Signs that end sentences, in all scripts. Source: Unicode's property Sentence_Terminal; and the shads of Tibetan."""
+"""Punctuation marks that end sentences, in all scripts (stops). Source: Unicode's property Sentence_Terminal, and the
+shads of Tibetan."""
 
 import re
 
@@ -10,18 +11,18 @@ SPACED_STOPS = (
     "।॥༎།။።፧፨᙮᜵᜶។៕᠃᠉᥄᥅᪨᪩᪪᪫᭚᭛᭞᭟᰻᰼᱾᱿"  # of India, Tibet, Myanmar, Ethiopia, Canada, the Philippines, Cambodia, ...
     "꓿꘎꘏꛳꛷꡶꡷꣎꣏꤯꧈꧉꩝꩞꩟꫰꫱꯫"  # Lisu, Vai, Bamum, Phags-pa, Saurashtra, Kayah Li, Javanese, Cham, Meetei
 )
-"""Need a space behind them, or the end."""
+"""Stops that end a sentence only before a space or the end of the text."""
 FREE_STOPS = "。！？｡"
-"""Of scripts that are written without spaces."""
+"""Stops of scripts that are written without spaces. They end a sentence before any character."""
 _CLOSING = re.escape("\"'”’»›)]}」』】》〉）］｝〕")
 
 
 def stop_pattern(spaced: str) -> re.Pattern[str]:
-    """Ends of sentences: stops, and the quotes and brackets that close behind them."""
+    """Return a pattern of the ends of sentences: stops and the closing quotes and brackets after them."""
     spaced, free = re.escape(spaced), re.escape(FREE_STOPS)
     stops = spaced + free
     return re.compile(
-        # What follows another stop begins no match, and what was matched is not given back: linear in any text.
+        # A match never begins after another stop, and the quantifiers are possessive: the time is linear in any text.
         rf"[{stops}](?<![{stops}]{{2}})"
         rf"(?:(?:(?<=[{free}])|[{spaced}]*+[{free}])[{stops}]*+[{_CLOSING}]*+"
         rf"|[{spaced}]*+[{_CLOSING}]*+(?=\s|$))"
@@ -29,6 +30,6 @@ def stop_pattern(spaced: str) -> re.Pattern[str]:
 
 
 def cut_at(pattern: re.Pattern[str], text: str) -> list[str]:
-    """The text in parts that end where `pattern` matches."""
+    """Cut the text after each match of `pattern`."""
     ends = [match.end() for match in pattern.finditer(text)]
     return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]

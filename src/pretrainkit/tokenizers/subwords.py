@@ -1,11 +1,11 @@
 """WordPiece and byte-level BPE, trained from word counts by the `tokenizers` library.
 
 Sources: Schuster and Nakajima 2012 (WordPiece, as in BERT); Sennrich et al. 2016 and GPT-2 (byte-level BPE). Control
-pieces come first: [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4, as 0 for padding is what users of such models expect.
+pieces come first: [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4. Users of such models expect 0 for padding.
 
-The library's WordPiece trainer is its BPE trainer with "##" before the letters inside words, and numbers those in the
-order of a hash table, so that no two runs agree. Here letters inside words are spelled as private-use characters
-instead: the same merges, the same vocabulary in every run.
+The library's WordPiece trainer is its BPE trainer with "##" before the letters inside words. It numbers these in the
+order of a hash table, so that each run gives another vocabulary. We write letters inside words as private-use
+characters instead: the merges are the same, and every run gives the same vocabulary.
 """
 
 from collections import Counter
@@ -19,7 +19,8 @@ from pretrainkit.tokenizers.special import SpecialIds, TooFewPieces, too_many_ch
 TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 SPECIAL = SpecialIds(unk=1, cls=2, sep=3, mask=4, pad=0)
 MAX_OCCURRENCES = 50_000_000
-"""The library counts words itself, so they are repeated; counts are scaled down to this sum, none below 1."""
+"""The library counts words itself, so each word is repeated as often as its count. Counts are scaled down to this sum,
+but never below 1."""
 _LINE_WORDS = 1000
 _PRIVATE = 0xF0000
 _INSIDE = "##"
@@ -28,9 +29,11 @@ _INSIDE = "##"
 def train_subwords(
     counts: Mapping[bytes, int], vocab_size: int, kind: Literal["wordpiece", "bpe"], lowercase: bool
 ) -> str:
-    """The content of a `tokenizer.json` with exactly `vocab_size` pieces, the 5 control pieces too, from counts of
-    words. `lowercase`: fold case (and, for WordPiece, strip accents, as BERT's uncased models do). Raises DataError
-    where the text has too few distinct pieces or too many distinct characters for that size."""
+    """Train from word counts; return a `tokenizer.json` of exactly `vocab_size` pieces, with the 5 control pieces.
+
+    `lowercase`: fold case (and, for WordPiece, strip accents, as BERT's uncased models do). Raises DataError if the
+    text has too few distinct pieces or too many distinct characters for that size.
+    """
     from tokenizers import AddedToken, processors
 
     least = len(TOKENS) + (256 if kind == "bpe" else 1)
@@ -60,12 +63,13 @@ def train_multimodal(
     num_bins: int,
     lowercase: bool = True,
 ) -> str:
-    """The content of a `tokenizer.json` for texts, boxes and the like in one vocabulary, as 4M has it.
+    """Train from word counts; return a `tokenizer.json` with texts, boxes and the like in one vocabulary, as in 4M.
 
     Reserved tokens come first: [PAD] [UNK] [SOS] [EOS], sentinels [S_0] …, numbers v0=0 … v0=999, v1=0 … v3=999, class
-    names in alphabetical order, also those of several words; then WordPiece of the text. Nothing is added around a
-    text. `counts` is word to count, all else as in `train.TokenizerSettings`; folding case strips accents, too. Raises
-    DataError where the text has too few distinct pieces, or too many distinct characters, for that size.
+    names in alphabetical order (a name of several words is one token). The WordPiece pieces of the text follow. No
+    token is added around a text. `counts` maps words to counts; the other arguments are as in
+    `train.TokenizerSettings`. Folding case also strips accents. Raises DataError if the text has too few distinct
+    pieces or too many distinct characters for that size.
     """
     from tokenizers import AddedToken, Tokenizer, models
 
@@ -76,20 +80,22 @@ def train_multimodal(
     reserved = [*controls, *numbered, *names]
     least = len(reserved) + 1
     if vocab_size <= least:
-        raise DataError(f"--vocab-size is {vocab_size}, but {least} are reserved or needed\n  use more than {least}")
-    room = vocab_size - len(reserved)
-    # Learned pieces that are reserved already leave their places to later ones.
-    learned = _wordpiece(counts, room + len(TOKENS) + len(names), lowercase)
+        raise DataError(
+            f"--vocab-size is {vocab_size}, but {least} pieces are reserved or needed\n  use more than {least}"
+        )
+    num_free = vocab_size - len(reserved)
+    # A few more pieces are learned, because some may be among the reserved tokens and are then replaced.
+    learned = _wordpiece(counts, num_free + len(TOKENS) + len(names), lowercase)
     taken = {*reserved, *TOKENS.values()}
     pieces = [piece for piece, _ in sorted(learned.get_vocab().items(), key=lambda item: item[1]) if piece not in taken]
     alphabet = sum(len(piece.removeprefix(_INSIDE)) == 1 for piece in pieces)
-    if len(pieces) < room or alphabet > room:
-        possible = len(reserved) + min(max(alphabet, room), len(pieces))
+    if len(pieces) < num_free or alphabet > num_free:
+        possible = len(reserved) + min(max(alphabet, num_free), len(pieces))
         raise DataError(
             f"--vocab-size is {vocab_size}, of which {len(reserved)} are reserved, but this text yields {alphabet} to "
             f"{len(pieces)} pieces\n  use --vocab-size {possible}, or count the words of other text"
         )
-    vocabulary = {piece: number for number, piece in enumerate([*reserved, *pieces[:room]])}
+    vocabulary = {piece: number for number, piece in enumerate([*reserved, *pieces[:num_free]])}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=TOKENS["unk"]))
     tokenizer.normalizer, tokenizer.pre_tokenizer = learned.normalizer, learned.pre_tokenizer
     tokenizer.decoder = learned.decoder
@@ -101,7 +107,7 @@ def train_multimodal(
 
 MULTIMODAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[SOS]", "sep": "[EOS]", "mask": "[S_0]"}
 MULTIMODAL_SPECIAL = SPECIAL
-"""The first sentinel, which hides nothing, stands for the mask that there is none of."""
+"""This vocabulary has no mask token. The first sentinel, which hides nothing, takes its place."""
 _NUM_AXES = 4
 _COCO = """
     airplane, apple, backpack, banana, baseball bat, baseball glove, bear, bed, bench, bicycle, bird, boat, book,
@@ -113,12 +119,12 @@ _COCO = """
     vase, wine glass, zebra
 """
 COCO_CLASSES = tuple(" ".join(_COCO.split()).split(", "))
-"""The 80 kinds of things in COCO's boxes (Lin et al. 2014, https://arxiv.org/abs/1405.0312)."""
+"""The 80 object classes of COCO (Lin et al. 2014, https://arxiv.org/abs/1405.0312)."""
 
 
 def read_classes(where: str | None) -> tuple[str, ...]:
-    """The names in a file, one in each line; "coco": its 80; None: none. Raises DataError where the file cannot be read
-    or has no name."""
+    """Read class names from a file with one name per line. "coco" gives the 80 names of COCO, None gives none. Raises
+    DataError if the file cannot be read or has no name."""
     if where is None:
         return ()
     if where == "coco":
@@ -128,7 +134,7 @@ def read_classes(where: str | None) -> tuple[str, ...]:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"the class names {where} cannot be read: {error}\n  give a file, or coco") from error
     if not names:
-        raise DataError(f"{where} has no class name\n  write one in each line, or leave the option out")
+        raise DataError(f"{where} has no class name\n  write one name per line, or leave the option out")
     return names
 
 
@@ -179,7 +185,7 @@ def _train(tokenizer: Any, words: Iterable[tuple[str, int]], total: int, vocab_s
 
 
 def _text(words: Iterable[tuple[str, int]], scale: float) -> Iterator[str]:
-    """Lines in which every word stands as often as its count, divided by `scale`, says."""
+    """Yield lines that repeat every word as often as its count divided by `scale`, at least once."""
     for word, count in words:
         left = max(1, round(count / scale))
         while left > 0:

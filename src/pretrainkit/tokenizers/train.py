@@ -1,4 +1,4 @@
-"""Trains a tokenizer from word counts into a folder that this package and `transformers` load.
+"""Train a tokenizer from word counts; pretrainkit and `transformers` load the resulting folder.
 
 Word counts are the TSV that `pretrainkit corpus count-words` writes.
 """
@@ -17,7 +17,7 @@ from pretrainkit.tokenizers.punkt import PunktParameters
 from pretrainkit.tokenizers.special import SpecialIds, TooFewPieces
 
 MAX_WORD_BYTES = 4192
-"""SentencePiece leaves out longer lines (its `max_sentence_length`); so do we, for all kinds of tokenizers."""
+"""SentencePiece drops longer lines (its `max_sentence_length`). We drop such words for all kinds of tokenizers."""
 _MAKE_COUNTS = "make one with: pretrainkit corpus count-words 'CORPUS/train/*' --out words.tsv"
 Kind = Literal["unigram", "wordpiece", "bpe", "multimodal"]
 
@@ -28,31 +28,31 @@ class TokenizerSettings:
     """unigram: SentencePiece, as in Sabertooth and T5. wordpiece: as in BERT. bpe: byte-level, as in RoBERTa.
     multimodal: WordPiece with sentinels, numbers and class names, as in 4M."""
     vocab_size: int = unigram.DEFAULT_VOCAB_SIZE
-    """Pieces in all."""
+    """Number of pieces, including control pieces and bytes."""
     layout: unigram.Layout = "bert"
-    """Of unigram: t5 has pad 0, eos 1, unk 2 and no mask; bert has cls, sep and mask behind the bytes."""
+    """For unigram: t5 has pad 0, eos 1, unk 2 and no mask; bert has cls, sep and mask after the bytes."""
     lowercase: bool = False
     """Fold case; not for unigram."""
     classes: tuple[str, ...] = ()
-    """Of multimodal: names that are one token each, such as those of detected things."""
+    """For multimodal: names that become one token each, such as the classes of an object detector."""
     num_sentinels: int = 200
-    """Of multimodal: marks for hidden runs."""
+    """For multimodal: number of sentinels, which stand for hidden spans."""
     num_bins: int = 1000
-    """Of multimodal: values of each of the four kinds of numbers."""
+    """For multimodal: number of values of each of the four kinds of numbers."""
     max_length: int = 512
-    """Longest row of the models to be trained, in tokens; goes into tokenizer_config.json."""
+    """Longest row of the models to be trained, in tokens; written to tokenizer_config.json."""
 
     def __post_init__(self) -> None:
         if self.lowercase and self.kind == "unigram":
             raise DataError(
-                "--lowercase does not apply to --kind unigram, which keeps case\n  leave it out, or take wordpiece"
+                "--lowercase does not apply to --kind unigram, which keeps case\n  leave it out, or use wordpiece"
             )
         if self.layout != "bert" and self.kind != "unigram":
             raise DataError(
-                f"--layout {self.layout} does not apply to --kind {self.kind}\n  leave it out, or take unigram"
+                f"--layout {self.layout} does not apply to --kind {self.kind}\n  leave it out, or use unigram"
             )
         if self.classes and self.kind != "multimodal":
-            raise DataError(f"--classes does not apply to --kind {self.kind}\n  leave it out, or take multimodal")
+            raise DataError(f"--classes does not apply to --kind {self.kind}\n  leave it out, or use multimodal")
         if self.max_length < 1:
             raise DataError(
                 f"--max-length is {self.max_length} tokens\n  give the longest row of your models, such as 512"
@@ -60,8 +60,8 @@ class TokenizerSettings:
 
 
 def manifest_of_existing(out: Path, settings: TokenizerSettings) -> dict[str, Any] | None:
-    """The manifest of a tokenizer that was trained into `out` with these settings; None where there is no folder.
-    Raises DataError where `out` holds something else."""
+    """Return the manifest of a tokenizer that was trained into `out` with these settings; None if there is no folder.
+    Raises DataError if `out` has other content."""
     path = out / "manifest.json"
     with files.explained_write_errors(out):
         exists = path.is_file()
@@ -81,18 +81,17 @@ def train_tokenizer(
     punkt: PunktParameters | None = None,
     as_many_as_possible: bool = False,
 ) -> dict[str, Any]:
-    """Train and write the tokenizer folder `out`; return its manifest. Equal counts and settings give equal bytes.
+    """Train a tokenizer, write the folder `out`, and return its manifest. Equal counts and settings give equal bytes.
 
-    A folder that was trained from the same counts with the same settings is left as it is.
+    A folder that was trained from the same counts with the same settings is left unchanged.
 
     Args:
         words: TSVs of word counts; equal words are added up, and the order of rows does not matter.
-        punkt: Parameters of the sentence splitter to keep beside the tokenizer.
-        as_many_as_possible: Of a text that yields fewer pieces than `settings.vocab_size`, all that it yields.
+        punkt: Parameters of the sentence splitter to store with the tokenizer.
+        as_many_as_possible: If the text yields fewer pieces than `settings.vocab_size`, use as many as it yields.
 
     Raises:
-        DataError: The input or the vocabulary size cannot be used, or `out` holds something else. Nothing is written
-            then.
+        DataError: The input or the vocabulary size cannot be used, or `out` has other content. Nothing is written.
     """
     out = Path(out)
     existing = manifest_of_existing(out, settings)
@@ -116,7 +115,7 @@ def train_tokenizer(
             "tokenizer_class": "PreTrainedTokenizerFast",
             **{f"{role}_token": piece for role, piece in tokens.items()},
             "model_max_length": settings.max_length,
-            # Without cls there is one kind of segment only.
+            # Without cls, all segments have the same type.
             "model_input_names": ["input_ids", *(["token_type_ids"] if "cls" in tokens else []), "attention_mask"],
             "clean_up_tokenization_spaces": False,
         }
@@ -138,8 +137,8 @@ def train_tokenizer(
 
 
 def read_word_counts(paths: Sequence[str | Path]) -> dict[bytes, int]:
-    """Word to count over all files, in the order of the words' bytes. Words beyond `MAX_WORD_BYTES` are left out.
-    Raises DataError where a file cannot be read, a line is not `word<TAB>count`, or there is no word at all."""
+    """Return the counts of words over all files, ordered by the words' bytes. Words longer than `MAX_WORD_BYTES` are
+    dropped. Raises DataError if a file cannot be read, a line is not `word<TAB>count`, or there is no word."""
     counts: dict[bytes, int] = {}
     for path in paths:
         try:
@@ -161,7 +160,7 @@ def _word_and_count(row: bytes, place: str) -> tuple[bytes, int]:
     word, tab, count = row.partition(b"\t")
     if not (tab and word and count.isdigit() and int(count) > 0):
         shown = row[:60].decode(errors="replace")
-        raise DataError(f"{place}: not a word, a tab and a count of at least 1: {shown!r}\n  {_MAKE_COUNTS}")
+        raise DataError(f"{place}: expected a word, a tab and a count of at least 1: {shown!r}\n  {_MAKE_COUNTS}")
     try:
         word.decode()
     except UnicodeDecodeError as error:
@@ -172,7 +171,7 @@ def _word_and_count(row: bytes, place: str) -> tuple[bytes, int]:
 
 
 def _contents(counts: Mapping[bytes, int], settings: TokenizerSettings) -> dict[str, bytes]:
-    """Name to content of the files with the vocabulary."""
+    """Return the contents of the files with the vocabulary, by file name."""
     if settings.kind == "unigram":
         model = unigram.train_unigram(counts, settings.vocab_size, settings.layout)
         from pretrainkit.tokenizers.unigram_json import tokenizer_json
@@ -191,7 +190,7 @@ def _contents(counts: Mapping[bytes, int], settings: TokenizerSettings) -> dict[
 
 
 def _controls(settings: TokenizerSettings) -> tuple[dict[str, str], SpecialIds]:
-    """The control tokens by what they are for, and their ids."""
+    """Return the control tokens by role, and their ids."""
     match settings.kind, settings.layout:
         case "multimodal", _:
             return subwords.MULTIMODAL_TOKENS, subwords.MULTIMODAL_SPECIAL

@@ -1,9 +1,9 @@
-"""SentencePiece unigram models with fixed ids, then learned pieces.
+"""SentencePiece unigram models: pieces with fixed ids, then learned pieces.
 
-Layout "bert": bytes 0-255, unk, cls, sep, mask, pad 256-260; source of it and of the options: Sabertooth
-(https://github.com/nikitakit/sabertooth). SentencePiece's trainer knows no mask, so the piece is put into the trained
-model. Layout "t5": pad 0, eos 1, unk 2, as in all vocabularies of T5, then bytes 3-258; sentinels are added where a
-task names its vocabulary. Kudo 2018, https://arxiv.org/abs/1804.10959.
+Layout "bert": bytes 0-255, then unk, cls, sep, mask, pad 256-260. The layout and the options are those of Sabertooth
+(https://github.com/nikitakit/sabertooth). SentencePiece's trainer has no mask token, so the piece is inserted into the
+trained model. Layout "t5": pad 0, eos 1, unk 2, as in all vocabularies of T5, then bytes 3-258. Sentinels are added
+where a task names its vocabulary. Source: Kudo 2018, https://arxiv.org/abs/1804.10959.
 """
 
 import re
@@ -19,27 +19,29 @@ SPECIAL = SpecialIds(unk=256, cls=257, sep=258, mask=259, pad=260)
 TOKENS = {"unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>", "pad": "<pad>"}
 Layout = Literal["bert", "t5"]
 T5_SPECIAL = SpecialIds(unk=2, cls=1, sep=1, mask=2, pad=0)
-"""EOS ends segments and begins nothing; no text gives unk, which could therefore serve as a mask."""
+"""EOS ends segments; no token begins a row. No text is encoded to unk, which can therefore serve as a mask."""
 T5_TOKENS = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
 _BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 _FIXED: dict[Layout, tuple[str, ...]] = {
     "bert": (*_BYTES, *TOKENS.values()),
     "t5": (*T5_TOKENS.values(), *_BYTES),
 }
-"""The pieces that every model of a layout begins with."""
+"""The first pieces of every model, by layout."""
 DEFAULT_VOCAB_SIZE = 32_128
 """251 x 128."""
 NUM_THREADS = 16
-"""Of training. Sums of floats depend on it, so it is a constant and not the number of cores: equal input gives equal
-bytes on every machine."""
+"""Number of training threads. Sums of floats depend on it, so it is a constant and not the number of cores: equal input
+gives equal bytes on every machine."""
 _TOO_LARGE = re.compile(r"Vocabulary size too high \(\d+\)\. Please set it to a value <= (\d+)")
 _TOO_SMALL = re.compile(r"Vocabulary size is smaller than required_chars\. \d+ vs (\d+)")
 
 
 def train_unigram(counts: Mapping[bytes, int], vocab_size: int, layout: Layout = "bert") -> bytes:
-    """A SentencePiece model of exactly `vocab_size` pieces from counts of words, as the bytes of a `.model` file. Fixed
-    are 261 of the pieces in layout bert, 259 in t5: see the top. Raises DataError where the text has too few distinct
-    pieces or too many distinct characters for that size."""
+    """Train from word counts; return a SentencePiece model of exactly `vocab_size` pieces as bytes of a `.model` file.
+
+    The first 261 pieces (layout bert) or 259 pieces (t5) are fixed; see the module docstring. Raises DataError if the
+    text has too few distinct pieces or too many distinct characters for that size.
+    """
     import sentencepiece
     from sentencepiece import sentencepiece_model_pb2
 
@@ -54,7 +56,7 @@ def train_unigram(counts: Mapping[bytes, int], vocab_size: int, layout: Layout =
     if layout == "bert":
         ids = {"unk_id": SPECIAL.unk, "bos_id": SPECIAL.cls, "eos_id": SPECIAL.sep, "pad_id": SPECIAL.mask}
     with tempfile.TemporaryDirectory(prefix="pretrainkit-") as folder:
-        # In a folder of its own because the trainer takes a list of paths cut at commas.
+        # In a temporary folder, because the trainer splits its input path at commas.
         path = Path(folder) / "words.tsv"
         with open(path, "wb") as file:
             file.writelines(b"%b\t%d\n" % item for item in counts.items())
@@ -84,7 +86,7 @@ def train_unigram(counts: Mapping[bytes, int], vocab_size: int, layout: Layout =
 
 
 def _insert_mask(model: Any) -> None:
-    """Puts <mask> at 259, so that <pad> moves to 260."""
+    """Insert <mask> at 259, which moves <pad> to 260."""
     pieces = list(model.pieces)
     mask = type(pieces[0])(piece=TOKENS["mask"], score=0.0, type=pieces[SPECIAL.cls].type)
     del model.pieces[:]
@@ -96,25 +98,25 @@ def _insert_mask(model: Any) -> None:
 
 def _check_layout(model: Any, vocab_size: int, layout: Layout) -> None:
     expected = _FIXED[layout]
-    found = tuple(piece.piece for piece in model.pieces[: len(expected)])
-    if found != expected or len(model.pieces) != vocab_size:
+    first_pieces = tuple(piece.piece for piece in model.pieces[: len(expected)])
+    if first_pieces != expected or len(model.pieces) != vocab_size:
         raise RunError(
-            f"the trained model has {len(model.pieces)} pieces, the first {found[:2]} … {found[-6:]}\n"
-            f"  wanted are {vocab_size} in the fixed order; install sentencepiece==0.2.3, which gives that"
+            f"the trained model has {len(model.pieces)} pieces, the first {first_pieces[:2]} … {first_pieces[-6:]}\n"
+            f"  expected are {vocab_size} pieces in the fixed order; install sentencepiece==0.2.3, which gives that"
         )
 
 
 def _explained(message: str, vocab_size: int, num_inserted: int) -> Exception:
-    """SentencePiece's refusal in our words. Its numbers lack the pieces that are inserted later."""
-    if found := _TOO_LARGE.search(message):
-        return TooFewPieces(vocab_size, int(found[1]) + num_inserted)
-    if found := _TOO_SMALL.search(message):
-        return too_many_characters(vocab_size, int(found[1]) + num_inserted)
+    """Return our error for a message of SentencePiece. Its numbers exclude the pieces that are inserted later."""
+    if match := _TOO_LARGE.search(message):
+        return TooFewPieces(vocab_size, int(match[1]) + num_inserted)
+    if match := _TOO_SMALL.search(message):
+        return too_many_characters(vocab_size, int(match[1]) + num_inserted)
     return DataError(f"SentencePiece cannot learn from this text: {message}\n  look at the words in the TSV")
 
 
 def vocab_lines(model: bytes) -> bytes:
-    """Content of the `.vocab` file: `piece<TAB>score` per line."""
+    """Return the content of the `.vocab` file: `piece<TAB>score` per line."""
     from sentencepiece import sentencepiece_model_pb2
 
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]

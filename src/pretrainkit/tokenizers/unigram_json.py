@@ -1,29 +1,29 @@
-r"""The `tokenizer.json` of a SentencePiece unigram model: the same ids from the `tokenizers` library.
+r"""Write the `tokenizer.json` of a SentencePiece unigram model, so that the `tokenizers` library gives the same ids.
 
-What makes them the same, beyond the same pieces and scores:
+Equal pieces and scores are not enough. The ids are the same for these reasons:
 
-- SentencePiece replaces, at every place of the text, the longest string that its table has a rule for. The library's
-  `Precompiled` holds the same table, but looks at grapheme clusters, misses rules of several characters and drops
-  accents. Those rules are NFKC, but without reordering and without joining what is half composed already. So a
-  noncharacter is put wherever NFKC must not join what stands on both sides, and taken out behind it. The one
-  character that the table keeps and NFKC changes, U+FF5E, is put aside likewise.
-- Blanks are collapsed and cut off at the end, but one is kept at the start: behind a control token it tells whether a
-  word begins. `Metaspace` with "first" adds the dummy prefix at the start of the text only.
-- The library would match "<0x41>" or "<mask>" in the text against the byte and control pieces, which SentencePiece
-  keeps for itself. A cut inside such strings, where no learned piece goes across, prevents it.
-- The library finds control tokens in text by default, so that `<mask>` can be typed. SentencePiece never does;
-  `AutoTokenizer.from_pretrained(folder, split_special_tokens=True)` gives its ids for such text too.
+- At every position of the text, SentencePiece replaces the longest string for which its table has a rule. The
+  library's `Precompiled` has the same table, but works on grapheme clusters, misses rules of several characters and
+  drops accents. The rules are those of NFKC, but without reordering and without joining partly composed characters. So
+  a noncharacter is inserted wherever NFKC must not join two characters, and removed after NFKC. The only character
+  that the table keeps and NFKC changes, U+FF5E, is replaced and restored in the same way.
+- Spaces are collapsed and removed at the end, but one is kept at the start: after a control token it shows that a word
+  begins. `Metaspace` with "first" adds the dummy prefix only at the start of the text.
+- The library would match "<0x41>" or "<mask>" in the text with the byte and control pieces, which SentencePiece never
+  matches in text. A cut inside such strings, at a position that no learned piece crosses, prevents this.
+- By default the library finds control tokens in text, so that users can type `<mask>`. SentencePiece never does.
+  `AutoTokenizer.from_pretrained(folder, split_special_tokens=True)` gives SentencePiece's ids for such text too.
 
-What may still differ:
+The ids may still differ for:
 
-- text with the two noncharacters used here;
-- text that begins with two or more control characters, which vanish, in front of a combining mark or of what is
-  joined with what stands before: "first" asks for what stood at the very start, and the library loses the dummy prefix;
-- characters of Unicode 14 to 16 that SentencePiece joins with a mark behind them (U+1CCE7 U+0323 is one letter to it),
-  and that the library's NFKC does not know. A second pass would join them, and slow all texts down;
-- "<0x41>" where learned pieces join all its characters;
-- two segmentations whose scores differ by less than the rounding of SentencePiece's 32-bit sums (the library's have
-  64).
+- text with one of the two noncharacters used here;
+- text that begins with two or more control characters (which are removed), followed by a combining mark or a character
+  that joins with the one before it: "first" tests the original start of the text, and the dummy prefix is lost;
+- characters of Unicode 14 to 16 that SentencePiece joins with the next mark (U+1CCE7 U+0323 is one letter to it), and
+  that the library's NFKC does not have. A second pass would join them, but would slow down all texts;
+- "<0x41>" if learned pieces join all its characters;
+- two segmentations whose scores differ by less than the rounding error of SentencePiece's 32-bit sums (the library's
+  sums have 64 bits).
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,22 +36,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 _LABEL = np.uint32(1 << 31 | 0xFF)
-"""What a unit has besides its offset: the byte that leads to it, and whether it is a value."""
+"""Bits of a unit besides its offset: the byte that leads to it, and a bit that marks values."""
 _CUT = "\ufdd0"
 _NORMAL, _UNKNOWN, _CONTROL = 1, 2, 3
-"""Types of SentencePiece's pieces."""
+"""Piece types of SentencePiece."""
 _WIDE_TILDE, _TILDE_ASIDE = "\uff5e", "\ufdd1"
 
 
 def tokenizer_json(model: bytes) -> str:
-    """From the bytes of a model of `train_unigram`."""
+    """Return the `tokenizer.json` of a model of `train_unigram`, given as the bytes of its `.model` file."""
     from sentencepiece import sentencepiece_model_pb2
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
     pieces = [(piece.piece, piece.score) for piece in proto.pieces]
     ids = {piece: index for index, (piece, _) in enumerate(pieces)}
-    # Pieces that no text gives.
+    # Pieces that no text is encoded to.
     control = [piece.piece for piece in proto.pieces if piece.type in (_UNKNOWN, _CONTROL)]
     charsmap = proto.normalizer_spec.precompiled_charsmap
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=ids["<unk>"], byte_fallback=True))
@@ -77,7 +77,7 @@ def tokenizer_json(model: bytes) -> str:
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    begin = "<s> " if "<s>" in ids else ""  # T5 begins with nothing
+    begin = "<s> " if "<s>" in ids else ""  # T5 has no first token
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{begin}$A </s>",
         pair=f"{begin}$A </s> $B:1 </s>:1",
@@ -88,9 +88,9 @@ def tokenizer_json(model: bytes) -> str:
 
 
 def _cuts(proto: Any, control: list[str]) -> list[str]:
-    """Patterns behind which text is cut so that it cannot spell a byte or control piece.
+    """Return patterns after whose matches text is cut, so that no byte or control piece can match in it.
 
-    Each such string is cut behind its first character that no learned piece joins with the next.
+    Each such string is cut after its first character that no learned piece joins with the next one.
     """
     learned = [piece.piece for piece in proto.pieces if piece.type == _NORMAL]
     joined = {pair for piece in learned for pair in pairwise(piece)}
@@ -106,7 +106,8 @@ def _cuts(proto: Any, control: list[str]) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _not_joined(charsmap: bytes) -> str:
-    """A pattern of no width that matches before combining characters that no rule joins with what stands before."""
+    """Return a zero-width pattern that matches before characters that NFKC could join with the previous one, but that
+    no rule of SentencePiece joins."""
     before: dict[str, set[str]] = {}
     for key in read_rules(charsmap):
         for first, second in pairwise(key):
@@ -115,12 +116,12 @@ def _not_joined(charsmap: bytes) -> str:
     for second, firsts in before.items():
         alike.setdefault(frozenset(firsts), []).append(second)
     joined = "|".join(f"(?<={_class(firsts)}){_class(seconds)}" for firsts, seconds in alike.items())
-    # Not at the very start, where the library cannot insert.
+    # Not at the start of the text, where the library cannot insert.
     return rf"(?!\A)(?=[\p{{M}}{_class(before)}])(?!{joined})"
 
 
 def _class(characters: Iterable[str]) -> str:
-    """A character class of them, with ranges, in one order."""
+    """Return a character class as sorted ranges."""
     ranges: list[list[int]] = []
     for code in sorted(map(ord, characters)):
         if ranges and code == ranges[-1][1] + 1:
@@ -132,20 +133,20 @@ def _class(characters: Iterable[str]) -> str:
 
 @lru_cache(maxsize=4)
 def read_rules(charsmap: bytes) -> Mapping[str, str]:
-    """All rules of SentencePiece's normalisation table (`normalizer_spec.precompiled_charsmap`, empty where it
-    normalises nothing): one to four characters to their replacement. At every place the longest one applies.
+    """Read all rules of SentencePiece's normalisation table: from one to four characters to their replacement.
 
-    The table is a double-array trie (darts-clone) of UTF-8 keys, whose values are offsets of zero-terminated
+    At every position the longest rule applies. The table (`normalizer_spec.precompiled_charsmap`) is empty if nothing
+    is normalised. It is a double-array trie (darts-clone) of UTF-8 keys whose values are offsets of zero-terminated
     replacements.
     """
     if not charsmap:
         return MappingProxyType({})
-    # The size of the trie in bytes, its units, and then all replacements.
+    # The table consists of the size of the trie in bytes, its units, and all replacements.
     num_bytes = int.from_bytes(charsmap[:4], "little")
     units = np.frombuffer(charsmap, "<u4", num_bytes // 4, 4)
     texts = charsmap[4 + num_bytes :]
-    # The child of a unit by a byte is at `base ^ byte`, and has the byte as its label. So its place and its label give
-    # back the base; sorted by it, the children of a unit are neighbours.
+    # The child of a unit for a byte is at `base ^ byte`, and its label is the byte. So a child's index and label give
+    # its base. Sorted by base, the children of a unit are neighbours.
     labels = units & _LABEL
     children = np.flatnonzero((labels > 0) & (labels < 256)).astype(np.uint32)
     bases = children ^ labels[children]
@@ -156,7 +157,7 @@ def read_rules(charsmap: bytes) -> Mapping[str, str]:
     keys = np.empty((1, 0), np.uint8)
     while len(places):
         unit = units[places]
-        # Of a unit: bits 10 to 31 are the offset of its children, which bit 9 shifts by 8; bit 8 says that a key ends.
+        # Bits 10 to 31 of a unit are the offset of its children, which bit 9 shifts by 8. Bit 8 is set if a key ends.
         base = places ^ (unit >> 10 << ((unit & 1 << 9) >> 6))
         is_leaf = (unit >> 8 & 1).astype(np.bool_)
         for key, begin in zip(keys[is_leaf], (units[base[is_leaf]] & 0x7FFFFFFF).tolist()):
