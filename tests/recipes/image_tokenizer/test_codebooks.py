@@ -24,11 +24,11 @@ def latents(num: int = 6, width: int = 4, seed: int = 1) -> torch.Tensor:
 
 
 def updated(book: Codebook, parts, threshold: float = 0.0) -> Codebook:
-    met = None
+    statistics = None
     for part in parts:
-        found = book.met(book(latents()[part], KEYS[part]), KEYS[part])
-        met = found if met is None else met.join(found)
-    book.update(met, threshold)
+        found = book.statistics(book(latents()[part], KEYS[part]), KEYS[part])
+        statistics = found if statistics is None else statistics.join(found)
+    book.update(statistics, threshold)
     return book
 
 
@@ -117,7 +117,7 @@ def test_first_codes_can_be_clusters() -> None:
     assert not book.is_ready
     values = noisy[torch.randperm(64, generator=torch.Generator().manual_seed(5))].view(16, 2, 2, 4).permute(0, 3, 1, 2)
     keys = torch.arange(16)
-    book.update(book.met(book(values, keys), keys), 0.0)
+    book.update(book.statistics(book(values, keys), keys), 0.0)
     assert book.is_ready
     assert book.use_K.sum() == 64
     assert torch.cdist(book.codes_KD, centres).min(0).values.median() < 0.05
@@ -127,7 +127,7 @@ def test_an_update_of_no_numbers_changes_nothing() -> None:
     book = codebook(revival="latents")
     before = {name: tensor.clone() for name, tensor in book.state_dict().items()}
     quantized = book(latents() * torch.nan, KEYS)
-    book.update(book.met(quantized, KEYS), 1.0)
+    book.update(book.statistics(quantized, KEYS), 1.0)
     assert all(torch.equal(tensor, before[name]) for name, tensor in book.state_dict().items())
 
 

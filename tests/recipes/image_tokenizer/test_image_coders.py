@@ -142,12 +142,12 @@ def test_files_become_values() -> None:
         (model(domain=FEATURES, encoder=CONV), "reads images, not features"),
         (model(encoder=CODER.model_copy(update={"num_output_convolutions": 1})), "for decoders"),
         (model(domain=CLASSES, decoder=UNET), "a diffusion decoder makes pictures"),
-        (model(image_size=24, decoder=UNET.model_copy(update={"multipliers": (1, 1, 1)})), "divides images by 16"),
+        (model(image_size=24, decoder=UNET.model_copy(update={"multipliers": (1, 1, 1)})), "a multiple of 16 pixels"),
         (
             model(decoder=UNET.model_copy(update={"noise": NoiseConfig(shift=0.5)})),
             "only with decoder.noise.schedule",
         ),
-        (model(decoder=UNET.model_copy(update={"noise": NoiseConfig(prediction="noise")})), "does not follow"),
+        (model(decoder=UNET.model_copy(update={"noise": NoiseConfig(prediction="noise")})), "cannot be computed"),
         (model(decoder=UNET.model_copy(update={"noise": NoiseConfig(masks_places=True)})), "dropout above 0"),
     ],
 )
@@ -158,7 +158,7 @@ def test_what_cannot_be_is_told(config, message: str) -> None:
 def test_domains_that_cannot_be_are_told() -> None:
     with pytest.raises(ValueError, match="num_channels=4\n  set num_channels=3"):
         Domain(name="x", kind="colors", num_channels=4)
-    with pytest.raises(ValueError, match="classes need a number"):
+    with pytest.raises(ValueError, match="which needs num_classes"):
         Domain(name="x", kind="classes", num_channels=4)
     with pytest.raises(ValueError, match="cannot be split over num_heads"):
         MemcodesConfig(size=4, width=6, num_heads=4)

@@ -108,7 +108,7 @@ def test_networks_that_cannot_be_opened_are_told(timm, tmp_path) -> None:
     broken.write_bytes(b"no weights")
     with pytest.raises(CheckpointError, match="cannot be read as weights"):
         Perceptual(PerceptualConfig(weight=1.0, **(SMALL | {"weights": str(broken)})))(A, B)
-    with pytest.raises(ConfigError, match="cannot be opened"):
+    with pytest.raises(ConfigError, match="cannot be loaded"):
         Perceptual(PerceptualConfig(weight=1.0, **(SMALL | {"network": "no_such_network"}))).require()
 
 
@@ -126,7 +126,7 @@ def test_a_distance_is_called_what_it_is(settings: dict[str, str], name: str) ->
 
 
 def test_what_lpips_does_not_read_is_refused() -> None:
-    with pytest.raises(ValueError, match="lpips_vgg does not read distance"):
+    with pytest.raises(ValueError, match="lpips_vgg does not use distance"):
         PerceptualConfig(network="lpips_vgg", distance="l1")
 
 

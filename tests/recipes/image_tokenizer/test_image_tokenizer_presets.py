@@ -80,7 +80,10 @@ def changed(config=None, **update) -> ImageTokenizerRun:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (changed(objective=ImageTokenizerObjectiveConfig(reconstruction="cross_entropy")), "does not fit colors"),
+        (
+            changed(objective=ImageTokenizerObjectiveConfig(reconstruction="cross_entropy")),
+            "model.domain rgb of kind colors",
+        ),
         (changed(semseg_coco(), objective=ImageTokenizerObjectiveConfig()), "reconstruction=cross_entropy"),
         (
             changed(rgb(), objective=ImageTokenizerObjectiveConfig(reconstruction="cosine")),
@@ -88,7 +91,7 @@ def changed(config=None, **update) -> ImageTokenizerRun:
         ),
         (
             changed(rgb(), objective=ImageTokenizerObjectiveConfig(perceptual=PerceptualConfig(weight=1.0))),
-            "decoders without diffusion",
+            "works only for pictures",
         ),
         (changed(data=ImageTokenizerDataConfig(batch_size=4, min_image_size=40)), "do not fit"),
     ],

@@ -292,16 +292,16 @@ def test_tokens_of_another_tokenizer_or_other_parts_are_refused(run: Path, image
     first = CliRunner().invoke(app, ["corpus", "tokenize-images", str(run), str(data), "--shard", "1/2"])
     assert first.exit_code == 0, first.output
     assert "3 written, 0 kept" in first.output
-    with pytest.raises(DataError, match="has 1 parts of each image, but 2 are asked for"):
+    with pytest.raises(DataError, match="has 1 crops of each image, but --crops is 2"):
         tokenize_images(run, data, num_parts=2)
     early = next((run / "checkpoints").glob("step-*2"))
-    with pytest.raises(DataError, match="made otherwise: tokenizer"):
+    with pytest.raises(DataError, match="made with other settings: tokenizer"):
         tokenize_images(early, data)
-    with pytest.raises(DataError, match="has 1 parts of each image, but 2 are asked for"):
+    with pytest.raises(DataError, match="has 1 crops of each image, but --crops is 2"):
         tokenize_images(early, data, num_parts=2, out="other")
     with pytest.raises(DataError, match="has no folder nothing"):
         tokenize_images(run, data, folder="nothing")
-    with pytest.raises(InputError, match="is none"):
+    with pytest.raises(InputError, match="invalid --shard 2/2"):
         tokenize_images(run, data, shard=(2, 2))
 
 
@@ -344,6 +344,6 @@ def test_a_decoder_can_be_trained_on_a_finished_encoder(run: Path, images: Path,
 def test_data_that_do_not_fit_are_told_before_training(images: Path, tmp_path: Path, more, message: str) -> None:
     if more[0] == "data.valid=":
         more = (f"data.valid={images / 'train'}",)
-        message = "that is in data.train"
+        message = "that is also in data.train"
     with pytest.raises(DataError, match=message):
         train(images, tmp_path / "none", *more)

@@ -157,9 +157,9 @@ def test_files_that_do_not_say_what_they_are_take_the_config_as_advised(tmp_path
     write_tensors(tmp_path / "model.safetensors", to_original(tokenizer), {"enc_type": "resnet"})
     with pytest.raises(CheckpointError) as error:
         read_original(tmp_path / "model.safetensors")
-    followed(error.value, "recipes/image_tokenizer/original.py: the config names …, which no tokenizer here has")
+    followed(error.value, "recipes/image_tokenizer/original.py: the config names …, which is not supported")
     deeper = model(encoder=CODER.model_copy(update={"num_layers": CODER.num_layers + 1}))
     with pytest.raises(CheckpointError) as error:
         read_original(tmp_path / "model.safetensors", deeper)
-    followed(error.value, "recipes/image_tokenizer/original.py: the file is of another tokenizer")
+    followed(error.value, "recipes/image_tokenizer/original.py: the file does not match the config")
     assert read_original(tmp_path / "model.safetensors", model())[0] == model()

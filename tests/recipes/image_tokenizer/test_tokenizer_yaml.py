@@ -147,11 +147,11 @@ PLAIN = ("imagenet_default_mean_and_std=false",)
         ("optt=adamw", "has no key 'optt'"),
         ("opt=lamb", "opt=lamb has no counterpart\n  possible: adamw"),
         ("hflip=0.1", "hflip=0.1 has no counterpart"),
-        ("domain=heat", "there is no domain=heat"),
-        ("loss_fn=cosine", "there is no loss_fn=cosine"),
+        ("domain=heat", "unknown value domain=heat"),
+        ("loss_fn=cosine", "unknown value loss_fn=cosine"),
         ("imagenet_default_mean_and_std=true", "set imagenet_default_mean_and_std=false"),
         ("weight_decay_end=0.1", "weight_decay_end has no counterpart"),
-        ("codebook_size=8-5-5", "is no number of codes"),
+        ("codebook_size=8-5-5", "is not a valid number"),
         ("encoder_type=vit_xxl_enc", "the config names vit_xxl_enc"),
     ],
 )
@@ -177,6 +177,6 @@ def test_the_command_writes_a_config_that_is_checked(tmp_path):
     succeed("config", "import", tmp_path / "theirs.yaml", "--nproc", "8", "--out", tmp_path / "ours.yaml")
     assert api.load_config(tmp_path / "ours.yaml").model == PRESETS["rgb"]().model
     text = refused("config", "import", tmp_path / "theirs.yaml", "imagenet_default_mean_and_std=true")
-    advice = followed(text, "recipes/image_tokenizer/original_yaml.py: …: images are read from -1 to 1")
+    advice = followed(text, "recipes/image_tokenizer/original_yaml.py: …: images are always scaled to -1 to 1")
     assert "imagenet_default_mean_and_std=false" in advice
     succeed("config", "import", tmp_path / "theirs.yaml", "imagenet_default_mean_and_std=false")

@@ -1,1 +1,1 @@
-"""Image tokenizers: images and maps to discrete tokens and back."""
+"""Image tokenizers: turn images and maps into discrete tokens, and tokens back into images."""

@@ -1,4 +1,4 @@
-"""A trained tokenizer in use: images to ids, ids to images; values of any domain as files hold them and as pictures.
+"""Encode images to ids and decode ids to images with a trained tokenizer; convert values to files and pictures.
 
 Dimensions: B images, N tokens of an image, C channels, E channels of a decoder's output, H x W pixels.
 """
@@ -17,13 +17,13 @@ from pretrainkit.recipes.image_tokenizer.model import ImageTokenizer, prepared
 from pretrainkit.recipes.image_tokenizer.model_config import Domain
 
 _DEPTH_REACH = 2.5
-"""Deviations from the mean that are shown."""
+"""Pictures of depth show values up to this many standard deviations from the mean."""
 _HUE_STEP = 0.61803398875
-"""Of neighbouring classes: the golden section, so that near numbers look different."""
+"""Step of hue from one class to the next: the golden ratio, so that neighbouring numbers get different colours."""
 
 
 class ImageCodec:
-    """Images of one domain to ids and back, on one device, in batches. It neither trains nor draws."""
+    """Encode images of one domain to ids and decode ids, on one device, in batches. Encoding is deterministic."""
 
     def __init__(self, model: ImageTokenizer, device: torch.device, batch_size: int = 64) -> None:
         """Take a model in evaluation mode, and move it to the device."""
@@ -31,26 +31,27 @@ class ImageCodec:
         self.config, self.domain = model.config, model.config.domain
         self.vocab_size, self.num_tokens = self.config.vocab_size, self.config.num_tokens
         self.has_numbers = self.domain.kind not in ("classes", "mask")
-        """Whether images are of numbers that can be near each other; else of classes, or of inside and outside."""
+        """True if images hold numbers with a distance; False for classes and masks."""
 
     @torch.inference_mode()
     def encode(self, images: NDArray[Any]) -> NDArray[np.int64]:
-        """Return ids, int64 (B, N), row by row (of several at each place: head by head). `images`: uint8 (B, C, H, W)
-        of colours, grey, normals and masks (0 and 1); float32 (B, C, H, W) of depth (standardised) and features; int
-        (B, H, W) of classes, 255 for none."""
-        found = []
-        for part in _parts(images, self._batch_size):
-            values = prepared(torch.from_numpy(np.require(part, requirements="W")).to(self._device), self.config)
-            found.append(self._model.encode(values).ids.flatten(1).cpu())
-        return torch.cat(found).numpy() if found else np.zeros((0, self.num_tokens), np.int64)
+        """Return ids, int64 (B, N), in row-major order (with several heads: all ids of one head, then the next).
+
+        `images`: uint8 (B, C, H, W) for colours, grey, normals and masks (0 and 1); float32 (B, C, H, W) for
+        standardized depth and features; int (B, H, W) for classes, 255 for none."""
+        ids = []
+        for images_part in _parts(images, self._batch_size):
+            values = prepared(torch.from_numpy(np.require(images_part, requirements="W")).to(self._device), self.config)
+            ids.append(self._model.encode(values).ids.flatten(1).cpu())
+        return torch.cat(ids).numpy() if ids else np.zeros((0, self.num_tokens), np.int64)
 
     def decode(self, ids_BN: NDArray[np.integer], /, **options: Unpack[DecodeOptions]) -> NDArray[Any]:
-        """Return images as files hold them: see `as_files`. Grids are squares, of any size for transformers. Raises
-        DataError where these are no ids of this tokenizer."""
+        """Return images in the format of `as_files`. The ids form a square grid, of any size for transformers. Raises
+        DataError if the ids are not valid for this tokenizer."""
         return as_files(self._values(ids_BN, **options), self.domain)
 
     def pictures(self, ids_BN: NDArray[np.integer], **options: Any) -> NDArray[np.uint8]:
-        """uint8 (B, 3, H, W), for people: near is bright, each class has a colour. Arguments are those of `decode`."""
+        """Return uint8 (B, 3, H, W) to look at: near is bright, each class has a colour. Arguments as for `decode`."""
         return as_pictures(self._values(ids_BN, **options), self.domain)
 
     @torch.inference_mode()
@@ -60,32 +61,32 @@ class ImageCodec:
         ids_BN = np.asarray(ids_BN)
         self._check(ids_BN)
         keys_B = rng.fold(rng.stream_key(seed, "image_tokenizer", "decode"), np.arange(len(ids_BN))).view(np.int64)
-        found = []
+        values = []
         for ids, keys in zip(_parts(ids_BN, self._batch_size), _parts(keys_B, self._batch_size), strict=True):
             shaped = self._model.shaped_ids(torch.from_numpy(ids.astype(np.int64)).to(self._device))
             codes_BDhw = self._model.quantizer.codes_of(shaped)
-            drawn_from = torch.from_numpy(keys).to(self._device)
-            decoded = self._model.decode(codes_BDhw, drawn_from, num_steps=num_steps, guidance=guidance)
-            found.append(values_of(decoded, self.domain).cpu())
-        return torch.cat(found)
+            keys_on_device = torch.from_numpy(keys).to(self._device)
+            decoded = self._model.decode(codes_BDhw, keys_on_device, num_steps=num_steps, guidance=guidance)
+            values.append(values_of(decoded, self.domain).cpu())
+        return torch.cat(values)
 
     def _check(self, ids_BN: NDArray[np.integer]) -> None:
         if ids_BN.ndim != 2 or not len(ids_BN) or ids_BN.dtype.kind not in "iu":
             raise DataError(
-                f"ids are {ids_BN.dtype} {ids_BN.shape}; a tokenizer decodes integers (images, tokens)\n"
-                f"  this one has {self.num_tokens} tokens for an image of {self.config.image_size} pixels"
+                f"ids are {ids_BN.dtype} {ids_BN.shape}; a tokenizer decodes integers of the shape (images, tokens)\n"
+                f"  this tokenizer has {self.num_tokens} tokens for an image of {self.config.image_size} pixels"
             )
         num_heads = self.config.quantizer.num_heads
         side = round((ids_BN.shape[1] / num_heads) ** 0.5)
         if side**2 * num_heads != ids_BN.shape[1]:
             raise DataError(
-                f"{ids_BN.shape[1]} ids are no square grid with {num_heads} at each place\n"
+                f"{ids_BN.shape[1]} ids do not form a square grid with {num_heads} ids per position\n"
                 f"  this tokenizer has {self.num_tokens} tokens for an image of {self.config.image_size} pixels"
             )
         if ids_BN.min() < 0 or ids_BN.max() >= self.vocab_size:
             raise DataError(
-                f"ids go from {ids_BN.min()} to {ids_BN.max()}, but this tokenizer has {self.vocab_size}\n"
-                "  give ids that it made"
+                f"ids range from {ids_BN.min()} to {ids_BN.max()}, but this tokenizer has {self.vocab_size} ids\n"
+                "  give ids that this tokenizer made"
             )
 
 
@@ -94,7 +95,7 @@ def _parts(values: NDArray[Any], size: int) -> list[NDArray[Any]]:
 
 
 def values_of(decoded: Tensor, domain: Domain) -> Tensor:
-    """Return what `ImageTokenizer.decode` gives as values like those of `model.prepared`: classes int64 (B, H, W),
+    """Convert the output of `ImageTokenizer.decode` to values like those of `model.prepared`: classes int64 (B, H, W),
     masks 0 or 1, colours from -1 to 1."""
     if domain.kind == "classes":
         return decoded.argmax(1)
@@ -104,40 +105,41 @@ def values_of(decoded: Tensor, domain: Domain) -> Tensor:
 
 
 def as_files(values: Tensor, domain: Domain) -> NDArray:
-    """Return values as files hold them: uint8 (B, H, W, 3) of colours and normals, uint8 (B, H, W) of grey, masks (0
-    and 255) and classes (255 for none; int16 where there are more than 255), float32 (B, H, W) of depth without scale,
-    (B, C, H, W) of features."""
-    found = values.cpu()
+    """Convert values to the format of image files: uint8 (B, H, W, 3) for colours and normals, uint8 (B, H, W) for
+    grey, masks (0 and 255) and classes (255 for none; int16 if there are more than 255 classes), float32 (B, H, W) for
+    standardized depth, float32 (B, C, H, W) for features."""
+    values_cpu = values.cpu()
     if domain.kind == "classes":
-        classes = torch.where(found == 0, 255, found - 1).numpy()
+        classes = torch.where(values_cpu == 0, 255, values_cpu - 1).numpy()
         return classes.astype(np.uint8 if (domain.num_classes or 0) <= 256 else np.int16)
     if domain.kind == "mask":
-        return (found[:, 0].numpy() * 255).astype(np.uint8)
+        return (values_cpu[:, 0].numpy() * 255).astype(np.uint8)
     if domain.is_flat:
-        pixels = ((found.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
+        pixels = ((values_cpu.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
         return (pixels[:, 0] if domain.kind == "grey" else pixels.permute(0, 2, 3, 1)).numpy()
-    return (found[:, 0] if domain.kind == "depth" else found).float().numpy()
+    return (values_cpu[:, 0] if domain.kind == "depth" else values_cpu).float().numpy()
 
 
 def as_pictures(values: Tensor, domain: Domain) -> NDArray[np.uint8]:
-    """uint8 (B, 3, H, W) for people: near is bright, each class has a colour, features are their first components."""
-    found = values.cpu()
+    """Return uint8 (B, 3, H, W) to look at: near is bright, each class has a colour, features show their first
+    principal components."""
+    values_cpu = values.cpu()
     if domain.kind == "classes":
-        return _palette(domain.num_classes or 1)[found.numpy()].transpose(0, 3, 1, 2)
+        return _palette(domain.num_classes or 1)[values_cpu.numpy()].transpose(0, 3, 1, 2)
     if domain.kind == "mask":
-        grey = found[:, :1]
+        grey = values_cpu[:, :1]
     elif domain.kind == "depth":
-        grey = (1 - (found[:, :1] + _DEPTH_REACH) / (2 * _DEPTH_REACH)).clamp(0, 1)
+        grey = (1 - (values_cpu[:, :1] + _DEPTH_REACH) / (2 * _DEPTH_REACH)).clamp(0, 1)
     elif domain.kind == "features":
-        return _components(found)
+        return _components(values_cpu)
     else:
-        grey = (found.clamp(-1, 1) + 1) / 2
+        grey = (values_cpu.clamp(-1, 1) + 1) / 2
     pixels = (grey * 255).round().to(torch.uint8)
     return pixels.expand(-1, 3, -1, -1).numpy()
 
 
 def _palette(num: int) -> NDArray[np.uint8]:
-    """(classes, 3); the first, for none, is black."""
+    """Return a colour for each class, uint8 (classes, 3). The first, "no class", is black."""
     hue = np.arange(num) * _HUE_STEP % 1
     angle = 2 * np.pi * (hue[:, None] + np.array([0, 1 / 3, 2 / 3]))
     colors = (127.5 * (1 + 0.9 * np.cos(angle))).astype(np.uint8)
@@ -146,7 +148,7 @@ def _palette(num: int) -> NDArray[np.uint8]:
 
 
 def _components(values_BCHW: Tensor) -> NDArray[np.uint8]:
-    """The three directions in which the features of a batch differ most, as colours."""
+    """Show the first three principal components of a batch's features as colours, uint8 (B, 3, H, W)."""
     B, C, H, W = values_BCHW.shape
     flat_NC = values_BCHW.permute(0, 2, 3, 1).reshape(-1, C)
     flat_NC = flat_NC - flat_NC.mean(0)

@@ -1,6 +1,6 @@
-"""Encoders of images to latents, and decoders back: transformers, convolutions, feed-forward layers.
+"""Encoders from images to latents, and decoders from latents to images: transformers, convolutions, MLPs.
 
-Dimensions: B images, C channels, H x W pixels, h x w places, T = B h w tokens, D width.
+Dimensions: B images, C channels, H x W pixels, h x w grid positions, T = B h w tokens, D width.
 Source: section 10.1 of the specification (4M-21, https://arxiv.org/abs/2406.09406).
 """
 
@@ -22,12 +22,12 @@ _EPSILON = 1e-6
 
 
 def grid_table(rows: int, columns: int, width: int) -> Tensor:
-    """float32 (1, D, h, w): the table of `nn/positions.py` as a map."""
+    """Return the position table of `nn/positions.py` as a map, float32 (1, D, h, w)."""
     return positions.grid_table(rows, columns, width).T.reshape(1, width, rows, columns).contiguous()
 
 
 def stretched(positions_1Dhw: Tensor, rows: int, columns: int) -> Tensor:
-    """For another grid, by bicubic interpolation."""
+    """Resize a position table to another grid by bicubic interpolation."""
     if positions_1Dhw.shape[2:] == (rows, columns):
         return positions_1Dhw
     return F.interpolate(positions_1Dhw, (rows, columns), mode="bicubic", align_corners=False)
@@ -50,17 +50,17 @@ class ResidualMLP(nn.Module):
 
 
 class _Layers(nn.Module):
-    """A coder with its blocks in `layers`."""
+    """An encoder or decoder whose blocks are in `layers`."""
 
     layers: nn.ModuleList
 
     def blocks(self) -> list[nn.Module]:
-        """To compile and shard one by one."""
+        """List the submodules to compile and shard one by one."""
         return list(self.layers)
 
 
 class _Transformer(_Layers):
-    """Blocks over the places of a grid."""
+    """Transformer blocks over the positions of a grid."""
 
     positions_1Dhw: Tensor
 
@@ -79,11 +79,11 @@ class _Transformer(_Layers):
             )
             for _ in range(config.num_layers)
         )
-        # As in Yu et al. 2021, https://arxiv.org/abs/2110.04627.
+        # Source: Yu et al. 2021, https://arxiv.org/abs/2110.04627.
         self.last_mlp = ResidualMLP(width, 4 * width, torch.tanh, _EPSILON) if config.has_last_mlp else None
 
     def forward(self, x_BDhw: Tensor) -> Tensor:
-        """(B, D, h, w) to tokens (T, D)."""
+        """Map (B, D, h, w) to tokens (T, D)."""
         B, _, h, w = x_BDhw.shape
         x_BDhw = x_BDhw + stretched(self.positions_1Dhw, h, w).to(x_BDhw.dtype)
         x_TD = x_BDhw.flatten(2).transpose(1, 2).flatten(0, 1)
@@ -97,7 +97,7 @@ class _Transformer(_Layers):
 
 
 class ViTEncoder(_Transformer):
-    """Images, or maps of features, to (B, D, h, w)."""
+    """Encode images, or maps of features, to latents (B, D, h, w)."""
 
     def __init__(self, config: ViTCoderConfig, num_channels: int, patch_size: int, grid: int) -> None:
         """`patch_size` is 1 for maps of features."""
@@ -112,7 +112,7 @@ class ViTEncoder(_Transformer):
 
 
 class ViTDecoder(_Transformer):
-    """Latents (B, D, h, w) to images, or to maps of features."""
+    """Decode latents (B, D, h, w) to images, or to maps of features."""
 
     def __init__(self, config: ViTCoderConfig, num_channels: int, patch_size: int, grid: int) -> None:
         super().__init__(config, grid)
@@ -124,15 +124,15 @@ class ViTDecoder(_Transformer):
         B, _, h, w = x_BDhw.shape
         patches_TF = self.out(super().forward(x_BDhw))
         p, C = self.patch_size, self.num_channels
-        # A token's values are a square of each channel: those of one row of pixels come to lie side by side.
-        found_BCHW = patches_TF.view(B, h, w, C, p, p).permute(0, 3, 1, 4, 2, 5).reshape(B, C, h * p, w * p)
+        # A token's values are a p x p square per channel; the permutation puts pixels of one image row side by side.
+        image_BCHW = patches_TF.view(B, h, w, C, p, p).permute(0, 3, 1, 4, 2, 5).reshape(B, C, h * p, w * p)
         for convolution in self.convolutions:
-            found_BCHW = convolution(found_BCHW)
-        return found_BCHW
+            image_BCHW = convolution(image_BCHW)
+        return image_BCHW
 
 
 class ConvNeXtBlock(nn.Module):
-    """A wide convolution of each channel, then a feed-forward layer at each place (https://arxiv.org/abs/2201.03545)."""
+    """Apply a 7 x 7 depthwise convolution, then an MLP at each position (https://arxiv.org/abs/2201.03545)."""
 
     def __init__(self, num_channels: int) -> None:
         super().__init__()
@@ -143,19 +143,19 @@ class ConvNeXtBlock(nn.Module):
         self.scale = nn.Parameter(torch.full((num_channels,), 1e-6))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """(B, C, H, W) to the same."""
+        """Map (B, C, H, W) to the same shape."""
         x_BHWC = self.convolution(x_BCHW).permute(0, 2, 3, 1)
         x_BHWC = self.scale * self.down(F.gelu(self.up(self.norm(x_BHWC))))
         return x_BCHW + x_BHWC.permute(0, 3, 1, 2)
 
 
 def group_norm(width: int, epsilon: float = 1e-5) -> nn.GroupNorm:
-    """Over 32 groups of channels, or as many as divide them."""
+    """Return group normalization with gcd(32, width) groups."""
     return nn.GroupNorm(math.gcd(_MOST_GROUPS, width), width, epsilon)
 
 
 class PlaceAttention(nn.Module):
-    """x + attention of all places to each other, with one head."""
+    """x + self-attention over all positions, with one head."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -174,8 +174,8 @@ class PlaceAttention(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """x + two convolutions of norm and swish (Esser et al. 2020, https://arxiv.org/abs/2012.09841), of which the first
-    is told the time where there is one."""
+    """x + two convolutions, each after group norm and swish (Esser et al. 2020, https://arxiv.org/abs/2012.09841). With
+    `time_width`, an embedding of the time is added after the first convolution."""
 
     def __init__(self, width_in: int, width_out: int, time_width: int | None = None) -> None:
         super().__init__()
@@ -195,18 +195,18 @@ class ResidualBlock(nn.Module):
 
 
 class Halve(nn.Conv2d):
-    """To half the resolution."""
+    """Halve the resolution."""
 
     def __init__(self, width: int) -> None:
         super().__init__(width, width, 3, stride=2, padding=1)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        # Of its own, because torch.compile leaves the `forward` of torch's layers uncompiled.
+        # Defined here because torch.compile does not compile the `forward` of torch's own layers.
         return super().forward(x_BCHW)
 
 
 class Double(nn.Module):
-    """To twice the resolution."""
+    """Double the resolution."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -217,13 +217,13 @@ class Double(nn.Module):
 
 
 def middle(width: int, time_width: int | None = None, *, has_attention: bool) -> list[nn.Module]:
-    """The layers at the lowest resolution."""
+    """Return the layers at the lowest resolution."""
     attention = [PlaceAttention(width)] if has_attention else []
     return [ResidualBlock(width, width, time_width), *attention, ResidualBlock(width, width, time_width)]
 
 
 class ConvEncoder(_Layers):
-    """Images to (B, D, h, w)."""
+    """Encode images to latents (B, D, h, w)."""
 
     def __init__(self, config: ConvCoderConfig, num_channels: int) -> None:
         super().__init__()
@@ -248,7 +248,7 @@ class ConvEncoder(_Layers):
 
 
 class ConvDecoder(_Layers):
-    """Latents (B, D, h, w) to images."""
+    """Decode latents (B, D, h, w) to images."""
 
     def __init__(self, config: ConvCoderConfig, num_channels: int) -> None:
         super().__init__()
@@ -271,11 +271,11 @@ class ConvDecoder(_Layers):
 
 
 class MLPCoder(_Layers):
-    """Residual feed-forward layers at each place, (B, C, h, w) to (B, E, h, w): encoder and decoder of features
-    (Bachmann et al. 2023, https://arxiv.org/abs/2306.13575, "BottleneckMLP")."""
+    """Residual MLP at each position, (B, C, h, w) to (B, E, h, w): encoder or decoder of features (Bachmann et al.
+    2023, https://arxiv.org/abs/2306.13575, "BottleneckMLP")."""
 
     def __init__(self, config: MLPCoderConfig, num_in: int | None = None, num_out: int | None = None) -> None:
-        """None: the width of the stream."""
+        """`num_in`, `num_out`: channels of input and output; None: config.width."""
         super().__init__()
         self.width = config.width
         self.first = nn.Linear(num_in or config.width, config.width)

@@ -1,4 +1,4 @@
-"""Settings of image tokenizers. Torch-free.
+"""Settings of image tokenizers. This module does not import torch.
 
 `ImageTokenizerRun` is a `RunConfig` whose model, objective and data are the classes below and in `model_config.py`.
 Presets (complete configs) are in `presets.py`.
@@ -21,48 +21,48 @@ Reconstruction = Literal["mse", "l1", "smooth_l1", "cross_entropy", "binary_cros
 
 
 class PerceptualConfig(Config):
-    """Images are compared by what another network sees in them, too."""
+    """Perceptual loss: compare images by the features of another network."""
 
     weight: NonNegativeFloat = 0.0
-    """Of the distance in the loss; 0: none."""
+    """Weight of the distance in the loss. 0 turns it off."""
     is_measured: bool = False
-    """Held-out metrics have the distance whatever its weight, of diffusion decoders, too: as `lpips`, as
-    `perceptual_distance`, or, of a network that has learned nothing, as `random_network_distance`."""
+    """Report the distance as a held-out metric, whatever its weight; works for diffusion decoders, too. Its name is
+    `lpips`, `perceptual_distance`, or, with random weights, `random_network_distance`."""
     network: str = "vit_base_patch16_clip_224.openai"
-    """A transformer of timm; or lpips_alex, lpips_vgg or lpips_squeeze, which have a distance of their own (Zhang et
-    al. 2018, https://arxiv.org/abs/1801.03924)."""
+    """A vision transformer of timm; or lpips_alex, lpips_vgg or lpips_squeeze, which have a distance of their own
+    (Zhang et al. 2018, https://arxiv.org/abs/1801.03924)."""
     weights: Annotated[str | None, IsPath()] = None
-    """A .safetensors file of the network's weights by the names of timm, or of the package lpips; random: as they are
-    drawn with seed 0, which needs no file; null: the published ones, which timm or torchvision fetch."""
+    """A .safetensors file with the network's weights, named as in timm or in the package lpips. random: initialize with
+    seed 0, without a file. null: the published weights, which timm or torchvision download."""
     blocks: tuple[NonNegativeInt, ...] = (2, 5, 8, 11)
-    """Whose outputs are compared."""
+    """Indices of the blocks whose outputs are compared."""
     distance: Literal["cosine", "mse", "l1"] = "cosine"
-    """Of two features."""
+    """Distance between two features."""
     image_size: PositiveInt = 224
-    """Pixels of a side that the network reads; images are resized to it."""
+    """Height and width in pixels that the network reads. Images are resized to it."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         unread = sorted({"blocks", "distance", "image_size"} & self.model_fields_set)
         changed = [name for name in unread if getattr(self, name) != type(self).model_fields[name].default]
         if self.is_lpips and changed:
-            message = f"{self.network} does not read {', '.join(changed)}; leave it out"
+            message = f"{self.network} does not use {', '.join(changed)}; leave it out"
             raise ConflictError(Conflict(message, [(name, DEFAULT) for name in changed], "network"))
         return self
 
     @property
     def is_used(self) -> bool:
-        """Whether anything asks for the distance."""
+        """True if the distance is in the loss or in the metrics."""
         return self.weight > 0 or self.is_measured
 
     @property
     def is_lpips(self) -> bool:
-        """Whether the network has a distance of its own, on images as they are."""
+        """True if the network is LPIPS, which defines its own distance and reads images of any size."""
         return self.network in LPIPS
 
     @property
     def metric(self) -> str:
-        """What the distance is called where it is measured."""
+        """Name of the distance among the metrics."""
         if self.weights == RANDOM_WEIGHTS:
             return "random_network_distance"
         return "lpips" if self.is_lpips else "perceptual_distance"
@@ -70,30 +70,30 @@ class PerceptualConfig(Config):
 
 LPIPS = ("lpips_alex", "lpips_vgg", "lpips_squeeze")
 LPIPS_SMALLEST = 64
-"""Pixels of a side; what is smaller vanishes between the layers."""
+"""Smallest height and width in pixels. Smaller images shrink to nothing in the pooling layers."""
 RANDOM_WEIGHTS = "random"
 
 
 class ImageTokenizerObjectiveConfig(Config):
-    """What a good reconstruction is."""
+    """Settings of the loss."""
 
     reconstruction: Reconstruction = "mse"
-    """mse, l1, smooth_l1: per number. cross_entropy: of classes. binary_cross_entropy: of masks. cosine: of all numbers
-    of an image as one vector. cosine_channels: of the channels at each place."""
+    """Reconstruction loss. mse, l1, smooth_l1: mean over all numbers. cross_entropy: for classes. binary_cross_entropy:
+    for masks. cosine: over an image as one vector. cosine_channels: over the channels at each position."""
     commitment_scale: NonNegativeFloat = 1.0
-    """Factor of the quantizer's own loss."""
+    """Factor of the quantizer's commitment loss."""
     perceptual: PerceptualConfig = PerceptualConfig()
-    """Distance in the features of another network."""
+    """Perceptual loss: distance between features of another network."""
 
 
 class ImageSetConfig(SourceConfig):
-    """One data set. On the command line a plain path stands for {path: PATH}."""
+    """One data set. On the command line, a plain path means {path: PATH}."""
 
     path: Annotated[str, IsPath()]
-    """A folder with a folder for each modality, or tar files with one stream for each, as in the recipe fourm; or a
-    folder of images itself, with folder=."""
+    """A folder with one subfolder per modality, or tar files with one stream per modality, as in the recipe fourm. It
+    can also be a folder of images itself, with folder: "."."""
     folder: str | None = None
-    """Where its images are; null: as the domain says."""
+    """Subfolder with the images. null: that of the domain."""
 
 
 ImageSets = Annotated[
@@ -103,24 +103,25 @@ ImageSets = Annotated[
 
 
 class ImageTokenizerDataConfig(DataConfig):
-    """What the tokenizer is fed: images of one domain."""
+    """Data of the tokenizer: images of one domain."""
 
     train: ImageSets = ()
-    """To train on: one path, several separated by commas, or a list of {path, folder, weight}."""
+    """Training data: one path, several paths separated by commas, or a list of {path, folder, weight}."""
     valid: ImageSets = ()
-    """Held out; the same kinds of paths."""
+    """Held-out data, in the same form as `train`."""
     order: Literal["shuffle", "sequential"] = "shuffle"
-    """shuffle: every image independently permuted, anew each epoch. sequential: as stored."""
+    """shuffle: a new random permutation of all images each epoch. sequential: in the order in which they are stored."""
     crop: CropConfig = CropConfig(scale=(0.8, 1.0))
-    """Which part of an image is used in training; in evaluation it is the largest centre square."""
+    """Random crop in training. Evaluation uses the largest centre square."""
     min_image_size: PositiveInt | None = None
-    """Steps have images of one size each, drawn from this to model.image_size; null: always that."""
+    """Smallest image size in pixels. All images of a step have one size, drawn between this and model.image_size. null:
+    always model.image_size."""
     image_size_step: PositiveInt = 32
-    """Between two sizes."""
+    """Difference in pixels between two neighbouring image sizes."""
     workers: Literal["threads", "processes"] = "threads"
-    """What prepares batches ahead."""
+    """Kind of workers that prepare batches in advance."""
     num_workers: NonNegativeInt = 2
-    """How many per rank."""
+    """Number of workers per rank."""
 
     @property
     def loader_workers(self) -> tuple[Literal["threads", "processes"], int]:
@@ -135,13 +136,13 @@ class ImageTokenizerRun(RunConfig):
     model: ImageTokenizerModelConfig
     """The architecture."""
     objective: ImageTokenizerObjectiveConfig = ImageTokenizerObjectiveConfig()
-    """What a good reconstruction is."""
+    """The loss."""
     data: ImageTokenizerDataConfig
-    """What the tokenizer is fed."""
+    """The data."""
 
     @property
     def revival_threshold(self) -> float:
-        """Average use per update below which a code is dead, at the mean size of images."""
+        """Average number of latents per update below which a code is revived, computed for the mean image size."""
         quantizer = self.model.quantizer
         if not isinstance(quantizer, CodebookConfig):
             return 0.0
@@ -151,9 +152,9 @@ class ImageTokenizerRun(RunConfig):
         return self.data.batch_size * num_tokens / quantizer.size / quantizer.revival_coefficient
 
     def problems(self, world_size: int = 1) -> list[str]:
-        """What the base class finds, and settings of this recipe that cannot work together."""
-        found = super().problems(world_size)
-        return [*found, *self.model.problems(), *self._loss_problems(), *self._size_problems()]
+        """List the problems of the base class, and settings of this recipe that conflict."""
+        problems = super().problems(world_size)
+        return [*problems, *self.model.problems(), *self._loss_problems(), *self._size_problems()]
 
     def _loss_problems(self) -> Iterator[str]:
         kind, loss = self.model.domain.kind, self.objective.reconstruction
@@ -161,7 +162,7 @@ class ImageTokenizerRun(RunConfig):
         fitting = special.get(kind, ("mse", "l1", "smooth_l1", "cosine", "cosine_channels"))
         if loss not in fitting:
             yield Conflict(
-                f"objective.reconstruction={loss} does not fit {kind} of model.domain {self.model.domain.name}\n"
+                f"objective.reconstruction={loss} does not fit model.domain {self.model.domain.name} of kind {kind}\n"
                 f"  use objective.reconstruction={' or '.join(fitting)}",
                 [("objective.reconstruction", fitting[0])],
                 "model.domain",
@@ -176,7 +177,7 @@ class ImageTokenizerRun(RunConfig):
         perceptual, smallest = self.objective.perceptual, self.data.min_image_size or self.model.image_size
         if perceptual.weight and (not self.model.domain.is_flat or self.model.is_diffusion):
             yield Conflict(
-                "objective.perceptual compares pictures of decoders without diffusion\n"
+                "objective.perceptual.weight works only for pictures (colours, grey, normals) and without diffusion\n"
                 "  set objective.perceptual.weight=0",
                 [("objective.perceptual.weight", 0)],
                 "model.domain",
@@ -184,14 +185,15 @@ class ImageTokenizerRun(RunConfig):
             )
         if perceptual.is_measured and not self.model.domain.is_flat:
             yield Conflict(
-                "objective.perceptual compares pictures\n  set objective.perceptual.is_measured=false",
+                "objective.perceptual works only for pictures (colours, grey, normals)\n"
+                "  set objective.perceptual.is_measured=false",
                 [("objective.perceptual.is_measured", False)],
                 "model.domain",
             )
         if perceptual.is_lpips and perceptual.is_used and smallest < LPIPS_SMALLEST:
             yield (
                 f"objective.perceptual.network={perceptual.network} cannot read images of {smallest} pixels\n"
-                f"  use at least {LPIPS_SMALLEST}, or a transformer of timm"
+                f"  use images of at least {LPIPS_SMALLEST} pixels, or a transformer of timm"
             )
 
     def _size_problems(self) -> Iterator[str]:
@@ -200,7 +202,7 @@ class ImageTokenizerRun(RunConfig):
         if smallest is None:
             return
         if self.model.domain.kind == "features":
-            message = "data.min_image_size is for images; features have one size\n  leave it out"
+            message = "data.min_image_size is for images, but features have only one size\n  leave it out"
             yield Conflict(message, remedies, "model.domain")
         elif smallest > largest or (largest - smallest) % step or step % patch:
             unit = max(patch, step // patch * patch)
@@ -208,7 +210,7 @@ class ImageTokenizerRun(RunConfig):
             yield Conflict(
                 f"sizes from data.min_image_size={smallest} to model.image_size={largest} in steps of "
                 f"data.image_size_step={step} do not fit\n"
-                f"  steps are multiples of model.patch_size={patch} and lead from one to the other, as with\n"
+                f"  the step must be a multiple of model.patch_size={patch} and divide the difference, as with\n"
                 f"  data.min_image_size={fitting} data.image_size_step={unit}",
                 remedies,
                 "model.image_size",

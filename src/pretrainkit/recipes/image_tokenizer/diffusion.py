@@ -1,8 +1,8 @@
-"""Decoders that make images from noise, told the codes: training targets, sampling and two networks. What is drawn for
-an image is a function of its key.
+"""Diffusion decoders conditioned on codes: training targets, sampling and two networks. All random numbers of an image
+are functions of its key.
 
-Dimensions: B images, C channels, H x W pixels, D width of codes, h x w places, T times, U channels of a stage or level,
-E width of the time's embedding; P places and M width of UViT's transformer.
+Dimensions: B images, C channels, H x W pixels, D width of codes, h x w grid positions, T times, U channels of a stage
+or level, E width of the time embedding; P positions and M width of UViT's transformer.
 Sources: Shi et al. 2022, https://arxiv.org/abs/2206.00386; sampling: Song et al. 2020,
 https://arxiv.org/abs/2010.02502; velocities: Salimans & Ho 2022, https://arxiv.org/abs/2202.00512; thresholds: Saharia
 et al. 2022, https://arxiv.org/abs/2205.11487, section 2.3.
@@ -31,21 +31,23 @@ from pretrainkit.recipes.image_tokenizer.coders import (
 )
 from pretrainkit.recipes.image_tokenizer.model_config import NoiseConfig, UNetConfig, UViTConfig
 
-_LEAST, _MOST = 1e-4, 0.02
+_FIRST_VARIANCE, _LAST_VARIANCE = 1e-4, 0.02
 _OFFSET = 0.008
-_MOST_AT_ONCE = 0.999
+_MAX_VARIANCE = 0.999
 _LARGEST_LOG_RATIO = 15.0
 _TIME, _NOISE, _DROPPED, _NUM_HIDDEN, _HIDDEN, _FIRST = range(21, 27)
-"""Streams of an image's key."""
+"""Names of the random streams that are derived from an image's key."""
 _QUANTILE = 0.995
 UVIT_GRID = 32
-"""Of the table of positions, which is stretched to whatever grid comes."""
+"""Rows and columns of the position table, which is interpolated to the grid of the input."""
 
 
 def signal_shares(config: NoiseConfig) -> NDArray[np.float64]:
-    """Return (T,) the share of the image in the variance, from nearly 1 down to (where it ends in noise) 0. Sources: Ho
-    et al. 2020, https://arxiv.org/abs/2006.11239; Nichol & Dhariwal 2021, https://arxiv.org/abs/2102.09672; shifted:
-    Hoogeboom et al. 2023, https://arxiv.org/abs/2301.11093; ending in noise: Lin et al. 2023,
+    """Return the image's share of the variance at each time, float64 (T,): alpha-bar in the papers. It falls from
+    almost 1, down to 0 with `ends_in_noise`.
+
+    Sources: Ho et al. 2020, https://arxiv.org/abs/2006.11239; Nichol & Dhariwal 2021, https://arxiv.org/abs/2102.09672;
+    shifted_cosine: Hoogeboom et al. 2023, https://arxiv.org/abs/2301.11093; ends_in_noise: Lin et al. 2023,
     https://arxiv.org/abs/2305.08891."""
     num = config.num_times
     if config.schedule == "shifted_cosine":
@@ -55,31 +57,31 @@ def signal_shares(config: NoiseConfig) -> NDArray[np.float64]:
         shares_T[-1] = 0.0
         return shares_T
     if config.schedule == "linear":
-        variances_T = np.linspace(_LEAST, _MOST, num)
+        variances_T = np.linspace(_FIRST_VARIANCE, _LAST_VARIANCE, num)
     else:
         ends = np.cos((np.arange(num + 1) / num + _OFFSET) / (1 + _OFFSET) * np.pi / 2) ** 2
-        variances_T = np.minimum(1 - ends[1:] / ends[:-1], _MOST_AT_ONCE)
+        variances_T = np.minimum(1 - ends[1:] / ends[:-1], _MAX_VARIANCE)
     shares_T = np.cumprod(1 - variances_T, dtype=np.float64)
     if not config.ends_in_noise:
         return shares_T
-    # Roots are shifted so that the last is 0, and scaled so that the first stays (algorithm 1 of Lin et al.).
+    # Shift the roots so that the last is 0, and scale them so that the first is unchanged (Lin et al., algorithm 1).
     roots_T: NDArray[np.float64] = np.sqrt(shares_T)
     return ((roots_T - roots_T[-1]) * roots_T[0] / (roots_T[0] - roots_T[-1])) ** 2
 
 
 def trailing_times(num_times: int, num_steps: int) -> list[int]:
-    """Times of a sampling with so many steps, from the last one down, evenly."""
+    """Return `num_steps` evenly spaced times for sampling, in descending order from the last time."""
     num_steps = min(num_steps, num_times)
     return [round(num_times - place * num_times / num_steps) - 1 for place in range(num_steps)]
 
 
 class DiffusionDecoder(nn.Module, ABC):
-    """A network that sees a noisy image, its time and the codes."""
+    """A network that denoises an image, given its time and the codes."""
 
     shares_T: Tensor
 
     def __init__(self, noise: NoiseConfig, num_channels: int, *, is_flat: bool) -> None:
-        """`is_flat`: images have values from -1 to 1, to which sampling keeps."""
+        """`is_flat`: values of images are between -1 and 1, and sampling clamps to that range."""
         super().__init__()
         self.noise, self.num_channels, self.is_flat = noise, num_channels, is_flat
         shares_T = signal_shares(noise).astype(np.float32)
@@ -89,22 +91,23 @@ class DiffusionDecoder(nn.Module, ABC):
     def forward(
         self, noisy_BCHW: Tensor, time_B: Tensor, codes_BDhw: Tensor, is_hidden_Bhw: Tensor | None = None
     ) -> Tensor:
-        """Predict what the config says, (B, C, H, W). Hidden codes are not seen."""
+        """Return the prediction that `noise.prediction` names, (B, C, H, W). Where `is_hidden_Bhw` is True, the network
+        does not see the code."""
 
     @abstractmethod
     def blocks(self) -> list[nn.Module]:
         """List the submodules to compile and shard one by one."""
 
     def initialise_zeros(self) -> None:
-        """Layers that begin as zeros, so that blocks begin as what they are added to."""
+        """Set the last layer of each residual block to zero, so that blocks start as the identity."""
         last = {ResidualBlock: "convolution_2", PlaceAttention: "out", TimedLayer: "gate", UNet: "out"}
         for module in self.modules():
             if name := last.get(type(module)):
                 nn.init.zeros_(module.get_parameter(f"{name}.weight"))
 
     def denoise(self, values_BCHW: Tensor, codes_BDhw: Tensor, keys_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Make a training pass at a random time of each image. Return what was predicted, and what should have been;
-        float32 (B, C, H, W) each."""
+        """Run a training pass at a random time for each image. Return prediction and target, float32 (B, C, H, W)
+        each."""
         time_B = (draws.uniform(keys_B, _TIME, 1)[:, 0] * self.noise.num_times).long()
         noise_BCHW = draws.normal(keys_B, _NOISE, *values_BCHW.shape[1:])
         signal_B111, noise_B111 = self._roots(time_B)
@@ -123,9 +126,14 @@ class DiffusionDecoder(nn.Module, ABC):
 
     @torch.no_grad()
     def sample(self, codes_BDhw: Tensor, keys_B: Tensor, size: int, num_steps: int, guidance: float = 1.0) -> Tensor:
-        """Return images, float32 (B, C, H, W), made without further noise on the way (DDIM). `keys_B`: int64, of the
-        noise that they begin with; `size`: pixels of a side; `num_steps`: passes of the network; `guidance`: above 1:
-        away from what it would make without codes; needs noise.dropout in training."""
+        """Return images, float32 (B, C, H, W), sampled by DDIM without added noise.
+
+        Args:
+            keys_B: int64 keys of the initial noise.
+            size: Height and width of the images in pixels.
+            num_steps: Number of passes through the network.
+            guidance: Scale of classifier-free guidance; 1 turns it off. It needs noise.dropout in training.
+        """
         x_BCHW = draws.normal(keys_B, _FIRST, self.num_channels, size, size)
         times = trailing_times(self.noise.num_times, num_steps)
         for number, time in enumerate(times):
@@ -138,7 +146,7 @@ class DiffusionDecoder(nn.Module, ABC):
                 predicted_BCHW = alone_BCHW + guidance * (predicted_BCHW - alone_BCHW)
             image_BCHW = self._image(predicted_BCHW, x_BCHW, signal_B111, noise_B111)
             if self.is_flat:
-                # Scaled so that nearly all values lie between -1 and 1, and cut off there.
+                # Dynamic thresholding: clamp to the 99.5 % quantile and scale it to 1 (Saharia et al. 2022).
                 limit_B = image_BCHW.abs().flatten(1).quantile(_QUANTILE, dim=1).clamp(min=1)
                 limit_B111 = limit_B[:, None, None, None]
                 image_BCHW = image_BCHW.clamp(-limit_B111, limit_B111) / limit_B111
@@ -150,7 +158,7 @@ class DiffusionDecoder(nn.Module, ABC):
         return x_BCHW
 
     def _roots(self, time_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Factors of image and noise, (B, 1, 1, 1) each."""
+        """Return the factors of image and noise, (B, 1, 1, 1) each."""
         share_B111 = self.shares_T[time_B][:, None, None, None]
         return share_B111.sqrt(), (1 - share_B111).sqrt()
 
@@ -162,7 +170,8 @@ class DiffusionDecoder(nn.Module, ABC):
         return signal_B111 * noisy - noise_B111 * predicted
 
     def _hidden(self, codes_BDhw: Tensor, keys_B: Tensor) -> Tensor | None:
-        """bool (B, h, w): all places, or a random part, of a share of the images."""
+        """Draw which codes are hidden, bool (B, h, w): for a share `noise.dropout` of the images, all positions, or
+        with `noise.masks_places` a random subset."""
         if not self.noise.dropout:
             return None
         B, _, h, w = codes_BDhw.shape
@@ -170,13 +179,13 @@ class DiffusionDecoder(nn.Module, ABC):
         if not self.noise.masks_places:
             return is_dropped_B[:, None, None].expand(B, h, w)
         num_B = (draws.uniform(keys_B, _NUM_HIDDEN, 1)[:, 0] * (h * w + 1)).long()
-        # argsort of argsort: each place's rank among random numbers, so the first `num` are a random subset.
+        # argsort of argsort ranks each position among random numbers, so ranks below `num_B` are a random subset.
         rank_BP = draws.uniform(keys_B, _HIDDEN, h * w).argsort(1).argsort(1)
         return ((rank_BP < num_B[:, None]) & is_dropped_B[:, None]).view(B, h, w)
 
 
 def time_features(time_B: Tensor, width: int) -> Tensor:
-    """float32 (B, width): cosines, then sines, of wavelengths up to 10 000."""
+    """Embed times as float32 (B, width): cosines, then sines, of wavelengths up to 10 000."""
     half = width // 2
     rates = torch.exp(-np.log(10_000) * torch.arange(half, device=time_B.device, dtype=torch.float32) / half)
     angles = time_B[:, None].float() * rates
@@ -184,7 +193,7 @@ def time_features(time_B: Tensor, width: int) -> Tensor:
 
 
 class Stage(nn.ModuleList):
-    """Layers one after another, of which some are told the time."""
+    """Layers in sequence. Residual blocks also get the time embedding."""
 
     def forward(self, x_BUHW: Tensor, time_BE: Tensor) -> Tensor:
         for layer in self:
@@ -193,10 +202,10 @@ class Stage(nn.ModuleList):
 
 
 class UNet(DiffusionDecoder):
-    """Convolutions over patches of pixels, which see the codes as further channels: down to a lower resolution and up
-    again, with connections between equal ones. Source: section 10.4 of the specification (a); the network is that of
-    Dhariwal & Nichol 2021, https://arxiv.org/abs/2105.05233, without its later changes; patches: Luhman & Luhman 2022,
-    https://arxiv.org/abs/2207.04316."""
+    """A convolutional UNet over patches of pixels, with the codes as additional input channels.
+
+    Sources: section 10.4 of the specification (a); network: Dhariwal & Nichol 2021, https://arxiv.org/abs/2105.05233,
+    without its later changes; patches: Luhman & Luhman 2022, https://arxiv.org/abs/2207.04316."""
 
     def __init__(self, config: UNetConfig, num_channels: int, codes_width: int, *, is_flat: bool) -> None:
         super().__init__(config.noise, num_channels, is_flat=is_flat)
@@ -257,7 +266,7 @@ class UNet(DiffusionDecoder):
 
 
 class TimedLayer(nn.Module):
-    """Attention and feed-forward layer, whose inputs are scaled and shifted, and outputs gated, by the time."""
+    """Transformer block whose norms and gates are modulated by the time (adaptive layer norm)."""
 
     def __init__(self, width: int, num_heads: int, time_width: int, dropout: float) -> None:
         super().__init__()
@@ -286,10 +295,10 @@ class TimedLayer(nn.Module):
 
 
 class UViT(DiffusionDecoder):
-    """Convolutions down, a transformer that is told the codes place by place, convolutions up, with connections between
-    equal resolutions. Source: section 10.4 of the specification (b); Hoogeboom et al. 2023,
-    https://arxiv.org/abs/2301.11093; norms and gates that depend on the time: Peebles & Xie 2022,
-    https://arxiv.org/abs/2212.09748."""
+    """A convolutional UNet with a transformer at the lowest resolution. The codes are added to the transformer's input.
+
+    Sources: section 10.4 of the specification (b); Hoogeboom et al. 2023, https://arxiv.org/abs/2301.11093; norms and
+    gates that depend on the time: Peebles & Xie 2022, https://arxiv.org/abs/2212.09748."""
 
     def __init__(self, config: UViTConfig, num_channels: int, codes_width: int, *, is_flat: bool) -> None:
         super().__init__(config.noise, num_channels, is_flat=is_flat)
@@ -366,7 +375,7 @@ class UViT(DiffusionDecoder):
             spread = F.interpolate(is_hidden_Bhw[:, None].float(), (h, w), mode="nearest").flatten(2).transpose(1, 2)
             told_BPM = torch.where(spread > 0.5, self.mask_token.to(told_BPM.dtype), told_BPM)
         elif self.training:
-            told_BPM = told_BPM + 0 * self.mask_token  # DDP wants every parameter used
+            told_BPM = told_BPM + 0 * self.mask_token  # DDP requires every parameter to be used
         positions_1PM = stretched(self.positions_1Dhw, h, w).flatten(2).transpose(1, 2)
         x_BPM = self.into(x_BUHW.flatten(2).transpose(1, 2)) + told_BPM + positions_1PM
         for layer in self.layers:

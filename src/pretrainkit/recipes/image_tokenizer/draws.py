@@ -1,5 +1,5 @@
-"""Random numbers as functions of the examples' keys, on any device: what an example meets does not depend on the batch,
-the microbatch or the rank that it is in.
+"""Random numbers as functions of the examples' keys, on any device. They do not depend on the batch, microbatch or rank
+of an example.
 
 Dimensions: B examples.
 """
@@ -17,7 +17,7 @@ _MIX_2 = -7723592293110705685
 
 
 def fold(keys: Tensor, values: Tensor | int) -> Tensor:
-    """int64 keys and integers (broadcast) to new keys; the same as `pretrainkit.rng.fold`."""
+    """Combine int64 keys with integers (broadcast) to new keys; equals `pretrainkit.rng.fold`."""
     if isinstance(values, int):
         values = torch.full((), values, dtype=torch.int64, device=keys.device)
     z = keys + (values + 1) * _GOLDEN
@@ -27,23 +27,23 @@ def fold(keys: Tensor, values: Tensor | int) -> Tensor:
 
 
 def uniform(keys_B: Tensor, stream: int, *shape: int) -> Tensor:
-    """float32 (B, *shape) in [0, 1), 24 bits each."""
+    """Return uniform numbers in [0, 1) with 24 random bits each, float32 (B, *shape)."""
     places = torch.arange(math.prod(shape), device=keys_B.device)
     bits = fold(fold(keys_B, stream)[:, None], places)
     return (_shift(bits, 40).float() * 2.0**-24).view(len(keys_B), *shape)
 
 
 def normal(keys_B: Tensor, stream: int, *shape: int) -> Tensor:
-    """float32 (B, *shape), by Box and Muller from two uniform numbers each pair."""
+    """Return standard normal numbers, float32 (B, *shape): Box-Muller, two numbers from two uniform ones."""
     num = math.prod(shape)
     half = -(-num // 2)
     first_BN, second_BN = uniform(keys_B, stream, 2 * half).chunk(2, dim=1)
     radius_BN = (-2 * (1 - first_BN).log()).sqrt()
     angle_BN = 2 * math.pi * second_BN
-    found_BN = torch.cat((radius_BN * angle_BN.cos(), radius_BN * angle_BN.sin()), dim=1)
-    return found_BN[:, :num].reshape(len(keys_B), *shape)
+    numbers_BN = torch.cat((radius_BN * angle_BN.cos(), radius_BN * angle_BN.sin()), dim=1)
+    return numbers_BN[:, :num].reshape(len(keys_B), *shape)
 
 
 def _shift(z: Tensor, num: int) -> Tensor:
-    """To the right as of unsigned words."""
+    """Shift to the right by `num` bits, as for unsigned integers."""
     return (z >> num) & ((1 << (64 - num)) - 1)

@@ -1,4 +1,4 @@
-"""Held-out images: metrics, how the codes are used, what the mean image loses, and pictures for the report.
+"""Evaluation on held-out images: metrics, codebook usage, errors of the mean image, and pictures for the report.
 
 Dimensions: B images, K codes.
 """
@@ -28,35 +28,37 @@ from pretrainkit.training.objective import HostBatch
 from pretrainkit.training.precision import Precision
 
 _MEAN_OF, _MEAN_BATCH = 512, 16
-"""Training images that the mean image is made of, and how many are read at once."""
+"""Number of training images in the mean image, and how many of them are read at once."""
 
 
 class _Counting(ImageTokenizerObjective):
-    """Counts ids of the first `num_counted` batches."""
+    """An objective that also counts the ids of the first `num_counted` batches."""
 
     def __init__(self, config: ImageTokenizerRun, num_counted: int) -> None:
         super().__init__(config)
         self.counts_K = np.zeros(config.model.vocab_size, np.int64)
         self._num_left = num_counted
 
-    def seen(self, found: Pass) -> None:
+    def seen(self, result: Pass) -> None:
         if self._num_left > 0:
-            ids = found.quantized.ids.reshape(-1)
+            ids = result.quantized.ids.reshape(-1)
             self.counts_K += torch.bincount(ids, minlength=len(self.counts_K)).cpu().numpy()
         self._num_left -= 1
 
 
 def _batches(source: ImageSource, num: int, size: int, numbers: Iterable[int] | None = None) -> Iterator[HostBatch]:
-    """Yield the first `num` of a fixed shuffle, `size` at a time; `numbers`: of the batches, None: all."""
+    """Yield the first `num` images of a fixed shuffle in batches of `size`. `numbers` selects batches; None: all."""
     order = Order(source.sizes, weights=[None] * len(source.sizes), mode="shuffle", seed=0, batch_size=1)
     for number in range(-(-num // size)) if numbers is None else numbers:
         yield source.build(order.records(np.arange(number * size, min((number + 1) * size, num))))
 
 
 def build_evaluator(config: ImageTokenizerRun, world: World, precision: Precision) -> Evaluator:
-    """The first `evaluate.num_examples` of a fixed shuffle of the held-out images, each scored once in the same batches
-    whatever the number of ranks. `codebook_usage`: the share of ids that occur among their tokens;
-    `codebook_perplexity`: how many equally frequent ids would be as hard to guess."""
+    """Return an evaluator on the first `evaluate.num_examples` of a fixed shuffle of the held-out images.
+
+    Each image is scored once, and the batches do not depend on the number of ranks. The metrics include
+    `codebook_usage`, the share of ids that occur among the tokens, and `codebook_perplexity`, exp(entropy of the
+    ids)."""
     source = open_source(config, "valid")
     num_examples, size = min(config.evaluate.num_examples, sum(source.sizes)), config.evaluate.batch_size
     numbers, num_counted = dealt(-(-num_examples // size), world)
@@ -74,17 +76,18 @@ def build_evaluator(config: ImageTokenizerRun, world: World, precision: Precisio
 
 
 def mean_image_errors(config: ImageTokenizerRun) -> dict[str, float]:
-    """Errors of held-out images against the mean of at most 512 training images (of classes against the most frequent
-    one of each pixel), by the names of held-out metrics with mean_image_ before them."""
+    """Return the errors of the mean image as a prediction of every held-out image. The mean is over at most 512
+    training images; for classes it is the most frequent class of each pixel. Names are those of the held-out metrics
+    with the prefix mean_image_."""
     domain, objective = config.model.domain, ImageTokenizerObjective(config)
     valid, own = open_source(config, "valid"), open_source(config, "train")
     train = ImageSource(config, "valid", own.sets, own.folders)
     total, num = torch.zeros(()), min(_MEAN_OF, sum(train.sizes))
     for batch in _batches(train, num, _MEAN_BATCH):
-        for one in prepared(torch.from_numpy(batch["image"]), config.model):
+        for image in prepared(torch.from_numpy(batch["image"]), config.model):
             classes = domain.num_classes
-            total = total + (one if classes is None else F.one_hot(one, classes).permute(2, 0, 1).float())
-    # Of masks logits are compared, so that more than a half is inside.
+            total = total + (image if classes is None else F.one_hot(image, classes).permute(2, 0, 1).float())
+    # For masks, `errors` expects logits: a mean above 0.5 becomes a positive logit.
     mean = total / num - (0.5 if domain.kind == "mask" else 0.0)
     sums: dict[str, float] = {}
     num = min(config.evaluate.num_examples, sum(valid.sizes))
@@ -97,7 +100,7 @@ def mean_image_errors(config: ImageTokenizerRun) -> dict[str, float]:
 
 @torch.no_grad()
 def sample(config: ImageTokenizerRun, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
-    """`num` images evenly spread over the first held-out set: `input` and `reconstruction`, a picture each."""
+    """Return `num` images, evenly spread over the first held-out set, as pictures `input` and `reconstruction`."""
     assert isinstance(model, ImageTokenizer)
     size = source.sizes[0]
     if not size:
@@ -109,9 +112,9 @@ def sample(config: ImageTokenizerRun, model: nn.Module, source: BatchSource, num
     with evaluation_mode(model):
         values = prepared(torch.from_numpy(batch["image"]).to(device), config.model)
         keys = torch.from_numpy(batch["key"]).to(device)
-        made = values_of(model.decode(model.encode(values).codes_BDhw, keys), domain)
-    both = as_pictures(torch.cat((values, made)), domain)
+        reconstruction = values_of(model.decode(model.encode(values).codes_BDhw, keys), domain)
+    pictures = as_pictures(torch.cat((values, reconstruction)), domain)
     return [
-        {"input": [{"image": thumbnail(given)}], "reconstruction": [{"image": thumbnail(found)}]}
-        for given, found in zip(both[: len(index)], both[len(index) :], strict=True)
+        {"input": [{"image": thumbnail(original)}], "reconstruction": [{"image": thumbnail(decoded)}]}
+        for original, decoded in zip(pictures[: len(index)], pictures[len(index) :], strict=True)
     ]

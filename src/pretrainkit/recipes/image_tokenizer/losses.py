@@ -1,6 +1,6 @@
-"""How far reconstructions are from images, by their values and by what another network sees in them.
+"""Losses and metrics of reconstructions: distances of pixel values, and distances of features of another network.
 
-Dimensions: B images, C channels, K classes, H x W pixels, T places, D width of a network.
+Dimensions: B images, C channels, K classes, H x W pixels, T grid positions, D width of a network.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pretrainkit.recipes.image_tokenizer.config import RANDOM_WEIGHTS, Perceptua
 from pretrainkit.training.fake_tensor import FakeTensor
 
 _STABLE_1, _STABLE_2 = 0.01**2, 0.03**2
-"""SSIM's, of the square of the range."""
+"""Constants of SSIM's denominators, as multiples of the squared value range."""
 _WINDOW, _DEVIATION = 11, 1.5
 _EXPONENTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
-"""Of the scales of MS-SSIM, from the finest."""
+"""Exponents of the scales of MS-SSIM, finest scale first."""
 _LOSSES: Mapping[str, Callable[..., Tensor]] = {
     "mse": F.mse_loss,
     "l1": F.l1_loss,
@@ -35,9 +35,13 @@ _LOSSES: Mapping[str, Callable[..., Tensor]] = {
 
 
 def reconstruction_loss(prediction: Tensor, target: Tensor, kind: Reconstruction) -> Tensor:
-    """Return float32 (B,), the mean over an image. `prediction`: (B, C, H, W), (B, K, H, W) logits of classes, or
-    logits of masks; `target`: (B, C, H, W), int64 (B, H, W) of classes, or 0 and 1 of masks; `kind`: as in the
-    config."""
+    """Return the mean loss of each image, float32 (B,).
+
+    Args:
+        prediction: Values (B, C, H, W), logits of classes (B, K, H, W), or logits of masks (B, C, H, W).
+        target: Values (B, C, H, W), classes int64 (B, H, W), or masks of 0 and 1 (B, C, H, W).
+        kind: See `ImageTokenizerObjectiveConfig.reconstruction`.
+    """
     prediction = prediction.float()
     if kind == "cosine":
         return 1 - F.cosine_similarity(prediction.flatten(1), target.flatten(1), dim=1)
@@ -47,39 +51,39 @@ def reconstruction_loss(prediction: Tensor, target: Tensor, kind: Reconstruction
 
 
 def psnr(prediction_BCHW: Tensor, target_BCHW: Tensor, value_range: float) -> Tensor:
-    """float32 (B,): the ratio of the range and the mean squared error, in decibels; at most 100."""
+    """Return the peak signal-to-noise ratio in decibels, at most 100, float32 (B,)."""
     error_B = (prediction_BCHW.float() - target_BCHW).square().flatten(1).mean(1)
     return 10 * (value_range**2 / error_B.clamp(min=value_range**2 * 1e-10)).log10()
 
 
 def ssim(prediction_BCHW: Tensor, target_BCHW: Tensor, value_range: float) -> Tensor:
-    """float32 (B,): structural similarity, the mean over all places of a Gaussian window of 11 x 11 (Wang et al. 2004,
-    https://doi.org/10.1109/TIP.2003.819861); the window shrinks to images that are smaller."""
+    """Return the structural similarity, float32 (B,): the mean over all positions of an 11 x 11 Gaussian window (Wang
+    et al. 2004, https://doi.org/10.1109/TIP.2003.819861). For smaller images the window is as large as the image."""
     with in_float32(prediction_BCHW):
         similarity_B, _ = _ssim(prediction_BCHW.float(), target_BCHW.float(), value_range)
     return similarity_B.mean(1)
 
 
 def ms_ssim(prediction_BCHW: Tensor, target_BCHW: Tensor, value_range: float) -> Tensor:
-    """float32 (B,): structural similarity at five scales (Wang et al. 2003,
-    https://doi.org/10.1109/ACSSC.2003.1292216), the mean over channels. Images below 176 pixels have fewer: as long as
-    the window fits, with what is left of the exponents scaled to a sum of 1."""
+    """Return the structural similarity at five scales, the mean over channels, float32 (B,) (Wang et al. 2003,
+    https://doi.org/10.1109/ACSSC.2003.1292216). Images below 176 pixels use only the scales at which the window fits;
+    their exponents are scaled to a sum of 1."""
     x, y = prediction_BCHW.float(), target_BCHW.float()
     side = min(x.shape[2:])
     num_scales = max(1, sum(side // 2**scale >= _WINDOW for scale in range(len(_EXPONENTS))))
     total = sum(_EXPONENTS[:num_scales])
-    found = torch.ones(x.shape[:2], device=x.device)
+    product_BC = torch.ones(x.shape[:2], device=x.device)
     with in_float32(x):
         for scale, exponent in enumerate(_EXPONENTS[:num_scales]):
             whole_BC, structure_BC = _ssim(x, y, value_range)
             is_last = scale == num_scales - 1
-            found = found * (whole_BC if is_last else structure_BC).clamp(min=0) ** (exponent / total)
+            product_BC = product_BC * (whole_BC if is_last else structure_BC).clamp(min=0) ** (exponent / total)
             x, y = F.avg_pool2d(x, 2), F.avg_pool2d(y, 2)
-    return found.mean(1)
+    return product_BC.mean(1)
 
 
 def _ssim(x: Tensor, y: Tensor, value_range: float) -> tuple[Tensor, Tensor]:
-    """(B, C) twice: the similarity, and that of contrast and structure alone."""
+    """Return the similarity, and its contrast-structure term alone, float32 (B, C) each."""
     size = min(_WINDOW, *x.shape[2:])
     offsets = torch.arange(size, device=x.device, dtype=torch.float32) - (size - 1) / 2
     line = (-offsets.square() / (2 * _DEVIATION**2)).exp()
@@ -100,30 +104,32 @@ def _ssim(x: Tensor, y: Tensor, value_range: float) -> tuple[Tensor, Tensor]:
 
 
 class Perceptual:
-    """The distance of pictures with values from -1 to 1 by what another network sees in them. Any transformer of timm,
-    by distances of the outputs of its blocks; or LPIPS (Zhang et al. 2018, https://arxiv.org/abs/1801.03924), whose
-    layers are weighed as people see. Weights are the published ones, a file's, or drawn (features of random networks
-    tell textures apart, too). They stay as they are, and are no part of the model."""
+    """Perceptual distance of pictures with values from -1 to 1.
+
+    The network is a transformer of timm, and the distance is that between outputs of its blocks; or it is LPIPS (Zhang
+    et al. 2018, https://arxiv.org/abs/1801.03924), whose layer weights are fitted to human judgements. Weights are the
+    published ones, those of a file, or random (random features distinguish textures, too). They are frozen and not part
+    of the model."""
 
     def __init__(self, config: PerceptualConfig) -> None:
         self._config = config
         self._network: Any = None
 
     def __call__(self, prediction_BCHW: Tensor, target_BCHW: Tensor) -> Tensor:
-        """float32 (B,): the mean over blocks and places; of LPIPS its own."""
+        """Return float32 (B,): the mean distance over blocks and positions, or LPIPS."""
         is_fake = isinstance(prediction_BCHW, FakeTensor)
         network = _without_numbers(self._config) if is_fake else self._on(prediction_BCHW.device)
         if self._config.is_lpips:
-            found: Tensor = network(_three_channels(prediction_BCHW), _three_channels(target_BCHW))
-            return found.float().flatten()
-        seen = self._features(network, prediction_BCHW)
+            distance: Tensor = network(_three_channels(prediction_BCHW), _three_channels(target_BCHW))
+            return distance.float().flatten()
+        features = self._features(network, prediction_BCHW)
         with torch.no_grad():
-            wanted = self._features(network, target_BCHW)
-        return torch.stack([self._distance(x, y) for x, y in zip(seen, wanted, strict=True)]).mean(0)
+            target_features = self._features(network, target_BCHW)
+        return torch.stack([self._distance(x, y) for x, y in zip(features, target_features, strict=True)]).mean(0)
 
     def require(self) -> None:
-        """Open the network, so that a run without it ends before it begins. Raises ConfigError, CheckpointError or
-        MissingPackageError where it cannot be opened."""
+        """Load the network now, so that a run fails early if it is missing. Raises ConfigError, CheckpointError or
+        MissingPackageError if it cannot be loaded."""
         self._on(torch.device("cpu"))
 
     def _on(self, device: torch.device) -> Any:
@@ -153,13 +159,13 @@ class Perceptual:
 
 
 def _three_channels(images_BCHW: Tensor) -> Tensor:
-    """float32 (B, 3, H, W); grey is the same in all."""
+    """Return float32 (B, 3, H, W). Grey images are repeated in all channels."""
     images_BCHW = images_BCHW.float()
     return images_BCHW.expand(-1, 3, -1, -1) if images_BCHW.shape[1] == 1 else images_BCHW
 
 
 def _without_numbers(config: PerceptualConfig) -> nn.Module:
-    """Open the network on "meta", for `pretrainkit plan`."""
+    """Build the network on the meta device, for `pretrainkit plan`."""
     from pretrainkit.training.fake_step import faked
 
     with torch.device("meta"), SkipInitialisation():
@@ -177,9 +183,9 @@ def _open(config: PerceptualConfig) -> nn.Module:
                 network = timm.create_model(config.network, pretrained=has_weights, img_size=config.image_size)
     except (RuntimeError, ValueError, OSError) as error:
         raise ConfigError(
-            f"objective.perceptual.network={config.network} cannot be opened: {error}\n"
-            "  name a vision transformer of timm, or lpips_alex; without a connection give its file as "
-            "objective.perceptual.weights"
+            f"objective.perceptual.network={config.network} cannot be loaded: {error}\n"
+            "  name a vision transformer of timm, or lpips_alex; without a network connection, give its weights file "
+            "as objective.perceptual.weights"
         ) from error
     if config.weights not in (None, RANDOM_WEIGHTS):
         from safetensors import SafetensorError
@@ -188,17 +194,17 @@ def _open(config: PerceptualConfig) -> nn.Module:
         try:
             load_model(network, str(config.weights))
         except (SafetensorError, RuntimeError, OSError) as error:
-            names = "lpips's" if config.is_lpips else "timm's"
+            names = "lpips" if config.is_lpips else "timm"
             raise CheckpointError(
                 f"{config.weights} cannot be read as weights of {config.network}: {error}\n"
-                f"  give a .safetensors file of that model by {names} names"
+                f"  give a .safetensors file of that model with the tensor names of {names}"
             ) from error
     return network.eval().requires_grad_(False)
 
 
 def _lpips(config: PerceptualConfig) -> nn.Module:
-    """Open LPIPS. Of the published one, the package holds how layers are weighed, and torchvision fetches the
-    layers."""
+    """Build LPIPS. For the published weights, the package `lpips` contains the layer weights, and torchvision downloads
+    the backbone."""
     try:
         import_torchvision()
         import lpips
@@ -206,7 +212,7 @@ def _lpips(config: PerceptualConfig) -> nn.Module:
         raise MissingPackageError(error.name or "lpips", "lpips", "objective.perceptual") from None
     is_random = config.weights == RANDOM_WEIGHTS
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # it calls torchvision by names of before
+        warnings.simplefilter("ignore", UserWarning)  # lpips uses deprecated names of torchvision
         network: nn.Module = lpips.LPIPS(
             net=config.network.removeprefix("lpips_"),
             pretrained=not is_random,
@@ -216,5 +222,5 @@ def _lpips(config: PerceptualConfig) -> nn.Module:
     if is_random:
         for name, weight in network.named_parameters():
             if name.startswith("lin"):
-                weight.data.abs_()  # else it would be no distance
+                weight.data.abs_()  # with negative weights it would not be a distance
     return network

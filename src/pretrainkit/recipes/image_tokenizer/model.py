@@ -1,7 +1,7 @@
 """Encoder, quantizer and decoder.
 
-Dimensions: B images, C channels, E channels of the decoder's output, H x W pixels (places, of features), D width of
-latents, h x w places.
+Dimensions: B images, C channels, E channels of the decoder's output, H x W pixels (for features: grid positions), D
+width of latents, h x w grid positions.
 Source: section 10 of the specification (4M-21, https://arxiv.org/abs/2406.09406).
 """
 
@@ -36,17 +36,17 @@ class Pass(NamedTuple):
 
     prediction_BEHW: Tensor
     target: Tensor
-    """Float (B, E, H, W), or of classes int64 (B, H, W)."""
+    """Float (B, E, H, W), or classes int64 (B, H, W)."""
     quantized: Quantized
     image_BEHW: Tensor
-    """What the codes give; of diffusion decoders only where it was asked for, else the prediction."""
+    """The decoded image. For diffusion decoders this is the prediction unless `samples` was set."""
 
 
 class ImageTokenizer(nn.Module):
-    """Images of one domain to ids and back."""
+    """Encoder, quantizer and decoder for images of one domain."""
 
     def __init__(self, config: ImageTokenizerModelConfig) -> None:
-        """Weights are not initialised: see `build`."""
+        """Create the model without initializing its weights; `build` does that."""
         super().__init__()
         self.config = config
         domain, quantizer = config.domain, config.quantizer
@@ -66,7 +66,7 @@ class ImageTokenizer(nn.Module):
         return [part for part in parts if part is not None] if self.config.is_encoder_frozen else []
 
     def train(self, mode: bool = True) -> "ImageTokenizer":
-        """Change the mode; frozen parts stay in evaluation mode."""
+        """Set training or evaluation mode. Frozen parts stay in evaluation mode."""
         super().train(mode)
         for part in self._frozen():
             part.eval()
@@ -76,20 +76,25 @@ class ImageTokenizer(nn.Module):
         return [*self.encoder.blocks(), *self.decoder.blocks()]
 
     def forward(self, values: Tensor, keys_B: Tensor, *, samples: bool = False) -> Pass:
-        """A training pass over values as `prepared` gives them. What is drawn for an image depends on its key (int64)
-        alone. `samples`: a diffusion decoder makes the images, too; inside of this pass, because only there the weights
-        of a sharded model are whole."""
+        """Run a training pass.
+
+        Args:
+            values: The output of `prepared`.
+            keys_B: int64 keys; the random numbers of an image depend only on its key.
+            samples: A diffusion decoder also samples images. That happens inside of the forward pass because only there
+                the weights of a sharded model are gathered.
+        """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.is_encoder_frozen):
             quantized = self.encode(values, keys_B)
         if isinstance(self.decoder, DiffusionDecoder):
             prediction, target = self.decoder.denoise(values, quantized.codes_BDhw, keys_B)
-            made = self.decode(quantized.codes_BDhw, keys_B) if samples else prediction
-            return Pass(prediction, target, quantized, made)
-        made = self.decode(quantized.codes_BDhw)
-        return Pass(made, values, quantized, made)
+            image_BEHW = self.decode(quantized.codes_BDhw, keys_B) if samples else prediction
+            return Pass(prediction, target, quantized, image_BEHW)
+        image_BEHW = self.decode(quantized.codes_BDhw)
+        return Pass(image_BEHW, values, quantized, image_BEHW)
 
     def encode(self, values: Tensor, keys_B: Tensor | None = None) -> Quantized:
-        """Values as `prepared` gives them, to ids and codes."""
+        """Encode the output of `prepared` to ids and codes."""
         if self.class_table is not None:
             values = self.class_table(values).permute(0, 3, 1, 2)
         return self.quantizer(self.to_latents(self.encoder(values)), keys_B)
@@ -97,8 +102,10 @@ class ImageTokenizer(nn.Module):
     def decode(
         self, codes_BDhw: Tensor, keys_B: Tensor | None = None, *, num_steps: int | None = None, guidance: float = 1.0
     ) -> Tensor:
-        """Codes to float32 (B, E, H, W): values, or logits of classes and masks. All else is of diffusion decoders, see
-        `DiffusionDecoder.sample`: keys are None for 0, 1, …, `num_steps` for what the config says."""
+        """Decode codes to float32 (B, E, H, W): values, or logits of classes and masks.
+
+        The other arguments are those of `DiffusionDecoder.sample`. Keys of None are 0, 1, …; `num_steps` of None is
+        `config.num_sampling_steps`."""
         if isinstance(self.decoder, DiffusionDecoder):
             if keys_B is None:
                 keys_B = torch.arange(len(codes_BDhw), device=codes_BDhw.device)
@@ -108,18 +115,21 @@ class ImageTokenizer(nn.Module):
         return self.decoder(self.from_codes(codes_BDhw)).float()
 
     def shaped_ids(self, ids_BN: Tensor) -> Tensor:
-        """Ids of images row by row, (B, tokens), in the shape that quantizers read; grids are squares."""
+        """Reshape ids (B, tokens) in row-major order to the square grids that the quantizer reads: (B, h, w), or (B,
+        heads, h, w)."""
         num_heads = self.config.quantizer.num_heads
         side = round((ids_BN.shape[1] / num_heads) ** 0.5)
         return ids_BN.view(len(ids_BN), side, side) if num_heads == 1 else ids_BN.view(-1, num_heads, side, side)
 
 
 def prepared(images: Tensor, config: ImageTokenizerModelConfig, size: int | None = None) -> Tensor:
-    """Return what the model reads, on the device of `images`: float32 (B, C, H, W), colours from -1 to 1, masks 0 or 1;
-    or int64 (B, H, W) of classes, 0 for none.
+    """Convert images to the model's input, on their device: float32 (B, C, H, W) with colours from -1 to 1 and masks 0
+    or 1, or classes int64 (B, H, W) with 0 for none.
 
-    `images`: as files hold them: uint8 (B, C, H, W) of colours, grey, normals and masks; float32 (B, C, H, W) of depth
-    and features; int (B, H, W) of classes, 255 for none. `size`: pixels of a side to resize to; None: as they are.
+    Args:
+        images: As read from files: uint8 (B, C, H, W) for colours, grey, normals and masks; float32 (B, C, H, W) for
+            depth and features; int (B, H, W) for classes, 255 for none.
+        size: Height and width in pixels to resize to. None: do not resize.
     """
     kind = config.domain.kind
     if kind == "classes":
@@ -138,8 +148,8 @@ def prepared(images: Tensor, config: ImageTokenizerModelConfig, size: int | None
 
 
 def build(config: ImageTokenizerModelConfig) -> ImageTokenizer:
-    """A model with fresh weights from torch's global generator: linear layers and convolutions Xavier-uniform (queries,
-    keys and values each for itself), biases 0, norms the identity."""
+    """Return a model with weights initialized from torch's global generator: linear layers and convolutions
+    Xavier-uniform (queries, keys and values separately), biases 0, norms the identity."""
     model = ImageTokenizer(config)
     if model.to_latents.weight.is_meta:
         return model

@@ -1,7 +1,8 @@
-"""What images hold (colours, depth, classes, features of other models), and the architecture's settings. Torch-free.
+"""Domains of images (colours, depth, classes, features of other models) and settings of the architecture. This module
+does not import torch.
 
-Source: 4M-21 (https://arxiv.org/abs/2406.09406), appendix on tokenizers, with names and channels of the published ones;
-section 10 of the specification.
+Sources: 4M-21 (https://arxiv.org/abs/2406.09406), appendix on tokenizers, for names and channels of the published
+domains; section 10 of the specification.
 """
 
 import math
@@ -17,51 +18,51 @@ Kind = Literal["colors", "grey", "normals", "mask", "depth", "classes", "feature
 
 
 class Domain(Config):
-    """What the images of a tokenizer hold, and how they are read."""
+    """Content of a tokenizer's images, and how they are read."""
 
     neutral_fields: ClassVar[frozenset[str]] = frozenset({"folder"})
 
     name: str
-    """Of its tokens: those of rgb are the modality tok_rgb."""
+    """Name of the domain. Its tokens are the modality tok_NAME, such as tok_rgb."""
     kind: Kind
-    """colors: RGB, grey: one channel, both from -1 to 1. normals: directions as colours, whose first component turns
-    with a mirrored image. mask: 0 and 1. depth: one channel without scale and offset. classes: numbers, which are
-    embedded. features: maps of another model's features, or one vector, in .npy files (C, H, W) or (C,)."""
+    """colors: RGB from -1 to 1. grey: one channel from -1 to 1. normals: directions as colours; mirroring an image
+    negates their first component. mask: 0 and 1. depth: one standardized channel. classes: numbers, which are embedded.
+    features: maps of another model's features, or one vector, in .npy files (C, H, W) or (C,)."""
     num_channels: PositiveInt
-    """Of what the encoder reads; of classes the width of their embedding."""
+    """Channels of the encoder's input. For classes: width of their embedding."""
     num_classes: PositiveInt | None = None
-    """Of classes only: with one for what has none, which is 255 in the files and 0 in the model, where all others are
-    one more."""
+    """For classes only: number of classes, including "no class". "No class" is 255 in files and 0 in the model; class n
+    of a file is n + 1 in the model."""
     folder: str | None = None
-    """Of its files in a data set; "." for files that lie in the data set itself; null: the name."""
+    """Subfolder of the images in a data set. ".": the data set's folder itself. null: the domain's name."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        told = f"domain {self.name!r} is of kind {self.kind!r}"
+        given = f"domain {self.name!r} is of kind {self.kind!r}"
         if self.kind == "classes" and self.num_classes is None:
-            raise ValueError(f"{told}; classes need a number of them\n  set num_classes, with one for what has none")
+            raise ValueError(f"{given}, which needs num_classes\n  set num_classes, counting one for no class")
         if self.kind != "classes" and self.num_classes is not None:
-            message = f"{told}, which has no num_classes={self.num_classes}\n  leave num_classes out"
+            message = f"{given}, which does not use num_classes={self.num_classes}\n  leave num_classes out"
             raise ConflictError(Conflict(message, [("num_classes", None)], "kind"))
-        wanted = {"colors": 3, "grey": 1, "normals": 3, "mask": 1, "depth": 1}.get(self.kind, self.num_channels)
-        if self.num_channels != wanted:
-            message = f"{told} with num_channels={self.num_channels}\n  set num_channels={wanted}, or another kind"
-            raise ConflictError(Conflict(message, [("num_channels", wanted)], "kind"))
+        expected = {"colors": 3, "grey": 1, "normals": 3, "mask": 1, "depth": 1}.get(self.kind, self.num_channels)
+        if self.num_channels != expected:
+            message = f"{given} with num_channels={self.num_channels}\n  set num_channels={expected}, or another kind"
+            raise ConflictError(Conflict(message, [("num_channels", expected)], "kind"))
         return self
 
     @property
     def path(self) -> str:
-        """Name of its folder in a data set."""
+        """Name of the domain's folder in a data set."""
         return self.folder or self.name
 
     @property
     def num_outputs(self) -> int:
-        """Channels that a decoder gives: logits of classes, else channels."""
+        """Number of output channels of a decoder: one logit per class for classes, else `num_channels`."""
         return self.num_classes or self.num_channels
 
     @property
     def is_flat(self) -> bool:
-        """Whether its values lie between -1 and 1, as pictures do."""
+        """True if values are between -1 and 1, as for pictures."""
         return self.kind in ("colors", "grey", "normals")
 
 
@@ -86,19 +87,19 @@ DOMAINS: Mapping[str, Domain] = {
         _features("human_poses", 207),
     )
 }
-"""The published ones by name."""
+"""The published domains by name."""
 
 
 def _named(value: object) -> object:
     if isinstance(value, str):
         if value not in DOMAINS:
-            raise ValueError(f"there is no domain {value!r}; there are {', '.join(DOMAINS)}, or give name, kind, …")
+            raise ValueError(f"there is no domain {value!r}; use one of {', '.join(DOMAINS)}, or give name, kind, …")
         return DOMAINS[value]
     return value
 
 
 NamedDomain = Annotated[Domain, BeforeValidator(_named, json_schema_input_type=str | Domain)]
-"""In a config: a mapping of its fields, or the name of a published one."""
+"""A domain in a config: a mapping of its fields, or the name of a published domain."""
 
 
 class ViTCoderConfig(Config):
@@ -113,107 +114,108 @@ class ViTCoderConfig(Config):
     num_heads: PositiveInt
     """Attention heads; must divide hidden_size."""
     has_last_mlp: bool = True
-    """One more feed-forward layer, with tanh and in float32, at the side of the tokens."""
+    """Add a feed-forward layer with tanh, computed in float32, after the last block."""
     num_output_convolutions: NonNegativeInt = 0
-    """Decoder only: ConvNeXt blocks behind the patches, against their edges; the published one for masks has 2."""
+    """Decoder only: number of ConvNeXt blocks on the output, which smooth the edges between patches. The published
+    tokenizer of masks has 2."""
 
 
 class ConvCoderConfig(Config):
-    """Residual convolutions, each level at half the resolution of the one before."""
+    """Residual convolutions. Each level has half the resolution of the previous one."""
 
     kind: Literal["conv"] = "conv"
     """Convolutions."""
     width: Annotated[int, Field(gt=0, multiple_of=8)]
     """Channels at full resolution."""
     multipliers: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
-    """Of the width, at each level; one more than patch_size is halved."""
+    """Channels at each level, as multiples of width. There are log2(patch_size) + 1 levels."""
     num_blocks: PositiveInt = 1
-    """Residual blocks of a level."""
+    """Residual blocks per level."""
     has_attention: bool = True
-    """Between two blocks at the lowest resolution."""
+    """Add self-attention at the lowest resolution."""
 
 
 class MLPCoderConfig(Config):
-    """The same feed-forward layers at each place; for features and vectors (https://arxiv.org/abs/2306.13575)."""
+    """An MLP applied to each position, for features and vectors (https://arxiv.org/abs/2306.13575)."""
 
     kind: Literal["mlp"] = "mlp"
-    """A perceptron on vectors."""
+    """An MLP."""
     width: PositiveInt
-    """Of the stream."""
+    """Width of the residual stream."""
     num_blocks: PositiveInt
-    """Residual blocks."""
+    """Number of residual blocks."""
     expansion: PositiveInt = 4
-    """Of the width inside of a block."""
+    """Width inside a block, as a multiple of width."""
 
 
 class NoiseConfig(Config):
-    """Diffusion: what becomes of an image over time, and what is predicted of it."""
+    """Settings of a diffusion process: noise schedule and prediction target."""
 
     neutral_fields: ClassVar[frozenset[str]] = frozenset({"loss", "dropout", "masks_places"})
 
     num_times: Annotated[int, Field(ge=2)] = 1000
-    """Steps from image to noise."""
+    """Number of diffusion steps from image to noise."""
     schedule: Literal["linear", "squared_cosine", "shifted_cosine"] = "squared_cosine"
-    """How noise grows. linear: variances from 1e-4 to 0.02. squared_cosine: Nichol & Dhariwal 2021. shifted_cosine: the
-    ratio of signal and noise of a cosine, shifted."""
+    """Noise schedule. linear: variances from 1e-4 to 0.02. squared_cosine: Nichol & Dhariwal 2021. shifted_cosine: a
+    cosine schedule with a shifted log signal-to-noise ratio (Hoogeboom et al. 2023)."""
     shift: Annotated[PositiveFloat, ReadBy("schedule", ("shifted_cosine",))] = 1.0
-    """shifted_cosine only: below 1 there is less noise, for decoders that are told much."""
+    """shifted_cosine only: values above 1 add noise, values below 1 reduce it."""
     ends_in_noise: bool = True
-    """At the last time nothing of the image is left (https://arxiv.org/abs/2305.08891)."""
+    """Rescale the schedule so that the last time is pure noise (https://arxiv.org/abs/2305.08891)."""
     prediction: Literal["image", "noise", "velocity"] = "velocity"
-    """What the decoder gives."""
+    """Quantity that the decoder predicts."""
     loss: Literal["prediction", "noise"] = "prediction"
-    """What the loss compares: what is predicted, or the noise that follows from it."""
+    """Quantity that the loss compares: the prediction, or the noise that is computed from it."""
     dropout: Rate = 0.0
-    """Share of the examples whose decoder is told nothing in training, for guidance."""
+    """Share of the examples whose codes are hidden in training, for classifier-free guidance."""
     masks_places: bool = False
-    """Of those, only random places are hidden."""
+    """In those examples, hide the codes at a random subset of the positions instead of all codes."""
 
 
 class UNetConfig(Config):
-    """A diffusion decoder of convolutions, over patches of pixels that stand beside the tokens (DiVAE)."""
+    """A convolutional diffusion decoder (DiVAE). Its input is patches of pixels, concatenated with the codes."""
 
     kind: Literal["unet"] = "unet"
-    """Diffusion by convolutions."""
+    """A convolutional UNet."""
     noise: NoiseConfig = NoiseConfig()
-    """The diffusion."""
+    """The diffusion process."""
     patch_size: PositiveInt = 4
-    """Pixels of a side that become channels."""
+    """Height and width in pixels of a patch. The pixels of a patch become channels."""
     width: Annotated[int, Field(gt=0, multiple_of=8)] = 256
     """Channels of the first level."""
     multipliers: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (1, 2, 2, 2)
-    """Of the width, at each level."""
+    """Channels at each level, as multiples of width."""
     num_blocks: PositiveInt = 3
-    """Residual blocks of a level."""
+    """Residual blocks per level."""
     attention_at: tuple[PositiveInt, ...] = (4, 8)
-    """With attention where the resolution of patches is divided by one of these."""
+    """Add attention at levels whose resolution is that of the patches divided by one of these."""
 
 
 class UViTConfig(Config):
-    """A diffusion decoder of convolutions around a transformer, which is told the tokens."""
+    """A diffusion decoder: convolutions around a transformer that is conditioned on the codes."""
 
     neutral_fields: ClassVar[frozenset[str]] = frozenset({"dropout"})
 
     kind: Literal["uvit"] = "uvit"
-    """Diffusion by convolutions around a transformer."""
+    """A UViT: convolutions around a transformer."""
     noise: NoiseConfig = NoiseConfig()
-    """The diffusion."""
+    """The diffusion process."""
     patch_size: PositiveInt = 4
-    """Pixels of a side that become channels."""
+    """Height and width in pixels of a patch."""
     widths: Annotated[tuple[Annotated[int, Field(gt=0, multiple_of=8)], ...], Field(min_length=1)] = (128, 256)
-    """Channels of the levels."""
+    """Channels of each level."""
     num_blocks: PositiveInt = 2
-    """Residual blocks of a level."""
+    """Residual blocks per level."""
     halves_before_middle: bool = True
-    """Once more in front of the transformer."""
+    """Halve the resolution another time before the transformer."""
     hidden_size: Annotated[int, Field(gt=0, multiple_of=4)] = 768
     """Width of the transformer."""
     num_layers: PositiveInt = 12
-    """Its blocks."""
+    """Blocks of the transformer."""
     num_heads: PositiveInt = 12
-    """Its attention heads."""
+    """Attention heads of the transformer."""
     dropout: Rate = 0.2
-    """In its blocks."""
+    """Dropout rate in the blocks of the transformer."""
 
 
 CoderConfig = Annotated[ViTCoderConfig | ConvCoderConfig | MLPCoderConfig, Field(discriminator="kind")]
@@ -223,63 +225,64 @@ DecoderConfig = Annotated[
 
 
 class CodebookConfig(Config):
-    """A table of codes, each the moving average of the latents that it stands for (van den Oord et al. 2017)."""
+    """A table of codes. Each code is a moving average of the latents assigned to it (van den Oord et al. 2017)."""
 
     num_heads: ClassVar[int] = 1
-    """Ids at each place."""
+    """Ids per position."""
     kind: Literal["codebook"] = "codebook"
-    """Learned codes, the nearest counts."""
+    """Learned codes. A latent gets the nearest code."""
     neutral_fields: ClassVar[frozenset[str]] = frozenset(
         {"decay", "commitment_weight", "first_codes", "num_kmeans_rounds", "revival", "revival_coefficient"}
     )
 
     size: PositiveInt
-    """Codes in the book."""
+    """Number of codes."""
     width: PositiveInt = 32
-    """Of a code."""
+    """Width of a code."""
     distance: Literal["cosine", "euclidean"] = "cosine"
-    """Which code is the nearest; with cosine, codes have length 1."""
+    """Distance that defines the nearest code. With cosine, codes have length 1."""
     decay: Annotated[float, Field(gt=0, lt=1)] = 0.99
-    """Of the moving averages, per update."""
+    """Decay of the moving averages per update."""
     commitment_weight: NonNegativeFloat = 1.0
-    """Of the mean squared distance of latents from their codes, in the loss."""
+    """Weight of the commitment loss: the mean squared distance between latents and their codes."""
     normalizes_latents: bool = False
-    """Latents have length 1 before they are compared and pulled; else, with cosine, they are only compared so."""
+    """Normalize latents to length 1 for the comparison and for the commitment loss. Otherwise, cosine normalizes them
+    only for the comparison."""
     first_codes: Literal["random", "kmeans"] = "random"
-    """kmeans: clusters of the latents of the first update."""
+    """Initial codes: random, or kmeans clusters of the latents of the first update."""
     num_kmeans_rounds: Annotated[PositiveInt, ReadBy("first_codes", ("kmeans",))] = 10
-    """kmeans only."""
+    """kmeans only: number of rounds."""
     revival: Literal["latents", "split", "none"] = "latents"
-    """What becomes of codes that are hardly used: random latents of the batch, or copies of the most used ones with a
-    little noise (Linde, Buzo & Gray 1980)."""
+    """Replacement of codes that are hardly used. latents: random latents of the batch. split: copies of the most used
+    codes with a little noise (Linde, Buzo & Gray 1980). none: keep them."""
     revival_coefficient: Annotated[PositiveFloat, ReadBy("revival", ("latents", "split"))] = 32.0
-    """Codes are revived whose average use is below that of all, divided by this."""
+    """Replace codes that are used less than the average code, divided by this."""
 
     @property
     def vocab_size(self) -> int:
-        """Different ids."""
+        """Number of different ids."""
         return self.size
 
 
 class MemcodesConfig(Config):
-    """Several tables, of which each place asks for a code by attention."""
+    """Several tables of codes. Each position selects one code of each table by attention."""
 
     neutral_fields: ClassVar[frozenset[str]] = frozenset({"temperature"})
 
     kind: Literal["memcodes"] = "memcodes"
-    """Learned codes that are chosen by scores."""
+    """Learned codes that are selected by attention scores."""
     size: PositiveInt
-    """Codes of each table."""
+    """Number of codes in each table."""
     width: PositiveInt
-    """Of the latents; num_heads must divide it."""
+    """Width of the latents. num_heads must divide it."""
     num_heads: PositiveInt = 8
-    """Tables; as many ids at each place."""
+    """Number of tables, and of ids per position."""
     temperature: PositiveFloat = 1.0
-    """Of the noise with which codes are drawn in training."""
+    """Temperature of the Gumbel softmax that draws codes in training."""
 
     @property
     def vocab_size(self) -> int:
-        """Different ids."""
+        """Number of different ids."""
         return self.size
 
     @model_validator(mode="after")
@@ -290,23 +293,24 @@ class MemcodesConfig(Config):
 
 
 class FiniteScalarConfig(Config):
-    """No table: each number of a latent is rounded (FSQ, Mentzer et al. 2023, https://arxiv.org/abs/2309.15505)."""
+    """Finite scalar quantization (FSQ): round each number of a latent, without a table of codes (Mentzer et al. 2023,
+    https://arxiv.org/abs/2309.15505)."""
 
     num_heads: ClassVar[int] = 1
-    """Ids at each place."""
+    """Ids per position."""
     kind: Literal["fsq"] = "fsq"
-    """Rounded coordinates."""
+    """Finite scalar quantization."""
     levels: Annotated[tuple[Annotated[int, Field(ge=2)], ...], Field(min_length=1)]
-    """Values of each number; their product is the number of different ids: 8,5,5,5 give 1000."""
+    """Number of values of each number of a latent. Their product is the number of ids: 8,5,5,5 give 1000."""
 
     @property
     def vocab_size(self) -> int:
-        """Different ids."""
+        """Number of different ids."""
         return math.prod(self.levels)
 
     @property
     def width(self) -> int:
-        """Of the latents."""
+        """Width of the latents."""
         return len(self.levels)
 
 
@@ -314,49 +318,51 @@ QuantizerConfig = Annotated[CodebookConfig | MemcodesConfig | FiniteScalarConfig
 
 
 class ImageTokenizerModelConfig(Config):
-    """Encoder, quantizer and decoder of images of one domain."""
+    """Settings of encoder, quantizer and decoder for images of one domain."""
 
     neutral_fields: ClassVar[frozenset[str]] = frozenset({"is_encoder_frozen", "image_size", "num_sampling_steps"})
 
     domain: NamedDomain
-    """What images hold: rgb, depth, …, or name, kind and so on of one of your own."""
+    """Content of the images: a published domain such as rgb or depth, or a mapping with name, kind, …"""
     image_size: PositiveInt
-    """Pixels of a side; of features, the places of a side times patch_size. Transformers read other sizes too."""
+    """Height and width of images in pixels. For features: rows of the map times patch_size. Transformers read other
+    sizes too."""
     patch_size: PositiveInt = 16
-    """Pixels of a side that a token stands for."""
+    """Height and width in pixels of the square that a token represents."""
     encoder: CoderConfig
-    """From images to latents."""
+    """The encoder, from images to latents."""
     quantizer: QuantizerConfig
-    """From latents to ids."""
+    """The quantizer, from latents to ids."""
     decoder: DecoderConfig
-    """From codes to images."""
+    """The decoder, from codes to images."""
     is_encoder_frozen: bool = False
-    """Encoder and quantizer stay as they are, as for a new decoder of a finished tokenizer (with init_from)."""
+    """Do not train encoder and quantizer, for example to train a new decoder of a finished tokenizer (with
+    init_from)."""
     num_sampling_steps: PositiveInt = 25
-    """Of diffusion decoders, where an image is made."""
+    """Diffusion decoders only: number of sampling steps per image."""
 
     @property
     def grid(self) -> int:
-        """Places of a side."""
+        """Number of rows, and of columns, of the token grid."""
         return self.image_size // self.patch_size
 
     @property
     def num_tokens(self) -> int:
-        """Of an image."""
+        """Number of tokens of an image."""
         return self.grid**2 * self.quantizer.num_heads
 
     @property
     def is_diffusion(self) -> bool:
-        """Whether the decoder makes images from noise."""
+        """True if the decoder is a diffusion decoder."""
         return isinstance(self.decoder, UNetConfig | UViTConfig)
 
     @property
     def vocab_size(self) -> int:
-        """Different ids."""
+        """Number of different ids."""
         return self.quantizer.vocab_size
 
     def problems(self) -> list[str]:
-        """Settings that cannot work together, each as a message."""
+        """List the conflicts between settings, each as a message."""
         return [*self._coder_problems(), *self._diffusion_problems()]
 
     def _coder_problems(self) -> Iterator[str]:
@@ -369,20 +375,20 @@ class ImageTokenizerModelConfig(Config):
             if isinstance(coder, ViTCoderConfig | UViTConfig) and coder.hidden_size % coder.num_heads:
                 yield (
                     f"model.{side}.hidden_size {coder.hidden_size} cannot be split over {coder.num_heads} heads\n"
-                    "  use a width that is a multiple of the number of heads"
+                    "  use a hidden_size that is a multiple of the number of heads"
                 )
             if isinstance(coder, ConvCoderConfig) and 2 ** (len(coder.multipliers) - 1) != self.patch_size:
                 yield (
                     f"model.{side} halves the resolution {len(coder.multipliers) - 1} times, which makes patches of "
                     f"{2 ** (len(coder.multipliers) - 1)} pixels, not model.patch_size={self.patch_size}\n"
-                    "  give as many multipliers as patch_size is halved, and one more; patch_size is a power of 2"
+                    "  give log2(patch_size) + 1 multipliers; patch_size must be a power of 2"
                 )
             if isinstance(coder, ConvCoderConfig) and self.domain.kind == "features":
                 yield f"model.{side}.kind=conv reads images, not features\n  use vit or mlp"
             if isinstance(coder, MLPCoderConfig) and self.domain.kind != "features":
                 yield f"model.{side}.kind=mlp reads features, not {self.domain.kind}\n  use vit or conv"
         if isinstance(self.encoder, ViTCoderConfig) and self.encoder.num_output_convolutions:
-            yield "model.encoder.num_output_convolutions is for decoders\n  leave it out"
+            yield "model.encoder.num_output_convolutions is only for decoders\n  leave it out"
 
     def _diffusion_problems(self) -> Iterator[str]:
         decoder = self.decoder
@@ -397,8 +403,8 @@ class ImageTokenizerModelConfig(Config):
         unit = decoder.patch_size * 2**halvings
         if self.image_size % unit:
             yield (
-                f"model.decoder divides images by {unit} pixels, but model.image_size is {self.image_size}\n"
-                f"  use a multiple of {unit}, or fewer levels"
+                f"model.decoder needs images whose size is a multiple of {unit} pixels, but model.image_size is "
+                f"{self.image_size}\n  use a multiple of {unit}, or fewer levels"
             )
         noise = decoder.noise
         if noise.masks_places and not noise.dropout:
@@ -410,7 +416,7 @@ class ImageTokenizerModelConfig(Config):
             )
         if noise.ends_in_noise and noise.prediction == "noise":
             yield Conflict(
-                "model.decoder.noise: where nothing is left of an image, it does not follow from its noise\n"
+                "model.decoder.noise: with ends_in_noise, an image cannot be computed from a prediction of its noise\n"
                 "  set model.decoder.noise.prediction=velocity or model.decoder.noise.ends_in_noise=false",
                 [("model.decoder.noise.ends_in_noise", False), ("model.decoder.noise.prediction", "velocity")],
             )

@@ -1,7 +1,7 @@
-"""Files of published tokenizers, both ways: weights as safetensors with their config in the header or beside them.
+"""Read and write files of published tokenizers: weights as safetensors, with the config in the header or in a file.
 
-Source: sections 10.1 to 10.4 of the specification; the hub's format of `apple/ml-4m`. The released weights have a
-licence of their own; nothing here fetches them. Constructor's keys to ours: docs/image-tokenizers.md.
+Source: sections 10.1 to 10.4 of the specification; the hub format of `apple/ml-4m`. The released weights have their own
+licence; this module does not download them. docs/image-tokenizers.md maps the original's settings to ours.
 """
 
 import re
@@ -131,12 +131,12 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "pixels": "conv_out",
     },
 }
-"""By the kind of a coder ("": all else), patterns of whole parts of our names between dots and what the original has in
-their place. They are applied one after another, in this order."""
+"""Renaming rules by the kind of a coder ("": all other parts). A rule is a pattern of whole dot-separated components of
+our name, and the original's replacement. Rules are applied in this order."""
 
 
 def config_of(config: ImageTokenizerModelConfig) -> dict[str, Any]:
-    """Return the original's config of a tokenizer. Raises InputError where it has no such tokenizer."""
+    """Return the original's config of a tokenizer. Raises InputError if the original cannot express it."""
     quantizer, decoder = config.quantizer, config.decoder
     values: dict[str, Any] = {
         "image_size": config.image_size,
@@ -176,8 +176,8 @@ def config_of(config: ImageTokenizerModelConfig) -> dict[str, Any]:
 
 
 def model_of(values: Mapping[str, Any]) -> ImageTokenizerModelConfig:
-    """Return our config of one of the original's; the domain is told by the channels, and its name by the user. Raises
-    CheckpointError where it has parts that are not known here."""
+    """Convert a config of the original to ours. The domain is guessed from the number of channels; the user may correct
+    it. Raises CheckpointError if the config has unknown parts."""
     labels, channels = values.get("n_labels"), int(values.get("n_channels", 3))
     has_patches = bool(values.get("patch_proj", True))
     post_mlp, enc_type = bool(values.get("post_mlp", False)), str(values.get("enc_type", "vit_b_enc"))
@@ -198,8 +198,12 @@ def _domain(channels: int, labels: Any, *, is_features: bool) -> Domain:
         return DOMAINS["rgb"] if channels == 3 else DOMAINS["depth"]
     kind, num_classes = ("features", None) if labels is None else ("classes", int(labels))
     wanted = Domain(name=kind, kind=kind, num_channels=channels, num_classes=num_classes)  # type: ignore[arg-type]
-    what = {"name", "folder"}
-    same = (one for one in DOMAINS.values() if one.model_dump(exclude=what) == wanted.model_dump(exclude=what))
+    ignored = {"name", "folder"}
+    same = (
+        domain
+        for domain in DOMAINS.values()
+        if domain.model_dump(exclude=ignored) == wanted.model_dump(exclude=ignored)
+    )
     return next(same, wanted)
 
 
@@ -209,7 +213,10 @@ def _quantizer(values: Mapping[str, Any]) -> CodebookConfig | MemcodesConfig:
     if kind == "memcodes":
         return MemcodesConfig(size=size, width=width, num_heads=heads)
     if kind != "lucid" or heads != 1:
-        raise CheckpointError(f"the config has quant_type={kind} with num_codebooks={heads}\n  that is not known here")
+        raise CheckpointError(
+            f"the config has quant_type={kind} with num_codebooks={heads}, which is not supported\n"
+            "  supported quantizers: memcodes, and lucid with one codebook"
+        )
     return CodebookConfig(
         size=size,
         width=width,
@@ -223,7 +230,7 @@ def _quantizer(values: Mapping[str, Any]) -> CodebookConfig | MemcodesConfig:
 
 
 def _theirs(names: Mapping[str, Any], ours: Any) -> str | None:
-    """The original's name of something of ours; None: it has none."""
+    """Return the original's name of one of our values, or None if it has none."""
     return next((theirs for theirs, own in names.items() if own == ours), None)
 
 
@@ -272,7 +279,7 @@ def _coder(name: str, values: Mapping[str, Any], *, has_last_mlp: bool) -> Any:
                 halves_before_middle=name.endswith("f16"),
                 dropout=float(values.get("dec_transformer_dropout", 0.2)),
             )
-    raise CheckpointError(f"the config names {name}, which no tokenizer here has\n  give --config with the model")
+    raise CheckpointError(f"the config names {name}, which is not supported\n  give --config with the model")
 
 
 def _noise(values: Mapping[str, Any]) -> NoiseConfig:
@@ -304,7 +311,7 @@ def _noise_values(noise: NoiseConfig) -> dict[str, Any]:
 
 
 def original_name(name: str, config: ImageTokenizerModelConfig) -> str:
-    """Return the original's name of one of our tensors. Raises CheckpointError where it has no such part."""
+    """Return the original's name of one of our tensors. Raises CheckpointError if the original has no such part."""
     part = name.partition(".")[0]
     coders = {"encoder": config.encoder, "decoder": config.decoder}
     kind = coders[part].kind if part in coders else ""
@@ -316,17 +323,17 @@ def original_name(name: str, config: ImageTokenizerModelConfig) -> str:
 
 
 def to_original(model: ImageTokenizer) -> dict[str, Tensor]:
-    """The original's state dict, with its tables of positions."""
+    """Return the original's state dict, which also contains the position tables."""
     config = model.config
-    found = {original_name(name, config): tensor for name, tensor in model.state_dict().items()}
-    if "quantize._codebook.initted" in found:
-        found["quantize._codebook.initted"] = found["quantize._codebook.initted"].float().reshape(1)
-    return found | _positions(config)
+    state = {original_name(name, config): tensor for name, tensor in model.state_dict().items()}
+    if "quantize._codebook.initted" in state:
+        state["quantize._codebook.initted"] = state["quantize._codebook.initted"].float().reshape(1)
+    return state | _positions(config)
 
 
 def from_original(tensors: State, config: ImageTokenizerModelConfig) -> dict[str, Tensor]:
-    """Return our state dict of a model with this config. Raises CheckpointError where tensors are missing, or there are
-    others."""
+    """Convert a state dict of the original to ours, for a model with this config. Raises CheckpointError if tensors are
+    missing or unexpected."""
     with torch.device("meta"):
         names = list(ImageTokenizer(config).state_dict())
     theirs = {name: original_name(name, config) for name in names}
@@ -335,21 +342,21 @@ def from_original(tensors: State, config: ImageTokenizerModelConfig) -> dict[str
     unexpected = sorted(tensors.keys() - set(theirs.values()) - extra)
     if missing or unexpected:
         raise CheckpointError(
-            "the file is of another tokenizer\n"
+            "the file does not match the config of the tokenizer\n"
             f"  missing: {', '.join(missing[:4]) or 'none'}\n  unexpected: {', '.join(unexpected[:4]) or 'none'}\n"
-            "  give --config with the model it is of"
+            "  give --config with the model of this file"
         )
-    found = {name: tensors[other] for name, other in theirs.items()}
-    if "quantizer.is_ready" in found:
-        found["quantizer.is_ready"] = found["quantizer.is_ready"].reshape(()).bool()
-    return found
+    state = {name: tensors[other] for name, other in theirs.items()}
+    if "quantizer.is_ready" in state:
+        state["quantizer.is_ready"] = state["quantizer.is_ready"].reshape(()).bool()
+    return state
 
 
 def _positions(config: ImageTokenizerModelConfig) -> dict[str, Tensor]:
-    found = {}
+    tables = {}
     for part, coder in (("encoder", config.encoder), ("decoder", config.decoder)):
         if coder.kind == "vit":
-            found[f"{part}.pos_emb"] = grid_table(config.grid, config.grid, coder.hidden_size)
+            tables[f"{part}.pos_emb"] = grid_table(config.grid, config.grid, coder.hidden_size)
         elif coder.kind == "uvit":
-            found[f"{part}.mid_block.mid_pos_emb"] = grid_table(UVIT_GRID, UVIT_GRID, coder.hidden_size)
-    return found
+            tables[f"{part}.mid_block.mid_pos_emb"] = grid_table(UVIT_GRID, UVIT_GRID, coder.hidden_size)
+    return tables

@@ -1,7 +1,7 @@
-"""The original's YAML files of tokenizers, read as configs of ours.
+"""Import the original's YAML configs of tokenizers.
 
 Keys and defaults are those of `run_training_vqvae.py` and `run_training_divae.py` of `apple/ml-4m`. An unknown key is
-an error; a key without a counterpart is an error where it would change the result, and a note where it would not.
+an error. A key without a counterpart is an error if it would change the result, and otherwise a note.
 """
 
 from collections.abc import Iterable, Mapping
@@ -65,7 +65,8 @@ _WITHOUT_EFFECT = frozenset(
     | {"wds_shuffle_buffer_tar", "wds_shuffle_buffer_repeat", "s3_endpoint", "s3_data_endpoint", "s3_path"}
     | {"s3_save_dir", "s3_multipart_chunksize_mb", "s3_multipart_threshold_mb", "dist_url"}
 )
-"""On the examples, the model and its updates. The original's warm-up begins at 0, whatever `warmup_lr` says."""
+"""Keys that do not affect the examples, the model or its updates. The original's warm-up starts at 0 whatever the value
+of `warmup_lr`."""
 KEYS = frozenset(_VQ) | frozenset(_DIFFUSION) | _WITHOUT_EFFECT
 _REQUIRED: dict[str, tuple[Any, ...]] = {
     "opt": ("adamw",),
@@ -80,7 +81,7 @@ _REQUIRED: dict[str, tuple[Any, ...]] = {
     "masked_cfg_high": (None,),
     "resolution_cond": (False,),
 }
-"""Keys whose other values have no counterpart, and the values that have."""
+"""Keys with a restricted range, and their values that have a counterpart here."""
 _LOSSES: dict[str, Reconstruction] = {
     "mse": "mse",
     "l1": "l1",
@@ -96,23 +97,23 @@ _MODEL_KEYS = {
     "quant_type": "quantizer_type",
     "ema_decay": "quantizer_ema_decay",
 }
-"""The model's own name of a setting to that of the script."""
+"""Name of a setting in the model's constructor, to its name in the training script."""
 
 
 def import_config(path: Path, settings: Iterable[str], nproc: int) -> ImportedConfig:
-    """Import the config of a tokenizer. Raises ConfigError where the file cannot be read, a key is unknown, or a value
-    has no counterpart.
+    """Import the config of a tokenizer. Raises ConfigError if the file cannot be read, a key is unknown, or a value has
+    no counterpart.
 
     Args:
-        settings: Changes of the file, KEY=VALUE.
-        nproc: GPUs, of which the original's batch size is for one.
+        settings: Overrides of the file, KEY=VALUE.
+        nproc: Number of GPUs. The original's batch size is per GPU.
     """
     try:
         given = parse_yaml(path.read_text("utf-8"), str(path))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}\n  give a config of the original") from None
     if not isinstance(given, dict):
-        raise ConfigError(f"{path} is no mapping\n  give a config of the original")
+        raise ConfigError(f"{path} is not a mapping\n  give a config of the original")
     for setting in settings:
         parts, value = parse_override(setting)
         given[".".join(parts)] = value
@@ -124,12 +125,12 @@ def import_config(path: Path, settings: Iterable[str], nproc: int) -> ImportedCo
         if key in values and values[key] not in possible
     ]
     problems += [
-        f"{path}: there is no {key}={values[key]}\n  possible: {', '.join(known)}"
+        f"{path}: unknown value {key}={values[key]}\n  possible: {', '.join(known)}"
         for key, known in (("domain", DOMAINS), ("loss_fn", _LOSSES))
         if values[key] not in known
     ]
     if values["imagenet_default_mean_and_std"] and values["domain"] == "rgb":
-        problems.append(f"{path}: images are read from -1 to 1\n  set imagenet_default_mean_and_std=false")
+        problems.append(f"{path}: images are always scaled to -1 to 1\n  set imagenet_default_mean_and_std=false")
     if values["weight_decay_end"] not in (None, values["weight_decay"]):
         problems.append(f"{path}: weight_decay_end has no counterpart\n  leave it out")
     of_features = values["domain"] in DOMAINS and DOMAINS[values["domain"]].kind == "features"
@@ -159,14 +160,14 @@ def _model(values: Mapping[str, Any], domain: Domain, path: Path) -> ImageTokeni
     own |= {"patch_proj": domain.kind != "features"}
     size = str(values["codebook_size"]).replace("_", "")
     if not size.isdecimal():
-        raise ConfigError(f"{path}: codebook_size={size} is no number of codes\n  give one, such as 8192")
+        raise ConfigError(f"{path}: codebook_size={size} is not a valid number\n  give a number such as 8192")
     try:
         model = model_of({**values, **own, "codebook_size": int(size)})
     except CheckpointError as error:
         raise ConfigError(f"{path}: {str(error).splitlines()[0]}\n  change the setting") from error
     changes: dict[str, Any] = {"domain": domain}
     if isinstance(model.encoder, MLPCoderConfig):
-        changes["image_size"] = model.patch_size  # one place
+        changes["image_size"] = model.patch_size  # a grid of one position
     elif domain.kind == "mask":
         changes["image_size"] = values["mask_size"]
     if isinstance(model.quantizer, CodebookConfig):
@@ -182,12 +183,12 @@ def _run(
     if values["input_size_min"] < model.image_size == values["input_size_max"]:
         sizes = {"min_image_size": values["input_size_min"], "image_size_step": values["resolution_step"]}
     peak = values["blr"] * batch_size / 256
-    in_epochs = max(0, values["warmup_epochs"])
-    warmup: dict[str, Any] = {"warmup_share": in_epochs / epochs} if in_epochs else {}
+    num_warmup_epochs = max(0, values["warmup_epochs"])
+    warmup: dict[str, Any] = {"warmup_share": num_warmup_epochs / epochs} if num_warmup_epochs else {}
     if values["warmup_steps"] > 0:
         warmup = {"num_warmup_steps": values["warmup_steps"] - 1}
     every = values["eval_freq"] if values["step_eval"] else 10_000
-    notes.append(f"checkpoints are written and held-out images looked at every {every:,} steps")
+    notes.append(f"checkpoints and evaluations on held-out images are every {every:,} steps")
     weight, network = values.get("percept_loss_weight", 0.0), values.get("percept_loss_type")
     perceptual = PerceptualConfig()
     if weight:

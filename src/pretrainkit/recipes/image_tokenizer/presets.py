@@ -1,8 +1,8 @@
-"""Complete configs of image tokenizers by name. Torch-free. Only the data are missing.
+"""Presets: complete configs of image tokenizers by name, without data. This module does not import torch.
 
-The published ones are those of section 10.6 of the specification (apple/ml-4m): 50, 20 or 15 passes over CC12M and the
-like with batches of all GPUs; lengths here are in passes (data.num_epochs). Rates there grow with the batch from 256
-images on, and so do these.
+The published configs are those of section 10.6 of the specification (apple/ml-4m): 50, 20 or 15 epochs (24 for masks)
+of data sets such as CC12M. Batch sizes are those of all 8 GPUs, and the peak learning rate is the base rate times batch
+size / 256.
 """
 
 from collections.abc import Callable
@@ -39,8 +39,8 @@ _MLP = MLPCoderConfig(width=1024, num_blocks=6)
 
 
 def tiny() -> ImageTokenizerRun:
-    """Transformers of 4 layers x 128 for images of 64 x 64 pixels, 64 tokens each of 512 codes: for tests and try-outs
-    on a CPU. 2.0 M parameters; 1 500 steps of 16 images.
+    """Transformers of 4 layers, width 128, for images of 64 x 64 pixels with 64 tokens each and 512 codes: for tests
+    and trials on a CPU. 1.9 M parameters; 1 500 steps of 16 images.
     """
     coder = ViTCoderConfig(hidden_size=128, num_layers=4, num_heads=4)
     return ImageTokenizerRun(
@@ -63,8 +63,8 @@ def tiny() -> ImageTokenizerRun:
 
 
 def tiny_conv() -> ImageTokenizerRun:
-    """Convolutions of 32 to 96 channels in place of the transformers of image_tokenizer/tiny: 1.9 M parameters, about
-    ten times the work per image."""
+    """image_tokenizer/tiny with convolutions of 32 to 96 channels instead of transformers: 1.9 M parameters, about ten
+    times the FLOPs per image."""
     coder = ConvCoderConfig(width=32, multipliers=(1, 2, 2, 3), has_attention=False)
     return tiny().changed(model={"encoder": coder, "decoder": coder})
 
@@ -83,7 +83,8 @@ def _published(
     warmup_epochs: int = 5,
     **model: Any,
 ) -> ImageTokenizerRun:
-    """`size`: codes of a codebook; `model`: other settings of it than the usual ones."""
+    """Return a published config. `size`: number of codes; `model`: settings of the model that differ from ViT-B at 224
+    pixels with a codebook."""
     usual: dict[str, Any] = {"image_size": 224, "encoder": _VIT_B, "quantizer": CodebookConfig(size=size)}
     batch_size = batch_per_gpu * _NUM_GPUS
     is_diffusion = isinstance(decoder, UNetConfig | UViTConfig)
@@ -112,39 +113,39 @@ _UNET = UNetConfig(noise=NoiseConfig(schedule="linear", prediction="image"))
 
 
 def rgb() -> ImageTokenizerRun:
-    """RGB, 16 384 codes: ViT-B and a diffusion decoder of convolutions (DiVAE). 50 passes."""
+    """RGB, 16 384 codes: ViT-B encoder and convolutional diffusion decoder (DiVAE). 50 epochs."""
     return _published("rgb", decoder=_UNET, num_epochs=50, loss="mse", size=16384)
 
 
 def depth() -> ImageTokenizerRun:
-    """Depth without scale, 8 192 codes: DiVAE. 20 passes."""
+    """Standardized depth, 8 192 codes: DiVAE. 20 epochs."""
     return _published("depth", decoder=_UNET, num_epochs=20, loss="smooth_l1")
 
 
 def normal() -> ImageTokenizerRun:
-    """Normals of surfaces, 8 192 codes: DiVAE. 20 passes."""
+    """Surface normals, 8 192 codes: DiVAE. 20 epochs."""
     return _published("normal", decoder=_UNET, num_epochs=20, loss="mse")
 
 
 def canny_edge() -> ImageTokenizerRun:
-    """Edges, also those of SAM's instances, 8 192 codes: DiVAE. 50 passes."""
+    """Canny edges, also those of SAM's instances, 8 192 codes: DiVAE. 50 epochs."""
     return _published("canny_edge", decoder=_UNET, num_epochs=50, loss="smooth_l1", base_lr=5e-5)
 
 
 def rgb_uvit() -> ImageTokenizerRun:
-    """A diffusion decoder around a transformer for the frozen encoder of a finished RGB tokenizer of 1 024 codes, which
-    is given as init_from (see docs/image-tokenizers.md). 50 passes."""
+    """A UViT diffusion decoder for the frozen encoder of a trained RGB tokenizer with 1 024 codes, given as init_from
+    (see docs/image-tokenizers.md). 50 epochs."""
     decoder = UViTConfig(noise=NoiseConfig(schedule="shifted_cosine", shift=0.5, prediction="velocity"))
     return _published("rgb", decoder=decoder, num_epochs=50, loss="mse", size=1024, is_encoder_frozen=True)
 
 
 def rgb_perceptual() -> ImageTokenizerRun:
-    """RGB, 1 024 codes: ViT-B on both sides, with what CLIP B/16 sees in the loss. 50 passes."""
+    """RGB, 1 024 codes: ViT-B encoder and decoder, with a perceptual loss of CLIP B/16. 50 epochs."""
     return _published("rgb", decoder=_VIT_B, num_epochs=50, loss="mse", size=1024, perceptual_weight=1.0)
 
 
 def semseg_coco() -> ImageTokenizerRun:
-    """Classes of COCO, 4 096 codes: ViT-B on both sides. 20 passes."""
+    """Semantic classes of COCO, 4 096 codes: ViT-B encoder and decoder. 20 epochs."""
     return _published("semseg_coco", decoder=_VIT_B, num_epochs=20, loss="cross_entropy", batch_per_gpu=80, size=4096)
 
 
@@ -161,17 +162,17 @@ def _feature_maps(domain: str, batch_per_gpu: int, patch_size: int) -> ImageToke
 
 
 def clip_b16() -> ImageTokenizerRun:
-    """Feature maps of CLIP B/16, 8 192 codes: ViT-B on both sides. 20 passes."""
+    """Feature maps of CLIP B/16, 8 192 codes: ViT-B encoder and decoder. 20 epochs."""
     return _feature_maps("CLIP-B16", 128, 16)
 
 
 def dinov2_b14() -> ImageTokenizerRun:
-    """Feature maps of DINOv2 B/14, 8 192 codes: ViT-B on both sides. 20 passes."""
+    """Feature maps of DINOv2 B/14, 8 192 codes: ViT-B encoder and decoder. 20 epochs."""
     return _feature_maps("DINOv2-B14", 64, 14)
 
 
 def imagebind_h14() -> ImageTokenizerRun:
-    """Feature maps of ImageBind H/14, 8 192 codes: ViT-B on both sides. 20 passes."""
+    """Feature maps of ImageBind H/14, 8 192 codes: ViT-B encoder and decoder. 20 epochs."""
     return _feature_maps("ImageBind-H14", 128, 14)
 
 
@@ -190,23 +191,23 @@ def _vectors(domain: str, loss: Reconstruction, size: int, num_heads: int, warmu
 
 
 def dinov2_global() -> ImageTokenizerRun:
-    """The vector of DINOv2 B/14 as 16 ids of 8 192 codes each (the original's example has 8: the released weights and
-    the registry of 4M have 16). 15 passes."""
+    """Global feature vector of DINOv2 B/14 as 16 ids of 8 192 codes each. The original's example config has 8 ids, but
+    the released weights and 4M's list of modalities have 16. 15 epochs."""
     return _vectors("DINOv2-B14-global", "cosine_channels", 8192, 16, 5)
 
 
 def imagebind_global() -> ImageTokenizerRun:
-    """The vector of ImageBind H/14 as 16 ids of 8 192 codes each. 15 passes."""
+    """Global feature vector of ImageBind H/14 as 16 ids of 8 192 codes each. 15 epochs."""
     return _vectors("ImageBind-H14-global", "cosine_channels", 8192, 16, 5)
 
 
 def human_poses() -> ImageTokenizerRun:
-    """207 numbers of a pose as 8 ids of 1 024 codes each. 15 passes."""
+    """The 207 numbers of a human pose as 8 ids of 1 024 codes each. 15 epochs."""
     return _vectors("human_poses", "smooth_l1", 1024, 8, 1)
 
 
 def sam_mask() -> ImageTokenizerRun:
-    """Outlines of 64 x 64 pixels as 16 tokens of 1 024 codes. 24 passes."""
+    """Masks of 64 x 64 pixels as 16 tokens of 1 024 codes. 24 epochs."""
     return _published(
         "sam_mask",
         encoder=_VIT_B_PLAIN,

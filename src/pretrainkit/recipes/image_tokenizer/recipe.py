@@ -1,4 +1,4 @@
-"""The recipe as the rest of pretrainkit sees it. Torch-free to import."""
+"""The recipe's interface to the rest of pretrainkit. Importing it does not import torch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ImageTokenizer(
     TokenizesImages[ImageTokenizerRun],
     WritesFiles[ImageTokenizerRun],
 ):
-    """Images as a few discrete tokens each, and back."""
+    """The recipe of image tokenizers."""
 
     name = "image_tokenizer"
     summary = "VQ-VAE and FSQ, with convolutions, transformers or diffusion: images and maps to tokens and back."
@@ -68,7 +68,7 @@ class ImageTokenizer(
         return open_source(config, split)
 
     def tokenizer_folder(self, config: ImageTokenizerRun) -> None:
-        """Return None: the model is one."""
+        """Return None: the model itself is the tokenizer."""
 
     def with_tokenizer(self, config: ImageTokenizerRun, tokenizer: Path) -> ImageTokenizerRun:
         return config
@@ -92,7 +92,7 @@ class ImageTokenizer(
         return build_evaluator(config, world, precision)
 
     def sample(self, config: ImageTokenizerRun, model: Any, source: BatchSource, num: int) -> list[dict[str, Any]]:
-        """Images beside what their tokens give."""
+        """Return pictures of images and of their reconstructions."""
         from pretrainkit.recipes.image_tokenizer.evaluate import sample
 
         return sample(config, model, source, num)
@@ -113,7 +113,8 @@ class ImageTokenizer(
     file_formats = ("4m-tokenizer",)
 
     def import_file(self, path: Path, format: str, config: ImageTokenizerRun | None) -> ImportedModel:
-        """The config is `config`, or that of image_tokenizer/rgb with the model of the file; the data is missing."""
+        """Import a published file. Without `config`, the config is image_tokenizer/rgb with the file's model, and its
+        data are missing."""
         from pretrainkit.exporting.published_files import read_published
         from pretrainkit.recipes.image_tokenizer.original import from_original, model_of
 
@@ -127,7 +128,7 @@ class ImageTokenizer(
     def export_file(
         self, config: ImageTokenizerRun, model: Any, tokenizer: Path | None, format: str, out: Path, *, name: str
     ) -> None:
-        """A .safetensors file by the published names, with the config in its header."""
+        """Write a .safetensors file with the published tensor names and the config in its header."""
         from pretrainkit.exporting.published_files import write_published
         from pretrainkit.recipes.image_tokenizer.original import config_of, to_original
 
@@ -146,7 +147,7 @@ class ImageTokenizer(
         return write_tokens(codec, place, fingerprint, settings, progress)
 
     def baselines(self, config: ImageTokenizerRun) -> dict[str, float]:
-        """Return what is lost where every image is the mean of the training images."""
+        """Return the errors of the mean of the training images as a prediction of every held-out image."""
         from pretrainkit.recipes.image_tokenizer.evaluate import mean_image_errors
 
         return mean_image_errors(config)

@@ -1,8 +1,8 @@
-"""Images of one domain, in batches: any images, in any order.
+"""Batches of images of one domain, for any list of records.
 
-A batch: `image` (see `model.prepared`) and `key`, int64 (B,), what is drawn for an image depends on. Steps with images
-of another size also have `image_size`, an empty array with as many rows as a side has pixels: a shape is known on the
-host, so nobody waits for the device.
+A batch has `image` (see `model.prepared`) and `key`, int64 (B,), from which the random numbers of an image are derived.
+With random image sizes it also has `image_size`, an empty array whose number of rows is the size in pixels: a shape is
+known on the host, so reading it does not synchronize with the device.
 """
 
 import hashlib
@@ -34,11 +34,11 @@ from pretrainkit.recipes.recipe import Split
 
 _VALID = rng.stream_key(0, "image_tokenizer", "valid")
 _PART, _DRAWS = range(2)
-"""Streams of an image's key."""
+"""Random streams of an image's key."""
 
 
 def suffixes_of(domain: Domain) -> tuple[str, ...]:
-    """Return extensions of the files of a domain, in lower case."""
+    """Return the file extensions of a domain, in lower case."""
     if domain.kind == "features":
         return (".npy",)
     if domain.kind in ("depth", "classes", "mask"):
@@ -47,10 +47,10 @@ def suffixes_of(domain: Domain) -> tuple[str, ...]:
 
 
 def image_size(content: bytes, domain: Domain, name: str) -> tuple[int, int]:
-    """(height, width) of what a file holds; of features the places."""
+    """Return (height, width) of the image in a file; for features, in grid positions."""
     if domain.kind == "features":
-        found = read_array(content, name)
-        return (1, 1) if found.ndim == 1 else (found.shape[-2], found.shape[-1])
+        values = read_array(content, name)
+        return (1, 1) if values.ndim == 1 else (values.shape[-2], values.shape[-1])
     if domain.kind in ("depth", "classes", "mask"):
         return map_size(content, name)
     encoded = open_image(content, name=name)
@@ -60,9 +60,11 @@ def image_size(content: bytes, domain: Domain, name: str) -> tuple[int, int]:
 def read_image(
     content: bytes, model: ImageTokenizerModelConfig, part: Part, name: str, *, is_exact: bool
 ) -> NDArray[Any]:
-    """Return uint8 (C, H, W) of colours, grey, normals and masks; float32 (C, H, W) of depth and features; int16 (H, W)
-    of classes. `is_exact`: a JPEG is decoded whole and resized by Pillow, not at a part of its size. Raises DataError
-    where the file is broken or does not fit the model."""
+    """Return uint8 (C, H, W) for colours, grey, normals and masks, float32 (C, H, W) for depth and features, int16 (H,
+    W) for classes.
+
+    `is_exact`: decode a JPEG at full size and resize it with Pillow, instead of decoding it at a reduced size. Raises
+    DataError if the file is broken or does not fit the model."""
     domain, size = model.domain, model.image_size
     if domain.kind == "features":
         return _features(content, model, name)
@@ -86,45 +88,46 @@ def _classes(classes_HW: NDArray[np.int64], domain: Domain, name: str) -> NDArra
     largest = int(np.where(classes_HW == 255, -1, classes_HW).max())
     if largest >= domain.num_classes - 1:
         raise DataError(
-            f"{name} has class {largest}, but model.domain has num_classes={domain.num_classes} with one for none, so "
-            f"the last is {domain.num_classes - 2}\n  set model.domain.num_classes={largest + 2} or more"
+            f"{name} has class {largest}, but model.domain has num_classes={domain.num_classes} including no class, so "
+            f"the last class is {domain.num_classes - 2}\n  set model.domain.num_classes={largest + 2} or more"
         )
     return classes_HW.astype(np.int16)
 
 
 def _features(content: bytes, model: ImageTokenizerModelConfig, name: str) -> NDArray[np.float32]:
-    found = read_array(content, name)
-    found = found[:, None, None] if found.ndim == 1 else found
+    values = read_array(content, name)
+    values = values[:, None, None] if values.ndim == 1 else values
     wanted = (model.domain.num_channels, model.grid, model.grid)
-    if found.shape != wanted or found.dtype.kind != "f":
+    if values.shape != wanted or values.dtype.kind != "f":
         raise DataError(
-            f"{name} holds {found.dtype} {found.shape}, but model.domain {model.domain.name} at model.image_size="
-            f"{model.image_size} needs floats {wanted}\n  set image_size to the places of a side x patch_size, or "
-            "make the features anew"
+            f"{name} has {values.dtype} {values.shape}, but model.domain {model.domain.name} with model.image_size="
+            f"{model.image_size} needs floats {wanted}\n  set image_size to the rows of the map x patch_size, or "
+            "compute the features again"
         )
-    return found.astype(np.float32)
+    return values.astype(np.float32)
 
 
 class ImageSource(BatchSource):
-    """All images of all sets. Parts are functions of the records' keys; "valid" takes the largest centre squares."""
+    """Images of all data sets. Random crops are functions of the records' keys; "valid" takes the largest centre
+    squares."""
 
     def __init__(
         self, config: ImageTokenizerRun, split: Split, sets: Sequence[Samples], folders: Sequence[str]
     ) -> None:
-        """`folders`: of the images of each set."""
+        """`folders`: name of the image folder in each data set."""
         self.model, self.data, self.seed = config.model, config.data, config.seed
         self.split, self.sets, self.folders = split, tuple(sets), tuple(folders)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        return tuple(len(one) for one in self.sets)
+        return tuple(len(samples) for samples in self.sets)
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of names and of every setting that a batch depends on; not of contents."""
+        """A digest of the files' names and of every setting that affects a batch, but not of the files' contents."""
         fields = {"crop", "min_image_size", "image_size_step"}
         parts = [self.split, self.model.domain.model_dump_json(), str(self.model.image_size), *self.folders]
-        parts += [self.data.model_dump_json(include=fields), *(one.fingerprint for one in self.sets)]
+        parts += [self.data.model_dump_json(include=fields), *(samples.fingerprint for samples in self.sets)]
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
     def lengths(self, records: Records) -> NDArray[np.int64]:
@@ -141,7 +144,7 @@ class ImageSource(BatchSource):
         return {"image": np.stack(images), "key": rng.fold(keys, _DRAWS).view(np.int64)}
 
     def read(self, source: int, index: int, key: int) -> NDArray[Any]:
-        """One image, cut and resized."""
+        """Read, crop and resize an image."""
         samples, folder = self.sets[source], self.folders[source]
         content, name = samples.read(folder, index), samples.name(folder, index)
         size = image_size(content, self.model.domain, name)
@@ -152,7 +155,7 @@ class ImageSource(BatchSource):
         return read_image(content, self.model, part, name, is_exact=self.split != "train")
 
     def of_step(self, step: int) -> dict[str, np.ndarray]:
-        """The size of this step's images, where sizes are drawn."""
+        """Return the image size of this step, if sizes are random; otherwise an empty dict."""
         smallest = self.data.min_image_size
         if smallest is None or self.split != "train":
             return {}
@@ -162,41 +165,41 @@ class ImageSource(BatchSource):
 
 
 def open_source(config: ImageTokenizerRun, split: Split) -> ImageSource:
-    """Open the images of a split. Raises DataError where no data was given, or it is broken."""
+    """Open the images of a split. Raises DataError if no data is given or it is broken."""
     configs = config.data.train if split == "train" else config.data.valid
     if not configs:
         raise DataError(f"data.{split} names no data\n  give it as data.{split}=FOLDER")
     domain = config.model.domain
-    folders = [one.folder or domain.path for one in configs]
-    for one, folder in zip(configs, folders, strict=True):
-        require_folder(one.path, folder, domain, "model.domain.folder=NAME, or . for files in the folder itself")
+    folders = [entry.folder or domain.path for entry in configs]
+    for entry, folder in zip(configs, folders, strict=True):
+        require_folder(entry.path, folder, domain, "model.domain.folder=NAME, or . for files in the folder itself")
     suffixes = suffixes_of(domain)
-    sets = [open_samples(one.path, {folder: suffixes}) for one, folder in zip(configs, folders, strict=True)]
+    sets = [open_samples(entry.path, {folder: suffixes}) for entry, folder in zip(configs, folders, strict=True)]
     return ImageSource(config, split, sets, folders)
 
 
 def require_folder(path: str, folder: str, domain: Domain, setting: str) -> None:
-    """Refuse a data set without the folder of its images with a DataError. `setting`: what says where they are."""
+    """Raise DataError if a data set has no folder of this name. `setting`: the setting that names the folder."""
     known = folders_of(path)
     if folder != "." and folder not in known:
         raise DataError(
-            f"{path} has no folder {folder}, where images of {domain.name} are looked for\n"
-            f"  it has {', '.join(sorted(known)) or 'none'}; say where they are: {setting}"
+            f"{path} has no folder {folder}, where images of {domain.name} are expected\n"
+            f"  it has the folders {', '.join(sorted(known)) or '(none)'}; name the folder of the images: {setting}"
         )
 
 
 def bind(config: ImageTokenizerRun) -> ImageTokenizerRun:
-    """Return the config, checked against its data: the first image of every set is read. Raises ConfigError or
-    DataError where settings and data do not fit each other."""
+    """Check the config against its data by reading the first image of every data set, and return it. Raises ConfigError
+    or DataError if settings and data do not fit each other."""
     if not config.data.train:
-        raise DataError("there is nothing to train on: data.train names no data\n  give it as data.train=FOLDER")
+        raise DataError("data.train names no data to train on\n  give it as data.train=FOLDER")
     problems = config.problems()
     if problems:
         raise ConfigError(problems)
-    train, valid = ({(one.path, one.folder) for one in sets} for sets in (config.data.train, config.data.valid))
+    train, valid = ({(entry.path, entry.folder) for entry in sets} for sets in (config.data.train, config.data.valid))
     if shared := train & valid:
         names = ", ".join(sorted(path for path, _ in shared))
-        raise DataError(f"data.valid names data that is in data.train: {names}\n  give other data")
+        raise DataError(f"data.valid names data that is also in data.train: {names}\n  give other data")
     splits: tuple[Split, ...] = ("train", "valid") if config.data.valid else ("train",)
     for split in splits:
         source = open_source(config, split)
@@ -206,7 +209,7 @@ def bind(config: ImageTokenizerRun) -> ImageTokenizerRun:
 
 
 def assumed_batch(config: ImageTokenizerRun, num_examples: int) -> dict[str, np.ndarray]:
-    """Images of the largest size, as `read_image` gives them."""
+    """Return a batch of zeros at the largest image size, in the format of `read_image`."""
     model, domain = config.model, config.model.domain
     side = model.grid if domain.kind == "features" else model.image_size
     shape = (side, side) if domain.kind == "classes" else (domain.num_channels, side, side)

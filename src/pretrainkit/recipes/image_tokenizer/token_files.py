@@ -1,15 +1,15 @@
-"""Tokens beside the images of a data set, for the recipe fourm: one file of them for each image, one row for each part
-of it, and the parts in `crop_settings`, the same for all modalities.
+"""Write tokens beside the images of a data set, for the recipe fourm: one file per image with one row per crop. The
+crops are stored in `crop_settings` and are the same for all modalities.
 
-    ROOT/crop_settings/ANY/STEM.npy     int32 (parts, 5): top, left, height, width, mirrored
-    ROOT/tok_rgb@64/ANY/STEM.npy        int16 (parts, tokens), row by row (int32 for more than 32 768 ids)
-    ROOT/tok_rgb@64/manifest.json       which tokenizer, whose tokens are never mixed with another's
+    ROOT/crop_settings/ANY/STEM.npy     int32 (crops, 5): top, left, height, width, mirrored
+    ROOT/tok_rgb@64/ANY/STEM.npy        int16 (crops, tokens), row-major (int32 for more than 32 768 ids)
+    ROOT/tok_rgb@64/manifest.json       identifies the tokenizer; tokens of two tokenizers are never mixed
 
-Of tar files, one archive of tokens for each of images. What is there already is kept, so the same call goes on where an
-interrupted one stopped.
+For tar files, there is one archive of tokens per archive of images. Existing files are kept, so the same call continues
+an interrupted one.
 
-Source: section 6.3 of the specification. Parts there are drawn anew by whoever comes first; here they are a function of
-the seed and the image's name.
+Source: section 6.3 of the specification. There, the first process draws the crops at random; here they are a function
+of the seed and the image's name.
 """
 
 import io
@@ -41,16 +41,25 @@ _THREADS = 4
 def write_tokens(
     codec: ImageCodec, path: str, fingerprint: str, settings: Mapping[str, Any], progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Tokenize a data set: a folder with a folder for each modality, or tar files as in `ROOT/[rgb]/{00..09}.tar`.
-    Return the manifest, with `written` and `kept`, numbers of files. `fingerprint` is that of the tokenizer's weights;
-    `settings` are `capabilities.ImageTokenOptions`. Raises DataError where images are missing or broken, or tokens and
-    parts there do not fit, InputError where settings cannot be."""
-    work = TokenMaker(codec, **settings)
+    """Tokenize a data set: a folder with one subfolder per modality, or tar files such as `ROOT/[rgb]/{00..09}.tar`.
+
+    Args:
+        fingerprint: Fingerprint of the tokenizer's weights.
+        settings: `capabilities.ImageTokenOptions`.
+
+    Returns:
+        The manifest, with the numbers of files `written` and `kept`.
+
+    Raises:
+        DataError: Images are missing or broken, or existing tokens or crops do not fit.
+        InputError: A setting is invalid.
+    """
+    maker = TokenMaker(codec, **settings)
     if is_stream(path) and is_address(path):
-        raise InputError(f"{path} is not on a disk\n  tokens are written beside the images: copy those archives first")
-    require_folder(path, work.folder, codec.domain, "--folder NAME")
-    write = _of_archives if is_stream(path) else _of_folders
-    return write(work, path, work.manifest(fingerprint), progress or Quiet())
+        raise InputError(f"{path} is not on a local disk\n  tokens are written beside the images: copy them first")
+    require_folder(path, maker.folder, codec.domain, "--folder NAME")
+    write = _tokenize_archives if is_stream(path) else _tokenize_folders
+    return write(maker, path, maker.manifest(fingerprint), progress or Quiet())
 
 
 _MODALITIES: Mapping[str, str] = {
@@ -61,17 +70,17 @@ _MODALITIES: Mapping[str, str] = {
     "ImageBind-H14": "imagebind",
     "ImageBind-H14-global": "imagebind_global",
 }
-"""Published domains whose tokens have another name in the recipe fourm."""
+"""Published domains whose tokens have a different name in the recipe fourm."""
 
 
 def usual_name(model: ImageTokenizerModelConfig) -> str:
-    """Return the folder of a model's tokens, as of the modality that they are in the recipe fourm."""
+    """Return the default folder of a model's tokens: the name of their modality in the recipe fourm."""
     name = _MODALITIES.get(model.domain.name, model.domain.name)
     return f"tok_{name}" if model.grid == 1 else f"tok_{name}@{model.image_size}"
 
 
 class TokenMaker:
-    """Images of samples to tokens of their parts."""
+    """Makes tokens of the crops of images."""
 
     def __init__(
         self,
@@ -86,22 +95,22 @@ class TokenMaker:
     ) -> None:
         number, num = shard
         if not 0 <= number < num:
-            raise InputError(f"--shard {number}/{num} is none\n  parts are numbered from 0: --shard 0/{max(num, 1)}")
+            raise InputError(f"invalid --shard {number}/{num}\n  numbers start at 0: --shard 0/{max(num, 1)}")
         if num_parts < 1 or not 0 < min_scale <= 1:
             raise InputError(
-                f"{num_parts} parts of at least {min_scale} of an image cannot be\n"
-                "  give at least 1 part, and a share above 0 and at most 1"
+                f"invalid crops: {num_parts} of each image, with at least {min_scale} of its area\n"
+                "  give at least 1 crop, and a share above 0 and at most 1"
             )
         self.has_parts = codec.domain.kind != "features"
         if not self.has_parts and num_parts > 1:
-            raise InputError("features were made of one part of each image\n  leave out --crops")
+            raise InputError("feature files cover one crop of each image\n  leave out --crops")
         self.num_parts, self.min_scale, self.seed, self.shard = num_parts, min_scale, seed, shard
         self.codec, self.model = codec, codec.config
         self.folder, self.out = folder or self.model.domain.path, out or usual_name(self.model)
         self.dtype = np.int16 if codec.vocab_size <= _LARGEST_INT16 else np.int32
 
     def manifest(self, fingerprint: str) -> dict[str, Any]:
-        """Return what must be alike among all tokens of a folder."""
+        """Return the properties that all tokens of a folder must share."""
         return {
             "tokenizer": fingerprint,
             "domain": self.model.domain.name,
@@ -112,28 +121,28 @@ class TokenMaker:
         }
 
     def parts(self, key: str, size: tuple[int, int], table: NDArray[Any] | None, name: str) -> list[Part]:
-        """Return the parts of an image of `size` (height, width). `table`: those that are stored already, in the file
-        `name`; None: they are drawn."""
+        """Return the crops of an image of `size` (height, width). `table`: stored crops, from the file `name`; None:
+        draw them."""
         if table is None:
             crop = CropConfig(scale=(self.min_scale, 1.0))
-            drawn_from = rng.generator(rng.stream_key(self.seed, CROP_SETTINGS, key))
-            drawn = [draw_part(crop, *size, drawn_from) for _ in range(self.num_parts - 1)]
+            generator = rng.generator(rng.stream_key(self.seed, CROP_SETTINGS, key))
+            drawn = [draw_part(crop, *size, generator) for _ in range(self.num_parts - 1)]
             return [centre_square(*size), *drawn]
         if len(table) != self.num_parts:
             raise _other_parts(name, len(table), self.num_parts)
-        found = [stored_part(table, number, size, name) for number in range(len(table))]
-        first, own = found[0], centre_square(*size)
-        if (first.top, first.left, first.height, first.width) != (own.top, own.left, own.height, own.width):
+        parts = [stored_part(table, number, size, name) for number in range(len(table))]
+        first, centre = parts[0], centre_square(*size)
+        if (first.top, first.left, first.height, first.width) != (centre.top, centre.left, centre.height, centre.width):
             raise DataError(
-                f"{name} has parts of an image of another size than {size[0]} x {size[1]}\n"
-                "  all modalities of a data set that have tokens need images of one size"
+                f"{name} has crops for a size other than this image's {size[0]} x {size[1]}\n"
+                "  give images of the same size for all modalities that are tokenized"
             )
-        return found
+        return parts
 
     def read(
         self, samples: Samples, index: int, table: NDArray[Any] | None, table_name: str
     ) -> tuple[NDArray[Any], list[Part]]:
-        """The images of all parts of a sample, and the parts."""
+        """Return the images of all crops of a sample, and the crops."""
         content, name = samples.read(self.folder, index), samples.name(self.folder, index)
         if self.has_parts:
             size = image_size(content, self.model.domain, name)
@@ -145,65 +154,65 @@ class TokenMaker:
     def tokens(
         self, jobs: Sequence[tuple[Samples, int, NDArray[Any] | None, str]]
     ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-        """Tokens and the table of parts of each sample, in order; some are read ahead."""
-        at_once = max(1, 64 // self.num_parts)
+        """Yield tokens and the table of crops of each sample, in order. Threads read the next samples in advance."""
+        group_size = max(1, 64 // self.num_parts)
         with ThreadPoolExecutor(_THREADS) as pool:
-            groups = [jobs[start : start + at_once] for start in range(0, len(jobs), at_once)]
+            groups = [jobs[start : start + group_size] for start in range(0, len(jobs), group_size)]
             ahead = [pool.submit(self.read, *job) for job in groups[0]] if groups else []
             for number in range(len(groups)):
-                found = [one.result() for one in ahead]
-                # The next group is read while this one is on the device.
+                images_and_parts = [future.result() for future in ahead]
+                # The next group is read while the device encodes this one.
                 ahead = [pool.submit(self.read, *job) for group in groups[number + 1 : number + 2] for job in group]
-                ids = self.codec.encode(np.concatenate([images for images, _ in found])).astype(self.dtype)
-                for place, (_, parts) in enumerate(found):
+                ids = self.codec.encode(np.concatenate([images for images, _ in images_and_parts])).astype(self.dtype)
+                for row, (_, parts) in enumerate(images_and_parts):
                     rows = [(part.top, part.left, part.height, part.width, int(part.is_flipped)) for part in parts]
-                    yield ids[place * len(parts) : (place + 1) * len(parts)], np.array(rows, np.int32)
+                    yield ids[row * len(parts) : (row + 1) * len(parts)], np.array(rows, np.int32)
 
 
-def _of_folders(work: TokenMaker, path: str, manifest: dict[str, Any], progress: Progress) -> dict[str, Any]:
+def _tokenize_folders(maker: TokenMaker, path: str, manifest: dict[str, Any], progress: Progress) -> dict[str, Any]:
     root = Path(path)
-    kept = root / work.out / MANIFEST_NAME
-    _require_alike(kept, manifest)
-    samples = open_samples(path, {work.folder: suffixes_of(work.model.domain)})
-    number, num = work.shard
+    manifest_path = root / maker.out / MANIFEST_NAME
+    _require_same_manifest(manifest_path, manifest)
+    samples = open_samples(path, {maker.folder: suffixes_of(maker.model.domain)})
+    number, num = maker.shard
     mine = range(number, len(samples), num)
     jobs = []
     for index in mine:
-        own, table = (root / folder / f"{samples.keys[index]}.npy" for folder in (work.out, CROP_SETTINGS))
-        if not own.is_file():
+        path_of_tokens, table = (root / folder / f"{samples.keys[index]}.npy" for folder in (maker.out, CROP_SETTINGS))
+        if not path_of_tokens.is_file():
             stored = read_array(table.read_bytes(), str(table)) if table.is_file() else None
             jobs.append((samples, index, stored, str(table)))
-    progress.stage(f"tokenizing {path} into {work.out}", len(jobs), "image")
-    for (_, index, stored, table_name), (ids, parts) in zip(jobs, work.tokens(jobs), strict=True):
-        _keep_manifest(kept, manifest)
-        if work.has_parts and stored is None:
+    progress.stage(f"tokenizing {path} into {maker.out}", len(jobs), "image")
+    for (_, index, stored, table_name), (ids, parts) in zip(jobs, maker.tokens(jobs), strict=True):
+        _keep_manifest(manifest_path, manifest)
+        if maker.has_parts and stored is None:
             _save(Path(table_name), parts)
-        _save(root / work.out / f"{samples.keys[index]}.npy", ids)
+        _save(root / maker.out / f"{samples.keys[index]}.npy", ids)
         progress.advance(1)
-    return manifest | {"folder": str(root / work.out), "written": len(jobs), "kept": len(mine) - len(jobs)}
+    return manifest | {"folder": str(root / maker.out), "written": len(jobs), "kept": len(mine) - len(jobs)}
 
 
-def _of_archives(work: TokenMaker, path: str, manifest: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    images, out = archives_of(path, work.folder), archives_of(path, work.out)
+def _tokenize_archives(maker: TokenMaker, path: str, manifest: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    images, out = archives_of(path, maker.folder), archives_of(path, maker.out)
     tables = archives_of(path, CROP_SETTINGS)
-    kept = Path(out[0]).parent / MANIFEST_NAME
-    _require_alike(kept, manifest)
-    number, num = work.shard
+    manifest_path = Path(out[0]).parent / MANIFEST_NAME
+    _require_same_manifest(manifest_path, manifest)
+    number, num = maker.shard
     mine = range(number, len(images), num)
-    wanted = [place for place in mine if not Path(out[place]).is_file()]
-    progress.stage(f"tokenizing {path} into {work.out}", len(wanted), "archive")
-    for place in wanted:
-        samples = open_samples(images[place], {work.folder: suffixes_of(work.model.domain)})
-        stored = _stored_tables(tables[place], len(samples))
-        jobs = [(samples, index, table, tables[place]) for index, table in enumerate(stored)]
-        found = list(work.tokens(jobs))
+    wanted = [number_of_archive for number_of_archive in mine if not Path(out[number_of_archive]).is_file()]
+    progress.stage(f"tokenizing {path} into {maker.out}", len(wanted), "archive")
+    for number_of_archive in wanted:
+        samples = open_samples(images[number_of_archive], {maker.folder: suffixes_of(maker.model.domain)})
+        stored = _stored_tables(tables[number_of_archive], len(samples))
+        jobs = [(samples, index, table, tables[number_of_archive]) for index, table in enumerate(stored)]
+        tokens = list(maker.tokens(jobs))
         keys = [key.partition("/")[2] for key in samples.keys]
-        _keep_manifest(kept, manifest)
-        if work.has_parts and jobs and jobs[0][2] is None:
-            _save_archive(Path(tables[place]), keys, [parts for _, parts in found])
-        _save_archive(Path(out[place]), keys, [ids for ids, _ in found])
+        _keep_manifest(manifest_path, manifest)
+        if maker.has_parts and jobs and jobs[0][2] is None:
+            _save_archive(Path(tables[number_of_archive]), keys, [parts for _, parts in tokens])
+        _save_archive(Path(out[number_of_archive]), keys, [ids for ids, _ in tokens])
         progress.advance(1)
-    return manifest | {"folder": str(kept.parent), "written": len(wanted), "kept": len(mine) - len(wanted)}
+    return manifest | {"folder": str(manifest_path.parent), "written": len(wanted), "kept": len(mine) - len(wanted)}
 
 
 def _stored_tables(path: str, num: int) -> list[NDArray[Any] | None]:
@@ -211,7 +220,7 @@ def _stored_tables(path: str, num: int) -> list[NDArray[Any] | None]:
         return [None] * num
     stored = open_samples(path, {CROP_SETTINGS: (".npy",)})
     if len(stored) != num:
-        raise DataError(f"{path} has {len(stored)} samples, the images beside it {num}\n  remove it, or make it whole")
+        raise DataError(f"{path} has {len(stored)} samples, but its images have {num}\n  remove it, or complete it")
     return [read_array(stored.read(CROP_SETTINGS, row), stored.name(CROP_SETTINGS, row)) for row in range(num)]
 
 
@@ -222,29 +231,29 @@ def _keep_manifest(path: Path, manifest: dict[str, Any]) -> None:
             file.write(json.dumps(manifest, indent=2, sort_keys=True).encode() + b"\n")
 
 
-def _require_alike(path: Path, manifest: dict[str, Any]) -> None:
-    """Refuse to add to a folder of tokens that were made in another way."""
+def _require_same_manifest(path: Path, manifest: dict[str, Any]) -> None:
+    """Raise DataError if the folder has tokens that were made with another manifest."""
     if not path.is_file():
         return
     try:
-        found = json.loads(path.read_text("utf-8"))
+        stored = json.loads(path.read_text("utf-8"))
     except ValueError as error:
-        raise DataError(f"{path} is no JSON: {error}\n  remove its folder and make the tokens anew") from error
-    differing = [name for name in manifest if found.get(name) != manifest[name]]
+        raise DataError(f"{path} is not valid JSON: {error}\n  remove its folder and make the tokens again") from error
+    differing = [name for name in manifest if stored.get(name) != manifest[name]]
     if differing == ["parts"]:
-        raise _other_parts(str(path.parent), found["parts"], manifest["parts"])
+        raise _other_parts(str(path.parent), stored["parts"], manifest["parts"])
     if differing:
         raise DataError(
-            f"{path.parent} has tokens that were made otherwise: "
-            + ", ".join(f"{name} {found.get(name)}, now {manifest[name]}" for name in differing)
-            + "\n  give another folder with --out, or remove this one"
+            f"{path.parent} has tokens that were made with other settings: "
+            + ", ".join(f"{name} {stored.get(name)}, now {manifest[name]}" for name in differing)
+            + "\n  give another folder with --out, or remove this folder"
         )
 
 
-def _other_parts(name: str, num_there: int, num_asked: int) -> DataError:
+def _other_parts(name: str, num_stored: int, num_requested: int) -> DataError:
     return DataError(
-        f"{name} has {num_there} parts of each image, but {num_asked} are asked for\n"
-        f"  give --crops {num_there}: parts are the same for all modalities of a data set"
+        f"{name} has {num_stored} crops of each image, but --crops is {num_requested}\n"
+        f"  give --crops {num_stored}: all modalities of a data set have the same crops"
     )
 
 
