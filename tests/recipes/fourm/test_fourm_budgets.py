@@ -137,8 +137,8 @@ def test_inputs_only_get_no_target_tokens():
 @pytest.mark.parametrize(
     ("component", "message"),
     [
-        (Component(targets={"rgb": 1.0}), "cannot be"),
-        (Component(inputs={"smell": 1.0}), "no modality of the model"),
+        (Component(targets={"rgb": 1.0}), "it is not a target of the model"),
+        (Component(inputs={"smell": 1.0}), "not a modality of the model"),
         (Component(inputs={"caption": 0.0}), "no inputs or no targets"),
     ],
 )

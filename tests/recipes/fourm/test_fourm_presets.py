@@ -82,23 +82,23 @@ def changed(**update) -> FourMRun:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (changed(length=LengthConfig(num_tokens=10**9)), "num_steps=1500, but by length.num_tokens"),
+        (changed(length=LengthConfig(num_tokens=10**9)), "num_steps=1500, but length.num_tokens makes it"),
         (changed(length=LengthConfig(num_warmup_tokens=10**6)), "num_warmup_steps=75, but"),
-        (changed(length=LengthConfig(num_epoch_examples=5)), "only read with length.num_tokens"),
+        (changed(length=LengthConfig(num_epoch_examples=5)), "no effect without length.num_tokens"),
         (
             changed(length=LengthConfig(num_warmup_tokens=1), schedule=ScheduleConfig(name="cosine", warmup_share=0.1)),
             "both set the warm-up",
         ),
         (changed(model=small(num_heads=3)), "cannot be split"),
         (changed(model=small(MODALITIES[2:4])), "no input or no target"),
-        (changed(objective=FourMObjectiveConfig(modality_weights={"rgb": 1.0})), "no target of the model"),
+        (changed(objective=FourMObjectiveConfig(modality_weights={"rgb": 1.0})), "not a target of the model"),
         (
             changed(
                 objective=FourMObjectiveConfig(
                     modality_weights={modality.name: 0.0 for modality in tiny().model.modalities if modality.is_target}
                 )
             ),
-            "nothing to learn",
+            "so there is no loss",
         ),
         (changed(model=small(num_registers=1)), "masking.unused=pad"),
     ],

@@ -1,7 +1,7 @@
-/* Which tokens of sequences are kept: the same draws and the same answer as `_keep` of sequences.py, but an attempt ends
- * at the first token that is too many.
+/* Draws which tokens of sequences are kept: the same draws and results as `kept_by_numpy` of sequences.py, but an
+ * attempt ends at the first token that exceeds the budget.
  *
- * Arguments are buffers; their sizes and contents are checked, so that none of them makes it read or write outside.
+ * The arguments are buffers. Their sizes and contents are checked, so no argument leads to reads or writes out of bounds.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -10,17 +10,17 @@
 
 #include "_draws.h"
 
-/* Marks the kept tokens of an attempt; whether they, and a sentinel for each run of others, fit the budget. */
+/* Marks the kept tokens of an attempt. Returns 1 if they, and a sentinel for each hidden span, fit the budget. */
 static int attempt(uint64_t key, double keep, int64_t budget, const int32_t *units, int64_t length,
                    unsigned char *is_kept) {
-    int64_t num_given = 0;
+    int64_t num_inputs = 0;
     unsigned char before = 1;
     for (int64_t place = 0; place < length; place++) {
         uint64_t unit = units ? (uint64_t)(int64_t)units[place] : (uint64_t)place;
         double uniform = (double)(draw_bits(draw_bits(key, unit), 0) >> 11) * 0x1p-53;
         unsigned char kept = uniform <= keep;
-        num_given += kept | before;
-        if (num_given > budget)
+        num_inputs += kept | before;
+        if (num_inputs > budget)
             return 0;
         is_kept[place] = kept;
         before = kept;
@@ -68,7 +68,7 @@ static PyObject *keep(PyObject *module, PyObject *args) {
         }
         Py_END_ALLOW_THREADS
     } else {
-        PyErr_SetString(PyExc_ValueError, "the arrays do not fit each other");
+        PyErr_SetString(PyExc_ValueError, "the sizes or values of the arrays do not match");
     }
     for (int index = 0; index < 8; index++)
         PyBuffer_Release(&view[index]);
@@ -80,9 +80,9 @@ static PyObject *keep(PyObject *module, PyObject *args) {
 static PyMethodDef methods[] = {
     {"keep", keep, METH_VARARGS,
      "keep(keys, keep, budgets, attempts, lengths, faded, units, is_kept)\n\n"
-     "Sets the kept tokens in is_kept, bool (F,) of zeros. Keys are uint64, keep float64, budgets, attempts (where to\n"
-     "begin) and lengths int64, all (R,); faded is float64; units int32 (F,), or empty where each token is one. Nothing\n"
-     "is set where a budget is 0. ValueError: they do not fit each other."},
+     "Sets the kept tokens in is_kept, bool (F,) of zeros. Keys are uint64; keep is float64; budgets, attempts (number\n"
+     "of the first attempt) and lengths are int64; all are (R,). faded is float64. units is int32 (F,), or empty if each\n"
+     "token is a unit. Sets nothing where a budget is 0. Raises ValueError if sizes or values do not match."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,16 +1,17 @@
-"""Batches of the 4M recipe, on the host. Torch-free.
+"""Batches of the 4M recipe in host memory. Torch-free.
 
-Dimensions: B samples, N slots of the encoder, M of the decoder.
+Dimensions: B rows, N slots of an encoder row, M slots of a decoder row.
 
-Arrays start with B; real slots come first in each row, zeros behind:
+All arrays start with dimension B. The real slots of a row come first, zeros follow:
 
-* `encoder_length`, `decoder_length` int32 (B,): real slots.
-* `encoder_segment` uint8 (B, N), `decoder_segment` (B, M): index of the independent draw, 0, 1, …
-* `encoder_modality`, `decoder_modality` uint8: numbers in `model.modalities`.
-* `encoder_position`, `decoder_position` int32: place in the grid, or number among the visible tokens of a sequence.
-* `encoder_ids` int32: token; of pixels the place of the patch; of vectors the row of `vectors/NAME`, -1 for a sentinel.
-* `decoder_ids` int32: of sequences the token before, of images 0. `decoder_target` int32: the token to predict.
-* `pixels/NAME` uint8 (B, C, H, W), `vectors/NAME` float32 (B, L, E): whole contents.
+* `encoder_length`, `decoder_length` int32 (B,): number of real slots.
+* `encoder_segment` uint8 (B, N), `decoder_segment` (B, M): index of the segment (an independent draw) from 0.
+* `encoder_modality`, `decoder_modality` uint8: index in `model.modalities`.
+* `encoder_position`, `decoder_position` int32: position in the grid, or index among the visible tokens of a sequence.
+* `encoder_ids` int32: token id; for pixels the index of the patch; for vectors the row of `vectors/NAME`, or -1 for a
+  sentinel.
+* `decoder_ids` int32: for sequences the previous token, for images 0. `decoder_target` int32: the token to predict.
+* `pixels/NAME` uint8 (B, C, H, W), `vectors/NAME` float32 (B, L, E): complete contents.
 * `encoder_places/NAME`, `decoder_places/NAME`: the slots of each modality, see `with_places`.
 """
 
@@ -26,14 +27,14 @@ from pretrainkit.recipes.fourm.modality import Modality
 
 HostBatch = dict[str, np.ndarray]
 Piece = tuple[int, NDArray[np.integer], NDArray[np.integer]]
-"""Tokens of one modality in a row: its number, their positions and their ids."""
+"""Tokens of one modality in a row: index of the modality, positions and ids."""
 
 
 def with_places(batch: HostBatch, modalities: Sequence[Modality]) -> HostBatch:
-    """Return the batch with `encoder_places/NAME` of every input and `decoder_places/NAME` of every target: int32 (n,),
-    rising, the slots that hold a token of the modality, in the rows one after another. Tokens of different modalities
-    have tables of their own. The slots are counted here, on the host: a device would have to be waited for."""
-    found = dict(batch)
+    """Return the batch with `encoder_places/NAME` for every input and `decoder_places/NAME` for every target. Each is
+    int32 (n,), ascending: the slots with a token of the modality, as indices into all rows end to end. Modalities have
+    separate embedding tables. The host computes the slots, because computing them on a device would wait for it."""
+    extended = dict(batch)
     for side in ("encoder", "decoder"):
         modality_BN = batch[f"{side}_modality"]
         is_real_BN = np.arange(modality_BN.shape[1]) < batch[f"{side}_length"][:, None]
@@ -41,12 +42,12 @@ def with_places(batch: HostBatch, modalities: Sequence[Modality]) -> HostBatch:
         number = modality_BN.reshape(-1)[slots]
         for index, modality in enumerate(modalities):
             if modality.is_input if side == "encoder" else modality.is_target:
-                found[f"{side}_places/{modality.name}"] = slots[number == index]
-    return found
+                extended[f"{side}_places/{modality.name}"] = slots[number == index]
+    return extended
 
 
 def continuous(modalities: Sequence[Modality], num: int, contents: Mapping[str, Sequence[Any]]) -> HostBatch:
-    """Return `pixels/NAME` and `vectors/NAME` of `num` rows by name; zeros where a content is None."""
+    """Return `pixels/NAME` and `vectors/NAME` with `num` rows each; rows without content are zeros."""
     out: HostBatch = {}
     for modality in modalities:
         if modality.kind == "pixels":
@@ -64,7 +65,7 @@ def continuous(modalities: Sequence[Modality], num: int, contents: Mapping[str, 
 
 
 def empty_rows(side: str, num: int, num_slots: int) -> HostBatch:
-    """Return `num` rows of encoder or decoder without tokens."""
+    """Return `num` rows of the encoder or decoder (`side`) without tokens."""
     dtypes = {"segment": np.uint8, "modality": np.uint8, "position": np.int32, "ids": np.int32}
     dtypes |= {"target": np.int32} if side == "decoder" else {}
     rows = {f"{side}_{name}": np.zeros((num, num_slots), dtype) for name, dtype in dtypes.items()}
@@ -72,7 +73,7 @@ def empty_rows(side: str, num: int, num_slots: int) -> HostBatch:
 
 
 def filled_rows(side: str, rows: Sequence[Sequence[Piece]]) -> HostBatch:
-    """Return rows of encoder or decoder with one segment of the given pieces, as wide as the longest row."""
+    """Return rows of the encoder or decoder with one segment each, as wide as the longest row."""
     lengths = [sum(len(ids) for _, _, ids in pieces) for pieces in rows]
     batch = empty_rows(side, len(rows), max(1, *lengths))
     batch[f"{side}_length"][:] = lengths
@@ -88,12 +89,12 @@ def filled_rows(side: str, rows: Sequence[Sequence[Piece]]) -> HostBatch:
 
 
 def assumed_batch(config: FourMRun, num_examples: int) -> HostBatch:
-    """Return examples that fill all slots of encoder and decoder evenly from all modalities."""
+    """Return a batch whose examples fill all slots of encoder and decoder evenly from all modalities."""
     batch: HostBatch = {}
     modalities, masking = config.model.modalities, config.masking
     for side, num_slots in (("encoder", masking.num_input_tokens), ("decoder", masking.num_target_tokens)):
-        of_side = [n for n, one in enumerate(modalities) if (one.is_input if side == "encoder" else one.is_target)]
-        # One token of each in turn, as long as it has any.
+        of_side = [n for n, m in enumerate(modalities) if (m.is_input if side == "encoder" else m.is_target)]
+        # Take one token of each modality in turn, until the modality has no more.
         turns = sorted((place, number) for number in of_side for place in range(modalities[number].max_tokens))
         counts = Counter(number for _, number in turns[:num_slots])
         pieces = []

@@ -1,5 +1,7 @@
-"""Settings of the 4M recipe: the architecture and its published sizes, what is given and asked for, what is fed, how
-long. Presets (complete configs) are in `presets.py`. Torch-free."""
+"""Settings of the 4M recipe: architecture and its published sizes, masking, data, length and loss. Torch-free.
+
+Presets (complete configs) are in `presets.py`.
+"""
 
 import math
 from collections.abc import Iterator
@@ -20,13 +22,13 @@ Variant = Literal["gelu", "swiglu", "swiglu-qknorm"]
 
 
 class FourMModelConfig(Config):
-    """An encoder of visible tokens and a decoder of tokens to predict (Mizrahi et al. 2023,
+    """Architecture: an encoder of visible tokens and a decoder of tokens to predict (Mizrahi et al. 2023,
     https://arxiv.org/abs/2312.06647; Bachmann et al. 2024, https://arxiv.org/abs/2406.09406)."""
 
     neutral_fields: ClassVar[frozenset[str]] = frozenset({"drop_path_rate", "shares_drop_path"})
 
     modalities: Modalities
-    """What goes in and comes out, each by the name of a published one, as module:NAME or as a mapping of its fields."""
+    """Input and target modalities. Each is the name of a published modality, module:OBJECT or a mapping of fields."""
     hidden_size: Annotated[int, Field(gt=0, multiple_of=4)]
     """Width of encoder and decoder."""
     num_encoder_layers: PositiveInt
@@ -36,34 +38,36 @@ class FourMModelConfig(Config):
     num_heads: PositiveInt
     """Attention heads; must divide hidden_size."""
     intermediate_size: PositiveInt
-    """Width of the feed-forward layers (gated: of each of their two halves)."""
+    """Width of the feed-forward layers; with `gated`, the width of each of their two halves."""
     activation: Literal["gelu", "swish"] = "swish"
-    """Of the feed-forward layers, or of their gate; swish is also called SiLU."""
+    """Activation of the feed-forward layers, or of their gate; swish is also called SiLU."""
     gated: bool = True
-    """Multiply a half of the feed-forward layer by the other one through the activation: with swish SwiGLU."""
+    """Multiply one half of the feed-forward layer by the activation of the other half; with swish this is SwiGLU."""
     biases: bool = False
-    """In linear layers and norms. The decoder's view of the encoder's output has one whatever this says."""
+    """Use biases in linear layers and norms. The projection of the encoder's output for the decoder always has one."""
     query_key_norm: bool = False
     """Normalise queries and keys in each head."""
     tied_logits: bool = True
-    """The table that embeds the targets of a modality also predicts them."""
+    """Use the same table to embed the targets of a sequence modality and to predict them."""
     shared_modality_embeddings: bool = True
-    """What tells a modality from the others is the same in encoder and decoder."""
+    """Use the same modality embeddings in encoder and decoder."""
     separate_targets: bool = True
-    """A token of the decoder sees those of its own modality only; others it knows from the encoder."""
+    """Decoder tokens attend only to decoder tokens of their own modality."""
     causal_targets: bool = False
-    """All tokens of the decoder see those before them only; else those of an image see each other."""
+    """Decoder tokens attend only to earlier ones and themselves; otherwise tokens of an image attend to each other."""
     num_registers: NonNegativeInt = 0
-    """Learned tokens in front of the encoder's."""
+    """Number of learned tokens before the input tokens of the encoder."""
     vector_bottleneck: PositiveInt | None = None
-    """Width of a layer between given vectors and their embedding; the original has 64 where it has one. null: none."""
+    """Width of a layer between input vectors and their embedding; null: no such layer. If the original code has this
+    layer, its width is 64."""
     drop_path_rate: Rate = 0.0
-    """Share of the examples that skip the last block's layers; grows from 0 in the first block of encoder and
-    decoder."""
+    """Share of the examples that skip the layers of the last block. The share increases linearly from 0 in the first
+    block of encoder and decoder."""
     shares_drop_path: bool = False
-    """It grows through encoder and decoder together, so that the decoder's first block does not begin at 0."""
+    """Increase drop_path_rate through encoder and decoder together, so the decoder's first block does not start at
+    0."""
     layer_norm_epsilon: PositiveFloat = 1e-6
-    """Added to variances."""
+    """Value that layer norms add to the variance."""
 
 
 SIZES = {
@@ -73,12 +77,13 @@ SIZES = {
     "large": (1024, 24, 16),
     "xlarge": (2048, 24, 32),
 }
-"""Width, layers of encoder and of decoder, and heads of the published models, as `fm_SIZE_…` in the original."""
+"""Width, number of layers (of the encoder, and as many of the decoder) and number of heads of the published models,
+named `fm_SIZE_…` in the original code."""
 
 
 def published_model(size: str, modalities: Modalities, variant: Variant = "swiglu") -> FourMModelConfig:
-    """A model of the original's registry, of one of `SIZES`. `variant`: gelu (with all biases), swiglu
-    (`swiglu_nobias`, the released ones) or swiglu-qknorm (`swiglu_qknorm_nobias`)."""
+    """Return the config of a model in the original's registry. `size`: a key of `SIZES`. `variant`: gelu (with all
+    biases), swiglu (`swiglu_nobias`, as the released models) or swiglu-qknorm (`swiglu_qknorm_nobias`)."""
     width, num_layers, num_heads = SIZES[size]
     is_gated = variant != "gelu"
     return FourMModelConfig(
@@ -96,55 +101,59 @@ def published_model(size: str, modalities: Modalities, variant: Variant = "swigl
 
 
 def gated_width(width: int) -> int:
-    """Of each half of a gated feed-forward layer with about as many weights as a plain one four times as wide."""
+    """Return the width of each half of a gated feed-forward layer that has about as many weights as an ungated layer of
+    4 x `width`."""
     return int(2 * (4 * width) / 3)
 
 
 class MaskingConfig(Config):
-    """Which tokens of a sample the encoder sees and which the decoder predicts."""
+    """Division of the tokens of a sample into inputs of the encoder and targets of the decoder."""
 
     num_input_tokens: PositiveInt = 128
-    """Slots of the encoder; the most tokens of an example."""
+    """Slots of an encoder row; an example has at most this many input tokens."""
     num_target_tokens: PositiveInt = 128
-    """Slots of the decoder; the most tokens of an example."""
+    """Slots of a decoder row; an example has at most this many target tokens."""
     min_input_tokens: PositiveInt | None = None
-    """The budget of an example's inputs is uniform from this to num_input_tokens; null: always num_input_tokens."""
+    """Draw the input budget of an example uniformly from this value to num_input_tokens; null: always
+    num_input_tokens."""
     min_target_tokens: PositiveInt | None = None
-    """The same for targets."""
+    """Draw the target budget of an example uniformly from this value to num_target_tokens; null: always
+    num_target_tokens."""
     mixture: Mixture = PUBLISHED["mod7-all2all-rgb2all"]
-    """How budgets are divided among modalities: components, or the name of a published mixture."""
+    """Division of budgets among modalities: a list of components, or the name of a published mixture."""
     unused: Literal["pack", "pad"] = "pack"
-    """What becomes of slots that a draw leaves empty, as texts are shorter and images smaller than their budget. pack:
-    further draws of the same mixture for the same sample, apart from each other, with what is left as their budget.
-    pad: nothing, as in 4M."""
+    """Use of the slots that a draw leaves empty, because texts and images can be smaller than their budget. pack: fill
+    them by further draws of the same sample from the same mixture; the draws do not see each other. pad: leave them
+    empty, as in 4M."""
     min_packed_tokens: PositiveInt = 6
-    """pack only: no further draw for fewer empty slots than this in the encoder or in the decoder."""
+    """pack only: make no further draw if the encoder or the decoder has fewer empty slots than this."""
     max_packed: Annotated[int, Field(ge=1, le=255)] = 16
-    """pack only: at most so many draws for one sample."""
+    """pack only: maximum number of draws for one sample."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         for side in ("input", "target"):
-            least, most = getattr(self, f"min_{side}_tokens"), getattr(self, f"num_{side}_tokens")
-            if least is not None and least > most:
-                raise ValueError(f"min_{side}_tokens {least} is more than num_{side}_tokens {most}; exchange the two")
+            minimum, maximum = getattr(self, f"min_{side}_tokens"), getattr(self, f"num_{side}_tokens")
+            if minimum is not None and minimum > maximum:
+                raise ValueError(f"min_{side}_tokens {minimum} is more than num_{side}_tokens {maximum}; swap the two")
         return self
 
 
 class FourMSetConfig(SourceConfig):
-    """One data set. On the command line a plain path stands for {path: PATH}."""
+    """One data set. On the command line, a plain path means {path: PATH}."""
 
     path: Annotated[str, IsPath()]
-    """A folder with one folder for each modality, whose files lie in MODALITY/ANY/STEM.EXTENSION; or tar files, one for
-    each modality, as in s3://bucket/[rgb,caption,tok_rgb]/shard-{00000..00099}.tar."""
+    """A folder with one folder for each modality, with files MODALITY/ANY/STEM.EXTENSION; or tar files, one for each
+    modality, as in s3://bucket/[rgb,caption,tok_rgb]/shard-{00000..00099}.tar."""
     name: str | None = None
-    """In messages; null: the last part of the path."""
+    """Name of the data set in messages; null: the last part of the path."""
     modalities: tuple[str, ...] | None = None
-    """Names of those that are used; null: all of the model's that it has."""
+    """Names of the modalities to use; null: all modalities of the model that the data set has."""
     folders: dict[str, str] = Field(default={})
-    """Folder of a modality where it is not the usual one, by name: {"tok_semseg@224": "semseg_tokens"}."""
+    """Folders of modalities that differ from the default, by name of the modality: {"tok_semseg@224":
+    "semseg_tokens"}."""
     mixture: Mixture | None = None
-    """In place of `masking.mixture`; null: that one."""
+    """Mixture for this data set; null: masking.mixture."""
 
 
 FourMSets = Annotated[
@@ -154,33 +163,34 @@ FourMSets = Annotated[
 
 
 class FourMDataConfig(DataConfig):
-    """What the model is fed: samples whose modalities belong together."""
+    """Data to train and evaluate on: samples with aligned modalities."""
 
     train: FourMSets = ()
-    """To train on: one path, several separated by commas, or a list of {path, weight, …}."""
+    """Data to train on: one path, several paths separated by commas, or a list of {path, weight, …}."""
     valid: FourMSets = ()
-    """Held out; the same kinds of paths."""
+    """Held-out data, in the same form as data.train."""
     order: Literal["shuffle", "sequential"] = "shuffle"
-    """shuffle: every sample independently permuted, anew each epoch. sequential: as stored."""
+    """Order of the samples. shuffle: a new permutation of all samples in each epoch. sequential: as stored."""
     tokenizer: Annotated[str | None, IsPath()] = None
-    """Folder of the text tokenizer, with sentinels; null only without sequences."""
+    """Folder of the text tokenizer, which must have sentinels. null works only for models without sequences."""
     crop: CropConfig = CropConfig()
-    """Which part of a sample is used."""
+    """Part of each sample that is used."""
     aligned_captions: bool = True
-    """Where a sample has as many captions as parts, each part has its own; else one is drawn."""
+    """Use caption k of a sample for its stored part k > 0. For part 0, and if there is no caption k, draw one of the
+    captions."""
     min_box_score: Rate = 0.6
-    """Boxes that were found with less confidence are left out."""
+    """Leave out boxes with a lower confidence score."""
     max_boxes: PositiveInt | None = None
-    """At most so many boxes of a sample, those with the highest scores; null: all."""
+    """Maximum number of boxes of a sample; the boxes with the highest scores are kept. null: all."""
     box_order: Literal["distance", "area", "score", "random"] = "distance"
-    """Order of boxes: distance of the upper left corner from that of the image, ascending; area or score, descending;
-    random."""
+    """Order of boxes. distance: distance of the upper left corner from the upper left corner of the image, ascending.
+    area, score: descending. random: a random order."""
     min_box_visibility: Rate = 0.0
-    """Boxes of which less than this share lies inside the part that is used are left out."""
+    """Leave out boxes of which a smaller share is inside the part of the sample that is used."""
     workers: Literal["threads", "processes"] = "threads"
-    """What prepares batches ahead."""
+    """Kind of workers that prepare batches in advance."""
     num_workers: NonNegativeInt = 2
-    """How many per rank."""
+    """Number of workers per rank."""
 
     @property
     def loader_workers(self) -> tuple[Literal["threads", "processes"], int]:
@@ -188,30 +198,31 @@ class FourMDataConfig(DataConfig):
 
 
 class LengthConfig(Config):
-    """Lengths in tokens. One is a slot of the largest budgets (masking.num_input_tokens + masking.num_target_tokens of
-    each example), filled or not."""
+    """Lengths in tokens. Every slot counts as a token, filled or empty: an example has masking.num_input_tokens +
+    masking.num_target_tokens of them."""
 
     num_tokens: PositiveInt | None = None
-    """Of the run, rounded up to whole steps; null: num_steps says it."""
+    """Length of the run, rounded up to whole steps; null: use num_steps."""
     num_epoch_examples: PositiveInt | None = None
-    """Round up to whole epochs of so many examples instead, of which each has only whole steps, as in the original;
-    null: to steps."""
+    """Examples of an epoch. If set, num_tokens is rounded up to whole epochs and each epoch down to whole steps, as in
+    the original. null: round to steps only."""
     num_warmup_tokens: PositiveInt | None = None
-    """Until peak_lr is reached, rounded up to whole steps, of which the last one has it, as in the original; null:
-    schedule.num_warmup_steps says it."""
+    """Length of the warm-up, rounded up to whole steps. The last of these steps has the peak learning rate, as in the
+    original. null: use schedule.num_warmup_steps."""
     num_cooldown_tokens: PositiveInt | None = None
-    """Of the decay at the end (schedule.name wsd), rounded up; null: schedule.num_decay_steps says it."""
+    """Length of the decay at the end (schedule.name=wsd), rounded up to whole steps; null: use
+    schedule.num_decay_steps."""
 
 
 class FourMObjectiveConfig(Config):
-    """How the targets of the modalities count."""
+    """Weights of the modalities and their targets in the loss."""
 
     loss: Literal["modality", "token", "token_compat"] = "modality"
-    """modality: the mean over a modality's targets, and of that the mean over all modalities; one that a batch has no
-    target of counts as 0. token: the mean over all targets. token_compat: the original's, where targets count by the
-    size of their vocabulary."""
+    """modality: the mean over all modalities of the mean loss of a modality's targets; a modality without targets in
+    the batch counts as 0. token: the mean over all targets. token_compat: as token in the original, where each target
+    is weighted by the size of its vocabulary."""
     modality_weights: dict[str, NonNegativeFloat] = Field(default={})
-    """Factors of losses by modality; 1 for others."""
+    """Weights of losses by modality; 1 for modalities that are not named."""
 
 
 class FourMRun(RunConfig):
@@ -222,26 +233,26 @@ class FourMRun(RunConfig):
     model: FourMModelConfig
     """The architecture."""
     objective: FourMObjectiveConfig = FourMObjectiveConfig()
-    """How losses count."""
+    """Loss and weights of modalities."""
     masking: MaskingConfig = MaskingConfig()
-    """What is given and what is asked for."""
+    """Division of tokens into inputs and targets."""
     data: FourMDataConfig
-    """What the model is fed."""
+    """Data to train and evaluate on."""
     length: LengthConfig = LengthConfig()
-    """How long, in tokens instead of steps."""
+    """Lengths in tokens instead of steps."""
 
     @property
     def example_tokens(self) -> int:
-        """Slots of an example, filled or not."""
+        """Slots of an example, filled or empty."""
         return self.masking.num_input_tokens + self.masking.num_target_tokens
 
     @property
     def step_tokens(self) -> int:
-        """Slots of a step, filled or not."""
+        """Slots of a step, filled or empty."""
         return self.example_tokens * self.data.batch_size
 
     def in_steps(self) -> Self:
-        """The same with all lengths in steps."""
+        """Return the config with all lengths in steps."""
         length, update, schedule = self.length, dict[str, Any](), dict[str, int]()
         if length.num_tokens is not None:
             batch_size, epoch = self.data.batch_size, length.num_epoch_examples
@@ -249,19 +260,19 @@ class FourMRun(RunConfig):
             if epoch is not None:
                 num_epochs = math.ceil(length.num_tokens * batch_size / (self.step_tokens * epoch))
                 update["num_steps"] = num_epochs * max(1, epoch // batch_size)
-        if length.num_warmup_tokens is not None:  # updates before the one that has the peak
+        if length.num_warmup_tokens is not None:  # updates before the one at the peak
             schedule["num_warmup_steps"] = max(1, math.ceil(length.num_warmup_tokens / self.step_tokens)) - 1
         if length.num_cooldown_tokens is not None:
             schedule["num_decay_steps"] = math.ceil(length.num_cooldown_tokens / self.step_tokens)
         return self.changed(**update, schedule=schedule)
 
     def problems(self, world_size: int = 1) -> list[str]:
-        """What the base class finds, and settings of this recipe that cannot work together."""
-        found = [self._in_tokens(problem) for problem in super(FourMRun, self.in_steps()).problems(world_size)]
-        return [*found, *self._length_problems(), *self._model_problems()]
+        """Return the conflicts that the base class finds and those between settings of this recipe."""
+        shared = [self._in_tokens(problem) for problem in super(FourMRun, self.in_steps()).problems(world_size)]
+        return [*shared, *self._length_problems(), *self._model_problems()]
 
     def _in_tokens(self, problem: str) -> str:
-        """A conflict of the base class, where `length` says in tokens what would have to give way."""
+        """Return a conflict of the base class; its fixes change `length` where that sets the number of steps."""
         tokens = {
             "schedule.num_warmup_steps": ("num_warmup_tokens", self.length.num_warmup_tokens),
             "schedule.num_decay_steps": ("num_cooldown_tokens", self.length.num_cooldown_tokens),
@@ -270,37 +281,37 @@ class FourMRun(RunConfig):
             return problem
         remedies = []
         for path, value in problem.remedies:
-            name, given = tokens.get(path, ("", None))
-            if given is not None:
+            name, num_tokens = tokens.get(path, ("", None))
+            if num_tokens is not None:
                 path, value = f"length.{name}", value if value is DEFAULT else max(1, value * self.step_tokens)
             remedies.append((path, value))
         return Conflict(problem, remedies, "length.num_tokens", *problem.settings)
 
     def _length_problems(self) -> Iterator[str]:
-        """Lengths that are given twice and not alike."""
-        wanted = self.in_steps()
-        schedule, planned = self.schedule, wanted.schedule
-        for name, in_tokens, given, needed, default in (
-            ("num_steps", "num_tokens", self.num_steps, wanted.num_steps, None),
+        """Yield conflicts between lengths in tokens and lengths in steps."""
+        in_steps = self.in_steps()
+        schedule, planned = self.schedule, in_steps.schedule
+        for name, in_tokens, actual, expected, default in (
+            ("num_steps", "num_tokens", self.num_steps, in_steps.num_steps, None),
             ("schedule.num_warmup_steps", "num_warmup_tokens", schedule.num_warmup_steps, planned.num_warmup_steps, 0),
             ("schedule.num_decay_steps", "num_cooldown_tokens", schedule.num_decay_steps, planned.num_decay_steps, 0),
         ):
-            if given not in (default, needed):
+            if actual not in (default, expected):
                 yield Conflict(
-                    f"{name}={given}, but by length.{in_tokens} it is {needed}\n"
-                    f"  leave one out: {name}={'null' if default is None else default} or length.{in_tokens}=null",
+                    f"{name}={actual}, but length.{in_tokens} makes it {expected}\n"
+                    f"  reset one of them: {name}={'null' if default is None else default} or length.{in_tokens}=null",
                     [(f"length.{in_tokens}", DEFAULT), (name, default)],
                 )
         if self.length.num_epoch_examples is not None and self.length.num_tokens is None:
             yield Conflict(
-                f"length.num_epoch_examples={self.length.num_epoch_examples} is only read with length.num_tokens\n"
-                "  give both or none",
+                f"length.num_epoch_examples={self.length.num_epoch_examples} has no effect without length.num_tokens\n"
+                "  set both, or none of them",
                 [("length.num_epoch_examples", DEFAULT)],
                 "length.num_tokens",
             )
         if self.length.num_warmup_tokens is not None and self.schedule.warmup_share is not None:
             yield Conflict(
-                "length.num_warmup_tokens and schedule.warmup_share both set the warm-up\n  give one of them",
+                "length.num_warmup_tokens and schedule.warmup_share both set the warm-up\n  set only one of them",
                 [("length.num_warmup_tokens", DEFAULT), ("schedule.warmup_share", DEFAULT)],
             )
 
@@ -313,16 +324,19 @@ class FourMRun(RunConfig):
             )
         targets = [modality.name for modality in model.modalities if modality.is_target]
         if not targets or not any(modality.is_input for modality in model.modalities):
-            yield "model.modalities has no input or no target\n  add one; pixels and vectors can be inputs only"
+            yield "model.modalities has no input or no target\n  add one; pixels and vectors can only be inputs"
         for name in weights:
             if name not in targets:
                 known = ", ".join(targets)
-                yield f"objective.modality_weights names {name!r}, which is no target of the model\n  it has {known}"
+                yield (
+                    f"objective.modality_weights names {name!r}, which is not a target of the model\n"
+                    f"  its targets are {known}"
+                )
         if targets and weights and not any(weights.get(name, 1.0) for name in targets):
-            yield "objective.modality_weights leaves nothing to learn: all are 0\n  give one more"
+            yield "objective.modality_weights is 0 for every target, so there is no loss\n  set one of them above 0"
         if model.num_registers and self.masking.unused == "pack":
             yield Conflict(
-                f"model.num_registers={model.num_registers} registers are in front of rows, which hold one example "
-                "each only with masking.unused=pad\n  set masking.unused=pad, or model.num_registers=0",
+                f"model.num_registers={model.num_registers} needs rows with one example each, but masking.unused=pack "
+                "puts several examples into a row\n  set masking.unused=pad, or model.num_registers=0",
                 [("masking.unused", "pad"), ("model.num_registers", 0)],
             )

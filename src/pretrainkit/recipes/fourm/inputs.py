@@ -1,13 +1,13 @@
-"""From a batch of the data plane to the streams of tokens the model reads.
+"""Convert a batch of the data pipeline to the token streams that the model reads.
 
-Dimensions: B rows, N slots of an encoder row (registers included), M of a decoder row, T and U tokens of the encoder's
-and the decoder's stream, n tokens of one modality.
+Dimensions: B rows, N slots of an encoder row (registers included), M slots of a decoder row, T and U tokens of the
+encoder's and the decoder's stream, n tokens of one modality.
 
-On a CPU rows lose their padding here and never get it back. On a GPU they keep it, because the number of real tokens
-is not known on the host without waiting for the device. An example is a *segment* of a row: rows may hold several.
+On a CPU this module removes the padding of rows. On a GPU the padding stays, because the host cannot know the number of
+real tokens without waiting for the device. An example is a *segment* of a row; a row may hold several segments.
 
-A token of the decoder sees tokens of its own example; of those, unless the model says otherwise, the ones of its own
-modality; of those, an image's all, a sequence's up to itself.
+A token of the decoder sees tokens of its own example only. By default it sees those of its own modality only: all
+tokens of an image; in a sequence those before it and itself.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.training.objective import Batch
 
 _NUMBERS = 256
-"""Modalities, and segments of a row, are numbered below this."""
+"""Upper limit of the numbers of modalities and of segments in a row, exclusive."""
 _NOTHING = slice(0, 0)
 
 
@@ -38,105 +38,105 @@ class InputTokens:
     """Tokens of one modality in the encoder. Indices are int64."""
 
     slots_n: Tensor
-    """Where they are in the encoder's stream."""
+    """Slots of the tokens in the encoder's stream."""
     positions_n: Tensor
-    """Rows of the table of positions."""
+    """Rows of the position table."""
     ids_n: Tensor
-    """Token ids. Of pixels and vectors: number of the patch or vector in its row of `values`; -1: zeros."""
+    """Token ids. For pixels and vectors: index of the patch or vector in its row of `values`; -1: zeros."""
     rows_n: Tensor
-    """The row of the batch that each is in."""
+    """Row of the batch of each token."""
     values: Tensor | None
-    """Of pixels uint8 images (B, C, height, width), of vectors float (B, L, E); None for tokens."""
+    """For pixels uint8 images (B, C, height, width), for vectors float (B, L, E); None for other kinds."""
 
 
 @dataclass(frozen=True, eq=False)
 class TargetTokens:
-    """Tokens of one modality in the decoder. All are int64."""
+    """Tokens of one modality in the decoder. All tensors are int64."""
 
     slots_n: Tensor
-    """Where they are in the decoder's stream."""
+    """Slots of the tokens in the decoder's stream."""
     positions_n: Tensor
-    """Rows of the table of positions."""
+    """Rows of the position table."""
     ids_n: Tensor
-    """Of sequences the token before, which the decoder reads; of images anything."""
+    """For sequences the previous token, which the decoder reads; for images any value."""
     true_n: Tensor
-    """The ids to predict."""
+    """Token ids to predict."""
 
 
 class Examples(NamedTuple):
-    """The examples that the tokens of a stream are of."""
+    """Assignment of the tokens of a stream to examples."""
 
     example_T: Tensor
-    """int64: a number for each token that those of its example share; the same in encoder and decoder."""
+    """int64: number of each token's example; the same numbers in encoder and decoder."""
     num: int
-    """All numbers are below; not all are used."""
+    """Upper limit of the numbers, exclusive; some numbers are unused."""
 
 
 class Layouts(NamedTuple):
-    """Which tokens see which."""
+    """Attention layouts: they define which key tokens each query token sees."""
 
     encoder: PairLayout
     decoder: PairLayout
     cross: PairLayout
-    """Of the decoder's tokens to the encoder's."""
+    """Queries from the decoder, keys from the encoder."""
 
 
 @dataclass(frozen=True, eq=False)
 class FourMInputs:
-    """A batch as the model reads it."""
+    """Batch in the form that the model reads."""
 
     inputs: Mapping[str, InputTokens]
-    """By modality, every input of the model."""
+    """Tokens of every input of the model by modality."""
     targets: Mapping[str, TargetTokens]
     layouts: Layouts
     encoder: Examples
     decoder: Examples
     register_slots: Tensor | None
-    """int64 (B, R): where in the encoder's stream the registers are; None: there are none."""
+    """int64 (B, R): slots of the registers in the encoder's stream; None: the model has no registers."""
 
 
 @dataclass(frozen=True, eq=False)
 class Slots:
-    """The rows of one side of a batch."""
+    """Encoder or decoder rows of a batch."""
 
     is_real_BN: Tensor
-    """bool: what is no padding."""
+    """bool: True for real slots, False for padding."""
     segment_BN: Tensor
-    """int64: number of the example in its row, from 1; 0 is padding."""
+    """int64: number of the example in its row, from 1; 0 for padding."""
     modality_BN: Tensor
-    """int64."""
+    """int64: index of the modality."""
     num_added: int
-    """Slots at the start of each row that the batch does not have."""
+    """Number of register slots at the start of each row, which the batch does not have."""
     kept: Tensor | None
-    """int64: the slots that are in the stream; None: all."""
+    """int64: the slots that are in the stream; None: all slots."""
 
     @property
     def example(self) -> Tensor:
-        """int64 of the stream's length: a number that a segment has alone."""
+        """Number of each token's segment, int64 of the stream's length; unique over all rows."""
         row_B1 = torch.arange(len(self.segment_BN), device=self.segment_BN.device)[:, None]
         return self.of_stream(row_B1 * _NUMBERS + self.segment_BN)
 
     def of_stream(self, values_BN: Tensor) -> Tensor:
-        """The values of slots as a stream."""
+        """Return values of all slots as a stream."""
         return values_BN.flatten() if self.kept is None else values_BN.flatten()[self.kept]
 
     def in_stream(self, places_n: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows, and places in the stream, of slots of the batch."""
+        """Return the rows of slots of the batch, and their indices in the stream."""
         rows_n = places_n // (self.is_real_BN.shape[1] - self.num_added)
-        # Every row up to and with its own has added slots in front.
+        # Each row up to this one, including it, starts with added slots.
         slots_n = places_n + (rows_n + 1) * self.num_added
         return rows_n, slots_n if self.kept is None else self._place[slots_n]
 
     @cached_property
     def _place(self) -> Tensor:
-        """int64: of each slot in the stream, if it is there."""
+        """int64: index in the stream of each slot; meaningless for padding."""
         return self.is_real_BN.flatten().cumsum(0) - 1
 
 
 def read_batch(batch: Batch, config: FourMModelConfig, *, layout: PairKind | None = None) -> FourMInputs:
-    """Return the inputs and targets of a batch, whose tensors are on the model's device as `batch.with_places` leaves
-    them. `config`: of the model, bound to its data. `layout`: of attention; None: the device's best. Where the
-    decoder's tokens see those of other modalities it is rows, which know all rules."""
+    """Return the inputs and targets of a batch, whose tensors come from `batch.with_places` and are on the model's
+    device. `config`: of the model, bound to its data. `layout`: of attention; None: the best for the device. If decoder
+    tokens see those of other modalities, the layout is always "rows", the only one that supports this."""
     layout = layout or best_pairs(batch["encoder_length"], config.hidden_size // config.num_heads)
     if not config.separate_targets:
         layout = "rows"
@@ -146,7 +146,7 @@ def read_batch(batch: Batch, config: FourMModelConfig, *, layout: PairKind | Non
     register_slots = None
     if config.num_registers:
         num_rows, num_slots = encoder.is_real_BN.shape
-        # A row begins behind the real slots of the rows before it, or behind all their slots.
+        # In a stream, a row begins after the real slots of the rows before it; otherwise after all their slots.
         lengths_B = encoder.is_real_BN.sum(1) if is_stream else encoder.segment_BN.new_full((num_rows,), num_slots)
         first_B = F.pad(lengths_B.cumsum(0), (1, 0))[:-1]
         register_slots = first_B[:, None] + torch.arange(config.num_registers, device=first_B.device)
@@ -176,41 +176,44 @@ def _slots(batch: Batch, side: str, num_added: int, *, is_stream: bool) -> Slots
 def _input_tokens(batch: Batch, modality: Modality, encoder: Slots) -> InputTokens:
     places_n = batch[f"encoder_places/{modality.name}"].long()
     rows_n, slots_n = encoder.in_stream(places_n)
-    positions_n, ids_n = (batch[f"encoder_{what}"].flatten()[places_n].long() for what in ("position", "ids"))
+    positions_n, ids_n = (batch[f"encoder_{field}"].flatten()[places_n].long() for field in ("position", "ids"))
     values = batch[f"{modality.kind}/{modality.name}"] if modality.kind in ("pixels", "vectors") else None
     return InputTokens(slots_n, positions_n, ids_n, rows_n, values)
 
 
 def _target_tokens(batch: Batch, modality: Modality, decoder: Slots) -> TargetTokens:
     places_n = batch[f"decoder_places/{modality.name}"].long()
-    found = (batch[f"decoder_{what}"].flatten()[places_n].long() for what in ("position", "ids", "target"))
-    return TargetTokens(decoder.in_stream(places_n)[1], *found)
+    fields = (batch[f"decoder_{field}"].flatten()[places_n].long() for field in ("position", "ids", "target"))
+    return TargetTokens(decoder.in_stream(places_n)[1], *fields)
 
 
 def _in_rows(encoder: Slots, decoder: Slots, config: FourMModelConfig, layout: PairKind) -> Layouts:
     inputs_BN, targets_BM = encoder.segment_BN, decoder.segment_BN
     if config.separate_targets:
         block_BM, is_open_BM = _blocks(decoder, config)
-        own = segment_pairs(layout, block_BM, block_BM, is_causal=True, is_prefix_BP=is_open_BM)
+        self_pairs = segment_pairs(layout, block_BM, block_BM, is_causal=True, is_prefix_BP=is_open_BM)
     else:
         visible_BMM = visible_targets(decoder, config)
-        own = RowPairs(len(visible_BMM), visible_BMM.shape[1], visible_BMM.shape[2], visible_BMM)
-    return Layouts(segment_pairs(layout, inputs_BN, inputs_BN), own, segment_pairs(layout, targets_BM, inputs_BN))
+        self_pairs = RowPairs(len(visible_BMM), visible_BMM.shape[1], visible_BMM.shape[2], visible_BMM)
+    return Layouts(
+        segment_pairs(layout, inputs_BN, inputs_BN), self_pairs, segment_pairs(layout, targets_BM, inputs_BN)
+    )
 
 
 def visible_targets(decoder: Slots, config: FourMModelConfig) -> Tensor:
-    """bool (B, M, M): which tokens of the decoder each of them sees."""
+    """Return bool (B, M, M): True where a decoder token (query) sees another one (key)."""
     block_BM, is_open_BM = _blocks(decoder, config)
-    # Block numbers rise along a row, so what is before a block has a smaller number.
+    # Block numbers increase along a row, so earlier blocks have smaller numbers.
     is_before_BMM = block_BM[:, :, None] > block_BM[:, None]
     if config.separate_targets:
         is_before_BMM = torch.zeros_like(is_before_BMM)
-    own_BMM = visible_pairs(block_BM, block_BM, is_causal=True, is_prefix_BP=is_open_BM)
-    return visible_pairs(decoder.segment_BN, decoder.segment_BN) & (own_BMM | is_before_BMM)
+    in_block_BMM = visible_pairs(block_BM, block_BM, is_causal=True, is_prefix_BP=is_open_BM)
+    return visible_pairs(decoder.segment_BN, decoder.segment_BN) & (in_block_BMM | is_before_BMM)
 
 
 def _blocks(decoder: Slots, config: FourMModelConfig) -> tuple[Tensor, Tensor]:
-    """int64 (B, M): number of the modality of an example, 0 is padding; bool: whether its tokens all see each other."""
+    """Return int64 (B, M): number of a modality within an example, 0 for padding; and bool: True if all tokens of the
+    modality see each other."""
     is_real_BM, modality_BM = decoder.is_real_BN, decoder.modality_BN
     block_BM = (decoder.segment_BN * _NUMBERS + modality_BM) * is_real_BM
     is_open_M = [modality.kind == "image" and not config.causal_targets for modality in config.modalities]
@@ -218,22 +221,22 @@ def _blocks(decoder: Slots, config: FourMModelConfig) -> tuple[Tensor, Tensor]:
 
 
 def _tiled(encoder: Slots, decoder: Slots, config: FourMModelConfig) -> Layouts:
-    asked, asking = _runs(encoder.example), _runs(decoder.example)
+    input_runs, target_runs = _runs(encoder.example), _runs(decoder.example)
     block_BM, is_open_BM = _blocks(decoder, config)
-    # Numbers of blocks repeat from row to row; with that of the example in front they do not.
+    # Block numbers repeat from row to row; together with the example's number they are unique.
     blocks = _runs(decoder.of_stream(block_BM) + decoder.example * _NUMBERS**2)
     is_open = decoder.of_stream(is_open_BM).tolist()
     num_T, num_U = len(encoder.example), len(decoder.example)
-    own = tuple(Pair(s, s, s.stop - s.start if is_open[s.start] else 0) for s in blocks.values())
+    self_pairs = tuple(Pair(s, s, s.stop - s.start if is_open[s.start] else 0) for s in blocks.values())
     return Layouts(
-        TiledPairs(tuple(Pair(s, s) for s in asked.values()), num_T),
-        TiledPairs(own, num_U, is_causal=True),
-        TiledPairs(tuple(Pair(s, asked.get(key, _NOTHING)) for key, s in asking.items()), num_U),
+        TiledPairs(tuple(Pair(s, s) for s in input_runs.values()), num_T),
+        TiledPairs(self_pairs, num_U, is_causal=True),
+        TiledPairs(tuple(Pair(s, input_runs.get(key, _NOTHING)) for key, s in target_runs.items()), num_U),
     )
 
 
 def _runs(number: Tensor) -> dict[int, slice]:
-    """Equal numbers that stand together."""
+    """Return the slice of each run of equal numbers, by number."""
     values = number.numpy()
     if not len(values):
         return {}
@@ -241,5 +244,5 @@ def _runs(number: Tensor) -> dict[int, slice]:
     stops = np.append(starts[1:], len(values))
     runs = {int(values[a]): slice(a, b) for a, b in zip(starts.tolist(), stops.tolist(), strict=True)}
     if len(runs) != len(starts):
-        raise ValueError("the tokens of an example or of its modalities do not lie together in the row")
+        raise ValueError("the tokens of an example or of one of its modalities are not contiguous in the row")
     return runs

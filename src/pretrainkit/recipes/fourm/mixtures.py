@@ -1,7 +1,7 @@
-"""How much of each modality is given and asked for: mixtures of Dirichlet distributions. Torch-free.
+"""Mixtures of Dirichlet distributions, which divide input and target budgets among modalities. Torch-free.
 
-A component says for each modality how strongly it is wanted among inputs and targets; 0 is never. Names may leave out
-the resolution (`rgb` for `rgb@224`), and `*` stands for all that are not named.
+A component has a concentration for each modality among inputs and targets; with 0 the modality never gets tokens. Names
+may leave out the resolution (`rgb` for `rgb@224`), and `*` means all modalities that are not named.
 
 Dimensions: K components, D modalities.
 """
@@ -20,7 +20,7 @@ from pretrainkit.recipes.fourm.modality import Modality
 
 Keep = Literal["random", "all", "binary"]
 KEEPS: tuple[Keep, ...] = ("random", "all", "binary")
-"""By number."""
+"""Values of `keep` by the number that represents them in arrays."""
 ALL = "*"
 
 
@@ -28,15 +28,15 @@ class Component(Config):
     """One way of dividing the slots of an example among modalities."""
 
     weight: PositiveFloat = 1.0
-    """How often it is drawn, relative to the others."""
+    """Frequency of the component, relative to the others."""
     inputs: dict[str, NonNegativeFloat] = Field(default={ALL: 1.0})
-    """Concentration of the Dirichlet distribution of inputs by modality: small values give few modalities at a time,
-    large ones equal parts. Unnamed ones: that of *, or 0, which is never."""
+    """Concentration of the Dirichlet distribution of inputs by modality. Small values choose few modalities at a time,
+    large values give equal shares. Modalities that are not named have the value of *, or 0, which means never."""
     targets: dict[str, NonNegativeFloat] = Field(default={ALL: 1.0})
-    """The same for targets. * leaves out what can be no target."""
+    """Concentrations of targets by modality. * leaves out modalities that cannot be targets."""
     keep: dict[str, Keep] = Field(default={})
-    """Of sequences among the inputs, the share of tokens that is kept before the budget cuts: random: uniform in
-    [0, 1]. all: everything. binary: all or nothing. Unnamed ones: that of *, or random."""
+    """Share of tokens that input sequences keep before the budget limits them, by modality. random: uniform in [0, 1].
+    all: all tokens. binary: all tokens or none. Modalities that are not named have the value of *, or random."""
 
 
 def _only(concentration: float, *names: str, others: float = 0.0) -> dict[str, float]:
@@ -44,7 +44,7 @@ def _only(concentration: float, *names: str, others: float = 0.0) -> dict[str, f
 
 
 def _spread(**more: object) -> tuple[Component, ...]:
-    """Return components of symmetric inputs and targets, from one modality at a time to all."""
+    """Return components with symmetric inputs and targets, from one modality at a time to all modalities."""
     return tuple(
         Component.model_validate({"inputs": _only(0.0, others=alpha), "targets": _only(0.0, others=alpha), **more})
         for alpha in (0.01, 0.1, 1.0, 10.0)
@@ -99,41 +99,42 @@ PUBLISHED: dict[str, tuple[Component, ...]] = {
         ),
     ),
 }
-"""The published mixtures, by name. Their targets at 0 for pixels and vectors follow from what those are; the original
-gave `t5_caption` tokens of the target's budget, which were lost."""
+"""Published mixtures by name. Pixels and vectors never get target tokens, because they are inputs only; the original
+gave `t5_caption` a part of the target budget, which was lost."""
 
 
 def _published(value: object) -> object:
     if not isinstance(value, str):
         return value
     if value not in PUBLISHED:
-        raise ValueError(f"there is no mixture {value!r}; published ones: {', '.join(PUBLISHED)}")
+        raise ValueError(f"there is no mixture {value!r}; published mixtures are {', '.join(PUBLISHED)}")
     return PUBLISHED[value]
 
 
 Mixture = Annotated[
     tuple[Component, ...], BeforeValidator(_published, json_schema_input_type=str | tuple[Component, ...])
 ]
-"""In a config: components, or the name of a published mixture."""
+"""Config field of a mixture: components, or the name of a published mixture."""
 
 
 class Bound:
-    """A mixture for given modalities, as arrays."""
+    """Mixture for the modalities of a model, as arrays."""
 
     def __init__(self, mixture: Sequence[Component], modalities: Sequence[Modality], present: Sequence[str]) -> None:
-        """`modalities`: of the model, in order. `present`: names of those that the data have. Raises ConfigError where
-        a name fits no modality of the model, an input is asked to be a target, or a component wants nothing."""
+        """`modalities`: of the model, in order. `present`: names of the modalities in the data. Raises ConfigError if a
+        name matches no modality of the model, if an input-only modality is a target (or the reverse), or if a component
+        has no inputs or no targets."""
         self.weights_K = np.array([component.weight for component in mixture])
-        has = np.array([modality.name in present for modality in modalities])
-        is_input = np.array([modality.is_input for modality in modalities]) & has
-        is_target = np.array([modality.is_target for modality in modalities]) & has
+        is_present = np.array([modality.name in present for modality in modalities])
+        is_input = np.array([modality.is_input for modality in modalities]) & is_present
+        is_target = np.array([modality.is_target for modality in modalities]) & is_present
         self.inputs_KD = _table([c.inputs for c in mixture], modalities, 0.0) * is_input
         self.targets_KD = _table([c.targets for c in mixture], modalities, 0.0) * is_target
         keeps = [{name: KEEPS.index(keep) for name, keep in c.keep.items()} for c in mixture]
         self.keep_KD = _table(keeps, modalities, KEEPS.index("random")).astype(np.int64)
         problems = [
-            f"component {number} of the mixture names {name!r}, which is no modality of the model\n"
-            f"  it has {', '.join(m.name for m in modalities)}"
+            f"component {number} of the mixture names {name!r}, which is not a modality of the model\n"
+            f"  its modalities are {', '.join(m.name for m in modalities)}"
             for field in ("inputs", "targets", "keep")
             for number, component in enumerate(mixture)
             for name in getattr(component, field)
@@ -141,27 +142,27 @@ class Bound:
         ]
         for number, component in enumerate(mixture):
             problems += [
-                f"component {number} of the mixture wants {modality.name} as {what}, which it cannot be\n"
+                f"component {number} of the mixture uses {modality.name} as {role}, but it is not {role} of the model\n"
                 "  leave it out there"
                 for modality in modalities
-                for row, is_possible, what in (
+                for concentrations, is_possible, role in (
                     (component.inputs, modality.is_input, "an input"),
                     (component.targets, modality.is_target, "a target"),
                 )
-                if row.get(modality.name, row.get(modality.key, 0.0)) and not is_possible
+                if concentrations.get(modality.name, concentrations.get(modality.key, 0.0)) and not is_possible
             ]
             if not self.inputs_KD[number].any() or not self.targets_KD[number].any():
                 problems.append(
-                    f"component {number} of the mixture wants no inputs or no targets of {', '.join(present)}\n"
-                    "  give it a modality of these data, or leave it out"
+                    f"component {number} of the mixture has no inputs or no targets among {', '.join(present)}\n"
+                    "  add a modality of these data, or leave out the component"
                 )
         if not mixture:
-            problems.append("the mixture has no component\n  give one, such as {inputs: {'*': 1}, targets: {'*': 1}}")
+            problems.append("the mixture has no component\n  add one, such as {inputs: {'*': 1}, targets: {'*': 1}}")
         if problems:
             raise ConfigError(list(dict.fromkeys(problems)))
 
 
 def _table(rows: Sequence[Mapping[str, float]], modalities: Sequence[Modality], default: float) -> NDArray[np.float64]:
-    """(K, D): a whole name goes before one without the resolution, and that before `*`."""
+    """Return (K, D) values. A full name has priority over a name without resolution, and both over `*`."""
     table = [[row.get(m.name, row.get(m.key, row.get(ALL, default))) for m in modalities] for row in rows]
     return np.array(table, np.float64).reshape(len(rows), len(modalities))

@@ -1,12 +1,12 @@
-"""What a modality is: a record of its tokens and of how its files are read. Torch-free.
+"""Modalities: their kind of tokens and the reader of their files. Torch-free.
 
-A user declares one in their own module, as an object of `Modality`, and names it in `model.modalities`, as
-`their_module:OBJECT` or `path/of/a/file.py:OBJECT`; its `reader` may be theirs too.
+Users declare their own modalities as objects of `Modality` in their own module. They name them in `model.modalities`,
+as `their_module:OBJECT` or `path/of/a/file.py:OBJECT`. The `reader` may be their own, too.
 
-Here are the published ones, at any resolution, and three of our own that need no image tokenizer (colours, depths and
-classes of patches: coarse, but made in an instant). Source: 4M (https://arxiv.org/abs/2312.06647), table of modalities;
-4M-21 (https://arxiv.org/abs/2406.09406), table of modalities and appendix on tokenizers. Vocabularies, lengths and
-names are those of the released models; that `human_poses` has fewer positions than tokens is theirs, too.
+This module has the published modalities at any resolution, and three of the project: colours, depths and classes of
+patches. They are coarse but need no image tokenizer. Source: 4M (https://arxiv.org/abs/2312.06647), table of
+modalities; 4M-21 (https://arxiv.org/abs/2406.09406), table of modalities and appendix on tokenizers. Vocabularies,
+lengths and names are those of the released models. There, too, `human_poses` has fewer positions than tokens.
 """
 
 import hashlib
@@ -24,61 +24,63 @@ from pretrainkit.tasks.user_modules import user_object
 Kind = Literal["pixels", "image", "sequence", "vectors"]
 
 MAX_POSITIONS = 512
-"""Rows of the table of positions of sequences and vectors."""
+"""Rows of the position table of sequences and vectors."""
 _MAX_PLACES = 1 << 14
-"""Tokens of one modality, so that numbers of tokens and of places fit into one word."""
+"""Limit of the tokens of one modality (exclusive): an index of a token must fit into the low bits of a random
+number."""
 TEXT_VOCABULARY = 30_000
 _DEFAULT_SIZE = 224
 
 
 class Modality(Config):
-    """One modality."""
+    """Modality: a kind of data with its tokens and files."""
 
     neutral_fields: ClassVar[frozenset[str]] = frozenset({"folder", "reader"})
 
     name: str
-    """Unique; an image of so many pixels has them behind an @, as in tok_rgb@224."""
+    """Unique name. Images have their side in pixels after an @, as in tok_rgb@224."""
     kind: Kind
-    """pixels: patches of an image, an input only. image: a token for each patch, from a tokenizer; which of them are
-    inputs and which are targets is drawn patch by patch. sequence: ids of the text vocabulary, such as captions, boxes
-    or metadata; runs of it are hidden behind sentinels. vectors: a sequence of embeddings of another model, an input
+    """Kind of tokens. pixels: patches of an image, an input only. image: one token per patch, from an image tokenizer;
+    a random draw divides the patches into inputs and targets. sequence: ids of the text vocabulary, such as captions,
+    boxes or metadata; sentinels replace hidden spans. vectors: a sequence of embeddings of another model, an input
     only."""
     is_input: bool = True
-    """Whether it has an embedding in the encoder."""
+    """True if the modality has an embedding in the encoder."""
     is_target: bool = True
-    """Whether it has an embedding and a head in the decoder; never for pixels and vectors."""
+    """True if the modality has an embedding and a head in the decoder; must be false for pixels and vectors."""
     vocab_size: PositiveInt | None = None
-    """Of image and sequence. For sequences a run puts the size of its tokenizer here."""
+    """Size of the vocabulary; image and sequence only. For sequences, a run replaces it by the size of its
+    tokenizer."""
     image_size: PositiveInt | None = None
-    """Of pixels and image: pixels of each side."""
+    """Pixels of each side of the image; pixels and image only."""
     patch_size: PositiveInt | None = None
-    """Of pixels and image: pixels of each side that one token stands for."""
+    """Pixels of each side of a patch, which is one token; pixels and image only."""
     num_channels: PositiveInt | None = None
-    """Of pixels."""
+    """Channels of the image; pixels only."""
     has_learned_positions: bool = False
-    """Of image: positions are parameters, else fixed sines and cosines."""
+    """Use learned position embeddings instead of fixed sines and cosines; image only."""
     length: PositiveInt | None = None
-    """Of sequence and vectors: at most so many tokens, those behind are cut off."""
+    """Maximum number of tokens; tokens after them are cut off. sequence and vectors only."""
     num_positions: PositiveInt | None = None
-    """Of sequence and vectors: tokens that get a position of their own, at most 512; null: `length`."""
+    """Number of tokens with a separate position, at most 512; null: `length`. sequence and vectors only."""
     vector_width: PositiveInt | None = None
-    """Of vectors: numbers in each."""
+    """Width of each vector; vectors only."""
     folder: str | None = None
-    """Of its files in a data set; null: the name."""
+    """Folder of the modality's files in a data set; null: the name."""
     reader: Annotated[str, IsPath()]
-    """What makes tokens of a file: one of `readers.READERS`, or module:OBJECT of a `readers.Reader` of yours."""
+    """Reader of the modality's files: one of `readers.READERS`, or module:OBJECT of your own `readers.Reader`."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        needed: dict[Kind, tuple[str, ...]] = {
+        required: dict[Kind, tuple[str, ...]] = {
             "pixels": ("image_size", "patch_size", "num_channels"),
             "image": ("image_size", "patch_size", "vocab_size"),
             "sequence": ("length", "vocab_size"),
             "vectors": ("length", "vector_width"),
         }
-        missing = [field for field in needed[self.kind] if getattr(self, field) is None]
+        missing = [field for field in required[self.kind] if getattr(self, field) is None]
         if missing:
-            raise ValueError(f"modality {self.name!r} of kind {self.kind!r} needs {', '.join(missing)}; give them")
+            raise ValueError(f"modality {self.name!r} of kind {self.kind!r} needs {', '.join(missing)}; set them")
         if self.image_size is not None and self.patch_size is not None and self.image_size % self.patch_size:
             raise ValueError(
                 f"image_size {self.image_size} of modality {self.name!r} is not a multiple of its patch_size "
@@ -86,27 +88,27 @@ class Modality(Config):
             )
         if self.max_length > MAX_POSITIONS:
             raise ValueError(
-                f"modality {self.name!r} wants {self.max_length} positions, but there are {MAX_POSITIONS}; "
+                f"modality {self.name!r} needs {self.max_length} positions, but the maximum is {MAX_POSITIONS}; "
                 f"set length or num_positions to at most {MAX_POSITIONS}"
             )
         if self.max_tokens >= _MAX_PLACES:
-            raise ValueError(f"modality {self.name!r} has {self.max_tokens} tokens; at most {_MAX_PLACES - 1} work")
+            raise ValueError(f"modality {self.name!r} has {self.max_tokens} tokens; use at most {_MAX_PLACES - 1}")
         if self.is_target and self.kind in ("pixels", "vectors"):
             raise ValueError(f"modality {self.name!r} of kind {self.kind!r} is an input only\n  set is_target=false")
         if not (self.is_input or self.is_target):
-            raise ValueError(f"modality {self.name!r} is neither input nor target; leave it out")
+            raise ValueError(f"modality {self.name!r} is neither an input nor a target; leave it out")
         return self
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Rows and columns of patches; pixels and image only."""
+        """Number of rows and columns of patches; pixels and image only."""
         assert self.image_size is not None
         assert self.patch_size is not None
         return self.image_size // self.patch_size, self.image_size // self.patch_size
 
     @property
     def max_tokens(self) -> int:
-        """Most tokens of one example: patches of the grid, or `length`."""
+        """Maximum number of tokens in an example: all patches of the grid, or `length`."""
         if self.length is not None:
             return self.length
         rows, columns = self.grid
@@ -114,12 +116,12 @@ class Modality(Config):
 
     @property
     def max_length(self) -> int:
-        """Rows of the table of positions that sequences and vectors use; 0 for images."""
+        """Number of rows of the position table that sequences and vectors use; 0 for images."""
         return 0 if self.length is None else self.num_positions or self.length
 
     @property
     def path(self) -> str:
-        """Name of its folder in a data set."""
+        """Name of the modality's folder in a data set."""
         return self.folder or self.name
 
     @property
@@ -129,7 +131,7 @@ class Modality(Config):
 
     @property
     def id(self) -> int:
-        """The original's number of it: 15 bits of SHA-256 of the name."""
+        """Number of the modality in the original code: 15 bits of the SHA-256 of the name."""
         return int(hashlib.sha256(self.name.encode()).hexdigest(), 16) % (1 << 15)
 
 
@@ -183,66 +185,68 @@ _OWN = ("map_rgb", "map_depth", "map_semseg")
 
 _MOD7 = ("rgb", "caption", "det", "tok_rgb", "tok_depth", "tok_normal", "tok_semseg", "tok_clip")
 MOD7 = tuple(sorted(_KNOWN[key].name for key in _MOD7))
-"""Of 4M-7: 8 inputs, 7 targets; in the order of the original."""
+"""Modalities of 4M-7: 8 inputs, 7 targets; in the order of the original."""
 MOD21 = tuple(sorted(modality.name for key, modality in _KNOWN.items() if key not in _OWN))
-"""Of the released 4M-21: 19 inputs, 17 targets."""
+"""Modalities of the released 4M-21: 19 inputs, 17 targets."""
 
 
 def published(name: str) -> Modality:
-    """Return the modality of a published name, or the same at another resolution, as in `tok_rgb@448`. Raises
-    ConfigError where there is no such modality, or the resolution is no number of whole patches."""
-    key, at, size = name.partition("@")
-    found = _KNOWN.get(key)
-    if found is None or (not at and "@" in found.name) or (at and "@" not in found.name):
+    """Return the published modality with this name, also at another resolution, as in `tok_rgb@448`. Raises ConfigError
+    if there is no such modality or if the resolution is not a multiple of the patch size."""
+    key, separator, size = name.partition("@")
+    default = _KNOWN.get(key)
+    if default is None or (not separator and "@" in default.name) or (separator and "@" not in default.name):
         known = ", ".join(sorted(modality.name for modality in _KNOWN.values()))
         raise ConfigError(
-            f"there is no modality {name!r}\n  there are {known}, at other resolutions too; one of your own is named "
-            "as module:OBJECT or path/of/a/file.py:OBJECT"
+            f"there is no modality {name!r}\n  published modalities are {known}, also at other resolutions; name your "
+            "own modality as module:OBJECT or path/of/a/file.py:OBJECT"
         )
-    if not at or name == found.name:
-        return found
+    if not separator or name == default.name:
+        return default
     if not size.isdecimal() or int(size) < 1:
-        raise ConfigError(f"modality {name!r} has {size!r} behind its @\n  write the pixels of a side, as in {key}@448")
-    patch = found.patch_size or 1
+        raise ConfigError(f"modality {name!r} has {size!r} after its @\n  write the pixels of a side, as in {key}@448")
+    patch = default.patch_size or 1
     if int(size) % patch:
-        below = int(size) // patch * patch
-        nearest = " or ".join(f"{key}@{side}" for side in (below, below + patch) if side)
+        smaller = int(size) // patch * patch
+        nearest = " or ".join(f"{key}@{side}" for side in (smaller, smaller + patch) if side)
         raise ConfigError(
-            f"invalid modality {name!r}: {size} pixels are no whole number of patches of {patch}\n  use {nearest}"
+            f"invalid modality {name!r}: {size} pixels are not a multiple of the patch size {patch}\n  use {nearest}"
         )
-    return Modality(**{**found.model_dump(), "name": name, "image_size": int(size)})
+    return Modality(**{**default.model_dump(), "name": name, "image_size": int(size)})
 
 
 def as_setting(modalities: Sequence[Modality]) -> str:
-    """A value of `model.modalities` that stands for these, but for the vocabulary of sequences, which is that of the
-    tokenizer: names of published ones, and objects."""
+    """Return these modalities as a value of `model.modalities`: names of published ones, and objects. The vocabulary
+    size of published sequences is left out, because the tokenizer decides it."""
     items = [
-        one.name if is_published(one, "vocab_size") else one.model_dump(mode="json", exclude_defaults=True)
-        for one in modalities
+        modality.name
+        if is_published(modality, "vocab_size")
+        else modality.model_dump(mode="json", exclude_defaults=True)
+        for modality in modalities
     ]
     return json.dumps(items, ensure_ascii=False)
 
 
 def is_published(modality: Modality, *free: str) -> bool:
-    """Return True if there is a published modality that differs in nothing but fields that are `free`."""
+    """Return True if a published modality is equal in all fields that are not `free`."""
     try:
-        there = published(modality.name)
+        original = published(modality.name)
     except ConfigError:
         return False
-    return there.model_copy(update={name: getattr(modality, name) for name in free}) == modality
+    return original.model_copy(update={name: getattr(modality, name) for name in free}) == modality
 
 
 def _named(name: str) -> Modality:
-    """Return what an item of `model.modalities` stands for: a published name, or `module:OBJECT`."""
+    """Return the modality for a name in `model.modalities`: a published name, or `module:OBJECT`."""
     if ":" not in name:
         return published(name)
-    found = user_object(name)
-    if not isinstance(found, Modality):
+    modality = user_object(name)
+    if not isinstance(modality, Modality):
         raise ConfigError(
-            f"{name} is of type {type(found).__name__}, not a Modality\n"
+            f"{name} is an object of type {type(modality).__name__}, not a Modality\n"
             "  declare it as an object of pretrainkit.recipes.fourm.modality.Modality"
         )
-    return found
+    return modality
 
 
 def _resolved(value: object) -> object:
@@ -258,11 +262,11 @@ def _resolved(value: object) -> object:
 
 def _checked(modalities: tuple[Modality, ...]) -> tuple[Modality, ...]:
     names = [modality.name for modality in modalities]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"{', '.join(twice)} occurs more than once; leave out all but one")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"{', '.join(repeated)} occurs more than once; keep one of them")
     if len(names) > 255:
-        raise ValueError(f"{len(names)} modalities are more than the 255 that can be numbered; leave some out")
+        raise ValueError(f"{len(names)} modalities exceed the maximum of 255; leave some out")
     return modalities
 
 
@@ -271,4 +275,5 @@ Modalities = Annotated[
     BeforeValidator(_resolved, json_schema_input_type=str | tuple[str | Modality, ...]),
     AfterValidator(_checked),
 ]
-"""In a config: objects, or names (`tok_rgb@224`, `module:OBJECT`), also in one text with commas between them."""
+"""Config field of modalities: objects, or names (`tok_rgb@224`, `module:OBJECT`), also as one comma-separated
+string."""

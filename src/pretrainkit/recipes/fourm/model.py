@@ -1,12 +1,12 @@
-"""4M: tokens of some modalities in, tokens of others out.
+"""4M model: it predicts tokens of some modalities from tokens of others.
 
-Unusual about it: the encoder reads visible tokens and the decoder those to predict, of all modalities in one stream,
-one example after another, without padding on a CPU; every modality has its own tables, and only tokens that occur are
-embedded and scored. Parameters have names of ours; `original.py` knows the published ones.
+Special features: The encoder reads visible tokens and the decoder the tokens to predict, each as one stream of all
+modalities and examples, without padding on a CPU. Every modality has its own tables. Only tokens that occur are
+embedded and scored. Parameters have names of this project; `original.py` converts them to the published names.
 
-Dimensions: T tokens of the encoder's stream (in blocks: of either), U of the decoder's, S of the stream that is asked,
-n of one modality, D width, F values of a patch, H heads, K width of one head, E examples (of given vectors: their
-width), V vocabulary, B rows, C, H and W channels, height and width of images, P patches.
+Dimensions: T tokens of the encoder's stream (in blocks: of either stream), U tokens of the decoder's stream, S key
+tokens, n tokens of one modality, D width, F values of a patch, H heads, K width of one head, E examples (for input
+vectors: their width), V vocabulary, B rows, C, H and W channels, height and width of images, P patches.
 Sources: Mizrahi et al. 2023, https://arxiv.org/abs/2312.06647; Bachmann et al. 2024, https://arxiv.org/abs/2406.09406.
 """
 
@@ -34,14 +34,15 @@ from pretrainkit.recipes.fourm.modality import MAX_POSITIONS, Modality
 from pretrainkit.training.optimizers.parameters import stacked_parameters
 
 _DEVIATION = 0.02
-"""Of tables and single vectors."""
+"""Standard deviation of initial tables and single vectors."""
 PIXEL_MEAN: tuple[float, ...] = (0.485, 0.456, 0.406)
 PIXEL_DEVIATION: tuple[float, ...] = (0.229, 0.224, 0.225)
-"""Of ImageNet's colours, in [0, 1]: images of three channels are standardized by them, others to [-1, 1]."""
+"""Standard deviation of ImageNet's colours in [0, 1]. Images with three channels are standardized by mean and
+deviation, others scaled to [-1, 1]."""
 
 
-class Places(nn.Module):
-    """Positions of one modality."""
+class PositionEmbedding(nn.Module):
+    """Position embeddings of one modality."""
 
     def __init__(self, modality: Modality, width: int) -> None:
         super().__init__()
@@ -56,20 +57,20 @@ class Places(nn.Module):
         self.register_buffer("fixed_positions", table, persistent=False)
         self.fixed_positions: Tensor | None
 
-    def places(self, positions_n: Tensor) -> Tensor:
-        """(n, D)."""
+    def embed_positions(self, positions_n: Tensor) -> Tensor:
+        """Return the position embeddings (n, D)."""
         table = self.fixed_positions if self.positions is None else self.positions
         assert table is not None
         return F.embedding(positions_n, table)
 
     def initialise(self) -> None:
-        """Learned positions are normal."""
+        """Draw learned positions from a normal distribution."""
         if self.positions is not None:
             self.positions.normal_(std=_DEVIATION)
 
 
-class InputEmbedding(Places):
-    """Contents and positions of an input, in the encoder."""
+class InputEmbedding(PositionEmbedding):
+    """Embeddings of contents and positions of an input in the encoder."""
 
     def __init__(self, modality: Modality, config: FourMModelConfig) -> None:
         super().__init__(modality, config.hidden_size)
@@ -83,7 +84,7 @@ class InputEmbedding(Places):
             is_rgb = modality.num_channels == len(PIXEL_MEAN)
             mean_C = np.array(PIXEL_MEAN if is_rgb else (0.5,) * modality.num_channels)
             deviation_C = np.array(PIXEL_DEVIATION if is_rgb else (0.5,) * modality.num_channels)
-            # A factor and a summand turn bytes into numbers around 0; made by NumPy to have values on "meta" too.
+            # Scale and shift standardize bytes. NumPy computes them, so they have values on "meta", too.
             for name, values_C in (("scale", (deviation_C * 255) ** -1), ("shift", -mean_C / deviation_C)):
                 self.register_buffer(f"pixel_{name}", torch.from_numpy(values_C.astype(np.float32)), persistent=False)
             self.pixel_scale: Tensor
@@ -98,7 +99,7 @@ class InputEmbedding(Places):
             self.table = nn.Parameter(torch.zeros(modality.vocab_size, width))
 
     def forward(self, tokens: InputTokens) -> Tensor:
-        """(n, D), without positions."""
+        """Return the embedded contents (n, D), without positions."""
         if self.patch is not None:
             return F.linear(self._patches(tokens), self.patch.weight)
         if self.vector is not None:
@@ -108,7 +109,8 @@ class InputEmbedding(Places):
         return F.embedding(tokens.ids_n, self.table)
 
     def _patches(self, tokens: InputTokens) -> Tensor:
-        """float32 (n, F): standardized pixels of the patches, row by row, column by column, channel fastest."""
+        """Return the standardized pixels of the patches, float32 (n, F): row by row, column by column, channel
+        fastest."""
         assert tokens.values is not None
         assert self.patch_size is not None
         patches = cut_patches(tokens.values, self.patch_size)
@@ -116,21 +118,21 @@ class InputEmbedding(Places):
         return (patches[tokens.rows_n, row_n, column_n].float() * self.pixel_scale + self.pixel_shift).flatten(1)
 
     def _vectors(self, tokens: InputTokens) -> Tensor:
-        """(n, E); zeros in the place of what is hidden."""
+        """Return the input vectors (n, E), with zeros in place of hidden ones."""
         assert tokens.values is not None
-        found_nE = tokens.values[tokens.rows_n, tokens.ids_n.clamp(min=0)]
-        return found_nE * (tokens.ids_n >= 0)[:, None]
+        vectors_nE = tokens.values[tokens.rows_n, tokens.ids_n.clamp(min=0)]
+        return vectors_nE * (tokens.ids_n >= 0)[:, None]
 
     def initialise(self) -> None:
-        """Tables are normal; linear layers are the model's business."""
+        """Draw the table from a normal distribution. `FourM.initialise` handles the linear layers."""
         super().initialise()
         if self.table is not None:
             self.table.normal_(std=_DEVIATION)
 
 
-class TargetEmbedding(Places):
-    """Contents and positions of a target, in the decoder. Sequences read the token before; images read that something
-    is missing."""
+class TargetEmbedding(PositionEmbedding):
+    """Embeddings of contents and positions of a target in the decoder, and its output table. Sequences read the
+    previous token; images read the mask token."""
 
     def __init__(self, modality: Modality, config: FourMModelConfig) -> None:
         super().__init__(modality, config.hidden_size)
@@ -141,18 +143,18 @@ class TargetEmbedding(Places):
         self.head = None if is_read and config.tied_logits else nn.Parameter(torch.zeros(shape))
 
     def look_up(self, ids_n: Tensor) -> Tensor:
-        """(n, D)."""
+        """Return the embeddings (n, D) of token ids."""
         assert self.table is not None
         return F.embedding(ids_n, self.table)
 
     def output_table(self) -> nn.Parameter:
-        """(V, D): what predicts ids."""
-        found = self.table if self.head is None else self.head
-        assert found is not None
-        return found
+        """Return the table (V, D) that predicts token ids."""
+        table = self.table if self.head is None else self.head
+        assert table is not None
+        return table
 
     def initialise(self) -> None:
-        """Tables that are only read are normal, those that predict uniform."""
+        """Draw output tables from a uniform distribution, and tables for embedding only from a normal distribution."""
         super().initialise()
         limit = math.sqrt(6 / sum(self.output_table().shape))
         self.output_table().uniform_(-limit, limit)
@@ -161,14 +163,14 @@ class TargetEmbedding(Places):
 
 
 def cut_patches(pixels_BCHW: Tensor, patch_size: int) -> Tensor:
-    """A view: (B, rows, columns, p, p, C) of patches of p pixels a side."""
+    """Return a view of the pixels as patches with a side of p pixels: (B, rows, columns, p, p, C)."""
     B, C, height, width = pixels_BCHW.shape
     rows, columns = height // patch_size, width // patch_size
     return pixels_BCHW.view(B, C, rows, patch_size, columns, patch_size).permute(0, 2, 4, 3, 5, 1)
 
 
 class Attention(nn.Module):
-    """Attention of tokens to each other, or (`is_cross`) to those of another stream."""
+    """Self-attention of a stream, or, with `is_cross`, cross-attention to the tokens of another stream."""
 
     def __init__(self, config: FourMModelConfig, *, is_cross: bool = False) -> None:
         super().__init__()
@@ -187,14 +189,14 @@ class Attention(nn.Module):
         return {"key_value": 2} if self.is_cross else {"qkv": 3}
 
     def forward(
-        self, x_TD: Tensor, layout: PairLayout, prepared: Tensor | None, asked_SD: Tensor | None = None
+        self, x_TD: Tensor, layout: PairLayout, prepared: Tensor | None, context_SD: Tensor | None = None
     ) -> Tensor:
-        """(T, D) to (T, D). `asked_SD`: the other stream; None: the tokens ask each other."""
-        if asked_SD is None:
+        """Map (T, D) to (T, D). `context_SD`: the stream with the keys in cross-attention; None: self-attention."""
+        if context_SD is None:
             q_THK, kv = None, self.qkv(x_TD).unflatten(-1, (3, *self.heads))
         else:
             q_THK = self.query(x_TD).unflatten(-1, self.heads)
-            kv = self.key_value(asked_SD).unflatten(-1, (2, *self.heads))
+            kv = self.key_value(context_SD).unflatten(-1, (2, *self.heads))
         if self.query_norm is not None and self.key_norm is not None:
             if q_THK is None:
                 q_THK, kv = kv[:, 0], kv[:, 1:]
@@ -205,7 +207,7 @@ class Attention(nn.Module):
 
 
 class Crossed(NamedTuple):
-    """The other stream that a decoder's tokens attend to, and how."""
+    """Encoder stream that decoder tokens attend to, with its attention layout."""
 
     context_SD: Tensor
     layout: PairLayout
@@ -213,7 +215,7 @@ class Crossed(NamedTuple):
 
 
 class Block(nn.Module):
-    """Self-attention, in a decoder attention to the encoder, feed-forward layer."""
+    """Self-attention, cross-attention to the encoder (decoder only) and a feed-forward layer."""
 
     def __init__(self, config: FourMModelConfig, drop_path_rate: float, *, is_decoder: bool = False) -> None:
         super().__init__()
@@ -240,33 +242,33 @@ class Block(nn.Module):
         x_TD = residual(x_TD)
         x_TD = self._add(x_TD, self.attention(self.attention_norm(x_TD), layout, prepared), examples)
         if crossed is not None:
-            asked_SD = self.context_norm(crossed.context_SD)
-            mixed_TD = self.cross_attention(self.query_norm(x_TD), crossed.layout, crossed.prepared, asked_SD)
+            context_SD = self.context_norm(crossed.context_SD)
+            mixed_TD = self.cross_attention(self.query_norm(x_TD), crossed.layout, crossed.prepared, context_SD)
             x_TD = self._add(x_TD, mixed_TD, examples)
         return self._add(x_TD, self.feed_forward(self.feed_forward_norm(x_TD)), examples)
 
-    def _add(self, x_TD: Tensor, found_TD: Tensor, examples: Examples) -> Tensor:
-        """Return their sum, in training without what is found for some examples, and more of it for the others (Huang
-        et al. 2016, https://arxiv.org/abs/1603.09382). In training the sum is in the memory of what a layer has just
-        found, which is in the cache: a hook that keeps outputs of layers must copy them then."""
+    def _add(self, x_TD: Tensor, update_TD: Tensor, examples: Examples) -> Tensor:
+        """Return the sum of `x_TD` and a layer's output `update_TD`. Training drops the update of some examples and
+        scales the others up (stochastic depth, Huang et al. 2016, https://arxiv.org/abs/1603.09382). Training also
+        overwrites `update_TD`, because it is still in the cache; hooks that keep outputs of layers must copy them."""
         rate = self.drop_path_rate
         if self.training and rate:
             is_kept_E = torch.rand(examples.num, device=x_TD.device) >= rate
-            found_TD = found_TD * (is_kept_E / (1 - rate)).to(found_TD.dtype)[examples.example_T][:, None]
-        is_written_into = self.training and found_TD.dtype == x_TD.dtype
-        return found_TD.add_(x_TD) if is_written_into else x_TD + found_TD
+            update_TD = update_TD * (is_kept_E / (1 - rate)).to(update_TD.dtype)[examples.example_T][:, None]
+        is_in_place = self.training and update_TD.dtype == x_TD.dtype
+        return update_TD.add_(x_TD) if is_in_place else x_TD + update_TD
 
 
 def norm(config: FourMModelConfig, width: int | None = None) -> LayerNorm:
-    """A layer norm of the model's width, or of another."""
+    """Return a layer norm of the given width; None: the model's width."""
     return LayerNorm(width or config.hidden_size, config.layer_norm_epsilon, has_bias=config.biases)
 
 
 class FourM(nn.Module):
-    """Embeddings, encoder, decoder and heads."""
+    """Complete 4M model: embeddings, encoder, decoder and heads."""
 
     def __init__(self, config: FourMModelConfig) -> None:
-        """Weights are not initialised: see `initialise`."""
+        """Create the model. Call `initialise` to initialise its weights."""
         super().__init__()
         self.config = config
         width = config.hidden_size
@@ -291,7 +293,7 @@ class FourM(nn.Module):
         return [*self.encoder, *self.decoder]
 
     def forward(self, inputs: FourMInputs) -> dict[str, TokenLoss]:
-        """Score the targets of each modality."""
+        """Return the loss of the targets by modality."""
         x_TD, place_TD = self.embed(inputs)
         context_TD = self.encode(x_TD, inputs)
         context_TD = self.context(context_TD) + place_TD
@@ -299,11 +301,11 @@ class FourM(nn.Module):
         return {name: self.score(name, hidden[name], tokens.true_n) for name, tokens in inputs.targets.items()}
 
     def embed(self, inputs: FourMInputs) -> tuple[Tensor, Tensor]:
-        """(T, D) twice: the tokens of the encoder, and what of that says where they are: positions and modalities."""
+        """Return the embedded input tokens (T, D), and the part of them that embeds positions and modalities (T, D)."""
         parts, places = [], []
         for name, tokens in inputs.inputs.items():
             embedding = cast(InputEmbedding, self.inputs[name])
-            places.append(embedding.places(tokens.positions_n) + self.input_modality[name])
+            places.append(embedding.embed_positions(tokens.positions_n) + self.input_modality[name])
             parts.append(embedding(tokens) + places[-1])
         slots = [tokens.slots_n for tokens in inputs.inputs.values()]
         num_tokens = len(inputs.encoder.example_T)
@@ -315,7 +317,7 @@ class FourM(nn.Module):
         return _put(num_tokens, slots, parts), place_TD
 
     def encode(self, x_TD: Tensor, inputs: FourMInputs) -> Tensor:
-        """Embedded tokens (T, D) to the encoder's normalised output (T, D)."""
+        """Map embedded tokens (T, D) to the normalised output of the encoder (T, D)."""
         layout = inputs.layouts.encoder
         prepared = layout.prepare(None, x_TD.dtype)
         for block in self.encoder:
@@ -323,12 +325,12 @@ class FourM(nn.Module):
         return self.encoder_norm(x_TD)
 
     def decode(self, context_TD: Tensor, inputs: FourMInputs) -> dict[str, Tensor]:
-        """Normalised output (n, D) by target modality."""
+        """Return the normalised output of the decoder (n, D) by target modality."""
         modality = self.input_modality if self.target_modality is None else self.target_modality
         parts = []
         for name, tokens in inputs.targets.items():
             target = cast(TargetEmbedding, self.targets[name])
-            place_nD = target.places(tokens.positions_n) + modality[name]
+            place_nD = target.embed_positions(tokens.positions_n) + modality[name]
             parts.append((self.mask_token if target.table is None else target.look_up(tokens.ids_n)) + place_nD)
         slots = [tokens.slots_n for tokens in inputs.targets.values()]
         x_UD = _put(len(inputs.decoder.example_T), slots, parts)
@@ -340,22 +342,22 @@ class FourM(nn.Module):
         return dict(zip(inputs.targets, hidden, strict=True))
 
     def score(self, name: str, hidden_nD: Tensor, true_n: Tensor) -> TokenLoss:
-        """Cross-entropy of the true ids of one modality, float32 whatever the activations are."""
+        """Return the cross-entropy of the true ids of one modality, always in float32."""
         head = cast(TargetEmbedding, self.targets[name])
-        # A view, because the compiler takes shapes of parameters for fixed and would make a graph for each modality.
+        # Pass a view: the compiler assumes that shapes of parameters are fixed, and would compile a graph per modality.
         table_VD = head.output_table()[:]
         vary(hidden_nD, table_VD, true_n)
         return self.loss(hidden_nD, table_VD, None, true_n)
 
     def logits(self, name: str, hidden_nD: Tensor) -> Tensor:
-        """float32 (n, V) of one modality."""
+        """Return the logits of one modality, float32 (n, V)."""
         head = cast(TargetEmbedding, self.targets[name])
         return linear_logits(hidden_nD, head.output_table(), None)
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """Fresh weights from torch's global generator: Xavier's uniform for matrices, with queries, keys and values
-        counted apart; tables and single vectors normal; tables that are also heads uniform."""
+        """Initialise the weights from torch's global generator. Matrices are Xavier uniform, with separate limits for
+        queries, keys and values. Tables and single vectors are normal, output tables uniform."""
         stacked = stacked_parameters(self)
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -379,13 +381,13 @@ def _vectors(modalities: Iterable[Modality], width: int) -> nn.ParameterDict:
 
 
 def _put(num: int, slots: list[Tensor], parts: list[Tensor]) -> Tensor:
-    """A stream of `num` tokens from tokens (n, D) and their slots; zeros elsewhere."""
+    """Return a stream of `num` tokens with the given tokens (n, D) in their slots and zeros elsewhere."""
     whole = torch.cat(parts)
     return whole.new_zeros(num, whole.shape[1]).index_copy_(0, torch.cat(slots), whole)
 
 
 def drop_path_rates(config: FourMModelConfig) -> tuple[list[float], list[float]]:
-    """Return the rates of the blocks of encoder and decoder."""
+    """Return the drop path rates of all blocks of the encoder, and those of the decoder."""
 
     def ramp(num: int) -> list[float]:
         return [config.drop_path_rate * index / max(1, num - 1) for index in range(num)]
@@ -398,26 +400,30 @@ def drop_path_rates(config: FourMModelConfig) -> tuple[list[float], list[float]]
 
 
 def build(config: FourMModelConfig) -> FourM:
-    """The model on torch's default device, initialised from its global generator; on "meta" without values."""
+    """Return the model on torch's default device, initialised from its global generator; on "meta" without values."""
     return built(lambda: FourM(config), FourM.initialise)
 
 
 class ImageTower(nn.Module):
-    """The encoder alone, whole images to one vector for each of P patches: what the original calls FourMViT. Its
-    parameters have the names they have in `FourM`, so the state dict of one loads with `strict=False`; what is missing
-    then is in `head` alone."""
+    """Encoder alone, for complete images: it returns a vector for each of P patches. The original calls it FourMViT.
+    Its parameters have the same names as in `FourM`, so it loads a state dict of `FourM` with `strict=False`. Only keys
+    of `head` are missing then."""
 
     def __init__(
         self, config: FourMModelConfig, name: str | None = None, head: Callable[[int], nn.Module] | None = None
     ) -> None:
-        """Weights are not initialised. `config`: of the whole model; `name`: of its modality of pixels, None: the only
-        one, or the first; `head`: makes of the width what the encoder's output goes through. Raises InputError where
-        the model reads no pixels."""
+        """Create the tower without initialising its weights. `config`: of the whole model. `name`: name of its pixel
+        modality; None: the first. `head`: function from the width to a module that is applied to the encoder's output.
+        Raises InputError if the model does not read such pixels."""
         super().__init__()
-        pixels = [one for one in config.modalities if one.kind == "pixels" and name in (None, one.name)]
+        pixels = [
+            modality for modality in config.modalities if modality.kind == "pixels" and name in (None, modality.name)
+        ]
         if not pixels:
-            what = "no pixels" if name is None else f"no pixels {name!r}"
-            raise InputError(f"the model reads {what}\n  it has {', '.join(m.name for m in config.modalities)}")
+            missing = "no pixels" if name is None else f"no pixels {name!r}"
+            raise InputError(
+                f"the model reads {missing}\n  its modalities are {', '.join(m.name for m in config.modalities)}"
+            )
         self.modality = pixels[0]
         width = config.hidden_size
         self.input_modality = nn.ParameterDict({self.modality.name: nn.Parameter(torch.zeros(width))})
@@ -428,7 +434,7 @@ class ImageTower(nn.Module):
 
     @classmethod
     def of(cls, model: FourM, name: str | None = None) -> "ImageTower":
-        """The tower in a trained model; they share their parameters."""
+        """Return the tower of a trained model. It shares the parameters of the model."""
         with torch.device("meta"):
             tower = cls(model.config, name)
         own = tower.modality.name
@@ -441,18 +447,18 @@ class ImageTower(nn.Module):
         return list(self.encoder)
 
     def forward(self, pixels_BCHW: Tensor) -> Tensor:
-        """uint8 (B, C, image_size, image_size) to (B, P, D), or what the head makes of it."""
+        """Map uint8 (B, C, image_size, image_size) to (B, P, D), or to the output of the head for that."""
         B, P = len(pixels_BCHW), self.modality.max_tokens
         patch_n = torch.arange(P, device=pixels_BCHW.device).repeat(B)
         row_n = torch.arange(B, device=pixels_BCHW.device).repeat_interleave(P)
         embedding: InputEmbedding = self.inputs[self.modality.name]  # type: ignore[assignment]
         tokens = InputTokens(row_n * P + patch_n, patch_n, patch_n, row_n, pixels_BCHW)
-        x_TD = embedding(tokens) + embedding.places(patch_n) + self.input_modality[self.modality.name]
+        x_TD = embedding(tokens) + embedding.embed_positions(patch_n) + self.input_modality[self.modality.name]
         layout, examples = row_pairs(B, P, pixels_BCHW), Examples(row_n, B)
         for block in self.encoder:
             x_TD = block(x_TD, layout, None, examples)
         return self.head(self.encoder_norm(x_TD).unflatten(0, (B, P)))
 
     def features(self, pixels_BCHW: Tensor) -> Tensor:
-        """uint8 images to (B, D): the mean over patches."""
+        """Return the mean over patches (B, D) for uint8 images (B, C, image_size, image_size)."""
         return self(pixels_BCHW).mean(1)

@@ -16,7 +16,7 @@ from torch import Tensor
 from pretrainkit.errors import CheckpointError, ConfigError, InputError
 from pretrainkit.recipes.fourm.config import FourMModelConfig, published_model
 from pretrainkit.recipes.fourm.modality import Modality, is_published, published
-from pretrainkit.recipes.fourm.model import FourM, Places
+from pretrainkit.recipes.fourm.model import FourM, PositionEmbedding
 
 State = Mapping[str, Tensor]
 Form = Literal["same", "row", "unread"]
@@ -197,7 +197,7 @@ def to_original(model: FourM) -> dict[str, Tensor]:
             found[_bias_of(theirs[0])] = torch.zeros_like(value)
     for side, embeddings in (("encoder", model.inputs), ("decoder", model.targets)):
         for name, embedding in embeddings.items():
-            assert isinstance(embedding, Places)
+            assert isinstance(embedding, PositionEmbedding)
             if embedding.fixed_positions is not None:
                 found[f"{side}_embeddings.{name}.pos_emb"] = embedding.fixed_positions[None]
     return found

@@ -261,7 +261,7 @@ class TokenByToken:
         assert isinstance(target, TargetEmbedding)
         place = self._length if self._length < self.modality.max_length else 0
         modality = model.input_modality if model.target_modality is None else model.target_modality
-        places_RD = target.places(torch.full_like(ids_R, place)) + modality[name]
+        places_RD = target.embed_positions(torch.full_like(ids_R, place)) + modality[name]
         x_RD = target.look_up(ids_R) + places_RD
         for block in self._blocks:
             x_RD = block.step(x_RD, self._length)
