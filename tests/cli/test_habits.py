@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -16,6 +17,8 @@ NO_ANSWER = {"config schema", "config import", *(f"launch {verb}" for verb in ("
     f"launch {verb}" for verb in ("create", "provision", "run", "ssh-config", "delete")
 }
 """Commands that act or print a file, and have nothing to report as JSON."""
+SEVERAL_MEANINGS = {"--dry-run", "--format", "--gpus-per-node", "--nproc", "--revision", "--slurm"}
+"""Options that mean different things in different commands."""
 
 
 def leaves():
@@ -30,6 +33,47 @@ def test_every_command_has_the_common_options_and_those_that_answer_have_json():
     options = dict(leaves())
     assert not [name for name, own in options.items() if not {"--quiet", "-q", "--verbose", "-v", "--debug"} <= own]
     assert {name for name, own in options.items() if "--json" not in own} == NO_ANSWER
+
+
+def helps():
+    """Every command with its help, as a terminal of 100 columns shows it in one line."""
+    group = get_command(main.app)
+    for verb in main.VERBS:
+        command = group.get_command(None, verb)
+        for name, leaf in {"": command, **getattr(command, "commands", {})}.items():
+            words = f"{verb} {name}".strip()
+            shown = succeed(*words.split(), "--help")
+            yield words, leaf, " ".join(re.sub("[│╭╮╰╯─]", " ", shown).split())
+
+
+def test_every_help_has_an_example_and_whole_sentences():
+    for words, command, shown in helps():
+        assert f"Example: pretrainkit {words.split()[0]} " in shown, words
+        for leaf in getattr(command, "commands", {}).values():
+            first = " ".join(leaf.help.split("\n\n")[0].split())
+            assert first.endswith("."), (words, first)
+            assert first in shown, (words, first)
+        for param in command.params:
+            text = " ".join((getattr(param, "help", None) or "").split())
+            assert not text or (text[-1] in ".]" and (text[0].isupper() or ":" in text or ";" in text)), (words, text)
+
+
+def test_an_option_is_in_the_same_panel_in_all_commands():
+    panels: dict[str, set[str]] = {}
+    for _, command, _ in helps():
+        for param in command.params:
+            panel = getattr(param, "rich_help_panel", None) or "Options"
+            if not re.match("BERT|CLIP|T5|4M", panel):
+                for option in param.opts:
+                    panels.setdefault(option, set()).add(panel)
+    assert {option for option, titles in panels.items() if len(titles) > 1} == SEVERAL_MEANINGS
+
+
+def test_sweeps_of_fine_tuning_and_of_launches_name_each_other():
+    shown = {words: text for words, _, text in helps()}
+    assert "`pretrainkit train --sweep PATH=A,B`" in shown["sweep"]
+    assert "`pretrainkit sweep`" in shown["train"]
+    assert "`pretrainkit sweep`" in shown["finetune"]
 
 
 @pytest.fixture

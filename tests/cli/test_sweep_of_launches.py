@@ -31,7 +31,7 @@ def test_lists_are_values_and_folders_have_names_of_one_part():
     assert second == ("train=_a_c,_d_", ["data.train=[/a/c,/d]"])
 
 
-@pytest.mark.parametrize(("word", "said"), [("seed", "no values"), ("=1,2", "no values"), ("seed=0,0", "two runs")])
+@pytest.mark.parametrize(("word", "said"), [("seed", "needs a setting"), ("=1,2", "needs a setting"), ("seed=0,0", "two runs")])
 def test_what_names_no_runs_is_refused(word, said):
     with pytest.raises(ConfigError, match=said):
         sweep_settings([word])
@@ -40,7 +40,7 @@ def test_what_names_no_runs_is_refused(word, said):
 def test_the_words_of_the_advice_are_a_sweep():
     with pytest.raises(ConfigError) as error:
         sweep_settings(["seed"])
-    advice = followed(error.value, "cli/launching.py: --sweep … names no values")
+    advice = followed(error.value, "cli/launching.py: --sweep … needs a setting and its values")
     assert len(sweep_settings([re.search(r"--sweep (\S+)", advice)[1]])) == 2
 
 

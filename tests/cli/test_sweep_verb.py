@@ -33,4 +33,4 @@ def test_an_interrupt_says_how_to_go_on(tmp_path, capfd) -> None:
     with interrupted, mock.patch.object(sys, "argv", ["pretrainkit", *words]), pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 130
-    assert "the same command continues from here" in capfd.readouterr().err
+    assert "run the same command again to continue" in capfd.readouterr().err

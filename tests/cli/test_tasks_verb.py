@@ -68,7 +68,7 @@ def test_a_list_can_be_narrowed_by_a_part_of_the_name_or_a_pattern(cli, module):
         found = json.loads(cli("tasks", "list", "--filter", pattern, "--json").out)
         assert {entry["name"] for entry in found} == expected
         assert len(found) == 2
-    assert "has 'nothing' in its name" in cli("tasks", "list", "--filter", "nothing").out
+    assert "tasks and mixtures contains 'nothing'" in cli("tasks", "list", "--filter", "nothing").out
 
 
 def test_a_named_task_is_shown_and_cached_with_what_the_options_say(cli, tmp_path, monkeypatch):
@@ -136,7 +136,7 @@ def test_what_a_run_would_make_of_text_is_shown(cli, module):
     assert cli(*show, *advice, "--tokenizer", "bytes", *more).code == 0
     lengths = ("--lengths", "inputs=64,targets=18", "--tokenizer", "bytes")
     (row,) = json.loads(cli(*show, *lengths, "--json").out)["shares"]
-    assert "made as in a run with default settings" in cli(*show, *lengths).out
+    assert "made with the default settings of a run" in cli(*show, *lengths).out
     # A run counts the same: its own check of the same mixture.
     run = ("t5/tiny", "data.task=both", f"data.modules=[{module}]", "data.tokenizer=bytes", "data.train_split=train")
     checked = cli("data", "check", *run, "data.valid_split=null", "data.input_length=64", "data.target_length=18").out
@@ -163,7 +163,7 @@ def test_a_cache_of_one_split_leaves_out_the_tasks_without_it(cli, module, tmp_p
     result = cli(*command, "--split", "validation", "--json")
     assert list(json.loads(result.out)) == ["second"]
     assert list(json.loads(result.out)["second"]["splits"]) == ["validation"]
-    assert "my:first has no split validation and is left out" in result.err
+    assert "left out my:first: it has no split validation" in result.err
     assert "caching second 8 examples" in result.err
     assert not (tmp_path / "caches" / "my").exists()
 
@@ -173,12 +173,12 @@ def test_a_cache_of_one_split_leaves_out_the_tasks_without_it(cli, module, tmp_p
     [
         (("show", "my:frst"), "the nearest names are: my:first"),
         (("show", "second", "--split", "test"), "there is no split 'test'\n  there are: train"),
-        (("show", "second", "--lengths", "512"), "write it like inputs=512,targets=114"),
+        (("show", "second", "--lengths", "512"), "write for example inputs=512,targets=114"),
         (
             ("show", "both", "--lengths", "input=5"),
-            "both has no feature 'input', for which --lengths is given\n  it has",
+            "--lengths names 'input', and both has no such feature\n  give one of",
         ),
-        (("cache", "both", "--split", "tests", "--out", "never"), "there is no split 'tests'\n  there are: train"),
+        (("cache", "both", "--split", "tests", "--out", "never"), "there is no split 'tests'\n  give one of: train"),
         (("list", "--module", "no_such.py"), "there is no module"),
         (("list", "--module", "no_such_module"), "the module no_such_module cannot be imported: ModuleNotFoundError"),
     ],

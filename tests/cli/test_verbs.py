@@ -63,7 +63,7 @@ def test_every_verb_has_help(helped, verb):
         (["train", "nosuch.yaml"], "there is no config file nosuch.yaml"),
         (["train", "bert/tiny", "data.batchsize=3"], "closest: data.batch_size"),
         (["train", "bert/tiny", "seed"], "write settings as dotted.path=value"),
-        (["train", "bert/tiny", "--launch", "mars"], "ways to launch: none, local"),
+        (["train", "bert/tiny", "--launch", "mars"], "give one of: none, local"),
         (["train", "bert/tiny", "--launch", "local", "--nproc", "7"], "cannot be split over 7 ranks"),
         (["train", "bert/tiny", "--out", "OUT"], "data.train"),
         (["config", "show", "bert/tiny", "--under", "optimiser"], "parts: recipe, seed"),
@@ -138,7 +138,7 @@ def test_module_and_command_are_the_same():
         ("glue/cola", ": there is no such folder"),
         (
             "bert/tiny",
-            "bert/tiny is no task of glue\n  name one, as in finetune cola; of a config file: pretrainkit train ",
+            "bert/tiny is not a task of glue\n  name a task, as in finetune cola; for a config file or another preset: pretrainkit train ",
         ),
     ],
 )

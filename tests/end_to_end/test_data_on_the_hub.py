@@ -170,9 +170,9 @@ def test_a_configuration_or_a_split_that_lacks_is_said(monkeypatch):
 def test_rows_are_uploaded_or_kept_and_never_both(made, tmp_path, latin_font):
     words = ("render", made / "saved/train", "--renderer", latin_font, "--max-patches", 30)
     both = refused(*words, "--push", "someone/set", "--out", tmp_path / "rows")
-    assert "data push FOLDER USER/NAME" in followed(both, "cli/render.py: --push keeps no rows here")
+    assert "data push FOLDER USER/NAME" in followed(both, "cli/render.py: --push uploads rows without keeping them")
     split = refused(*words, "--out", tmp_path / "rows", "--split", "test")
-    assert "leave out --split" in followed(split, "cli/render.py: --split … names the files of rows")
+    assert "leave out --split" in followed(split, "cli/render.py: --split … has an effect only if CORPUS")
     unused = refused(*words, "--out", tmp_path / "rows", "--public")
     assert "leave out --public" in followed(unused, "cli/render.py: … has an effect only with --push")
     succeed(*words, "--out", tmp_path / "rows")

@@ -224,7 +224,7 @@ def test_finetuning_of_a_preset_that_is_no_task_says_how_to_train_it(
     settings: list[str], finished: Path, tmp_path: Path
 ) -> None:
     message = refused("finetune", settings[0], "--from", finished)
-    advice = followed(message, "cli/finetune.py: … is no task of …")
+    advice = followed(message, "cli/finetune.py: … is not a task of …")
     words = advice.partition("pretrainkit ")[2].split()
     succeed(*words, *settings[1:], "num_steps=1", "schedule.num_warmup_steps=1", "--out", tmp_path / "run")
 

@@ -64,7 +64,7 @@ def test_a_launch_is_looked_at_and_ended(rank_module: Callable[[str, str], Path]
     assert str(launcher.pid) in say("cancel", run)
     assert launcher.wait(60) == 130
     assert "ended with 130 (stopped by a signal) after None: ended" in say("status", run)
-    with pytest.raises(InputError, match=r"does not run\n.*launch resume"):
+    with pytest.raises(InputError, match=r"is not running\n.*launch resume"):
         say("cancel", run)
 
 
@@ -85,9 +85,9 @@ def test_ranks_of_this_machine_go_on_with_the_config_that_they_began_with_from_a
     words = [str(file), "seed=3", "--out", "run", "--launch", "local", "--nproc", "2"]
     assert CliRunner().invoke(app_of("train"), words).exit_code == 130
     file.unlink()
-    with pytest.raises(InputError, match="does not run") as error:
+    with pytest.raises(InputError, match="is not running") as error:
         say("cancel", "run")
-    assert "launch resume run" in followed(error.value, "cli/launch.py: … does not run")
+    assert "launch resume run" in followed(error.value, "cli/launch.py: … is not running")
     monkeypatch.chdir("shards")
     assert CliRunner().invoke(app, ["resume", str(tmp_path / "run")]).exit_code == 130
     first, again = started
@@ -101,7 +101,7 @@ def test_ranks_of_this_machine_go_on_with_the_config_that_they_began_with_from_a
 def test_runs_that_lie_beside_each_other_are_no_sweep(tmp_path: Path) -> None:
     for number, kind in enumerate(("slurm", "local")):
         LaunchFolder(tmp_path / str(number)).add(Launch(kind, (), (), job_ids=("1",)))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="is no sweep"):
+    with pytest.raises(InputError, match="is not a sweep"):
         say("resume", tmp_path)
 
 

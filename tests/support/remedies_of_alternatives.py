@@ -11,7 +11,7 @@ DEPTH = "--to depth --out {out}"
 LAUNCHED = f"{TRAIN} {SHARDS}"
 WROTE = "`pretrainkit train` wrote, such as "
 EXCUSED = {
-    "cli/options.py: --launch none is one process": {"--launch"},  # starts several processes
+    "cli/options.py: --launch none is a single process": {"--launch"},  # starts several processes
     "config/loader.py: cannot read …": {"dotted.path"},  # the form of a setting
     "dist/env.py: device … was asked for": {"device"},  # the same in Python
     "launch/folder.py: … was not launched": {"--launch"},  # starts several processes

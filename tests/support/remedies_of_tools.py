@@ -69,11 +69,11 @@ ELSEWHERE = "installs something, or needs another version"
 DEMO = "runs a whole demo, which takes minutes"
 CALLER = "no command gets there: a caller's mistake in Python, or a method that a recipe must override"
 NOT_HERE = {
-    "cli/corpus.py: --engine … needs a folder that all machines see": CLUSTER,
+    "cli/corpus.py: --engine … needs a folder that all machines can read": CLUSTER,
     "cli/launching.py: … already holds a run / resume the sweep": CLUSTER,
-    "cli/launching.py: … is no sweep": CLUSTER,
-    "cli/launching.py: each run of … is complete or in the queue": CLUSTER,
-    "cli/resume.py: resume has no --launch cloud": CLUSTER,
+    "cli/launching.py: … is not a sweep": CLUSTER,
+    "cli/launching.py: every run of … is complete or in the queue": CLUSTER,
+    "cli/resume.py: resume does not support --launch cloud": CLUSTER,
     "workers/ray_engine.py: no machine of the Ray cluster": CLUSTER,
     "workers/ray_engine.py: no Ray cluster answers": CLUSTER,
     "workers/slurm_engine.py: SLURM refused the job": CLUSTER,

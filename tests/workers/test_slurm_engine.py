@@ -157,8 +157,8 @@ def test_refusals(tmp_path, cluster, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--slurm", "partition=cpu"], "--slurm partition=cpu is only read by --engine slurm"),
-        (["--ray", "head:6379", "--engine", "slurm"], "--ray head:6379 is only read by --engine ray"),
+        (["--slurm", "partition=cpu"], "--slurm partition=cpu has an effect only with --engine slurm"),
+        (["--ray", "head:6379", "--engine", "slurm"], "--ray head:6379 has an effect only with --engine ray"),
         (["--engine", "slurm", "--slurm", "partitoin=cpu"], "partition"),
         (["--engine", "slurm", "--slurm", "sbatch={array: 0-3}"], "array"),
     ],

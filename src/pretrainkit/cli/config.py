@@ -1,4 +1,4 @@
-"""`pretrainkit config`."""
+"""`pretrainkit config`: show, check, import and document configs."""
 
 import shlex
 import sys
@@ -10,6 +10,7 @@ import typer
 from typer import Argument, Option
 
 from pretrainkit import api
+from pretrainkit.cli.options import Json
 from pretrainkit.config.docs import json_schema, to_commented_yaml
 from pretrainkit.config.loader import flatten
 from pretrainkit.config.yaml import dump_yaml
@@ -20,19 +21,23 @@ from pretrainkit.running.configs import check_initial
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 Source = Annotated[str, Argument(metavar="PRESET|FILE.yaml", help="A preset such as bert/tiny, or a YAML file.")]
-Settings = Annotated[list[str] | None, Argument(metavar="PATH=VALUE", help="Settings to lay over it.")]
+Settings = Annotated[
+    list[str] | None, Argument(metavar="PATH=VALUE", help="Settings that override it, such as data.batch_size=64.")
+]
 
 
 @app.command()
 def show(
     source: Source,
     settings: Settings = None,
-    under: Annotated[str | None, Option(help="Only this part, such as optimizer.")] = None,
-    origins: Annotated[bool, Option("--origins", help="Say where each value comes from.")] = False,
-    plain: Annotated[bool, Option("--plain", help="YAML without the documentation.")] = False,
-    json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
+    under: Annotated[str | None, Option(help="Show only this part, such as optimizer.")] = None,
+    origins: Annotated[
+        bool, Option("--origins", help="Show the origin of each value: preset, file or command line.")
+    ] = False,
+    plain: Annotated[bool, Option("--plain", help="Print YAML without the documentation.")] = False,
+    json: Json = False,
 ) -> None:
-    """Print the resolved config with the documentation of every field, as YAML that `train` reads back."""
+    """Print the resolved config as YAML, with the documentation of every field. `train` reads this YAML."""
     resolved = api.resolve_config(source, settings or [])
     part, tree = resolved.config, resolved.config.model_dump(mode="json")
     for name in under.split(".") if under else []:
@@ -48,7 +53,7 @@ def show(
         for path, value in flatten(tree).items():
             print(f"{prefix + path:<40} {value!s:<24} {resolved.origins.get(prefix + path, '')}")
     elif plain or not isinstance(tree, dict):
-        print(dump_yaml(tree).removesuffix("...\n"), end="")  # which ends a bare value
+        print(dump_yaml(tree).removesuffix("...\n"), end="")  # the end mark after a single value
     else:
         print(to_commented_yaml(part), end="")
 
@@ -57,10 +62,10 @@ def show(
 def check(
     source: Source,
     settings: Settings = None,
-    nproc: Annotated[int, Option(min=1, help="Number of ranks that the config is for.")] = 1,
-    json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
+    nproc: Annotated[int, Option(min=1, help="Number of ranks of the run.")] = 1,
+    json: Json = False,
 ) -> None:
-    """Check a config without starting anything; reports every problem at once."""
+    """Check a config without starting a run. All problems are reported at once."""
     resolved = api.resolve_config(source, settings or [])
     api.check_config(resolved.config, nproc, resolved.origins)
     check_initial(resolved.config)
@@ -69,12 +74,12 @@ def check(
         return
     for note in resolved.notes():
         print(note)
-    print(f"{source}: all right on {nproc} rank{'s' if nproc > 1 else ''}")
+    print(f"{source}: valid on {nproc} rank{'s' if nproc > 1 else ''}")
 
 
 @app.command()
 def schema(recipe: Annotated[str, Argument(help="Name of the recipe.")]) -> None:
-    """Print the JSON schema of a recipe's YAML files, for editors."""
+    """Print the JSON schema of a recipe's YAML files, for editors that check them."""
     print(dumps(json_schema(find_recipe(recipe).config_class), indent=2, ensure_ascii=False))
 
 
@@ -84,33 +89,33 @@ def import_file(
         Path,
         Argument(
             metavar="FILE",
-            help="A YAML file of ZeroVL (its clip or linear_prob task; recipe clip), a main or generation YAML file "
-            "of 4M (fourm), a YAML file of 4M's tokenizers (image_tokenizer), or a gin file of T5X that trains, "
-            "evaluates or infers (t5).",
+            help="A YAML file of ZeroVL (its tasks clip and linear_prob; recipe clip), a YAML file of 4M for training "
+            "or generation (fourm) or for its tokenizers (image_tokenizer), or a gin file of T5X for training, "
+            "evaluation or inference (t5).",
         ),
     ],
-    settings: Annotated[list[str] | None, Argument(metavar="KEY=VALUE", help="In that file's own keys.")] = None,
-    recipe: Annotated[
-        str | None, Option(help="Recipe that reads the file. Default: the one whose keys it has.")
+    settings: Annotated[
+        list[str] | None, Argument(metavar="KEY=VALUE", help="Overrides with the keys of that file.")
     ] = None,
-    nproc: Annotated[int, Option(min=1, help="Number of ranks that the config is for.")] = 1,
-    out: Annotated[Path | None, Option(help="Write it here; default: print it.")] = None,
+    recipe: Annotated[str | None, Option(help="Recipe that reads the file. Default: detect it from the keys.")] = None,
+    nproc: Annotated[int, Option(min=1, help="Number of ranks of the run.")] = 1,
+    out: Annotated[Path | None, Option(help="New YAML file to write. Default: print the config.")] = None,
 ) -> None:
-    """Turn a config file of the system a recipe succeeds into one of ours."""
+    """Convert a config file of another system to a config of ours."""
     imported = api.import_config(file, recipe, settings or [], nproc)
     for note in imported.notes:
         print(f"note: {note}", file=sys.stderr)
     if words := list(imported.weights_command):
         words += [] if imported.config is None else ["--config", str(out or "FILE.yaml")]
         reading = shlex.join(("pretrainkit", *words))
-        print(f"note: it starts from the weights that this command reads: {reading}", file=sys.stderr)
+        print(f"note: the run starts from weights that this command imports: {reading}", file=sys.stderr)
     if imported.without_effect:
         number = len(imported.without_effect)
-        keys = "1 key changes" if number == 1 else f"{number} keys change"
-        print(f"note: {keys} nothing here: {', '.join(imported.without_effect)}", file=sys.stderr)
+        keys = "1 key has" if number == 1 else f"{number} keys have"
+        print(f"note: {keys} no effect here: {', '.join(imported.without_effect)}", file=sys.stderr)
     if imported.config is None:
         same = shlex.join(("pretrainkit", *imported.command))
-        print(f"{file} needs no config here; the same is done by:\n  {same}")
+        print(f"{file} needs no config here; the equivalent command is:\n  {same}")
         return
     config = imported.config
     api.check_config(config, nproc)
@@ -122,5 +127,5 @@ def import_file(
         with open(out, "x", encoding="utf-8") as target:
             target.write(text)
     except OSError as error:
-        raise InputError(f"cannot write {out}\n  {error}\n  give a new file in a folder that exists") from None
+        raise InputError(f"cannot write {out}\n  {error}\n  give a new file in an existing folder") from None
     print(f"{out}\n  train it with: pretrainkit train {out} --out FOLDER")

@@ -1,4 +1,4 @@
-"""`pretrainkit corpus`: from raw files to shuffled, checksummed shards; word counts; statistics."""
+"""`pretrainkit corpus`: turn raw files into shuffled, checksummed shards; count words; print statistics."""
 
 import json
 import sys
@@ -42,18 +42,18 @@ app.command()(stats)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alike:
-    """Rules for which documents count as the same."""
+class Similarity:
+    """Options for which documents count as duplicates."""
 
     method: Literal["exact", "minhash"] = "minhash"
-    """exact: equal text. minhash: most runs of five words in common, too."""
+    """exact: documents with equal text. minhash: also documents that share most sequences of five words."""
     bands: int = 14
-    """minhash: more bands find documents that are less alike."""
+    """For minhash: number of bands. More bands also find less similar documents."""
     rows: int = 8
-    """minhash: hashes of a band, which must agree; more find fewer."""
+    """For minhash: number of hashes per band, which must all agree. More rows find fewer documents."""
 
     def rule(self, reason: str) -> "DuplicateRule":
-        """Which documents are one too many, counted under `reason`."""
+        """Return the rule that drops duplicates, and counts them under `reason`."""
         from pretrainkit.corpus.duplicates import DuplicateRule
         from pretrainkit.corpus.minhash import MinHash
 
@@ -68,7 +68,8 @@ def wikipedia(
         list[str] | None,
         Argument(
             metavar="DUMP...",
-            help="pages-articles dumps of any language, .xml, .xml.bz2 or .xml.gz: files, globs or fsspec addresses.",
+            help="Dumps named pages-articles, in any language, as .xml, .xml.bz2 or .xml.gz: files, globs or fsspec "
+            "addresses.",
         ),
     ] = None,
     *,
@@ -76,22 +77,22 @@ def wikipedia(
     build: Annotated[type[BuildSettings], "num_shards", "extraction", "redirects", "compress", BAD],
     extraction: Annotated[Extraction, "sections", "lists", "tables", "disambiguations"],
     redirects: Annotated[
-        bool, Option("--redirects", help="Also write OUT/_redirects.tsv: title TAB the article it leads to.")
+        bool, Option("--redirects", help="Also write OUT/_redirects.tsv with lines TITLE TAB TARGET.")
     ] = False,
     execution: Execution,
     compat: Annotated[
         Compat,
         Option(
-            help="wikiextractor: the text that WikiExtractor 2.75 gives, with what it loses; titles, lists and "
-            "tables as its options --sections, --lists and --keep_tables write them."
+            help="wikiextractor: write the same text as WikiExtractor 2.75, with its losses. Titles, lists and tables "
+            "are written as by its options --sections, --lists and --keep_tables."
         ),
     ] = "none",
     json_output: Json = False,
 ) -> None:
-    """Turn Wikipedia's dumps into shards of articles in OUT, in the order of the dump, without unpacking them first.
+    """Turn Wikipedia dumps into shards of articles in OUT, in the order of the dump, without unpacking them first.
 
-    A document is an article: paragraphs, one per line; its title and number are in `meta`. Redirects and other
-    namespaces are left out. A large multistream .bz2 is read by all workers at once; it needs no index.
+    A document is an article, with one paragraph per line. Its title and number are in `meta`. Redirects and other
+    namespaces are left out. A large multistream .bz2 file is read by all workers at once, without its index.
     """
     from pretrainkit.corpus.shards import build_corpus
     from pretrainkit.corpus.wikipedia.redirects import FOLDER, TABLE, join_redirects
@@ -101,11 +102,11 @@ def wikipedia(
     sources = find_sources(named(dumps), "dump", options=options)
     settings = build(seed=None, split_folders=False)
     with shown_progress(sources) as progress:
-        manifests = build_corpus(sources, out, settings, **execution.means(), progress=progress)
-        stretches = (source for group in group_sources(sources) for _, source in group)
-        num_redirects = join_redirects(out, stretches) if redirects else None
+        manifests = build_corpus(sources, out, settings, **execution.arguments(), progress=progress)
+        spans = (source for group in group_sources(sources) for _, source in group)
+        num_redirects = join_redirects(out, spans) if redirects else None
         if num_redirects is not None:
-            progress.note(f"{out / TABLE}: where {num_redirects:,} redirects lead")
+            progress.note(f"{out / TABLE}: {num_redirects:,} redirects and their targets")
     report_corpus(out, manifests, json_output)
 
 
@@ -113,7 +114,7 @@ def wikipedia(
 @with_settings
 def hub(
     name: Annotated[
-        str, Argument(metavar="NAME", help="Name of a data set, such as allenai/c4, or a folder with its files.")
+        str, Argument(metavar="NAME", help="A data set on the hub, such as allenai/c4, or a folder with its files.")
     ],
     *,
     out: Out,
@@ -123,7 +124,7 @@ def hub(
         *("revision", changed("max_documents", show_default="all")),
     ],
     build: Annotated[type[BuildSettings], "num_shards", changed("heldout", default=0.01), "compress", SEED, "shuffle"],
-    shuffle: Annotated[bool, Option(help="Shuffle globally, or keep the order of the data set.")] = True,
+    shuffle: Annotated[bool, Option(help="Shuffle all documents, or keep the order of the data set.")] = True,
     execution: Execution,
     json_output: Json = False,
 ) -> None:
@@ -135,7 +136,7 @@ def hub(
     from pretrainkit.corpus.shards import build_corpus
 
     settings = build() if shuffle else build(seed=None)
-    means = execution.means()
+    means = execution.arguments()
     with shown_progress([]) as progress, fetched(request(name=name), out, **means, progress=progress) as sources:
         manifests = build_corpus(sources, out, settings, **means, progress=progress)
     report_corpus(out, manifests, json_output)
@@ -147,20 +148,23 @@ def shards(
     inputs: Inputs = None,
     *,
     out: Out,
-    wiki: Annotated[list[str] | None, Option(help="Extracted Wikipedia files; may be repeated.")] = None,
-    books: Annotated[list[str] | None, Option(help="Books, one per file; may be repeated.")] = None,
+    wiki: Annotated[list[str] | None, Option(help="Extracted Wikipedia files. May be repeated.")] = None,
+    books: Annotated[list[str] | None, Option(help="Plain-text books, one per file. May be repeated.")] = None,
     build: Annotated[
         type[BuildSettings], "num_shards", "heldout", "compress", SEED, "shuffle", "format", "text_key", BAD
     ],
     heldout: Annotated[
         float | None, Option(help="Share of documents for OUT/valid, by a hash of their text.", show_default="0.01")
     ] = None,
-    shuffle: Annotated[bool, Option(help="Shuffle globally, or keep the order of the input.")] = True,
+    shuffle: Annotated[bool, Option(help="Shuffle all documents, or keep the order of the input.")] = True,
     format: Format = "auto",
     execution: Execution,
     compat: Annotated[
         Literal["none", "sabertooth"],
-        Option(help="sabertooth: its shard sizes, its <doc> rule, one folder, exit status 1 on wrong arguments."),
+        Option(
+            help="sabertooth: behave as its script: its shard sizes and <doc> rule, a single folder, and exit code 1 "
+            "for wrong arguments."
+        ),
     ] = "none",
     json_output: Json = False,
 ) -> None:
@@ -173,11 +177,11 @@ def shards(
     is_compat = compat == "sabertooth"
     try:
         if is_compat and not out.is_dir():
-            raise InputError(f"{out} is not a folder\n  make it first, or leave out --compat sabertooth")
+            raise InputError(f"{out} is not a folder\n  create it first, or leave out --compat sabertooth")
         if is_compat and heldout:
             raise InputError("--compat sabertooth has no held-out data\n  leave out --heldout or --compat")
         if not (inputs or wiki or books):
-            raise InputError("nothing to read\n  name INPUT files, --wiki or --books; --help tells more")
+            raise InputError("nothing to read\n  name INPUT files, --wiki or --books; --help shows the formats")
         sources = [
             *find_sources(inputs or [], format),
             *find_sources(wiki or [], "wiki", dataset="Wikipedia"),
@@ -214,7 +218,7 @@ def books(
 ) -> None:
     """Turn plain-text books, one per file, into shards in OUT, in the order given.
 
-    Lines are trimmed, empty ones dropped; nothing else is cleaned unless it is asked for.
+    Lines are stripped of spaces at both ends, and empty lines are dropped. Other cleaning needs an option.
     """
     options = None if cleaning == BookCleaning() else cleaning
     sources = find_sources(named(inputs), "book", dataset="Books", options=options)
@@ -234,7 +238,7 @@ def shuffle(
 ) -> None:
     """Shuffle all documents of INPUT globally into shards in OUT, in bounded memory.
 
-    The order is a function of the seed and the input alone. Disk writes are about twice the text.
+    The order depends only on the seed and the input. The command writes about twice the size of the text to disk.
     """
     build_shards(find_sources(named(inputs), format), out, build(split_folders=False), execution, json_output)
 
@@ -251,7 +255,7 @@ def filter_documents(
     execution: Execution,
     json_output: Json = False,
 ) -> None:
-    """Keep documents that read like running text, by Gopher's rules; what goes is counted by rule. Keeps the order."""
+    """Drop documents that are not running text, by the rules of Gopher, and count them by rule. Keep the order."""
     settings = build(seed=None, split_folders=False, quality=quality)
     build_shards(find_sources(named(inputs), format), out, settings, execution, json_output)
 
@@ -262,14 +266,14 @@ def dedup(
     inputs: Inputs = None,
     *,
     out: Out,
-    build: Annotated[type[BuildSettings], "num_shards", "alike", "compress", "format", "text_key", BAD],
-    alike: Alike,
+    build: Annotated[type[BuildSettings], "num_shards", "similarity", "compress", "format", "text_key", BAD],
+    similarity: Similarity,
     format: Format = "auto",
     execution: Execution,
     json_output: Json = False,
 ) -> None:
-    """Keep the first of documents that are equal, or nearly so. Keeps the order."""
-    rule = alike.rule("near_duplicate" if alike.method == "minhash" else "exact_duplicate")
+    """Drop documents that repeat an earlier document, exactly or nearly. Keep the order of the others."""
+    rule = similarity.rule("near_duplicate" if similarity.method == "minhash" else "exact_duplicate")
     settings = build(seed=None, split_folders=False, duplicates=rule)
     build_shards(find_sources(named(inputs), format), out, settings, execution, json_output)
 
@@ -282,18 +286,18 @@ def split(
     out: Out,
     build: Annotated[
         type[BuildSettings],
-        *("num_shards", changed("heldout", default=0.01), "alike", "compress", SEED, "format", "text_key", BAD),
+        *("num_shards", changed("heldout", default=0.01), "similarity", "compress", SEED, "format", "text_key", BAD),
     ],
-    alike: Alike,
+    similarity: Similarity,
     format: Format = "auto",
     execution: Execution,
     json_output: Json = False,
 ) -> None:
-    """Shuffle into OUT/train and OUT/valid so that nothing held out is also trained on, exactly or nearly.
+    """Shuffle into OUT/train and OUT/valid so that no training document repeats a held-out one, exactly or nearly.
 
-    As `corpus shards`; in addition, near duplicates of held-out documents leave the training data.
+    This is like `corpus shards`, but also drops duplicates of held-out documents from the training data.
     """
-    settings = build(duplicates=alike.rule("duplicate_of_held_out"))
+    settings = build(duplicates=similarity.rule("duplicate_of_held_out"))
     build_shards(find_sources(named(inputs), format), out, settings, execution, json_output)
 
 
@@ -304,14 +308,14 @@ def compress_shards(
     *,
     out: Out,
     num_shards: Annotated[
-        int | None, Option(help="Number of shards.", show_default="as many as there are files")
+        int | None, Option(help="Number of shards.", show_default="the number of input files")
     ] = None,
     build: Annotated[type[BuildSettings], changed("compress", default="zst"), "format", "text_key", BAD],
     format: Format = "auto",
     execution: Execution,
     json_output: Json = False,
 ) -> None:
-    """Write the same documents in the same order as Zstandard shards, or with --compress none as plain ones."""
+    """Write the same documents in the same order as Zstandard shards, or as plain shards with --compress none."""
     sources = find_sources(named(inputs), format)
     settings = build(num_shards=num_shards or len(sources), seed=None, split_folders=False)
     build_shards(sources, out, settings, execution, json_output)
@@ -322,13 +326,13 @@ def compress_shards(
 def count_words(
     inputs: Inputs = None,
     *,
-    out: Annotated[str, Option(help="The table to write, word TAB count; - for standard output.")] = "-",
+    out: Annotated[str, Option(help="File for the table, with lines WORD TAB COUNT; - for standard output.")] = "-",
     order: Annotated[Order, Option(help="Order of the rows.")] = "count",
     pile_sets: Annotated[
         str | None,
         Option(
-            help="Count documents with a meta.pile_set_name only if it is one of these, separated by commas; "
-            "sabertooth stands for its 14."
+            help="Skip documents whose meta.pile_set_name is not one of these names, separated by commas. sabertooth "
+            "stands for the 14 names that it counts."
         ),
     ] = None,
     text_key: TextKey = "text",
@@ -336,9 +340,9 @@ def count_words(
     execution: Execution,
     json_output: Json = False,
 ) -> None:
-    """Count words (runs of bytes other than space, TAB, LF, CR), exactly and in bounded memory.
+    """Count words exactly, in bounded memory. A word is a run of bytes other than space, TAB, LF and CR.
 
-    Tables (.tsv) among INPUT are added up. The table does not depend on --workers, --memory or --engine.
+    The counts of tables (.tsv) among INPUT are added. The table does not depend on --workers, --memory or --engine.
     """
     import shutil
     import tempfile
@@ -351,10 +355,12 @@ def count_words(
         if "sabertooth" in wanted:
             wanted = (wanted - {"sabertooth"}) | SABERTOOTH_PILE_SETS
     if out == "-" and json_output:
-        raise InputError("--json and the table would both go to standard output\n  name a file by --out")
-    means = execution.means()
+        raise InputError("--json and the table would both be printed to standard output\n  name a file with --out")
+    means = execution.arguments()
     if out == "-" and execution.engine != "local":
-        raise InputError(f"--engine {execution.engine} needs a folder that all machines see\n  name a file by --out")
+        raise InputError(
+            f"--engine {execution.engine} needs a folder that all machines can read\n  name a file with --out"
+        )
     sources = find_sources(named(inputs))
     with tempfile.TemporaryDirectory() as folder, shown_progress(sources) as progress:
         target = Path(folder) / "words.tsv" if out == "-" else Path(out)
@@ -382,21 +388,17 @@ def count_words(
 
 @app.command("corrupt")
 def corrupt_words(
-    file: Annotated[Path, Argument(metavar="FILE", help="Labelled examples: .conllu, .jsonl or .tsv.")],
+    file: Annotated[Path, Argument(metavar="FILE", help="File of labelled examples: .conllu, .jsonl or .tsv.")],
     *,
-    out: Annotated[Path, Option(help="File in the same format.")],
-    attack: Annotated[Attack, Option(help="Kind of error.")],
-    severity: Annotated[float, Option(help="Share of the words.")] = 0.5,
-    column: Annotated[
-        list[str] | None, Option(help="Column of text in .jsonl and .tsv files; may be repeated.")
-    ] = None,
+    out: Annotated[Path, Option(help="File to write, in the same format.")],
+    attack: Annotated[Attack, Option(help="Kind of spelling error.")],
+    severity: Annotated[float, Option(help="Share of the words that get errors, from 0 to 1.")] = 0.5,
+    column: Annotated[list[str] | None, Option(help="Text column of .jsonl and .tsv files. May be repeated.")] = None,
     seed: Annotated[int, Option(help="Seed of all random choices.")] = 0,
-    typos: Annotated[
-        Path | None, Option(help="File for natural-typo: in each line a word and the typos that people make.")
-    ] = None,
+    typos: Annotated[Path | None, Option(help="For natural-typo: file with a word and its typos in each line.")] = None,
     json_output: Json = False,
 ) -> None:
-    """Write labelled examples again with errors in their words, to see how much a model minds. Labels stay."""
+    """Write labelled examples with spelling errors, to measure how robust a model is. Labels do not change."""
     from pretrainkit.recipes.capabilities import CorruptsWords
     from pretrainkit.recipes.registry import first_able
 
@@ -405,60 +407,66 @@ def corrupt_words(
     if json_output:
         print_path(out, True, texts=num)
     else:
-        typer.echo(f"{out}: {amount(num, 'text')}, {attack} of {severity:.0%} of the words")
+        typer.echo(f"{out}: {amount(num, 'text')}, {attack} in {severity:.0%} of the words")
 
 
 @app.command()
 def pack(
     folders: Annotated[
-        list[Path], Argument(metavar="FOLDER...", help="Finished folders: shards, tokenizers, token shards.")
+        list[Path], Argument(metavar="FOLDER...", help="Complete folders of shards, tokenizers or token shards.")
     ],
     *,
-    out: Annotated[Path, Option(help="The archive to write, .tar.")],
+    out: Annotated[Path, Option(help="Archive to write, .tar.")],
     json_output: Json = False,
 ) -> None:
-    """Put folders into one archive with the checksum of every file, to carry to other machines."""
+    """Write folders to one archive with the checksum of every file, to copy to other machines."""
     from pretrainkit.corpus.pack import pack
 
-    _say(out, pack(folders, out), json_output)
+    _print_contents(out, pack(folders, out), json_output)
 
 
 @app.command()
 def unpack(
     archive: Annotated[Path, Argument(metavar="ARCHIVE", help="Archive that `corpus pack` wrote.")],
     *,
-    out: Annotated[Path, Option(help="Folder in which the packed folders appear.")],
+    out: Annotated[Path, Option(help="Folder in which the packed folders are created.")],
     json_output: Json = False,
 ) -> None:
-    """Take the folders out of an archive of `corpus pack`, checking every file."""
+    """Extract the folders of an archive of `corpus pack`, and check every file."""
     from pretrainkit.corpus.pack import unpack
 
-    _say(out, unpack(archive, out), json_output)
+    _print_contents(out, unpack(archive, out), json_output)
 
 
-def _say(place: Path, contents: dict[str, list[dict[str, int]]], json_output: bool) -> None:
+def _print_contents(place: Path, contents: dict[str, list[dict[str, int]]], json_output: bool) -> None:
     if json_output:
         typer.echo(json.dumps(contents, ensure_ascii=False))
         return
     files = contents["files"]
     total = sum(entry["num_bytes"] for entry in files)
-    typer.echo(f"{place}: {amount(len(files), 'file')}, {total / 1e6:,.1f} MB, all checksums are right")
+    typer.echo(f"{place}: {amount(len(files), 'file')}, {total / 1e6:,.1f} MB, all checksums are correct")
 
 
 @app.command()
 def bert_text(
     inputs: Inputs = None,
     *,
-    out: Annotated[Path, Option(help="The text file to write.")],
+    out: Annotated[Path, Option(help="Text file to write.")],
     punkt: Annotated[
-        Path | None, Option(help="punkt.json of a tokenizer folder; else sentences end after stops.")
+        Path | None,
+        Option(
+            help="The punkt.json of a tokenizer folder, to split sentences. Default: split after periods and the like."
+        ),
     ] = None,
     format: Format = "auto",
     text_key: TextKey = "text",
     max_bad: MaxBad = 0,
     json_output: Json = False,
 ) -> None:
-    """Write documents as BERT text: one sentence per line, a blank line between documents. It is read as such, too."""
+    """Write documents as BERT text: one sentence per line, a blank line between documents.
+
+    Other commands read this format, too.
+    """
     from pretrainkit.corpus.bert_text import write_bert_text
     from pretrainkit.corpus.readers import read_documents
     from pretrainkit.files.skips import Skips
@@ -478,30 +486,30 @@ def bert_text(
 
 @app.command()
 def tokenize_images(
-    run: Annotated[Path, Argument(help="An image tokenizer: run, checkpoint or export.")],
+    run: Annotated[Path, Argument(help="An image tokenizer: a run folder, a checkpoint in it, or an export.")],
     folders: Annotated[
         list[str],
         Argument(
             metavar="FOLDER...",
-            help="Data sets: a folder with a folder for each modality, or tar files as in 'ROOT/[rgb]/{00..09}.tar'.",
+            help="Data sets: a folder with a subfolder per modality, or tar files as in 'ROOT/[rgb]/{00..09}.tar'.",
         ),
     ],
     *,
-    crops: Annotated[int, Option(min=1, help="Parts of each image: the centre square, then random ones.")] = 1,
-    min_scale: Annotated[float, Option(help="Smallest share of an image that a random part has.")] = 0.8,
-    folder: Annotated[str | None, Option(help="Folder of the images. Default: that of the tokenizer's domain.")] = None,
-    out: Annotated[str | None, Option(help="Name of the folder of tokens; default: tok_DOMAIN@PIXELS.")] = None,
-    seed: Annotated[int, Option(min=0, help="Seed of the random parts.")] = 0,
-    shard: Annotated[str, Option(help="This part of so many, from 0, for several processes: 0/4.")] = "0/1",
+    crops: Annotated[int, Option(min=1, help="Crops of each image: the centre square, then random crops.")] = 1,
+    min_scale: Annotated[float, Option(help="Smallest share of an image that a random crop covers.")] = 0.8,
+    folder: Annotated[str | None, Option(help="Subfolder of the images. Default: the domain of the tokenizer.")] = None,
+    out: Annotated[str | None, Option(help="Name of the subfolder for the tokens. Default: tok_DOMAIN@PIXELS.")] = None,
+    seed: Annotated[int, Option(min=0, help="Seed of the random crops.")] = 0,
+    shard: Annotated[str, Option(metavar="I/N", help="Process only part I of N, counted from 0.")] = "0/1",
     batch_size: Annotated[int, Option(min=1, help="Images per forward pass.")] = 64,
     averaged: Averaged = False,
     device: Device = None,
     json_output: Json = False,
 ) -> None:
-    """Write the tokens of images beside them, for the recipe fourm.
+    """Encode images to tokens for the recipe fourm. The tokens are written beside the images.
 
-    Parts of images are the same for all modalities of a data set (FOLDER/crop_settings). After an
-    interruption, the same command continues.
+    All modalities of a data set have the same crops (FOLDER/crop_settings). After an interruption, the same command
+    continues.
     """
     from pretrainkit import api
 

@@ -1,4 +1,4 @@
-"""Options and messages that the commands of `pretrainkit corpus` share."""
+"""Options and output that the commands of `pretrainkit corpus` share."""
 
 import json
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from pretrainkit.cli.options import Execution
+from pretrainkit.cli.options import SKIPPED, Execution
 from pretrainkit.cli.settings_options import changed
 from pretrainkit.cli.stages import amount, shown_stages
 from pretrainkit.corpus.build_settings import BuildSettings
@@ -24,36 +24,36 @@ Inputs = Annotated[
     list[str] | None,
     Argument(
         metavar="INPUT...",
-        help="Files, folders, globs (in quotes) or fsspec addresses: .jsonl, .jsonl.zst, .jsonl.gz, .parquet; "
-        "everything else is text with one sentence per line and blank lines between documents.",
+        help="Files, folders, globs (in quotes) or fsspec addresses. Formats: .jsonl, .jsonl.zst, .jsonl.gz, .parquet; "
+        "any other file is text with one sentence per line and blank lines between documents.",
     ),
 ]
 Out = Annotated[Path, Option(help="Output folder.")]
-Format = Annotated[DocumentFormat, Option(help="Read every INPUT as this, whatever its name.")]
-SEED = changed("seed", help="Seed of the order.")
-BAD = changed("max_bad", min=0)
+Format = Annotated[DocumentFormat, Option(help="Format of every INPUT. auto: by its name.")]
+SEED = changed("seed", help="Seed of the shuffle.")
+BAD = changed("max_bad", min=0, help=SKIPPED)
 
 
 def named(inputs: list[str] | None) -> list[str]:
-    """The inputs, of which there must be some."""
+    """Return the inputs. Raises InputError if there are none."""
     if not inputs:
-        raise InputError("nothing to read\n  name INPUT files; --help tells more")
+        raise InputError("nothing to read\n  name INPUT files; --help shows the formats")
     return inputs
 
 
 def build_shards(
     sources: Sequence[SourceFile], out: Path, settings: BuildSettings, execution: Execution, json_output: bool
 ) -> None:
-    """Write shards, and say what was written."""
+    """Write shards, and print what was written."""
     from pretrainkit.corpus.shards import build_corpus
 
     with shown_progress(sources) as progress:
-        manifests = build_corpus(sources, out, settings, **execution.means(), progress=progress)
+        manifests = build_corpus(sources, out, settings, **execution.arguments(), progress=progress)
     report_corpus(out, manifests, json_output)
 
 
 def report_corpus(out: Path, manifests: dict[str, dict[str, Any]], json_output: bool) -> None:
-    """Say what was written, split by split."""
+    """Print what was written, split by split."""
     if json_output:
         typer.echo(json.dumps(manifests, ensure_ascii=False))
         return
@@ -67,7 +67,7 @@ def report_corpus(out: Path, manifests: dict[str, dict[str, Any]], json_output: 
 
 
 def echo_skipped(skipped: dict[str, dict[str, Any]]) -> None:
-    """Say what was left out, and why."""
+    """Print to standard error how many records were skipped, by reason, with examples."""
     for reason, entry in skipped.items():
         typer.echo(
             f"skipped: {entry['count']:,} {reason.replace('_', ' ')}, such as {'; '.join(entry['examples'][:2])}",
@@ -76,7 +76,7 @@ def echo_skipped(skipped: dict[str, dict[str, Any]]) -> None:
 
 
 def shown_progress(sources: Sequence[SourceFile]) -> AbstractContextManager["Progress"]:
-    """Say what is read; then as `shown_stages`."""
+    """Print what is read, and show progress like `shown_stages`."""
     total = sum(source.num_bytes for source in sources)
     if sources:
         typer.echo(

@@ -1,4 +1,4 @@
-"""`pretrainkit corpus stats`: what a corpus is made of, in numbers and as a page."""
+"""`pretrainkit corpus stats`: statistics of a corpus, in numbers and as a page."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,8 @@ def stats(
     page: Annotated[
         Path | None,
         Option(
-            help="An HTML file to write, with pictures of lengths, languages, duplicates, also near ones, and samples."
+            help="Also write this HTML page, with charts of lengths, languages and duplicates (also near duplicates), "
+            "and sample texts."
         ),
     ] = None,
     title: Annotated[str | None, Option(help="Heading of the page.", show_default="the INPUT")] = None,
@@ -29,7 +30,7 @@ def stats(
     workers: Workers = None,
     json_output: Json = False,
 ) -> None:
-    """Documents, words, bytes, lengths, duplicates."""
+    """Count documents, words, bytes and duplicates, and show the distribution of lengths."""
     import tempfile
 
     from pretrainkit.corpus.duplicates import DuplicateRule, find_duplicates
@@ -55,14 +56,14 @@ def stats(
                     StageRunner(LOCAL, options.pop("workers"), DEFAULT_MEMORY, Quiet()),
                     DuplicateRule(minhash=MinHash()),
                 )
-                found = find_duplicates(sources, Path(folder.name), rule, runner=runner, **options)
-            result["num_near_duplicates"] = found.num_dropped - result["num_duplicates"]
-            what, counts = language_counts(text for text, _ in result["sample"])
-            if what == "script":
+                duplicates = find_duplicates(sources, Path(folder.name), rule, runner=runner, **options)
+            result["num_near_duplicates"] = duplicates.num_dropped - result["num_duplicates"]
+            label, counts = language_counts(text for text, _ in result["sample"])
+            if label == "script":
                 progress.note(
-                    "languages are told apart with py3langid (pip install 'pretrainkit[languages]'); scripts are shown"
+                    "the page shows scripts; to show languages, install py3langid: pip install 'pretrainkit[languages]'"
                 )
-            result["languages"] = {"of": what, "counts": counts}
+            result["languages"] = {"of": label, "counts": counts}
             write_corpus_page(result, page, title=title or ", ".join(inputs or ()))
     if json_output:
         typer.echo(json.dumps({key: value for key, value in result.items() if key != "sample"}, ensure_ascii=False))

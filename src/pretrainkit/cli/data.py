@@ -1,4 +1,4 @@
-"""`pretrainkit data`: check data, pack image-text pairs into tars, take their captions out, upload finished data."""
+"""`pretrainkit data`: check data, pack image-text pairs into tars, extract captions, upload finished data."""
 
 import json
 from functools import partial
@@ -23,14 +23,14 @@ _MOST_PROBLEMS = 50
 SplitName = Literal["train", "valid", "both"]
 PairFormat = Literal["auto", "csv", "webdataset", "img2dataset", "huggingface"]
 _SETS = (
-    "Folders with train_anno.csv or valid_anno.csv, folders or patterns of tars (webdataset), output folders of "
-    "img2dataset, folders or hub names of Hugging Face datasets."
+    "Sets of image-text pairs: a folder with train_anno.csv or valid_anno.csv, a folder or pattern of tars "
+    "(webdataset), an output folder of img2dataset, a folder or hub name of a Hugging Face data set."
 )
 Sets = Annotated[list[str], Argument(metavar="SET...", help=_SETS)]
-SplitOption = Annotated[SplitName, Option(help="Split of each set; both: every split that it has.")]
-FormatOption = Annotated[PairFormat, Option(help="auto: by what the folder holds.")]
-ImageKey = Annotated[str | None, Option(help="Column or ending of the images.")]
-CaptionKey = Annotated[str | None, Option(help="Column or ending of the captions.")]
+SplitOption = Annotated[SplitName, Option(help="Split of each set. both: every split that it has.")]
+FormatOption = Annotated[PairFormat, Option(help="Format of the sets. auto: detect it from the files.")]
+ImageKey = Annotated[str | None, Option(help="Column or file extension of the images.")]
+CaptionKey = Annotated[str | None, Option(help="Column or file extension of the captions.")]
 
 
 @app.command()
@@ -39,7 +39,7 @@ def check(
         list[str],
         Argument(
             metavar="SET...|PRESET|FILE.yaml [PATH=VALUE...]",
-            help=f"{_SETS} Or a config, whose training data are looked at before anything is trained.",
+            help=f"{_SETS} Or a preset or YAML file, to check its training data before a training.",
         ),
     ],
     *,
@@ -47,24 +47,29 @@ def check(
     format: FormatOption = "auto",
     image_key: ImageKey = None,
     caption_key: CaptionKey = None,
-    num: Annotated[int, Option(min=1, help="Number of examples to show of each component of a config.")] = 2,
+    num: Annotated[int, Option(min=1, help="For a config: number of examples to show of each component.")] = 2,
     deep: Annotated[
-        bool, Option("--deep", help="Read every file of a 4M config. Sets of pairs are always read whole.")
+        bool, Option("--deep", help="For a 4M config: read every file. Sets of pairs are always read completely.")
     ] = False,
-    size: Annotated[int | None, Option(min=1, help="Count images smaller than this.")] = None,
-    batch_size: Annotated[int | None, Option(min=1, help="State whole batches and remainders.")] = None,
-    tokenizer: Annotated[str | None, Option(help="Folder or hub name: caption lengths in tokens.")] = None,
-    max_length: Annotated[int | None, Option(min=1, help="Count captions of more tokens.")] = None,
-    workers: Annotated[int | None, Option(min=1, help="Threads; left out: all cores.")] = None,
+    size: Annotated[int | None, Option(min=1, help="Count images that are smaller than this, in pixels.")] = None,
+    batch_size: Annotated[
+        int | None, Option(min=1, help="Report the number of whole batches of this size, and the remainder.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None, Option(help="Tokenizer folder or hub name, to report caption lengths in tokens.")
+    ] = None,
+    max_length: Annotated[int | None, Option(min=1, help="Count captions that have more tokens than this.")] = None,
+    workers: Annotated[int | None, Option(min=1, help="Number of threads. Default: one per core.")] = None,
     json_output: Json = False,
 ) -> None:
-    """Decode every image and read every caption; report what is missing, broken, empty, oversized or there twice.
+    """Check every image and caption of sets of pairs, or the training data of a config.
 
-    Exit code 2 if a row cannot be used, or if held-out images are in the training data.
+    For sets of pairs: report what is missing, broken, empty, too large or duplicated. The exit code is 2 if a row
+    cannot be used, or if held-out images are in the training data.
 
-    Of a config: vocabulary, lengths, shares and epochs, how full rows are, the loss to expect, the first examples.
-    With --deep also absent modalities, broken and truncated files, NaN, ids out of range and shapes that do not fit;
-    exit code 2 if there is one.
+    For a config: report vocabulary, lengths, shares and epochs, how full rows are, the expected first loss, and the
+    first examples. With --deep, also report absent modalities, broken or truncated files, NaN, ids out of range and
+    wrong shapes. The exit code is 2 if there is a problem.
     """
     if _is_config(sets[0]):
         _check_config(sets[0], sets[1:], num, json_output, deep)
@@ -75,7 +80,7 @@ def check(
     with shown_stages() as progress:
         for parts in opened:
             for part, pairs in parts.items():
-                found = reader.scan_pairs(
+                report = reader.scan_pairs(
                     pairs,
                     size=size,
                     batch_size=batch_size,
@@ -84,7 +89,7 @@ def check(
                     workers=workers,
                     progress=progress,
                 )
-                results.append({"split": part, **found})
+                results.append({"split": part, **report})
     held_out = None
     try:
         reader.require_held_out(*([parts[name] for parts in opened if name in parts] for name in ("train", "valid")))
@@ -124,47 +129,49 @@ def _check_config(source: str, settings: list[str], num: int, json_output: bool,
 
     config = api.load_config(source, settings)
     with shown_stages() as progress:
-        found = api.check_data(config, num=num, deep=is_deep, progress=progress)
+        report = api.check_data(config, num=num, deep=is_deep, progress=progress)
     if json_output:
-        typer.echo(json.dumps(asdict(found), ensure_ascii=False))
+        typer.echo(json.dumps(asdict(report), ensure_ascii=False))
     else:
-        for problem in found.problems[:_MOST_PROBLEMS]:
+        for problem in report.problems[:_MOST_PROBLEMS]:
             typer.echo(f"problem: {problem}")
-    if (num := len(found.problems)) and not json_output:
-        hint = f"; the first {_MOST_PROBLEMS} are shown, --json gives all"
+    if (num := len(report.problems)) and not json_output:
+        hint = f"; only the first {_MOST_PROBLEMS} are shown, --json prints all"
         typer.echo(f"problems: {num:,}{hint if num > _MOST_PROBLEMS else ''}")
     if num:
         raise typer.Exit(2)
     if json_output:
         return
-    for name, value in found.figures.items():
+    for name, value in report.figures.items():
         lines = (f"{value:,}" if isinstance(value, int) else str(value)).split("\n")
         typer.echo(f"{name:<21} {lines[0]}")
         for line in lines[1:]:
             typer.echo(f"{'':<22}{line}")
-    for example in found.examples:
+    for example in report.examples:
         typer.echo("")
         for name, text in example.items():
             typer.echo(f"{name}: {text}" if "\n" not in text else f"{name}\n{text}")
     typer.echo("")
-    for note in found.notes:
+    for note in report.notes:
         typer.echo(f"note: {note}")
 
 
 @app.command()
 def pack(
-    set_path: Annotated[str, Argument(metavar="SET", help="Set of pairs, as for `data check`.")],
+    set_path: Annotated[str, Argument(metavar="SET", help="Set of image-text pairs, as for `data check`.")],
     *,
-    out: Annotated[Path, Option(help="Folder to be made.")],
+    out: Annotated[Path, Option(help="New folder to write.")],
     split: SplitOption = "both",
     format: FormatOption = "auto",
     image_key: ImageKey = None,
     caption_key: CaptionKey = None,
-    shard_size: Annotated[str, Option(help="A tar ends when it has this much, such as 256MB.")] = "256MB",
-    max_bad: Annotated[int, Option(min=0, help="Bad images, empty captions and torn archives to leave out.")] = 0,
+    shard_size: Annotated[str, Option(help="Size of a tar, such as 256MB.")] = "256MB",
+    max_bad: Annotated[
+        int, Option(min=0, help="Skip at most this many bad images, empty captions and truncated archives.")
+    ] = 0,
     json_output: Json = False,
 ) -> None:
-    """Write a set as tars (webdataset) with a manifest: OUT/train and OUT/valid, whole or not at all."""
+    """Write a set of pairs as tars (webdataset) with a manifest: OUT/train and OUT/valid. They appear when complete."""
     from pretrainkit.workers.processes import parse_bytes
 
     parts = _open(set_path, split, format, image_key, caption_key)
@@ -189,13 +196,13 @@ def pack(
 def captions(
     sets: Sets,
     *,
-    out: Annotated[Path, Option(help="JSON lines to be written.")],
+    out: Annotated[Path, Option(help="File of JSON lines to write.")],
     split: SplitOption = "train",
     format: FormatOption = "auto",
     caption_key: CaptionKey = None,
     json_output: Json = False,
 ) -> None:
-    """Write captions as documents, for pretrainkit corpus count-words and then tokenizer train."""
+    """Write captions as documents, to train a tokenizer with `corpus count-words` and `tokenizer train`."""
     parts = [pairs for path in sets for pairs in _open(path, split, format, None, caption_key).values()]
     number = _reader().write_captions(parts, out)
     if json_output:
@@ -206,20 +213,22 @@ def captions(
 
 @app.command()
 def push(
-    folder: Annotated[Path, Argument(help="Output folder of corpus shards, tokenizer encode, render or data pack.")],
-    name: Annotated[str, Argument(metavar="USER/NAME", help="Data set on the Hugging Face hub.")],
+    folder: Annotated[
+        Path, Argument(help="A complete folder that corpus shards, tokenizer encode, render or data pack wrote.")
+    ],
+    name: Annotated[str, Argument(metavar="USER/NAME", help="Name of the data set on the Hugging Face hub.")],
     *,
     license: Annotated[
-        str | None, Option(help="Licence for the data card, as the hub names it, such as cc-by-4.0.")
+        str | None, Option(help="Licence for the data card, as named on the hub, such as cc-by-4.0.")
     ] = None,
     private: Private = True,
     revision: Branch = None,
     dry_run: DryPush = False,
     json_output: Json = False,
 ) -> None:
-    """Upload finished data with a data card, some files at a time.
+    """Upload finished data with a data card to the Hugging Face hub, in several commits.
 
-    After an interruption, the same command continues. A README.md in FOLDER is sent instead of our card.
+    After an interruption, the same command continues. A README.md in FOLDER replaces the generated card.
     """
     import_optional("huggingface_hub", "hub", "data push")
     from pretrainkit.files.hub import Hub
@@ -234,11 +243,11 @@ def push(
 def _open(
     path: str, split: SplitName, format: PairFormat, image_key: str | None, caption_key: str | None
 ) -> "dict[Split, Any]":
-    """The splits asked for; of both, those that are there."""
+    """Return the requested split; for `both`, those that exist."""
     open_pairs = partial(_reader().open_pairs, path, format=format, image_key=image_key, caption_key=caption_key)
     if split != "both":
         return {split: open_pairs(split=split)}
-    found: dict[Split, Any] = {}
+    opened: dict[Split, Any] = {}
     failures = []
     parts: tuple[Split, ...] = ("train", "valid")
     for part in parts:
@@ -247,11 +256,13 @@ def _open(
         except DataError as error:
             failures.append(error)
             continue
-        if all(pairs.fingerprint != other.fingerprint for other in found.values()):  # a folder without splits
-            found[part] = pairs
-    if not found:
+        if all(
+            pairs.fingerprint != other.fingerprint for other in opened.values()
+        ):  # same pairs: the set has no splits
+            opened[part] = pairs
+    if not opened:
         raise failures[0]
-    return found
+    return opened
 
 
 def _counted(num: int, name: str) -> str:

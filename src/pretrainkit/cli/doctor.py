@@ -1,17 +1,16 @@
 """`pretrainkit doctor`."""
 
-from typing import Annotated
-
-from typer import Option
-
 from pretrainkit import api
+from pretrainkit.cli.options import Json
 
 _MARKS = {"good": "ok", "limited": "part", "missing": "none", "broken": "BAD"}
 
 
-def doctor(as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False) -> None:
-    """Check this installation: devices, number formats, compilation, attention, collectives, fonts and packages, with
-    a fix for what is missing."""
+def doctor(as_json: Json = False) -> None:
+    """Check this installation: devices, number formats, compilation, attention, collectives, fonts and packages.
+
+    For each part that is missing or broken, print how to fix it.
+    """
     findings = api.diagnose()
     if as_json:
         import json

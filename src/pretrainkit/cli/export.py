@@ -16,43 +16,42 @@ def export(
     out: Annotated[
         Path | None,
         Option(
-            help="New folder to write; a new file for t5x (.npz or .safetensors), 4m and 4m-tokenizer (.safetensors), "
-            "zerovl (.pth). "
-            "May be left out with --push."
+            help="New folder to write; a new file for the formats t5x (.npz or .safetensors), 4m and 4m-tokenizer "
+            "(.safetensors) and zerovl (.pth). May be left out with --push."
         ),
     ] = None,
     format: Annotated[
         str,
         Option(
-            help="huggingface, safetensors, or of another system: openclip, zerovl (recipe clip), t5x (t5), 4m "
-            "(fourm), 4m-tokenizer (image_tokenizer)."
+            help="huggingface, safetensors, or a format of another system: openclip, zerovl (recipe clip), t5x (t5), "
+            "4m (fourm), 4m-tokenizer (image_tokenizer)."
         ),
     ] = "huggingface",
     averaged: Averaged = False,
     license: Annotated[
-        str | None, Option(help="Licence for the model card, as the hub names it, such as apache-2.0.")
+        str | None, Option(help="Licence for the model card, as named on the hub, such as apache-2.0.")
     ] = None,
     push: Annotated[
-        str | None, Option(metavar="USER/NAME", help="Upload the export to this repository of the Hugging Face hub.")
+        str | None, Option(metavar="USER/NAME", help="Upload the export to this repository on the Hugging Face hub.")
     ] = None,
     private: Private = True,
     revision: Branch = None,
     dry_run: DryPush = False,
     as_json: Json = False,
 ) -> None:
-    """Write a run's weights, config, tokenizer and model card for others to use, and upload them with --push."""
+    """Write the weights, config, tokenizer and model card of a run for other libraries. --push uploads them."""
     if push is None:
         given = {"--revision": revision, "--public": not private, "--dry-run": dry_run}
         if unused := [name for name, value in given.items() if value]:
             raise InputError(
-                f"{unused[0]} has an effect only with --push\n  leave out {unused[0]}, or name a repository as well"
+                f"{unused[0]} has an effect only with --push\n  leave out {unused[0]}, or also name a repository to upload to"
             )
         if out is None:
-            raise InputError("there is no place for the export\n  give --out FOLDER")
+            raise InputError("no output folder is given\n  add --out FOLDER")
         print_path(api.export(path, format, out, averaged=averaged, license=license), as_json)
         return
     if format not in ("huggingface", "safetensors", "openclip"):
-        raise InputError(f"--push uploads a folder, and --format {format} is a file\n  use --format huggingface")
+        raise InputError(f"--push uploads a folder, but --format {format} writes a file\n  use --format huggingface")
     import_optional("huggingface_hub", "hub", "--push")
     from pretrainkit.files.hub import Hub
     from pretrainkit.running.publish import push_export

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from pretrainkit.cli.options import Asked, Data, Device, GoOn, JsonLines, Origin, data_settings
+from pretrainkit.cli.options import Data, Device, JsonLines, LaunchOptions, Origin, Resume, data_settings
 from pretrainkit.cli.settings_options import with_settings
 from pretrainkit.cli.train import train
 from pretrainkit.errors import InputError
@@ -19,8 +19,9 @@ def finetune(
     task: Annotated[
         str,
         Argument(
-            help="cola, mrpc, qqp, sst2, stsb, mnli, qnli, rte, wnli; own, parse, qa, tags: files named by settings; "
-            "pixel-glue, pixel-parse, pixel-qa, pixel-tags: as published with PIXEL."
+            help="A task of GLUE: cola, mrpc, qqp, sst2, stsb, mnli, qnli, rte or wnli. On your own files, which "
+            "settings name: own, parse, qa or tags. As published with PIXEL: pixel-glue, pixel-parse, pixel-qa or "
+            "pixel-tags."
         ),
     ],
     settings: Annotated[
@@ -29,19 +30,22 @@ def finetune(
     *,
     origin: Origin,
     data: Data = None,
-    out: Annotated[Path | None, Option(help="Run folder; default: runs/TASK-DATE-TIME.")] = None,
+    out: Annotated[Path | None, Option(help="Run folder. Default: runs/TASK-DATE-TIME.")] = None,
     device: Device = None,
-    resume: GoOn = False,
-    asked: Annotated[Asked, "launch", "nodes", "nproc", "gpus_per_node", "max_restarts", "slurm"],
+    resume: Resume = False,
+    options: Annotated[LaunchOptions, "launch", "nodes", "nproc", "gpus_per_node", "max_restarts", "slurm"],
     json: JsonLines = False,
 ) -> None:
-    """Train a text encoder further: `pretrainkit train glue/TASK init_from=RUN`, with everything that train can do."""
+    """Fine-tune a text encoder on a task. This is an alias of `pretrainkit train glue/TASK init_from=RUN`.
+
+    To try several learning rates and seeds, and to choose the best run, use `pretrainkit sweep`.
+    """
     recipe = next(iter(recipes_able(StandsOnEncoder)))
     task = task.removeprefix(f"{recipe}/")
     if "/" in task or task.endswith((".yaml", ".yml")):
         raise InputError(
-            f"{task} is no task of {recipe}\n  name one, as in finetune cola; "
-            f"of a config file: pretrainkit train {task} init_from={origin}"
+            f"{task} is not a task of {recipe}\n  name a task, as in finetune cola; "
+            f"for a config file or another preset: pretrainkit train {task} init_from={origin}"
         )
     out = out or Path("runs") / f"{task}-{time.strftime('%Y%m%d-%H%M%S')}"
     train(
@@ -50,6 +54,6 @@ def finetune(
         out=out,
         device=device,
         resume=resume,
-        asked=asked,
+        options=options,
         json=json,
     )

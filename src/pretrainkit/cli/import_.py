@@ -18,61 +18,64 @@ if TYPE_CHECKING:
 
 def import_(
     path: Annotated[
-        Path, Argument(help="A folder of transformers or Sabertooth, what --format names, or hf-hub:NAME[@REVISION].")
+        Path,
+        Argument(
+            help="A folder of transformers or Sabertooth, a model in the format --format, or hf-hub:NAME[@REVISION]."
+        ),
     ],
     out: Annotated[Path | None, Option(help="New folder to write.")] = None,
-    recipe: Annotated[
-        str | None, Option(help="Recipe of the model. Default: the one that its files belong to.")
-    ] = None,
+    recipe: Annotated[str | None, Option(help="Recipe of the model. Default: detect it from the files.")] = None,
     format: Annotated[
         str,
         Option(
-            help="huggingface, or the system that wrote it: openclip, openai, zerovl (recipe clip), t5x, mesh_tf (t5), "
-            "4m (fourm), 4m-tokenizer (image_tokenizer)."
+            help="huggingface, or the system that wrote the model: openclip, openai, zerovl (recipe clip), t5x, "
+            "mesh_tf (t5), 4m (fourm), 4m-tokenizer (image_tokenizer)."
         ),
     ] = "huggingface",
     config: Annotated[
-        str | None, Option(help="Preset or YAML file with the architecture of a file that does not state it.")
+        str | None, Option(help="Preset or YAML file with the architecture, for files that do not state it.")
     ] = None,
-    tokenizer: Annotated[Path | None, Option(help="Folder of the model's tokenizer, to keep a copy of.")] = None,
+    tokenizer: Annotated[Path | None, Option(help="Folder of the model's tokenizer, which is copied to OUT.")] = None,
     pooling: Annotated[
         str | None,
-        Option(help="Pooling of a classifier whose files do not state it: mean or max (recipe glue)."),
+        Option(help="Pooling of a classifier (recipe glue) whose files do not state it: mean or max."),
     ] = None,
     dry_run: Annotated[
-        bool, Option("--dry-run", help="Read and check what --format names, show every tensor; write nothing.")
+        bool,
+        Option("--dry-run", help="Read and check a model of another --format, print every tensor, and write nothing."),
     ] = False,
     check: Annotated[
-        bool, Option("--check", help="Compare with transformers on random inputs afterwards (recipe t5).")
+        bool,
+        Option("--check", help="Then compare the outputs with those of transformers on random inputs (recipe t5)."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Read a model of another library into ours, for `init_from=`, `evaluate` and `generate`."""
+    """Convert a model of another library to our format, for `init_from=`, `evaluate` and `generate`."""
     if dry_run:
         _show(api.read_foreign_model(path, recipe, format=format, config=config), as_json)
         return
     if out is None:
-        raise InputError("there is no place for the model\n  give --out FOLDER, or --dry-run to write nothing")
+        raise InputError("no output folder is given\n  add --out FOLDER, or --dry-run to write nothing")
     written = api.import_model(path, recipe, out, format=format, config=config, tokenizer=tokenizer, pooling=pooling)
     difference = api.difference_from_huggingface(out) if check else None
     print_path(written, as_json, difference=difference)
     if difference is not None and not as_json:
-        print(f"random inputs: the outputs differ from those of transformers by {difference:.1e} at most")
+        print(f"on random inputs, the outputs differ from those of transformers by at most {difference:.1e}")
 
 
-def _show(found: ImportedModel, as_json: bool) -> None:
-    """Print a line for each tensor, with its name there, its name here and its shape, and then the architecture."""
+def _show(imported: ImportedModel, as_json: bool) -> None:
+    """Print a line for each tensor (its foreign name, our name and its shape), and then the architecture."""
     if as_json:
         tensors = {
-            ours: {"name": theirs, "shape": list(found.state[ours].shape)} for ours, theirs in found.names.items()
+            ours: {"name": theirs, "shape": list(imported.state[ours].shape)} for ours, theirs in imported.names.items()
         }
-        model = found.config.model_dump(mode="json")["model"]
-        print(json.dumps({"tensors": tensors, "step": found.step, "model": model}))
+        model = imported.config.model_dump(mode="json")["model"]
+        print(json.dumps({"tensors": tensors, "step": imported.step, "model": model}))
         return
-    width = max((len(name) for name in found.names.values()), default=0)
-    for ours, theirs in found.names.items():
-        print(f"{theirs:{width}}  {ours} {list(found.state[ours].shape)}")
-    num = sum(tensor.numel() for tensor in found.state.values())
-    print(f"{len(found.state)} tensors, {num:,} parameters" + (f", step {found.step:,}" if found.step else ""))
-    for name, value in found.config.model_dump(mode="json")["model"].items():
+    width = max((len(name) for name in imported.names.values()), default=0)
+    for ours, theirs in imported.names.items():
+        print(f"{theirs:{width}}  {ours} {list(imported.state[ours].shape)}")
+    num = sum(tensor.numel() for tensor in imported.state.values())
+    print(f"{len(imported.state)} tensors, {num:,} parameters" + (f", step {imported.step:,}" if imported.step else ""))
+    for name, value in imported.config.model_dump(mode="json")["model"].items():
         print(f"model.{name}={value}")

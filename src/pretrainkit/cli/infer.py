@@ -29,14 +29,14 @@ from pretrainkit.eval.inference import Mode
 def infer(
     path: Annotated[Path, Argument(help="A run folder, a checkpoint in it, or an export.")],
     settings: Annotated[
-        list[str] | None, Argument(metavar="PATH=VALUE", help="Settings of data or precision, other than the run's.")
+        list[str] | None, Argument(metavar="PATH=VALUE", help="Settings of data or precision, in place of the run's.")
     ] = None,
     *,
     out: Annotated[Path, Option(help="File of JSON lines to write; a folder for a mixture.")],
-    task: Annotated[str | None, Option(help="Task or mixture to answer.")] = None,
+    task: Annotated[str | None, Option(help="Task or mixture whose examples are the inputs.")] = None,
     split: Annotated[str, Option(help="Split of the task.")] = "test",
     input: Annotated[
-        Path | None, Option(help="File of rows instead of a task, .jsonl, .tsv or .txt (also .gz, .zst), or .parquet.")
+        Path | None, Option(help="File of rows instead of a task: .jsonl, .tsv or .txt (also .gz, .zst), or .parquet.")
     ] = None,
     inputs: Annotated[
         str | None,
@@ -49,32 +49,33 @@ def infer(
         str | None,
         Option(metavar="COLUMN|PATTERN", help="Column or pattern of the targets to score. Default: targets."),
     ] = None,
-    mode: Annotated[Mode, Option(help="Write answers, the likelihood of the targets, or both.")] = "predict",
+    mode: Annotated[Mode, Option(help="Write predictions, the likelihood of the targets, or both.")] = "predict",
     lengths: Lengths = None,
     batch_size: Annotated[int, Option(min=1, help="Examples per forward pass.")] = 32,
-    chunk_batches: Annotated[int, Option(min=1, help="Batches from one resume point to the next.")] = 20,
+    chunk_batches: Annotated[
+        int, Option(min=1, help="Number of batches between two points from which an interrupted command continues.")
+    ] = 20,
     shard: Annotated[str, Option(metavar="I/N", help="Process only part I of N, counted from 0.")] = "0/1",
     fields: Annotated[
-        str | None, Option(help="Fields of examples to write, separated by commas. Default: the texts.")
+        str | None, Option(help="Fields of each example to write, separated by commas. Default: all texts.")
     ] = None,
-    all_fields: Annotated[bool, Option("--all-fields", help="Write all fields of examples.")] = False,
-    ids: Annotated[bool, Option("--ids", help="Also write the ids of predictions.")] = False,
+    all_fields: Annotated[bool, Option("--all-fields", help="Write all fields of each example.")] = False,
+    ids: Annotated[bool, Option("--ids", help="Also write the token ids of the predictions.")] = False,
     decoding: Decoding,
     data: Data = None,
     module: Module = None,
-    overwrite: Annotated[bool, Option("--overwrite", help="Replace what another command wrote.")] = False,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace the output of another command.")] = False,
     device: Device = None,
     as_json: Json = False,
     averaged: Averaged = False,
 ) -> None:
-    """Write the answers of a trained model to all examples of a task, or all rows of a file, as JSON lines.
+    """Write the predictions of a trained model for all examples of a task, or all rows of a file, as JSON lines.
 
-    For a mixture, OUT is a folder with a file for each task.
-
-    After an interruption, the same command continues. OUT appears when it is complete.
+    For a mixture, OUT is a folder with a file per task. OUT appears when it is complete. After an interruption, the
+    same command continues.
     """
     if fields is not None and all_fields:
-        raise InputError("--fields and --all-fields are both given\n  give one of them")
+        raise InputError("--fields and --all-fields are both given\n  leave out one of them")
     named = None if fields is None else tuple(name.strip() for name in fields.split(","))
     with shown_stages() as progress:
         written = api.infer(

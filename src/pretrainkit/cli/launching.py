@@ -1,4 +1,4 @@
-"""Launches by `train` and `resume` with `--launch`."""
+"""Start runs by `train`, `finetune` and `resume` with `--launch`."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from pretrainkit import api
-from pretrainkit.cli.options import Asked
+from pretrainkit.cli.options import LaunchOptions
 from pretrainkit.config.loader import config_from_overrides
 from pretrainkit.config.paths import absolute_paths, paths_here
 from pretrainkit.config.yaml import dump_yaml
@@ -25,41 +25,41 @@ from pretrainkit.training.folder import RunFolder, environment
 from pretrainkit.workers.slurm_config import SlurmConfig
 
 
-def _new_launch(asked: Asked, words: Sequence[str], again: Sequence[str], settings: dict[str, Any]) -> Launch:
+def _new_launch(options: LaunchOptions, words: Sequence[str], again: Sequence[str], settings: dict[str, Any]) -> Launch:
     return Launch(
-        kind=asked.launch,  # type: ignore[arg-type]
+        kind=options.launch,  # type: ignore[arg-type]
         words=tuple(words),
         words_again=tuple(again),
-        num_nodes=asked.nodes,
-        processes_per_node=asked.processes_per_node,
-        gpus_per_node=asked.gpus_per_node,
-        max_restarts=asked.max_restarts,
+        num_nodes=options.nodes,
+        processes_per_node=options.processes_per_node,
+        gpus_per_node=options.gpus_per_node,
+        max_restarts=options.max_restarts,
         settings=settings,
         code=environment(),
     )
 
 
-def start(asked: Asked, words: list[str], again: list[str], run: Path) -> None:
-    """Start `pretrainkit WORDS` as the options ask, where `again` are the words after an interruption.
+def start(options: LaunchOptions, words: list[str], again: list[str], run: Path) -> None:
+    """Start `pretrainkit WORDS` with the launcher in `options`. After an interruption, it runs with the words `again`.
 
-    Local ranks are waited for, and this process exits with their exit code; a job is left to its scheduler.
+    Wait for local ranks, and exit with their exit code. Jobs are left to their scheduler.
     """
     settings: dict[str, Any] = {}
-    if asked.launch == "slurm":
-        settings = config_from_overrides(SlurmConfig, asked.slurm, "--slurm").model_dump(mode="json")
-    elif asked.launch == "cloud":
-        settings = config_from_overrides(CloudConfig, asked.cloud, "--cloud").model_dump(mode="json")
-    launch = _new_launch(asked, words, again, settings)
-    if not asked.dry_run:
+    if options.launch == "slurm":
+        settings = config_from_overrides(SlurmConfig, options.slurm, "--slurm").model_dump(mode="json")
+    elif options.launch == "cloud":
+        settings = config_from_overrides(CloudConfig, options.cloud, "--cloud").model_dump(mode="json")
+    launch = _new_launch(options, words, again, settings)
+    if not options.dry_run:
         launch_again(run, launch)
         return
 
-    commands = launch_run(run, launch, dry_run=True)  # nothing else has a dry run
+    commands = launch_run(run, launch, dry_run=True)  # only a cloud has a dry run
     show_dry_run(commands, LaunchFolder(run).path / "task.yaml")
 
 
 def show_dry_run(commands: Sequence[Sequence[str]], task: Path | None = None) -> None:
-    """Print the task file and the commands that a cloud would be given."""
+    """Print the task file and the commands that would be run for a cloud."""
     if task is not None:
         print(task.read_text(encoding="utf-8"))
     for command in commands:
@@ -67,27 +67,30 @@ def show_dry_run(commands: Sequence[Sequence[str]], task: Path | None = None) ->
 
 
 def start_frozen(
-    asked: Asked, resolved: Any, run: Path, device: str | None, *, resume: bool = False, as_json: bool = False
+    options: LaunchOptions, resolved: Any, run: Path, device: str | None, *, resume: bool = False, as_json: bool = False
 ) -> None:
-    """Hand a config to a launcher as it is now. When that refuses it, a folder made here goes again. Jobs always
-    `resume` where there is a checkpoint already, and speak in lines of JSON."""
+    """Launch a run with a copy of its config, so that later changes of files and presets do not touch it.
+
+    If the launcher refuses the config, a folder that was created here is removed. Jobs always resume if there is a
+    checkpoint, and print JSON lines.
+    """
     is_new = not run.exists()
-    # What trains or waits shall find the config it was launched with.
+    # The config in the folder must not change while a run trains or waits with it.
     LaunchFolder(run).require_free()
-    if asked.launch == "slurm":
+    if options.launch == "slurm":
         require_idle(LaunchFolder(run))
-    if asked.launch == "cloud" and (found := list(paths_here(resolved.config))):
+    if options.launch == "cloud" and (local_paths := list(paths_here(resolved.config))):
         raise ConfigError(
-            f"{name}: {path} lies on this machine, and those of a cloud do not see it\n"
-            "  put it into the bucket, and name it as they do: /bucket/...; or, where they share a file system with "
-            "this machine, give the whole path"
-            for name, path in found
+            f"{name}: {path} is on this machine, and cloud machines cannot read it\n"
+            "  copy it to the bucket and give its path there: /bucket/...; or, if they share a file system with "
+            "this machine, give an absolute path"
+            for name, path in local_paths
         )
     try:
-        is_local = asked.launch == "local"
+        is_local = options.launch == "local"
         again = frozen_words(resolved, run, device, as_json=as_json or not is_local)
         first = [word for word in again if word != "--resume"] if is_local and not resume else again
-        start(asked, first, again, run)
+        start(options, first, again, run)
     except (InputError, typer.Exit) as error:
         if is_new and (isinstance(error, InputError) or error.exit_code == 2):
             LaunchFolder(run).discard()
@@ -95,7 +98,7 @@ def start_frozen(
 
 
 def launch_again(run: Path, launch: Launch) -> None:
-    """Begin a launch, new or as it was before."""
+    """Start a new launch, or repeat an earlier one. For local ranks, exit with their exit code."""
     if launch.kind == "slurm":
         (job_id,) = submit([run], [launch], run, name=f"pretrainkit-{run.name}")
         print(f"job {job_id} trains in {run}")
@@ -111,9 +114,9 @@ def launch_again(run: Path, launch: Launch) -> None:
 
 
 def frozen_words(resolved: Any, run: Path, device: str | None, *, as_json: bool = True) -> list[str]:
-    """Return the arguments that train or resume exactly this config, whatever happens to presets, files and folders.
+    """Return the command-line arguments that train or resume exactly this config, even if presets or files change.
 
-    The config is written to `RUN/launch/config.yaml`, and beside it where each of its values came from.
+    The config is written to `RUN/launch/config.yaml`, and the origin of each value to `origins.json` beside it.
     """
     LaunchFolder(run.absolute()).prepare()
     folder = LaunchFolder(run.absolute()).path
@@ -125,80 +128,86 @@ def frozen_words(resolved: Any, run: Path, device: str | None, *, as_json: bool 
 
 
 _COMMA = re.compile(r",(?![^\[{]*[\]}])")
-"""Not within [...] or {...}."""
+"""A comma that is not within [...] or {...}."""
 
 
 def sweep_settings(sweep: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Name and settings of every run of `--sweep path=a,b --sweep other=c,d`: all combinations.
+    """Return name and overrides of every run of `--sweep path=a,b --sweep other=c,d`: all combinations.
 
-    A value may be a list, `path=[a,b],[c]`. In names, what a file system takes for something else is a line: `_`.
-    Raises ConfigError where a word has no path or values, or two runs have one name."""
+    A value may be a list: `path=[a,b],[c]`. In names, characters that are special in file names become `_`.
+
+    Raises:
+        ConfigError: An option has no path or no values, or two runs would have the same name.
+    """
     axes = []
     for word in sweep:
         path, equals, values = word.partition("=")
         choices = [value for value in _COMMA.split(values) if value]
         if not path or not equals or not choices:
-            raise ConfigError(f"--sweep {word!r} names no values\n  write it like --sweep optimizer.peak_lr=1e-4,3e-4")
+            raise ConfigError(
+                f"--sweep {word!r} needs a setting and its values\n"
+                "  write for example --sweep optimizer.peak_lr=1e-4,3e-4"
+            )
         axes.append([(path, value) for value in choices])
-    found = [
+    runs = [
         (
             ",".join(re.sub(r"[^\w.+=,-]+", "_", f"{path.rpartition('.')[2]}={value}") for path, value in chosen),
             [f"{path}={value}" for path, value in chosen],
         )
         for chosen in product(*axes)
     ]
-    names = [name for name, _ in found]
+    names = [name for name, _ in runs]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ConfigError(f"--sweep makes two runs of the name {twice}\n  give each value once")
-    return found
+        raise ConfigError(f"--sweep gives two runs the same name, {twice}\n  give each value once")
+    return runs
 
 
-def start_sweep(asked: Asked, source: str, settings: list[str], out: Path, device: str | None) -> None:
-    """Submit a run for each combination of values as an array of jobs; each has a folder of its own in `out`."""
-    slurm = config_from_overrides(SlurmConfig, asked.slurm, "--slurm").model_dump(mode="json")
+def start_sweep(options: LaunchOptions, source: str, settings: list[str], out: Path, device: str | None) -> None:
+    """Submit a run for each combination of values, as an array of jobs. Each run gets a folder in `out`."""
+    slurm = config_from_overrides(SlurmConfig, options.slurm, "--slurm").model_dump(mode="json")
     chosen = [
-        (out / name, api.resolve_config(source, [*settings, *more])) for name, more in sweep_settings(asked.sweep)
+        (out / name, api.resolve_config(source, [*settings, *more])) for name, more in sweep_settings(options.sweep)
     ]
     for run, resolved in chosen:
-        api.check_config(resolved.config, asked.world_size)
-        resolved.config.parallel.require_ranks(asked.world_size)
+        api.check_config(resolved.config, options.world_size)
+        resolved.config.parallel.require_ranks(options.world_size)
         if LaunchFolder(run).launches() or RunFolder(run).has_checkpoint:
             raise InputError(
                 f"{run} already holds a run\n"
                 f"  resume the sweep: pretrainkit launch resume {shlex.quote(str(out))}\n"
-                "  or give another place: --out FOLDER"
+                "  or give another folder: --out FOLDER"
             )
     runs = [run for run, _ in chosen]
     try:
         words = [frozen_words(resolved, run, device) for run, resolved in chosen]
-        launches = [_new_launch(asked, one, one, slurm) for one in words]
+        launches = [_new_launch(options, arguments, arguments, slurm) for arguments in words]
         job_ids = submit(runs, launches, out, name=f"pretrainkit-{out.name}")
     except InputError:
         for run in runs:
             LaunchFolder(run).discard()
         LaunchFolder(out).discard()
         raise
-    _tell_sweep(job_ids, runs, out)
+    _print_sweep(job_ids, runs, out)
 
 
 def resume_sweep(out: Path) -> None:
-    """Submit again, as an array, the runs of a sweep that neither are finished nor wait or run."""
+    """Submit again, as an array, the runs of a sweep that are neither finished nor in the queue nor running."""
     left = [folder for folder in launched_runs(out) if not folder.is_finished and not living_job(folder)]
     if not left:
-        print(f"each run of {out} is complete or in the queue\n  look at them: pretrainkit launch status {out}")
+        print(f"every run of {out} is complete or in the queue\n  show them with: pretrainkit launch status {out}")
         return
     launches = [replace(folder.last(), words=folder.last().words_again, job_ids=()) for folder in left]
     first = replace(launches[0], words=(), words_again=(), code={})
-    if first.kind != "slurm" or any(replace(one, words=(), words_again=(), code={}) != first for one in launches):
+    if first.kind != "slurm" or any(replace(launch, words=(), words_again=(), code={}) != first for launch in launches):
         raise InputError(
-            f"{out} is no sweep: what it holds was not launched together\n"
+            f"{out} is not a sweep: its runs were not launched together\n"
             "  resume each run: pretrainkit launch resume RUN"
         )
     runs = [folder.run for folder in left]
-    _tell_sweep(submit(runs, launches, out, name=f"pretrainkit-{out.name}"), runs, out)
+    _print_sweep(submit(runs, launches, out, name=f"pretrainkit-{out.name}"), runs, out)
 
 
-def _tell_sweep(job_ids: Sequence[str], runs: Sequence[Path], out: Path) -> None:
+def _print_sweep(job_ids: Sequence[str], runs: Sequence[Path], out: Path) -> None:
     for job_id, run in zip(job_ids, runs, strict=True):
         print(f"job {job_id} trains in {run}")
-    print(f"  pretrainkit launch status {out}   or logs, cancel, resume; the same of each run")
+    print(f"  pretrainkit launch status {out}   or logs, cancel, resume; each also takes a single run")

@@ -1,4 +1,4 @@
-"""The command line: `pretrainkit VERB ...`. Each verb lives in its own file and is imported when it is named."""
+"""The command line: `pretrainkit VERB ...`. Each verb has its own file, imported only when the verb is used."""
 
 import difflib
 import importlib
@@ -23,54 +23,64 @@ VERBS = {
     "demo": "Train, evaluate and export a tiny model in minutes, from data on this machine.",
     "recipes": "List the recipes and their presets.",
     "config": "Show, check and document configs.",
-    "corpus": "Turn raw files into clean, shuffled, checksummed shards; count words; statistics.",
+    "corpus": "Turn raw files into clean, shuffled, checksummed shards; count words; print statistics.",
     "tokenizer": "Train tokenizers and encode a corpus to token shards.",
     "render": "Render text to rows of pixels in parquet files, for models that read pixels.",
-    "data": "Check the data of a config; check, pack and read sets of image-text pairs; upload data.",
+    "data": "Check the data of a config; check and pack sets of image-text pairs; upload data.",
     "tasks": "List tasks and mixtures, show their examples, create caches.",
     "train": "Train a preset or a config file.",
     "finetune": "Fine-tune a text encoder on a task of GLUE or on a table of your own.",
-    "sweep": "Fine-tune with several learning rates and seeds; write tables and a GLUE submission.",
-    "predict": "Answer a task or a table with a fine-tuned model, as JSON lines (an alias of infer).",
+    "sweep": "Fine-tune with several learning rates and seeds, and choose the best run for each task.",
+    "predict": "Predict labels with a fine-tuned model, as JSON lines (an alias of infer).",
     "resume": "Resume a run exactly where it stopped.",
-    "launch": "Show, end and resume runs that were started with --launch; manage machines of a cloud.",
+    "launch": "Show, cancel and resume runs that were started with --launch; manage cloud machines.",
     "evaluate": "Evaluate a run or checkpoint on held-out data.",
     "probe": "Measure the features of a frozen image encoder: linear probes and nearest neighbours.",
     "generate": "Answer prompts: fill in masked words, complete texts, search images, generate modalities.",
-    "infer": "Answer all examples of a task, or all rows of a file, as JSON lines.",
+    "infer": "Predict for all examples of a task, or all rows of a file, as JSON lines.",
     "export": "Export a run for transformers or another library, and push it to the hub.",
     "import": "Import weights, tokenizer and config of another library.",
     "plan": "Estimate memory per GPU, FLOPs, time and cost of a run, and check its layout.",
     "doctor": "Check this installation: what works, what is missing, and how to install it.",
     "report": "Write the report of a run: one self-contained HTML page.",
 }
-"""Verb to its line of help. The file is `cli/VERB.py` (`import_.py` for import)."""
+"""Maps each verb to its line of help. Its file is `cli/VERB.py` (`import_.py` for import)."""
 _WITH_APPS = frozenset(("config", "corpus", "data", "demo", "launch", "sweep", "tasks", "tokenizer"))
-"""Verbs whose file holds a Typer app: those with commands below them, and with ways of their own to read words."""
+"""Verbs whose file defines a Typer app, because they have subcommands or parse their arguments in a special way."""
 
-_PANELS: dict[str, tuple[str, ...]] = {
-    "Reading": ("format", "text_key", "max_bad", "image_key", "caption_key"),
-    "Processes": ("workers", "memory", "engine", "ray", "slurm"),
-    "Launching": ("launch", "nodes", "nproc", "gpus_per_node", "max_restarts", "slurm", "cloud", "sweep", "dry_run"),
-    "Printing": ("json", "as_json", "json_output", "quiet", "verbose", "debug"),
-}
-"""Panel of a command's help to the names of the options in it; all others are in `Options`."""
+_Panel = tuple[str, tuple[str, ...], tuple[str, ...]]
+_PANELS: tuple[_Panel, ...] = (
+    ("Reading", ("text_key", "image_key", "caption_key", "max_bad"), ()),
+    ("Reading", ("format",), ("text_key", "caption_key", "max_bad")),
+    ("Processes", ("workers", "threads", "memory", "engine", "ray"), ()),
+    ("Processes", ("slurm",), ("engine",)),
+    ("Launching", ("launch", "nodes", "max_restarts", "cloud", "sweep"), ()),
+    ("Launching", ("nproc", "gpus_per_node", "slurm"), ("launch",)),
+    ("Launching", ("dry_run",), ("launch", "name")),
+    ("Uploading", ("push", "public", "private"), ()),
+    ("Uploading", ("license", "revision"), ("push", "private")),
+    ("Uploading", ("dry_run",), ("private",)),
+    ("Printing", ("json", "as_json", "json_output", "quiet", "verbose", "debug"), ()),
+)
+"""Panels of the help of all commands: the title, the options in it, and other options of which the command must have
+one, because some names mean different things in different commands. All other options are in `Options`."""
 _OF_RECIPES = re.compile(r"((?:BERT|CLIP|T5|4M)(?:, (?:CLIP|4M))?): ")
+"""Start of the help of an option that only some recipes read."""
 
 
 def app_of(verb: str) -> typer.Typer:
-    """The app of a verb; where its file has none, of the function that is called as the file."""
+    """Return the Typer app of a verb. If its file defines none, make one of the function with the file's name."""
     name = "import_" if verb == "import" else verb
-    found = vars(importlib.import_module(f"pretrainkit.cli.{name}"))
-    app: typer.Typer = found["app"] if verb in _WITH_APPS else typer.Typer(add_completion=False)
+    members = vars(importlib.import_module(f"pretrainkit.cli.{name}"))
+    app: typer.Typer = members["app"] if verb in _WITH_APPS else typer.Typer(add_completion=False)
     if verb not in _WITH_APPS:
-        app.command()(found[name])
+        app.command()(members[name])
     app.info.help = VERBS[verb]
     return app
 
 
 class LazyGroup(TyperGroup):
-    """List all verbs without importing any. Newer Typers bring their own click, whose types have no public name."""
+    """List all verbs without importing any. Types are `Any`, because new versions of Typer hide their copy of click."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)
@@ -83,6 +93,8 @@ class LazyGroup(TyperGroup):
         command = get_command(app_of(cmd_name))
         command.name = cmd_name
         subcommands = list(getattr(command, "commands", {}).values())
+        if subcommands:
+            command.epilog = f"Example: {next(line for words, line in EXAMPLES.items() if words.startswith(cmd_name))}"
         for leaf in subcommands or [command]:
             words = " ".join(dict.fromkeys((cmd_name, leaf.name)))
             leaf.epilog = f"Example: {EXAMPLES[words]}"
@@ -98,13 +110,13 @@ class LazyGroup(TyperGroup):
         width = max(map(len, VERBS))
         print("\n".join(f"  {verb:<{width}}  {line}" for verb, line in VERBS.items()))
         print("\n  pretrainkit VERB --help shows the options of a verb.")
-        print("Each verb takes -q (only results and errors), -v (details) and --debug (tracebacks of errors).")
+        print("Every verb takes -q (print only results and errors), -v (details) and --debug (tracebacks of errors).")
         print("--version prints the version; --install-completion sets up the Tab key of your shell.")
         print("Start with: pretrainkit demo")
 
 
 def _set_verbosity(param: typer.CallbackParam, is_given: bool) -> None:
-    """Tell this process and those that it starts how much to print."""
+    """Set how much this process and its child processes print."""
     if is_given and os.environ.setdefault(VERBOSITY, str(param.name)) != param.name:
         raise InputError("-q and -v exclude each other\n  give one of them")
     if is_given and param.name == "verbose":
@@ -118,17 +130,25 @@ def _set_debug(is_given: bool) -> None:
 
 Quiet = Annotated[
     bool,
-    Option("--quiet", "-q", callback=_set_verbosity, expose_value=False, help="Print results and errors, no progress."),
+    Option(
+        "--quiet", "-q", callback=_set_verbosity, expose_value=False, help="Print only results and errors, no progress."
+    ),
 ]
 Verbose = Annotated[
     bool,
-    Option("--verbose", "-v", callback=_set_verbosity, expose_value=False, help="Print every logged step, and logs."),
+    Option(
+        "--verbose",
+        "-v",
+        callback=_set_verbosity,
+        expose_value=False,
+        help="Print every logged step, and log messages.",
+    ),
 ]
 Debug = Annotated[bool, Option("--debug", callback=_set_debug, expose_value=False, help="Show tracebacks of errors.")]
 
 
 def _common_options() -> list[Any]:
-    """Return the options that every command has; they change only what it prints."""
+    """Return the options that every command has. They only change what it prints."""
     holder = typer.Typer(add_completion=False)
 
     @holder.command()
@@ -139,24 +159,21 @@ def _common_options() -> list[Any]:
 
 
 def _group_options(command: Any) -> None:
-    """Show options that belong together in one panel of the help; `4M: ...` is shown in the panel of 4M."""
+    """Put options that belong together into one panel of the help. `4M: ...` becomes part of the panel 4M."""
     names = {param.name for param in command.params}
-    panels = dict(_PANELS)
-    for title, mark in (("Launching", "launch"), ("Reading", "max_bad")):
-        if mark not in names:
-            panels[title] = ()
-    by_name = {name: panel for panel, members in panels.items() for name in members}
+    by_name = {name: title for title, members, one_of in _PANELS if not one_of or names & {*one_of} for name in members}
     for param in command.params:
         panel = by_name.get(param.name)
         if recipes := _OF_RECIPES.match(getattr(param, "help", None) or ""):
-            panel, param.help = recipes[1], param.help[recipes.end() :]
+            panel, text = recipes[1], param.help[recipes.end() :]
+            param.help = text[:1].upper() + text[1:]
         if panel:
             param.rich_help_panel = panel
 
 
 def _explain_errors(command: Any) -> None:
-    """Let a command answer a wrong choice plainly and, where it takes settings, an unknown option with the setting of
-    that name."""
+    """Make the errors of a command's parser plain. An unknown option of a command with settings is answered with the
+    setting of that name."""
     parse = command.parse_args
     takes_settings = any(param.name == "settings" for param in command.params)
 
@@ -166,7 +183,7 @@ def _explain_errors(command: Any) -> None:
             return parse(ctx, args)
         except Exception as error:
             if isinstance(message := getattr(error, "message", None), str):
-                error.message = message.removeprefix("Value error, ")  # type: ignore[attr-defined] # pydantic's words
+                error.message = message.removeprefix("Value error, ")  # type: ignore[attr-defined] # from pydantic
             if not takes_settings or type(error).__name__ != "NoSuchOption":  # the class has no public name
                 raise
             option = error.option_name  # type: ignore[attr-defined]
@@ -189,26 +206,26 @@ def _unknown_option(option: str, args: list[str], command: Any) -> str:
     name = option.lstrip("-").replace("_", "-")
     wanted = name.replace("-", "_")
     named = sorted((path for path in fields if path.rpartition(".")[2] == wanted), key=_preference)
-    told = f"there is no option {option}"
+    problem = f"there is no option {option}"
     shown = [param for param in command.params if not getattr(param, "hidden", False)]
-    options = [one for param in shown for one in param.opts if one.startswith("--")]
+    options = [flag for param in shown for flag in param.opts if flag.startswith("--")]
     if any(param.param_type_name == "argument" and param.name == wanted for param in command.params):
         others = [arg for number, arg in enumerate(args) if number not in (place, place + (not equals))]
-        return f"{told}\n  write the {name} without it: pretrainkit {' '.join((command.name, value, *others))}"
+        return f"{problem}\n  write the {name} without {option}: pretrainkit {' '.join((command.name, value, *others))}"
     if habit := in_our_words(name, value, fields):
-        return f"{told}\n  write: {habit}"
+        return f"{problem}\n  write: {habit}"
     if named:
-        return f"{told}; settings are written without dashes\n  write: {named[0]}={value}"
+        return f"{problem}; settings are written without dashes\n  write: {named[0]}={value}"
     close = difflib.get_close_matches(option, options, n=1, cutoff=0.75)
     if close:
-        return f"{told}; did you mean {close[0]}?\n  all options: pretrainkit {command.name} --help"
+        return f"{problem}; did you mean {close[0]}?\n  all options: pretrainkit {command.name} --help"
     near = nearest(wanted, fields)
     advice = f"\n  the setting closest to it: {near} ({fields[near]})" if near else ""
-    return f"{told}{advice}\n  settings are written PATH=VALUE; options are {', '.join(options)}"
+    return f"{problem}{advice}\n  settings are written PATH=VALUE; options are {', '.join(options)}"
 
 
 def _preference(path: str) -> tuple[int, int]:
-    """Fields of the data and the run come before those of evaluation and of parts of parts."""
+    """Sort key of a setting: settings at the top level first, then by part, with the data before the model."""
     first = path.partition(".")[0]
     order = ("data", "optimizer", "schedule", "objective", "model")
     return path.count("."), order.index(first) if first in order else len(order)
@@ -235,8 +252,8 @@ def _root(
 
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 failed, 2 bad input or config, 130 interrupted (state saved)."""
-    # Threads that spin for long while they wait take the cores from others: on a busy machine steps were 3 to 6 times
-    # slower. Threads that never spin are woken for every operation: steps of small models were 30 % slower.
+    # OpenMP threads that busy-wait for long block the cores: on a busy machine, steps were 3 to 6 times slower. Threads
+    # that never busy-wait must be woken for every operation: steps of small models were 30 % slower.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     try:

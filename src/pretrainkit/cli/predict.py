@@ -15,7 +15,7 @@ def predict(
     *,
     out: Annotated[Path, Option(help="File of JSON lines to write.")],
     input: Annotated[
-        Path | None, Option(help="A file with the columns that the run was trained on: .jsonl, .tsv, .parquet.")
+        Path | None, Option(help="File with the columns that the run was trained on: .jsonl, .tsv or .parquet.")
     ] = None,
     task: Annotated[
         str | None, Option(help="Task of GLUE instead of a file, such as ax. Default: the task of the run.")
@@ -23,14 +23,14 @@ def predict(
     split: Annotated[str, Option(help="Split of the task.")] = "test",
     data: Data = None,
     batch_size: Annotated[int, Option(min=1, help="Examples per forward pass.")] = 64,
-    overwrite: Annotated[bool, Option("--overwrite", help="Replace what another command wrote.")] = False,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace the output of another command.")] = False,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Write the answers of a fine-tuned model: a JSON object per row with its index, label and probabilities, or value.
+    """Write the predictions of a fine-tuned model as JSON lines: index, and label with probabilities, or value.
 
-    This is an alias of `infer` with the task and the defaults of fine-tuning. After an interruption, the same command
-    continues. OUT appears when it is complete.
+    This is an alias of `infer` with the task and the defaults of fine-tuning. OUT appears when it is complete. After an
+    interruption, the same command continues.
     """
     with shown_stages() as progress:
         written = api.predict(

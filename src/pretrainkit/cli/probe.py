@@ -7,38 +7,39 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from pretrainkit import api
-from pretrainkit.cli.options import Device
+from pretrainkit.cli.options import Device, Json
 
 
 def probe(
     model: Annotated[str, Argument(metavar="MODEL", help="A run folder, a checkpoint in it, an export, or timm:NAME.")],
-    data: Annotated[Path, Option(metavar="FOLDER", help="Holds train/CLASS/IMAGE and val/CLASS/IMAGE.")],
+    data: Annotated[Path, Option(metavar="FOLDER", help="Folder with train/CLASS/IMAGE and val/CLASS/IMAGE.")],
     method: Annotated[
         list[str] | None,
         Option(
-            help="linear (on augmented images), cached (on features computed once), knn. Repeat for several. "
-            "Default: cached and knn."
+            help="linear: train on augmented images. cached: train on features that are computed once. knn: nearest "
+            "neighbours. May be repeated. Default: cached and knn."
         ),
     ] = None,
-    epochs: Annotated[int | None, Option(min=1, help="Passes over the training images. Default: 90.")] = None,
+    epochs: Annotated[int | None, Option(min=1, help="Number of passes over the training images. Default: 90.")] = None,
     batch_size: Annotated[
-        int | None, Option(min=1, help="Images of an update. Default: 16384, or all where there are fewer.")
+        int | None, Option(min=1, help="Images per update. Default: 16384, or all images if there are fewer.")
     ] = None,
     lr: Annotated[
         list[float] | None,
         Option(
-            help="Learning rate of LARS. Repeat for several at once. Default: 6.4 for linear, 0.3 to 100 for cached."
+            help="Learning rate of LARS. May be repeated, to train with several at once. Default: 6.4 for linear, 0.3 "
+            "to 100 for cached."
         ),
     ] = None,
     neighbours: Annotated[int | None, Option(min=1, help="Number of neighbours for knn. Default: 20.")] = None,
-    threads: Annotated[int | None, Option(min=0, help="That decode images. Default: 2.")] = None,
+    threads: Annotated[int | None, Option(min=0, help="Number of threads that decode images. Default: 2.")] = None,
     device: Device = None,
-    json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
-    """Measure how well the features of a frozen image encoder tell classes apart, in percent of the held-out images."""
-    found: dict[str, Any] = {"methods": method, "num_epochs": epochs, "batch_size": batch_size, "peak_lr": lr}
-    found |= {"num_neighbours": neighbours, "num_threads": threads}
-    given = {name: value for name, value in found.items() if value is not None}
+    """Measure how well the features of a frozen image encoder separate classes, as accuracy on held-out images."""
+    options: dict[str, Any] = {"methods": method, "num_epochs": epochs, "batch_size": batch_size, "peak_lr": lr}
+    options |= {"num_neighbours": neighbours, "num_threads": threads}
+    given = {name: value for name, value in options.items() if value is not None}
     metrics = api.probe(model, data, device=device, **given)
     if json:
         print(dumps(metrics))

@@ -12,7 +12,7 @@ from pretrainkit.training.watch import Watcher
 
 
 def make_watcher(as_json: bool = False) -> Watcher:
-    """The watcher that fits where the output goes."""
+    """Return the watcher that fits the kind of output: JSON, a terminal, or a file."""
     if as_json:
         return JsonWatcher()
     verbosity = os.environ.get(VERBOSITY)
@@ -24,7 +24,7 @@ def make_watcher(as_json: bool = False) -> Watcher:
 
 
 def headline(info: Mapping[str, Any]) -> str:
-    """A line about a run that starts, and the table of its mixture."""
+    """Return a line about a run that starts, and the table of its mixture."""
     mixture = ""
     if len(rows := info.get("mixture", [])) > 1:
         from pretrainkit.tasks.rates import table
@@ -41,7 +41,7 @@ def headline(info: Mapping[str, Any]) -> str:
 
 
 def metrics_line(metrics: Mapping[str, float]) -> str:
-    """The metrics that people watch, on one line."""
+    """Return the most important metrics on one line."""
     is_loss = {name: name.endswith("loss") or name.startswith("loss_per_") for name in metrics}
     words = [f"{name.removesuffix('_loss')} {value:.3f}" for name, value in metrics.items() if is_loss[name]]
     words.append(f"lr {metrics['lr']:.2e}")
@@ -54,38 +54,38 @@ def metrics_line(metrics: Mapping[str, float]) -> str:
 
 
 def evaluation_line(metrics: Mapping[str, float]) -> str:
-    """Held-out metrics on one line."""
+    """Return held-out metrics on one line."""
     return "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
 
 
 class LineWatcher(Watcher):
-    """Plain lines, at most one in two seconds; with `shows_all` one for each logged step and each checkpoint."""
+    """Print plain lines, at most one per two seconds; with `shows_all`, one per logged step and checkpoint."""
 
     def __init__(self, shows_all: bool = False) -> None:
         self._last, self._shows_all = 0.0, shows_all
 
     def started(self, info: Mapping[str, Any]) -> None:
-        self._say(headline(info))
+        self._print(headline(info))
 
     def logged(self, step: int, metrics: Mapping[str, float]) -> None:
         now = time.monotonic()
         if self._shows_all or now - self._last >= 2:
             self._last = now
-            self._say(f"step {step:>7,}  {metrics_line(metrics)}")
+            self._print(f"step {step:>7,}  {metrics_line(metrics)}")
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._say(f"step {step:>7,}  held out: {evaluation_line(metrics)}")
+        self._print(f"step {step:>7,}  held out: {evaluation_line(metrics)}")
 
     def event(self, step: int, kind: str, text: str) -> None:
         if self._shows_all or kind != "checkpoint":
-            self._say(f"step {step:>7,}  {kind}: {text}")
+            self._print(f"step {step:>7,}  {kind}: {text}")
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
 class BarWatcher(LineWatcher):
-    """A live bar with rate, time left and the newest metrics; above it the lines of what happens seldom."""
+    """Show a live bar with rate, time left and the newest metrics. Rare events are printed as lines above it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,12 +120,12 @@ class BarWatcher(LineWatcher):
             self._progress.stop()
         super().event(step, kind, text)
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._progress.console.print(text, highlight=False, markup=False)
 
 
 class JsonWatcher(Watcher):
-    """One JSON object per line on standard output."""
+    """Print one JSON object per line on standard output."""
 
     def started(self, info: Mapping[str, Any]) -> None:
         self._write({"event": "started", **info})

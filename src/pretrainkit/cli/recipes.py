@@ -1,15 +1,13 @@
 """`pretrainkit recipes`."""
 
 from json import dumps
-from typing import Annotated
 
-from typer import Option
-
+from pretrainkit.cli.options import Json
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.registry import entries
 
 
-def recipes(json: Annotated[bool, Option("--json", help="Print JSON.")] = False) -> None:
+def recipes(json: Json = False) -> None:
     """List the recipes and their presets."""
     from typing import Any
 

@@ -1,4 +1,4 @@
-"""`pretrainkit render`: text to folders of rendered rows."""
+"""`pretrainkit render`: render text to folders of rows of pixels."""
 
 import json
 import tempfile
@@ -15,11 +15,11 @@ from pretrainkit.cli.stages import amount, shown_stages
 from pretrainkit.errors import InputError
 
 Layout = Literal["even", "published", "arrow", "webdataset"]
-"""Ways to lay rows out in files."""
+"""Layouts of rendered rows in files."""
 
 
 class ColumnName(StrEnum):
-    """Columns that may be added."""
+    """Columns that --column may add."""
 
     text = "text"
     document = "document"
@@ -30,51 +30,62 @@ def render(
     context: typer.Context,
     inputs: Annotated[
         list[str] | None,
-        Argument(metavar="CORPUS...", help="Folder of `pretrainkit corpus shards`; or files, globs, addresses."),
+        Argument(
+            metavar="CORPUS...", help="A folder that `pretrainkit corpus shards` wrote; or files, globs or addresses."
+        ),
     ] = None,
     *,
-    out: Annotated[Path | None, Option(help="Output folder, which gets train and maybe valid.")] = None,
+    out: Annotated[Path | None, Option(help="Output folder, for OUT/train and OUT/valid.")] = None,
     renderer: Annotated[
         str | None,
-        Option(help="Folder of a renderer, a font for the published settings, or the name of a model on the hub."),
+        Option(help="A renderer folder, a font file for PIXEL's published settings, or a model on the hub."),
     ] = None,
     packing: Annotated[
         Literal["exact", "original"],
-        Option(help="exact: rows as full as whole words allow; original: whole lines, by the original's rule."),
+        Option(
+            help="exact: fill rows with as many whole words as fit. original: whole lines, by the rule of the "
+            "original PIXEL."
+        ),
     ] = "exact",
-    max_patches: Annotated[int | None, Option(min=2, help="Patches of a row; left out: as the renderer says.")] = None,
+    max_patches: Annotated[
+        int | None, Option(min=2, help="Number of patches per row. Default: as in the renderer's settings.")
+    ] = None,
     text_only: Annotated[
-        bool, Option("--text-only", help="Cut the text without drawing it: training draws it on the way.")
+        bool,
+        Option(
+            "--text-only", help="Split the text into rows without drawing them. Training draws them when it reads them."
+        ),
     ] = False,
-    column: Annotated[list[ColumnName] | None, Option(help="A further column; may be repeated.")] = None,
+    column: Annotated[list[ColumnName] | None, Option(help="Add this column to the files. May be repeated.")] = None,
     heldout: Annotated[float, Option(help="Share of documents for OUT/valid, by a hash of their text.")] = 0.0,
     format: Annotated[
         Literal["auto", "jsonl", "text", "book", "wiki", "parquet", "articles"],
-        Option(help="Read every INPUT as this; articles: lines, three blank ones between articles."),
+        Option(
+            help="Format of every CORPUS. auto: by its name. articles: lines of text, with three blank lines between "
+            "articles."
+        ),
     ] = "auto",
-    split: Annotated[str, Option(help="With --layout: name of the split in the names of files.")] = "train",
-    shard_characters: Annotated[int, Option(min=1, help="Text of one file.")] = 8_000_000,
+    split: Annotated[str, Option(help="With --layout: name of the split in file names.")] = "train",
+    shard_characters: Annotated[int, Option(min=1, help="Number of characters of text per file.")] = 8_000_000,
     layout: Annotated[
         Layout,
         Option(
-            help="Of rendered rows as CORPUS. even: small groups of rows; published: for the hub; arrow: as `datasets` "
-            "saves to disk; webdataset: tars."
+            help="For rendered rows as CORPUS: layout to write. even: parquet files with small row groups. published: "
+            "parquet files for the hub. arrow: as `datasets` saves to disk. webdataset: tars."
         ),
     ] = "even",
     push: Annotated[
         str | None,
         Option(
             metavar="USER/NAME",
-            help="Instead of --out: upload files to this data set of the hub while others are rendered.",
+            help="Upload the files to this data set on the hub as they are rendered, instead of --out.",
         ),
     ] = None,
-    public: Annotated[bool, Option("--public", help="With --push: everybody may see a new data set.")] = False,
+    public: Annotated[bool, Option("--public", help="With --push: make a new data set public.")] = False,
     license: Annotated[
-        str | None, Option(help="With --push: licence for the data card, as the hub names it, such as cc-by-4.0.")
+        str | None, Option(help="With --push: licence for the data card, as named on the hub, such as cc-by-4.0.")
     ] = None,
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="Only say how many rows there would be and how full they are.")
-    ] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only report the number of rows and how full they are.")] = False,
     workers: Workers = None,
     text_key: TextKey = "text",
     max_bad: MaxBad = 0,
@@ -82,8 +93,8 @@ def render(
 ) -> None:
     """Render documents to parquet files (OUT/train, and OUT/valid where CORPUS has held-out documents).
 
-    After an interruption, the same command continues. The files do not depend on --workers. A folder of
-    rendered rows as CORPUS is written to OUT in another layout.
+    If CORPUS is a folder of rendered rows, they are written to OUT in another layout. After an interruption, the same
+    command continues. The files do not depend on --workers.
     """
     from pretrainkit.api import open_renderer
     from pretrainkit.rendering.documents import find_documents
@@ -93,22 +104,23 @@ def render(
 
     if push is None and (unused := "--public" if public else "--license" if license else None):
         raise InputError(
-            f"{unused} has an effect only with --push\n"
-            f"  leave out {unused}, or name a data set by --push instead of --out"
+            f"{unused} has an effect only with --push\n  leave out {unused}, or give --push USER/NAME instead of --out"
         )
     if push is not None and out is not None:
         raise InputError(
-            "--push keeps no rows here, and --out names a folder for them\n"
-            "  leave one of them out; a finished folder is uploaded by pretrainkit data push FOLDER USER/NAME"
+            "--push uploads rows without keeping them, but --out names a folder for them\n"
+            "  leave out one of them; to upload a complete folder, use pretrainkit data push FOLDER USER/NAME"
         )
     if inputs and len(inputs) == 1 and row_files(inputs[0]):
-        _refuse_options_of_drawing(context)
-        _lay_out(inputs[0], _named(out), layout, split, workers or 1)
+        _reject_drawing_options(context)
+        _write_layout(inputs[0], _require_out(out), layout, split, workers or 1)
         return
     if layout != "even":
-        raise InputError(f"--layout {layout} takes rendered rows\n  render first, then name that OUT/train as CORPUS")
+        raise InputError(
+            f"--layout {layout} needs rendered rows as CORPUS\n  render first, then give that OUT/train as CORPUS"
+        )
     if renderer is None:
-        raise InputError("nothing says how to draw\n  name a renderer or a font by --renderer")
+        raise InputError("no renderer is given\n  name a renderer folder or a font file with --renderer")
     settings = RenderSettings(
         packing=packing,
         with_pixels=not text_only,
@@ -120,18 +132,18 @@ def render(
     if not inputs:
         raise InputError("nothing to read\n  name CORPUS: a folder, files, or hf://datasets/NAME")
     if split != "train":
-        raise InputError(f"--split {split} names the files of rows that are laid out anew\n  leave out --split")
+        raise InputError(f"--split {split} has an effect only if CORPUS holds rendered rows\n  leave out --split")
     documents = find_documents(inputs, format, text_key)
     drawn_by = open_renderer(renderer, max_patches)
     if dry_run:
         with tempfile.TemporaryDirectory() as work, shown_stages() as progress:
-            found = measure(documents, drawn_by, settings, Path(work), workers=workers, progress=progress)
+            counts = measure(documents, drawn_by, settings, Path(work), workers=workers, progress=progress)
         if json_output:
-            typer.echo(json.dumps(vars(found)))
+            typer.echo(json.dumps(vars(counts)))
             return
         typer.echo(
-            f"{amount(found.num_documents, 'document')} would be {amount(found.num_rows, 'row')} with "
-            f"{found.num_patches:,} text patches, {found.fill_rate:.1%} full"
+            f"{amount(counts.num_documents, 'document')} would be {amount(counts.num_rows, 'row')} with "
+            f"{counts.num_patches:,} text patches, {counts.fill_rate:.1%} full"
         )
         return
     if push is not None:
@@ -145,7 +157,7 @@ def render(
             )
         _report(Path(push), manifests, json_output)
         return
-    out = _named(out)
+    out = _require_out(out)
     with shown_stages() as progress:
         manifests = prerender(documents, drawn_by, out, settings, workers=workers, progress=progress)
     _report(out, manifests, json_output)
@@ -168,25 +180,27 @@ def _report(out: Path, manifests: dict[str, dict[str, Any]], json_output: bool) 
 _OF_ROWS = frozenset({"inputs", "out", "layout", "split", "workers"})
 
 
-def _refuse_options_of_drawing(context: typer.Context) -> None:
-    """Rows are laid out anew as they are: options that say how to make them would have no effect."""
+def _reject_drawing_options(context: typer.Context) -> None:
+    """Raise InputError for options of rendering, which have no effect on rows that are rendered already."""
     for parameter in context.command.params:
         name = parameter.name or ""
         source = context.get_parameter_source(name)
         if name not in _OF_ROWS and source is not None and source.name == "COMMANDLINE":
             raise InputError(
-                f"{parameter.opts[0]} is for documents, and CORPUS holds rows that are drawn already\n"
+                f"{parameter.opts[0]} is for documents, but CORPUS holds rendered rows\n"
                 f"  leave out {parameter.opts[0]}, or render the documents with it"
             )
 
 
-def _named(out: Path | None) -> Path:
+def _require_out(out: Path | None) -> Path:
     if out is None:
-        raise InputError("no output folder\n  name one by --out, or only look with --dry-run")
+        raise InputError(
+            "no output folder is given\n  add --out FOLDER, or --dry-run to only report the number of rows"
+        )
     return out
 
 
-def _lay_out(folder: str, out: Path, layout: Layout, split: str, workers: int) -> None:
+def _write_layout(folder: str, out: Path, layout: Layout, split: str, workers: int) -> None:
     from pretrainkit.rendering.relayout import publish, regroup, to_arrow, to_webdataset
 
     writers: dict[Layout, Callable[..., list[Path]]]

@@ -9,12 +9,14 @@ from pretrainkit.cli.options import Json, print_path
 
 
 def report(
-    run: Annotated[Path, Argument(metavar="RUN", help="Run folder, such as runs/demo.")],
-    out: Annotated[Path | None, Option(metavar="FILE", help="File to write; default: RUN/report.html.")] = None,
-    curve: Annotated[Path | None, Option(metavar="FILE", help="Also draw the main loss curve: an SVG file.")] = None,
+    run: Annotated[Path, Argument(metavar="RUN", help="A run folder, such as runs/demo.")],
+    out: Annotated[Path | None, Option(metavar="FILE", help="HTML file to write. Default: RUN/report.html.")] = None,
+    curve: Annotated[
+        Path | None, Option(metavar="FILE", help="Also draw the main loss curve to this SVG file.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write the report of a run: curves, samples, config with origins, data, environment."""
+    """Write the report of a run as one HTML page: curves, samples, config with origins, data and environment."""
     from pretrainkit.report.curve import write_curve
     from pretrainkit.report.page import write_report
 

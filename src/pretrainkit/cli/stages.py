@@ -1,4 +1,4 @@
-"""Shows the stages of long work on standard error: a bar on a terminal, plain lines elsewhere."""
+"""Show the stages of long work on standard error: a bar on a terminal, plain lines elsewhere."""
 
 import os
 import sys
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from pretrainkit.workers.processes import Progress
 
 VERBOSITY = "PRETRAINKIT_VERBOSITY"
-"""Environment variable with `quiet` or `verbose`, which `-q` and `-v` set, for the processes of a command too."""
+"""Environment variable that `-q` and `-v` set to `quiet` or `verbose`, so that child processes know it too."""
 _SECONDS_BETWEEN_LINES = 10
 
 
 @contextmanager
 def shown_stages() -> "Iterator[Progress]":
-    """Yield the value to pass as `progress`. An interrupt prints how to continue."""
+    """Yield the object to pass as `progress`. Turn an interrupt into a message that says how to continue."""
     try:
         if os.environ.get(VERBOSITY) == "quiet":
             yield _Hidden()
@@ -41,20 +41,20 @@ def shown_stages() -> "Iterator[Progress]":
 
 
 class _Hidden:
-    """No progress at all."""
+    """Print no progress."""
 
     def stage(self, name: str, total: int, unit: str) -> None:
         """Ignore a stage."""
 
     def advance(self, number: int) -> None:
-        """Ignore a step within a stage."""
+        """Ignore progress within a stage."""
 
     def note(self, message: str) -> None:
-        """Ignore a note on the way."""
+        """Ignore a note."""
 
 
 class _Shown:
-    """A bar per stage; without bars plain lines: one per stage and note, and one now and then on the way."""
+    """Show a bar per stage. Without bars, print a line per stage and per note, and every ten seconds the progress."""
 
     def __init__(self, bars: Any = None) -> None:
         self._bars = bars
@@ -84,5 +84,5 @@ class _Shown:
 
 
 def amount(number: int, unit: str) -> str:
-    """`1,234 documents`, or megabytes for the unit B."""
+    """Return text such as `1,234 documents`; megabytes if the unit is B (bytes)."""
     return f"{number / 1e6:,.1f} MB" if unit == "B" else f"{number:,} {unit}{'' if number == 1 else 's'}"

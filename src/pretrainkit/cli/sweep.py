@@ -20,17 +20,17 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 
 
 def with_repeated_option(words: Iterable[str], option: str) -> Iterator[str]:
-    """`--lr 5e-5 4e-5` as `--lr 5e-5 --lr 4e-5`: every number that follows a number of the option is one more."""
-    goes_on = False
+    """Yield `--lr 5e-5 4e-5` as `--lr 5e-5 --lr 4e-5`: every number after a number of the option is another value."""
+    is_within = False
     for before, word in pairwise(["", *words]):
-        goes_on = before == option or (goes_on and _NUMBER.fullmatch(before) is not None)
-        if goes_on and before != option and _NUMBER.fullmatch(word):
+        is_within = before == option or (is_within and _NUMBER.fullmatch(before) is not None)
+        if is_within and before != option and _NUMBER.fullmatch(word):
             yield option
         yield word
 
 
 class _SweepCommand(TyperCommand):
-    """Takes several learning rates behind one --lr."""
+    """A command that takes several learning rates after one --lr."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, list(with_repeated_option(args, "--lr")))
@@ -38,32 +38,44 @@ class _SweepCommand(TyperCommand):
 
 @app.command(cls=_SweepCommand)
 def sweep(
-    what: Annotated[str, Argument(help="glue, or own, parse, qa, tags: on files named by settings.")],
+    what: Annotated[
+        str,
+        Argument(
+            metavar="TASKS",
+            help="glue, for the tasks of GLUE; or own, parse, qa or tags, for files that settings name.",
+        ),
+    ],
     settings: Annotated[
         list[str] | None, Argument(metavar="PATH=VALUE", help="Settings of every run, such as data.num_epochs=10.")
     ] = None,
     *,
     origin: Origin,
-    out: Annotated[Path, Option(help="Folder of all runs and results.")],
-    tasks: Annotated[str | None, Option(help="Names with commas between. Default: all but wnli.")] = None,
+    out: Annotated[Path, Option(help="Folder for all runs and results.")],
+    tasks: Annotated[str | None, Option(help="Tasks of GLUE, separated by commas. Default: all but wnli.")] = None,
     lr: Annotated[
         list[float] | None,
         Option("--lr", metavar="RATE ...", help="Peak learning rates. Default: 5e-5 4e-5 3e-5 2e-5."),
     ] = None,
-    seeds: Annotated[int, Option(min=1, help="Runs for each learning rate.")] = 3,
+    seeds: Annotated[int, Option(min=1, help="Runs per learning rate.")] = 3,
     data: Data = None,
-    jobs: Annotated[int, Option(min=1, help="Most runs at a time; fewer where they do not fit into memory.")] = 1,
+    jobs: Annotated[
+        int, Option(min=1, help="Run at most this many at once; fewer if they do not fit into memory.")
+    ] = 1,
     from_mnli: Annotated[
-        bool, Option("--from-mnli", help="RTE, MRPC and STS-B start from the chosen run of MNLI.")
+        bool, Option("--from-mnli", help="Start RTE, MRPC and STS-B from the chosen run of MNLI.")
     ] = False,
-    keep_all: Annotated[bool, Option("--keep-all", help="Keep the weights of runs that were not chosen, too.")] = False,
+    keep_all: Annotated[bool, Option("--keep-all", help="Also keep the weights of runs that were not chosen.")] = False,
     submission: Annotated[bool, Option(help="Answer the test sets and write the leaderboard's zip.")] = True,
     device: Device = None,
     json_output: Json = False,
 ) -> None:
-    """Fine-tune an encoder on all tasks of GLUE, or on files of your own, choose the learning rate on the held-out data
-    (median over seeds), and write tables and, of GLUE, the submission. After an interruption, the same
-    command continues."""
+    """Fine-tune an encoder with several learning rates and seeds, and choose the best run for each task.
+
+    The learning rate with the best median over seeds on the held-out data is chosen. Writes tables and, for GLUE, the
+    submission. After an interruption, the same command continues.
+
+    For other settings, and for pretraining, use `pretrainkit train --sweep PATH=A,B`: an array of SLURM jobs.
+    """
     import signal
 
     from pretrainkit.sweep.plan import BENCHMARK, Plan
@@ -71,9 +83,11 @@ def sweep(
     from pretrainkit.sweep.runs import Sweep
 
     if what not in (BENCHMARK.name, *BENCHMARK.own):
-        raise InputError(f"there is no sweep over {what!r}\n  there are: {BENCHMARK.name}, {', '.join(BENCHMARK.own)}")
+        raise InputError(
+            f"there is no sweep over {what!r}\n  give one of: {BENCHMARK.name}, {', '.join(BENCHMARK.own)}"
+        )
     if what in BENCHMARK.own and (tasks is not None or from_mnli):
-        raise InputError(f"--tasks and --from-mnli are for GLUE, not for {what}\n  leave them out")
+        raise InputError(f"--tasks and --from-mnli are only for GLUE, not for {what}\n  leave them out")
     all_tasks = BENCHMARK.usual if what == BENCHMARK.name else (what,)
     plan = Plan(
         origin=str(origin.resolve()),
@@ -85,12 +99,12 @@ def sweep(
         has_intermediate=from_mnli,
         device=device,
     )
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the runs save and end before this does
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as with Ctrl-C: the runs save and end first
     runs = Sweep(plan, out.resolve(), jobs, keep_all, partial(typer.echo, err=json_output))
     try:
         choices = runs.run()
     except KeyboardInterrupt as error:
-        raise Interrupted("stopped\n  finished runs are kept: the same command continues from here") from error
+        raise Interrupted("stopped\n  finished runs are kept: run the same command again to continue") from error
     if not json_output:
         typer.echo(as_markdown(choices), nl=False)
     path, missing = runs.submit(choices, device) if submission and what == BENCHMARK.name else (None, ())
@@ -101,4 +115,4 @@ def sweep(
     if path is not None:
         typer.echo(str(path))
     for reason in missing:
-        typer.echo(f"  would be refused: {reason}")
+        typer.echo(f"  the leaderboard would refuse it: {reason}")

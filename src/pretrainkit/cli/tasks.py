@@ -1,4 +1,4 @@
-"""`pretrainkit tasks`: list tasks and mixtures, look at their examples, make caches."""
+"""`pretrainkit tasks`: list tasks and mixtures, show their examples, create caches."""
 
 import importlib.util
 import json
@@ -29,12 +29,12 @@ _SHOWN_CHARACTERS = 400
 _SHOWN_MEMBERS = 4
 _PLURAL = {"task": "tasks", "mixture": "mixtures"}
 
-Name = Annotated[str, Argument(metavar="NAME", help="Task or mixture.")]
+Name = Annotated[str, Argument(metavar="NAME", help="A task or mixture.")]
 Tokenizer = Annotated[
     str | None,
-    Option(help="Vocabulary of tasks that leave it to the run: a tokenizer folder, a run or export, or bytes."),
+    Option(help="Vocabulary for tasks that take it from the run: a tokenizer folder, a run, an export, or bytes."),
 ]
-LeaveOut = Annotated[list[str] | None, Option(metavar="NAME", help="Member that mixtures do without; may be repeated.")]
+LeaveOut = Annotated[list[str] | None, Option(metavar="NAME", help="Task to leave out of mixtures. May be repeated.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -47,12 +47,13 @@ def _root(context: typer.Context) -> None:
 def list_(
     *,
     only: Annotated[
-        str | None, Option("--filter", metavar="TEXT", help="Names with this in them; * and ? as in files.")
+        str | None,
+        Option("--filter", metavar="TEXT", help="List only names that contain this text. * and ? are wildcards."),
     ] = None,
     module: Module = None,
     json_output: Json = False,
 ) -> None:
-    """List the tasks and mixtures there are. Nothing is read but the modules that define them."""
+    """List the tasks and mixtures. Only the modules that define them are read, no data."""
     of_recipes = set(_registry(None).names())
     registry = _registry(module)
     pattern = "*" if only is None else only if {"*", "?"} & set(only) else f"*{only}*"
@@ -61,16 +62,16 @@ def list_(
         typer.echo(json.dumps(entries))
         return
     if not entries and only is not None:
-        typer.echo(f"none of the {len(registry.names())} tasks and mixtures has {only!r} in its name")
+        typer.echo(f"no name of the {len(registry.names())} tasks and mixtures contains {only!r}")
     elif not entries:
-        typer.echo("there are no tasks; name a module that defines some: pretrainkit tasks list --module my_tasks.py")
+        typer.echo("there are no tasks; to list those of a module, run: pretrainkit tasks list --module my_tasks.py")
     for is_own, kind in product((True, False), ("task", "mixture")):
         shown = [entry for entry in entries if entry["kind"] == kind and (entry["name"] not in of_recipes) == is_own]
         if not shown:
             continue
         width = max(len(entry["name"]) for entry in shown)
-        what = kind if len(shown) == 1 else _PLURAL[kind]
-        typer.echo(f"{len(shown)} {what}{' of your modules' if is_own else ''}")
+        noun = kind if len(shown) == 1 else _PLURAL[kind]
+        typer.echo(f"{len(shown)} {noun}{' of your modules' if is_own else ''}")
         for entry in shown:
             typer.echo(f"  {entry['name']:<{width}}  {_about(entry)}")
 
@@ -79,30 +80,30 @@ def list_(
 def show(
     name: Name,
     *,
-    num: Annotated[int, Option(min=1, help="Examples to show.")] = 5,
-    split: Annotated[str, Option(help="Split of the data.")] = "train",
+    num: Annotated[int, Option(min=1, help="Number of examples to show.")] = 5,
+    split: Annotated[str, Option(help="Split of the task.")] = "train",
     lengths: Lengths = None,
-    seed: Annotated[int, Option(help="Seed of random steps and of the order of a mixture.")] = 0,
-    epoch: Annotated[int, Option(min=0, help="Epoch of a task; each has other noise.")] = 0,
-    cache: Annotated[list[Path] | None, Option(help="Folder of caches; may be repeated.")] = None,
+    seed: Annotated[int, Option(help="Seed of random preprocessing and of the order of a mixture.")] = 0,
+    epoch: Annotated[int, Option(min=0, help="Epoch of a task. Random preprocessing differs in each epoch.")] = 0,
+    cache: Annotated[list[Path] | None, Option(help="Folder of caches. May be repeated.")] = None,
     num_steps: Annotated[
-        int | None, Option(min=1, help="Number of training steps, to compute the passes over each task.")
+        int | None, Option(min=1, help="Number of training steps, to report the number of epochs of each task.")
     ] = None,
-    batch_size: Annotated[int, Option(min=1, help="Examples of each of those steps.")] = 128,
+    batch_size: Annotated[int, Option(min=1, help="Examples per step, for --num-steps.")] = 128,
     data: Data = None,
     tokenizer: Tokenizer = None,
     sentinels: Annotated[
-        int | None, Option(min=1, help="Ids behind the vocabulary for sentinels, as data.denoising.num_sentinels.")
+        int | None, Option(min=1, help="Number of sentinel ids after the vocabulary, as data.denoising.num_sentinels.")
     ] = None,
     leave_out: LeaveOut = None,
     module: Module = None,
     json_output: Json = False,
 ) -> None:
-    """Show examples as a model gets them: ids and text of every feature.
+    """Show examples as a model reads them: ids and text of every feature.
 
-    Of a mixture also the rate of each task, its share of the examples and of the tokens, and its mean lengths. Tasks
-    that leave their vocabulary to the run are shown in bytes where no --tokenizer is given; those that leave their
-    objective to the run are shown with the default one.
+    For a mixture, also show the rate of each task, its share of the examples and of the tokens, and its mean lengths.
+    Tasks that take their vocabulary from the run are shown in bytes unless --tokenizer is given. Tasks that take their
+    objective from the run are shown with the default one.
     """
     from pretrainkit.tasks.rates import table
     from pretrainkit.tasks.supply import RunSteps
@@ -110,39 +111,41 @@ def show(
     from pretrainkit.tasks.vocabulary_folder import BYTES, NUM_SENTINELS
 
     open_registry = _registry(module)
-    as_defined = [open_registry.get_task(one) for one in open_registry.task_names(name)]
-    leaving = {one.name for one in as_defined if any(isinstance(step, RunSteps) for step in one.preprocessors)}
+    as_defined = [open_registry.get_task(task) for task in open_registry.task_names(name)]
+    leaving = {task.name for task in as_defined if any(isinstance(step, RunSteps) for step in task.preprocessors)}
     if tokenizer is None and leaving:
-        sentinels = sentinels or NUM_SENTINELS  # bytes alone leave 11 ids free
+        sentinels = sentinels or NUM_SENTINELS  # the byte vocabulary has only 11 unused ids
     registry = open_registry.supplied(_supply(data, tokenizer or BYTES, leave_out, sentinels))
     entry = registry.get(name)
     limits, folders = lengths_of(lengths), list(cache or [])
     features = dict.fromkeys(feature for task in registry.tasks(name) for feature in task.features)
-    if unknown := [one for one in limits or () if one not in features]:
+    if unknown := [feature for feature in limits or () if feature not in features]:
         raise InputError(
-            f"{name} has no feature {unknown[0]!r}, for which --lengths is given\n  it has: {', '.join(features)}"
+            f"--lengths names {unknown[0]!r}, and {name} has no such feature\n  give one of: {', '.join(features)}"
         )
     mixture = registry.bind(name, split, limits, seed=seed, caches=folders)
     if isinstance(entry, Task):
         task = mixture.tasks[0]
-        found: Iterator[tuple[BoundTask, int, int, Example]] = (
+        examples: Iterator[tuple[BoundTask, int, int, Example]] = (
             (task, index, epoch, task.example(index, epoch)) for index in range(len(task))
         )
     else:
-        found = _drawn(mixture, seed)
-    shown = list(islice(found, num))
+        examples = _drawn(mixture, seed)
+    shown = list(islice(examples, num))
     rates = registry.rates(name, split=split, caches=folders, lengths=limits, is_quiet=True)
     rows = [] if isinstance(entry, Task) else _shares(mixture, rates)
     if json_output:
-        examples = [
+        rows_shown = [
             {"task": task.name, "index": index, "epoch": at, **{key: _plain(value) for key, value in example.items()}}
             for task, index, at, example in shown
         ]
-        answer = {"name": name, "split": split, "rates": rates, "shares": rows, "examples": examples}
+        answer = {"name": name, "split": split, "rates": rates, "shares": rows, "examples": rows_shown}
         typer.echo(json.dumps(answer, ensure_ascii=False))
         return
     if leaving & set(registry.task_names(name)):
-        typer.echo("inputs and targets are made as in a run with default settings (data.denoising of its config)")
+        typer.echo(
+            "note: inputs and targets are made with the default settings of a run (data.denoising of its config)"
+        )
     if isinstance(entry, Task):
         origin = ", from a cache" if mixture.tasks[0].is_cached else ""
         typer.echo(f"{name}: {len(mixture.tasks[0]):,} examples of {split}{origin}")
@@ -156,22 +159,24 @@ def show(
 
 @app.command()
 def cache(
-    name: Annotated[list[str], Argument(metavar="NAME...", help="Tasks; of a mixture, all its tasks.")],
+    name: Annotated[list[str], Argument(metavar="NAME...", help="Tasks, or mixtures for all their tasks.")],
     *,
-    out: Annotated[Path, Option(help="Folder of caches.")],
-    split: Annotated[list[str] | None, Option(help="Splits; may be repeated. Default: all.")] = None,
+    out: Annotated[Path, Option(help="Folder for caches.")],
+    split: Annotated[list[str] | None, Option(help="Split to cache. May be repeated. Default: all splits.")] = None,
     num_shards: Annotated[
-        int | None, Option(min=1, help="Number of shards of each split. Default: one for 50,000 examples.")
+        int | None, Option(min=1, help="Number of shards per split. Default: one per 50,000 examples.")
     ] = None,
-    workers: Annotated[int | None, Option(min=1, help="Processes. Default: all cores.")] = None,
-    overwrite: Annotated[bool, Option("--overwrite", help="Replace a cache that is stale.")] = False,
+    workers: Annotated[int | None, Option(min=1, help="Number of processes. Default: one per core.")] = None,
+    overwrite: Annotated[
+        bool, Option("--overwrite", help="Replace a cache whose data, steps or vocabularies have changed.")
+    ] = False,
     data: Data = None,
     tokenizer: Tokenizer = None,
     leave_out: LeaveOut = None,
     module: Module = None,
     json_output: Json = False,
 ) -> None:
-    """Do the steps before the cache marker once and keep the examples: OUT/NAME.
+    """Apply the preprocessing before the cache marker once, and store the examples in OUT/NAME.
 
     After an interruption, the same command continues. The examples do not depend on --workers.
     """
@@ -179,16 +184,16 @@ def cache(
     from pretrainkit.tasks.cache_writer import cache_task
 
     registry = _registry(module).supplied(_supply(data, tokenizer, leave_out))
-    tasks = {task.name: task for one in name for task in registry.tasks(one)}
-    there_are = dict.fromkeys(one for task in tasks.values() for one in task.splits)
-    if unknown := [one for one in split or () if one not in there_are]:
-        raise InputError(f"there is no split {unknown[0]!r}\n  there are: {', '.join(there_are)}")
+    tasks = {task.name: task for entry in name for task in registry.tasks(entry)}
+    there_are = dict.fromkeys(part for task in tasks.values() for part in task.splits)
+    if unknown := [part for part in split or () if part not in there_are]:
+        raise InputError(f"there is no split {unknown[0]!r}\n  give one of: {', '.join(there_are)}")
     results: dict[str, Any] = {}
     with shown_stages() as progress:
         for task in tasks.values():
-            splits = [one for one in split or task.splits if one in task.splits]
+            splits = [part for part in split or task.splits if part in task.splits]
             if not splits:
-                progress.note(f"{task.name} has no split {' or '.join(split or ())} and is left out")
+                progress.note(f"left out {task.name}: it has no split {' or '.join(split or ())}")
                 continue
             folder = cache_task(
                 task,
@@ -200,8 +205,8 @@ def cache(
                 overwrite=overwrite,
                 progress=progress,
             )
-            made = TaskCache(folder)
-            stats = {one: made.stats(one) for one in task.splits if made.has(one)}
+            stored = TaskCache(folder)
+            stats = {part: stored.stats(part) for part in task.splits if stored.has(part)}
             results[task.name] = {"folder": str(folder), "splits": stats}
     if json_output:
         typer.echo(json.dumps(results))
@@ -227,7 +232,7 @@ def _registry(modules: list[str] | None) -> "TaskRegistry":
 def _supply(
     data: list[str] | None, tokenizer: str | None, leave_out: list[str] | None, num_sentinels: int | None = None
 ) -> "Supply":
-    """Supply in place of a run what the options say, with the steps that a run has by default."""
+    """Return what a run would supply to its tasks: the given options, and the default preprocessing of a run."""
     from importlib import import_module
 
     from pretrainkit.tasks.named_data import task_folders
@@ -235,13 +240,13 @@ def _supply(
     from pretrainkit.tasks.vocabulary_folder import open_vocabulary
 
     vocabulary = None if tokenizer is None else open_vocabulary(tokenizer, num_sentinels)
-    catalogues = [vars(import_module(name)) for name in _recipe_modules()]  # not all are of tasks
-    (default_steps,) = [one["default_steps"] for one in catalogues if "default_steps" in one]
+    catalogues = [vars(import_module(name)) for name in _recipe_modules()]  # some catalogues define no tasks
+    (default_steps,) = [names["default_steps"] for names in catalogues if "default_steps" in names]
     return Supply(vocabulary, task_folders(data or ()), default_steps, frozenset(leave_out or ()))
 
 
 def _about(entry: dict[str, Any]) -> str:
-    """The rest of a line of the list, behind the name."""
+    """Return the text after the name in a line of the list."""
     members = entry.get("members", [])
     more = f" and {len(members) - _SHOWN_MEMBERS} more" if len(members) > _SHOWN_MEMBERS else ""
     parts = f"of {', '.join(members[:_SHOWN_MEMBERS])}{more}" if members else f"splits {', '.join(entry['splits'])}"
@@ -249,7 +254,7 @@ def _about(entry: dict[str, Any]) -> str:
 
 
 def _recipe_modules() -> Iterator[str]:
-    """Recipes have their named tasks in `recipes/NAME/catalogue.py`."""
+    """Yield the modules `recipes/NAME/catalogue.py`, in which recipes define named tasks."""
     import pretrainkit.recipes
 
     for recipe in pkgutil.iter_modules(pretrainkit.recipes.__path__, "pretrainkit.recipes."):
@@ -268,7 +273,7 @@ def _described(registry: "TaskRegistry", name: str) -> dict[str, Any]:
 
 
 def _shares(mixture: "BoundMixture", rates: dict[str, float]) -> "list[Share]":
-    """A row for every task, those of rate 0 last."""
+    """Return a row for every task. Tasks with rate 0 come last."""
     from pretrainkit.tasks.rates import mean_lengths, shares
 
     unused = [name for name, rate in rates.items() if not rate]
@@ -279,7 +284,7 @@ def _shares(mixture: "BoundMixture", rates: dict[str, float]) -> "list[Share]":
 
 
 def _drawn(mixture: Any, seed: int) -> "Iterator[tuple[BoundTask, int, int, Example]]":
-    """Examples of a mixture in the order of a training with this seed."""
+    """Yield examples of a mixture in the order of a training with this seed."""
     import numpy as np
 
     from pretrainkit.data.order import Order

@@ -1,4 +1,4 @@
-"""`pretrainkit tokenizer`: train tokenizers, encode a corpus to token shards, look at both."""
+"""`pretrainkit tokenizer`: train tokenizers, encode a corpus to token shards, inspect both."""
 
 import json
 from pathlib import Path
@@ -20,15 +20,16 @@ app = typer.Typer(add_completion=False, no_args_is_help=True)
 PunktRulesOption = Annotated[
     PunktRules,
     Option(
-        help="For punkt. default: NLTK's, but '. . .' is an ellipsis and Unicode spaces are spaces; nltk: NLTK's; "
-        "sabertooth: closing quotes open the next sentence."
+        help="For --splitter punkt. nltk: the rules of NLTK. default: also take '. . .' as an ellipsis and Unicode "
+        "spaces as spaces. sabertooth: put closing quotes at the start of the next sentence."
     ),
 ]
 Language = Annotated[
     str,
     Option(
         metavar="auto|none|CODE",
-        help="Whose common abbreviations punkt knows beforehand (en, de, es, fr, it, pt, ru). auto: of the text.",
+        help="Language whose common abbreviations punkt knows: en, de, es, fr, it, pt or ru. auto: the language of "
+        "the text.",
     ),
 ]
 
@@ -37,12 +38,12 @@ Language = Annotated[
 @with_settings
 def train(
     words: Annotated[
-        list[str], Argument(metavar="WORDS.tsv...", help="Word counts of `pretrainkit corpus count-words`.")
+        list[str], Argument(metavar="WORDS.tsv...", help="Word counts that `pretrainkit corpus count-words` wrote.")
     ],
     *,
-    out: Annotated[Path, Option(help="Folder to be made.")],
+    out: Annotated[Path, Option(help="New folder to write.")],
     vocab_size: Annotated[
-        int | None, Option(help="Pieces in all. Default: 32128, or all that a text yields which has fewer.")
+        int | None, Option(help="Number of pieces. Default: 32128, or as many as the text yields.")
     ] = None,
     settings: Annotated[
         type[TokenizerSettings],
@@ -52,16 +53,17 @@ def train(
     classes: Annotated[
         str | None,
         Option(
-            metavar="FILE|coco", help="For multimodal: names that are one token each, one in each line; coco: its 80."
+            metavar="FILE|coco",
+            help="For --kind multimodal: file of names that become a token each, one per line. coco: the 80 of COCO.",
         ),
     ] = None,
     sentences_from: Annotated[
         list[str] | None,
-        Option(metavar="INPUT", help="Also learn sentence boundaries (Punkt) from these files; may be repeated."),
+        Option(metavar="INPUT", help="Also learn sentence boundaries (Punkt) from these files. May be repeated."),
     ] = None,
     abbreviations: Annotated[
         Path | None,
-        Option(help="With --sentences-from: words that end with a period but no sentence, one in each line."),
+        Option(help="With --sentences-from: file of abbreviations that end with a period, one per line."),
     ] = None,
     language: Language = "auto",
     text_key: TextKey = "text",
@@ -70,7 +72,7 @@ def train(
 ) -> None:
     """Train a tokenizer from word counts. Equal counts and options give equal files.
 
-    The same command again leaves the tokenizer as it is.
+    If the tokenizer exists, the same command leaves it unchanged.
     """
     from pretrainkit.tokenizers.punkt import read_abbreviations
     from pretrainkit.tokenizers.subwords import read_classes
@@ -79,10 +81,13 @@ def train(
 
     wanted = DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size
     chosen = settings(vocab_size=wanted, classes=read_classes(classes))
-    manifest_of_existing(out, chosen)  # refuses another tokenizer before the work
+    manifest_of_existing(out, chosen)  # fail before the work if OUT is another tokenizer
     for option, given in (("abbreviations", abbreviations), ("language", "" if language == "auto" else language)):
         if given and not sentences_from:
-            raise InputError(f"--{option} {given} is only read with --sentences-from\n  add that, or leave it out")
+            raise InputError(
+                f"--{option} {given} has an effect only with --sentences-from\n"
+                f"  add that option, or leave out --{option}"
+            )
     more = read_abbreviations(abbreviations) if abbreviations else []
     punkt = None
     with shown_stages() as progress:
@@ -97,7 +102,7 @@ def train(
         progress.note(f"learning a {chosen.kind} vocabulary of {wanted:,} pieces")
         manifest = train_tokenizer(words, out, chosen, punkt=punkt, as_many_as_possible=vocab_size is None)
         if (size := manifest["vocab_size"]) < wanted:
-            progress.note(f"this text yields {size:,} pieces, so the vocabulary has these")
+            progress.note(f"this text yields only {size:,} pieces, so the vocabulary has {size:,}")
     if json_output:
         typer.echo(json.dumps(manifest, ensure_ascii=False))
         return
@@ -112,23 +117,31 @@ def train(
 def encode(
     inputs: Annotated[
         list[str],
-        Argument(metavar="CORPUS...", help="Folder of `pretrainkit corpus shards`; or files, globs, addresses."),
+        Argument(
+            metavar="CORPUS...", help="A folder that `pretrainkit corpus shards` wrote; or files, globs or addresses."
+        ),
     ],
     *,
     tokenizer: Annotated[Path, Option(help="Tokenizer folder.")],
     out: Annotated[Path, Option(help="Output folder.")],
     splitter: Annotated[
         SplitterName,
-        Option(help="punkt: learned boundaries; newline: one per line; regex: --pattern; none: whole documents."),
+        Option(
+            help="How documents are split into sentences. punkt: at learned boundaries. newline: one per line. regex: "
+            "by --pattern. none: not at all."
+        ),
     ] = "punkt",
     punkt_rules: PunktRulesOption = "default",
     pattern: Annotated[
-        str | None, Option(help="Regular expression of what separates sentences, for --splitter regex.")
+        str | None, Option(help="For --splitter regex: regular expression that matches the text between two sentences.")
     ] = None,
     language: Language = "auto",
     control_pieces: Annotated[
         Literal["text", "ids"],
-        Option(help="What <mask> and its like in a document become. text: text; ids: ids, as in AutoTokenizer."),
+        Option(
+            help="How <mask> and other control pieces in a document are encoded. text: as text. ids: as their ids, as "
+            "by AutoTokenizer."
+        ),
     ] = "text",
     execution: Annotated[Execution, "workers", "engine", "slurm", "ray"],
     text_key: TextKey = "text",
@@ -173,13 +186,13 @@ def encode(
 
 @app.command()
 def inspect(
-    folder: Annotated[Path, Argument(help="Tokenizer folder or folder of token shards.")],
+    folder: Annotated[Path, Argument(help="A tokenizer folder or a folder of token shards.")],
     *,
-    verify: Annotated[bool, Option("--verify", help="Also compare the sha256 of every file.")] = False,
-    document: Annotated[int | None, Option(help="Also print this document of the shards.")] = None,
+    verify: Annotated[bool, Option("--verify", help="Also check the sha256 of every file.")] = False,
+    document: Annotated[int | None, Option(help="Also print the document with this number, from 0.")] = None,
     json_output: Json = False,
 ) -> None:
-    """Show what a tokenizer or token shards are, and check that they are whole."""
+    """Show the properties of a tokenizer or of token shards, and check that they are complete."""
     from pretrainkit.tokenizers.folder import MODEL, TOKENIZER_JSON
     from pretrainkit.tokenizers.load import load_tokenizer
     from pretrainkit.tokenizers.shards import TokenShards
@@ -194,14 +207,14 @@ def inspect(
     own = load_tokenizer(shards.tokenizer_folder)
     if own.fingerprint != shards.manifest["tokenizer"]["fingerprint"]:
         raise InputError(
-            f"{shards.tokenizer_folder} is not the tokenizer that made the tokens of {folder}\n"
+            f"{shards.tokenizer_folder} is not the tokenizer that encoded {folder}\n"
             "  restore the folder from a copy, or encode again"
         )
     names = ("num_documents", "num_sentences", "num_tokens", "num_shards", "vocab_size", "fingerprint")
     _echo_facts(folder, {name: getattr(shards, name) for name in names}, json_output)
     if document is not None:
         if not 0 <= document < shards.num_documents:
-            raise InputError(f"--document is {document}\n  there are documents 0 to {shards.num_documents - 1}")
+            raise InputError(f"there is no document {document}\n  the documents are 0 to {shards.num_documents - 1}")
         for sentence in shards.document(document):
             typer.echo(own.decode(sentence))
 

@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from pretrainkit import api
 from pretrainkit.cli.launching import start_frozen, start_sweep
-from pretrainkit.cli.options import Asked, Device, GoOn, JsonLines
+from pretrainkit.cli.options import Device, JsonLines, LaunchOptions, Resume
 from pretrainkit.cli.progress import make_watcher
 from pretrainkit.cli.settings_options import with_settings
 from pretrainkit.training.folder import RunFolder
@@ -23,32 +23,32 @@ def train(
     source: Annotated[str, Argument(metavar="PRESET|FILE.yaml", help="A preset such as bert/tiny, or a YAML file.")],
     settings: Overrides = None,
     *,
-    out: Annotated[Path | None, Option(help="Run folder; default: runs/PRESET-DATE-TIME.")] = None,
+    out: Annotated[Path | None, Option(help="Run folder. Default: runs/PRESET-DATE-TIME.")] = None,
     device: Device = None,
-    resume: GoOn = False,
-    asked: Asked,
-    origins: Annotated[Path | None, Option(hidden=True, help="What a launcher knows of the config.")] = None,
+    resume: Resume = False,
+    options: LaunchOptions,
+    origins: Annotated[Path | None, Option(hidden=True, help="JSON file with the origin of each value.")] = None,
     json: JsonLines = False,
 ) -> None:
     """Train a preset or a config file.
 
-    Ctrl-C or SIGTERM finishes the step, saves and exits with 130; `pretrainkit resume RUN` continues exactly there.
+    Ctrl-C or SIGTERM finishes the step, saves and exits with 130. `pretrainkit resume RUN` continues exactly there.
     """
-    asked.check()
+    options.check()
     resolved = api.resolve_config(source, settings or [])
     name = Path(source).stem if source.endswith((".yaml", ".yml")) else source.replace("/", "-")
     out = out or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     for note in resolved.notes():
         print(note, file=sys.stderr)
-    if asked.launch == "none":
+    if options.launch == "none":
         known = resolved.origins if origins is None else loads(origins.read_text(encoding="utf-8"))
         api.train(resolved.config, out, origins=known, watcher=make_watcher(json), device=device, resume=resume)
         return
-    if not resume and not asked.sweep:
+    if not resume and not options.sweep:
         RunFolder(out).require_new()
-    if asked.sweep:
-        start_sweep(asked, source, settings or [], out, device)
+    if options.sweep:
+        start_sweep(options, source, settings or [], out, device)
         return
-    api.check_config(resolved.config, asked.world_size, resolved.origins)
-    resolved.config.parallel.require_ranks(asked.world_size)
-    start_frozen(asked, resolved, out, device, resume=resume, as_json=json)
+    api.check_config(resolved.config, options.world_size, resolved.origins)
+    resolved.config.parallel.require_ranks(options.world_size)
+    start_frozen(options, resolved, out, device, resume=resume, as_json=json)

@@ -41,7 +41,7 @@ EXPECTED = "A\tC\nB\tC\nColour\tColor\nLate\tC\nR & B\tÜnder line\n"
 def test_redirects_lead_to_articles_and_circles_go(tmp_path):
     result = run(write_dump(tmp_path), tmp_path / "out")
     assert result.exit_code == 0, result.output
-    assert "where 5 redirects lead" in result.output
+    assert "5 redirects and their targets" in result.output
     assert (tmp_path / "out/_redirects.tsv").read_text() == EXPECTED
     assert not (tmp_path / "out/.redirects").exists()
     assert all(Path(source.address).name.startswith("part-") for source in find_sources([tmp_path / "out"]))

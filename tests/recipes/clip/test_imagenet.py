@@ -139,7 +139,7 @@ def test_a_suite_has_its_own_names_and_captions(model):
 def test_a_table_is_of_one_model(model):
     words = ("evaluate", str(model / "model"), "--csv", str(model / "table.csv"))
     told = refused(*words, "--all-checkpoints")
-    assert "leave it out" in followed(told, "cli/evaluate.py: --csv … is for one model")
+    assert "leave it out" in followed(told, "cli/evaluate.py: --csv … is for a single model")
 
 
 def test_captions_of_cifar_are_the_published_ones():

@@ -226,7 +226,7 @@ def test_the_help_names_every_system_whose_files_are_read():
 def test_the_notes_that_matter_come_first_and_all_others_are_one(tmp_path):
     lines = command("config", "import", DGA, "--out", tmp_path / "x.yaml").stderr.splitlines()
     assert [line.partition(":")[2].split(":")[0].strip() for line in lines[:-1]] == ["ckpt.dir", "dist.fp16"]
-    assert lines[-1].startswith("note: 11 keys change nothing here: runner.stable_random, dist.name, dist.param, ")
+    assert lines[-1].startswith("note: 11 keys have no effect here: runner.stable_random, dist.name, dist.param, ")
     ignored = import_file(DGA).without_effect
     assert ignored["data.single_eval"] == "every row is scored exactly once on any number of ranks"
 
