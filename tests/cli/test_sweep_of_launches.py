@@ -31,7 +31,9 @@ def test_lists_are_values_and_folders_have_names_of_one_part():
     assert second == ("train=_a_c,_d_", ["data.train=[/a/c,/d]"])
 
 
-@pytest.mark.parametrize(("word", "said"), [("seed", "needs a setting"), ("=1,2", "needs a setting"), ("seed=0,0", "two runs")])
+@pytest.mark.parametrize(
+    ("word", "said"), [("seed", "needs a setting"), ("=1,2", "needs a setting"), ("seed=0,0", "two runs")]
+)
 def test_what_names_no_runs_is_refused(word, said):
     with pytest.raises(ConfigError, match=said):
         sweep_settings([word])

@@ -138,7 +138,8 @@ def test_module_and_command_are_the_same():
         ("glue/cola", ": there is no such folder"),
         (
             "bert/tiny",
-            "bert/tiny is not a task of glue\n  name a task, as in finetune cola; for a config file or another preset: pretrainkit train ",
+            "bert/tiny is not a task of glue\n  name a task, as in finetune cola; for a config file or another "
+            "preset: pretrainkit train ",
         ),
     ],
 )

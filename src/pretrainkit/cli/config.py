@@ -90,8 +90,8 @@ def import_file(
         Argument(
             metavar="FILE",
             help="A YAML file of ZeroVL (its tasks clip and linear_prob; recipe clip), a YAML file of 4M for training "
-            "or generation (fourm) or for its tokenizers (image_tokenizer), or a gin file of T5X for training, "
-            "evaluation or inference (t5).",
+            "or generation (fourm), a YAML file of 4M's tokenizers (image_tokenizer), or a gin file of T5X for "
+            "training, evaluation or inference (t5).",
         ),
     ],
     settings: Annotated[

@@ -44,7 +44,8 @@ def export(
         given = {"--revision": revision, "--public": not private, "--dry-run": dry_run}
         if unused := [name for name, value in given.items() if value]:
             raise InputError(
-                f"{unused[0]} has an effect only with --push\n  leave out {unused[0]}, or also name a repository to upload to"
+                f"{unused[0]} has an effect only with --push\n  leave out {unused[0]}, or also name a repository to "
+                "upload to"
             )
         if out is None:
             raise InputError("no output folder is given\n  add --out FOLDER")

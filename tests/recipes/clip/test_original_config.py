@@ -284,7 +284,7 @@ def test_a_run_starts_from_weights_of_zerovl_as_the_notes_say(timm, transformers
     weights = random_model(run_config(tiny_timm(), tiny_bert(tmp_path / "bert")))
     (tmp_path / "ckpts").mkdir()
     torch.save({"state_dict": to_original(weights)}, tmp_path / "ckpts" / "weights.pth")
-    (advised,) = re.findall(r"that this command reads: pretrainkit (.+)", noted.stderr)
+    (advised,) = re.findall(r"that this command imports: pretrainkit (.+)", noted.stderr)
     found = command(*shlex.split(advised))
     assert found.exit_code == 0, found.output
     assert command("config", "check", "ours.yaml").exit_code == 0
