@@ -18,6 +18,7 @@ LEVELS = [
     {"cli"},
     {"demo", "sweep"},
     {"api"},
+    {"project"},
     {"running"},
     {"recipes"},
     {"eval", "exporting", "report"},
@@ -114,7 +115,7 @@ def test_imports_point_downwards():
     assert not wrong, "\n".join(wrong)
 
 
-NAMELESS = ("api", "running", "sweep", "cli", "eval", "report")
+NAMELESS = ("api", "project", "running", "sweep", "cli", "eval", "report")
 
 
 def names_of_recipes(path: Path) -> set[str]:

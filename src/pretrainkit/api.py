@@ -49,6 +49,7 @@ from pretrainkit.running.held_out import (
     new_table,
     overridden,
 )
+from pretrainkit.running.hours import with_steps_for
 from pretrainkit.running.initial import build_loader, with_num_steps
 from pretrainkit.running.opened import Opened, existing_folder, load_model, open_model, read_model
 from pretrainkit.running.pictures import (
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
+    from pretrainkit.project.new import Project
     from pretrainkit.workers.processes import Progress
 
 __all__ = [
@@ -92,6 +94,7 @@ __all__ = [
     "load_config",
     "load_model",
     "make_plan",
+    "new_project",
     "open_image_tokenizer",
     "open_model",
     "open_renderer",
@@ -169,12 +172,14 @@ def train(
     watcher: Watcher | None = None,
     device: str | None = None,
     resume: bool = False,
+    hours: float | None = None,
 ) -> dict[str, float]:
     """Train from the start in the run folder `out`; returns the last metrics.
 
     Args:
         out: A new or empty folder.
         origins: Source of each value of the config, recorded in the run.
+        hours: Train as many steps as fit into this time on this device, as measured by a trial of 20 seconds.
         resume: Resume with this config if `out` already has a checkpoint: for schedulers that repeat the command. A
             config that changes the past is refused, as in `resume`.
 
@@ -183,8 +188,40 @@ def train(
         Interrupted: Stopped by a signal; the state was saved.
     """
     folder = RunFolder(out)
-    resuming = resume and folder.has_checkpoint
-    return run_training(config, folder, origins or {}, watcher or Watcher(), device, resuming=resuming)
+    resuming, origins, watcher = resume and folder.has_checkpoint, origins or {}, watcher or Watcher()
+    if hours is not None:
+        if not resuming:
+            folder.require_new()
+        config, origins = with_steps_for(config, origins, hours, folder, watcher, device)
+    return run_training(config, folder, origins, watcher, device, resuming=resuming)
+
+
+def new_project(
+    recipe: str,
+    data: str | Path | Iterable[str | Path],
+    out: str | Path,
+    *,
+    hours: float | None = None,
+    go: bool = False,
+    progress: Progress | None = None,
+) -> Project:
+    """Create a project from raw data: look at the data, decide on everything with a reason, and write config.yaml,
+    run.sh and README.md into `out`. A project of the same data is left as it is. Raises DataError if the data cannot
+    be used, InputError if `out` holds something else.
+
+    Args:
+        data: Files, folders and globs.
+        hours: Time for training; None: half an hour.
+        go: Also run the project, to its report. Finished work is kept.
+    """
+    from pretrainkit.project.new import new_project as create_project
+    from pretrainkit.project.new import run_project
+
+    paths = [data] if isinstance(data, str | Path) else list(data)
+    project = create_project(recipe, paths, out, hours=hours, progress=progress)
+    if go:
+        run_project(project)
+    return project
 
 
 def resume(

@@ -50,7 +50,7 @@ def test_every_verb_has_help(helped, verb):
     ("words", "said"),
     [
         (["trian"], "Did you mean 'train'?"),
-        (["nosuch"], "There are: demo, recipes"),
+        (["nosuch"], "There are: demo, new, recipes"),
         (["corpus", "shard"], "Did you mean 'shards'?"),
         (["train"], "Missing argument"),
         (["train", "bert/tiny", "--nope"], "there is no option --nope"),

@@ -2,6 +2,7 @@
 
 EXAMPLES = {
     "demo": "pretrainkit demo bert",
+    "new": "pretrainkit new bert my_text --out my_project --hours 0.5 --go",
     "recipes": "pretrainkit recipes --json",
     "config show": "pretrainkit config show t5/1.1-base --under optimizer",
     "config check": "pretrainkit config check bert/base data.train=data/tokens/train data.valid=data/tokens/valid",

@@ -21,6 +21,7 @@ from pretrainkit.errors import InputError, PretrainKitError
 
 VERBS = {
     "demo": "Train, evaluate and export a tiny model in minutes, from data on this machine.",
+    "new": "Start a project from a folder of raw data: decide on everything, write the commands, run them.",
     "recipes": "List the recipes and their presets.",
     "config": "Show, check and document configs.",
     "corpus": "Turn raw files into clean, shuffled, checksummed shards; count words; print statistics.",

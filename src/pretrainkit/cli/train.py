@@ -13,6 +13,7 @@ from pretrainkit.cli.launching import start_frozen, start_sweep
 from pretrainkit.cli.options import Device, JsonLines, LaunchOptions, Resume
 from pretrainkit.cli.progress import make_watcher
 from pretrainkit.cli.settings_options import with_settings
+from pretrainkit.errors import InputError
 from pretrainkit.training.folder import RunFolder
 
 Overrides = Annotated[list[str] | None, Argument(metavar="PATH=VALUE", help="Settings, such as data.batch_size=64.")]
@@ -26,6 +27,10 @@ def train(
     out: Annotated[Path | None, Option(help="Run folder. Default: runs/PRESET-DATE-TIME.")] = None,
     device: Device = None,
     resume: Resume = False,
+    hours: Annotated[
+        float | None,
+        Option(help="Train as many steps as fit into this time here; a trial of 20 seconds measures the speed."),
+    ] = None,
     options: LaunchOptions,
     origins: Annotated[Path | None, Option(hidden=True, help="JSON file with the origin of each value.")] = None,
     json: JsonLines = False,
@@ -42,8 +47,14 @@ def train(
         print(note, file=sys.stderr)
     if options.launch == "none":
         known = resolved.origins if origins is None else loads(origins.read_text(encoding="utf-8"))
-        api.train(resolved.config, out, origins=known, watcher=make_watcher(json), device=device, resume=resume)
+        watcher = make_watcher(json)
+        api.train(resolved.config, out, origins=known, watcher=watcher, device=device, resume=resume, hours=hours)
         return
+    if hours is not None:
+        raise InputError(
+            f"--hours measures the speed of this process, not of --launch {options.launch}\n"
+            "  leave out --hours and set num_steps=N; pretrainkit plan estimates the time"
+        )
     if not resume and not options.sweep:
         RunFolder(out).require_new()
     if options.sweep:

@@ -25,6 +25,11 @@ class Device:
     memory_bytes: int | None
     """Total memory; None if the back end does not report it."""
 
+    @property
+    def is_accelerator(self) -> bool:
+        """True if this is not a CPU."""
+        return self.type != "cpu"
+
 
 def devices() -> list[Device]:
     """The accelerators of this machine; where there is none, its CPU."""

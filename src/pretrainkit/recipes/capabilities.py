@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pretrainkit.dist.env import World
     from pretrainkit.eval.inference import Inference, InferenceRequest
     from pretrainkit.eval.probe import ImageEncoder
+    from pretrainkit.recipes.proposal import ProjectRequest, Proposal
     from pretrainkit.recipes.text_encoder import TextEncoder
     from pretrainkit.recipes.text_reader import TextReader
     from pretrainkit.tasks.sources import TaskSource
@@ -108,6 +109,20 @@ class ChecksFiles(Capability[Run]):
     def check_new_run(self, config: Run, source: BatchSource) -> None:
         """Raise ConfigError or DataError for training data that a new run must not use, although an older run may be
         resumed with them."""
+
+
+class StartsProjects(Capability[Run]):
+    """Proposes a project from raw data, for `pretrainkit new`."""
+
+    does = "start a project from raw data"
+
+    reads: ClassVar[str]
+    """Raw data that it reads, for the message "bert reads READS"."""
+
+    @abstractmethod
+    def propose(self, request: ProjectRequest) -> Proposal:
+        """Look at the raw data and decide on everything that a training needs, with reasons. Nothing is written. Raises
+        DataError if the data cannot be used."""
 
 
 class CachesFeatures(Capability[Run]):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pretrainkit.recipes.bert.config import AnyModelConfig, BertRun
 from pretrainkit.recipes.bert.presets import PRESETS, base, modern_base
-from pretrainkit.recipes.capabilities import EncodesText, Generates, PlansWithoutData
+from pretrainkit.recipes.capabilities import EncodesText, Generates, PlansWithoutData, StartsProjects
 from pretrainkit.recipes.exchange import (
     ConvertsClassifiers,
     ImportedTextClassifier,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from pretrainkit.data.source import BatchSource
     from pretrainkit.recipes.bert.objective import BertObjective
+    from pretrainkit.recipes.proposal import ProjectRequest, Proposal
     from pretrainkit.recipes.text_encoder import TextEncoder
     from pretrainkit.recipes.text_reader import TextReader
     from pretrainkit.training.objective import HostBatch
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 class Bert(
     Recipe[BertRun],
     PlansWithoutData[BertRun],
+    StartsProjects[BertRun],
     Generates[BertRun],
     EncodesText[BertRun],
     ConvertsClassifiers[BertRun],
@@ -64,6 +66,13 @@ class Bert(
         from pretrainkit.recipes.bert.source import assumed_batch
 
         return assumed_batch(config, num_examples)
+
+    reads = "text: files, JSON lines, parquet, dumps of Wikipedia"
+
+    def propose(self, request: ProjectRequest) -> Proposal:
+        from pretrainkit.recipes.bert.project import propose
+
+        return propose(request)
 
     def open_data(self, config: BertRun, split: Split) -> BatchSource:
         from pretrainkit.recipes.bert.source import open_source

@@ -18,6 +18,7 @@ from pretrainkit.recipes.capabilities import (
     KeepsTokenizer,
     PlansWithoutData,
     Scores,
+    StartsProjects,
 )
 from pretrainkit.recipes.exchange import (
     ComparesWithHuggingFace,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from pretrainkit.data.source import BatchSource, Records
     from pretrainkit.dist.env import World
     from pretrainkit.eval.inference import Inference, InferenceRequest
+    from pretrainkit.recipes.proposal import ProjectRequest, Proposal
     from pretrainkit.recipes.t5.objective import T5Objective
     from pretrainkit.recipes.text_encoder import TextEncoder
     from pretrainkit.recipes.text_reader import TextReader
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 class T5(
     Recipe[T5Run],
     PlansWithoutData[T5Run],
+    StartsProjects[T5Run],
     ChecksData[T5Run],
     KeepsTokenizer[T5Run],
     Evaluates[T5Run],
@@ -94,6 +97,13 @@ class T5(
         from pretrainkit.recipes.t5.source import assumed_batch
 
         return assumed_batch(config, num_examples)
+
+    reads = "text: files, JSON lines, parquet, dumps of Wikipedia"
+
+    def propose(self, request: ProjectRequest) -> Proposal:
+        from pretrainkit.recipes.t5.project import propose
+
+        return propose(request)
 
     def open_data(self, config: T5Run, split: Split) -> BatchSource:
         from pretrainkit.recipes.t5.source import open_source

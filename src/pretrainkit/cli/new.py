@@ -1,0 +1,67 @@
+"""`pretrainkit new`."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+from pretrainkit.cli.stages import VERBOSITY, shown_stages
+from pretrainkit.errors import Interrupted
+
+if TYPE_CHECKING:
+    from pretrainkit.project.new import Project
+
+
+def new(
+    recipe: Annotated[str, Argument(help="Recipe, such as bert.")],
+    data: Annotated[list[Path], Argument(metavar="DATA...", help="Files and folders of raw data.")],
+    *,
+    out: Annotated[Path, Option(metavar="PROJECT", help="Folder of the project.")],
+    hours: Annotated[float | None, Option(help="Time for training on this machine.", show_default="0.5")] = None,
+    go: Annotated[bool, Option("--go", help="Also run the project, to the report.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the proposal as JSON.")] = False,
+) -> None:
+    """Look at raw data and propose everything that a training needs, with a reason for each: held-out share, shards,
+    vocabulary, lengths, preset, batch. Write the project: config.yaml, run.sh with the commands, README.md.
+
+    The same command with --go runs it. After an interruption it continues; finished work is kept.
+    """
+    from pretrainkit import api
+
+    with shown_stages() as progress:
+        project = api.new_project(recipe, data, out, hours=hours, progress=progress)
+    is_quiet = os.environ.get(VERBOSITY) == "quiet"
+    if as_json:
+        print(json.dumps({"out": str(out), **project.record}, ensure_ascii=False), flush=True)
+    elif not is_quiet:
+        print("\n".join(_summary(project)), flush=True)
+    if not go:
+        if not as_json:
+            print(f"next: bash {quote(str(project.script))}" + ("" if is_quiet else ", or the same command with --go"))
+        return
+    try:
+        api.new_project(recipe, data, out, hours=hours, go=True)
+    except KeyboardInterrupt as error:
+        raise Interrupted("stopped\n  finished work is kept: the same command continues from here") from error
+    print(project.report, file=sys.stderr if as_json else sys.stdout)
+
+
+def _summary(project: "Project") -> list[str]:
+    """Return what was found and decided; the reasons are in README.md."""
+    from pretrainkit.project.files import README, shown
+
+    record: Any = project.record
+    lines = [f"{project.folder}: {record['recipe']} from {', '.join(record['data'])}"]
+    rows = [*record["found"].items()]
+    rows += [
+        ("left out", f"{one['count']:,} {one['what']}, such as {one['examples'][0]}") for one in record["left_out"]
+    ]
+    rows += [(one["name"], shown(one["value"])) for one in record["decisions"]]
+    width = max(len(name) for name, _ in rows) + 2
+    lines += [f"  {name:<{width}}{value}" for name, value in rows]
+    state = "written" if project.is_new else "as it was before"
+    return [*lines, f"the reasons are in {project.folder / README}; {state}: config.yaml, run.sh"]

@@ -1,0 +1,1 @@
+"""Projects from raw data: proposal, files of the project, and its run."""

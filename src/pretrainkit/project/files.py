@@ -1,0 +1,151 @@
+"""Files of a project: config.yaml, run.sh, README.md."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pretrainkit.files.manifest import atomic_file
+from pretrainkit.recipes.proposal import Decision, Proposal, Stage
+
+CONFIG, RUN, README = "config.yaml", "run.sh", "README.md"
+TRAINED = "runs/first"
+EXPORTED = "exported"
+METRICS = "metrics.csv"
+REPORT = f"{TRAINED}/report.html"
+_WIDTH = 100
+
+
+def all_stages(proposal: Proposal, hours: float) -> tuple[Stage, ...]:
+    """Return the commands from raw data to the report."""
+    export = ("export", TRAINED, "--format", proposal.export_format, "--out", EXPORTED)
+    return (
+        *proposal.stages,
+        Stage("Look at the data as the model sees it", ("data", "check", CONFIG)),
+        Stage("Train", ("train", CONFIG, "--hours", f"{hours:g}", "--resume", "--out", TRAINED)),
+        Stage("Evaluate on the held-out data", ("evaluate", TRAINED, "--csv", METRICS), unless=METRICS),
+        Stage("Export", export, unless=EXPORTED),
+        Stage("Write the report", ("report", TRAINED)),
+    )
+
+
+def write_project(folder: Path, recipe: str, proposal: Proposal, stages: Sequence[Stage], data: Sequence[str]) -> None:
+    """Write the files into the folder."""
+    proposal.write_files(folder)
+    for name, text in (
+        (CONFIG, _config(proposal)),
+        (RUN, _script(stages)),
+        (README, _readme(recipe, proposal, stages, data)),
+    ):
+        with atomic_file(folder / name) as file:
+            file.write(text.encode())
+    (folder / RUN).chmod(0o755)
+
+
+def shown(value: Any) -> str:
+    """Return a value for people."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _config(proposal: Proposal) -> str:
+    lines = [
+        "# Settings of the training; every setting of the preset can be changed here. All of them, with explanations:",
+        f"# pretrainkit config show {proposal.preset}",
+        f"extends: {proposal.preset}",
+    ]
+    reasons = {decision.name: decision.reason for decision in proposal.decisions if decision.is_setting}
+    tree: dict[str, Any] = {}
+    for path, value in proposal.settings.items():
+        *parents, leaf = path.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[leaf] = _Leaf(value, reasons[path])
+    return "\n".join([*lines, *_yaml(tree, "")]) + "\n"
+
+
+class _Leaf:
+    """Value of a setting with its reason."""
+
+    def __init__(self, value: Any, reason: str) -> None:
+        self.value, self.reason = value, reason
+
+
+def _yaml(tree: Mapping[str, Any], indent: str) -> Iterable[str]:
+    for name, value in tree.items():
+        if isinstance(value, _Leaf):
+            yield from textwrap.wrap(
+                value.reason, _WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "
+            )
+            # JSON is YAML.
+            yield f"{indent}{name}: {json.dumps(value.value, ensure_ascii=False)}"
+        else:
+            yield f"{indent}{name}:"
+            yield from _yaml(value, f"{indent}  ")
+
+
+def _script(stages: Sequence[Stage]) -> str:
+    lines = [
+        "#!/usr/bin/env bash",
+        "# All commands from raw data to the report. Run it again after an interruption: finished work is kept.",
+        "set -euo pipefail",
+        'cd "$(dirname "$0")"',
+    ]
+    for stage in stages:
+        command = _command(stage)
+        if stage.unless is not None:
+            command = f"[ -e {shlex.quote(stage.unless)} ] || {command}"
+        lines += ["", f'echo "== {stage.title}" >&2', command]
+    return "\n".join(lines) + "\n"
+
+
+def _command(stage: Stage) -> str:
+    """Return the command; a long list of files has one in each line."""
+    words = [shlex.quote(word) for word in ("pretrainkit", *stage.command)]
+    line = " ".join(words)
+    return line if len(line) <= 400 else " \\\n  ".join(words)
+
+
+def _readme(recipe: str, proposal: Proposal, stages: Sequence[Stage], data: Sequence[str]) -> str:
+    left_out = [
+        f"- {one.count:,} {one.what}, such as {', '.join(f'`{example}`' for example in one.examples)}"
+        for one in proposal.left_out
+    ]
+    commands = "\n".join(_command(stage) for stage in stages)
+    sections = [
+        f"# {recipe} from {', '.join(Path(path).name for path in data)}",
+        "Made by `pretrainkit new`. This page says what was found and what was decided. Start the project, or\n"
+        f"resume it after an interruption, with `bash {RUN}`. At the end the report is in `{REPORT}`.",
+        "## Data",
+        "\n".join(f"- `{path}`" for path in data),
+        _table(("what", "found"), proposal.found.items()),
+        "Left out:" if left_out else "Nothing was left out.",
+        *(["\n".join(left_out)] if left_out else []),
+        "## Decisions",
+        f"Those with a dotted name are settings in `{CONFIG}`; the others are options of commands in `{RUN}`.\n"
+        f"To change one, edit these files before the first run. After a change of options in `{RUN}`, remove the\n"
+        f"folder `data`; after a change of settings, remove `runs`, `{EXPORTED}` and `{METRICS}`. To set the number\n"
+        f"of steps yourself, set `num_steps` in `{CONFIG}` and remove `--hours` from `{RUN}`.",
+        _table(("name", "value", "reason"), ((f"`{d.name}`", shown(d.value), d.reason) for d in proposal.decisions)),
+        "## Commands",
+        f"```bash\n{commands}\n```",
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *cells))
+
+
+def as_json(decisions: Iterable[Decision]) -> list[dict[str, Any]]:
+    """Return decisions as JSON values."""
+    return [{"name": d.name, "value": d.value, "reason": d.reason, "is_setting": d.is_setting} for d in decisions]

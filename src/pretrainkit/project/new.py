@@ -1,0 +1,190 @@
+"""Creates a project from raw data, and runs it: `pretrainkit new`."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from pretrainkit.errors import DataError, InputError, RunError
+from pretrainkit.exporting.folder import new_folder
+from pretrainkit.files.manifest import atomic_file, made_by
+from pretrainkit.project.files import REPORT, RUN, all_stages, as_json, write_project
+from pretrainkit.recipes.capabilities import StartsProjects
+from pretrainkit.recipes.proposal import ProjectRequest
+from pretrainkit.recipes.registry import able, find_recipe, recipes_able
+from pretrainkit.running.configs import resolve_config
+from pretrainkit.running.hours import require_hours
+from pretrainkit.workers.processes import Progress, Quiet, available_cores
+
+RECORD = "project.json"
+DEFAULT_HOURS = 0.5
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project on disk."""
+
+    folder: Path
+    record: Mapping[str, Any]
+    """Request and proposal, as in project.json: recipe, data, hours, preset, found, left_out, decisions, commands."""
+    is_new: bool
+    """False if it was there before."""
+
+    @property
+    def script(self) -> Path:
+        """Script with all commands."""
+        return self.folder / RUN
+
+    @property
+    def report(self) -> Path:
+        """Report that the script writes last."""
+        return self.folder / REPORT
+
+
+def new_project(
+    recipe: str, data: Sequence[str | Path], out: str | Path, *, hours: float | None, progress: Progress | None = None
+) -> Project:
+    """Survey raw data, decide on everything and write the project. A project that the same arguments created is left
+    as it is.
+
+    Args:
+        recipe: Name of the recipe.
+        data: Files, folders and globs.
+        out: Folder of the project: new, empty, or a project of the same data.
+        hours: Time for training; None: that of the existing project, or half an hour.
+
+    Raises:
+        ConfigError: There is no such recipe.
+        InputError: The recipe cannot start projects, or `out` holds something else.
+        DataError: The data cannot be used.
+    """
+    if hours is not None:
+        require_hours(hours)
+    found = able(find_recipe(recipe), StartsProjects)
+    paths, folder = _absolute(data), Path(os.path.abspath(out))
+    if (before := _existing(folder, recipe, paths, hours)) is not None:
+        return Project(Path(out), before, is_new=False)
+
+    from pretrainkit.dist.devices import devices
+
+    device = devices()[0]
+    request = ProjectRequest(
+        data=paths,
+        hours=DEFAULT_HOURS if hours is None else hours,
+        folder=folder,
+        device=device.name,
+        has_accelerator=device.is_accelerator,
+        num_cores=available_cores(),
+        progress=progress or Quiet(),
+    )
+    try:
+        proposal = found.propose(request)
+    except DataError as error:
+        raise _with_kinds(error, recipe) from error
+    resolve_config({"extends": proposal.preset, **_nested(proposal.settings)})
+    stages = all_stages(proposal, request.hours)
+    record = {
+        "recipe": recipe,
+        "data": list(paths),
+        "hours": request.hours,
+        "device": request.device,
+        "made_by": made_by(),
+        "preset": proposal.preset,
+        "found": dict(proposal.found),
+        "left_out": [{"what": one.what, "count": one.count, "examples": one.examples} for one in proposal.left_out],
+        "decisions": as_json(proposal.decisions),
+        "commands": [["pretrainkit", *stage.command] for stage in stages],
+    }
+    if folder.is_dir():
+        folder.rmdir()
+    with new_folder(folder) as aside:
+        write_project(aside, recipe, proposal, stages, paths)
+        with atomic_file(aside / RECORD) as file:
+            file.write((json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode())
+    return Project(Path(out), record, is_new=True)
+
+
+def run_project(project: Project) -> None:
+    """Run the script of a project; finished work is kept. Raises InputError or RunError if a command fails, and
+    KeyboardInterrupt if it was interrupted."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    done = subprocess.run(["bash", str(project.script)], check=False, env={**os.environ, "PATH": path})
+    if done.returncode == 130:
+        raise KeyboardInterrupt
+    if done.returncode:
+        kind = InputError if done.returncode == InputError.exit_code else RunError
+        raise kind(
+            f"a command of {project.script} ended with exit code {done.returncode}; its message is above\n"
+            f"  fix that, then continue with: bash {quote(str(project.script))}"
+        )
+
+
+def _absolute(data: Sequence[str | Path]) -> tuple[str, ...]:
+    """Return absolute paths. Raises InputError if one does not exist, or is not a path of this machine."""
+    found = []
+    for given in map(str, data):
+        if "://" in given:
+            name = given.removeprefix("hf://datasets/")
+            raise InputError(
+                f"{given} is not a file or folder of this machine\n"
+                f"  copy it first; of a data set of the hub: pretrainkit corpus hub {quote(name)} --out FOLDER"
+            )
+        path = os.path.abspath(given)
+        names = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
+        if not names:
+            raise InputError(f"there is no file or folder {given}\n  check the spelling")
+        if not any(os.path.isfile(name) or any(files for _, _, files in os.walk(name)) for name in names):
+            raise InputError(f"{given} holds no file\n  give a folder with data")
+        found += names
+    if not found:
+        raise InputError("there are no data to start from\n  name at least one file or folder")
+    return tuple(dict.fromkeys(found))
+
+
+def _existing(folder: Path, recipe: str, data: Sequence[str], hours: float | None) -> dict[str, Any] | None:
+    """Return the record of the project in `folder`; None if there is nothing. Raises InputError if it holds something
+    else."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return None
+    path = folder / RECORD
+    if not path.is_file():
+        raise InputError(f"{folder} holds something else than a project\n  name a new folder: --out FOLDER")
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    wanted = {"recipe": recipe, "data": list(data), "hours": record["hours"] if hours is None else hours}
+    if changed := [name for name, value in wanted.items() if record[name] != value]:
+        told = "; ".join(f"{name} was {_told(record[name])}, not {_told(wanted[name])}" for name in changed)
+        raise InputError(
+            f"{folder} holds another project: {told}\n"
+            f"  continue that one: bash {quote(str(folder / RUN))}\n"
+            "  or name a new folder: --out FOLDER"
+        )
+    return record
+
+
+def _told(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def _with_kinds(error: DataError, recipe: str) -> DataError:
+    """Add what each recipe reads to a message about data that cannot be used."""
+    told = [f"  {name} reads {one.reads}" for name, one in recipes_able(StartsProjects).items()]
+    return DataError("\n".join([str(error), *told]))
+
+
+def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for path, value in settings.items():
+        *parents, leaf = path.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[leaf] = value
+    return tree

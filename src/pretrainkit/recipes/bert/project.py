@@ -1,0 +1,71 @@
+"""Proposal of a BERT project from raw text."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pretrainkit.recipes.proposal import Decision, ProjectRequest, Proposal
+from pretrainkit.recipes.text_projects import (
+    BYTES_PER_TOKEN,
+    SMALL_BYTES,
+    SMALL_HOURS,
+    TOKENS,
+    prepare_text,
+    size,
+    token_stages,
+    training_decisions,
+    vocabulary_size,
+)
+
+_LARGE_BYTES, _LARGE_HOURS = 200_000_000, 2.0
+_LENGTHS = (64, 128)
+_FILLED = 0.8
+"""Usual share of max_seq_length that whole sentences fill."""
+
+
+def propose(request: ProjectRequest) -> Proposal:
+    """Return the proposal. Raises DataError if there is too little text."""
+    text = prepare_text(request)
+    num_bytes = text.survey.num_bytes
+    preset, batch_size, length, why = choose_preset(request, num_bytes)
+    longest = float(np.percentile(text.survey.text_bytes_D, 90)) / BYTES_PER_TOKEN
+    fitting = next((shorter for shorter in _LENGTHS if longest <= shorter < length), length)
+    reason = "as in the preset" if fitting == length else f"nine of ten documents have less than about {longest:.0f}"
+    vocabulary = vocabulary_size(text.survey)
+    num_examples = max(1.0, text.num_train_bytes / BYTES_PER_TOKEN / (_FILLED * min(fitting, max(longest, 8))))
+    return Proposal(
+        preset=preset,
+        found=text.found,
+        left_out=text.left_out,
+        decisions=(
+            *text.decisions,
+            vocabulary,
+            Decision("preset", preset, why, is_setting=False),
+            Decision("data.max_seq_length", fitting, f"{reason}; tokens of an example"),
+            *training_decisions(request, TOKENS, batch_size, num_examples),
+        ),
+        stages=(*text.stages, *token_stages(vocabulary.value, has_sentences=True)),
+        export_format="huggingface",
+    )
+
+
+class Preset(NamedTuple):
+    """A preset for the text and the hardware."""
+
+    name: str
+    batch_size: int
+    length: int
+    """Maximum tokens of an example."""
+    reason: str
+
+
+def choose_preset(request: ProjectRequest, num_bytes: int) -> Preset:
+    """Return the largest preset that is worth training on so much text in the hours of the request."""
+    told = f"{request.hours:g} hours on {request.device} and {size(num_bytes)} of text"
+    if request.has_accelerator and num_bytes >= _LARGE_BYTES and request.hours >= _LARGE_HOURS:
+        return Preset("bert/modern-base", 512, 1024, f"{told}: enough for 136 M parameters")
+    if num_bytes < SMALL_BYTES or (request.hours < SMALL_HOURS and not request.has_accelerator):
+        return Preset("bert/modern-tiny", 32, 128, f"{told}: two layers learn most in little time or from little text")
+    return Preset("bert/modern-mini", 32, 128, f"{told}: four layers, the smallest model worth fine-tuning")

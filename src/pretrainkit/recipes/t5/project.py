@@ -1,0 +1,49 @@
+"""Proposal of a T5 project from raw text."""
+
+from __future__ import annotations
+
+from pretrainkit.recipes.proposal import Decision, ProjectRequest, Proposal
+from pretrainkit.recipes.text_projects import (
+    BYTES_PER_TOKEN,
+    SMALL_BYTES,
+    SMALL_HOURS,
+    TOKENS,
+    prepare_text,
+    size,
+    token_stages,
+    training_decisions,
+    vocabulary_size,
+)
+
+
+def propose(request: ProjectRequest) -> Proposal:
+    """Return the proposal. Raises DataError if there is too little text."""
+    text = prepare_text(request)
+    num_bytes = text.survey.num_bytes
+    told = f"{request.hours:g} hours on {request.device} and {size(num_bytes)} of text"
+    preset, length, why = "t5/mini", 512, f"{told}: 4 + 4 layers, the smallest model worth fine-tuning"
+    if num_bytes < SMALL_BYTES or (request.hours < SMALL_HOURS and not request.has_accelerator):
+        preset, length, why = "t5/micro", 64, f"{told}: 2 + 2 layers learn most in little time or from little text"
+    vocabulary = vocabulary_size(text.survey)
+    # Segments are cut regardless of documents, and spans of them become the targets.
+    num_examples = max(1.0, text.num_train_bytes / BYTES_PER_TOKEN / length)
+    return Proposal(
+        preset=preset,
+        found=text.found,
+        left_out=text.left_out,
+        decisions=(
+            *text.decisions,
+            vocabulary,
+            Decision("sentence boundaries", "none", "span corruption does not use them", is_setting=False),
+            Decision("preset", preset, why, is_setting=False),
+            Decision("data.input_length", length, "as in the preset; tokens of an input"),
+            *training_decisions(request, TOKENS, 32, num_examples),
+        ),
+        stages=(
+            *text.stages,
+            *token_stages(
+                vocabulary.value, layout=("--layout", "t5"), has_sentences=False, splitter=("--splitter", "none")
+            ),
+        ),
+        export_format="huggingface",
+    )
