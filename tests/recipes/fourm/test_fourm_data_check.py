@@ -73,13 +73,13 @@ def test_a_deep_check_reads_every_file_and_names_what_cannot_be_used(data, tmp_p
     spoiled = {
         "rgb/0000/00000.png": (whole[: len(whole) // 2], "is broken"),
         "depth/0000/00001.npy": (saved(with_nan), "has NaN in 40 of 1,600 places"),
-        "depth/0000/00002.png": (png(np.ones((40, 60), np.uint8)), "is 60 x 40, but"),
+        "depth/0000/00002.png": (png(np.ones((40, 60), np.uint8)), "has 60 x 40 pixels, but"),
         "seg/0000/00003.png": (
             png(np.full((40, 40), 300, np.uint16)),
             "has class 300",
         ),
         "det/0000/00004.json": (json.dumps({"instances": [in_pixels]}).encode(), "shares of the image"),
-        "caption/0000/00004.txt": (b"[1, 2]", "holds no texts"),
+        "caption/0000/00004.txt": (b"[1, 2]", "contains no texts"),
     }
     config = config_with(data)
     assert pretrainkit.check_data(config, deep=True).problems == []
@@ -107,7 +107,7 @@ def test_a_deep_check_finds_what_only_some_random_parts_of_training_would_meet(d
     replace(folder / "det" / "0000" / "00002.json", json.dumps({"instances": [corner]}).encode())
     of_class, of_box = pretrainkit.check_data(config_with(data), deep=True).problems
     assert "seg/0000/00001.png has class 300" in of_class
-    assert "det/0000/00002.json does not hold instances" in of_box
+    assert "det/0000/00002.json does not contain instances" in of_box
 
 
 def test_a_deep_check_names_captions_that_are_no_json(data, tmp_path):
@@ -120,8 +120,8 @@ def test_a_deep_check_names_captions_that_are_no_json(data, tmp_path):
     replace(folder / "00001.json", b"")
     replace(folder / "00002.json", b'{"a":')
     empty, torn = pretrainkit.check_data(config_with(data), deep=True).problems
-    assert "caption/0000/00001.json is no JSON" in empty
-    assert "caption/0000/00002.json is no JSON" in torn
+    assert "caption/0000/00001.json is not valid JSON" in empty
+    assert "caption/0000/00002.json is not valid JSON" in torn
 
 
 def test_a_modality_of_a_set_that_does_not_open_is_not_called_absent(data, tmp_path):
@@ -145,7 +145,7 @@ def test_a_deep_check_reads_held_out_data_and_all_stored_parts(tmp_path):
     tokens = Modality(name="tok_rgb@64", kind="image", image_size=64, patch_size=16, vocab_size=8, reader="tokens")
     config = config_of((), write_words(tmp_path), valid=str(root), names=("caption", tokens))
     (problem,) = FourM().check_files(config, Quiet())
-    assert "000001.npy has tokens from 8 to 8, but the vocabulary of tok_rgb@64 is 8" in problem
+    assert "000001.npy has tokens from 8 to 8, but the vocabulary of tok_rgb@64 has 8" in problem
 
 
 def test_a_deep_check_reports_sets_that_do_not_open_beside_the_others(data, tmp_path):
@@ -215,7 +215,9 @@ def test_maps_of_another_shape_than_their_image_are_refused(tmp_path, size):
     if size == (40, 60):  # half the resolution of the same view
         source.build(records)
         return
-    with pytest.raises(DataError, match=f"depth/0000/000000.png is {size[1]} x {size[0]}, but .*rgb/0000/000000.png"):
+    with pytest.raises(
+        DataError, match=f"depth/0000/000000.png has {size[1]} x {size[0]} pixels, but .*rgb/0000/000000.png"
+    ):
         source.build(records)
 
 

@@ -194,9 +194,9 @@ def test_archives_with_other_samples_are_refused(tokenizer, tmp_path):
     ("folder", "content", "message"),
     [
         ("rgb", b"no image", "broken"),
-        ("det", b'{"instances": [{"boxes": [1, 2]}]}', "does not hold"),
-        ("det", b"{", "no JSON"),
-        ("caption", b"[1, 2]", "holds no texts"),
+        ("det", b'{"instances": [{"boxes": [1, 2]}]}', "does not contain"),
+        ("det", b"{", "not valid JSON"),
+        ("caption", b"[1, 2]", "contains no texts"),
         ("depth", b"no image", "broken"),
     ],
 )
@@ -250,7 +250,7 @@ def test_every_set_may_have_a_mixture_and_folders_of_its_own(folders, tokenizer,
     [
         ((), DataError, "names no data"),
         ("/nowhere", DataError, "cannot be read"),
-        ([{"path": "FOLDERS", "modalities": ["smell"]}], ConfigError, "which the model has not"),
+        ([{"path": "FOLDERS", "modalities": ["smell"]}], ConfigError, "which the model does not have"),
         ([{"path": "FOLDERS", "modalities": ["rgb@64"], "folders": {"rgb": "photos"}}], DataError, "no folder photos"),
     ],
 )

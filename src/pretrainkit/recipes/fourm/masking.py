@@ -1,21 +1,20 @@
-"""Which tokens of a sample the encoder sees and which the decoder predicts, for a whole batch at once.
+"""Division of samples into the encoder's inputs and the decoder's targets, for a whole batch at once.
 
-Dimensions: B samples, D modalities, N slots of the encoder, M of the decoder, R pairs of a sample and a modality (of
-budgets examples), K components of the mixture, P places of an image, F tokens end to end.
+Dimensions: B samples, D modalities, N slots of the encoder, M slots of the decoder, R pairs of a sample and a modality
+(for budgets: rows), K components of the mixture, P patches of an image, F tokens end to end.
 
-A draw divides budgets of input and target tokens among modalities, by mixtures of Dirichlet distributions, picks
-disjoint random places of images and hides spans of sequences (`sequences.py`). Of short texts and small images it uses
-less than their budget: with the published mixture of 21 modalities the original leaves a third of the encoder's slots
-empty. Giving them to other modalities would shift their shares towards images. Instead they are filled by further draws
-of the same sample from the same mixture, with the empty slots as budget: *segments*, which know nothing of each other.
-Every segment follows the published law for its budget, so components occur as often as before, and the shares of
-modalities stay within one point.
+A draw divides the budgets of input and target tokens among modalities, by mixtures of Dirichlet distributions. Then it
+picks disjoint random patches of images and hides spans of sequences (`sequences.py`). Short texts and small images use
+less than their budget: with the published mixture of 21 modalities, the original leaves a third of the encoder's slots
+empty. Giving these slots to other modalities would increase the share of images. Instead, further draws of the same
+sample from the same mixture fill them, with the empty slots as budget. These draws are *segments*, which never see each
+other. Every segment follows the published distribution for its budget. So the frequencies of components stay the same,
+and the shares of modalities change by at most one point.
 
-Of a budget each share is rounded down, and what is missing handed out token by token, each to the modality that is
-largest in a further draw (4M, https://arxiv.org/abs/2312.06647, released code). Those further draws are independent of
-the first one, so the modality they name has fixed probabilities for each component, which are computed once here
-instead: the same law for a twentieth of the draws.
-"""
+Shares of a budget are rounded down. The missing tokens are given out one by one, each to the modality that is largest
+in a further draw (4M, https://arxiv.org/abs/2312.06647, released code). The further draws are independent of the first
+one, so each component has fixed probabilities for this modality. They are computed once, which gives the same
+distribution for a twentieth of the draws."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -33,40 +32,41 @@ from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.sequences import Ids, Ints, Ragged, hide_spans, spans
 
 _COMPONENT, _NUM_INPUTS, _NUM_TARGETS, _INPUTS, _TARGETS, _PLACES, _SPANS, _KEEP = range(8)
-"""Streams of a segment's key."""
+"""Random streams of a segment's key."""
 _HELD_BACK = 0.15
-"""Target tokens that a draw leaves to the next ones, for each slot of the encoder that it leaves empty. With 0 the
-decoder is full first, and 91 % of the encoder with the published mixture of 21 modalities; with this 98 % and 96 %."""
+"""Target tokens that a draw leaves to the next draws, for each encoder slot that it leaves empty. With 0 the decoder is
+full too early: the published mixture of 21 modalities then fills only 91 % of the encoder. With this value it fills 98
+% of the encoder and 96 % of the decoder."""
 _PLACE = np.uint64((1 << 14) - 1)
-"""Bits of a place, which take the lowest ones of a random number (`modality.py` has the limit)."""
+"""Low bits of a random number, which the index of a patch replaces (`modality.py` has the limit)."""
 
 _GRID = 4096
-"""Points of the integral for the probability of being largest."""
+"""Points of the integral in `probability_of_largest`."""
 _SMALLEST_LOG = 1e-300
 _LARGEST_SHARE = 1 - 2**-24
-"""The largest float32 below 1. Torch's Dirichlet, with which 4M draws, never gives more, so rounding down always leaves
-a token to hand out."""
+"""The largest float32 below 1. The Dirichlet of torch, which 4M uses, never returns more. So rounding down always
+leaves a token to give out."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """All tokens of B samples."""
+    """Complete tokens of B samples, before masking."""
 
     num: int
-    """B."""
+    """Number of samples, B."""
     images: dict[int, Ids] = field(default_factory=dict)
-    """By number of an image modality, (B, P) token ids."""
+    """Token ids (B, P) by the index of an image modality."""
     sequences: dict[int, Ragged] = field(default_factory=dict)
-    """By number of a sequence modality, of all samples; of vectors, ids are the numbers of the vectors."""
+    """Tokens of all samples by the index of a sequence modality. For vectors, ids are the indices of the vectors."""
 
 
 class Masking:
-    """Draws batches for one data set."""
+    """Draws masked batches of one data set."""
 
     def __init__(
         self, config: MaskingConfig, modalities: Sequence[Modality], mixture: Bound, first_sentinel: int
     ) -> None:
-        """`modalities`: of the model, in order; `first_sentinel`: the id of sequences' first one."""
+        """`modalities`: of the model, in order. `first_sentinel`: id of the first sentinel in a sequence."""
         self.config, self.modalities, self._mixture = config, tuple(modalities), mixture
         self._first_sentinel = first_sentinel
         self._inputs, self._targets = Shares(mixture.inputs_KD), Shares(mixture.targets_KD)
@@ -79,13 +79,13 @@ class Masking:
         self._by_size = [(size, np.flatnonzero(self._is_image_D & (self._most_D == size))) for size in sizes]
 
     def __call__(self, contents: Contents, keys_B: rng.Keys) -> HostBatch:
-        """Return a batch without what is no token, such as pixels. A pure function of its arguments."""
+        """Return a batch without pixels and vectors. A pure function of its arguments."""
         N, M = self.config.num_input_tokens, self.config.num_target_tokens
         out, images = _Slots(contents.num, N, M), self._images(contents)
         for segment in range(self.config.max_packed if self.config.unused == "pack" else 1):
             left_in, left_out = N - out.length_B, M - out.target_length_B
-            least = self.config.min_packed_tokens if segment else 1
-            rows = np.flatnonzero((left_in >= least) & (left_out >= least))
+            minimum = self.config.min_packed_tokens if segment else 1
+            rows = np.flatnonzero((left_in >= minimum) & (left_out >= minimum))
             if not len(rows):
                 break
             self._draw_segment(contents, images, rows, rng.fold(keys_B[rows], segment), out)
@@ -100,15 +100,15 @@ class Masking:
             _amount(rng.fold(keys, _NUM_INPUTS), config.min_input_tokens, config.num_input_tokens),
             config.num_input_tokens - out.length_B[rows],
         )
-        most = np.broadcast_to(self._most_D, (len(rows), len(self._most_D)))
-        inputs = self._inputs.draw(rng.fold(keys, _INPUTS), component, num_in, most)
+        limits_RD = np.broadcast_to(self._most_D, (len(rows), len(self._most_D)))
+        inputs = self._inputs.draw(rng.fold(keys, _INPUTS), component, num_in, limits_RD)
         num_out = self._target_budget(contents, rows, keys, inputs, out)
-        # Places of an image that the encoder sees are not asked for; of a sequence any run may be.
-        left = np.where(self._is_image_D, most - inputs, most)
-        targets = self._targets.draw(rng.fold(keys, _TARGETS), component, num_out, left)
+        # Patches that the encoder sees cannot be targets; of a sequence, any hidden span can be a target.
+        remaining_RD = np.where(self._is_image_D, limits_RD - inputs, limits_RD)
+        targets = self._targets.draw(rng.fold(keys, _TARGETS), component, num_out, remaining_RD)
         draw = _Draw(rows, keys, component, inputs, targets)
         sides = list(zip(*self._draw_images(images, draw), *self._draw_sequences(contents, draw), strict=True))
-        # An answer without a question, or a question without one, helps nobody; and attention needs something to see.
+        # A segment needs inputs and targets: one without the other trains nothing, and attention needs keys.
         is_used = np.ones(len(rows), np.bool_) if sides else np.zeros(len(rows), np.bool_)
         for pieces in sides:
             has_tokens = np.zeros(len(rows), np.bool_)
@@ -120,7 +120,7 @@ class Masking:
         out.num_segments_B[rows] += is_used
 
     def _target_budget(self, contents: Contents, rows: Ints, keys: rng.Keys, inputs: Ints, out: "_Slots") -> Ints:
-        """(B,) target tokens to divide among modalities."""
+        """Return the number of target tokens to divide among modalities, (B,)."""
         config = self.config
         drawn = _amount(rng.fold(keys, _NUM_TARGETS), config.min_target_tokens, config.num_target_tokens)
         left = config.num_target_tokens - out.target_length_B[rows]
@@ -134,15 +134,15 @@ class Masking:
         return np.minimum(drawn, np.maximum(left - held_back, np.minimum(left, config.min_packed_tokens)))
 
     def _draw_images(self, images: Sequence[Ids], draw: "_Draw") -> "Iterator[tuple[_Piece, _Piece]]":
-        """Yield inputs and targets, for each size of image."""
-        for (size, own), tokens_OBP in zip(self._by_size, images, strict=True):
-            row_R, column_R = np.nonzero(draw.inputs[:, own] + draw.targets[:, own])
+        """Yield input and target tokens for each image size."""
+        for (size, numbers), tokens_OBP in zip(self._by_size, images, strict=True):
+            row_R, column_R = np.nonzero(draw.inputs[:, numbers] + draw.targets[:, numbers])
             if not len(row_R):
                 continue
-            number_R = own[column_R]
+            number_R = numbers[column_R]
             num_in, num_out = draw.inputs[row_R, number_R], draw.targets[row_R, number_R]
             chosen = _pick(rng.fold(rng.fold(draw.keys[row_R], _PLACES), number_R), size, num_in, num_out)
-            # Where each image begins in the tokens of all, end to end.
+            # Offset of each image in the tokens of all images, end to end.
             begin_R = (column_R * tokens_OBP.shape[1] + draw.rows[row_R]) * size
             pieces = []
             for place_F, length_R in zip(chosen, (num_in, num_out), strict=True):
@@ -151,27 +151,27 @@ class Masking:
             yield pieces[0], pieces[1]
 
     def _images(self, contents: Contents) -> list[Ids]:
-        """Return for each size of image (O, B, P): the tokens of its O modalities; of pixels the numbers of places."""
-        found = []
-        for size, own in self._by_size:
-            tokens_OBP = np.empty((len(own), contents.num, size), np.int32)
-            for tokens_BP, number in zip(tokens_OBP, own.tolist(), strict=True):
+        """Return the tokens of the O modalities of each image size, (O, B, P); for pixels the indices of patches."""
+        tokens_by_size = []
+        for size, numbers in self._by_size:
+            tokens_OBP = np.empty((len(numbers), contents.num, size), np.int32)
+            for tokens_BP, number in zip(tokens_OBP, numbers.tolist(), strict=True):
                 is_tokens = self.modalities[number].kind == "image"
                 tokens_BP[:] = contents.images[number] if is_tokens else np.arange(size)
-            found.append(tokens_OBP)
-        return found
+            tokens_by_size.append(tokens_OBP)
+        return tokens_by_size
 
     def _draw_sequences(self, contents: Contents, draw: "_Draw") -> "Iterator[tuple[_Piece, _Piece]]":
-        """Yield inputs and targets of all sequences in one go: pairs of a sample and a modality, ordered by
-        modality."""
-        wanted = {n: np.flatnonzero(draw.inputs[:, n] + draw.targets[:, n]) for n in contents.sequences}
-        if not sum(map(len, wanted.values())):
+        """Yield input and target tokens of all sequences at once: pairs of a sample and a modality, in the order of
+        modalities."""
+        rows_by_number = {n: np.flatnonzero(draw.inputs[:, n] + draw.targets[:, n]) for n in contents.sequences}
+        if not sum(map(len, rows_by_number.values())):
             return
-        row_R = np.concatenate(list(wanted.values()))
-        number_R = np.repeat(list(wanted), [len(own) for own in wanted.values()])
+        row_R = np.concatenate(list(rows_by_number.values()))
+        number_R = np.repeat(list(rows_by_number), [len(own) for own in rows_by_number.values()])
         own_keys = rng.fold(rng.fold(draw.keys[row_R], _SPANS), number_R)
         hidden = hide_spans(
-            _joined([contents.sequences[number].take(draw.rows[own]) for number, own in wanted.items()]),
+            _joined([contents.sequences[number].take(draw.rows[own]) for number, own in rows_by_number.items()]),
             own_keys,
             _keep_probability(rng.fold(own_keys, _KEEP), self._mixture.keep_KD[draw.component[row_R], number_R]),
             draw.inputs[row_R, number_R],
@@ -180,31 +180,32 @@ class Masking:
         )
         is_vectors_I = np.repeat(self._is_vectors_D[number_R], hidden.input_length_R)
         ids_I = np.where(is_vectors_I, hidden.input_from_I, hidden.input_ids_I)
-        given = _Piece(row_R, number_R, hidden.input_length_R, _within(hidden.input_length_R), ids_I, ids_I)
-        # The first token of a target is only an input, the last one only a target.
+        input_piece = _Piece(row_R, number_R, hidden.input_length_R, _within(hidden.input_length_R), ids_I, ids_I)
+        # The decoder reads the target without its last token and predicts the target without its first token.
         length_R = np.maximum(hidden.target_length_R - 1, 0)
         start_R = np.cumsum(hidden.target_length_R) - hidden.target_length_R
         places = spans(start_R, length_R)
         position_F = _within(length_R)
         position_F = np.where(position_F < np.repeat(self._positions_D[number_R], length_R), position_F, 0)
-        before_F, true_F = hidden.target_ids_T[places], hidden.target_ids_T[places + 1]
-        yield given, _Piece(row_R, number_R, length_R, position_F.astype(np.int32), before_F, true_F)
+        previous_F, true_F = hidden.target_ids_T[places], hidden.target_ids_T[places + 1]
+        yield input_piece, _Piece(row_R, number_R, length_R, position_F.astype(np.int32), previous_F, true_F)
 
 
 class _Draw(NamedTuple):
-    """Random choices for some rows."""
+    """Random choices for some rows of a batch."""
 
     rows: Ints
-    """Of the batch."""
+    """Indices of the rows in the batch."""
     keys: rng.Keys
     component: Ints
     inputs: Ints
-    """(rows, D) budgets."""
+    """Input budgets of the modalities, (rows, D)."""
     targets: Ints
+    """Target budgets of the modalities, (rows, D)."""
 
 
 class _Piece(NamedTuple):
-    """Chosen tokens of pairs of a sample and a modality, end to end."""
+    """Tokens chosen from pairs of a sample and a modality, end to end."""
 
     row_R: Ints
     number_R: Ints
@@ -215,7 +216,7 @@ class _Piece(NamedTuple):
 
 
 class _Slots:
-    """The arrays of a batch, filled segment by segment."""
+    """Arrays of a batch, which are filled segment by segment."""
 
     def __init__(self, num: int, N: int, M: int) -> None:
         self.num_segments_B = np.zeros(num, np.uint8)
@@ -230,19 +231,19 @@ class _Slots:
         pieces: Sequence[_Piece],
         is_sequence_D: NDArray[np.bool_],
     ) -> None:
-        """One more segment of a side in `rows` of the batch, where it is used."""
+        """Add a segment to the encoder or decoder (`side`) in those `rows` of the batch where it is used."""
         length_B = self.batch[f"{side}_length"]
         counts = np.zeros((len(rows), len(is_sequence_D)), np.int64)
         for piece in pieces:
             counts[piece.row_R, piece.number_R] = piece.length_R * is_used[piece.row_R]
-        # Behind what the row holds already, one modality after another.
+        # Start after the tokens that the row has already, one modality after another.
         start = length_B[rows, None] + np.cumsum(counts, axis=1) - counts
         for piece in pieces:
-            # Of pairs first, then of tokens.
+            # First select pairs (R), then their tokens (F).
             is_used_R, row_R = is_used[piece.row_R], rows[piece.row_R]
             length_R = piece.length_R * is_used_R
             first_R = row_R * self.batch[f"{side}_segment"].shape[1] + start[piece.row_R, piece.number_R]
-            at = spans(first_R, length_R)  # slots of all rows end to end
+            slots = spans(first_R, length_R)  # indices into all rows end to end
             own_F = slice(None) if is_used_R.all() else np.repeat(is_used_R, piece.length_R)
             values: dict[str, np.ndarray] = {
                 "segment": np.repeat(self.num_segments_B[row_R], length_R),
@@ -252,18 +253,19 @@ class _Slots:
             }
             if side == "decoder":
                 is_text_F = np.repeat(is_sequence_D[piece.number_R], length_R)
-                values["ids"] = values["ids"] * is_text_F  # images read that something is missing
+                values["ids"] = values["ids"] * is_text_F  # image targets read the mask token
                 values["target"] = piece.target_F[own_F]
-            for name, found in values.items():
-                self.batch[f"{side}_{name}"].reshape(-1)[at] = found
+            for name, own_values in values.items():
+                self.batch[f"{side}_{name}"].reshape(-1)[slots] = own_values
         length_B[rows] += counts.sum(axis=1).astype(np.int32)
 
 
 def _pick(keys_R: rng.Keys, size: int, num_in: Ints, num_out: Ints) -> tuple[Ints, Ints]:
-    """Places of `num_in` random ones of each row's `size`, end to end and rising, and of `num_out` others."""
+    """Return `num_in` random ones of `size` patches for each row, and `num_out` others. Indices ascend within a row;
+    rows are end to end."""
     draws_RP = rng.bits(keys_R, size)
     draws_RP &= ~_PLACE
-    draws_RP |= np.arange(size, dtype=np.uint64)  # no two are the same
+    draws_RP |= np.arange(size, dtype=np.uint64)  # makes all values different
     ordered_RP = np.sort(draws_RP, axis=1)
     rows, whole = np.arange(len(keys_R)), num_in + num_out
     is_in_RP, is_whole_RP = (
@@ -280,15 +282,15 @@ def _keep_probability(keys_R: rng.Keys, keep_R: Ints) -> NDArray[np.float64]:
     return np.select([keep_R == KEEPS.index("all"), keep_R == KEEPS.index("binary")], [1.0, binary_R], uniform_R)
 
 
-def _amount(keys_R: rng.Keys, least: int | None, most: int) -> Ints:
-    """(R,) uniform in least … most, both included; None: always the most."""
-    if least is None:
-        return np.full(len(keys_R), most, np.int64)
-    return least + (rng.uniform(keys_R, 1)[:, 0] * (most - least + 1)).astype(np.int64)
+def _amount(keys_R: rng.Keys, minimum: int | None, maximum: int) -> Ints:
+    """Return (R,) uniform draws from `minimum` to `maximum`, both included; without a minimum always `maximum`."""
+    if minimum is None:
+        return np.full(len(keys_R), maximum, np.int64)
+    return minimum + (rng.uniform(keys_R, 1)[:, 0] * (maximum - minimum + 1)).astype(np.int64)
 
 
 def _within(length_R: Ints) -> Ids:
-    """0, 1, 2, … anew in each row, end to end."""
+    """Return 0, 1, 2, … for each row, end to end."""
     return spans(np.zeros_like(length_R), length_R).astype(np.int32)
 
 
@@ -302,17 +304,17 @@ def _joined(parts: Sequence[Ragged]) -> Ragged:
 
 
 def component_of(keys_R: rng.Keys, weights_K: NDArray[np.float64]) -> NDArray[np.int64]:
-    """(R,) components drawn in proportion to `weights_K`."""
+    """Draw (R,) components in proportion to `weights_K`."""
     ends = np.cumsum(weights_K) / weights_K.sum()
     return np.minimum(np.searchsorted(ends, rng.uniform(keys_R, 1)[:, 0], side="right"), len(ends) - 1)
 
 
 class Shares:
-    """Draws budgets from a table of concentrations."""
+    """Draws budgets of modalities from a table of concentrations."""
 
     def __init__(self, alphas_KD: NDArray[np.float64]) -> None:
-        """`alphas_KD`: concentration of each modality in each component; 0: it never gets anything. At least one in
-        each component is positive."""
+        """`alphas_KD`: concentration of each modality in each component; with 0 it never gets tokens. Each component
+        has at least one positive concentration."""
         self.alphas_KD = np.asarray(alphas_KD, np.float64)
         largest_KD = np.stack([probability_of_largest(alphas_D) for alphas_D in self.alphas_KD])
         self._ends_KD = np.cumsum(largest_KD, axis=1)
@@ -327,22 +329,22 @@ class Shares:
         num_tokens_R: NDArray[np.int64],
         limits_RD: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """(R, D) tokens of each modality; what exceeds `limits_RD` is lost."""
+        """Return the number of tokens of each modality, (R, D). Tokens above `limits_RD` are lost."""
         alphas_RD = self.alphas_KD[component_R]
         shares_RD = dirichlet(rng.fold(keys_R, 0), alphas_RD).clip(max=_LARGEST_SHARE)
         budget_RD = np.floor(shares_RD * num_tokens_R[:, None]).astype(np.int64)
         short_R = num_tokens_R - budget_RD.sum(axis=1)
-        most = int(short_R.max(initial=0))
-        if most > 0:
-            drawn_RS = rng.uniform(rng.fold(keys_R, 1), most)
-            rows, turns = np.nonzero(np.arange(most) < short_R[:, None])
-            given = (drawn_RS[rows, turns][:, None] >= self._ends_KD[component_R[rows]]).sum(axis=1)
-            np.add.at(budget_RD, (rows, given), 1)
+        max_short = int(short_R.max(initial=0))
+        if max_short > 0:
+            drawn_RS = rng.uniform(rng.fold(keys_R, 1), max_short)
+            rows, turns = np.nonzero(np.arange(max_short) < short_R[:, None])
+            largest = (drawn_RS[rows, turns][:, None] >= self._ends_KD[component_R[rows]]).sum(axis=1)
+            np.add.at(budget_RD, (rows, largest), 1)
         return np.minimum(budget_RD, limits_RD)
 
 
 def dirichlet(keys_R: rng.Keys, alphas_RD: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(R, D) draws that sum to 1; concentrations of 0 give 0. Each row has a positive one."""
+    """Return (R, D) draws that sum to 1. Concentrations of 0 give 0; each row needs a positive concentration."""
     logs_RD = log_gamma_draws(keys_R, alphas_RD)
     logs_RD -= logs_RD.max(axis=1, keepdims=True)
     np.exp(logs_RD, out=logs_RD)
@@ -351,57 +353,57 @@ def dirichlet(keys_R: rng.Keys, alphas_RD: NDArray[np.float64]) -> NDArray[np.fl
 
 
 def log_gamma_draws(keys_R: rng.Keys, alphas_RD: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return (R, D) logarithms of gamma variates of unit scale, -inf where the shape is 0; no shape is too small for
-    them. Marsaglia and Tsang 2000, "A simple method for generating gamma variables", for shapes above 1; a smaller one
-    is a draw of shape + 1 times a power of a uniform number."""
+    """Return (R, D) logarithms of gamma variates with scale 1; -inf where the shape is 0. Logarithms keep the precision
+    of very small shapes. Method for shapes of at least 1: Marsaglia and Tsang 2000, "A simple method for generating
+    gamma variables". A variate of a smaller shape is a variate of shape + 1 times a power of a uniform number."""
     rows, columns = np.nonzero(alphas_RD > 0)
     alphas = alphas_RD[rows, columns]
     keys = rng.fold(keys_R[rows], columns)
     is_small = alphas < 1
     d = np.where(is_small, alphas + 1, alphas) - 1 / 3
-    found = np.empty(len(alphas))
+    logs = np.empty(len(alphas))
     pending = np.arange(len(alphas))
     attempt = 0
     while len(pending):
         uniforms = rng.uniform(rng.fold(keys[pending], attempt), 3)
         normal = np.sqrt(-2 * np.log1p(-uniforms[:, 0])) * np.cos(2 * math.pi * uniforms[:, 1])
-        own = d[pending]
-        cube = (1 + normal / np.sqrt(9 * own)) ** 3
+        d_pending = d[pending]
+        cube = (1 + normal / np.sqrt(9 * d_pending)) ** 3
         log_cube = np.log(np.maximum(cube, _SMALLEST_LOG))
-        is_taken = (cube > 0) & (np.log1p(-uniforms[:, 2]) < normal * normal / 2 + own * (1 - cube + log_cube))
-        found[pending[is_taken]] = (np.log(own) + log_cube)[is_taken]
-        pending = pending[~is_taken]
+        is_accepted = (cube > 0) & (np.log1p(-uniforms[:, 2]) < normal * normal / 2 + d_pending * (1 - cube + log_cube))
+        logs[pending[is_accepted]] = (np.log(d_pending) + log_cube)[is_accepted]
+        pending = pending[~is_accepted]
         attempt += 1
     powers = np.log1p(-rng.uniform(rng.fold(keys[is_small], -1), 1)[:, 0])
-    found[is_small] += powers / alphas[is_small]
+    logs[is_small] += powers / alphas[is_small]
     logs_RD = np.full(alphas_RD.shape, -np.inf)
-    logs_RD[rows, columns] = found
+    logs_RD[rows, columns] = logs
     return logs_RD
 
 
 def probability_of_largest(alphas_D: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return (D,) how likely each is the largest of a Dirichlet draw, the same as of independent gamma variates: for
-    each distinct shape, the integral over x of its density at x times the chance that all others are smaller, on the
-    logarithm of x. Good to about 1e-4."""
+    """Return the probability of each modality to be the largest in a Dirichlet draw, (D,). It is the same as for
+    independent gamma variates: for each distinct shape, the integral over x of its density at x times the probability
+    that all others are smaller. The integral uses the logarithm of x. The error is about 1e-4."""
     shapes, group_D, counts = np.unique(alphas_D, return_inverse=True, return_counts=True)
-    is_wanted, probabilities = shapes > 0, np.zeros(len(shapes))
-    if is_wanted.sum() == 1:
-        probabilities[is_wanted] = 1 / counts[is_wanted]
+    is_positive, probabilities = shapes > 0, np.zeros(len(shapes))
+    if is_positive.sum() == 1:
+        probabilities[is_positive] = 1 / counts[is_positive]
     else:
-        probabilities[is_wanted] = _integrated(shapes[is_wanted], counts[is_wanted])
+        probabilities[is_positive] = _integrated(shapes[is_positive], counts[is_positive])
     return (probabilities / (probabilities * counts).sum())[group_D]
 
 
 def _integrated(shape_G: NDArray[np.float64], count_G: Ints) -> NDArray[np.float64]:
-    """(G,) the integral for each shape, X points."""
+    """Return the integral for each of G shapes, from X points."""
     top = math.log(shape_G[-1] + 12 * math.sqrt(shape_G[-1]) + 40)
-    # Below the knee a variate of shape a has the distribution x ** a / gamma(a + 1): only small shapes get there.
+    # Below the knee the distribution of shape a is x ** a / gamma(a + 1); only small shapes have values there.
     knee = -6.0
-    left = knee - np.geomspace(1e-3, 40 / shape_G[0], _GRID)[::-1]
-    logs_X = np.concatenate([left, np.linspace(knee, top, 4 * _GRID)])
+    tail_X = knee - np.geomspace(1e-3, 40 / shape_G[0], _GRID)[::-1]
+    logs_X = np.concatenate([tail_X, np.linspace(knee, top, 4 * _GRID)])
 
     def integrals(values_GX: NDArray[np.float64]) -> NDArray[np.float64]:
-        """By the trapezoidal rule, of each step."""
+        """Return the integral of each step by the trapezoidal rule."""
         return np.diff(logs_X) * (values_GX[:, 1:] + values_GX[:, :-1]) / 2
 
     gamma_G1 = np.array([[math.lgamma(shape)] for shape in shape_G])

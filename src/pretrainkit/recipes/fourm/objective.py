@@ -1,4 +1,4 @@
-"""Cross-entropy of the targets: a term for each modality, or one over all tokens.
+"""Cross-entropy of the targets, either one term per modality or one term over all tokens.
 
 Dimensions: n targets of one modality, V its vocabulary; B rows, N slots, S segments of a row, M modalities.
 """
@@ -21,8 +21,9 @@ TOKEN_LOSS = "token_loss"
 
 
 class FourMObjective(SeparableObjective):
-    """By modality: the mean over modalities of the mean over a modality's targets in the global batch; one without
-    targets there counts as 0. By token: the mean over all targets; those of each modality are logged."""
+    """Loss of the 4M recipe. By modality: the mean over modalities of the mean over a modality's targets in the batch
+    of all ranks; a modality without targets counts as 0. By token: the mean over all targets; the loss of each modality
+    is logged."""
 
     def __init__(self, config: FourMRun) -> None:
         self._config = config
@@ -52,13 +53,13 @@ class FourMObjective(SeparableObjective):
 
     @torch.no_grad()
     def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
-        """The losses, of each modality and over all tokens, and the shares of right answers of each modality."""
-        found = self._forward(model, batch)
-        sums = self._sums(found)
+        """Return the loss of each modality and over all tokens, and the accuracy of each modality."""
+        token_losses = self._forward(model, batch)
+        sums = self._sums(token_losses)
         if self._by_modality:
             sums[TOKEN_LOSS] = LossSum(*(torch.stack(parts).sum() for parts in zip(*sums.values(), strict=True)))
         for modality in self._targets:
-            is_right_n = found[modality.name].is_right_K
+            is_right_n = token_losses[modality.name].is_right_K
             sums[f"{modality.name}_accuracy"] = LossSum(is_right_n.sum().float(), number_of(is_right_n))
         return sums
 
@@ -69,11 +70,11 @@ class FourMObjective(SeparableObjective):
         config, is_compiled = self._config.model, self._config.parallel.compile == "on"
         width = config.hidden_size // config.num_heads
         layout = best_pairs(batch["encoder_length"], width, has_static_shapes=is_compiled)
-        found: dict[str, TokenLoss] = model(read_batch(batch, config, layout=layout))
-        return found
+        token_losses: dict[str, TokenLoss] = model(read_batch(batch, config, layout=layout))
+        return token_losses
 
-    def _sums(self, found: dict[str, TokenLoss]) -> dict[str, LossSum]:
-        nll = {_term(modality): found[modality.name].nll_K for modality in self._targets}
+    def _sums(self, token_losses: dict[str, TokenLoss]) -> dict[str, LossSum]:
+        nll = {_term(modality): token_losses[modality.name].nll_K for modality in self._targets}
         sums = {name: LossSum(nll_n.sum(), number_of(nll_n)) for name, nll_n in nll.items()}
         if self._by_modality:
             return sums
@@ -96,11 +97,10 @@ def _term(modality: Modality) -> str:
 def count_cost(model: FourMModelConfig, batch: HostBatch) -> Cost:
     """Count examples, tokens, and matmul FLOPs of forward and backward over real tokens.
 
-    2 FLOPs per multiply-add, backward = 2 x forward: 6 x the weights of a block per token, 12 D per pair of tokens of
-    one example (in the decoder those it sees: all of an image, half of a sequence, of its own modality alone); the
-    decoder's view of the encoder; embedding of pixels and vectors; heads at their own targets alone. Slots are those of
-    the budgets, whether they hold a token or not.
-    """
+    2 FLOPs per multiply-add, backward = 2 x forward. Per token: 6 x the weights of a block. Per pair of query and key:
+    12 x width. In the decoder a token has its own modality as keys: all tokens of an image, on average half of a
+    sequence. Then the projection of the encoder's output, embedding of pixels and vectors, and each head at its own
+    targets. Slots are those of the budgets, filled or empty."""
     width = model.hidden_size
     feed_forward = (3 if model.gated else 2) * width * model.intermediate_size
     num_segments = 1 + max(int(batch[f"{side}_segment"].max(initial=0)) for side in ("encoder", "decoder"))
@@ -136,7 +136,7 @@ def count_cost(model: FourMModelConfig, batch: HostBatch) -> Cost:
 
 
 def _lengths(model: FourMModelConfig, batch: HostBatch, side: str, num_segments: int) -> NDArray[np.float64]:
-    """Count the tokens of each modality in each segment of each row: (B, S, M)."""
+    """Return the number of tokens of each modality in each segment of each row, (B, S, M)."""
     segment_BN = batch[f"{side}_segment"]
     is_real_BN = np.arange(segment_BN.shape[1]) < batch[f"{side}_length"][:, None]
     shape = (len(segment_BN), num_segments, len(model.modalities))

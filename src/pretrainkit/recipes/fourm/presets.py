@@ -1,4 +1,4 @@
-"""Complete configs of the 4M recipe by name. Torch-free. Only the data and the tokenizer are missing."""
+"""Presets of the 4M recipe: complete configs by name. Only the data and the tokenizer are missing. Torch-free."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -24,8 +24,8 @@ _EVERYTHING_BUT_NORMS_DECAYS = (ParameterGroup(pattern="mask_token", weight_deca
 
 
 def tiny_modalities(size: int = 64, patch_size: int = 8) -> tuple[Modality, ...]:
-    """Return small pictures and short texts, made of plain folders without image tokenizers: photographs `rgb` as
-    pixels and as the colours of patches, maps `depth` and `seg`, captions and boxes."""
+    """Return modalities of small images and short texts, which need no image tokenizers: photographs `rgb` as pixels
+    and as colours of patches, maps `depth` and `seg`, captions and boxes."""
 
     sides = {"image_size": size, "patch_size": patch_size}
 
@@ -44,10 +44,10 @@ def tiny_modalities(size: int = 64, patch_size: int = 8) -> tuple[Modality, ...]
 
 
 def tiny() -> FourMRun:
-    """4 + 4 layers x 192 for pictures of 64 x 64 pixels: for tests and try-outs on a CPU.
+    """4 + 4 layers x 192 for images of 64 x 64 pixels: for tests and first experiments on a CPU.
 
-    4.2 M parameters in encoder and decoder. Reads pixels, reads and writes colours, depth and classes of patches,
-    captions and boxes; a data set need not have them all. 1 500 steps of 32 examples of 64 + 64 tokens.
+    4.2 M parameters in encoder and decoder. Inputs are pixels; inputs and targets are colours, depth and classes of
+    patches, captions and boxes. A data set does not need all of them. 1 500 steps of 32 examples of 64 + 64 tokens.
     """
     width, num_layers = 192, 4
     return FourMRun(
@@ -72,7 +72,8 @@ def tiny() -> FourMRun:
 def _published(
     size: Literal["base", "large", "xlarge"], kind: Literal["7", "21"], batch_size: int, **more: object
 ) -> FourMRun:
-    """500 G tokens, as the released configs say; the rate is scaled with the batch, from 256 examples on."""
+    """Return a config of 500 G tokens, as in the released configs. The learning rate is scaled with the batch size; its
+    base value is for 256 examples."""
     rate = 2e-5 if size == "xlarge" else 1e-4
     modalities = MOD7 if kind == "7" else MOD21
     budget = 128 if kind == "7" else 256
@@ -107,8 +108,8 @@ def _published(
 def b_7() -> FourMRun:
     """4M-7 B: 12 + 12 layers x 768, 198.8 M parameters in encoder and decoder, 360.8 M with the tables of 7 modalities.
 
-    128 + 128 tokens of 8 192 examples a step, 239 120 steps: 501 G slots. Half of the examples are given pixels alone.
-    Slots that the original left empty are filled: see masking.unused.
+    128 + 128 tokens of 8 192 examples per step, 239 120 steps: 501 G slots. Half of the examples have only pixels as
+    input. Slots that the original left empty are filled: see masking.unused.
     """
     return _published("base", "7", 8192)
 
@@ -119,17 +120,16 @@ def l_7() -> FourMRun:
 
 
 def xl_7() -> FourMRun:
-    """4M-7 XL: 24 + 24 layers x 2048, 2.82 G parameters, 3.25 G with tables. As fourm/l-7 at a fifth of the learning
-    rate, with gradients clipped at 3."""
+    """4M-7 XL: 24 + 24 layers x 2048, 2.82 G parameters, 3.25 G with tables. As fourm/l-7 with a fifth of the learning
+    rate and gradients clipped at a norm of 3."""
     return _published("xlarge", "7", 8192)
 
 
 def b_21() -> FourMRun:
     """4M-21 B: as fourm/b-7 with 19 inputs and 17 targets, 623.8 M parameters with tables.
 
-    256 + 256 tokens of 4 096 examples a step, 239 218 steps. The original starts from 4M-7: give init_from=RUN and
-    init.missing=random.
-    """
+    256 + 256 tokens of 4 096 examples per step, 239 218 steps. The original starts from 4M-7: for this, set
+    init_from=RUN and init.missing=random."""
     return _published("base", "21", 4096)
 
 
@@ -146,4 +146,4 @@ def xl_21() -> FourMRun:
 PRESETS: dict[str, Callable[[], FourMRun]] = {
     make.__name__.replace("_", "-"): make for make in (tiny, b_7, l_7, xl_7, b_21, l_21, xl_21)
 }
-"""Preset name, without the recipe, to the function that makes it."""
+"""Functions that return the presets, by name without the recipe."""

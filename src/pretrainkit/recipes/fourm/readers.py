@@ -1,8 +1,8 @@
-"""Readers, which turn the bytes of a file into the content of a modality.
+"""Readers: they convert the bytes of a file to the content of a modality.
 
-A reader of your own is an object of a subclass of `Reader`, named in the modality as `module:OBJECT`.
+Your own reader is an object of a subclass of `Reader`. Name it in the modality as `module:OBJECT`.
 
-Dimensions: P places of a grid, H x W pixels, C channels, L vectors of E numbers.
+Dimensions: P patches of a grid, H x W pixels, C channels, L vectors of E numbers.
 """
 
 import contextlib
@@ -35,12 +35,12 @@ from pretrainkit.tasks.user_modules import user_object
 
 JSON_SUFFIXES = (".json", ".json.gz")
 _SAM_SIZE = 224
-"""Pixels of the sides of the images that instances of SAM were found on."""
+"""Side in pixels of the images on which SAM found its instances."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """Everything a reader can use besides the file."""
+    """Everything that a reader can use besides the file."""
 
     modality: Modality
     part: Part
@@ -55,14 +55,15 @@ class Request:
 
 @dataclass(frozen=True)
 class Chunks:
-    """A sequence of which some words belong together: all of a chunk are hidden, or none."""
+    """Sequence of chunks of words. Masking hides all words of a chunk, or none."""
 
     words: Sequence[Sequence[str]]
 
 
 Content = NDArray[Any] | str | list[str] | Chunks
-"""Of pixels: uint8 (C, H, W). Of image: int (P,), row by row. Of vectors: float32 (L, E). Of a sequence: text, or a
-list of words where reserved ones such as v0=12 or "wine glass" count as one, or chunks of such, or ids."""
+"""Content of a modality. pixels: uint8 (C, H, W). image: int (P,), row by row. vectors: float32 (L, E). sequence: a
+text; a list of words, where a reserved token such as v0=12 or "wine glass" is one word; chunks of such words; or
+ids."""
 
 
 class Reader(ABC):
@@ -73,8 +74,8 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, content: bytes, request: Request) -> Content:
-        """Return the content: a pure function of its arguments. Raises DataError where the file is broken or does not
-        fit the modality."""
+        """Return the content of a file; must be a pure function of the arguments. Raises DataError if the file is
+        broken or does not fit the modality."""
 
     is_of_parts: bool = False
     """True if files were created from stored parts of the sample and cannot be cropped any more."""
@@ -85,7 +86,7 @@ class Reader(ABC):
 
 
 class _Image(Reader):
-    """Image files, whose header says how large they are."""
+    """Image files, which have their size in the header."""
 
     suffixes: tuple[str, ...] = IMAGE_SUFFIXES
 
@@ -109,7 +110,8 @@ class Rgb(_Image):
 
 
 class Tokens(Reader):
-    """`.npy` of integers (parts, P) or (P,): the tokens of every stored part, row by row, as image tokenizers give."""
+    """Tokens from `.npy` files of integers (parts, P) or (P,): those of every stored part, row by row, as image
+    tokenizers write them."""
 
     suffixes = (".npy",)
     is_of_parts = True
@@ -120,22 +122,22 @@ class Tokens(Reader):
         modality = request.modality
         if table.dtype.kind not in "iu" or table.shape[1] != modality.max_tokens or len(table) <= request.part.number:
             raise DataError(
-                f"{request.name} holds {table.dtype} {table.shape}, but {modality.name} needs integers "
-                f"(at least {request.part.number + 1}, {modality.max_tokens})\n  make its tokens anew"
+                f"{request.name} contains {table.dtype} {table.shape}, but {modality.name} needs integers "
+                f"(at least {request.part.number + 1}, {modality.max_tokens})\n  create its tokens again"
             )
         tokens: NDArray[np.int32] = table[request.part.number].astype(np.int32)
         assert modality.vocab_size is not None
         if tokens.min() < 0 or tokens.max() >= modality.vocab_size:
             raise DataError(
                 f"{request.name} has tokens from {tokens.min()} to {tokens.max()}, but the vocabulary of "
-                f"{modality.name} is {modality.vocab_size}\n  set its vocab_size, or make its tokens anew"
+                f"{modality.name} has {modality.vocab_size}\n  set its vocab_size, or create its tokens again"
             )
         return tokens
 
 
 class ClassMap(_Image):
-    """A map of class numbers, as a grey or palette image: the most frequent class of each patch, without a tokenizer.
-    255 is the last class of the vocabulary."""
+    """Class maps, as grey or palette images of class numbers. The token of a patch is its most frequent class; no image
+    tokenizer is needed. Class 255 becomes the last class of the vocabulary."""
 
     suffixes = (".png",)
     _samples = 4
@@ -144,26 +146,27 @@ class ClassMap(_Image):
         classes_HW, modality = read_map(content, request.name), request.modality
         rows, columns = modality.grid
         assert modality.vocab_size is not None
-        largest = classes_HW.max()  # of the whole, so that no random part is the first to meet one that does not fit
+        largest = classes_HW.max()  # of the complete map, so that the check does not depend on the random part
         if largest >= modality.vocab_size:
             largest = classes_HW[classes_HW != 255].max(initial=0)
         if largest >= modality.vocab_size:
             raise DataError(
-                f"{request.name} has class {largest}, but the vocabulary of {modality.name} is "
+                f"{request.name} has class {largest}, but the vocabulary of {modality.name} has "
                 f"{modality.vocab_size}\n  set its vocab_size"
             )
-        found_HW = request.part.nearest(classes_HW, rows * self._samples, columns * self._samples).astype(np.int64)
-        found_HW[found_HW == 255] = modality.vocab_size - 1
-        votes_PS = _patches(found_HW, rows, columns)
-        # Each patch counts in bins of its own, so that one call counts them all.
+        part_HW = request.part.nearest(classes_HW, rows * self._samples, columns * self._samples).astype(np.int64)
+        part_HW[part_HW == 255] = modality.vocab_size - 1
+        votes_PS = _patches(part_HW, rows, columns)
+        # Each patch has separate bins, so that one call counts all of them.
         flat = votes_PS + np.arange(len(votes_PS))[:, None] * modality.vocab_size
         counts = np.bincount(flat.ravel(), minlength=len(votes_PS) * modality.vocab_size)
         return counts.reshape(len(votes_PS), -1).argmax(axis=1).astype(np.int32)
 
 
 class DepthMap(Reader):
-    """A depth image of 8 or 16 bits, or `.npy` of floats: the mean depth of each patch, relative to the middle 80 % of
-    the part, in as many equal steps of -2.5 to 2.5 deviations as the vocabulary has; without a tokenizer."""
+    """Depth maps, as images of 8 or 16 bits or as `.npy` of floats; no image tokenizer is needed. The token of a patch
+    is its mean depth, standardized by the middle 80 % of the part's values. The tokens are equal steps from -2.5 to 2.5
+    standard deviations."""
 
     suffixes = (".png", ".npy")
     _samples = 4
@@ -176,21 +179,21 @@ class DepthMap(Reader):
         depth_HW, modality = read_map(content, request.name), request.modality
         rows, columns = modality.grid
         assert modality.vocab_size is not None
-        found_HW = request.part.nearest(depth_HW.astype(np.float32), rows * self._samples, columns * self._samples)
-        with np.errstate(invalid="ignore"):  # what is infinite is looked at below
-            means_P = _patches(standardised(found_HW), rows, columns).mean(axis=1)
+        part_HW = request.part.nearest(depth_HW.astype(np.float32), rows * self._samples, columns * self._samples)
+        with np.errstate(invalid="ignore"):  # infinite values are checked below
+            means_P = _patches(standardised(part_HW), rows, columns).mean(axis=1)
         if not np.isfinite(means_P).all():
             raise DataError(
-                f"{request.name} has infinite depth in the middle 80 % of its values, so they have no scale\n"
-                "  write the largest depth there, or leave its sample out"
+                f"{request.name} has infinite depth in the middle 80 % of its values, so it cannot be standardized\n"
+                "  write the largest depth there, or leave out its sample"
             )
         steps = np.floor((means_P + self.reach) / (2 * self.reach) * modality.vocab_size)
         return steps.clip(0, modality.vocab_size - 1).astype(np.int32)
 
 
 class ColorMap(_Image):
-    """A photograph as the mean colour of each patch, in equal steps of red, green and blue (a vocabulary of 512 has 8
-    of each); without a tokenizer."""
+    """Mean colour of each patch of a photograph, in equal steps of red, green and blue; a vocabulary of 512 has 8 steps
+    of each. No image tokenizer is needed."""
 
     def read(self, content: bytes, request: Request) -> NDArray[np.int32]:
         modality = request.modality
@@ -198,17 +201,18 @@ class ColorMap(_Image):
         steps = round(modality.vocab_size ** (1 / 3))
         if steps**3 != modality.vocab_size:
             raise DataError(
-                f"the vocabulary of {modality.name}, {modality.vocab_size}, is no cube of a number of steps\n  set 512"
+                f"vocab_size {modality.vocab_size} of {modality.name} is not a cube of a number of steps\n  use 512"
             )
         encoded = open_image(content, name=request.name)
         image_HW3 = request.part.read(encoded, *modality.grid, is_exact=not request.is_training)
         image_HW3 = image_HW3.astype(np.int32) * steps // 256
-        # A colour is a number of three digits to the base of `steps`.
+        # A colour is a number of three digits in base `steps`.
         return ((image_HW3[..., 0] * steps + image_HW3[..., 1]) * steps + image_HW3[..., 2]).reshape(-1)
 
 
 class Caption(Reader):
-    """`.txt`, or JSON: a text, a list of texts, or of {"caption": text}. One is drawn, or the part's own is taken."""
+    """Captions from `.txt` or JSON: a text, a list of texts, or a list of {"caption": text}. Of several captions, the
+    one of the stored part is taken, or one is drawn."""
 
     suffixes = (".txt", *JSON_SUFFIXES)
 
@@ -223,27 +227,28 @@ class Caption(Reader):
 
 @dataclass(frozen=True)
 class JsonReader(Reader):
-    """JSON of one structure, as words."""
+    """JSON files of one structure, converted to words."""
 
     what: str
     """Description of the content, for messages."""
     words: Callable[[Any, Request], Content]
-    """What was found as a sequence; of another structure it may raise any error of a look-up or a conversion."""
+    """Function that converts the JSON to a sequence. For another structure, it may raise any error of a look-up or a
+    conversion."""
     is_of_parts: bool = False
     suffixes: tuple[str, ...] = JSON_SUFFIXES
 
     def read(self, content: bytes, request: Request) -> Content:
-        found = _json(content, request.name)
+        value = _json(content, request.name)
         try:
-            return self.words(found, request)
+            return self.words(value, request)
         except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
             raise _unfit(request, self.what) from error
 
 
-def _boxes(found: Any, request: Request) -> list[str]:
+def _boxes(value: Any, request: Request) -> list[str]:
     data = request.data
     return serialise.boxes(
-        found["instances"],
+        value["instances"],
         request.part,
         min_score=data.min_box_score,
         max_boxes=data.max_boxes,
@@ -253,25 +258,26 @@ def _boxes(found: Any, request: Request) -> list[str]:
     )
 
 
-def _metadata(found: Any, request: Request) -> Chunks:
-    return Chunks(serialise.metadata(found, request.rng))
+def _metadata(value: Any, request: Request) -> Chunks:
+    return Chunks(serialise.metadata(value, request.rng))
 
 
-def _palette(found: Any, request: Request) -> list[str]:
-    return serialise.palette(found[0], request.rng)
+def _palette(value: Any, request: Request) -> list[str]:
+    return serialise.palette(value[0], request.rng)
 
 
-def _poses(found: Any, request: Request) -> list[str]:
-    return serialise.poses(found, request.part, request.rng)
+def _poses(value: Any, request: Request) -> list[str]:
+    return serialise.poses(value, request.part, request.rng)
 
 
-def _sam_instances(found: Any, request: Request) -> list[str]:
-    record = found if isinstance(found, dict) else found[request.part.number]
+def _sam_instances(value: Any, request: Request) -> list[str]:
+    record = value if isinstance(value, dict) else value[request.part.number]
     return serialise.sam_instances(record, _SAM_SIZE, request.rng)
 
 
 class Vectors(Reader):
-    """`.npz` with emb (n, L, E) and mask_valid (n, L): the part's own, or the first; valid ones only."""
+    """Vectors from `.npz` files with emb (n, L, E) and mask_valid (n, L). The valid vectors of the stored part are
+    taken, or those of the first part."""
 
     suffixes = (".npz",)
 
@@ -280,16 +286,16 @@ class Vectors(Reader):
             with np.load(io.BytesIO(content), allow_pickle=False) as file:
                 all_nLE, is_valid_nL = file["emb"], file["mask_valid"].astype(np.bool_)
             number = request.part.number if request.part.number < len(all_nLE) else 0
-            found_LE = all_nLE[number][is_valid_nL[number]].astype(np.float32)
+            vectors_LE = all_nLE[number][is_valid_nL[number]].astype(np.float32)
         except (KeyError, ValueError, OSError, IndexError) as error:
             raise _unfit(request, "emb (n, L, E) and mask_valid (n, L)") from error
-        if found_LE.ndim != 2 or found_LE.shape[1] != request.modality.vector_width:
+        if vectors_LE.ndim != 2 or vectors_LE.shape[1] != request.modality.vector_width:
             raise DataError(
-                f"{request.name} holds vectors of {found_LE.shape[1:]} numbers, but {request.modality.name} has "
-                f"{request.modality.vector_width}\n  set its vector_width, or give other files"
+                f"{request.name} contains vectors of {vectors_LE.shape[1:]} numbers, but {request.modality.name} has "
+                f"{request.modality.vector_width}\n  set its vector_width, or use other files"
             )
-        require_numbers(found_LE, request.name)
-        return found_LE[: request.modality.max_tokens]
+        require_numbers(vectors_LE, request.name)
+        return vectors_LE[: request.modality.max_tokens]
 
 
 READERS: Mapping[str, Reader] = {
@@ -300,7 +306,7 @@ READERS: Mapping[str, Reader] = {
     "colors": ColorMap(),
     "caption": Caption(),
     "boxes": JsonReader('instances of {"boxes": [4 shares of the image], "class_name": text, "score": number}', _boxes),
-    "metadata": JsonReader("figures by name", _metadata),
+    "metadata": JsonReader("numbers by name", _metadata),
     "palette": JsonReader('a list with {"1": [[r, g, b]], "2": …}', _palette),
     "poses": JsonReader("bbox_xyxy, pred_smpl_params, pred_cam and pose_tokenized", _poses),
     "sam_instances": JsonReader("records of points, token_ids and bbox, one for each part", _sam_instances, True),
@@ -310,22 +316,22 @@ READERS: Mapping[str, Reader] = {
 
 
 def reader_of(modality: Modality) -> Reader:
-    """Return what reads a modality's files. Raises ConfigError where there is no such reader, or it is not a
+    """Return the reader of a modality's files. Raises ConfigError if there is no such reader, or if it is not a
     `Reader`."""
     if modality.reader in READERS:
         return READERS[modality.reader]
     if ":" not in modality.reader:
         raise ConfigError(
-            f"modality {modality.name!r} names the reader {modality.reader!r}\n"
-            f"  there are {', '.join(READERS)}; one of your own is named as module:OBJECT"
+            f"there is no reader {modality.reader!r}, which modality {modality.name!r} names\n"
+            f"  readers are {', '.join(READERS)}; name your own reader as module:OBJECT"
         )
-    found = user_object(modality.reader)
-    if not isinstance(found, Reader):
+    reader = user_object(modality.reader)
+    if not isinstance(reader, Reader):
         raise ConfigError(
-            f"{modality.reader} is of type {type(found).__name__}, not a Reader\n"
+            f"{modality.reader} is an object of type {type(reader).__name__}, not a Reader\n"
             "  make it an object of a subclass of pretrainkit.recipes.fourm.readers.Reader"
         )
-    return found
+    return reader
 
 
 def _patches(values_HW: NDArray, rows: int, columns: int) -> NDArray:
@@ -339,23 +345,23 @@ def _json(content: bytes, name: str) -> Any:
     try:
         return json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
     except (ValueError, OSError, EOFError) as error:
-        raise DataError(f"{name} is no JSON: {error}\n  replace the file or leave its sample out") from error
+        raise DataError(f"{name} is not valid JSON: {error}\n  replace the file or leave out its sample") from error
 
 
 def _texts(content: bytes, name: str) -> list[str]:
-    """Return at least one text."""
-    found: Any = content.decode(errors="replace")
+    """Return all texts of a caption file, at least one."""
+    value: Any = content.decode(errors="replace")
     if name.endswith(JSON_SUFFIXES):
-        found = _json(content, name)
+        value = _json(content, name)
     elif content[:1] in (b"[", b'"', b"{") or content[:2] == b"\x1f\x8b":
         with contextlib.suppress(DataError):  # a text that begins with a bracket
-            found = _json(content, name)
-    found = found if isinstance(found, list) else [found]
-    texts = [one["caption"] if isinstance(one, dict) and "caption" in one else one for one in found]
+            value = _json(content, name)
+    value = value if isinstance(value, list) else [value]
+    texts = [item["caption"] if isinstance(item, dict) and "caption" in item else item for item in value]
     if not texts or not all(isinstance(text, str) for text in texts):
-        raise DataError(f'{name} holds no texts\n  write a text, a list of texts, or of {{"caption": text}}')
+        raise DataError(f'{name} contains no texts\n  write a text, a list of texts, or a list of {{"caption": text}}')
     return [text.strip() for text in texts]
 
 
 def _unfit(request: Request, what: str) -> DataError:
-    return DataError(f"{request.name} does not hold {what}\n  replace the file or leave its sample out")
+    return DataError(f"{request.name} does not contain {what}\n  replace the file or leave out its sample")

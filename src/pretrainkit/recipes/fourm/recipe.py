@@ -1,4 +1,4 @@
-"""The recipe as the rest of pretrainkit sees it. Torch-free to import."""
+"""Interface of the recipe to the rest of pretrainkit. Importing it does not import torch."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class FourM(
     ReadsFiles[FourMRun],
     WritesFiles[FourMRun],
 ):
-    """Some tokens of many modalities given, others asked for."""
+    """4M: predict tokens of many modalities from other tokens."""
 
     name = "fourm"
-    summary = "4M: any modality from any other, by masked modelling of their tokens."
+    summary = "4M: predict any modality from any other, by masked modelling of their tokens."
 
     config_class = FourMRun
 
@@ -51,8 +51,8 @@ class FourM(
     def without_data(self, config: FourMRun) -> tuple[FourMRun, str]:
         masking = config.masking
         return config.in_steps(), (
-            f"all slots filled, masking.num_input_tokens={masking.num_input_tokens} and masking.num_target_tokens="
-            f"{masking.num_target_tokens}, evenly from all modalities"
+            f"all slots filled (masking.num_input_tokens={masking.num_input_tokens}, masking.num_target_tokens="
+            f"{masking.num_target_tokens}), evenly from all modalities"
         )
 
     def assumed_batch(self, config: FourMRun, num_examples: int) -> HostBatch:
@@ -66,7 +66,7 @@ class FourM(
         return open_source(config, split)
 
     def check_new_run(self, config: FourMRun, source: BatchSource) -> None:
-        """Refuse data without a modality, but for a model that is trained further."""
+        """Refuse data that lack a modality of the model, unless the run starts from a trained model."""
         from pretrainkit.recipes.fourm.source import FourMSource, absent_modalities
 
         assert isinstance(source, FourMSource)
@@ -110,13 +110,13 @@ class FourM(
     def generate(
         self, config: FourMRun, model: Any, tokenizer: Any, prompts: list[str], **options: Any
     ) -> list[dict[str, Any]]:
-        """See `generation.generate.generate`; prompts are captions."""
+        """Generate from captions (`prompts`) and other inputs; see `generation.generate.generate`."""
         from pretrainkit.recipes.fourm.generation.generate import generate
 
         return generate(config, model, tokenizer, prompts, **options)
 
     def image_encoder(self, config: FourMRun, model: Any) -> ImageEncoder:
-        """Encode all patches of an image, and nothing else; the mean of the output over them."""
+        """Return the encoder of images alone; its feature is the mean of the output over all patches."""
         from pretrainkit.eval.probe import ImageEncoder
         from pretrainkit.recipes.fourm.model import ImageTower
 
@@ -140,7 +140,8 @@ class FourM(
     file_formats = ("4m",)
 
     def import_file(self, path: Path, format: str, config: FourMRun | None) -> ImportedModel:
-        """The config is `config`, or that of fourm/b-7 with the model of the file; the data is missing."""
+        """Import a published file. Without `config`, the result has the config of fourm/b-7 with the model of the file
+        and without data."""
         from pretrainkit.exporting.published_files import read_published
         from pretrainkit.recipes.fourm.original import from_original, model_of
 
@@ -154,7 +155,7 @@ class FourM(
     def export_file(
         self, config: FourMRun, model: Any, tokenizer: Path | None, format: str, out: Path, *, name: str
     ) -> None:
-        """A .safetensors file by the published names, with the config in its header."""
+        """Write a .safetensors file with the published names, and with the config in its header."""
         from pretrainkit.exporting.published_files import write_published
         from pretrainkit.recipes.fourm.original import config_of, to_original
 

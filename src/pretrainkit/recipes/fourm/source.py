@@ -1,6 +1,6 @@
-"""The examples of the 4M recipe: aligned files in, masked batches out (see `batch.py`), any records in any order.
+"""Data of the 4M recipe: it reads aligned files and builds masked batches (see `batch.py`) of any records in any order.
 
-Dimensions: B samples, P places of an image.
+Dimensions: B samples, P patches of an image.
 """
 
 import hashlib
@@ -35,35 +35,36 @@ _VALID = rng.stream_key(0, "fourm", "valid")
 _CHECK = rng.stream_key(0, "fourm", "data check")
 _CHECKED_AT_ONCE = 64
 _PART, _MASKS, _READERS = range(3)
-"""Streams of an example's key."""
+"""Random streams of an example's key."""
 UNKNOWN_SIZE = (224, 224)
-"""(height, width) where a sample does not say; parts are scaled to each file."""
+"""(height, width) of samples without an image; parts are scaled to each file."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Contents of the files of one sample, before it is masked."""
+    """Contents of the files of one sample, before masking."""
 
     key: str
     part: Part
     contents: Mapping[int, Content]
-    """By number of the modality."""
+    """Contents by index of the modality."""
 
 
 class SampleSet:
-    """One data set for the modalities of a model."""
+    """Data set with the modalities of a model."""
 
     def __init__(
         self, config: FourMSetConfig, samples: Samples, run: FourMRun, present: Sequence[int], masking: Masking
     ) -> None:
-        """`run`: bound; `present`: numbers of its modalities that the data set has; `masking`: bound to it."""
+        """`run`: bound config. `present`: indices of the modalities that the data set has. `masking`: for this data
+        set."""
         self.config, self.samples, self.masking, self.data = config, samples, masking, run.data
         self.modalities, self.present = run.model.modalities, tuple(present)
         self.folders = {number: folder_of(config, self.modalities[number]) for number in present}
         self._readers = {number: reader_of(self.modalities[number]) for number in present}
 
     def read(self, index: int, key: int, *, is_training: bool) -> Sample:
-        """Read a sample, cut and serialised. Raises DataError where a file is missing or broken."""
+        """Read a sample, cropped and serialised. Raises DataError if a file is missing or broken."""
         files = {number: self.samples.read(folder, index) for number, folder in self.folders.items()}
         part = self._part(index, self.size(index, files), rng.fold_one(key, _PART), is_training=is_training)
         contents = {
@@ -73,7 +74,8 @@ class SampleSet:
         return Sample(self.samples.keys[index], part, contents)
 
     def read_file(self, number: int, index: int, content: bytes, part: Part, key: int, *, is_training: bool) -> Content:
-        """Return what modality `number` of a sample is, of its file. Raises DataError where the file is broken."""
+        """Return modality `number` of a sample, read from the content of its file. Raises DataError if the file is
+        broken."""
         request = Request(
             modality=self.modalities[number],
             part=part,
@@ -85,13 +87,13 @@ class SampleSet:
         return self._readers[number].read(content, request)
 
     def parts(self, index: int, size: tuple[int, int] | None) -> list[Part]:
-        """Return all parts that tokens of a sample were made of; without such, the one of evaluation. Raises DataError
-        where their file is broken."""
+        """Return all parts of a sample for which tokens are stored; without stored parts, the part that evaluation
+        uses. Raises DataError if the file of the parts is broken."""
         if CROP_SETTINGS not in self.samples.folders:
             return [centre_square(*(size or UNKNOWN_SIZE))]
         name = self.samples.name(CROP_SETTINGS, index)
         table = read_array(self.samples.read(CROP_SETTINGS, index), name)
-        # Of a broken table one, which `stored_part` refuses.
+        # A broken table counts as one part, which `stored_part` refuses.
         num = max(len(table), 1) if table.ndim else 1
         return [stored_part(table, number, size, name) for number in range(num)]
 
@@ -105,71 +107,73 @@ class SampleSet:
         return draw_part(self.data.crop, *size, rng.generator(key))
 
     def size(self, index: int, files: Mapping[int, bytes]) -> tuple[int, int] | None:
-        """Return (height, width) of the first image of a sample, whose view all other images and maps show; their
-        resolution may be another. Raises DataError where one has another shape."""
-        size, first = None, ""
+        """Return (height, width) of the first image of a sample. All images and maps of a sample show the same view,
+        maybe at different resolutions. Raises DataError if one has another shape."""
+        first_size, first_name = None, ""
         for number, content in files.items():
             name = self.samples.name(self.folders[number], index)
-            found = self._readers[number].image_size(content, name)
-            if found is None:
+            own_size = self._readers[number].image_size(content, name)
+            if own_size is None:
                 continue
-            if size is None:
-                size, first = found, name
-            elif not _is_same_view(size, found):
+            if first_size is None:
+                first_size, first_name = own_size, name
+            elif not _is_same_view(first_size, own_size):
                 raise DataError(
-                    f"{name} is {found[1]} x {found[0]}, but {first} is {size[1]} x {size[0]}: another shape\n"
-                    "  all images and maps of a sample show the same view: cut them alike, or leave the sample out"
+                    f"{name} has {own_size[1]} x {own_size[0]} pixels, but {first_name} has another shape, "
+                    f"{first_size[1]} x {first_size[0]}\n  all images and maps of a sample must show the same view: "
+                    "crop them in the same way, or leave out the sample"
                 )
-        return size
+        return first_size
 
 
-def _is_same_view(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Return True if one size is the other at another scale, up to rounding of the smaller to whole pixels."""
-    small, large = sorted((one, other))
+def _is_same_view(size: tuple[int, int], other_size: tuple[int, int]) -> bool:
+    """Return True if the two sizes have the same shape at different scales, up to rounding to whole pixels."""
+    small, large = sorted((size, other_size))
     height, width = large[0] * small[1] / large[1], large[1] * small[0] / large[0]
     return abs(height - small[0]) < 1 or abs(width - small[1]) < 1
 
 
 class FourMSource(BatchSource):
-    """All samples of all sets. Parts, what is drawn of a file, and masks are functions of the records' keys; "valid"
-    ignores those, so that evaluations of runs and of steps compare."""
+    """All samples of all data sets. Parts, draws of readers and masks are functions of the records' keys. The split
+    "valid" ignores these keys, so that evaluations of different runs and steps are comparable."""
 
     def __init__(
         self, config: FourMRun, split: Split, sets: Sequence[SampleSet], vocabulary: TextVocabulary | None
     ) -> None:
-        """`config`: bound; its sets in its order."""
+        """`config`: bound config. `sets`: its data sets in order."""
         self.data, self.masking, self.modalities = config.data, config.masking, config.model.modalities
         self.split, self.sets, self.vocabulary = split, tuple(sets), vocabulary
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Samples per set."""
-        return tuple(len(one.samples) for one in self.sets)
+        """Number of samples of each data set."""
+        return tuple(len(sample_set.samples) for sample_set in self.sets)
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of names and of every setting that a batch depends on; not of contents."""
+        """Digest of file names and of every setting that a batch depends on, but not of contents."""
         parts = [self.split, self.masking.model_dump_json(), *(m.model_dump_json() for m in self.modalities)]
         parts += [self.data.model_dump_json(include=_FIELDS_OF_EXAMPLES)]
-        for one in self.sets:
-            parts += [one.samples.fingerprint, str(one.present), one.config.model_dump_json(exclude={"path", "weight"})]
+        for sample_set in self.sets:
+            settings = sample_set.config.model_dump_json(exclude={"path", "weight"})
+            parts += [sample_set.samples.fingerprint, str(sample_set.present), settings]
         parts.append("" if self.vocabulary is None else self.vocabulary.fingerprint)
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
     def summary(self) -> dict[str, Any]:
-        """Figures for logs and the report."""
+        """Return facts about the data for logs and the report."""
         sets = [
             {
-                "name": set_name(one.config),
-                "samples": len(one.samples),
-                "modalities": [self.modalities[number].name for number in one.present],
+                "name": set_name(sample_set.config),
+                "samples": len(sample_set.samples),
+                "modalities": [self.modalities[number].name for number in sample_set.present],
             }
-            for one in self.sets
+            for sample_set in self.sets
         ]
         return super().summary() | {"sets": sets}
 
     def lengths(self, records: Records) -> NDArray[np.int64]:
-        """(B,) slots of encoder and decoder: what is not drawn yet may take all."""
+        """Return the maximum number of slots of each example, (B,), because the draws are not known yet."""
         return np.full(len(records), self.masking.num_input_tokens + self.masking.num_target_tokens, np.int64)
 
     def build(self, records: Records) -> HostBatch:
@@ -180,20 +184,20 @@ class FourMSource(BatchSource):
             if modality.kind in ("pixels", "vectors")
         }
         out = continuous(self.modalities, len(samples), whole)
-        for number, one in enumerate(self.sets):
-            own = np.flatnonzero(records.source == number)
-            if not len(own) and (len(records) or number):  # of an empty batch the first set gives the arrays
+        for number, sample_set in enumerate(self.sets):
+            rows = np.flatnonzero(records.source == number)
+            if not len(rows) and (len(records) or number):  # the first set provides the arrays of an empty batch
                 continue
-            contents = self.contents([samples[place] for place in own.tolist()])
-            masked = one.masking(contents, rng.fold(keys[own], _MASKS))
+            contents = self.contents([samples[place] for place in rows.tolist()])
+            masked = sample_set.masking(contents, rng.fold(keys[rows], _MASKS))
             for name, values in masked.items():
                 if name not in out:
                     out[name] = np.zeros((len(records), *values.shape[1:]), values.dtype)
-                out[name][own] = values
+                out[name][rows] = values
         return with_places(out, self.modalities)
 
     def samples(self, records: Records) -> list[Sample]:
-        """Read the files of these records."""
+        """Return the samples of records, read from their files."""
         keys = self.keys(records).tolist()
         return [
             self.sets[source].read(index, key, is_training=self.split == "train")
@@ -201,51 +205,55 @@ class FourMSource(BatchSource):
         ]
 
     def contents(self, samples: Sequence[Sample]) -> Contents:
-        """Tokens of samples. A modality that a sample lacks has no token, or of images zeros."""
+        """Return the tokens of samples. A modality that a sample lacks has no tokens, or zeros if it is an image."""
         images: dict[int, Ids] = {}
         sequences: dict[int, Ragged] = {}
         for number, modality in enumerate(self.modalities):
-            found = [sample.contents.get(number) for sample in samples]
+            values = [sample.contents.get(number) for sample in samples]
             if modality.kind == "image":
-                images[number] = _images(found, modality, samples)
+                images[number] = _images(values, modality, samples)
             elif modality.kind == "vectors":
-                lengths = np.array([0 if one is None else len(np.asarray(one)) for one in found], np.int64)
-                # Each stands for itself: its number in `vectors/NAME`.
+                lengths = np.array([0 if value is None else len(np.asarray(value)) for value in values], np.int64)
+                # The id of a vector is its index in `vectors/NAME`.
                 sequences[number] = Ragged(spans(np.zeros_like(lengths), lengths).astype(np.int32), lengths)
             elif modality.kind == "sequence":
-                sequences[number] = self._sequences(found, modality, samples)
+                sequences[number] = self._sequences(values, modality, samples)
         return Contents(len(samples), images, sequences)
 
     def keys(self, records: Records) -> rng.Keys:
-        """(B,) what all that is random about these examples depends on."""
+        """Return the random keys of examples, (B,). All random choices depend on them."""
         if self.split == "train":
             return records.key
         return rng.fold(rng.fold(_VALID, records.source), records.index)
 
-    def _sequences(self, found: Sequence[Content | None], modality: Modality, samples: Sequence[Sample]) -> Ragged:
+    def _sequences(self, contents: Sequence[Content | None], modality: Modality, samples: Sequence[Sample]) -> Ragged:
         vocabulary = self.vocabulary
         assert vocabulary is not None
-        strings = [one for one in found if isinstance(one, str)]
+        strings = [content for content in contents if isinstance(content, str)]
         texts = iter(vocabulary.encode(strings) if strings else ())
         ids: list[int] = []
         units: list[int] = []
-        lengths = np.zeros(len(found), np.int64)
-        is_chunked = any(isinstance(one, Chunks) for one in found)
-        for row, one in enumerate(found):
+        lengths = np.zeros(len(contents), np.int64)
+        is_chunked = any(isinstance(content, Chunks) for content in contents)
+        for row, content in enumerate(contents):
             begin = len(ids)
-            if isinstance(one, Chunks):
-                chunks = [*map(vocabulary.encode_words, one.words), [vocabulary.eos]]
+            if isinstance(content, Chunks):
+                chunks = [*map(vocabulary.encode_words, content.words), [vocabulary.eos]]
                 num_fitting = bisect_right(list(accumulate(map(len, chunks))), modality.max_tokens)
                 for number, chunk in enumerate(chunks[:num_fitting]):
                     ids += chunk
                     units += [number] * len(chunk)
-            elif one is not None:
-                if isinstance(one, str):
-                    own = next(texts)
+            elif content is not None:
+                if isinstance(content, str):
+                    text_ids = next(texts)
                 else:
-                    is_words = isinstance(one, list)
-                    own = vocabulary.encode_words(one) if is_words else _ids(one, modality, vocabulary, samples[row])
-                ids += [*own, vocabulary.eos][: modality.max_tokens]
+                    is_words = isinstance(content, list)
+                    text_ids = (
+                        vocabulary.encode_words(content)
+                        if is_words
+                        else _ids(content, modality, vocabulary, samples[row])
+                    )
+                ids += [*text_ids, vocabulary.eos][: modality.max_tokens]
                 if is_chunked:
                     units += range(len(ids) - begin)
             lengths[row] = len(ids) - begin
@@ -259,20 +267,20 @@ def _ids(values: Content, modality: Modality, vocabulary: TextVocabulary, sample
     ids = np.asarray(values)
     if ids.ndim != 1 or ids.dtype.kind not in "iu" or (len(ids) and not 0 <= ids.min() <= ids.max() < vocabulary.size):
         raise DataError(
-            f"the reader of {modality.name} gave {ids.dtype} {ids.shape}{_bounds(ids)} of sample {sample.key}; "
-            f"the vocabulary has the ids 0 to {vocabulary.size - 1}\n"
+            f"the reader of {modality.name} returned {ids.dtype} {ids.shape}{_bounds(ids)} for sample {sample.key}; "
+            f"the ids of the vocabulary are 0 to {vocabulary.size - 1}\n"
             f"  correct the reader {modality.reader}, or the sample"
         )
-    found: list[int] = ids.tolist()
-    return found
+    checked: list[int] = ids.tolist()
+    return checked
 
 
-def _images(found: Sequence[Content | None], modality: Modality, samples: Sequence[Sample]) -> Ids:
-    """(B, P) tokens; zeros where a sample has none."""
+def _images(contents: Sequence[Content | None], modality: Modality, samples: Sequence[Sample]) -> Ids:
+    """Return tokens (B, P), with zeros for samples without content."""
     size, vocab_size = modality.max_tokens, modality.vocab_size
     assert vocab_size is not None
     nothing = np.zeros(size, np.int32)
-    rows = [nothing if ids is None else np.asarray(ids) for ids in found]
+    rows = [nothing if ids is None else np.asarray(ids) for ids in contents]
     if all(row.shape == nothing.shape for row in rows):
         stacked = np.stack(rows) if rows else np.zeros((0, size), np.int32)
         if not stacked.size or (stacked.min() >= 0 and stacked.max() < vocab_size):
@@ -283,8 +291,8 @@ def _images(found: Sequence[Content | None], modality: Modality, samples: Sequen
         if row.shape != nothing.shape or row.min() < 0 or row.max() >= vocab_size
     )
     raise DataError(
-        f"the reader of {modality.name} gave {wrong.shape}{_bounds(wrong)} of sample {key}; it has "
-        f"({size},) tokens from 0 to {vocab_size - 1}\n"
+        f"the reader of {modality.name} returned {wrong.shape}{_bounds(wrong)} for sample {key}; "
+        f"({size},) tokens from 0 to {vocab_size - 1} are needed\n"
         f"  correct the reader {modality.reader}, or the sample"
     )
 
@@ -304,61 +312,67 @@ def folder_of(config: FourMSetConfig, modality: Modality) -> str:
 
 
 def open_source(config: FourMRun, split: Split) -> FourMSource:
-    """Open the examples of a split of a bound config. Raises ConfigError where the mixture does not fit the data,
-    DataError where no data was given, or it is broken."""
+    """Open the data of a split; `config` is bound. Raises ConfigError if the mixture does not fit the data, and
+    DataError if the config names no data or if the data are broken."""
     configs = config.data.train if split == "train" else config.data.valid
     if not configs:
-        raise DataError(f"data.{split} names no data\n  give it as data.{split}=FOLDER")
+        raise DataError(f"data.{split} names no data\n  set data.{split}=FOLDER")
     vocabulary = open_vocabulary(config)
-    return FourMSource(config, split, [open_set(one, config, vocabulary) for one in configs], vocabulary)
+    return FourMSource(config, split, [open_set(settings, config, vocabulary) for settings in configs], vocabulary)
 
 
 def open_vocabulary(config: FourMRun) -> TextVocabulary | None:
-    """Open the vocabulary of the sequences among the modalities; None where there are none. Raises DataError where none
-    was given, or it has too few sentinels."""
-    tokenizer, sequences = config.data.tokenizer, [one for one in config.model.modalities if one.kind == "sequence"]
+    """Open the text vocabulary; return None for a model without sequences. Raises DataError if the config names no text
+    tokenizer, or if the tokenizer has too few sentinels."""
+    tokenizer, sequences = (
+        config.data.tokenizer,
+        [modality for modality in config.model.modalities if modality.kind == "sequence"],
+    )
     if not sequences:
         return None
     if tokenizer is None:
         raise DataError(
             f"{', '.join(modality.name for modality in sequences)}: sequences need a text tokenizer\n"
-            "  give one as data.tokenizer=FOLDER: a trained model needs the one it was trained with, for a new model "
-            "make it with: pretrainkit tokenizer train words.tsv --kind multimodal --out FOLDER"
+            "  set data.tokenizer=FOLDER: a trained model needs the tokenizer it was trained with; for a new model, "
+            "make one with: pretrainkit tokenizer train words.tsv --kind multimodal --out FOLDER"
         )
     vocabulary = TextVocabulary(tokenizer)
     longest = max(modality.max_tokens for modality in sequences)
-    needed = (longest + 1) // 2 + 2  # every second token hidden is the most runs; the closing one, and [S_0]
+    needed = (longest + 1) // 2 + 2  # at most every second token starts a hidden span; one more for the end, and [S_0]
     if len(vocabulary.sentinels) < needed:
         raise DataError(
             f"sequences of {longest} tokens may need {needed} sentinels, but {tokenizer} has "
-            f"{len(vocabulary.sentinels)}\n  make a tokenizer with more, or set the modality's length lower"
+            f"{len(vocabulary.sentinels)}\n  make a tokenizer with more sentinels, or reduce the length of the modality"
         )
     return vocabulary
 
 
 def with_vocabulary(config: FourMRun, vocabulary: TextVocabulary | None) -> FourMRun:
-    """The config with the size of the vocabulary in all sequences."""
+    """Return the config with the size of the vocabulary in all sequences."""
     size = {"vocab_size": None if vocabulary is None else vocabulary.size}
     modalities = config.model.modalities
-    sized = tuple(one.model_copy(update=size) if one.kind == "sequence" else one for one in modalities)
+    sized = tuple(
+        modality.model_copy(update=size) if modality.kind == "sequence" else modality for modality in modalities
+    )
     return config.changed(model={"modalities": sized})
 
 
 def open_set(config: FourMSetConfig, run: FourMRun, vocabulary: TextVocabulary | None) -> SampleSet:
-    """Open one data set. Raises ConfigError where the mixture does not fit it, or it names a modality that the model
-    lacks, DataError where it is missing or broken."""
+    """Open one data set. Raises ConfigError if the mixture does not fit it or if it names a modality that the model
+    lacks, and DataError if it is missing or broken."""
     modalities, masking = run.model.modalities, run.masking
     names = [modality.name for modality in modalities]
     known = {*names, *(modality.key for modality in modalities)}
     unknown = [name for name in (*(config.modalities or ()), *config.folders) if name not in known]
     if unknown:
         raise ConfigError(
-            f"{set_name(config)} names {', '.join(unknown)}, which the model has not\n  it has {', '.join(names)}"
+            f"data set {set_name(config)} names {', '.join(unknown)}, which the model does not have\n"
+            f"  its modalities are {', '.join(names)}"
         )
-    folders, wanted = folders_of(config.path), [folder_of(config, modality) for modality in modalities]
+    folders, expected = folders_of(config.path), [folder_of(config, modality) for modality in modalities]
     present = [
         number
-        for number, (modality, folder) in enumerate(zip(modalities, wanted, strict=True))
+        for number, (modality, folder) in enumerate(zip(modalities, expected, strict=True))
         if (
             folder in folders
             if config.modalities is None
@@ -367,20 +381,22 @@ def open_set(config: FourMSetConfig, run: FourMRun, vocabulary: TextVocabulary |
     ]
     if not present:
         splits = () if is_stream(config.path) else sorted(folders)
-        below = [path for name in splits if folders_of(path := f"{config.path}/{name}") & {*wanted}]
-        has = f"it has the folders {', '.join(sorted(folders)) or 'none'}"
-        if below:
+        candidates = [path for name in splits if folders_of(path := f"{config.path}/{name}") & {*expected}]
+        existing = f"its folders are {', '.join(sorted(folders))}" if folders else "it has no folders"
+        if candidates:
             raise DataError(
-                f"{config.path} has no modality of the model: {has}\n  give one of these: data.train={below[0]}"
+                f"{config.path} has no modality of the model: {existing}\n  use one of them: data.train={candidates[0]}"
             )
         raise DataError(
-            f"{config.path} has no modality of the model: {has}, but modalities are read from {', '.join(wanted)}\n"
-            "  give the folder of each: data.train='[{path: ..., folders: {MODALITY: FOLDER}}]'"
+            f"{config.path} has no modality of the model: {existing}, but the model reads {', '.join(expected)}\n"
+            "  name the folder of each modality: data.train='[{path: ..., folders: {MODALITY: FOLDER}}]'"
         )
-    missing = sorted({wanted[number] for number in present} - folders)
+    missing = sorted({expected[number] for number in present} - folders)
     if missing:
-        raise DataError(f"{config.path} has no folder {', '.join(missing)}\n  it has {', '.join(sorted(folders))}")
-    suffixes = {wanted[number]: reader_of(modalities[number]).suffixes for number in present}
+        raise DataError(
+            f"{config.path} has no folder {', '.join(missing)}\n  its folders are {', '.join(sorted(folders))}"
+        )
+    suffixes = {expected[number]: reader_of(modalities[number]).suffixes for number in present}
     if CROP_SETTINGS in folders:
         suffixes[CROP_SETTINGS] = (".npy",)
     samples = open_samples(config.path, suffixes)
@@ -390,17 +406,19 @@ def open_set(config: FourMSetConfig, run: FourMRun, vocabulary: TextVocabulary |
 
 
 def bind(config: FourMRun) -> FourMRun:
-    """Return the config with the size of the text vocabulary in all sequences, checked against its data: the first
-    sample of every set is read. Raises ConfigError or DataError where settings and data do not fit each other."""
+    """Return the config with the size of the text vocabulary in all sequences, and check it against the first sample of
+    every data set. Raises ConfigError or DataError if settings and data do not fit each other."""
     data = config.data
     if not data.train:
-        raise DataError("there is nothing to train on: data.train names no data\n  give it as data.train=FOLDER")
+        raise DataError("there is nothing to train on: data.train names no data\n  set data.train=FOLDER")
     problems = config.problems()
     if problems:
         raise ConfigError(problems)
     config = with_vocabulary(config, open_vocabulary(config))
-    if shared := {one.path for one in data.train} & {one.path for one in data.valid}:
-        raise DataError(f"data.valid names data that is in data.train: {', '.join(sorted(shared))}\n  give other data")
+    if shared := {s.path for s in data.train} & {s.path for s in data.valid}:
+        raise DataError(
+            f"data.valid names data of data.train: {', '.join(sorted(shared))}\n  use other data for one of them"
+        )
     splits: tuple[Split, ...] = ("train", "valid") if data.valid else ("train",)
     for split in splits:
         source = open_source(config, split)
@@ -410,42 +428,42 @@ def bind(config: FourMRun) -> FourMRun:
 
 
 def absent_modalities(source: FourMSource) -> str | None:
-    """Return what is wrong where no set of the training data has a modality that is drawn, and how to fix it; None:
-    nothing. A modality that no component of the mixture names is left out on purpose."""
-    present = {number for one in source.sets for number in one.present}
-    mixture = Bound(source.masking.mixture, source.modalities, [one.name for one in source.modalities])
+    """Return an error message if the mixture uses a modality that no training data set has; None otherwise. Modalities
+    that no component of the mixture uses may be absent."""
+    present = {number for sample_set in source.sets for number in sample_set.present}
+    mixture = Bound(source.masking.mixture, source.modalities, [modality.name for modality in source.modalities])
     is_drawn_D = (mixture.inputs_KD + mixture.targets_KD).any(axis=0)
-    absent = [one for number, one in enumerate(source.modalities) if number not in present and is_drawn_D[number]]
+    absent = [m for number, m in enumerate(source.modalities) if number not in present and is_drawn_D[number]]
     if not absent:
         return None
     others = [source.modalities[number] for number in sorted(present)]
-    looked_for = ", ".join(f"{one.name} (folder {one.path})" for one in absent)
+    missing = ", ".join(f"{modality.name} (folder {modality.path})" for modality in absent)
     return (
-        f"no data set of data.train has {looked_for}, so nothing would be learned of it\n"
+        f"no data set of data.train has {missing}, so the model would not learn it\n"
         f"  name its folder: 'data.train=[{{path: FOLDER, folders: {{{absent[0].name}: NAME}}}}]'\n"
         f"  or leave it out of the model: 'model.modalities={as_setting(others)}'"
     )
 
 
 def check_files(config: FourMRun, progress: Progress) -> list[str]:
-    """Read every file of all data sets as training and evaluation do, with all stored parts. Return what cannot be
-    used, with names of files: absent modalities, broken or truncated files, NaN, ids out of range, shapes that do not
-    fit each other. The config is not bound: data that do not fit it are reported, too. Raises ConfigError or DataError
-    where the text tokenizer is missing or does not fit."""
+    """Read every file of all data sets as training and evaluation do, with all stored parts. Return error messages with
+    names of files: absent modalities, broken or truncated files, NaN, ids out of range, different shapes. The config is
+    not bound: data that do not fit it are reported, too. Raises ConfigError or DataError if the text tokenizer is
+    missing or does not fit."""
     vocabulary = open_vocabulary(config)
     config, data, problems = with_vocabulary(config, vocabulary), config.data, list[str]()
     splits: tuple[tuple[Split, tuple[FourMSetConfig, ...]], ...] = (("train", data.train), ("valid", data.valid))
     for split, named in splits:
         sets = []
-        for one in named:
+        for settings in named:
             try:
-                sets.append(open_set(one, config, vocabulary))
+                sets.append(open_set(settings, config, vocabulary))
             except (ConfigError, DataError) as error:
-                problems.append(f"{set_name(one)} of data.{split}: {error}")
+                problems.append(f"{set_name(settings)} of data.{split}: {error}")
         if not sets:
             continue
         source = FourMSource(config, split, sets, vocabulary)
-        is_whole = len(sets) == len(named)  # else a set that did not open may have what the others lack
+        is_whole = len(sets) == len(named)  # otherwise a data set that did not open may have the absent modalities
         if split == "train" and is_whole and (absent := absent_modalities(source)):
             problems.append(absent)
         problems += _broken_files(source, progress)
@@ -454,33 +472,37 @@ def check_files(config: FourMRun, progress: Progress) -> list[str]:
 
 def _broken_files(source: FourMSource, progress: Progress) -> Iterator[str]:
     with ThreadPoolExecutor(available_cores()) as pool:
-        for number, one in enumerate(source.sets):
-            progress.stage(f"reading {set_name(one.config)} of data.{source.split}", len(one.samples), "sample")
-            for start in range(0, len(one.samples), _CHECKED_AT_ONCE):
-                indices = range(start, min(start + _CHECKED_AT_ONCE, len(one.samples)))
-                for found in pool.map(lambda index, number=number: _of_sample(source, number, index), indices):
-                    yield from found
+        for number, sample_set in enumerate(source.sets):
+            progress.stage(
+                f"reading {set_name(sample_set.config)} of data.{source.split}", len(sample_set.samples), "sample"
+            )
+            for start in range(0, len(sample_set.samples), _CHECKED_AT_ONCE):
+                indices = range(start, min(start + _CHECKED_AT_ONCE, len(sample_set.samples)))
+                for messages in pool.map(
+                    lambda index, number=number: _broken_files_of_sample(source, number, index), indices
+                ):
+                    yield from messages
                 progress.advance(len(indices))
 
 
-def _of_sample(source: FourMSource, number: int, index: int) -> list[str]:
-    """Return what is wrong with the files of a sample."""
-    one, problems, files = source.sets[number], list[str](), dict[int, bytes]()
-    for modality, folder in one.folders.items():
+def _broken_files_of_sample(source: FourMSource, number: int, index: int) -> list[str]:
+    """Return error messages for the files of a sample."""
+    sample_set, problems, files = source.sets[number], list[str](), dict[int, bytes]()
+    for modality, folder in sample_set.folders.items():
         try:
-            files[modality] = one.samples.read(folder, index)
+            files[modality] = sample_set.samples.read(folder, index)
         except DataError as error:
             problems.append(str(error))
     try:
-        parts = one.parts(index, one.size(index, files))
+        parts = sample_set.parts(index, sample_set.size(index, files))
     except DataError as error:
         problems.append(str(error))
         parts = [centre_square(*UNKNOWN_SIZE)]
     for modality, content in files.items():
         try:
             for part in parts:
-                found = one.read_file(modality, index, content, part, _CHECK, is_training=False)
-                source.contents([Sample(one.samples.keys[index], part, {modality: found})])
+                read = sample_set.read_file(modality, index, content, part, _CHECK, is_training=False)
+                source.contents([Sample(sample_set.samples.keys[index], part, {modality: read})])
         except DataError as error:
             problems.append(str(error))
     return list(dict.fromkeys(problems))

@@ -1,7 +1,7 @@
-"""The vocabulary that all sequences share: control tokens, sentinels, numbers, class names, pieces of words.
+"""Vocabulary of all sequences: control tokens, sentinels, numbers, class names and pieces of words.
 
-Ids, as published: [PAD] [UNK] [SOS] [EOS], then 200 sentinels [S_0] …, then for each of four axes the numbers v0=0 …
-v0=999, v1=0 …, then class names (several words are one token), then what was learned from text.
+The order of ids is the published one: [PAD] [UNK] [SOS] [EOS], 200 sentinels [S_0] …, the numbers of four axes v0=0 …
+v0=999, v1=0 …, class names (names of several words are one token), then pieces learned from text.
 """
 
 import hashlib
@@ -37,7 +37,8 @@ class _Words(dict[str, tuple[int, ...]]):
 
 @lru_cache(maxsize=4)
 def _read(content: bytes) -> tuple[Any, _Words]:
-    """A tokenizer's JSON file, and its words. A run opens the same file several times."""
+    """Return the tokenizer of a JSON file, and its cache of words. The result is cached, because a run opens the same
+    file several times."""
     from tokenizers import Tokenizer
 
     tokenizer: Any = Tokenizer.from_str(content.decode())
@@ -47,11 +48,11 @@ def _read(content: bytes) -> tuple[Any, _Words]:
 
 
 class TextVocabulary:
-    """Converts words to ids and ids to text."""
+    """Converts words to ids, and ids to text."""
 
     def __init__(self, path: str | Path) -> None:
-        """`path`: folder of a tokenizer, or its JSON file. Raises DataError where there is none, or it lacks what
-        sequences need."""
+        """`path`: folder of a tokenizer, or its JSON file. Raises DataError if it cannot be read or if it lacks tokens
+        that sequences need."""
         file = Path(path, "tokenizer.json") if Path(path).is_dir() else Path(path)
         try:
             content = file.read_bytes()
@@ -65,19 +66,19 @@ class TextVocabulary:
             raise DataError(f"the text tokenizer {path} has no {', '.join(missing)}\n{_REMEDY}")
         self.pad, self.unk, self.sos, self.eos = (self._words[token][0] for token in CONTROL)
         numbered = {
-            int(match[1]): ids[0] for token, ids in self._words.items() if (match := _SENTINEL.fullmatch(token))
+            int(match[1]): first for token, (first, *_) in self._words.items() if (match := _SENTINEL.fullmatch(token))
         }
-        found = self.sentinels = tuple(numbered[number] for number in sorted(numbered))
-        if found != tuple(range(found[0], found[0] + len(found))) or sorted(numbered) != list(range(len(found))):
+        ids = self.sentinels = tuple(numbered[number] for number in sorted(numbered))
+        if ids != tuple(range(ids[0], ids[0] + len(ids))) or sorted(numbered) != list(range(len(ids))):
             raise DataError(
-                f"the sentinels [S_0], [S_1], … of the text tokenizer {path} have no consecutive ids\n{_REMEDY}"
+                f"the sentinels [S_0], [S_1], … of the text tokenizer {path} do not have consecutive ids\n{_REMEDY}"
             )
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, without start and end tokens."""
         if not self._splits_at_spaces:
-            found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-            return [encoding.ids for encoding in found]
+            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+            return [encoding.ids for encoding in encodings]
         encode = self._tokenizer.encode
         return [
             self.encode_words(text.split()) if self._is_plain(text) else encode(text, add_special_tokens=False).ids
@@ -85,8 +86,8 @@ class TextVocabulary:
         ]
 
     def _is_plain(self, text: str) -> bool:
-        """Return True if the words have the ids that they have alone: nothing but spaces parts them, and no reserved
-        token of several words can begin in it."""
+        """Return True if each word of the text has the same ids as alone: only spaces separate words, and no reserved
+        token of several words can begin in the text."""
         is_simple = text.isascii() and text.isprintable()
         return is_simple and (self._several is None or self._several.search(text) is None)
 
@@ -99,7 +100,7 @@ class TextVocabulary:
 
     @cached_property
     def _several(self) -> re.Pattern[str] | None:
-        """Finds the first words of reserved tokens that have several; None: there are none."""
+        """Pattern of the first words of reserved tokens with several words; None: there are no such tokens."""
         added = (str(token.content) for token in self._tokenizer.get_added_tokens_decoder().values())
         first = sorted({token.split()[0] for token in added if " " in token})
         return re.compile("|".join(map(re.escape, first)), re.IGNORECASE) if first else None
@@ -110,6 +111,6 @@ class TextVocabulary:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return readable text without control tokens and sentinels."""
-        left_out = {self.pad, self.sos, self.eos, *self.sentinels}
-        kept = [int(token) for token in ids if int(token) not in left_out]
+        skipped = {self.pad, self.sos, self.eos, *self.sentinels}
+        kept = [int(token) for token in ids if int(token) not in skipped]
         return str(self._tokenizer.decode(kept, skip_special_tokens=False))
