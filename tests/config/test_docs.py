@@ -194,7 +194,7 @@ def test_values_are_written_plainly(value, expected):
 def test_comments_hold_documentation_and_type():
     lines = to_commented_yaml(toy()).splitlines()
     above = lines[: lines.index("num_steps: 100")]
-    assert above[-2].startswith("# Optimizer updates; null:")
+    assert above[-2].startswith("# Number of optimizer updates; null:")
     assert above[-1].endswith("(whole number > 0 | null)")
     assert lines[lines.index("  width: 8") - 1] == "  # Width of the model, in units. (whole number > 0)"
     assert lines[lines.index("optimizer:") - 1] == "# Optimizer."

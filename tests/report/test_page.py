@@ -235,8 +235,8 @@ def test_broken_lines_inside_are_named(run):
     (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     read = read_run(run)
     assert len(read.metrics.rows) == 58
-    assert "metrics.jsonl: left out what cannot be read, line 5" in read.notes
-    assert "metrics.jsonl: left out line 8, which names no step" in read.notes
+    assert "metrics.jsonl: left out unreadable lines: 5" in read.notes
+    assert "metrics.jsonl: left out line 8, which has no step" in read.notes
 
 
 def test_steps_done_again_after_a_resume_replace_the_first_ones_and_are_marked(run):

@@ -160,7 +160,7 @@ def smooth(xs: Floats, ys: Floats, num_points: int) -> Floats:
     index = np.arange(len(x))
     num_points = min(max(num_points, 1), len(x))
     start = np.clip(index - num_points // 2, 0, len(x) - num_points)
-    # Sums over each window, as differences of running sums: least squares of y = a + b x needs no more.
+    # Sums over each window, as differences of running sums: they are all that a least-squares fit of y = a + b x needs.
     n, sx, sxx, sy, sxy = sums[:, start + num_points] - sums[:, start]
     spread = sxx - sx * sx / n
     slope = np.where(spread > 1e-12 * n, (sxy - sx * sy / n) / np.maximum(spread, 1e-300), 0.0)

@@ -1,6 +1,6 @@
-"""Line charts as SVG text: no scripts, readable at any size, and with the values under the pointer.
+"""Line charts as SVG text, without scripts. They can be scaled to any size, and show the values under the pointer.
 
-Colours are CSS variables, set once by the page for light and dark; `line_chart(..., standalone=True)` carries its own.
+Colours are CSS variables, which the page defines for light and dark. `line_chart(..., standalone=True)` includes them.
 """
 
 import math
@@ -22,7 +22,7 @@ COLORS = """
   --axis: #566176; --c0: #6ea8fe; --c1: #ff9a55; --c2: #4cc9a8; --c3: #b79bff; --bad: #ff7b83; --good: #5fd39a;
   --accent: #4a4017; } }
 """
-"""The variables that charts and pages use."""
+"""CSS variables of charts and pages."""
 
 CHART_STYLE = """
 svg.chart { display: block; width: 100%; height: auto; font: 12px system-ui, -apple-system, "Segoe UI", sans-serif;
@@ -46,11 +46,11 @@ svg.chart { display: block; width: 100%; height: auto; font: 12px system-ui, -ap
 .chart .hit:hover .shown { visibility: visible; } .chart .cross { stroke: var(--axis); }
 @media print { .chart .hit { display: none; } }
 """
-"""The rules for the classes of a chart."""
+"""CSS rules for the classes of a chart."""
 
 NUM_COLORS = 4
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 64, 42
-_CHARACTER = 7.0  # mean width of a character at 12 px, a little more than it is, so that texts do not touch
+_CHARACTER = 7.0  # width of a character at 12 px, slightly more than the mean, so that texts do not touch
 _MAX_STOPS = 60
 
 
@@ -58,17 +58,17 @@ _MAX_STOPS = 60
 class Series:
     name: str
     xs: Any
-    """Numbers (N,): a sequence, or an array."""
+    """Numbers (N,): a sequence or an array."""
     ys: Any
-    """As many; a non-finite value is a gap."""
+    """Numbers (N,). A non-finite value is a gap."""
     color: int = 0
-    """Which of the NUM_COLORS colours; taken modulo that."""
+    """Number of the colour, modulo NUM_COLORS."""
     kind: Literal["line", "faint", "points"] = "line"
-    """faint: thin and pale, as for raw values below a smoothed curve. points: dots with a line through them."""
+    """faint: thin and pale, for example for raw values behind a smoothed curve. points: dots, joined by a line."""
 
 
 class Mark(NamedTuple):
-    """A vertical line at x."""
+    """A vertical line at x, with a text."""
 
     x: float
     text: str
@@ -76,7 +76,7 @@ class Mark(NamedTuple):
 
 
 class Level(NamedTuple):
-    """A horizontal reference line at y."""
+    """A horizontal reference line at y, with a text."""
 
     y: float
     text: str
@@ -96,19 +96,22 @@ def line_chart(
     y_format: Callable[[float], str] | None = None,
     standalone: bool = False,
 ) -> str:
-    """Draw a chart as one `<svg>` element, which is also well-formed XML. Raises ValueError for a series whose xs and
-    ys differ in length.
+    """Draw a chart as one `<svg>` element, which is also well-formed XML.
 
     Args:
-        series: Curves, drawn in this order; any may be empty, have one point, or have gaps.
-        marks: Vertical lines, such as where a run was stopped.
-        reference_lines: Horizontal lines; the vertical axis is made to show them.
-        width, height: Of the drawing's own units, at least 140 high; it scales to the room it is given.
-        log_y: Logarithmic vertical axis; values that are not positive are gaps.
-        from_zero: Let the vertical axis begin at 0 when no value is negative.
-        x_range: What the horizontal axis shows at least, so that several charts of one run line up.
-        y_format: Values as text at the pointer and, if given, at the ticks.
-        standalone: Carry colours, rules and a background, for a file of its own.
+        series: Curves, drawn in this order. They may be empty, have a single point, or have gaps.
+        marks: Vertical lines, for example at the step where a run was stopped.
+        reference_lines: Horizontal lines. The range of the vertical axis includes them.
+        width: Width in units of the drawing, which scales to the space on the page.
+        height: Height in the same units, at least 140.
+        log_y: True for a logarithmic vertical axis; values that are not positive are then gaps.
+        from_zero: True to start the vertical axis at 0 if no value is negative.
+        x_range: Smallest range of the horizontal axis, so that several charts of a run are aligned.
+        y_format: Formats values at the pointer and at the ticks. None: the default format of each.
+        standalone: True to include colours, CSS rules and a background, for a separate file.
+
+    Raises:
+        ValueError: The xs and ys of a series differ in length.
     """
     curves = [_curve(s, log_y) for s in series]
     levels = [level for level in reference_lines if math.isfinite(level.y) and (level.y > 0 or not log_y)]
@@ -134,11 +137,13 @@ def line_chart(
 
 
 def svg(parts: Sequence[Content], title: str, width: int, height: int, *, standalone: bool = False) -> str:
-    """A picture of these parts below its title, "no data" where there are none; standalone: with colours, rules, a
-    background and a size of its own."""
+    """Return a drawing of `parts` below a title, or of the words "no data" if there are none.
+
+    With `standalone`, it includes colours, CSS rules, a background and its size.
+    """
     size = {"width": width, "height": height} if standalone else {}
     style = [tag("style", Markup(COLORS + CHART_STYLE)), tag("rect", **size, class_="sheet")] if standalone else []
-    # Low pictures are all title above the middle.
+    # In low drawings, the middle would be inside the title.
     nothing = tag("text", "no data", x=width / 2, y=max(height / 2, 46), text_anchor="middle")
     return tag(
         "svg",
@@ -155,7 +160,7 @@ def svg(parts: Sequence[Content], title: str, width: int, height: int, *, standa
 
 
 def _curve(series: Series, log_y: bool) -> Series:
-    """In the order of x, with NaN where nothing is drawn."""
+    """Return the series sorted by x, as arrays, with NaN where nothing is drawn."""
     xs, ys = np.asarray(series.xs, np.float64), np.asarray(series.ys, np.float64)
     if xs.shape != ys.shape or xs.ndim != 1:
         raise ValueError(
@@ -173,14 +178,14 @@ def _vertical(values: Floats, height: int, log: bool, from_zero: bool) -> Axis:
     low, high = float(values.min()), float(values.max())
     if log:
         low, high = min(max(low, 1e-150), 1e150), min(max(high, 1e-150), 1e150)
-        room = max((high / low) ** 0.05, 1.05)
-        return Axis(low / room, high * room, start=bottom, end=top, log=True)
+        margin = max((high / low) ** 0.05, 1.05)
+        return Axis(low / margin, high * margin, start=bottom, end=top, log=True)
     if from_zero and low >= 0:
         high = high if high > 1e-100 else 1.0
         return Axis(0.0, min(high, 1e300) * 1.06, start=bottom, end=top)
     low, high = widened(low, high)
-    room = (high - low) * 0.06
-    return Axis(low - room if low < 0 or low > room else 0.0, high + room, start=bottom, end=top)
+    margin = (high - low) * 0.06
+    return Axis(low - margin if low < 0 or low > margin else 0.0, high + margin, start=bottom, end=top)
 
 
 def _grid(x_axis: Axis, y_axis: Axis, width: int, height: int, y_format: Callable[[float], str] | None) -> Markup:
@@ -208,11 +213,11 @@ def _grid(x_axis: Axis, y_axis: Axis, width: int, height: int, y_format: Callabl
 
 
 def _line(curve: Series, x_axis: Axis, y_axis: Axis) -> Markup:
-    """The curve as a path, broken at gaps; dots where it has points of its own or a point stands alone."""
+    """Draw a curve as a path with gaps. Draw dots for the kind `points`, and for points between two gaps."""
     xs, ys = thin(curve.xs, curve.ys, num_buckets=int(x_axis.end - x_axis.start) // 2)
     px, py = x_axis.pixels(xs), y_axis.pixels(ys)
     is_real = np.isfinite(py)
-    # Are the neighbours of a point drawn? One with none of them is a dot, one with none before it begins a line.
+    # True if the next or previous point is drawn. Without both, a point is a dot; without the latter, it starts a line
     after, before = np.append(is_real[1:], False), np.append(False, is_real[:-1])
     in_line = np.flatnonzero(is_real & (before | after))
     commands = [f"{'L' if before[i] else 'M'}{_at(px[i])} {_at(py[i])}" for i in in_line]
@@ -227,7 +232,7 @@ def _line(curve: Series, x_axis: Axis, y_axis: Axis) -> Markup:
 
 
 def _marks(marks: Sequence[Mark], x_axis: Axis, height: int) -> Markup:
-    """The marks in range; those on one pixel share a line and a label; a label without room is left to the pointer."""
+    """Draw the marks in range. Those at one pixel share a line and label. Labels that do not fit are only tooltips."""
     columns: dict[int, list[Mark]] = {}
     for mark in sorted(marks, key=lambda m: m.x):
         if x_axis.low <= mark.x <= x_axis.high:
@@ -273,7 +278,7 @@ def _legend(curves: Sequence[Series]) -> Markup:
 def _readouts(
     curves: Sequence[Series], x_axis: Axis, y_axis: Axis, y_format: Callable[[float], str], width: int
 ) -> Markup:
-    """Bands that show, while the pointer is over them, the values of every curve there. Instead of a script."""
+    """Draw vertical bands that show the values of every curve while the pointer is over them, without a script."""
     stops = _stops(curves, x_axis)
     places = [x_axis.pixel(x) for x in stops]
     edges = [x_axis.start, *((a + b) / 2 for a, b in pairwise(places)), x_axis.end]
@@ -303,7 +308,7 @@ def _readouts(
 
 
 def _stops(curves: Sequence[Series], x_axis: Axis) -> list[float]:
-    """Values of x to offer at the pointer: those of curves with points first, the others spread evenly."""
+    """Return the values of x that have a band: first those of curves with points, then others, spread evenly."""
     pointed = [c.xs[np.isfinite(c.ys)] for c in curves if c.kind == "points"]
     stops = np.unique(np.concatenate([np.empty(0), *pointed]))
     if len(stops) > _MAX_STOPS // 2:
@@ -311,17 +316,17 @@ def _stops(curves: Sequence[Series], x_axis: Axis) -> list[float]:
     others = np.unique(np.concatenate([np.empty(0), *(c.xs[np.isfinite(c.ys)] for c in curves)]))
     wanted = np.searchsorted(others, np.linspace(x_axis.low, x_axis.high, _MAX_STOPS))
     others = others[np.unique(np.minimum(wanted, len(others) - 1))]
-    room = 0.9 * (x_axis.end - x_axis.start) / _MAX_STOPS
+    spacing = 0.9 * (x_axis.end - x_axis.start) / _MAX_STOPS
     chosen, taken = stops.tolist(), x_axis.pixels(stops).tolist()
     for x, place in zip(others.tolist(), x_axis.pixels(others).tolist(), strict=True):
-        if all(abs(other - place) >= room for other in taken):
+        if all(abs(other - place) >= spacing for other in taken):
             chosen.append(x)
             taken.append(place)
     return sorted(chosen)
 
 
 def _value_near(curve: Series, x: float, x_axis: Axis, left: float, right: float) -> float | None:
-    """The curve's value at `x`, or at its nearest point within the band [left, right] of pixels."""
+    """Return the curve's value at the point nearest to `x`, or None if it is outside the pixels [left, right]."""
     is_real = np.isfinite(curve.ys)
     xs, ys = curve.xs[is_real], curve.ys[is_real]
     if not len(xs):
@@ -331,5 +336,5 @@ def _value_near(curve: Series, x: float, x_axis: Axis, left: float, right: float
 
 
 def _at(pixel: float) -> str:
-    """A coordinate to a tenth of a unit."""
+    """Format a coordinate with one decimal."""
     return text(f"{pixel:.1f}".removesuffix(".0"))

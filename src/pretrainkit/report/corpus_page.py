@@ -1,4 +1,4 @@
-"""The HTML page of a corpus: numbers, lengths, languages and duplicates of documents, and a random sample."""
+"""HTML page of a corpus: counts, lengths, languages and duplicates of documents, and a random sample."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -47,8 +47,8 @@ def _cards(stats: Mapping[str, Any]) -> Markup:
         (short(total) if total >= 1e5 else number(total), "documents", empty),
         (short(stats["num_words"]), "words", "runs of bytes without white space"),
         (_bytes(stats["num_text_bytes"]), "text", f"{short(stats['num_characters'])} characters"),
-        (number(words.get("p50")), "words in the middle document", f"{number(words.get('mean'))} on average"),
-        (copied, "copies", f"{number(copies)} documents have an earlier one's text"),
+        (number(words.get("p50")), "words in the median document", f"{number(words.get('mean'))} on average"),
+        (copied, "copies", f"{number(copies)} documents repeat the text of an earlier one"),
     ]
     if near is not None:
         share = percent(near / total) if total else DASH
@@ -67,7 +67,7 @@ def _lengths(stats: Mapping[str, Any]) -> Markup:
         rows.append(row(name, *cells, classes=(None, *["number"] * len(cells))))
     names = {"mean": "mean", "p0": "least", "p100": "most"}
     heads = [tag("th", names.get(key, f"{key[1:]}\u00a0%"), class_="number") for key in stats["words_per_document"]]
-    lengths = tag("table", tag("thead", tag("tr", tag("th", "documents have up to"), *heads)), tag("tbody", *rows))
+    lengths = tag("table", tag("thead", tag("tr", tag("th", "share of the documents"), *heads)), tag("tbody", *rows))
     below = tag("div", lengths, class_="panel scroll", style="margin-top:14px")
     return section("Lengths", tag("div", *panels, class_="charts"), below)
 
@@ -80,11 +80,11 @@ def _kinds(stats: Mapping[str, Any]) -> Markup:
         panels.append(tag("div", Markup(share_bars(languages["counts"], title=title)), class_="panel"))
     sets = share_bars(stats["datasets"], title="Documents by data set", most=6)
     copies, near = stats["num_duplicates"], stats.get("num_near_duplicates", 0)
-    counts = {"there once, or the first": stats["num_documents"] - copies - near, "copies of an earlier one": copies}
-    counts |= {"nearly as an earlier one": near} if "num_near_duplicates" in stats else {}
-    again = share_bars(counts, title="Documents that are there again")
+    counts = {"first or only": stats["num_documents"] - copies - near, "copies of an earlier document": copies}
+    counts |= {"similar to an earlier document": near} if "num_near_duplicates" in stats else {}
+    again = share_bars(counts, title="Repeated documents")
     panels.append(tag("div", Markup(sets), Markup(again), class_="panel"))
-    return section("Kinds", tag("div", *panels, class_="charts"))
+    return section("Kinds of documents", tag("div", *panels, class_="charts"))
 
 
 def _bytes(num: int) -> str:
@@ -114,13 +114,13 @@ def _skipped(stats: Mapping[str, Any]) -> Markup | None:
         row(reason.replace("_", " "), number(entry["count"]), "; ".join(entry["examples"]), classes=classes)
         for reason, entry in sorted(skipped, key=lambda item: -item[1]["count"])
     ]
-    return section("Left out", tag("div", table(("why", "how many", "such as"), rows), class_="panel scroll long"))
+    return section("Skipped", tag("div", table(("reason", "number", "examples"), rows), class_="panel scroll long"))
 
 
 def histogram(edges: Sequence[float], counts: Sequence[int], *, title: str, x_label: str) -> str:
     """Draw numbers of documents as one `<svg>` element: a bar per bin, equally wide, with labels at some edges.
 
-    `edges` ascend and are one more than `counts`; the last bin includes its upper edge.
+    `edges` is sorted and has one element more than `counts`. The last bin includes its upper edge.
     """
     if len(edges) != len(counts) + bool(len(counts)):
         raise ValueError(f"{len(edges)} edges for {len(counts)} bins: expected {len(counts) + 1} edges")
@@ -156,7 +156,7 @@ def histogram(edges: Sequence[float], counts: Sequence[int], *, title: str, x_la
 
 
 def share_bars(counts: Mapping[str, int], *, title: str, most: int = 12) -> str:
-    """Draw a row per kind with its bar, count and share, in the given order. All after the first `most` share a row."""
+    """Draw a row per kind with its bar, count and share, in this order. Kinds after the first `most` share a row."""
     shown = dict(list(counts.items())[:most])
     if len(counts) > most:
         shown[f"{len(counts) - most} others"] = sum(list(counts.values())[most:])

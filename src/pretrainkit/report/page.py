@@ -1,4 +1,4 @@
-"""The report: one HTML page of a run, complete in itself. It runs no script and loads nothing."""
+"""The report of a run: one self-contained HTML page, which runs no scripts and loads no other files."""
 
 import math
 from collections.abc import Sequence
@@ -90,12 +90,15 @@ ul { margin: 0; padding-left: 20px; }
 }
 """
 )
-"""The look of the page: light and dark, wide and narrow, on screen and on paper."""
+"""CSS rules of the page, for light and dark, wide and narrow screens, and for print."""
 
 
 def write_report(run_folder: Path, out: Path | None = None) -> Path:
-    """Write the report of a run, by default to `report.html` in its folder; return the file. Raises DataError where
-    there is no run, it has no metrics, or `out` cannot be written. Nothing is half-written."""
+    """Write the report of a run, by default to `report.html` in its folder. Return the path of the file.
+
+    Raises:
+        DataError: There is no run, it has no metrics, or `out` cannot be written. No partial file is left.
+    """
     out = run_folder / "report.html" if out is None else out
     page = render(read_run(run_folder))
     with atomic_file(out) as file:
@@ -104,6 +107,7 @@ def write_report(run_folder: Path, out: Path | None = None) -> Path:
 
 
 def render(run: Run) -> str:
+    """Return the HTML of the report."""
     name = run.folder.resolve().name
     title = " · ".join(part for part in (name, run.preset) if part)
     sections = (
@@ -122,7 +126,7 @@ def render(run: Run) -> str:
 
 
 def html_page(title: str, sections: Sequence[Content]) -> str:
-    """Return a whole page of these sections."""
+    """Return a complete HTML page with these sections."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -146,7 +150,7 @@ def _header(run: Run, name: str) -> Markup:
         state = f"all {all_steps} steps done" if last >= wanted else f"{steps} of {all_steps} steps logged"
     words = [run.preset or str(run.config.get("recipe") or ""), state]
     if started := run.provenance.get("started"):
-        # An ISO time without the fractions of a second; anything else as it is.
+        # Remove the fractions of a second from an ISO time; keep other text unchanged.
         day, _, time = str(started).partition("T")
         words.append(f"started {day} {time.split('.')[0]}".rstrip())
     packages = run.provenance.get("packages")
@@ -157,7 +161,7 @@ def _header(run: Run, name: str) -> Markup:
 
 
 def _cards(run: Run) -> Markup:
-    """Headline numbers: held-out metrics, what else `summary.json` says, then what the logs add."""
+    """Return cards with the main numbers: held-out metrics, other numbers of `summary.json`, then those of the logs."""
     summary = {k: v for k, raw in run.summary.items() if (v := as_number(raw)) is not None}
     held_out = run.held_out
     unigram = summary.get("unigram_loss")
@@ -170,8 +174,8 @@ def _cards(run: Run) -> Markup:
             cards[key] = card(metric(key, value), f"{label(key)}, held-out", beside, tone)
     for key, value in summary.items():
         is_drawn = key in ("unigram_loss", "uniform_loss") and any(k.endswith("lm_loss") for k in cards)
-        is_said = key == "steps" or key.removeprefix("valid_") in held_out or key in run.metrics.keys
-        if not is_drawn and not is_said:
+        is_repeated = key == "steps" or key.removeprefix("valid_") in held_out or key in run.metrics.keys
+        if not is_drawn and not is_repeated:
             cards[key] = card(metric(key, value), label(key), *_beside(key, value, unigram))
     last = _finite(run, "loss")[-max(1, len(run.metrics.curve("loss")[1]) // 20) :]
     if len(last):
@@ -181,7 +185,7 @@ def _cards(run: Run) -> Markup:
         if (rate := _median(run, key)) is not None:
             cards[key] = card(metric(key, rate), f"{label(key)}, median", _waits(run))
             break
-    # Where the log counts the time up; a time per step, which falls now and then, is not that.
+    # Use `seconds` only if it is the time since the start, which always grows, not the time of each step.
     logged = _finite(run, "seconds")
     is_counted = len(logged) > 1 and bool((np.diff(logged) > 0).all())
     seconds = run.trained_seconds or (float(logged[-1]) if is_counted else None)
@@ -191,7 +195,7 @@ def _cards(run: Run) -> Markup:
 
 
 def _waits(run: Run) -> str:
-    """Shares of the time that went into waiting for data, and of the device's peak into the work."""
+    """Return text with the share of the time spent waiting for data, and the model FLOPs utilization."""
     wait, mfu = _median(run, "data_wait_share"), _median(run, "mfu")
     wait = _median(run, "data_wait") if wait is None else wait
     words = [f"{percent(wait)} waiting for data" if wait is not None else "", f"MFU {percent(mfu)}" if mfu else ""]
@@ -204,7 +208,7 @@ def card(value: str, name: str, beside: str = "", tone: str | None = None) -> Ma
 
 
 def _beside(key: str, value: float, unigram: float | None) -> tuple[str, str | None]:
-    """The value that a number is to be compared with, and the tone of the comparison."""
+    """Return text that compares a loss with the unigram plateau, and its tone; '' and None for other metrics."""
     if not key.endswith("lm_loss") or unigram is None or not math.isfinite(value):
         return "", None
     side, tone = ("below", "good") if value < unigram else ("above", "bad")

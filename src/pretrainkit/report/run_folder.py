@@ -1,4 +1,4 @@
-"""The content of a run folder, read without believing it: files may be missing, torn, or hold anything."""
+"""Read a run folder without trusting its content: files may be missing, truncated, or hold anything."""
 
 import json
 import math
@@ -23,25 +23,25 @@ Sample = dict[str, str | tuple[Shown, ...]]
 class Event(NamedTuple):
     step: float
     event: str
-    """started, stopped, resumed, checkpoint, skipped, finished, or another word."""
+    """started, stopped, resumed, checkpoint, skipped, finished, or another name."""
     text: str
     time: float | None = None
-    """Seconds since 1970, where the log says."""
+    """Seconds since 1970, or None if the log has no time."""
 
 
 @dataclass(frozen=True)
 class Log:
-    """Values that were logged at ascending steps; where steps were done again after a resume, the later ones."""
+    """Values that were logged, sorted by step. If steps were repeated after a resume, only the later values."""
 
     rows: list[Row]
 
     @cached_property
     def keys(self) -> list[str]:
-        """Names of what was logged, in the order of first appearance."""
+        """Names of the logged metrics, in the order of their first appearance."""
         return [key for key in dict.fromkeys(key for row in self.rows for key in row) if key != "step"]
 
     def curve(self, key: str) -> tuple[Floats, Floats]:
-        """Steps and values of a metric: float64 (N,), (N,)."""
+        """Return the steps and the values of a metric: float64 (N,), (N,)."""
         pairs = [(row["step"], row[key]) for row in self.rows if key in row]
         table = np.array(pairs, np.float64).reshape(-1, 2)
         return table[:, 0], table[:, 1]
@@ -49,7 +49,7 @@ class Log:
 
 @dataclass(frozen=True)
 class Run:
-    """A run as its folder tells it."""
+    """A run, as read from its folder."""
 
     folder: Path
     preset: str
@@ -57,38 +57,38 @@ class Run:
     config: dict[str, Any]
     provenance: dict[str, Any]
     metrics: Log
-    """While training."""
+    """Metrics of the training."""
     evaluations: Log
-    """On held-out data."""
+    """Metrics on held-out data."""
     samples: list[Sample]
     earlier_samples: dict[int, list[Sample]]
-    """Samples that were shown while the run was trained, by ascending step."""
+    """Samples from earlier evaluations of the run, by step in ascending order."""
     events: list[Event]
-    """As they happened, and resumes that only the metrics show."""
+    """Events in their order, then resumes that only the metrics show."""
     summary: dict[str, Any]
     notes: list[str]
-    """Notes on what could not be read or was passed over, for the reader of the report."""
+    """Notes for the reader of the report on data that was unreadable or skipped."""
 
     @property
     def held_out(self) -> dict[str, float]:
         """The newest value of every metric on held-out data.
 
-        What `summary.json` says about them comes first: keys that begin with valid_, or, where there are none, those
-        that were evaluated.
+        Values from `summary.json` come first: keys that begin with valid_ or, if there are none, keys of metrics that
+        were evaluated.
         """
-        found: dict[str, float] = {}
+        newest: dict[str, float] = {}
         prefix = "valid_" if any(name.startswith("valid_") for name in self.summary) else ""
         for name, value in self.summary.items():
             key, number = name.removeprefix(prefix), as_number(value)
             if number is not None and (key != name if prefix else key in self.evaluations.keys):
-                found[key] = number
+                newest[key] = number
         for key in self.evaluations.keys:
-            found.setdefault(key, next(row[key] for row in reversed(self.evaluations.rows) if key in row))
-        return found
+            newest.setdefault(key, next(row[key] for row in reversed(self.evaluations.rows) if key in row))
+        return newest
 
     @property
     def trained_seconds(self) -> float | None:
-        """Time between each start or resume and the last event before the next one, as far as events have times."""
+        """Total time from each start or resume to the last event before the next one; None if events have no times."""
         total, began, last = 0.0, None, None
         for event in self.events:
             if event.time is None or not math.isfinite(event.time):
@@ -101,14 +101,14 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run folder. Raises DataError where it is none, has no metrics, or a file in it cannot be read at all."""
+    """Read a run folder. Raises DataError if it is not a run folder, has no metrics, or a file in it is unreadable."""
     if not folder.is_dir():
-        what = "is a file, not a run folder" if folder.exists() else "does not exist"
-        raise DataError(f"{folder} {what}\n  give the folder that `pretrainkit train` wrote, such as runs/NAME")
+        problem = "is a file, not a run folder" if folder.exists() else "does not exist"
+        raise DataError(f"{folder} {problem}\n  give the folder that `pretrainkit train` wrote, such as runs/NAME")
     if not (folder / "metrics.jsonl").is_file():
-        found = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
+        names = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
         raise DataError(
-            f"{folder} is not a run folder: it has no metrics.jsonl\n  it holds: {found}\n"
+            f"{folder} is not a run folder: it has no metrics.jsonl\n  it holds: {names}\n"
             "  give the folder that `pretrainkit train` wrote, such as runs/NAME"
         )
     notes: list[str] = []
@@ -117,12 +117,12 @@ def read_run(folder: Path) -> Run:
         every = flatten(_mapping_of(folder / "config.yaml", notes)).get("log.every_steps")
         raise DataError(
             f"{folder / 'metrics.jsonl'} has no logged step, so there is nothing to report\n"
-            f"  a line is written every {every or 10} steps (log.every_steps): let the run come that far"
+            f"  train longer: a line is written every {every or 10} steps (log.every_steps)"
         )
     evaluations, _ = _last_of_each_step(_rows(folder / "eval.jsonl", notes))
     events = _events(folder / "events.jsonl", notes)
     if not any(event.event == "resumed" for event in events):
-        events += [Event(step, "resumed", "steps after this one were done again") for step in rewound]
+        events += [Event(step, "resumed", "steps after this one were repeated") for step in rewound]
     provenance = _mapping_of(folder / "provenance.json", notes)
     return Run(
         folder=folder,
@@ -140,7 +140,7 @@ def read_run(folder: Path) -> Run:
 
 
 def as_number(value: object) -> float | None:
-    """A JSON number as a float (a count too large for one is infinite); None for anything else, booleans too."""
+    """Return a JSON number as a float (infinite if it is too large), or None for other values, including booleans."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -150,7 +150,7 @@ def as_number(value: object) -> float | None:
 
 
 def _text(path: Path, notes: list[str]) -> str:
-    """The text of a file, or '' where there is none; bytes that are not UTF-8 become replacement characters."""
+    """Return the text of a file, or '' if it does not exist. Bytes that are not UTF-8 become replacement characters."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -181,7 +181,7 @@ def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, A
             bad.append(str(i))
     if bad:
         more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
-        notes.append(f"{path.name}: left out what cannot be read, line {', '.join(bad[:5])}{more}")
+        notes.append(f"{path.name}: left out unreadable lines: {', '.join(bad[:5])}{more}")
 
 
 def _rows(path: Path, notes: list[str]) -> list[Row]:
@@ -192,12 +192,12 @@ def _rows(path: Path, notes: list[str]) -> list[Row]:
         if math.isfinite(row.get("step", math.nan)):
             rows.append(row)
         else:
-            notes.append(f"{path.name}: left out line {line}, which names no step")
+            notes.append(f"{path.name}: left out line {line}, which has no step")
     return rows
 
 
 def _last_of_each_step(rows: list[Row]) -> tuple[list[Row], list[float]]:
-    """Rows by ascending step, later lines in place of those they repeat; and the steps after which work was redone."""
+    """Return rows sorted by step, with later rows in place of those that they repeat, and the steps of the resumes."""
     kept: list[Row] = []
     rewound = []
     for row in rows:
@@ -238,8 +238,8 @@ def _samples(path: Path, notes: list[str]) -> list[Sample]:
 
 def _earlier_samples(folder: Path, notes: list[str]) -> dict[int, list[Sample]]:
     named = ((path.stem.removeprefix("step-"), path) for path in folder.glob("step-*.json"))
-    found = sorted((int(step), path) for step, path in named if step.isdecimal())
-    return {step: _samples(path, notes) for step, path in found}
+    by_step = sorted((int(step), path) for step, path in named if step.isdecimal())
+    return {step: _samples(path, notes) for step, path in by_step}
 
 
 def _mapping_of(path: Path, notes: list[str]) -> dict[str, Any]:
@@ -252,7 +252,7 @@ def _mapping_of(path: Path, notes: list[str]) -> dict[str, Any]:
 
 
 def _parsed(path: Path, notes: list[str]) -> Any:
-    """The value in a JSON or YAML file; None where there is none, or none that can be read."""
+    """Return the value in a JSON or YAML file, or None if the file does not exist or is invalid."""
     content, is_yaml = _text(path, notes), path.suffix == ".yaml"
     try:
         return yaml.safe_load(content) if is_yaml else json.loads(content) if content.strip() else None
@@ -263,7 +263,7 @@ def _parsed(path: Path, notes: list[str]) -> Any:
 
 
 def _preset(path: Path, provenance: dict[str, Any]) -> str:
-    """The preset that a comment in the first line of the config names, or the one that values come from."""
+    """Return the preset that the comment in the first line of the config names, else the origin of a value, else ''."""
     first = _text(path, []).split("\n", 1)[0]
     words = first.removeprefix("#").split() if first.startswith("#") else []
     named = [word.strip(".,:;'\"()") for word in words if "/" in word]

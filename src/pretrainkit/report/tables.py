@@ -1,4 +1,4 @@
-"""The parts of the page below the curves: samples, events, config, data, environment."""
+"""Sections of the page below the curves: samples, events, config, data and environment."""
 
 import math
 import re
@@ -17,7 +17,7 @@ from pretrainkit.report.shown import shown_cell
 _MASK = re.compile(r"\[MASK\]|<mask>|<extra_id_\d+>|\u2588+", re.IGNORECASE)
 _MAX_SAMPLES = 40
 _MAX_EXAMPLES = 3
-"""Examples that are followed over time."""
+"""Number of examples whose samples are shown over time."""
 _MAX_STEPS = 8
 _MAX_EVENTS = 200
 _MAX_ITEMS = 50
@@ -25,7 +25,7 @@ _UNCHANGED = ("preset ", "default")
 
 
 def samples_section(run: Run) -> Markup | None:
-    """Show what the model saw, predicted, and the truth, side by side; highlight hidden tokens, show pictures."""
+    """Show input, prediction and truth side by side, with highlighted masked tokens and with pictures."""
     if not run.samples:
         return None
     columns = list(dict.fromkeys(key for sample in run.samples for key in sample))
@@ -39,17 +39,20 @@ def samples_section(run: Run) -> Markup | None:
 
 
 def progress_section(run: Run) -> Markup | None:
-    """Show answers to the same held-out examples after each evaluation: a table for each of the first examples, with
-    what stays, then what changed, step by step; of many steps some that are evenly spread, with the first and last."""
+    """Show samples of the same held-out examples after each evaluation, in a table per example.
+
+    A table has the columns that do not change, then the changing columns, step by step. If there are many steps, some
+    are chosen at equal distances, including the first and the last.
+    """
     steps = list(run.earlier_samples)
     if len(steps) > _MAX_STEPS:
         steps = [steps[place] for place in np.linspace(0, len(steps) - 1, _MAX_STEPS).round().astype(int)]
     samples = [run.earlier_samples[step] for step in steps]
-    num = min((len(found) for found in samples), default=0)
+    num = min((len(examples) for examples in samples), default=0)
     if len(steps) < 2 or not num:
         return None
-    tables = [_over_time(steps, [found[place] for found in samples]) for place in range(min(num, _MAX_EXAMPLES))]
-    return section("Samples while training", *(tag("div", one, class_="panel scroll") for one in tables))
+    tables = [_over_time(steps, [examples[place] for examples in samples]) for place in range(min(num, _MAX_EXAMPLES))]
+    return section("Samples while training", *(tag("div", content, class_="panel scroll") for content in tables))
 
 
 def _over_time(steps: list[int], over_time: list[Sample]) -> Markup:
@@ -70,7 +73,7 @@ def _over_time(steps: list[int], over_time: list[Sample]) -> Markup:
 
 
 def _sample_cells(sample: Sample, columns: Sequence[str]) -> list[Markup]:
-    """Masks are marked; where another column has the same words around the masks, its words there are marked too."""
+    """Highlight masks, and in columns with the same text around the masks also the words in place of the masks."""
     texts = {key: value for key, value in sample.items() if isinstance(value, str)}
     source = next((value for value in texts.values() if _MASK.search(value)), None)
     truth = texts.get("truth")
@@ -98,7 +101,7 @@ def _sample_cells(sample: Sample, columns: Sequence[str]) -> list[Markup]:
 
 
 def _fillings(masked: str, value: str) -> list[tuple[int, int]] | None:
-    """Where `value` has its own words in place of the masks of `masked`, or None if it is another text."""
+    """Return the spans of `value` that replace the masks of `masked`, or None if the other text differs."""
     pieces = _MASK.split(masked)
     if _MASK.search(value) or len(pieces) < 2 or not value.startswith(pieces[0]):
         return None
@@ -114,27 +117,27 @@ def _fillings(masked: str, value: str) -> list[tuple[int, int]] | None:
 
 
 def events_section(run: Run) -> Markup | None:
-    """List what happened, in order; checkpoints are only counted."""
-    told = [event for event in run.events if event.event != "checkpoint"]
+    """List the events in their order. Checkpoints are only counted."""
+    listed = [event for event in run.events if event.event != "checkpoint"]
     counts = Counter(event.event for event in run.events)
-    if not told and not counts:
+    if not listed and not counts:
         return None
     rows = [
         row(number(_whole(event.step)), event.event, event.text, classes=("number path", "path"))
-        for event in told[:_MAX_EVENTS]
+        for event in listed[:_MAX_EVENTS]
     ]
     words = []
     if counts["checkpoint"]:
         words.append(f"{counts['checkpoint']} checkpoint{'s' * (counts['checkpoint'] > 1)} saved")
-    if len(told) > _MAX_EVENTS:
-        words.append(f"{len(told) - _MAX_EVENTS} more events in events.jsonl")
+    if len(listed) > _MAX_EVENTS:
+        words.append(f"{len(listed) - _MAX_EVENTS} more events in events.jsonl")
     line = tag("p", " · ".join(words), class_="quiet small") if words else None
     shown = table(("step", "event", ""), rows) if rows else None
     return section("Events", tag("div", shown, line, class_="panel scroll long"))
 
 
 def config_section(run: Run) -> Markup | None:
-    """List what was set by hand first, then every value with its origin."""
+    """List the settings that differ from the preset first, then every value with its origin."""
     if not run.config:
         return None
     leaves = flatten(run.config)
@@ -159,7 +162,7 @@ def config_section(run: Run) -> Markup | None:
         title = f"Set differently from {base}" if base else "Set by hand"
         parts.append(tag("div", tag("h3", title), settings(changed), class_="panel scroll long"))
     elif base:
-        parts.append(tag("p", f"Every value is that of the preset {base} or its default.", class_="quiet"))
+        parts.append(tag("p", f"Every value is from the preset {base} or a default.", class_="quiet"))
     everything = settings(leaves, highlight=changed)
     whole = tag("details", tag("summary", f"All {len(leaves)} values"), tag("div", everything, class_="scroll"))
     parts.append(tag("div", whole, class_="panel long"))
@@ -167,7 +170,7 @@ def config_section(run: Run) -> Markup | None:
 
 
 def _earlier_values(provenance: Mapping[str, Any]) -> dict[str, str]:
-    """Setting to its former values, where they were changed while resuming, oldest first."""
+    """Map each setting that was changed at a resume to its earlier values, oldest first."""
     earlier: dict[str, list[str]] = {}
     for resumed in provenance.get("resumed") or []:
         for path, (old, _) in (resumed.get("changes") or {}).items():
@@ -176,7 +179,7 @@ def _earlier_values(provenance: Mapping[str, Any]) -> dict[str, str]:
 
 
 def data_section(run: Run) -> Markup | None:
-    """Where the examples came from and how many were seen, with the fingerprints that make a run repeatable."""
+    """Show the sources of the examples, the number of examples seen, and the fingerprints of the data."""
     data = run.provenance.get("data")
     settings = run.config.get("data")
     facts: dict[str, Any] = {}
@@ -190,13 +193,13 @@ def data_section(run: Run) -> Markup | None:
 
 
 def _facts(title: str, facts: Mapping[str, Any]) -> Markup | None:
-    """A section of values by name, without those that say nothing."""
-    found = {key: value for key, value in facts.items() if value not in (None, "", {}, [])}
-    return section(title, tag("div", _value(found), class_="panel scroll long")) if found else None
+    """Return a section of named values, without empty ones, or None if there are none."""
+    known = {key: value for key, value in facts.items() if value not in (None, "", {}, [])}
+    return section(title, tag("div", _value(known), class_="panel scroll long")) if known else None
 
 
 def _sources(value: Any) -> Any:
-    """The sources of a mixture without what is null; those that are only a path as that path."""
+    """Return the sources of a mixture without null fields. A source that has only a path becomes the path."""
     if not isinstance(value, (list, tuple)):
         return value
     items = [{k: v for k, v in item.items() if v is not None} if isinstance(item, Mapping) else item for item in value]
@@ -204,7 +207,7 @@ def _sources(value: Any) -> Any:
 
 
 def environment_section(run: Run) -> Markup | None:
-    """Code, machine and command: everything of the provenance that is not config or data."""
+    """Show code, machine and command: everything in the provenance except config and data."""
     facts = {key: value for key, value in run.provenance.items() if key not in ("sources", "data")}
     return _facts("Environment", facts)
 
@@ -225,7 +228,7 @@ def table(heads: Iterable[str], rows: Iterable[Markup], class_: str | None = Non
 
 
 def _origin(path: str, sources: Mapping[str, Any]) -> str:
-    """The origin given for `path` or for the nearest setting that holds it."""
+    """Return the origin of `path`, or of the nearest setting that contains it."""
     while path:
         if path in sources:
             return str(sources[path])
@@ -234,7 +237,7 @@ def _origin(path: str, sources: Mapping[str, Any]) -> str:
 
 
 def _value(value: Any, depth: int = 0) -> Markup:
-    """Any JSON value: mappings as tables, lists of mappings as one table, numbers for people, long texts whole."""
+    """Show a JSON value: a mapping as a table, a list of mappings as one table, numbers formatted, texts in full."""
     if depth > 6:
         return tag("code", _yaml_like(value))
     if isinstance(value, Mapping):
@@ -255,7 +258,7 @@ def _value(value: Any, depth: int = 0) -> Markup:
 
 
 def _name(key: object) -> str:
-    """Words for keys that are words; paths and other names as they are."""
+    """Convert a key to words. Paths and other names are not changed."""
     name = str(key)
     return label(name) if re.fullmatch(r"[a-z][a-z0-9_]*", name) else name
 
