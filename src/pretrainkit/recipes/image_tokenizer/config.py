@@ -136,9 +136,9 @@ class ImageTokenizerRun(RunConfig):
     model: ImageTokenizerModelConfig
     """The architecture."""
     objective: ImageTokenizerObjectiveConfig = ImageTokenizerObjectiveConfig()
-    """The loss."""
+    """Settings of the loss."""
     data: ImageTokenizerDataConfig
-    """The data."""
+    """Settings of the data."""
 
     @property
     def revival_threshold(self) -> float:

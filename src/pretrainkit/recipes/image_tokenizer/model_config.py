@@ -139,7 +139,7 @@ class MLPCoderConfig(Config):
     """An MLP applied to each position, for features and vectors (https://arxiv.org/abs/2306.13575)."""
 
     kind: Literal["mlp"] = "mlp"
-    """An MLP."""
+    """The coder is an MLP."""
     width: PositiveInt
     """Width of the residual stream."""
     num_blocks: PositiveInt
