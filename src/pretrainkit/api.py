@@ -1,7 +1,8 @@
-"""The Python API: everything the command line does goes through here. Quiet; torch is imported when it is needed.
+"""The Python API. The command line is built on it.
 
-What several of these functions need is in `running`. `device` is a name such as "cpu" or "cuda"; None chooses the best
-one. `progress` and `watcher` receive the progress of the work.
+These functions print nothing, and import torch only when they need it. Code that several of them share is in `running`.
+`device` is a name such as "cpu" or "cuda"; None chooses the best device. `progress` and `watcher` receive the progress
+of the work.
 """
 
 from __future__ import annotations
@@ -111,12 +112,15 @@ __all__ = [
 
 
 def check_data(config: RunConfig, *, num: int = 2, deep: bool = False, progress: Progress | None = None) -> DataCheck:
-    """Report on the training data of a config: sizes, passes, shares of a mixture, and what its recipe adds. Nothing is
-    trained or written. Raises ConfigError or DataError if config and data do not fit each other.
+    """Check the training data of a config, without training. Return sizes, epochs, shares of a mixture, and the
+    statistics and checks of its recipe.
 
     Args:
-        num: Examples to show of each component.
-        deep: Read every file first, also of held-out data; where some cannot be used, return those alone.
+        num: Number of examples to show of each component.
+        deep: True to read every file first, including held-out data. If some are unusable, return only these problems.
+
+    Raises:
+        ConfigError, DataError: Config and data do not match.
     """
     from pretrainkit.tasks.rates import table
     from pretrainkit.workers.processes import Quiet
@@ -145,7 +149,7 @@ def check_data(config: RunConfig, *, num: int = 2, deep: bool = False, progress:
 
 
 def build_model(config: RunConfig, device: str = "cpu") -> nn.Module:
-    """The freshly initialised model of a config, a plain `nn.Module`. On "meta" it has shapes but no memory."""
+    """Return the newly initialised model of a config, a plain `nn.Module`. On "meta" it has shapes but no memory."""
     import torch
 
     from pretrainkit.training.trainer import initial_seed
@@ -156,7 +160,10 @@ def build_model(config: RunConfig, device: str = "cpu") -> nn.Module:
 
 
 def batches(config: RunConfig, start_step: int = 0) -> Iterator[dict[str, np.ndarray]]:
-    """The global batches as dicts of NumPy arrays, exactly what `train` feeds, from `start_step` to `num_steps`."""
+    """Yield the batches (of all ranks together) of the steps from `start_step` to `num_steps`, exactly as in `train`.
+
+    A batch is a dict of NumPy arrays.
+    """
     recipe = find_recipe(config.recipe)
     config = recipe.bind(config)
     loader = build_loader(config, recipe.open_data(config, "train"), rank=0, world_size=1)
@@ -174,17 +181,17 @@ def train(
     resume: bool = False,
     hours: float | None = None,
 ) -> dict[str, float]:
-    """Train from the start in the run folder `out`; returns the last metrics.
+    """Train a new run in the folder `out`, and return the last metrics.
 
     Args:
         out: A new or empty folder.
-        origins: Source of each value of the config, recorded in the run.
+        origins: Origin of each value of the config, which is recorded in the run.
         hours: Train as many steps as fit into this time on this device, as measured by a trial of 20 seconds.
-        resume: Resume with this config if `out` already has a checkpoint: for schedulers that repeat the command. A
-            config that changes the past is refused, as in `resume`.
+        resume: True to resume with this config if `out` has a checkpoint, for schedulers that repeat a command. The
+            config may only change the settings that `resume` may change.
 
     Raises:
-        ConfigError, DataError: What was given does not hold together; nothing was computed.
+        ConfigError, DataError: Config, data and options do not match. Nothing was computed.
         Interrupted: Stopped by a signal; the state was saved.
     """
     folder = RunFolder(out)
@@ -205,14 +212,17 @@ def new_project(
     go: bool = False,
     progress: Progress | None = None,
 ) -> Project:
-    """Create a project from raw data: look at the data, decide on everything with a reason, and write config.yaml,
-    run.sh and README.md into `out`. A project of the same data is left as it is. Raises DataError if the data cannot
-    be used, InputError if `out` holds something else.
+    """Create a project from raw data: examine the data, choose all settings with a reason for each, and write
+    config.yaml, run.sh and README.md to `out`. An existing project of the same data is not changed.
 
     Args:
         data: Files, folders and globs.
         hours: Time for training; None: half an hour.
-        go: Also run the project, to its report. Finished work is kept.
+        go: True to also run the project, up to its report. Finished stages are not repeated.
+
+    Raises:
+        DataError: The data cannot be used.
+        InputError: `out` holds something else than this project.
     """
     from pretrainkit.project.new import new_project as create_project
     from pretrainkit.project.new import run_project
@@ -229,8 +239,8 @@ def resume(
 ) -> dict[str, float]:
     """Resume a run exactly from its newest valid checkpoint.
 
-    Overrides may change settings that do not touch the past, such as `num_steps` or `checkpoint.every_steps`; a change
-    of the data, seed or batch is refused.
+    Overrides may change settings that do not affect earlier steps, such as `num_steps` or `checkpoint.every_steps`.
+    Changes of the data, the seed or the batch raise an error.
     """
     folder = RunFolder(run)
     resolved = recorded_config(folder.config_tree(), overrides)
@@ -238,7 +248,7 @@ def resume(
     origins = {k: o if o == "command line" else old.get(k, o) for k, o in resolved.origins.items()}
     if not folder.has_checkpoint:
         raise CheckpointError(
-            f"{run} has no checkpoint to go on from\n"
+            f"{run} has no checkpoint, so it cannot be resumed\n"
             "  remove the folder and train again, with a smaller checkpoint.every_steps"
         )
     return run_training(resolved.config, folder, origins, watcher or Watcher(), device, resuming=True)
@@ -254,15 +264,18 @@ def evaluate(
     averaged: bool = False,
     csv: str | Path | None = None,
 ) -> dict[str, float]:
-    """Held-out metrics of a run, checkpoint or export. Raises ConfigError where an override is of something that cannot
-    be changed any more, InputError where the file `csv` exists.
+    """Return the held-out metrics of a run, checkpoint or export.
 
     Args:
         data: Token shards, or sets of pairs; None: `data.valid` of its config.
-        overrides: Settings of evaluate, data, objective and precision (`data.NAME=VALUE`) other than in its config.
+        overrides: Settings of evaluate, data, objective and precision (`data.NAME=VALUE`) that replace its own.
         num_examples: Maximum number of examples; None: as in its config.
-        averaged: Use the average of the weights that `ema_decay` keeps, instead of the last weights.
-        csv: New file for a table of the metrics, which has the columns of CLIP_benchmark for `clip`.
+        averaged: True to use the averaged weights that `ema_decay` keeps, instead of the last weights.
+        csv: New file for a table of the metrics. For `clip`, it has the columns of CLIP_benchmark.
+
+    Raises:
+        ConfigError: An override changes a setting that cannot be changed after training.
+        InputError: The file `csv` exists.
     """
     from pretrainkit.dist.env import init_world
 
@@ -288,26 +301,28 @@ def evaluate_checkpoints(
     averaged: bool = False,
     progress: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None,
 ) -> dict[int, dict[str, float]]:
-    """Held-out metrics of all checkpoints of a run, by step. What an earlier call with the same settings found is kept.
-    Other options are those of `evaluate`. Raises CheckpointError where there is none, or one is torn; those before it
-    are done.
+    """Return the held-out metrics of all checkpoints of a run, by step. Results of an earlier call with the same
+    settings are not computed again. The other options are those of `evaluate`.
 
     Args:
-        out: Where each is added as a JSON line; None: RUN/evaluations/checkpoints.jsonl.
-        progress: Told step and metrics of each, also of those that were known.
+        out: File to which each result is appended as a JSON line; None: RUN/evaluations/checkpoints.jsonl.
+        progress: Called with step and metrics of each checkpoint, also if they are from an earlier call.
+
+    Raises:
+        CheckpointError: The run has no checkpoint, or one is damaged. Results of those before it are kept.
     """
     from pretrainkit.dist.env import init_world
 
     folders = step_folders(RunFolder(run).checkpoints)
     if not folders:
         raise CheckpointError(
-            f"{run} has no checkpoints\n  give a run folder; one model alone is evaluated without this"
+            f"{run} has no checkpoints\n  give a run folder, or evaluate the single model without this option"
         )
     first = open_model(next(iter(folders.values())), averaged=averaged)
     config = evaluation_config(first, run, data, overrides, num_examples)
     parts = {name: value for name, value in config.model_dump(mode="json").items() if name in EVALUATED}
     if config.objective == first.config.objective:
-        del parts["objective"]  # which logs of earlier versions do not know
+        del parts["objective"]  # logs of earlier versions do not have it
     default = RunFolder(run).path / "evaluations" / "checkpoints.jsonl"
     log = EvaluationLog(default if out is None else Path(out), fingerprint([parts, averaged])[:16])
     with init_world(device) as world:
@@ -332,11 +347,11 @@ def generate(
 
     Args:
         path: A run, checkpoint or export.
-        averaged: The average of the weights that `ema_decay` keeps.
-        options: Those that the model's recipe takes; others are refused.
+        averaged: True to use the averaged weights that `ema_decay` keeps.
+        options: Options that the model's recipe accepts. Others raise an error.
 
     Returns:
-        Per prompt a dict of plain values; "text" is what the command line prints.
+        A dict of plain values per prompt. Its "text" is printed by the command line.
     """
     given: dict[str, Any] = dict(options)
     if "then" in given:
@@ -364,29 +379,33 @@ def infer(
     progress: Progress | None = None,
     **request: Unpack[RequestOptions],
 ) -> Path:
-    """Ask a trained model about all examples of a task, or all rows of a file; JSON lines go to the file `out`.
+    """Write the predictions of a trained model for all examples of a task, or all rows of a file, as JSON lines.
 
-    The same call continues an interrupted one, and does nothing if it is finished. Raises InputError
-    where the recipe cannot, both or neither of `task` and `input` were given, or `out` is of another call.
+    The same call continues an interrupted one, and does nothing if it is finished.
 
     Args:
         path: A run, checkpoint or export.
-        out: A file such as answers.jsonl; of a mixture a folder, which gets NAME.jsonl for each of its tasks that has
-            the split (a colon in a name becomes a hyphen).
-        task: Name of a task or mixture; its module is one of the run's `data.modules`, or of `modules`.
-        split: Of the task.
-        input: Instead of a task: a file of rows, see `pretrainkit.tasks.row_files.open_rows`, or another that the
-            model was trained on, such as .conllu.
-        overrides: Settings `data....=` and `precision....=` other than in its config.
-        modules: More modules that define tasks.
-        shard: (index from 0, number of shards); `out` gets the index. Parts joined in order are the whole.
-        chunk_batches: Number of batches between resume points.
-        overwrite: Replace what another call wrote to `out`.
-        averaged: The average of the weights that `ema_decay` keeps.
+        out: A file such as answers.jsonl. For a mixture a folder, with NAME.jsonl for each of its tasks that has the
+            split (a colon in a name becomes a hyphen).
+        task: Name of a task or mixture, which a module of the run's `data.modules` or of `modules` defines.
+        split: Split of the task.
+        input: Instead of a task: a file of rows, see `pretrainkit.tasks.row_files.open_rows`, or another kind of file
+            that the model was trained on, such as .conllu.
+        overrides: Settings `data....=` and `precision....=` that replace those of its config.
+        modules: Additional modules that define tasks.
+        shard: (index from 0, number of shards). The file name gets the index. Concatenated in order, the files are
+            equal to the output without shards.
+        chunk_batches: Number of batches between two points from which an interrupted call continues.
+        overwrite: True to replace the output of another call.
+        averaged: True to use the averaged weights that `ema_decay` keeps.
         request: See `pretrainkit.eval.inference.InferenceRequest`.
 
     Returns:
-        `out`, or the file of the shard. Beside each file lies its manifest, which is written last.
+        `out`, or the file of the shard. Its manifest is beside each file and is written last.
+
+    Raises:
+        InputError: The recipe does not support inference, both or neither of `task` and `input` are given, or `out` was
+            written by another call.
     """
     from pretrainkit.dist.env import init_world
     from pretrainkit.dist.weights import weights_fingerprint
@@ -398,18 +417,20 @@ def infer(
     if (task is None) == (input is None):
         raise InputError("give either a task or an input\n  such as --task NAME --split test, or --input rows.jsonl")
     if chunk_batches < 1:
-        raise InputError(f"chunk_batches is {chunk_batches}; it is a number of batches, at least 1")
+        raise InputError(f"chunk_batches is {chunk_batches}, but must be at least 1")
     import_modules(modules)
     opened = open_model(path, averaged=averaged)
     recipe = able(opened.recipe, Infers)
     config = overridden(opened, overrides)
     rows = None if input is None else recipe.open_rows(config, str(input), split)
-    asked = InferenceRequest(task=task, split=split, rows=rows, **request)
+    template = InferenceRequest(task=task, split=split, rows=rows, **request)
     tokenizer = opened.tokenizer_or_none()
     names = None if task is None else recipe.tasks_of_mixture(config, tokenizer, task, split)
     with init_world(device) as world:
         if world.world_size > 1:
-            raise InputError("infer runs in one process\n  start several with --shard 0/4, --shard 1/4, and so on")
+            raise InputError(
+                "infer runs in a single process\n  start several processes with --shard 0/4, --shard 1/4, and so on"
+            )
         weights = weights_fingerprint(opened.model)
         model = opened.model.to(world.device)
         precision = resolve_precision(config.precision, world.device)
@@ -426,15 +447,15 @@ def infer(
             )
 
         if names is None:
-            return write(asked, Path(out))
+            return write(template, Path(out))
         folder = folder_of_mixture(Path(out), str(task))
         for name in names:
-            write(replace(asked, task=name), folder / f"{name.replace(':', '-')}.jsonl")
+            write(replace(template, task=name), folder / f"{name.replace(':', '-')}.jsonl")
         return folder
 
 
 class InferOptions(RequestOptions, total=False):
-    """The options of `infer` besides its task or input."""
+    """Options of `infer`, except task and input."""
 
     split: str
     overrides: Iterable[str]
@@ -455,21 +476,24 @@ def predict(
     task: str | None = None,
     **options: Unpack[InferOptions],
 ) -> Path:
-    """Write the answers of a fine-tuned model to the rows of a file, or of a split of a task: `infer` of such models.
-    Raises InputError if the model is not fine-tuned, or neither an input nor a task is given.
+    """Write the predictions of a fine-tuned model for the rows of a file or the examples of a task. This is `infer`
+    with the task of the run as default.
 
     Args:
         input: A file of rows with the columns that the run was trained on.
-        task: Instead: a task of GLUE; None: that of the run.
-        options: As of `infer`.
+        task: A task of GLUE instead of `input`; None: the task of the run.
+        options: Options of `infer`.
+
+    Raises:
+        InputError: The model is not fine-tuned.
     """
     config = read_model(existing_folder(path), None, None, False)[0]
     recipe = find_recipe(config.recipe)
     if not isinstance(recipe, StandsOnEncoder):
         verb = "infer" if isinstance(recipe, Infers) else "generate"
         raise InputError(
-            f"{path} is a model of recipe {config.recipe!r}, not a fine-tuned one\n"
-            f"  train it further: pretrainkit finetune TASK --from RUN; or ask it with pretrainkit {verb}"
+            f"{path} is a model of recipe {config.recipe!r}, not a fine-tuned model\n"
+            f"  fine-tune it: pretrainkit finetune TASK --from RUN; or use it as it is: pretrainkit {verb}"
         )
     if input is None and task is None:
         task = config.data.task or "own"
@@ -480,7 +504,7 @@ def probe(
     path: str, data: str | Path, *, device: str | None = None, **settings: Unpack[ProbeOptions]
 ) -> dict[str, float | dict[str, float]]:
     """Measure how well the features of a frozen image encoder separate classes, by linear probes and nearest
-    neighbours. Raises ConfigError for unknown or impossible settings.
+    neighbours.
 
     Args:
         path: A run, checkpoint or export; or `timm:NAME`, an encoder of timm with its published weights.
@@ -489,6 +513,9 @@ def probe(
 
     Returns:
         Accuracies in percent by name, see `pretrainkit.eval.probe.probe`.
+
+    Raises:
+        ConfigError: A setting is unknown or has an invalid value.
     """
     try:
         config = ProbeConfig.model_validate(settings)
@@ -501,9 +528,10 @@ def probe(
 
     with init_world(device) as world:
         if world.world_size > 1:
-            raise InputError("probing runs in one process\n  start it without a launcher")
+            raise InputError("a probe runs in a single process\n  start it without a launcher")
         recipes = [] if Path(path).exists() else recipes_able(EncodesImages).values()
-        encoder = next((found for one in recipes if (found := one.published_image_encoder(path))), None)
+        encoders = (recipe.published_image_encoder(path) for recipe in recipes)
+        encoder = next(filter(None, encoders), None)
         if encoder is None:
             opened = open_model(path)
             encoder = able(opened.recipe, EncodesImages).image_encoder(opened.config, opened.model)

@@ -260,7 +260,7 @@ def test_resume_longer_goes_on(settings: list[str], tmp_path: Path) -> None:
 
 def test_a_folder_without_checkpoint_or_without_run_is_refused(finished: Path, tmp_path: Path) -> None:
     run = copy_until(finished, 0, tmp_path / "run")
-    assert "no checkpoint to go on from" in refused("resume", run)
+    assert "no checkpoint, so it cannot be resumed" in refused("resume", run)
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "is not a run folder" in refused("resume", empty)

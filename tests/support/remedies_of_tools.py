@@ -84,7 +84,7 @@ NOT_HERE = {
     "dist/env.py: this is process … on this machine": DEVICE,
     "dist/env.py: … processes were started on devices of type": DEVICE,
     "training/precision.py: precision.compute=bfloat16: … does not support": DEVICE,
-    "api.py: infer runs in one process": PROCESSES,
+    "api.py: infer runs in a single process": PROCESSES,
     "dist/env.py: RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE must be integers": PROCESSES,
     "launch/folder.py: … is being trained by another launcher": PROCESSES,
     "training/run.py: parallel.strategy=… needs more than one rank": PROCESSES,

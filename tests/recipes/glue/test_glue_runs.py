@@ -52,9 +52,9 @@ def test_evaluate_takes_the_folder_of_a_benchmark_as_fine_tuning_does(finished, 
 
 
 def test_a_model_that_was_not_fine_tuned_says_how_it_is_asked(encoder, tmp_path):
-    with pytest.raises(InputError, match="not a fine-tuned one") as error:
+    with pytest.raises(InputError, match="not a fine-tuned model") as error:
         api.predict(encoder, tmp_path / "answers.jsonl", task="sst2")
-    assert str(error.value).endswith("or ask it with pretrainkit generate")
+    assert str(error.value).endswith("or use it as it is: pretrainkit generate")
     assert api.generate(encoder, ["a <mask>"])
 
 
