@@ -159,6 +159,11 @@ def published(folder: Path) -> None:
     copy("bert", folder / "runs" / "mine")
 
 
+def compared(folder: Path) -> None:
+    for name in ("mine", "other"):
+        copy("bert", folder / "runs" / name)
+
+
 def exchange(folder: Path) -> None:
     published(folder)
     api.export(folder / "runs" / "mine", "huggingface", folder / "bert-base-uncased")
@@ -311,6 +316,11 @@ WALKS = [
         before={"^pretrainkit resume": killed("runs/mine")},
     ),
     Walk("docs/exchange.md", exchange, behind={"^pretrainkit train": QUICK}),
+    Walk(
+        "docs/how-to/compare-runs.md",
+        compared,
+        not_here={"--serve": "tests/report/test_comparison.py asks a served page", "--metric": "the run has another"},
+    ),
     Walk(
         "docs/how-to/evaluate-and-submit.md",
         glue,

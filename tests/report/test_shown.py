@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_page import EVIL, Page, make_run
 
+from pretrainkit.report.charts import scripts
 from pretrainkit.report.page import render
 from pretrainkit.report.run_folder import read_run
 from pretrainkit.report.shown import Shown, read_shown, shown_cell
@@ -72,7 +73,8 @@ def test_what_is_no_small_raster_picture_is_left_out_and_said(tmp_path, source):
 def test_nothing_in_a_cell_can_become_markup(tmp_path):
     evil = {"image": PICTURE, "text": EVIL, "is_right": EVIL, EVIL: EVIL}
     page = Page(page_of(tmp_path / "demo", [{EVIL: [evil, EVIL, None, 3], "more": [evil]}]))
-    assert "script" not in {name for name, _ in page.elements}
+    assert tuple(page.scripts[-2:]) == scripts()
+    assert "<" not in "".join(page.scripts[:-2])
     assert not [key for _, attrs in page.elements for key in attrs if key.startswith("on")]
     assert {attrs["src"] for name, attrs in page.elements if name == "img"} == {PICTURE}
 

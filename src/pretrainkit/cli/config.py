@@ -11,12 +11,13 @@ from typer import Argument, Option
 
 from pretrainkit import api
 from pretrainkit.cli.options import Json
+from pretrainkit.config.base import shown
 from pretrainkit.config.docs import json_schema, to_commented_yaml
-from pretrainkit.config.loader import flatten
+from pretrainkit.config.loader import ABSENT, difference, flatten
 from pretrainkit.config.yaml import dump_yaml
 from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.recipes.registry import find_recipe
-from pretrainkit.running.configs import check_initial
+from pretrainkit.running.configs import check_initial, config_values
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -75,6 +76,28 @@ def check(
     for note in resolved.notes():
         print(note)
     print(f"{source}: valid on {nproc} rank{'s' if nproc > 1 else ''}")
+
+
+@app.command()
+def diff(
+    first: Annotated[str, Argument(metavar="A", help="A preset, a YAML file, or a run folder.")],
+    second: Annotated[str, Argument(metavar="B", help="Another one.")],
+    json: Json = False,
+) -> None:
+    """Print the settings in which two configs differ."""
+    differences = difference([config_values(source) for source in (first, second)])
+    if json:
+        absent = {path: [None if value is ABSENT else value for value in pair] for path, pair in differences.items()}
+        print(dumps(absent, indent=2, ensure_ascii=False))
+        return
+    rows = [
+        (path, *(value if value is ABSENT else shown(value) for value in pair)) for path, pair in differences.items()
+    ]
+    widths = [max(len(row[column]) for row in [("", first, second), *rows]) for column in range(3)]
+    for row in [("", first, second), *rows] if rows else []:
+        print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+    if not rows:
+        print("the configs are equal")
 
 
 @app.command()

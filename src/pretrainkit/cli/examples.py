@@ -6,6 +6,7 @@ EXAMPLES = {
     "recipes": "pretrainkit recipes --json",
     "config show": "pretrainkit config show t5/1.1-base --under optimizer",
     "config check": "pretrainkit config check bert/base data.train=data/tokens/train data.valid=data/tokens/valid",
+    "config diff": "pretrainkit config diff bert/mini bert/base",
     "config schema": "pretrainkit config schema bert",
     "config import": "pretrainkit config import zerovl_dga.yaml --out mine.yaml",
     "corpus stats": "pretrainkit corpus stats data/corpus/train",
@@ -58,6 +59,7 @@ EXAMPLES = {
     "import": "pretrainkit import bert-base-uncased --recipe bert --out imported",
     "plan": "pretrainkit plan bert/base --gpus 8 --hardware h100",
     "doctor": "pretrainkit doctor --json",
-    "report": "pretrainkit report runs/mini --curve loss.svg",
+    "runs": "pretrainkit runs runs --where state=finished --sort masked_lm_loss",
+    "report": "pretrainkit report runs/mini runs/large --out comparison.html",
 }
 """Verb, with its subcommand if it has any, to an example."""

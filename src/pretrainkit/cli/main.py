@@ -43,7 +43,8 @@ VERBS = {
     "import": "Import weights, tokenizer and config of another library.",
     "plan": "Estimate memory per GPU, FLOPs, time and cost of a run, and check its layout.",
     "doctor": "Check this installation: what works, what is missing, and how to install it.",
-    "report": "Write the report of a run: one self-contained HTML page.",
+    "runs": "List runs with their state, metrics and size; sort and filter them.",
+    "report": "Write the report of a run, or compare several: one self-contained HTML page.",
 }
 """Maps each verb to its line of help. Its file is `cli/VERB.py` (`import_.py` for import)."""
 _WITH_APPS = frozenset(("config", "corpus", "data", "demo", "launch", "sweep", "tasks", "tokenizer"))

@@ -251,6 +251,18 @@ def flatten(tree: Any) -> dict[str, Any]:
     return leaves
 
 
+ABSENT = "–"
+"""In place of a value: the config has no such setting."""
+
+
+def difference(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the dotted path of each setting that differs to its value in each config, `ABSENT` where there is none."""
+    leaves = [flatten(dict(config)) for config in configs]
+    paths = dict.fromkeys(path for own in leaves for path in own)
+    values = {path: [own.get(path, ABSENT) for own in leaves] for path in paths}
+    return {path: own for path, own in values.items() if any(value != own[0] for value in own)}
+
+
 def _load(source: str | Path | Mapping[str, Any], catalog: Catalog, trail: tuple[str, ...]) -> tuple[Tree, Origins]:
     if isinstance(source, Mapping):
         return _extend(dict(source), _MAPPING, Path(), catalog, trail, {})

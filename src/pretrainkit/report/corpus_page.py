@@ -1,24 +1,18 @@
 """HTML page of a corpus: counts, lengths, languages and duplicates of documents, and a random sample."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pretrainkit.files.manifest import atomic_file
-from pretrainkit.report.axis import tick_labels, ticks
-from pretrainkit.report.chart import svg
-from pretrainkit.report.markup import Content, Markup, join, row, tag
+from pretrainkit.report.bars import histogram, share_bars
+from pretrainkit.report.markup import Markup, join, row, tag
 from pretrainkit.report.numbers import DASH, number, percent, short
 from pretrainkit.report.page import card, html_page
 from pretrainkit.report.tables import section, table
 
 _MAX_SHOWN = 12
 _MAX_CHARACTERS = 600
-_WIDTH, _HEIGHT = 500, 260
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 50, 42
-_ROW = 24
-_NAME, _COUNT = 210, 130
-_TICK_SPACING = 64
 
 
 def write_corpus_page(stats: Mapping[str, Any], out: Path, *, title: str) -> Path:
@@ -61,7 +55,7 @@ def _lengths(stats: Mapping[str, Any]) -> Markup:
     for key, unit, name in (("words", "words", "words"), ("text_bytes", "bytes", "bytes of text")):
         bins, title = stats[f"{key}_histogram"], f"{unit.capitalize()} per document"
         bars = histogram(bins["edges"], bins["counts"], title=title, x_label=unit)
-        panels.append(tag("div", Markup(bars), class_="panel"))
+        panels.append(tag("div", bars, class_="panel"))
         values = stats[f"{key}_per_document"].values()
         cells = [number(round(value) if value >= 10 else value) for value in values]
         rows.append(row(name, *cells, classes=(None, *["number"] * len(cells))))
@@ -77,13 +71,13 @@ def _kinds(stats: Mapping[str, Any]) -> Markup:
     if languages := stats.get("languages"):
         drawn = number(sum(languages["counts"].values()))
         title = f"{languages['of'].capitalize()}s of {drawn} documents drawn at random"
-        panels.append(tag("div", Markup(share_bars(languages["counts"], title=title)), class_="panel"))
+        panels.append(tag("div", share_bars(languages["counts"], title=title), class_="panel"))
     sets = share_bars(stats["datasets"], title="Documents by data set", most=6)
     copies, near = stats["num_duplicates"], stats.get("num_near_duplicates", 0)
     counts = {"first or only": stats["num_documents"] - copies - near, "copies of an earlier document": copies}
     counts |= {"similar to an earlier document": near} if "num_near_duplicates" in stats else {}
     again = share_bars(counts, title="Repeated documents")
-    panels.append(tag("div", Markup(sets), Markup(again), class_="panel"))
+    panels.append(tag("div", sets, again, class_="panel"))
     return section("Kinds of documents", tag("div", *panels, class_="charts"))
 
 
@@ -115,63 +109,3 @@ def _skipped(stats: Mapping[str, Any]) -> Markup | None:
         for reason, entry in sorted(skipped, key=lambda item: -item[1]["count"])
     ]
     return section("Skipped", tag("div", table(("reason", "number", "examples"), rows), class_="panel scroll long"))
-
-
-def histogram(edges: Sequence[float], counts: Sequence[int], *, title: str, x_label: str) -> str:
-    """Draw numbers of documents as one `<svg>` element: a bar per bin, equally wide, with labels at some edges.
-
-    `edges` is sorted and has one element more than `counts`. The last bin includes its upper edge.
-    """
-    if len(edges) != len(counts) + bool(len(counts)):
-        raise ValueError(f"{len(edges)} edges for {len(counts)} bins: expected {len(counts) + 1} edges")
-    if not any(counts):
-        return svg([], title, _WIDTH, _HEIGHT)
-    parts: list[Content] = [tag("text", "documents", x=_LEFT - 44, y=39)]
-    bottom = _HEIGHT - _BOTTOM
-    high = max(counts) * 1.06
-    y_ticks = ticks(0, high, 4, whole=True)
-    for value, name in zip(y_ticks, tick_labels(y_ticks), strict=True):
-        y = round(bottom - value / high * (bottom - _TOP), 1)
-        parts.append(tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y, class_="grid"))
-        parts.append(tag("text", name, x=_LEFT - 8, y=y + 4, text_anchor="end"))
-    slot = (_WIDTH - _RIGHT - _LEFT) / len(counts)
-    total = sum(counts)
-    for index, count in enumerate(counts):
-        size = count / high * (bottom - _TOP)
-        last = edges[index + 1] - (index < len(counts) - 1)
-        span = number(int(edges[index])) + (f" to {number(int(last))}" if last > edges[index] else "")
-        tooltip = f"{span} {x_label}: {number(count)} documents, {percent(count / total)}"
-        x, bar_width = round(_LEFT + index * slot, 1), round(max(slot - 1.5, 0.5), 1)
-        area = tag("rect", x=x, y=_TOP, width=bar_width, height=bottom - _TOP, class_="area", fill="transparent")
-        bar = tag("rect", x=x, y=round(bottom - size, 1), width=bar_width, height=round(size, 1), class_="f0")
-        parts.append(tag("g", tag("title", tooltip), area, bar))
-    parts.append(tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=bottom, y2=bottom, class_="base"))
-    every = max(1, -(-_TICK_SPACING // max(int(slot), 1)))
-    for index in range(0, len(edges), every):
-        x = round(_LEFT + index * slot, 1)
-        parts.append(tag("line", x1=x, x2=x, y1=bottom, y2=bottom + 4, class_="base"))
-        parts.append(tag("text", short(edges[index]), x=x, y=bottom + 18, text_anchor="middle"))
-    parts.append(tag("text", x_label, x=_WIDTH - _RIGHT, y=_HEIGHT - 6, text_anchor="end"))
-    return svg(parts, title, _WIDTH, _HEIGHT)
-
-
-def share_bars(counts: Mapping[str, int], *, title: str, most: int = 12) -> str:
-    """Draw a row per kind with its bar, count and share, in this order. Kinds after the first `most` share a row."""
-    shown = dict(list(counts.items())[:most])
-    if len(counts) > most:
-        shown[f"{len(counts) - most} others"] = sum(list(counts.values())[most:])
-    total = sum(counts.values())
-    shown = shown if total else {}
-    largest = max(shown.values(), default=0)
-    height = 36 + _ROW * max(len(shown), 1)
-    parts: list[Content] = []
-    for place, (name, count) in enumerate(shown.items()):
-        y = 36 + place * _ROW
-        cut = name if len(name) <= 28 else name[:27] + "…"
-        size = round(max(count / largest, 0.002) * (_WIDTH - _NAME - _COUNT - _RIGHT), 1)
-        tooltip = tag("title", f"{name}: {number(count)}, {percent(count / total)}")
-        key = tag("text", cut, x=_LEFT - 44, y=y + 15, class_="key")
-        bar = tag("rect", x=_NAME, y=y + 3, width=size, height=_ROW - 8, class_="f2" if place >= most else "f0")
-        share = tag("text", f"{number(count)} · {percent(count / total)}", x=_NAME + size + 8, y=y + 15)
-        parts.append(tag("g", tooltip, key, bar, share))
-    return svg(parts, title, _WIDTH, height)

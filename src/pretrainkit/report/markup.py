@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
-_VOID = frozenset({"meta", "br", "img"})
+_VOID = frozenset({"meta", "br", "img", "input"})
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 

@@ -1,18 +1,19 @@
-"""The report of a run: one self-contained HTML page, which runs no scripts and loads no other files."""
+"""The report of a run: one self-contained HTML page, which loads no other files and runs only its charts' scripts."""
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from pretrainkit.files.manifest import atomic_file
-from pretrainkit.report.axis import Floats
-from pretrainkit.report.chart import CHART_STYLE, COLORS
-from pretrainkit.report.curve import loss_curves, other_curves
+from pretrainkit.report.bars import BAR_STYLE
+from pretrainkit.report.charts import COLORS, chart_panels, script_policy, scripts, style
+from pretrainkit.report.curves import loss_charts, other_charts, training_seconds
 from pretrainkit.report.markup import Content, Markup, tag
 from pretrainkit.report.numbers import duration, label, metric, number, percent
-from pretrainkit.report.run_folder import Run, as_number, read_run
+from pretrainkit.report.run_folder import Floats, Run, as_number, read_run
 from pretrainkit.report.tables import (
     config_section,
     data_section,
@@ -28,7 +29,7 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-ur
 _MAX_CARDS = 12
 PAGE_STYLE = (
     COLORS
-    + CHART_STYLE
+    + BAR_STYLE
     + """
 :root { color-scheme: light dark; --page: #f4f6f9; }
 @media (prefers-color-scheme: dark) { :root { --page: #0e1219; } }
@@ -49,7 +50,7 @@ code, .code { font: 12.5px/1.55 ui-monospace, SFMono-Regular, Menlo, Consolas, m
 .good { color: var(--good); } .bad { color: var(--bad); }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(400px, 100%), 1fr)); gap: 14px;
   margin-top: 14px; }
-.charts .panel { margin: 0; padding: 10px 12px; } .narrow { display: none; }
+.charts .panel { margin: 0; padding: 10px 12px; min-width: 0; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 13.5px; overflow-wrap: break-word; }
 th { text-align: left; white-space: nowrap; font-weight: 600; color: var(--quiet); }
@@ -57,6 +58,7 @@ th, td { padding: 5px 14px 5px 0; vertical-align: top; border-bottom: 1px solid 
 tr:last-child > td { border-bottom: 0; }
 td code { overflow-wrap: anywhere; } td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 td.path { white-space: nowrap; width: 1%; } .samples td { min-width: 13em; padding-bottom: 9px; padding-top: 9px; }
+.samples { overflow-wrap: anywhere; } .compared td:not(.path) { min-width: 9em; overflow-wrap: anywhere; }
 mark { background: var(--accent); color: inherit; border-radius: 3px; padding: 0 3px; }
 mark.hit { background: none; border-radius: 0; box-shadow: inset 0 -2px var(--good); }
 mark.miss { background: none; border-radius: 0; box-shadow: inset 0 -2px var(--bad); }
@@ -71,7 +73,7 @@ tr.changed td { background: var(--accent); } tr.changed td:first-child { box-sha
 summary { cursor: pointer; font-weight: 600; } details > :not(summary) { margin-top: 10px; }
 ul { margin: 0; padding-left: 20px; }
 @media (max-width: 640px) {
-  main { padding: 18px 12px 40px; } h1 { font-size: 22px; } .wide { display: none; } .narrow { display: block; }
+  main { padding: 18px 12px 40px; } h1 { font-size: 22px; } .plot.large { height: 280px; }
   .cards { grid-template-columns: repeat(2, 1fr); gap: 8px; } .card .value { font-size: 20px; }
   td.path { white-space: normal; width: auto; }
   .samples thead { display: none; } .samples tr, .samples td { display: block; border: 0; padding: 2px 0; }
@@ -80,8 +82,7 @@ ul { margin: 0; padding-left: 20px; }
 }
 @media print {
   :root { --page: #fff; --surface: #fff; --ink: #000; --quiet: #444; --line: #ccc; --axis: #888;
-    --c0: #2563c9; --c1: #d9560b; --c2: #0d8a6f; --c3: #7a4fd0; --bad: #c62f3b; --good: #16794c;
-    --accent: #fff3c9; color-scheme: light; }
+    --bad: #c62f3b; --good: #16794c; --accent: #fff3c9; color-scheme: light; }
   body { font-size: 10.5pt; }
   main { max-width: none; padding: 0; } .panel, .card, tr { break-inside: avoid; }
   h2 { break-after: avoid; } .charts { grid-template-columns: 1fr 1fr; }
@@ -106,14 +107,22 @@ def write_report(run_folder: Path, out: Path | None = None) -> Path:
     return out
 
 
-def render(run: Run) -> str:
-    """Return the HTML of the report."""
-    name = run.folder.resolve().name
-    title = " · ".join(part for part in (name, run.preset) if part)
+class Refresh(NamedTuple):
+    """A page that asks its server for a new version of itself."""
+
+    seconds: int
+    """Time between two questions."""
+    time: str
+    """When this version was made, for the reader."""
+
+
+def render(run: Run, refresh: Refresh | None = None) -> str:
+    """Return the page of a run; with `refresh`, one that a server keeps up to date."""
+    title = " · ".join(part for part in (run.name, run.preset) if part)
     sections = (
-        _header(run, name),
+        _header(run, run.name),
         _cards(run),
-        _curves(run),
+        curves_section([run]),
         samples_section(run),
         progress_section(run),
         events_section(run),
@@ -122,21 +131,30 @@ def render(run: Run) -> str:
         environment_section(run),
         notes_section(run),
     )
-    return html_page(title, sections)
+    return html_page(title, sections, has_charts=True, refresh=refresh)
 
 
-def html_page(title: str, sections: Sequence[Content]) -> str:
-    """Return a complete HTML page with these sections."""
+def html_page(
+    title: str, sections: Sequence[Content], *, has_charts: bool = False, refresh: Refresh | None = None
+) -> str:
+    """Return a whole page of these sections. `has_charts`: with the scripts that draw `chart_panels`."""
+    policy = _POLICY
+    if has_charts:
+        policy += f"; script-src {script_policy()}"
+    if refresh is not None:
+        policy += "; connect-src 'self'"
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="generator", content="pretrainkit"),
         tag("title", title),
-        tag("style", Markup(PAGE_STYLE)),
+        tag("style", Markup(PAGE_STYLE + (style() if has_charts else ""))),
     )
-    body = tag("body", tag("main", *sections))
+    live = refresh and tag("p", f"live, as of {refresh.time}", class_="quiet small", id="live", data_time=refresh.time)
+    code = [tag("script", Markup(script)) for script in scripts()] if has_charts else []
+    body = tag("body", tag("main", live, *sections), *code, data_refresh=refresh and refresh.seconds)
     return "<!doctype html>\n" + tag("html", head, "\n", body, lang="en") + "\n"
 
 
@@ -185,10 +203,7 @@ def _cards(run: Run) -> Markup:
         if (rate := _median(run, key)) is not None:
             cards[key] = card(metric(key, rate), f"{label(key)}, median", _waits(run))
             break
-    # Use `seconds` only if it is the time since the start, which always grows, not the time of each step.
-    logged = _finite(run, "seconds")
-    is_counted = len(logged) > 1 and bool((np.diff(logged) > 0).all())
-    seconds = run.trained_seconds or (float(logged[-1]) if is_counted else None)
+    seconds = training_seconds(run)
     if seconds and "seconds" not in cards:
         cards["seconds"] = card(duration(seconds), "training time")
     return tag("div", *list(cards.values())[:_MAX_CARDS], class_="cards")
@@ -225,14 +240,8 @@ def _median(run: Run, key: str) -> float | None:
     return float(np.median(values)) if len(values) else None
 
 
-def _curves(run: Run) -> Markup:
-    losses, others = loss_curves(run), other_curves(run)
-    parts = []
-    if losses:
-        wide = tag("div", Markup(losses[0].draw(width=1040, height=380)), class_="wide")
-        narrow = tag("div", Markup(losses[0].draw(width=440, height=300)), class_="narrow")
-        parts.append(tag("div", wide, narrow, class_="panel"))
-    small = [tag("div", Markup(curve.draw(width=500, height=250)), class_="panel") for curve in [*losses[1:], *others]]
-    if small:
-        parts.append(tag("div", *small, class_="charts"))
-    return section("Curves", *parts) if parts else Markup("")
+def curves_section(runs: Sequence[Run]) -> Markup | None:
+    """Show all curves of one or several runs. The first loss is drawn large."""
+    losses, others = loss_charts(runs), other_charts(runs)
+    panels = chart_panels(runs, losses[:1], [*losses[1:], *others])
+    return section("Curves", *panels) if panels else None

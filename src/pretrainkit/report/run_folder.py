@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from pretrainkit.config.loader import flatten
 from pretrainkit.errors import DataError
-from pretrainkit.report.axis import Floats
 from pretrainkit.report.shown import Shown, read_shown
 
+Floats = NDArray[np.float64]
 Row = dict[str, float]
 Sample = dict[str, str | tuple[Shown, ...]]
 
@@ -52,6 +53,8 @@ class Run:
     """A run, as read from its folder."""
 
     folder: Path
+    name: str
+    """Name of the folder; among several runs the path that tells them apart."""
     preset: str
     """Name of the preset, or ''."""
     config: dict[str, Any]
@@ -126,6 +129,7 @@ def read_run(folder: Path) -> Run:
     provenance = _mapping_of(folder / "provenance.json", notes)
     return Run(
         folder=folder,
+        name=folder.resolve().name,
         preset=_preset(folder / "config.yaml", provenance),
         config=_mapping_of(folder / "config.yaml", notes),
         provenance=provenance,

@@ -31,7 +31,7 @@ def samples_section(run: Run) -> Markup | None:
     columns = list(dict.fromkeys(key for sample in run.samples for key in sample))
     heads = [label(column) for column in columns]
     shown = run.samples[:_MAX_SAMPLES]
-    cells = [zip(heads, _sample_cells(sample, columns)) for sample in shown]
+    cells = [zip(heads, sample_cells(sample, columns)) for sample in shown]
     rows = [tag("tr", *(tag("td", cell, data_name=head) for head, cell in pairs)) for pairs in cells]
     more = len(run.samples) - len(shown)
     rest = tag("p", f"{more} more in samples.json", class_="quiet small") if more else None
@@ -63,16 +63,16 @@ def _over_time(steps: list[int], over_time: list[Sample]) -> Markup:
     span = str(len(changing))
     rows = [
         tag("tr", tag("th", label(key)), tag("td", cell, colspan=span))
-        for key, cell in zip(fixed, _sample_cells(over_time[0], fixed), strict=True)
+        for key, cell in zip(fixed, sample_cells(over_time[0], fixed), strict=True)
     ]
     rows.append(tag("tr", tag("th", "step"), *(tag("th", label(key)) for key in changing)))
     for step, sample in zip(steps, over_time, strict=True):
-        cells = _sample_cells(sample, changing)
+        cells = sample_cells(sample, changing)
         rows.append(tag("tr", tag("th", number(step)), *(tag("td", cell) for cell in cells)))
     return tag("table", tag("tbody", *rows), class_="samples progress")
 
 
-def _sample_cells(sample: Sample, columns: Sequence[str]) -> list[Markup]:
+def sample_cells(sample: Sample, columns: Sequence[str]) -> list[Markup]:
     """Highlight masks, and in columns with the same text around the masks also the words in place of the masks."""
     texts = {key: value for key, value in sample.items() if isinstance(value, str)}
     source = next((value for value in texts.values() if _MASK.search(value)), None)
@@ -152,7 +152,7 @@ def config_section(run: Run) -> Markup | None:
         rows = []
         for path in paths:
             before = tag("div", earlier[path], class_="quiet small") if path in earlier else None
-            value = join([tag("code", _yaml_like(leaves[path])), before])
+            value = join([tag("code", yaml_like(leaves[path])), before])
             origin = tag("span", origins[path] or DASH, class_="tagged")
             is_changed = "changed" if path in highlight else None
             rows.append(row(tag("code", path), value, origin, classes=("path", None, "path"), class_=is_changed))
@@ -174,7 +174,7 @@ def _earlier_values(provenance: Mapping[str, Any]) -> dict[str, str]:
     earlier: dict[str, list[str]] = {}
     for resumed in provenance.get("resumed") or []:
         for path, (old, _) in (resumed.get("changes") or {}).items():
-            earlier.setdefault(path, []).append(f"{_yaml_like(old)} until step {resumed.get('step')}")
+            earlier.setdefault(path, []).append(f"{yaml_like(old)} until step {resumed.get('step')}")
     return {path: ", ".join(values) for path, values in earlier.items()}
 
 
@@ -239,7 +239,7 @@ def _origin(path: str, sources: Mapping[str, Any]) -> str:
 def _value(value: Any, depth: int = 0) -> Markup:
     """Show a JSON value: a mapping as a table, a list of mappings as one table, numbers formatted, texts in full."""
     if depth > 6:
-        return tag("code", _yaml_like(value))
+        return tag("code", yaml_like(value))
     if isinstance(value, Mapping):
         pairs = ((_name(key), _value(sub, depth + 1)) for key, sub in value.items())
         return tag("table", *(row(*pair, classes=("path quiet",)) for pair in pairs))
@@ -254,7 +254,7 @@ def _value(value: Any, depth: int = 0) -> Markup:
         columns = list(dict.fromkeys(key for item in shown for key in item))
         rows = [row(*(_value(item.get(column), depth + 1) for column in columns)) for item in shown]
         return join([table(map(_name, columns), rows), rest])
-    return join([number(value)]) if as_number(value) is not None else tag("code", _yaml_like(value))
+    return join([number(value)]) if as_number(value) is not None else tag("code", yaml_like(value))
 
 
 def _name(key: object) -> str:
@@ -263,15 +263,16 @@ def _name(key: object) -> str:
     return label(name) if re.fullmatch(r"[a-z][a-z0-9_]*", name) else name
 
 
-def _yaml_like(value: Any) -> str:
+def yaml_like(value: Any) -> str:
+    """Format a value as in YAML, on one line."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_yaml_like(sub)}" for key, sub in value.items() if sub is not None) + "}"
+        return "{" + ", ".join(f"{key}: {yaml_like(sub)}" for key, sub in value.items() if sub is not None) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_yaml_like, value)) + "]"
+        return "[" + ", ".join(map(yaml_like, value)) + "]"
     return str(value)
 
 

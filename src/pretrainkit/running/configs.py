@@ -11,6 +11,7 @@ from pretrainkit.config.loader import Origins, Resolved, resolve, with_origins
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.exchange import ReadsFiles
 from pretrainkit.recipes.registry import Recipes, find_recipe
+from pretrainkit.training.folder import RunFolder
 from pretrainkit.training.run import RunConfig
 
 
@@ -28,6 +29,15 @@ def recorded_config(tree: Mapping[str, Any], overrides: Iterable[str] = ()) -> R
 def load_config(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) -> Any:
     """As `resolve_config`, the config alone: `load_config("bert/tiny", ["data.batch_size=64"])`."""
     return resolve_config(source, overrides).config
+
+
+def config_values(source: str | Path) -> dict[str, Any]:
+    """Return the values of a preset, a YAML file or a run folder as nested plain values, for a comparison. Raises
+    ConfigError or DataError where there is no such config."""
+    if Path(source).is_dir():
+        return RunFolder(source).config_tree()
+    values: dict[str, Any] = resolve_config(source).config.model_dump(mode="json")
+    return values
 
 
 def check_initial(config: RunConfig) -> None:

@@ -18,12 +18,14 @@ import logging
 import os
 import re
 import shutil
+import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+from weakref import WeakSet
 
 from pretrainkit.errors import CheckpointError
 from pretrainkit.files.manifest import file_sha256, sync
@@ -193,7 +195,7 @@ def lock(folder: Path) -> IO[str] | None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("a+", encoding="utf-8")
+        file = (folder.resolve() / ".lock").open("a+", encoding="utf-8")
     except OSError as error:
         raise CheckpointError(
             f"cannot write checkpoints into {folder}: {error.strerror}\n  choose another run folder, or fix this one"
@@ -202,7 +204,11 @@ def lock(folder: Path) -> IO[str] | None:
         # A POSIX lock: the kernel releases it when the process dies, and forked workers do not inherit it.
         import fcntl
 
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.1)  # maybe `is_locked` of another process looked at it just now
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except ImportError:  # Windows
         file.close()
         return None
@@ -219,7 +225,31 @@ def lock(folder: Path) -> IO[str] | None:
     with suppress(OSError):  # on a full disk; the name of the holder is needed for messages only
         file.truncate(0)
         os.write(file.fileno(), f"{os.getpid()} on {os.uname().nodename}\n".encode())
+    _held.add(file)
     return file
+
+
+_held: WeakSet[IO[str]] = WeakSet()
+"""Locked files of this process. When a process closes any file at such a path, the kernel drops its lock on it."""
+
+
+def is_locked(folder: Path) -> bool:
+    """True if a process writes checkpoints into `folder`, as far as this machine can see."""
+    path = folder.resolve() / ".lock"
+    if any(not file.closed and Path(file.name) == path for file in _held):
+        return True
+    try:
+        import fcntl
+
+        file = path.open(encoding="utf-8")
+    except (OSError, ImportError):  # never locked, not ours to read, or Windows
+        return False
+    with file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno in (errno.EACCES, errno.EAGAIN)
+    return False
 
 
 def _read_meta(path: Path) -> dict[str, Any]:
